@@ -1,0 +1,53 @@
+"""Every default with its comment. A config is its difference from these."""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """The defaults; groups with a name are completed from the component's own defaults."""
+    config = ConfigDict()
+    config.seed = 0  # of weights, order and augmentation
+    config.batch_size = 256  # images, over all devices
+    config.epochs = 100  # passes over the training set; or:
+    config.total_steps = 0  # steps, when > 0
+    config.views = 2  # augmented views of an image
+    config.log_every = 20  # steps between lines of metrics.jsonl
+
+    config.data = ConfigDict()
+    config.data.name = "digits"  # a file of jaxssl/data/
+    config.data.path = ""  # for sets that read the user's files
+    config.data.dir = ""  # where prepared sets lie; "" is ~/tensorflow_datasets
+    config.data.cache = "auto"  # "device", "none" (stream), "auto" (device up to 1 GiB)
+    config.data.train_split = "train"
+    config.data.test_split = "test"
+
+    config.augment = ConfigDict({"name": "crop_flip"})  # a function of augment/recipes.py
+    config.net = ConfigDict({"name": "resnet"})  # a file of jaxssl/nets/
+    config.head = ConfigDict()
+    config.head.proj_hidden_dim = 2048
+    config.head.proj_output_dim = 128
+    config.head.proj_layers = 2
+    config.method = ConfigDict({"name": "siamese"})  # a file of jaxssl/methods/
+    config.loss = ConfigDict({"name": "nt_xent"})  # a file of jaxssl/losses/
+
+    config.optim = ConfigDict()
+    config.optim.name = "adamw"  # adamw, adam, sgd, lars
+    config.optim.lr = 1e-3  # base rate
+    config.optim.lr_scaling = "none"  # "linear" lr * B / 256, "sqrt" lr * sqrt(B), "none"
+    config.optim.weight_decay = 1e-4  # not on biases, norms and trained scalars
+    config.optim.momentum = 0.9  # of sgd and lars
+    config.optim.clip_norm = 0.0  # largest global norm of the gradient; 0 does not clip
+
+    config.schedule = ConfigDict()
+    config.schedule.name = "cosine"  # constant, cosine, linear
+    config.schedule.warmup_epochs = 0.0
+    config.schedule.end_factor = 0.0  # last rate as a share of the peak
+
+    config.eval = ConfigDict()
+    config.eval.every = 10.0  # epochs between online k-NN evaluations
+    config.eval.knn = "cifar_simclr"  # preset of the online k-NN: k=200, T=0.5
+    config.eval.protocols = ("knn", "linear", "fewshot")  # run at the end; NAME or NAME:PRESET
+
+    config.checkpoint = ConfigDict()
+    config.checkpoint.every = 10.0  # epochs; fractions are allowed
+    return config

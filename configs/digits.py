@@ -1,0 +1,21 @@
+"""AUC-CL on scikit-learn's handwritten digits: the demo.
+
+Command: python train.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    """What differs from `base`."""
+    config = base.get_config()
+    config.batch_size = 64
+    config.epochs = 100
+    config.augment = ConfigDict({"name": "digits"})
+    config.net = ConfigDict({"name": "convnet"})
+    config.head.proj_hidden_dim = 256
+    config.loss = ConfigDict({"name": "auc_cl", "preset": "released_cifar"})
+    config.schedule.warmup_epochs = 5.0
+    return config

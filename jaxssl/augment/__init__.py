@@ -1,0 +1,1 @@
+"""Augmentation on the accelerator: key and example in, view out, inside jit."""

@@ -1,0 +1,59 @@
+"""What `train.py` and `eval.py` share: flags, dotted overrides, errors and exit statuses."""
+
+import sys
+from collections.abc import Callable
+
+from absl import flags
+
+from jaxssl.errors import UserError
+
+PREFIX = "--config."
+
+
+def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
+    """Parse the command line and call ``main(overrides)``.
+
+    Exit status 2 and one line on stderr for a `UserError` or a wrong flag.
+    """
+    sys.exit(_guarded(main, sys.argv))
+
+
+def _guarded(main: Callable[[list[tuple[str, str]]], None], argv: list[str]) -> int:
+    try:
+        argv, overrides = split_overrides(argv)
+        rest = flags.FLAGS(argv)[1:]
+        if rest:
+            raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
+        main(overrides)
+    except flags.Error as error:
+        return _fail(error)
+    except UserError as error:
+        return _fail(error)
+    return 0
+
+
+def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
+    """`argv` without `--config.key=value` and `--config.key value`, and those pairs.
+
+    Raises:
+        UserError: if a value is missing.
+    """
+    rest, overrides = [], []
+    items = iter(argv)
+    for item in items:
+        if not item.startswith(PREFIX):
+            rest.append(item)
+            continue
+        key, equals, value = item.removeprefix(PREFIX).partition("=")
+        if not equals:
+            value = next(items, None)
+            if value is None:
+                raise UserError(f"{item} needs a value: {item}=VALUE")
+        overrides.append((key, value))
+    return rest, overrides
+
+
+def _fail(error: Exception) -> int:
+    message = " ".join(str(error).split())
+    print(f"error: {message}", file=sys.stderr)
+    return 2

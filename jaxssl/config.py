@@ -1,0 +1,198 @@
+"""From a config file and command-line overrides to one locked, complete `ConfigDict`.
+
+A group such as `loss` names a component ("name", the name of a file) and holds the keyword
+arguments of its factory. What the config leaves out is filled in from the component's preset and its
+factory's signature, so the printed and saved config holds every effective value.
+"""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxssl.errors import UserError, nearest
+
+# group: (package of the components, their factory)
+FILE_GROUPS = {
+    "net": ("jaxssl.nets", "net"),
+    "loss": ("jaxssl.losses", "objective"),
+    "method": ("jaxssl.methods", "method"),
+}
+GROUPS = (*FILE_GROUPS, "augment")
+NOT_COMPONENTS = {"heads"}
+
+
+def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
+    """The effective config.
+
+    Args:
+        path: a Python file with `get_config() -> ConfigDict`.
+        overrides: (dotted key, text of the value), as given on the command line. One that changes
+            the name or the preset of a group starts that group from the component's defaults.
+
+    Raises:
+        UserError: on a missing file, an unknown key or component, or a value of another type.
+    """
+    config = _run_file(Path(path))
+    # Names come first: they decide which other keys there are.
+    ordered = sorted(overrides, key=lambda item: not item[0].endswith((".name", ".preset")))
+    ordered.sort(key=lambda item: not item[0].endswith(".name"))
+    choices = [item for item in ordered if _is_choice(item[0])]
+    for key, text in choices:
+        group, leaf = key.split(".")
+        kept = {} if leaf == "name" else {"name": config[group].name}
+        if config[group].get(leaf) != text:
+            config[group] = ConfigDict({**kept, leaf: text})
+    for group in GROUPS:
+        config[group] = _complete(group, config[group])
+    config.lock()
+    for key, text in ordered:
+        if not _is_choice(key):
+            _set(config, key, text)
+    _check(config)
+    return config
+
+
+def component(group: str, name: str) -> Callable[..., Any]:
+    """The factory that ``config[group].name`` stands for.
+
+    Raises:
+        UserError: if there is none of that name.
+    """
+    if group == "augment":
+        from jaxssl.augment import recipes
+
+        names = [n for n, fn in vars(recipes).items() if inspect.isfunction(fn) and n[0] != "_"]
+        if name not in names:
+            raise UserError(f"augment.name={name!r} is unknown{nearest(name, names)}")
+        return getattr(recipes, name)
+    return getattr(_module(group, name), FILE_GROUPS[group][1])
+
+
+def hyper(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The keyword arguments in a group: all but "name" and "preset"."""
+    return {k: v for k, v in config.items() if k not in ("name", "preset")}
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """One "key: theirs -> ours" for each leaf in which two configs differ."""
+    found = []
+    for key in sorted(set(ours) | set(theirs)):
+        a, b = ours.get(key), theirs.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {b!r} -> {a!r}")
+    return found
+
+
+def _run_file(path: Path) -> ConfigDict:
+    if not path.is_file():
+        raise UserError(f"config file {str(path)!r} does not exist; expected a Python file")
+    spec = importlib.util.spec_from_file_location(f"jaxssl_config_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"config file {str(path)!r} is no Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        message = str(error).splitlines()[0] if str(error) else ""
+        kind = type(error).__name__
+        raise UserError(f"config file {str(path)!r} failed: {kind}: {message}") from error
+    if not hasattr(module, "get_config"):
+        raise UserError(f"config file {str(path)!r} has no get_config() that returns a ConfigDict")
+    config = ConfigDict(module.get_config().to_dict()).unlock()
+    return config
+
+
+def _is_choice(key: str) -> bool:
+    group, _, leaf = key.partition(".")
+    return group in GROUPS and leaf in ("name", "preset")
+
+
+def _module(group: str, name: str) -> Any:
+    package = importlib.import_module(FILE_GROUPS[group][0])
+    names = sorted({m.name for m in pkgutil.iter_modules(package.__path__)} - NOT_COMPONENTS)
+    if name not in names:
+        raise UserError(f"{group}.name={name!r} is unknown{nearest(name, names)}")
+    return importlib.import_module(f"{package.__name__}.{name}")
+
+
+def _complete(group: str, given: ConfigDict) -> ConfigDict:
+    """The group with its preset and its factory's defaults filled in; given values win."""
+    values = given.to_dict()
+    name, preset = values.pop("name"), values.pop("preset", None)
+    parameters = inspect.signature(component(group, name)).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    unknown = sorted(set(values) - set(defaults))
+    if unknown:
+        raise UserError(f"{group}.{unknown[0]} is unknown{nearest(unknown[0], defaults)}")
+    effective = {"name": name}
+    if preset is not None:
+        presets = getattr(_module(group, name), "PRESETS", {}) if group in FILE_GROUPS else {}
+        if preset not in presets:
+            raise UserError(f"{group}.preset={preset!r} is unknown{nearest(preset, presets)}")
+        effective["preset"] = preset
+        defaults |= presets[preset]
+    return ConfigDict(effective | defaults | values)
+
+
+def _set(config: ConfigDict, key: str, text: str) -> None:
+    *groups, leaf = key.split(".")
+    node = config
+    for i, group in enumerate(groups):
+        if group not in node or not isinstance(node[group], ConfigDict):
+            raise UserError(f"config key {key!r} is unknown{_near(groups[: i + 1], node)}")
+        node = node[group]
+    if leaf not in node or isinstance(node[leaf], ConfigDict):
+        raise UserError(f"config key {key!r} is unknown{_near([*groups, leaf], node)}")
+    value = _parse(text)
+    schedule = isinstance(value, dict) and "schedule" in value
+    try:
+        if schedule:
+            with node.ignore_type():
+                node[leaf] = ConfigDict(value)
+        else:
+            node[leaf] = value if not isinstance(node[leaf], str) else text
+    except TypeError as error:
+        expected = type(node[leaf]).__name__
+        raise UserError(f"config key {key!r} expects {expected}, got {text!r}") from error
+
+
+def _near(path: list[str], node: ConfigDict) -> str:
+    prefix = ".".join(path[:-1])
+    valid = [f"{prefix}.{name}" if prefix else name for name in node]
+    return nearest(".".join(path), valid)
+
+
+def _parse(text: str) -> Any:
+    """A Python literal, true / false, or the text itself."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _check(config: ConfigDict) -> None:
+    """Bounds that no component checks for itself."""
+    lowest = {"batch_size": 1, "views": 1, "log_every": 1, "total_steps": 0, "epochs": 0, "seed": 0}
+    for key, bound in lowest.items():
+        if config[key] < bound:
+            raise UserError(f"config key {key!r} must be >= {bound}, got {config[key]}")
+    if not config.total_steps and not config.epochs:
+        raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
+    for key in ("lr",):
+        if not config.optim[key] > 0:
+            raise UserError(f"config key 'optim.{key}' must be > 0, got {config.optim[key]}")
+    for key in ("eval", "checkpoint"):
+        if not config[key].every > 0:
+            raise UserError(f"config key '{key}.every' must be > 0, got {config[key].every}")

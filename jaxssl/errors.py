@@ -1,0 +1,19 @@
+"""What a user can mend."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input. The message is one line: what was wrong, what was expected, how to mend it.
+
+    `train.py` and `eval.py` print it and leave with status 2; any other exception is our bug.
+    """
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """The end of a message about an unknown word: the nearest valid one and all of them."""
+    valid = list(valid)
+    close = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
+    hint = f"; did you mean {close[0]!r}?" if close else ";"
+    return f"{hint} valid: {', '.join(valid)}"

@@ -1,0 +1,165 @@
+"""Evaluate a checkpoint: its features, every protocol on them, results.json and the report."""
+
+import importlib
+import json
+import math
+import pkgutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from ml_collections import ConfigDict
+from rich.table import Table
+
+import jaxssl.evals
+from jaxssl import checkpoint, gallery, parallel, record, report
+from jaxssl.augment.views import preprocess
+from jaxssl.build import Parts, build
+from jaxssl.data import source
+from jaxssl.errors import UserError, nearest
+from jaxssl.evals import Features
+from jaxssl.features import extract
+from jaxssl.state import TrainState, init_state
+
+KINDS = ("raw", "untrained", "pretrained")
+
+
+def evaluate(
+    workdir: Path, protocols: Sequence[str] | None = None, step: int | None = None
+) -> list[dict[str, Any]]:
+    """Evaluate a run's checkpoint without training; write results.json and report.html.
+
+    Every protocol is run on raw pixels and on the untrained encoder too.
+
+    Args:
+        workdir: of the run.
+        protocols: "NAME" or "NAME:PRESET", NAME a file of `jaxssl/evals/`; by default the config's.
+        step: of the checkpoint; by default the latest.
+
+    Returns:
+        The rows of results.json.
+
+    Raises:
+        UserError: if the workdir holds no run or no such checkpoint, or a protocol is unknown.
+    """
+    config = read_config(workdir)
+    protocols = config.eval.protocols if protocols is None else protocols
+    runs = [(text, *_protocol(text)) for text in protocols]
+
+    train = source.load(config.data.name, config.data.train_split, config.data.dir)
+    test = source.load(config.data.name, config.data.test_split, config.data.dir)
+    data = {"train": source.arrays(train), "test": source.arrays(test)}
+    parts = build(config, len(train))
+    mesh = parallel.make_mesh()
+    fresh = initial_state(config, parts, data["train"], mesh)
+    restored = checkpoint.restore(workdir, fresh, mesh, step)
+    encode = make_encoder(parts, config.augment.size)
+    steps = {"raw": None, "untrained": 0, "pretrained": restored.step}
+    results = []
+    for kind in KINDS:
+        if kind == "raw":
+            x = [data[s]["image"].reshape(len(data[s]["image"]), -1) / np.float32(255) for s in data]
+        else:
+            state = fresh if kind == "untrained" else restored.state
+            x = [extract(data[s]["image"], encode, _variables(state), mesh) for s in data]
+        features = Features(x[0], data["train"]["label"], x[1], data["test"]["label"])
+        for text, protocol, options in runs:
+            try:
+                rows = protocol.run(features, seed=config.seed, **options)
+            except ValueError as error:
+                raise UserError(f"protocol {text!r}: {error}") from error
+            results += [
+                {
+                    "protocol": text.partition(":")[0],
+                    **row._asdict(),
+                    "features": kind,
+                    "dataset": config.data.name,
+                    "split": config.data.test_split,
+                    "step": steps[kind],
+                    "seed": config.seed,
+                }
+                for row in rows
+            ]
+    record.write_json(workdir / "results.json", {"results": results})
+    gallery.write(workdir, config, parts, features, data, train.class_names)
+    page = report.write(workdir)
+    record.console.print(table(results, config, restored.step))
+    record.console.print(f"results: {workdir / 'results.json'}\nreport:  {page}", soft_wrap=True)
+    return results
+
+
+def initial_state(
+    config: ConfigDict, parts: Parts, train: dict[str, np.ndarray], mesh: jax.sharding.Mesh
+) -> TrainState:
+    """The untrained state of a run."""
+    image = train["image"][:2]
+    batch = {"image": image, "index": np.arange(len(image), dtype=np.int32)}
+    num_examples = len(train["image"])
+    return init_state(
+        parts.method, parts.optimiser, parts.augment, batch, num_examples, config.seed, mesh
+    )
+
+
+def make_encoder(parts: Parts, size: int) -> Any:
+    """The jitted `(variables, uint8 images) -> backbone features`."""
+
+    def encode(variables: tuple[Any, Any], images: Array) -> Array:
+        return parts.method.features(*variables, preprocess(images, size))
+
+    return jax.jit(encode)
+
+
+def read_config(workdir: Path) -> ConfigDict:
+    """The effective config of a run.
+
+    Raises:
+        UserError: if the workdir holds none.
+    """
+    path = workdir / "config.json"
+    try:
+        return ConfigDict(json.loads(path.read_text()))
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(
+            f"{workdir} holds no run (cannot read {path}); train first: "
+            f"python train.py --workdir {workdir}"
+        ) from error
+
+
+def table(results: Sequence[dict[str, Any]], config: ConfigDict, step: int) -> Table:
+    """What pretraining added: a row a metric, a column for each kind of features."""
+    loss = config.loss.name + (f" ({config.loss.preset})" if "preset" in config.loss else "")
+    title = f"{config.data.name} {config.data.test_split}, {loss}, step {step}, seed {config.seed}"
+    out = Table(title=title, caption="percent; ± over the draws of the labelled examples")
+    out.add_column("metric")
+    for kind in KINDS:
+        out.add_column(kind, justify="right")
+    for metric in dict.fromkeys(row["metric"] for row in results):
+        cells = {row["features"]: _cell(row) for row in results if row["metric"] == metric}
+        out.add_row(metric, *(cells.get(kind, "") for kind in KINDS))
+    return out
+
+
+def _cell(row: dict[str, Any]) -> str:
+    if not math.isfinite(row["value"]):
+        return "not finite"
+    return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if row["std"] is not None else "")
+
+
+def _protocol(text: str) -> tuple[Any, dict[str, str]]:
+    name, _, preset = text.partition(":")
+    names = [m.name for m in pkgutil.iter_modules(jaxssl.evals.__path__) if m.name != "collapse"]
+    if name not in names:
+        raise UserError(f"protocol {name!r} is unknown{nearest(name, names)}")
+    module = importlib.import_module(f"jaxssl.evals.{name}")
+    if preset and preset not in module.PRESETS:
+        raise UserError(
+            f"preset {preset!r} of protocol {name!r} is unknown{nearest(preset, module.PRESETS)}"
+        )
+    return module, {"preset": preset} if preset else {}
+
+
+def _variables(state: TrainState) -> tuple[Any, Any]:
+    return state.params, state.carried.batch_stats

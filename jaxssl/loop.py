@@ -1,0 +1,265 @@
+"""A pretraining run, from top to bottom."""
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+from rich import progress
+
+from jaxssl import checkpoint, evaluate, optim, parallel, record
+from jaxssl.build import Parts, build
+from jaxssl.config import differences
+from jaxssl.data import source
+from jaxssl.data.batches import Batches, make_batches
+from jaxssl.errors import UserError
+from jaxssl.evals import collapse, knn
+from jaxssl.features import extract
+from jaxssl.record import log
+from jaxssl.state import TrainState, make_train_step
+
+
+def train(config: ConfigDict, workdir: Path) -> None:
+    """Pretrain, evaluate, report; resume from the workdir's last checkpoint if there is one.
+
+    Args:
+        config: complete and locked, from `jaxssl.config.load`.
+        workdir: takes everything that the run writes.
+
+    Raises:
+        UserError: on bad input; nothing has been overwritten then.
+        SystemExit: 130 or 143 when interrupted, after a checkpoint.
+    """
+    # ---- Data, parts and state. Bad input is refused here, before anything is written.
+    _refuse_other_config(config, workdir)
+    mesh = parallel.make_mesh()
+    train_set = source.load(config.data.name, config.data.train_split, config.data.dir)
+    test_set = source.load(config.data.name, config.data.test_split, config.data.dir)
+    batches = make_batches(
+        train_set, config.batch_size, seed=config.seed, cache=config.data.cache, mesh=mesh
+    )
+    data = {"train": source.arrays(train_set), "test": source.arrays(test_set)}
+    parts = build(config, len(train_set))
+    state = evaluate.initial_state(config, parts, data["train"], mesh)
+    first = 0
+    if checkpoint.steps(workdir):
+        restored = checkpoint.restore(workdir, state, mesh)
+        first, state = restored.step, restored.state
+        batches.set_state(restored.data)
+    if first >= parts.total_steps:
+        _already_finished(config, workdir, first)
+        return
+
+    # ---- The workdir and its files.
+    _open_workdir(config, workdir)
+    total = parts.total_steps
+    eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
+    save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
+    train_step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    encode = evaluate.make_encoder(parts, config.augment.size)
+    step, clock = first, (first + 1, 0.0)  # where speed is counted from: a step and its time
+    late = None  # a step's metrics, still on the device
+
+    def fetch(step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
+        """The metrics as numbers; waits for their step."""
+        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+        elapsed = time.perf_counter() - clock[1]
+        return values | {
+            "images_per_second": config.batch_size * (step - clock[0]) / elapsed,
+            "learning_rate": float(parts.learning_rate(step - 1)),
+            "epoch": step / parts.steps_per_epoch,
+        }
+
+    # ---- Steps.
+    with _files(workdir, first) as (recorder, checkpoints), _stop_requests() as stop:
+        for line in _summary(config, workdir, parts, batches, state, mesh.size, first):
+            log.info(line)
+        with _progress_bar(first, total) as show:
+            for step in range(first + 1, total + 1):
+                state, metrics, embeddings = train_step(state, batches.next())
+                if step == first + 1:
+                    jax.block_until_ready(metrics)
+                    clock = step, time.perf_counter()  # compiling is not counted as slowness
+                if late is not None:  # fetched while the device is at work on this step
+                    _put(recorder, show, late[0], fetch(*late))
+                    late = None
+                evaluating = step % eval_every == 0 or step == total
+                pausing = evaluating or step % save_every == 0 or bool(stop)
+                if pausing or step % config.log_every == 0:
+                    late = step, {**metrics, **collapse.measures(embeddings)}
+                if pausing:
+                    values, late = fetch(*late), None
+                    if evaluating:
+                        values |= _online_knn(config, data, encode, state, mesh)
+                    _put(recorder, show, step, values)
+                    position, score = batches.get_state(), values.get("knn_top1")
+                    checkpoint.save(checkpoints, step, state, position, config.to_dict(), score)
+                    clock = step, time.perf_counter()
+                if stop:
+                    break
+        checkpoints.wait_until_finished()
+        if step < total:
+            log.info("stopped at step %d of %d; the same command resumes there", step, total)
+            sys.exit(128 + stop[0])
+        log.info("finished %d steps", total)
+
+    # ---- What it learned.
+    if config.eval.protocols:
+        evaluate.evaluate(workdir)
+
+
+def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
+    """A workdir belongs to one config."""
+    if not (workdir / "config.json").exists():
+        return
+    ours = json.loads(json.dumps(config.to_dict()))
+    changed = differences(ours, evaluate.read_config(workdir).to_dict())
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise UserError(
+            f"{workdir} holds a run of another config ({'; '.join(changed[:3])}{more}); "
+            "take another --workdir, or the same config to resume"
+        )
+
+
+def _open_workdir(config: ConfigDict, workdir: Path) -> None:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        record.write_json(workdir / "config.json", config.to_dict())
+    except OSError as error:
+        raise UserError(
+            f"cannot write to the workdir {workdir}: {error.strerror}; name another with --workdir"
+        ) from error
+
+
+def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
+    print(f"{workdir} is finished ({step} steps).")
+    if config.eval.protocols and not (workdir / "results.json").exists():
+        evaluate.evaluate(workdir)
+    else:
+        print(f"Evaluate it again with: python eval.py --workdir {workdir}")
+
+
+@contextmanager
+def _files(workdir: Path, first: int) -> Iterator[tuple[record.Recorder, Any]]:
+    """The run's records and checkpoints, closed whatever happens."""
+    with (
+        record.logging_to(workdir / "train.log"),
+        closing(record.Recorder(workdir, first)) as recorder,
+        closing(checkpoint.manager(workdir)) as checkpoints,
+    ):
+        yield recorder, checkpoints
+
+
+@contextmanager
+def _stop_requests() -> Iterator[list[int]]:
+    """A list that is filled by the first SIGINT or SIGTERM; the second one acts at once."""
+    received: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        del frame
+        received.append(number)
+        signal.signal(number, previous[number])
+        log.info("%s: stopping after this step", signal.Signals(number).name)
+
+    previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _progress_bar(first: int, total: int) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+    """Shows steps, time left and the latest figures; without a terminal, nothing."""
+    columns = (
+        progress.TextColumn("step {task.completed}/{task.total}"),
+        progress.BarColumn(),
+        progress.TextColumn("{task.fields[figures]}"),
+        progress.TimeRemainingColumn(),
+    )
+    latest: dict[str, float] = {}
+    with progress.Progress(*columns, console=record.console) as bar:
+        task = bar.add_task("", total=total, completed=first, figures="compiling")
+
+        def show(step: int, values: Mapping[str, float]) -> None:
+            latest.update(values)
+            figures = f"loss {latest['loss']:.4g}  {latest['images_per_second']:.0f} images/s"
+            if "knn_top1" in latest:
+                figures += f"  k-NN {latest['knn_top1']:.2f} %"
+            bar.update(task, completed=step, figures=figures)
+
+        yield show
+
+
+def _put(
+    recorder: record.Recorder,
+    show: Callable[[int, Mapping[str, float]], None],
+    step: int,
+    values: Mapping[str, float],
+) -> None:
+    """Put a step's figures on record and on the screen."""
+    recorder.write(step, values)
+    show(step, values)
+    if "knn_top1" in values:
+        log.info(
+            "step %d (epoch %.1f): loss %.4g, k-NN %.2f %%, feature std %.3f, effective rank %.1f",
+            *(step, values["epoch"], values["loss"], values["knn_top1"]),
+            *(values["feature_std"], values["effective_rank"]),
+        )
+    if values["feature_std"] < collapse.COLLAPSED_STD:
+        log.warning(
+            "step %d: collapsed: the embeddings are nearly equal (feature_std %.4f < %.1f)",
+            *(step, values["feature_std"], collapse.COLLAPSED_STD),
+        )
+
+
+def _online_knn(
+    config: ConfigDict,
+    data: dict[str, dict[str, Any]],
+    encode: Any,
+    state: TrainState,
+    mesh: jax.sharding.Mesh,
+) -> dict[str, float]:
+    """k-NN accuracy on the test split with the training split as the bank."""
+    variables = state.params, state.carried.batch_stats
+    train, test = (extract(data[s]["image"], encode, variables, mesh) for s in ("train", "test"))
+    return knn.evaluate(
+        train, data["train"]["label"], test, data["test"]["label"], **knn.PRESETS[config.eval.knn]
+    )
+
+
+def _summary(
+    config: ConfigDict,
+    workdir: Path,
+    parts: Parts,
+    batches: Batches,
+    state: TrainState,
+    num_devices: int,
+    first: int,
+) -> list[str]:
+    """The effective settings, line by line."""
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    device = jax.devices()[0]
+    batch = config.batch_size
+    peak = optim.effective_lr(config.optim.lr, config.optim.lr_scaling, batch)
+    warmup = round(config.schedule.warmup_epochs * parts.steps_per_epoch)
+    loss = ", ".join(f"{k}={v}" for k, v in config.loss.items())
+    return [
+        f"{'resumes at step ' + str(first) if first else 'begins'}: {workdir}",
+        f"data       {config.data.name}, {batches.num_examples} images, {batches.cache}",
+        f"network    {config.net.name} + projector, {count:,} parameters",
+        f"loss       {loss}",
+        f"batch      {batch} images, {config.views} views each; "
+        f"{batch // num_devices} images on each of {num_devices} devices ({device.device_kind})",
+        f"optimiser  {config.optim.name}, peak learning rate {peak:g} "
+        f"(base {config.optim.lr:g}, scaling {config.optim.lr_scaling}), {config.schedule.name}",
+        f"steps      {parts.total_steps}, {parts.steps_per_epoch} an epoch, {warmup} of warm-up",
+    ]

@@ -1,0 +1,88 @@
+"""The files of a workdir: metrics.jsonl, TensorBoard events, train.log, JSON documents."""
+
+import json
+import logging
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.logging import RichHandler
+from tensorboardX import SummaryWriter
+
+log = logging.getLogger("jaxssl")
+console = Console()
+
+
+class Recorder:
+    """Appends lines to metrics.jsonl and scalars to TensorBoard.
+
+    Lines of steps after ``step`` are dropped first: a resumed run writes them again.
+    """
+
+    def __init__(self, workdir: Path, step: int) -> None:
+        path = workdir / "metrics.jsonl"
+        write_text(path, "".join(f"{json.dumps(row)}\n" for row in read(path) if row["step"] <= step))
+        self._file = path.open("a")
+        self._events = SummaryWriter(str(workdir), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One line; a value that is not finite is written as null and logged."""
+        for name, value in metrics.items():
+            self._events.add_scalar(name, value, step)
+        for name in (n for n, v in metrics.items() if not math.isfinite(v)):
+            log.warning("step %d: %s is not finite (%s)", step, name, metrics[name])
+        finite = {n: v if math.isfinite(v) else None for n, v in metrics.items()}
+        self._file.write(json.dumps({"step": step, **finite}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Finish the files."""
+        self._file.close()
+        self._events.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics.jsonl, without a last one that was cut off; [] if there is no file."""
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:
+            log.warning("%s: a line was cut off and is left out", path)
+    return rows
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Replace ``path`` in one move, so that nobody reads half of it."""
+    write_text(path, json.dumps(document, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` in one move."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(text)
+    os.replace(partial, path)
+
+
+@contextmanager
+def logging_to(path: Path) -> Iterator[None]:
+    """Send the package's log to the screen and to a file."""
+    screen = RichHandler(console=console, show_time=False, show_level=False, show_path=False)
+    file = logging.FileHandler(path)
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    log.setLevel(logging.INFO)
+    log.propagate = False
+    for handler in (screen, file):
+        log.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in (screen, file):
+            log.removeHandler(handler)
+            handler.close()

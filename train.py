@@ -1,0 +1,23 @@
+"""Pretrain an encoder: python train.py [--config FILE] [--config.key=value ...] [--workdir DIR]."""
+
+from pathlib import Path
+
+from absl import flags
+
+from jaxssl import cli
+
+DEFAULT = Path(__file__).parent / "configs" / "digits.py"
+CONFIG = flags.DEFINE_string("config", str(DEFAULT), "Python file with get_config().")
+WORKDIR = flags.DEFINE_string("workdir", None, "Output folder; default runs/<name of the config>.")
+
+
+def main(overrides: list[tuple[str, str]]) -> None:
+    """Flags to `jaxssl.loop.train`."""
+    from jaxssl import config, loop  # late: a wrong flag is answered at once
+
+    workdir = Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem)
+    loop.train(config.load(CONFIG.value, overrides), workdir)
+
+
+if __name__ == "__main__":
+    cli.run(main)
