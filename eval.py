@@ -1,4 +1,4 @@
-"""Evaluate a checkpoint: python eval.py --workdir DIR [--protocols knn,linear,fewshot] [--step N]."""
+"""Evaluate a checkpoint: python eval.py --workdir DIR [--protocols knn,linear] [--step N]."""
 
 from pathlib import Path
 
@@ -7,7 +7,9 @@ from absl import flags
 from jaxssl import cli
 
 WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
-PROTOCOLS = flags.DEFINE_list("protocols", None, "Files of jaxssl/evals/, each NAME or NAME:PRESET.")
+PROTOCOLS = flags.DEFINE_list(
+    "protocols", None, "Files of jaxssl/evals/, each NAME or NAME:PRESET."
+)
 STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default the latest.")
 
 

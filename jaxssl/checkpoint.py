@@ -46,9 +46,7 @@ def manager(workdir: Path) -> ocp.CheckpointManager:
             ),
         ]
     )
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=policy, cleanup_tmp_directories=True
-    )
+    options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
     return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
 
 
@@ -127,7 +125,9 @@ def _read(workdir: Path, step: int | None, state_args: ocp.args.StandardRestore 
         message = " ".join(str(error).split())[:200]
         others = [s for s in known if s != step]
         mend = f"remove it to go back to step {others[-1]}" if others else f"remove {workdir}"
-        raise UserError(f"checkpoint {folder} is damaged or incomplete: {message}; {mend}") from error
+        raise UserError(
+            f"checkpoint {folder} is damaged or incomplete: {message}; {mend}"
+        ) from error
     return Restored(step, state, found.data, found.config)
 
 

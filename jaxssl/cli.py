@@ -1,5 +1,6 @@
 """What `train.py` and `eval.py` share: flags, dotted overrides, errors and exit statuses."""
 
+import logging
 import sys
 from collections.abc import Callable
 
@@ -19,16 +20,18 @@ def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
 
 
 def _guarded(main: Callable[[list[tuple[str, str]]], None], argv: list[str]) -> int:
+    logging.getLogger("absl").setLevel(logging.ERROR)  # the libraries' chatter
     try:
         argv, overrides = split_overrides(argv)
         rest = flags.FLAGS(argv)[1:]
         if rest:
             raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
         main(overrides)
-    except flags.Error as error:
+    except (flags.Error, UserError) as error:
         return _fail(error)
-    except UserError as error:
-        return _fail(error)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
     return 0
 
 

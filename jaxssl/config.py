@@ -1,8 +1,8 @@
 """From a config file and command-line overrides to one locked, complete `ConfigDict`.
 
 A group such as `loss` names a component ("name", the name of a file) and holds the keyword
-arguments of its factory. What the config leaves out is filled in from the component's preset and its
-factory's signature, so the printed and saved config holds every effective value.
+arguments of its factory. What the config leaves out is filled in from the component's preset and
+its factory's signature, so the printed and saved config holds every effective value.
 """
 
 import ast

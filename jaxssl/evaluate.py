@@ -61,7 +61,9 @@ def evaluate(
     results = []
     for kind in KINDS:
         if kind == "raw":
-            x = [data[s]["image"].reshape(len(data[s]["image"]), -1) / np.float32(255) for s in data]
+            x = [
+                data[s]["image"].reshape(len(data[s]["image"]), -1) / np.float32(255) for s in data
+            ]
         else:
             state = fresh if kind == "untrained" else restored.state
             x = [extract(data[s]["image"], encode, _variables(state), mesh) for s in data]

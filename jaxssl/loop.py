@@ -15,7 +15,7 @@ from rich import progress
 
 from jaxssl import checkpoint, evaluate, optim, parallel, record
 from jaxssl.build import Parts, build
-from jaxssl.config import differences
+from jaxssl.config import differences, hyper
 from jaxssl.data import source
 from jaxssl.data.batches import Batches, make_batches
 from jaxssl.errors import UserError
@@ -63,15 +63,16 @@ def train(config: ConfigDict, workdir: Path) -> None:
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
     train_step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     encode = evaluate.make_encoder(parts, config.augment.size)
-    step, clock = first, (first + 1, 0.0)  # where speed is counted from: a step and its time
+    step, clock = first, (first, time.perf_counter())  # speed is counted from this step and time
     late = None  # a step's metrics, still on the device
 
     def fetch(step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """The metrics as numbers; waits for their step."""
+        """The metrics as numbers; waits for their step. Speed is that since the last line."""
+        nonlocal clock
         values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        elapsed = time.perf_counter() - clock[1]
+        before, clock = clock, (step, time.perf_counter())
         return values | {
-            "images_per_second": config.batch_size * (step - clock[0]) / elapsed,
+            "images_per_second": config.batch_size * (step - before[0]) / (clock[1] - before[1]),
             "learning_rate": float(parts.learning_rate(step - 1)),
             "epoch": step / parts.steps_per_epoch,
         }
@@ -83,9 +84,6 @@ def train(config: ConfigDict, workdir: Path) -> None:
         with _progress_bar(first, total) as show:
             for step in range(first + 1, total + 1):
                 state, metrics, embeddings = train_step(state, batches.next())
-                if step == first + 1:
-                    jax.block_until_ready(metrics)
-                    clock = step, time.perf_counter()  # compiling is not counted as slowness
                 if late is not None:  # fetched while the device is at work on this step
                     _put(recorder, show, late[0], fetch(*late))
                     late = None
@@ -93,6 +91,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 pausing = evaluating or step % save_every == 0 or bool(stop)
                 if pausing or step % config.log_every == 0:
                     late = step, {**metrics, **collapse.measures(embeddings)}
+                elif step == first + 1:
+                    jax.block_until_ready(metrics)
+                    clock = step, time.perf_counter()  # compiling is not counted as slowness
                 if pausing:
                     values, late = fetch(*late), None
                     if evaluating:
@@ -251,12 +252,13 @@ def _summary(
     batch = config.batch_size
     peak = optim.effective_lr(config.optim.lr, config.optim.lr_scaling, batch)
     warmup = round(config.schedule.warmup_epochs * parts.steps_per_epoch)
-    loss = ", ".join(f"{k}={v}" for k, v in config.loss.items())
+    preset = f" ({config.loss.preset})" if "preset" in config.loss else ""
+    loss = ", ".join(f"{key}={value}" for key, value in hyper(config.loss).items())
     return [
         f"{'resumes at step ' + str(first) if first else 'begins'}: {workdir}",
         f"data       {config.data.name}, {batches.num_examples} images, {batches.cache}",
         f"network    {config.net.name} + projector, {count:,} parameters",
-        f"loss       {loss}",
+        f"loss       {config.loss.name}{preset}: {loss}",
         f"batch      {batch} images, {config.views} views each; "
         f"{batch // num_devices} images on each of {num_devices} devices ({device.device_kind})",
         f"optimiser  {config.optim.name}, peak learning rate {peak:g} "

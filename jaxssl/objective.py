@@ -4,10 +4,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
+from jax.core import Tracer
 
 from jaxssl import parallel
 from jaxssl.pairs import Pairs, positives
@@ -93,7 +93,7 @@ def mean_over_anchors(
 def require_positive(**hyper: Number) -> None:
     """Raise ValueError for a hyper-parameter known at trace time that is not > 0."""
     for name, value in hyper.items():
-        if not isinstance(value, jax.core.Tracer) and not np.all(np.asarray(value) > 0):
+        if not isinstance(value, Tracer) and not np.all(np.asarray(value) > 0):
             raise ValueError(f"{name} must be > 0, got {value}")
 
 

@@ -1,7 +1,7 @@
 """Anchors, candidates and who is whose positive: views, labels, queues and devices end here.
 
 A loss sees only `Pairs`. Two rows with the same id are positives; the anchor itself is neither
-positive nor negative. Ids stand in for the [n, m] masks, so that blockwise losses need not hold them.
+positive nor negative. Ids stand in for [n, m] masks, which blockwise losses need not hold.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from jaxssl import parallel
 
 NO_ID = -1  # the id of a queue's rows: nobody's positive
+ZERO = 1e-12  # embeddings shorter than about this count as zero
 
 
 class Pairs(NamedTuple):
@@ -63,13 +64,13 @@ def pair_views(
     everyone_id = parallel.gather(ids, axis_name)
     global_batch = everyone.shape[1]
     first = parallel.device_index(axis_name) * b
-    own = jnp.arange(num_views)[:, None] * global_batch + first + jnp.arange(b)[None, :]
+    own = _count(num_views)[:, None] * global_batch + first + _count(b)[None, :]
     return Pairs(
         anchor=z.reshape(-1, d),
         candidate=everyone.reshape(-1, d),
         anchor_id=jnp.tile(ids, num_views),
         candidate_id=jnp.tile(everyone_id, num_views),
-        self_index=own.reshape(-1).astype(jnp.int32),
+        self_index=own.reshape(-1),
         index=jnp.tile(index, num_views),
     )
 
@@ -114,7 +115,7 @@ def pair_towers(
 
 def not_self(pairs: Pairs) -> Array:
     """[n, m] bool: whether candidate j is another row than anchor i itself."""
-    return jnp.arange(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]
+    return _count(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]
 
 
 def positives(pairs: Pairs) -> Array:
@@ -130,21 +131,24 @@ def negatives(pairs: Pairs) -> Array:
 def unit(z: Array) -> Array:
     """Rows of ``z`` at length 1, in float32 or wider; a zero row gives zeros and no gradient.
 
-    Rows are first divided by their largest entry, so that no finite input overflows the square.
+    Rows are first divided by their largest entry, so that no finite input overflows the square;
+    one whose largest entry is below `ZERO` counts as zero, so that no gradient overflows.
     """
-    z = z.astype(jnp.promote_types(z.dtype, jnp.float32))
+    z = z if z.dtype == jnp.float64 else z.astype(jnp.float32)
     largest = lax.stop_gradient(jnp.max(jnp.abs(z), axis=-1, keepdims=True))
-    z = z / jnp.maximum(largest, 1e-12)
+    nonzero = largest >= ZERO
+    z = jnp.where(nonzero, z, 0) / jnp.where(nonzero, largest, 1)
     square = jnp.sum(z * z, axis=-1, keepdims=True)
-    nonzero = square > 0
-    return jnp.where(nonzero, z * lax.rsqrt(jnp.where(nonzero, square, 1)), 0)
+    return z * lax.rsqrt(jnp.where(nonzero, square, 1))
 
 
 def cosine(pairs: Pairs) -> Array:
     """[n, m] cosine similarity of anchors and candidates, float32 or wider, in [-1, 1]."""
-    return jnp.matmul(
-        unit(pairs.anchor), unit(pairs.candidate).T, precision=lax.Precision.HIGHEST
-    )
+    return jnp.matmul(unit(pairs.anchor), unit(pairs.candidate).T, precision=lax.Precision.HIGHEST)
+
+
+def _count(n: int) -> Array:
+    return jnp.arange(n, dtype=jnp.int32)
 
 
 def _stack(views: Array | Sequence[Array]) -> Array:
@@ -169,7 +173,7 @@ def _stack(views: Array | Sequence[Array]) -> Array:
 def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> Array:
     """[b] int32 ids; by default each example's place in the global batch."""
     if ids is None:
-        return (parallel.device_index(axis_name) * b + jnp.arange(b)).astype(jnp.int32)
+        return parallel.device_index(axis_name) * b + _count(b)
     ids = jnp.asarray(ids)
     if ids.shape != (b,) or not jnp.issubdtype(ids.dtype, jnp.integer):
         raise ValueError(f"{name} must be [{b}] integers, got {ids.dtype}{list(ids.shape)}")

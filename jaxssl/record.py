@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.logging import RichHandler
 from tensorboardX import SummaryWriter
 
 log = logging.getLogger("jaxssl")
-console = Console()
+console = Console() if sys.stdout.isatty() else Console(width=160)  # a file has no width
 
 
 class Recorder:
@@ -25,7 +26,9 @@ class Recorder:
 
     def __init__(self, workdir: Path, step: int) -> None:
         path = workdir / "metrics.jsonl"
-        write_text(path, "".join(f"{json.dumps(row)}\n" for row in read(path) if row["step"] <= step))
+        write_text(
+            path, "".join(f"{json.dumps(row)}\n" for row in read(path) if row["step"] <= step)
+        )
         self._file = path.open("a")
         self._events = SummaryWriter(str(workdir), purge_step=step + 1 if step else None)
 

@@ -1,8 +1,8 @@
 """Hyper-parameters as functions of the step, written as data in a config.
 
-    temperature = 0.5                                                        a constant
-    temperature = dict(schedule="steps", values={"0": 0.02, "75": 0.2}, unit="epochs")
-    momentum = dict(schedule="cosine", start=0.99, end=1.0)
+temperature = 0.5                                                        a constant
+temperature = dict(schedule="steps", values={"0": 0.02, "75": 0.2}, unit="epochs")
+momentum = dict(schedule="cosine", start=0.99, end=1.0)
 """
 
 from collections.abc import Callable, Mapping

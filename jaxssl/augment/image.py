@@ -25,9 +25,7 @@ def crop_resize(image: Array, box: Array, size: int) -> Array:
     left, top, right, bottom = box
     rows = _triangle_weights(top, bottom, image.shape[0], size)
     columns = _triangle_weights(left, right, image.shape[1], size)
-    return jnp.einsum(
-        "yh,hwc,xw->yxc", rows, image, columns, precision=jax.lax.Precision.HIGHEST
-    )
+    return jnp.einsum("yh,hwc,xw->yxc", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
 
 
 def random_crop_box(

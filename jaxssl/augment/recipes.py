@@ -29,7 +29,10 @@ def digits(
     Args:
         size: pixels a side of a view.
         crop_scale: share of the area that the random resized crop keeps.
-        degrees, shear, zoom, shift: ranges of `image.random_affine`.
+        degrees: range of the rotation, plus and minus.
+        shear: range of the shear.
+        zoom: range of the zoom about 1.
+        shift: range of the shift, as a share of the side.
         jitter: strength of brightness and contrast.
         noise: standard deviation of the noise.
     """

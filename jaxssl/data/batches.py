@@ -41,9 +41,7 @@ class Batches(NamedTuple):
     cache: str
 
 
-def make_batches(
-    source: Source, batch_size: int, *, seed: int, cache: str, mesh: Mesh
-) -> Batches:
+def make_batches(source: Source, batch_size: int, *, seed: int, cache: str, mesh: Mesh) -> Batches:
     """Shuffled batches of ``source``, a new order each epoch.
 
     Args:

@@ -32,6 +32,7 @@ class Source(NamedTuple):
     class_names: tuple[str, ...]
 
     def __len__(self) -> int:
+        """How many examples the split has."""
         return len(self.records)
 
 

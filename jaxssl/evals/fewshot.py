@@ -13,8 +13,8 @@ def evaluate(
 ) -> np.ndarray:
     """Test accuracy of each draw of ``shots`` training examples a class.
 
-    Features are set to length 1; the classifier is multinomial logistic regression. Draw r takes the
-    same examples whatever the features are, so that features can be compared.
+    Features are set to length 1; the classifier is multinomial logistic regression. Draw r takes
+    the same examples whatever the features are, so that features can be compared.
 
     Args:
         features: of a training and a test set.

@@ -103,4 +103,6 @@ def run(features: Features, *, seed: int, preset: str = "cifar_simclr") -> list[
     del seed
     hyper = PRESETS[preset]
     scores = evaluate(*features, **hyper)
-    return [Row(metric, value, None, {"preset": preset, **hyper}) for metric, value in scores.items()]
+    return [
+        Row(metric, value, None, {"preset": preset, **hyper}) for metric, value in scores.items()
+    ]

@@ -50,8 +50,8 @@ def auc_cl_loss(
         similarity: "cosine" in [-1, 1], or "unit", (1 + cosine) / 2 in [0, 1].
         positive_margin: taken off the positives' similarity.
         clip_positive: clip the positives' similarity to [0, 1], after the margin.
-        count_positive_as_negative: let the positives stand among the negatives too, with margin
-            and clip.
+        count_positive_as_negative: let the positives stand among the negatives too, there
+            without margin and clip.
         negative_weight: w, >= 0. The released ImageNet code uses 32 / B.
 
     Returns:
@@ -77,8 +77,7 @@ def auc_cl_loss(
         p = jnp.clip(p, 0, 1)
     if count_positive_as_negative:
         neg = not_self(pairs)
-        s = jnp.where(pos, p, s)
-    count = jnp.sum(pos, axis=1)
+    count = jnp.sum(pos, axis=1, dtype=s.dtype)
     pos_term = jnp.sum(jnp.where(pos, (p - a) ** 2 - 2 * alpha * p, 0), axis=1)
     neg_term = jnp.sum(jnp.where(neg, (s - b) ** 2 + 2 * alpha * s, 0), axis=1)
     loss = pos_term / jnp.maximum(count, 1) + negative_weight * neg_term + 2 * alpha - alpha**2

@@ -31,7 +31,7 @@ def nt_xent_loss(pairs: Pairs, *, temperature: Number = 0.5) -> Array:
     others = jnp.where(not_self(pairs), logits, jnp.finfo(logits.dtype).min / 2)
     log_sum = jax.nn.logsumexp(others, axis=1)
     pos = positives(pairs)
-    count = jnp.sum(pos, axis=1)
+    count = jnp.sum(pos, axis=1, dtype=logits.dtype)
     pos_mean = jnp.sum(jnp.where(pos, logits, 0), axis=1) / jnp.maximum(count, 1)
     return jnp.where(count > 0, log_sum - pos_mean, 0)
 

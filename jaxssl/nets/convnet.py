@@ -18,6 +18,7 @@ class ConvNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
+        """Images [n, h, w, c] to features [n, f]."""
         for width, stride in zip(self.widths, self.strides, strict=True):
             x = nn.Conv(width, (3, 3), strides=stride, padding=1, use_bias=False)(x)
             x = nn.BatchNorm(

@@ -19,6 +19,7 @@ class Projector(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
+        """Features [n, f] to embeddings [n, d]."""
         for _ in range(self.layers - 1):
             x = nn.Dense(self.hidden_dim, use_bias=False)(x)
             x = nn.BatchNorm(

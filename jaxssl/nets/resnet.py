@@ -27,6 +27,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, norm: Any) -> Array:
+        """Feature maps to feature maps; ``norm()`` makes a BatchNorm."""
         conv = partial(nn.Conv, use_bias=False)
         out = self.width * (4 if self.bottleneck else 1)
         if self.bottleneck:
@@ -56,6 +57,7 @@ class ResNet(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
+        """Images [n, h, w, c] to features [n, f]."""
         norm = partial(
             nn.BatchNorm,
             use_running_average=not train,

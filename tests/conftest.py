@@ -1,0 +1,27 @@
+"""Strict settings for all tests, eight CPU devices, and what several tests share."""
+
+import os
+from pathlib import Path
+
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + (
+    " --xla_force_host_platform_device_count=8"
+)
+CACHE = Path(__file__).parents[1] / ".cache" / "jax"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory) -> Path:
+    """A data directory with the digits prepared."""
+    from jaxssl.data import source
+
+    path = tmp_path_factory.mktemp("data")
+    source.load("digits", "train", path)
+    return path

@@ -1,0 +1,96 @@
+"""Who may import whom, read from the source."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "jaxssl"
+CORE = {"pairs", "parallel"}
+# What a layer may import of jaxssl, besides itself and `errors`.
+ALLOWED = {
+    "errors": set(),
+    "parallel": set(),
+    "schedules": set(),
+    "record": set(),
+    "pairs": {"parallel"},
+    "objective": CORE,
+    "losses": CORE | {"objective"},
+    "nets": set(),
+    "augment": set(),
+    "data": {"parallel"},
+    "method": set(),
+    "methods": CORE | {"objective", "method"},
+    "optim": {"schedules"},
+    "state": {"parallel", "method"},
+    "checkpoint": {"parallel"},
+    "evals": {"pairs"},
+    "config": {"augment"},
+    "report": {"record"},
+    "build": {"augment", "config", "method", "nets", "optim", "schedules", "state"},
+    "features": {"augment", "build", "checkpoint", "parallel"},
+    "gallery": {"augment", "build", "evals", "pairs"},
+    "cli": set(),
+}
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def layer(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The parts of jaxssl that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaxssl":
+            parts = node.module.split(".")[1:]
+            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            names = [alias.name.split(".") for alias in node.names]
+            found |= {name[1] for name in names if name[0] == "jaxssl" and len(name) > 1}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_layer_imports_only_those_below_it(path):
+    name = layer(path)
+    if name in ("loop", "evaluate", "__init__"):
+        return  # on top of all others
+    above = imports(path) - ALLOWED[name] - {name, "errors"}
+    assert not above, f"{path} imports {sorted(above)}"
+
+
+def test_only_the_doors_import_the_loop():
+    assert [p for p in FILES if "loop" in imports(p)] == []
+
+
+def test_only_parallel_has_collectives():
+    words = ("psum", "pmean", "all_gather", "ppermute", "shard_map", "axis_index", "all_to_all")
+    for path in FILES:
+        if layer(path) != "parallel":
+            names = {
+                node.attr
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Attribute)
+            }
+            assert not names & set(words), path
+
+
+def test_files_stay_small():
+    assert [p for p in FILES if len(p.read_text().splitlines()) > 400] == []
+
+
+def test_losses_and_pairs_pull_in_jax_only():
+    code = """
+import sys
+from jaxssl.losses import auc_cl_loss
+from jaxssl.pairs import pair_views
+heavy = ["flax", "optax", "orbax", "grain", "tensorflow", "tensorflow_datasets", "sklearn",
+         "ml_collections", "absl", "rich", "matplotlib", "tensorboardX", "PIL", "array_record"]
+print([name for name in heavy if name in sys.modules])
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
