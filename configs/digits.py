@@ -17,5 +17,6 @@ def get_config() -> ConfigDict:
     config.net = ConfigDict({"name": "convnet"})
     config.head.proj_hidden_dim = 256
     config.loss = ConfigDict({"name": "auc_cl", "preset": "released_cifar"})
+    config.optim.lr = 3e-3
     config.schedule.warmup_epochs = 5.0
     return config

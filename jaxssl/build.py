@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import optax
+from jax import Array
+from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl import optim, schedules
@@ -12,6 +15,8 @@ from jaxssl.config import component, hyper
 from jaxssl.errors import UserError
 from jaxssl.method import Method
 from jaxssl.nets.heads import Projector
+from jaxssl.objective import Objective
+from jaxssl.pairs import pair_views
 from jaxssl.state import Augment
 
 
@@ -70,6 +75,7 @@ def build(config: ConfigDict, num_examples: int) -> Parts:
             config.head.proj_hidden_dim, config.head.proj_output_dim, config.head.proj_layers
         )
         objective = component("loss", config.loss.name)(**values)
+        _try(objective, config.views)
         method = component("method", config.method.name)(
             net, projector, objective, **hyper(config.method)
         )
@@ -77,6 +83,17 @@ def build(config: ConfigDict, num_examples: int) -> Parts:
     except ValueError as error:
         raise UserError(str(error)) from error
     return Parts(method, optimiser, rate, augment, steps_per_epoch, total_steps)
+
+
+def _try(objective: Objective, num_views: int) -> None:
+    """Trace the loss on zeros: it refuses bad hyper-parameters only when it is called."""
+
+    def loss(key: Array) -> Array:
+        params, memory = objective.init(key, 2)
+        pairs = pair_views(jnp.zeros((num_views, 2, 4)))
+        return objective.loss(pairs, params, memory, step=jnp.int32(0), key=key, axis_name=None)[0]
+
+    jax.eval_shape(loss, jax.random.key(0))
 
 
 def make(group: str, config: Mapping[str, Any]) -> Any:

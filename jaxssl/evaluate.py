@@ -47,7 +47,7 @@ def evaluate(
     """
     config = read_config(workdir)
     protocols = config.eval.protocols if protocols is None else protocols
-    runs = [(text, *_protocol(text)) for text in protocols]
+    runs = check_protocols(protocols)
 
     train = source.load(config.data.name, config.data.train_split, config.data.dir)
     test = source.load(config.data.name, config.data.test_split, config.data.dir)
@@ -148,6 +148,15 @@ def _cell(row: dict[str, Any]) -> str:
     if not math.isfinite(row["value"]):
         return "not finite"
     return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if row["std"] is not None else "")
+
+
+def check_protocols(protocols: Sequence[str]) -> list[tuple[str, Any, dict[str, str]]]:
+    """For each "NAME" or "NAME:PRESET" its text, module and options.
+
+    Raises:
+        UserError: on an unknown name or preset.
+    """
+    return [(text, *_protocol(text)) for text in protocols]
 
 
 def _protocol(text: str) -> tuple[Any, dict[str, str]]:

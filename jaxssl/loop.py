@@ -18,7 +18,7 @@ from jaxssl.build import Parts, build
 from jaxssl.config import differences, hyper
 from jaxssl.data import source
 from jaxssl.data.batches import Batches, make_batches
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, nearest
 from jaxssl.evals import collapse, knn
 from jaxssl.features import extract
 from jaxssl.record import log
@@ -38,6 +38,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
     """
     # ---- Data, parts and state. Bad input is refused here, before anything is written.
     _refuse_other_config(config, workdir)
+    evaluate.check_protocols(config.eval.protocols)
+    if config.eval.knn not in knn.PRESETS:
+        raise UserError(
+            f"eval.knn={config.eval.knn!r} is unknown{nearest(config.eval.knn, knn.PRESETS)}"
+        )
     mesh = parallel.make_mesh()
     train_set = source.load(config.data.name, config.data.train_split, config.data.dir)
     test_set = source.load(config.data.name, config.data.test_split, config.data.dir)

@@ -85,10 +85,11 @@ def learning_rate(
     }
     if name not in decays:
         raise ValueError(f"schedule.name must be one of {sorted(decays)}, got {name!r}")
-    if warmup_steps == 0:
-        return decays[name]()
-    warmup = optax.linear_schedule(0.0, peak, warmup_steps)
-    return optax.join_schedules([warmup, decays[name]()], [warmup_steps])
+    rate = decays[name]()
+    if warmup_steps > 0:
+        warmup = optax.linear_schedule(0.0, peak, warmup_steps)
+        rate = optax.join_schedules([warmup, rate], [warmup_steps])
+    return lambda step: jnp.asarray(rate(jnp.asarray(step, jnp.float32)), jnp.float32)
 
 
 def _steps(values: dict[float, float]) -> Schedule:

@@ -56,7 +56,7 @@ def test_nt_xent_equals_public_codes(case):
 def _tangent(gradient, rows):
     """The part of a gradient along the sphere.
 
-    Codes that take unit rows as free variables give the rest too; normalising inside the loss, as we
-    do, removes it.
+    Codes that take unit rows as free variables give the rest too; normalising inside the loss, as
+    we do, removes it.
     """
     return gradient - np.sum(gradient * rows, axis=-1, keepdims=True) * rows

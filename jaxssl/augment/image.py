@@ -81,14 +81,14 @@ def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) 
         [h, w, c].
     """
     h, w = image.shape[:2]
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    forward = zoom * jnp.array([[cos, -sin], [sin, cos]]) @ jnp.array([[1.0, shear], [0.0, 1.0]])
-    inverse = jnp.linalg.inv(forward)
-    centre = jnp.array([(w - 1) / 2, (h - 1) / 2])
-    x, y = jnp.meshgrid(jnp.arange(w, dtype=jnp.float32), jnp.arange(h, dtype=jnp.float32))
-    target = jnp.stack([x, y], axis=-1) - centre - shift
-    source = target @ inverse.T + centre
-    at = [source[..., 1], source[..., 0]]
+    cos, sin = jnp.cos(angle) / zoom, jnp.sin(angle) / zoom
+    # From each pixel of the result back to the source: shift, rotate and zoom, shear, undone.
+    x, y = jnp.meshgrid(
+        _positions(w) - (w - 1) / 2 - shift[0], _positions(h) - (h - 1) / 2 - shift[1]
+    )
+    source_y = cos * y - sin * x
+    source_x = cos * x + sin * y - shear * source_y
+    at = [source_y + (h - 1) / 2, source_x + (w - 1) / 2]
     channels = [
         map_coordinates(image[..., c], at, order=1, mode="nearest") for c in range(image.shape[2])
     ]
@@ -142,6 +142,10 @@ def random_noise(key: Array, image: Array, stddev: float) -> Array:
     return jnp.clip(image + stddev * jax.random.normal(key, image.shape), 0, 1)
 
 
+def _positions(n: int) -> Array:
+    return jnp.arange(n, dtype=jnp.float32)
+
+
 def _symmetric(key: Array, shape: tuple[int, ...] = ()) -> Array:
     return jax.random.uniform(key, shape, minval=-1, maxval=1)
 
@@ -150,7 +154,7 @@ def _triangle_weights(low: Array, high: Array, length: int, size: int) -> Array:
     """[size, length] weights of the input pixels in each output pixel; rows sum to 1."""
     step = (high - low) / size
     support = jnp.maximum(step, 1)
-    centre = low + (jnp.arange(size) + 0.5) * step
-    distance = jnp.abs(jnp.arange(length) + 0.5 - centre[:, None])
+    centre = low + (_positions(size) + 0.5) * step
+    distance = jnp.abs(_positions(length)[None, :] + 0.5 - centre[:, None])
     weights = jnp.maximum(0, 1 - distance / support)
     return weights / jnp.sum(weights, axis=1, keepdims=True)

@@ -1,0 +1,277 @@
+"""Runs of the whole loop: crash, stop, resume, refuse; and what lies in the workdir afterwards."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jaxssl
+from jaxssl import checkpoint, config, evaluate, features, loop, parallel, record
+from jaxssl.build import build
+from jaxssl.data import source
+from jaxssl.errors import UserError
+
+DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
+STEPS, SAVED = 12, 7  # SAVED lies in the middle of the only epoch
+TINY = {
+    "batch_size": "16",
+    "total_steps": str(STEPS),
+    "log_every": "4",
+    "net.widths": "(4, 8)",
+    "net.strides": "(2, 2)",
+    "augment.size": "8",
+    "head.proj_hidden_dim": "8",
+    "head.proj_output_dim": "6",
+    "schedule.warmup_epochs": "0.05",
+    "checkpoint.every": str(SAVED / (1297 // 16)),
+    "eval.every": "100",
+    "eval.protocols": "()",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny(data_dir):
+    """Makes the config of a tiny run."""
+
+    def make(**changes: str):
+        values = {**TINY, "data.dir": str(data_dir), **changes}
+        return config.load(DIGITS, list(values.items()))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory) -> Path:
+    """The workdir of an uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    loop.train(tiny(), workdir)
+    return workdir
+
+
+def saved_arrays(workdir: Path) -> list[np.ndarray]:
+    found = checkpoint.restore_arrays(workdir)
+    assert found.step == STEPS
+    return jax.tree.leaves(found.state)
+
+
+def lines(workdir: Path) -> list[dict]:
+    """metrics.jsonl without the one field that is about time."""
+    rows = record.read(workdir / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
+
+
+def at_batch(monkeypatch, number: int, action) -> None:
+    """Call ``action`` when a run takes its batch of this number, counted from the run's start."""
+    make = loop.make_batches
+
+    def make_batches(*args, **kwargs):
+        batches, taken = make(*args, **kwargs), []
+
+        def take():
+            taken.append(1)
+            if len(taken) == number:
+                action()
+            return batches.next()
+
+        return batches._replace(next=take)
+
+    monkeypatch.setattr(loop, "make_batches", make_batches)
+
+
+def crash() -> None:
+    raise RuntimeError("crash")
+
+
+@pytest.mark.parametrize("cache", ["device", "none"])
+def test_a_crashed_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypatch, cache):
+    settings = tiny(**{"data.cache": cache})
+    with monkeypatch.context() as patch:
+        at_batch(patch, 10, crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            loop.train(settings, tmp_path)
+    assert checkpoint.steps(tmp_path) == [SAVED]
+    loop.train(settings, tmp_path)
+    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert lines(tmp_path) == lines(whole)
+
+
+def test_an_interrupted_run_saves_its_step_and_resumes_to_the_same_bits(
+    tiny, whole, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        at_batch(patch, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(SystemExit) as stop:
+            loop.train(tiny(), tmp_path)
+    assert stop.value.code == 128 + signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert checkpoint.steps(tmp_path) == [5]
+    assert "the same command resumes there" in (tmp_path / "train.log").read_text()
+    loop.train(tiny(), tmp_path)
+    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    # The stop added a line of its own and nothing else.
+    assert [row for row in lines(tmp_path) if row["step"] != 5] == lines(whole)
+
+
+def test_every_line_of_metrics_has_what_a_reader_needs(whole):
+    rows = record.read(whole / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [4, 7, 8, 12]
+    needed = {"loss", "images_per_second", "learning_rate", "epoch", "b", "feature_std",
+              "effective_rank", "alignment", "uniformity", "positive_similarity",
+              "negative_similarity"}  # fmt: skip
+    for row in rows:
+        assert needed <= set(row)
+        assert all(np.isfinite(value) for value in row.values())
+    assert "knn_top1" in rows[-1]
+    assert list(whole.glob("events.out.tfevents.*"))
+    log = (whole / "train.log").read_text()
+    for part in ("peak learning rate 0.003", "16 images", "2 images on each of 8 devices",
+                 "parameters", "81 an epoch, 4 of warm-up"):  # fmt: skip
+        assert part in log
+
+
+def test_a_finished_run_says_so_and_changes_nothing(tiny, whole, capsys):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+    loop.train(tiny(), whole)
+    assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+
+
+def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="another config .seed: 0 -> 1; total_steps: 12 -> 20"):
+        loop.train(tiny(seed="1", total_steps="20"), whole)
+    assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": "1298"}, "batch_size=1298 must lie between 1 and the 1297"),
+        ({"batch_size": "12"}, "batch_size=12 .* not divisible by the 8 devices; try 8"),
+        ({"data.cache": "disk"}, "data.cache='disk' is unknown"),
+        ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
+        ({"schedule.warmup_epochs": "50"}, "warm-up takes 4050 steps, the whole run has 12"),
+        ({"schedule.name": "cosin"}, "schedule.name must be one of"),
+        ({"optim.name": "adamax"}, "optim.name must be one of"),
+        ({"net.strides": "(2,)"}, "must have equal lengths"),
+        ({"loss.learn": "('c',)"}, "learn names 'c'"),
+        ({"loss.similarity": "dot"}, 'similarity must be "cosine" or "unit"'),
+        ({"eval.knn": "nearest"}, "eval.knn='nearest' is unknown"),
+        ({"eval.protocols": "('lineer',)"}, "protocol 'lineer' is unknown; did you mean 'linear'"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(tiny, tmp_path, changes, message):
+    workdir = tmp_path / "run"
+    with pytest.raises(UserError, match=message):
+        loop.train(tiny(**changes), workdir)
+    assert not workdir.exists()
+
+
+def test_a_workdir_that_cannot_be_made_is_named(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write to the workdir .*file.run"):
+        loop.train(tiny(), tmp_path / "file" / "run")
+
+
+def test_a_truncated_checkpoint_is_named_and_left_alone(tiny, whole, tmp_path):
+    workdir = tmp_path / "run"
+    _copy(whole, workdir)
+    state = workdir / "checkpoints" / str(STEPS) / "state"
+    for path in state.rglob("*"):
+        if path.is_file() and path.stat().st_size > 100:
+            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    before = sorted(workdir.rglob("*"))
+    for action in (lambda: loop.train(tiny(), workdir), lambda: jaxssl.load_encoder(workdir)):
+        with pytest.raises(UserError, match=f"checkpoint .*{STEPS} is damaged or incomplete"):
+            action()
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_missing_checkpoint_or_step_is_named(whole, tmp_path):
+    with pytest.raises(UserError, match="holds no checkpoint; train first"):
+        jaxssl.load_encoder(tmp_path)
+    with pytest.raises(UserError, match=rf"no checkpoint of step 3, only of \[{STEPS}\]"):
+        jaxssl.load_encoder(whole, 3)
+    with pytest.raises(UserError, match="holds no run"):
+        evaluate.evaluate(tmp_path)
+
+
+def test_the_latest_and_the_best_checkpoint_are_kept(tmp_path):
+    scores = {1: 50.0, 2: 90.0, 3: 70.0, 4: None, 5: 60.0}
+    state = {"w": jax.numpy.ones(2)}
+    checkpoints = checkpoint.manager(tmp_path)
+    for step, score in scores.items():
+        checkpoint.save(checkpoints, step, state, {"next_index": step}, {}, score)
+    checkpoints.close()
+    assert checkpoint.steps(tmp_path) == [2, 5]
+
+
+def test_a_checkpoint_is_restored_on_another_number_of_devices(tiny, whole):
+    settings = tiny()
+    parts = build(settings, 1297)
+    train = source.arrays(source.load("digits", "train", settings.data.dir))
+    expected = saved_arrays(whole)
+    for devices in (1, 2):
+        mesh = parallel.make_mesh(jax.devices()[:devices])
+        template = evaluate.initial_state(settings, parts, train, mesh)
+        found = checkpoint.restore(whole, template, mesh)
+        params = jax.tree.leaves(found.state.params)
+        assert {len(leaf.sharding.device_set) for leaf in params} == {devices}
+        arrays = jax.tree.leaves(found.state.replace(key=jax.random.key_data(found.state.key)))
+        assert sum(a.size for a in arrays) == sum(a.size for a in expected)
+
+
+def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole):
+    settings = tiny()
+    images = source.arrays(source.load("digits", "test", settings.data.dir))["image"][:20]
+    apply, variables, preprocess = jaxssl.load_encoder(whole)
+    found = apply(variables, preprocess(images))
+    assert found.shape == (20, 8)
+    parts, mesh = build(settings, 1297), parallel.make_mesh()
+    template = evaluate.initial_state(settings, parts, {"image": images}, mesh)
+    state = checkpoint.restore(whole, template, mesh).state
+    encode = evaluate.make_encoder(parts, settings.augment.size)
+    expected = features.extract(images, encode, (state.params, state.carried.batch_stats), mesh)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_cut_off_line_of_metrics_is_left_out_on_resume(tmp_path):
+    rows = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
+    recorder = record.Recorder(tmp_path, step=1)
+    recorder.write(2, {"loss": float("nan")})
+    recorder.close()
+    assert record.read(path) == [rows[0], {"step": 2, "loss": None}]
+
+
+def test_collapse_is_put_into_words(caplog, tmp_path, monkeypatch):
+    monkeypatch.setattr(record.log, "propagate", True)
+    recorder = record.Recorder(tmp_path, step=0)
+    values = {"loss": 1.0, "images_per_second": 1.0, "feature_std": 0.01}
+    loop._put(recorder, lambda step, values: None, 3, values)
+    recorder.close()
+    assert "step 3: collapsed" in caplog.text
+
+
+def _copy(workdir: Path, to: Path) -> None:
+    for path in workdir.rglob("*"):
+        target = to / path.relative_to(workdir)
+        if path.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
