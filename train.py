@@ -13,10 +13,13 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Output folder; default runs/<nam
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Flags to `jaxssl.loop.train`."""
-    from jaxssl import config, loop  # late: a wrong flag is answered at once
+    # Imports come late, so that a mistake is answered at once.
+    from jaxssl import config
 
-    workdir = Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem)
-    loop.train(config.load(CONFIG.value, overrides), workdir)
+    settings = config.load(CONFIG.value, overrides)
+    from jaxssl import loop
+
+    loop.train(settings, Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem))
 
 
 if __name__ == "__main__":

@@ -190,9 +190,8 @@ def _check(config: ConfigDict) -> None:
             raise UserError(f"config key {key!r} must be >= {bound}, got {config[key]}")
     if not config.total_steps and not config.epochs:
         raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
-    for key in ("lr",):
-        if not config.optim[key] > 0:
-            raise UserError(f"config key 'optim.{key}' must be > 0, got {config.optim[key]}")
-    for key in ("eval", "checkpoint"):
-        if not config[key].every > 0:
-            raise UserError(f"config key '{key}.every' must be > 0, got {config[key].every}")
+    for group, key in (("optim", "lr"), ("eval", "every"), ("checkpoint", "every")):
+        if not config[group][key] > 0:
+            raise UserError(f"config key '{group}.{key}' must be > 0, got {config[group][key]}")
+    if config.data.path:
+        raise UserError(f"data set {config.data.name!r} takes no data.path, leave it empty")

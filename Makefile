@@ -1,0 +1,25 @@
+# The set-up is repeated only when pyproject.toml changes.
+PYTHON ?= python3
+PY := .venv/bin/python
+
+.PHONY: demo test lint clean
+
+demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digits/report.html
+	$(PY) train.py
+
+test: .venv/ready lint  ## what CI runs
+	$(PY) -m pytest
+
+lint: .venv/ready
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: jaxssl needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet --editable ".[test]"
+	@touch $@
+
+clean:
+	rm -rf .venv .cache

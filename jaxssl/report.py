@@ -1,0 +1,403 @@
+"""The report of a run: one HTML page that needs no other file and no network."""
+
+import io
+import json
+import math
+import os
+from base64 import b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.image import imsave
+from matplotlib.patheffects import withStroke
+
+KINDS = ("raw", "untrained", "pretrained")
+PROTOCOLS = {
+    "knn": "votes of the nearest training images",
+    "linear": "logistic regression on frozen features",
+    "fewshot": "logistic regression on a few labels of each class",
+}
+ROW_KEYS = {"protocol", "metric", "value", "std", "features", "dataset", "split", "step", "seed"}
+CURVES = {  # label of the vertical axis: (keys of metrics.jsonl, how to read it)
+    "loss": ("loss", "What training minimises: it should fall, then level off."),
+    "k-NN top-1, %": ("knn_top1", "Accuracy of neighbours' votes in training: higher is better."),
+    "mean cosine": (
+        "positive_similarity negative_similarity",
+        "Views of one image (solid) should stay well above different images (dashed).",
+    ),
+    "feature std × √d": ("feature_std", "1 is spread evenly; near 0 all embeddings are equal."),
+    "effective rank": ("effective_rank", "Directions in use: a fall towards 1 is a collapse."),
+    "alignment": ("alignment", "Squared distance of two views of an image: lower is closer."),
+    "uniformity": ("uniformity", "Lower is more evenly spread; 0 is a collapse to one point."),
+    "learning rate": ("learning_rate", "The optimiser's rate: bends elsewhere may start here."),
+}
+THUMBNAIL = 64  # pixels; the browser enlarges smaller images, larger ones are averaged down
+LEGEND_CLASSES = 20  # with more, the legend would be larger than the map
+MARKERS = "o^sDvPX*<>"
+LINES = (("#0b5394", "-"), ("#b45309", "--"))
+STYLE = {
+    "text.parse_math": False,  # a class may be called "$"
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+}
+CSS = """
+:root { color-scheme: light; font: 1rem/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
+body { margin: 0 auto; padding: 1rem; max-width: 62rem; background: #fff; color: #1b1b1b; }
+h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; border-bottom: 1px solid #bbb; }
+figure { margin: 1rem 0; }
+figcaption, small { color: #444; font-size: .875rem; line-height: 1.4; font-weight: normal; }
+small { display: block; }
+img { max-width: 100%; height: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; }
+th, td { padding: .4rem .7rem; text-align: left; vertical-align: top; }
+.results :is(th, td), .config :is(th, td) { border-bottom: 1px solid #ccc; }
+.results :is(td, thead th + th) { text-align: right; white-space: nowrap; }
+.results tbody th { min-width: 11rem; }
+.config tbody th { font: .9rem ui-monospace, monospace; }
+.curves { display: grid; gap: 1rem 1.5rem; }
+.curves { grid-template-columns: repeat(auto-fill, minmax(min(17rem, 100%), 1fr)); }
+.curves figure { margin: 0; }
+.map img { width: 36rem; }
+.thumb { width: clamp(2.5rem, 8vw, 4rem); border: 3px solid transparent; vertical-align: bottom; }
+.pixels { image-rendering: pixelated; }
+.first { border-color: #1b1b1b; }
+.other { border: 3px dashed #b00020; }
+.pairs { display: flex; flex-wrap: wrap; gap: .75rem; padding: 0; list-style: none; }
+.pairs li { background: #f1f1f1; padding: .3rem; }
+.neighbours :is(th, td) { padding: .15rem; text-align: center; font-weight: normal; }
+.neighbours small { max-width: 4.4rem; overflow-wrap: anywhere; color: inherit; }
+"""
+
+
+def write(workdir: Path) -> Path:
+    """Write report.html from what a workdir holds; what is missing is left out.
+
+    Args:
+        workdir: with config.json, metrics.jsonl, results.json and gallery.npz.
+
+    Returns:
+        The path of the page.
+    """
+    config = json.loads(_read(workdir / "config.json") or "{}")
+    lines = _read(workdir / "metrics.jsonl").splitlines()
+    metrics = [json.loads(line) for line in lines if line.endswith("}")]  # others were cut off
+    results = json.loads(_read(workdir / "results.json") or "{}").get("results", [])
+    gallery = _read_gallery(workdir / "gallery.npz")
+    title = _title(config)
+    with matplotlib.rc_context(STYLE):
+        sections = [
+            f"<h1>{title}</h1>",
+            _summary(config, metrics, results),
+            _results(results),
+            _curves(metrics),
+            _pairs(gallery),
+            _neighbours(gallery),
+            _map(gallery),
+            _config(config),
+        ]
+    path, partial = workdir / "report.html", workdir / "report.html.partial"
+    partial.write_text(_page(title, sections), encoding="utf-8")
+    os.replace(partial, path)
+    return path
+
+
+def _title(config: dict) -> str:
+    data, loss, net = (config.get(group, {}) for group in ("data", "loss", "net"))
+    preset = f" ({loss['preset']})" if loss.get("preset") else ""
+    return escape(f"{data.get('name')}: {loss.get('name')}{preset} with {net.get('name')}")
+
+
+def _summary(config: dict, metrics: list[dict], results: list[dict]) -> str:
+    steps = [row["step"] for row in results if row.get("features") == "pretrained"]
+    steps += [row["step"] for row in metrics[-1:]]
+    length, unit = config.get("total_steps"), "steps"
+    if not length:
+        length, unit = config.get("epochs"), "epochs"
+    speed = [value for value in _series(metrics, "images_per_second")[1] if _finite(value)]
+    facts = [
+        f"checkpoint of step {steps[0]}" if steps else "no checkpoint",
+        f"seed {config.get('seed')}",
+        f"batch of {config.get('batch_size')} images",
+        f"{_plain(length)} {unit}",
+        f"method {config.get('method', {}).get('name')}",
+    ]
+    facts += [f"{median(speed):,.0f} images/s"] if speed else []
+    return f"<p>{escape(' · '.join(facts))}</p>"
+
+
+def _results(results: list[dict]) -> str:
+    if not results:
+        return _section("Results", "<p>No evaluation was recorded.</p>")
+    groups: dict[tuple, dict[str, dict]] = {}
+    for row in results:  # a metric may stand there for several data sets or presets
+        preset = row.get("details", {}).get("preset")
+        key = (row["metric"], row.get("dataset"), row.get("split"), preset)
+        groups.setdefault(key, {})[row["features"]] = row
+    body = [
+        [
+            f"{escape(metric)}<small>{escape(_protocol(kinds))}</small>",
+            *(_score(kinds.get(kind)) for kind in KINDS),
+            _gain(kinds),
+        ]
+        for (metric, *_), kinds in groups.items()
+    ]
+    note = """<p>Accuracy in percent, ± the standard deviation over a protocol's draws, on raw
+pixels and on features of the untrained and the pretrained network. Settings that differ between
+them are given as raw / untrained / pretrained.</p>"""
+    table = _table("results", ["metric", *KINDS, "gain over untrained<small>points</small>"], body)
+    return _section("Results", note + table)
+
+
+def _curves(metrics: list[dict]) -> str:
+    curves = [_curve(axis, keys.split(), how, metrics) for axis, (keys, how) in CURVES.items()]
+    if not any(curves):
+        return _section("Training", "<p>No training curve was recorded.</p>")
+    return _section("Training", f'<div class="curves">\n{"".join(curves)}</div>')
+
+
+def _pairs(gallery: Mapping[str, np.ndarray]) -> str:
+    if "pairs" not in gallery:
+        return ""
+    items = []
+    for n, views in enumerate(gallery["pairs"]):
+        images = [_thumbnail(gallery["pairs_original"][n], f"image {n + 1}, original", "first")]
+        images += [_thumbnail(view, f"image {n + 1}, view {v + 1}") for v, view in enumerate(views)]
+        items.append(f"<li>{''.join(images)}</li>\n")
+    caption = """In each group the framed picture is the original and the others are its augmented
+views: training pulls these together, so an eye should still see what they have in common."""
+    figure = _figure(f'<ul class="pairs">\n{"".join(items)}</ul>', caption)
+    return _section("Augmented views", figure)
+
+
+def _neighbours(gallery: Mapping[str, np.ndarray]) -> str:
+    if "query" not in gallery:
+        return ""
+    names, labels = gallery["class_names"], gallery["neighbour_label"]
+    of_query = gallery["query_label"][:, None]
+    known = (of_query >= 0) & (labels >= 0)
+    other = known & (of_query != labels)
+    body = []
+    for q, query in enumerate(gallery["query"]):
+        cells = [(query, f"test image {q + 1}", of_query[q, 0], "first", "")]
+        for k, image in enumerate(gallery["neighbour"][q]):
+            frame, mark = ("other", "✗ ") if other[q, k] else ("", "")
+            alt = f"neighbour {k + 1} of test image {q + 1}"
+            cells.append((image, alt, labels[q, k], frame, mark))
+        row = []
+        for image, alt, label, frame, mark in cells:
+            name = mark + _class(names, label)
+            row.append(
+                _thumbnail(image, f"{alt}: {name}", frame) + f"<small>{escape(name)}</small>"
+            )
+        body.append(row)
+    caption = f"""Left a test image, then the training images nearest to it in feature space,
+nearest first; a dashed frame and ✗ mark the neighbours of another class
+({other.sum()} of the {known.sum()} labelled ones shown)."""
+    table = _table("neighbours", ["test", *range(1, labels.shape[1] + 1)], body)
+    return _section("Nearest neighbours", _figure(table, caption))
+
+
+def _map(gallery: Mapping[str, np.ndarray]) -> str:
+    if "map" not in gallery:
+        return ""
+    points, labels = gallery["map"], gallery["map_label"]
+    classes = np.unique(labels)
+    figure = Figure(figsize=(5, 5.6), layout="constrained")
+    axes = figure.add_subplot(
+        aspect="equal", xticks=[], yticks=[], xlabel="map axis 1", ylabel="map axis 2"
+    )
+    colours = matplotlib.colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    halo = [withStroke(linewidth=3, foreground="white")]
+    for i, label in enumerate(classes):
+        colour = "#666666" if label < 0 else colours(i % colours.N)
+        cloud, name = points[labels == label], _class(gallery["class_names"], label)
+        marker = MARKERS[i % len(MARKERS)]
+        axes.scatter(*cloud.T, s=14, color=colour, marker=marker, label=name)
+        if label >= 0:
+            where = np.median(cloud, axis=0)
+            axes.text(*where, name, ha="center", va="center", weight="bold", path_effects=halo)
+    if len(classes) <= LEGEND_CLASSES:
+        figure.legend(loc="outside lower center", ncols=min(5, len(classes)), frameon=False)
+    picture = _picture(figure, f"map of {len(points)} test images of {len(classes)} classes")
+    caption = """Each point is a test image and near points have similar features: a clump of one
+colour and marker, named at its median, is a class that the features tell apart."""
+    return _section("Embedding map", _figure(picture, caption, "map"))
+
+
+def _config(config: dict) -> str:
+    body = [[escape(key), escape(_plain(value))] for key, value in _flat(config)]
+    details = f"""<details>
+<summary>{len(body)} effective values</summary>
+<p>Change one with <code>--config.KEY=VALUE</code>.</p>
+{_table("config", ["key", "value"], body)}
+</details>"""
+    return _section("Configuration", details)
+
+
+# ---- Parts of sections.
+
+
+def _protocol(kinds: dict[str, dict]) -> str:
+    """How a row was measured; settings that differ between its columns stand side by side."""
+    settings: dict[str, list[str]] = {}
+    for row in (kinds[kind] for kind in KINDS if kind in kinds):
+        extra = {k: v for k, v in row.items() if k not in ROW_KEYS | {"details"}}
+        for key, value in (extra | row.get("details", {})).items():
+            settings.setdefault(key, []).append(_plain(value))
+    words = [f"{k} {' / '.join(v if len(set(v)) > 1 else v[:1])}" for k, v in settings.items()]
+    what = [PROTOCOLS.get(row["protocol"], row["protocol"]), ", ".join(words)]
+    return "; ".join(filter(None, [*what, f"{row['dataset']}, {row['split']} split"]))
+
+
+def _score(row: dict | None) -> str:
+    if row is None:
+        return "–"
+    if not _finite(row["value"]):
+        return "not finite"
+    return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if _finite(row.get("std")) else "")
+
+
+def _gain(kinds: dict[str, dict]) -> str:
+    before, after = (kinds.get(kind, {}).get("value") for kind in ("untrained", "pretrained"))
+    return f"{after - before:+z.2f}" if _finite(before) and _finite(after) else "–"
+
+
+def _curve(axis: str, keys: list[str], caption: str, metrics: list[dict]) -> str:
+    """A figure, or "" if no key was recorded; values that are not finite are gaps."""
+    series = {key.replace("_", " "): _series(metrics, key) for key in keys}
+    series = {name: (x, y) for name, (x, y) in series.items() if x}
+    if not series:
+        return ""
+    figure = Figure(figsize=(4, 2.7), layout="constrained")
+    axes = figure.add_subplot(xlabel="step", ylabel=axis)
+    for (name, (x, y)), (colour, dashes) in zip(series.items(), LINES, strict=False):
+        axes.plot(x, y, dashes, color=colour, marker="." if len(x) <= 30 else None, label=name)
+        gaps = sum(not _finite(value) for value in y)
+        caption += f" {gaps} of {len(y)} values are not finite and left blank." if gaps else ""
+    if len(keys) > 1:
+        axes.legend(frameon=False)
+    ends = "; ".join(f"{name} from {y[0]:.4g} to {y[-1]:.4g}" for name, (_, y) in series.items())
+    return _figure(_picture(figure, f"curve of {axis} by step: {ends}"), caption)
+
+
+def _series(metrics: list[dict], key: str) -> tuple[list[int], list[float]]:
+    """Steps and values of the lines that have a key; null is NaN."""
+    rows = [(row["step"], row[key]) for row in metrics if key in row]
+    return [x for x, _ in rows], [math.nan if y is None else float(y) for _, y in rows]
+
+
+def _picture(figure: Figure, alt: str) -> str:
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=180)
+    return _img(png, alt)
+
+
+def _thumbnail(image: np.ndarray, alt: str, css: str = "") -> str:
+    """A small picture of uint8 [h, w, 1 or 3]."""
+    shrink = max(1, min(image.shape[:2]) // THUMBNAIL)
+    h, w = (side // shrink for side in image.shape[:2])
+    blocks = image[: h * shrink, : w * shrink].reshape(h, shrink, w, shrink, -1)
+    png = io.BytesIO()
+    imsave(png, np.broadcast_to(blocks.mean((1, 3)).astype(np.uint8), (h, w, 3)), format="png")
+    return _img(png, alt, f"thumb {'pixels' if min(h, w) < THUMBNAIL else ''} {css}")
+
+
+def _class(names: Sequence[str], label: int) -> str:
+    return str(names[label]) if label >= 0 else "unlabelled"
+
+
+# ---- HTML.
+
+
+def _page(title: str, sections: Iterable[str]) -> str:
+    body = "\n".join(sections)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} – jaxssl report</title>
+<style>{CSS}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def _section(title: str, content: str) -> str:
+    return f"<section>\n<h2>{title}</h2>\n{content}\n</section>\n"
+
+
+def _figure(content: str, caption: str, css: str = "") -> str:
+    caption = f"<figcaption>{escape(caption)}</figcaption>"
+    return f'<figure class="{css}">\n{content}\n{caption}\n</figure>\n'
+
+
+def _table(css: str, head: Iterable[Any], body: Iterable[Sequence[str]]) -> str:
+    """A table that scrolls sideways on a narrow screen; cells are HTML, a row's first its head."""
+    top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
+    rows = "".join(
+        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>\n'
+        for first, *rest in body
+    )
+    return f"""<div class="scroll" role="region" aria-label="table of {css}" tabindex="0">
+<table class="{css}">
+<thead><tr>{top}</tr></thead>
+<tbody>
+{rows}</tbody>
+</table>
+</div>"""
+
+
+def _img(png: io.BytesIO, alt: str, css: str = "") -> str:
+    data = b64encode(png.getvalue()).decode()
+    return f'<img class="{css}" alt="{escape(alt)}" src="data:image/png;base64,{data}">'
+
+
+# ---- Values and files.
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _flat(config: dict, prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _read(path: Path) -> str:
+    """The text of a file; "" if there is none."""
+    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+
+
+def _read_gallery(path: Path) -> dict[str, np.ndarray]:
+    """Its arrays; {} if there is no file."""
+    if not path.exists():
+        return {}
+    with np.load(path) as file:
+        return dict(file)

@@ -1,0 +1,87 @@
+"""`train.py` and `eval.py` as a user calls them, in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SMALL = (
+    "--config.total_steps=6", "--config.batch_size=16", "--config.net.widths=(4,8)",
+    "--config.net.strides=(2,2)", "--config.augment.size=8", "--config.head.proj_hidden_dim=8",
+    "--config.schedule.warmup_epochs=0",
+)  # fmt: skip
+
+
+def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    # One device, as on a laptop; the other tests have eight.
+    env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    script, *arguments = command
+    call = [sys.executable, str(ROOT / script), *arguments]
+    return subprocess.run(call, capture_output=True, text=True, env=env, cwd=cwd or ROOT)
+
+
+@pytest.fixture(scope="module")
+def trained(data_dir, tmp_path_factory):
+    """A folder with the run of `train.py` in its default place, and what was printed."""
+    folder = tmp_path_factory.mktemp("user")
+    done = run("train.py", *SMALL, f"--config.data.dir={data_dir}", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return folder, done
+
+
+def test_training_prints_a_table_and_leaves_results_and_report(trained):
+    folder, done = trained
+    workdir = folder / "runs" / "digits"
+    for text in ("fewshot_1shot_top1", "linear_top1", "knn_top1", "pretrained", "report.html"):
+        assert text in done.stdout
+    results = json.loads((workdir / "results.json").read_text())["results"]
+    kinds = {(row["metric"], row["features"]): row for row in results}
+    for metric in ("knn_top1", "linear_top1", "fewshot_1shot_top1", "fewshot_5shot_top1"):
+        for features in ("raw", "untrained", "pretrained"):
+            row = kinds[metric, features]
+            assert 0 <= row["value"] <= 100
+            assert (row["dataset"], row["split"], row["seed"]) == ("digits", "test", 0)
+    assert kinds["knn_top1", "pretrained"]["step"] == 6
+    assert kinds["knn_top1", "untrained"]["step"] == 0
+    assert kinds["fewshot_1shot_top1", "raw"]["std"] > 0
+    HTMLParser().feed((workdir / "report.html").read_text())
+
+
+def test_the_same_command_again_does_nothing(trained, data_dir):
+    folder, _ = trained
+    again = run("train.py", *SMALL, f"--config.data.dir={data_dir}", cwd=folder)
+    assert again.returncode == 0
+    assert "is finished (6 steps)" in again.stdout
+
+
+def test_eval_evaluates_the_step_and_protocols_it_is_given(trained):
+    folder, _ = trained
+    arguments = ("--workdir=runs/digits", "--protocols=knn:uniform", "--step=6")
+    done = run("eval.py", *arguments, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    results = json.loads((folder / "runs/digits/results.json").read_text())["results"]
+    assert {row["protocol"] for row in results} == {"knn"}
+    assert {row["details"]["k"] for row in results} == {1}
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (("train.py", "--config.batchsize=3"), "did you mean 'batch_size'"),
+        (("train.py", "--worker=3"), "Unknown command line flag 'worker'"),
+        (("train.py", "digits"), "argument 'digits' is not understood"),
+        (("eval.py",), "name the run to evaluate: --workdir DIR"),
+        (("eval.py", "--workdir=nowhere"), "nowhere holds no run"),
+    ],
+)
+def test_errors_are_one_line_and_status_2(command, message, tmp_path):
+    done = run(*command, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")
+    assert list(tmp_path.iterdir()) == []
