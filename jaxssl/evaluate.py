@@ -40,7 +40,7 @@ def evaluate(
         step: of the checkpoint; by default the latest.
 
     Returns:
-        The rows of results.json.
+        The new rows of results.json; those of other protocols and steps are kept there.
 
     Raises:
         UserError: if the workdir holds no run or no such checkpoint, or a protocol is unknown.
@@ -57,36 +57,30 @@ def evaluate(
     fresh = initial_state(config, parts, data["train"], mesh)
     restored = checkpoint.restore(workdir, fresh, mesh, step)
     encode = make_encoder(parts, config.augment.size)
+
+    def features(kind: str, images: np.ndarray) -> np.ndarray:
+        if kind == "raw":
+            return images.reshape(len(images), -1) / np.float32(255)
+        state = fresh if kind == "untrained" else restored.state
+        return extract(images, encode, (state.params, state.carried.batch_stats), mesh)
+
     steps = {"raw": None, "untrained": 0, "pretrained": restored.step}
+    where = {"dataset": test.name, "split": test.split, "seed": config.seed}
     results = []
     for kind in KINDS:
-        if kind == "raw":
-            x = [
-                data[s]["image"].reshape(len(data[s]["image"]), -1) / np.float32(255) for s in data
-            ]
-        else:
-            state = fresh if kind == "untrained" else restored.state
-            x = [extract(data[s]["image"], encode, _variables(state), mesh) for s in data]
-        features = Features(x[0], data["train"]["label"], x[1], data["test"]["label"])
+        x = [features(kind, data[split]["image"]) for split in ("train", "test")]
+        found = Features(x[0], data["train"]["label"], x[1], data["test"]["label"])
         for text, protocol, options in runs:
             try:
-                rows = protocol.run(features, seed=config.seed, **options)
+                rows = protocol.run(found, seed=config.seed, **options)
             except ValueError as error:
                 raise UserError(f"protocol {text!r}: {error}") from error
-            results += [
-                {
-                    "protocol": text.partition(":")[0],
-                    **row._asdict(),
-                    "features": kind,
-                    "dataset": config.data.name,
-                    "split": config.data.test_split,
-                    "step": steps[kind],
-                    "seed": config.seed,
-                }
-                for row in rows
-            ]
-    record.write_json(workdir / "results.json", {"results": results})
-    gallery.write(workdir, config, parts, features, data, train.class_names)
+            name = {"protocol": text.partition(":")[0], "features": kind, "step": steps[kind]}
+            results += [{**name, **row._asdict(), **where} for row in rows]
+
+    kept = [row for row in read_results(workdir) if _key(row) not in set(map(_key, results))]
+    record.write_json(workdir / "results.json", {"results": kept + results})
+    gallery.write(workdir, config, parts, found, data, train.class_names)
     page = report.write(workdir)
     record.console.print(table(results, config, restored.step))
     record.console.print(f"results: {workdir / 'results.json'}\nreport:  {page}", soft_wrap=True)
@@ -130,18 +124,34 @@ def read_config(workdir: Path) -> ConfigDict:
         ) from error
 
 
+def read_results(workdir: Path) -> list[dict[str, Any]]:
+    """The rows of results.json; [] if there is none."""
+    path = workdir / "results.json"
+    return json.loads(path.read_text())["results"] if path.exists() else []
+
+
 def table(results: Sequence[dict[str, Any]], config: ConfigDict, step: int) -> Table:
     """What pretraining added: a row a metric, a column for each kind of features."""
     loss = config.loss.name + (f" ({config.loss.preset})" if "preset" in config.loss else "")
     title = f"{config.data.name} {config.data.test_split}, {loss}, step {step}, seed {config.seed}"
     out = Table(title=title, caption="percent; ± over the draws of the labelled examples")
-    out.add_column("metric")
+    for heading in ("metric", "preset"):
+        out.add_column(heading)
     for kind in KINDS:
         out.add_column(kind, justify="right")
-    for metric in dict.fromkeys(row["metric"] for row in results):
-        cells = {row["features"]: _cell(row) for row in results if row["metric"] == metric}
-        out.add_row(metric, *(cells.get(kind, "") for kind in KINDS))
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in results:
+        if row["step"] in (None, 0, step):
+            line = lines.setdefault((row["metric"], row["details"]["preset"]), {})
+            line[row["features"]] = _cell(row)
+    for heading, cells in lines.items():
+        out.add_row(*heading, *(cells.get(kind, "") for kind in KINDS))
     return out
+
+
+def _key(row: dict[str, Any]) -> tuple:
+    """What a figure is of: a later one of the same takes its place."""
+    return (*(row[k] for k in ("metric", "features", "step")), row["details"]["preset"])
 
 
 def _cell(row: dict[str, Any]) -> str:
@@ -170,7 +180,3 @@ def _protocol(text: str) -> tuple[Any, dict[str, str]]:
             f"preset {preset!r} of protocol {name!r} is unknown{nearest(preset, module.PRESETS)}"
         )
     return module, {"preset": preset} if preset else {}
-
-
-def _variables(state: TrainState) -> tuple[Any, Any]:
-    return state.params, state.carried.batch_stats

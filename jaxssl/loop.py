@@ -146,10 +146,12 @@ def _open_workdir(config: ConfigDict, workdir: Path) -> None:
 
 def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
     print(f"{workdir} is finished ({step} steps).")
-    if config.eval.protocols and not (workdir / "results.json").exists():
+    results = evaluate.read_results(workdir)
+    if config.eval.protocols and not results:
         evaluate.evaluate(workdir)
-    else:
-        print(f"Evaluate it again with: python eval.py --workdir {workdir}")
+    elif results:
+        record.console.print(evaluate.table(results, config, step))
+        print(f"evaluate it again with: python eval.py --workdir {workdir}")
 
 
 @contextmanager

@@ -46,6 +46,9 @@ def from_spec(spec: Any, *, steps_per_epoch: int, total_steps: int) -> Any:
         raise ValueError(
             f"schedule {name!r} has no key {sorted(unknown)[0]!r}, it has {sorted(KEYS[name])}"
         )
+    missing = KEYS[name] - {"until"} - set(spec)
+    if missing:
+        raise ValueError(f"schedule {name!r} needs {sorted(missing)[0]!r}")
     scale = steps_per_epoch if unit == "epochs" else 1
     if name == "steps":
         return _steps({float(k) * scale: float(v) for k, v in dict(spec["values"]).items()})

@@ -1,7 +1,7 @@
 """Recipes: `(**hyper) -> (key, image) -> view`, named by `augment.name` in a config.
 
-The image is [h, w, c], float in [0, 1]; the view is [size, size, c], in the same range. Every recipe
-has a ``size``: evaluation resizes images to it.
+The image is [h, w, c], float in [0, 1]; the view is [size, size, c], in the same range. Every
+recipe has a ``size``: evaluation resizes images to it.
 """
 
 from collections.abc import Callable
