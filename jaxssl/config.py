@@ -80,6 +80,15 @@ def hyper(config: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in config.items() if k not in ("name", "preset")}
 
 
+def label(group: str, config: Mapping[str, Any]) -> str:
+    """The component with what is not its default: "auc_cl (released_cifar, alpha=0.5)"."""
+    values = {k: config[k] for k in ("name", "preset") if k in config}
+    usual = _complete(group, ConfigDict(values)).to_dict()
+    changed = [f"{k}={v}" for k, v in hyper(config).items() if _plain(v) != _plain(usual.get(k))]
+    inside = ", ".join([*list(values.values())[1:], *changed])
+    return f"{values['name']} ({inside})" if inside else values["name"]
+
+
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
     """One "key: theirs -> ours" for each leaf in which two configs differ."""
     found = []
@@ -90,6 +99,11 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
         elif a != b:
             found.append(f"{prefix}{key}: {b!r} -> {a!r}")
     return found
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON would give it back."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _run_file(path: Path) -> ConfigDict:

@@ -18,6 +18,7 @@ import jaxssl.evals
 from jaxssl import checkpoint, gallery, parallel, record, report
 from jaxssl.augment.views import preprocess
 from jaxssl.build import Parts, build
+from jaxssl.config import label
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import Features
@@ -132,8 +133,8 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
 
 def table(results: Sequence[dict[str, Any]], config: ConfigDict, step: int) -> Table:
     """What pretraining added: a row a metric, a column for each kind of features."""
-    loss = config.loss.name + (f" ({config.loss.preset})" if "preset" in config.loss else "")
-    title = f"{config.data.name} {config.data.test_split}, {loss}, step {step}, seed {config.seed}"
+    run = f"{label('loss', config.loss)}, step {step}, seed {config.seed}"
+    title = f"{config.data.name} {config.data.test_split}, {run}"
     out = Table(title=title, caption="percent; ± over the draws of the labelled examples")
     for heading in ("metric", "preset"):
         out.add_column(heading)

@@ -72,5 +72,7 @@ def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.
 def _map(features: np.ndarray, seed: int) -> np.ndarray:
     """[n, 2] t-SNE of the features by cosine distance."""
     perplexity = min(30.0, (len(features) - 1) / 3)
-    tsne = TSNE(metric="cosine", init="random", perplexity=perplexity, random_state=seed)
+    tsne = TSNE(
+        metric="cosine", init="random", perplexity=perplexity, max_iter=500, random_state=seed
+    )
     return tsne.fit_transform(features)

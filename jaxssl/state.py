@@ -48,15 +48,17 @@ def init_state(
         seed: of all randomness: weights, augmentation, objective.
         mesh: the devices.
     """
+    key = jax.random.key(seed)
+    image, index = (jnp.asarray(batch[name][:2]) for name in ("image", "index"))
+    views = jax.eval_shape(augment, key, image, index)
 
-    def init(key: Array, image: Array, index: Array) -> TrainState:
+    def init(key: Array) -> TrainState:
         init_key, run_key = jax.random.split(key)
-        views = augment(run_key, image, index)
-        params, carried = method.init(init_key, {"views": views}, num_examples)
+        blank = {"views": jnp.zeros(views.shape, views.dtype)}
+        params, carried = method.init(init_key, blank, num_examples)
         return TrainState(jnp.int32(0), run_key, params, carried, optimiser.init(params))
 
-    image, index = (jnp.asarray(batch[name][:2]) for name in ("image", "index"))
-    return parallel.replicate(jax.jit(init)(jax.random.key(seed), image, index), mesh)
+    return parallel.replicate(jax.jit(init)(key), mesh)
 
 
 def make_train_step(

@@ -49,6 +49,13 @@ def test_a_preset_sets_what_it_names_and_an_override_wins():
     assert paper.loss.preset == "paper"
 
 
+def test_a_label_says_what_is_not_the_default():
+    label = lambda *overrides: config_lib.label("loss", load(*overrides).loss)  # noqa: E731
+    assert label("loss.name=nt_xent") == "nt_xent"
+    assert label("loss.preset=released_cifar") == "auc_cl (released_cifar)"
+    assert label("loss.preset=released_cifar", "loss.a=3") == "auc_cl (released_cifar, a=3.0)"
+
+
 def test_a_hyper_parameter_may_become_a_schedule():
     config = load("loss.alpha={'schedule': 'linear', 'start': 0.0, 'end': 1.0}")
     assert config.loss.alpha.schedule == "linear"
