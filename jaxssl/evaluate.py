@@ -67,6 +67,7 @@ def evaluate(
 
     steps = {"raw": None, "untrained": 0, "pretrained": restored.step}
     where = {"dataset": test.name, "split": test.split, "seed": config.seed}
+    where["loss"] = label("loss", config.loss)
     results = []
     for kind in KINDS:
         x = [features(kind, data[split]["image"]) for split in ("train", "test")]

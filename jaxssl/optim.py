@@ -34,7 +34,8 @@ def optimiser(
     Weight decay and LARS' trust ratio leave out biases, norms' parameters and trained scalars.
 
     Args:
-        name: "adamw" (decoupled decay), "adam" (L2 in the gradient), "sgd" (likewise), "lars".
+        name: "adamw" (decoupled decay), "adam" (L2 in the gradient), "sgd" (likewise), "lars" (as
+            in its paper, with the rate inside the momentum; some codes have it outside).
         lr: the rate as a function of the step.
         weight_decay: >= 0.
         momentum: of sgd and lars.

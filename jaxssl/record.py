@@ -53,7 +53,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:
@@ -69,7 +69,7 @@ def write_json(path: Path, document: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` in one move."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text)
+    partial.write_text(text, encoding="utf-8")
     os.replace(partial, path)
 
 

@@ -3,8 +3,6 @@
 import io
 import json
 import math
-import os
-from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -17,13 +15,26 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from matplotlib.patheffects import withStroke
 
+from jaxssl import page, record
+
 KINDS = ("raw", "untrained", "pretrained")
 PROTOCOLS = {
     "knn": "votes of the nearest training images",
     "linear": "logistic regression on frozen features",
     "fewshot": "logistic regression on a few labels of each class",
 }
-ROW_KEYS = {"protocol", "metric", "value", "std", "features", "dataset", "split", "step", "seed"}
+ROW_KEYS = {
+    "protocol",
+    "metric",
+    "value",
+    "std",
+    "features",
+    "dataset",
+    "split",
+    "step",
+    "seed",
+    "loss",
+}
 CURVES = {  # label of the vertical axis: (keys of metrics.jsonl, how to read it)
     "loss": ("loss", "What training minimises: it should fall, then level off."),
     "k-NN top-1, %": ("knn_top1", "Accuracy of neighbours' votes in training: higher is better."),
@@ -48,35 +59,6 @@ STYLE = {
     "axes.grid": True,
     "grid.color": "#dddddd",
 }
-CSS = """
-:root { color-scheme: light; font: 1rem/1.5 system-ui, "Segoe UI", Roboto, sans-serif; }
-body { margin: 0 auto; padding: 1rem; max-width: 62rem; background: #fff; color: #1b1b1b; }
-h1 { font-size: 1.6rem; line-height: 1.25; margin: .5rem 0; overflow-wrap: anywhere; }
-h2 { font-size: 1.25rem; margin: 2.5rem 0 .5rem; border-bottom: 1px solid #bbb; }
-figure { margin: 1rem 0; }
-figcaption, small { color: #444; font-size: .875rem; line-height: 1.4; font-weight: normal; }
-small { display: block; }
-img { max-width: 100%; height: auto; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; }
-th, td { padding: .4rem .7rem; text-align: left; vertical-align: top; }
-.results :is(th, td), .config :is(th, td) { border-bottom: 1px solid #ccc; }
-.results :is(td, thead th + th) { text-align: right; white-space: nowrap; }
-.results tbody th { min-width: 11rem; }
-.config tbody th { font: .9rem ui-monospace, monospace; }
-.curves { display: grid; gap: 1rem 1.5rem; }
-.curves { grid-template-columns: repeat(auto-fill, minmax(min(17rem, 100%), 1fr)); }
-.curves figure { margin: 0; }
-.map img { width: 36rem; }
-.thumb { width: clamp(2.5rem, 8vw, 4rem); border: 3px solid transparent; vertical-align: bottom; }
-.pixels { image-rendering: pixelated; }
-.first { border-color: #1b1b1b; }
-.other { border: 3px dashed #b00020; }
-.pairs { display: flex; flex-wrap: wrap; gap: .75rem; padding: 0; list-style: none; }
-.pairs li { background: #f1f1f1; padding: .3rem; }
-.neighbours :is(th, td) { padding: .15rem; text-align: center; font-weight: normal; }
-.neighbours small { max-width: 4.4rem; overflow-wrap: anywhere; color: inherit; }
-"""
 
 
 def write(workdir: Path) -> Path:
@@ -89,11 +71,10 @@ def write(workdir: Path) -> Path:
         The path of the page.
     """
     config = json.loads(_read(workdir / "config.json") or "{}")
-    lines = _read(workdir / "metrics.jsonl").splitlines()
-    metrics = [json.loads(line) for line in lines if line.endswith("}")]  # others were cut off
+    metrics = record.read(workdir / "metrics.jsonl")
     results = json.loads(_read(workdir / "results.json") or "{}").get("results", [])
     gallery = _read_gallery(workdir / "gallery.npz")
-    title = _title(config)
+    title = _title(config, results)
     with matplotlib.rc_context(STYLE):
         sections = [
             f"<h1>{title}</h1>",
@@ -105,16 +86,15 @@ def write(workdir: Path) -> Path:
             _map(gallery),
             _config(config),
         ]
-    path, partial = workdir / "report.html", workdir / "report.html.partial"
-    partial.write_text(_page(title, sections), encoding="utf-8")
-    os.replace(partial, path)
+    path = workdir / "report.html"
+    record.write_text(path, page.page(title, sections))
     return path
 
 
-def _title(config: dict) -> str:
-    data, loss, net = (config.get(group, {}) for group in ("data", "loss", "net"))
-    preset = f" ({loss['preset']})" if loss.get("preset") else ""
-    return escape(f"{data.get('name')}: {loss.get('name')}{preset} with {net.get('name')}")
+def _title(config: dict, results: list[dict]) -> str:
+    data, loss, net = (config.get(group, {}).get("name") for group in ("data", "loss", "net"))
+    loss = results[-1].get("loss", loss) if results else loss
+    return escape(f"{data}: {loss} with {net}")
 
 
 def _summary(config: dict, metrics: list[dict], results: list[dict]) -> str:
@@ -137,7 +117,7 @@ def _summary(config: dict, metrics: list[dict], results: list[dict]) -> str:
 
 def _results(results: list[dict]) -> str:
     if not results:
-        return _section("Results", "<p>No evaluation was recorded.</p>")
+        return page.section("Results", "<p>No evaluation was recorded.</p>")
     groups: dict[tuple, dict[str, dict]] = {}
     for row in results:  # a metric may stand there for several data sets or presets
         preset = row.get("details", {}).get("preset")
@@ -154,15 +134,17 @@ def _results(results: list[dict]) -> str:
     note = """<p>Accuracy in percent, ± the standard deviation over a protocol's draws, on raw
 pixels and on features of the untrained and the pretrained network. Settings that differ between
 them are given as raw / untrained / pretrained.</p>"""
-    table = _table("results", ["metric", *KINDS, "gain over untrained<small>points</small>"], body)
-    return _section("Results", note + table)
+    table = page.table(
+        "results", ["metric", *KINDS, "gain over untrained<small>points</small>"], body
+    )
+    return page.section("Results", note + table)
 
 
 def _curves(metrics: list[dict]) -> str:
     curves = [_curve(axis, keys.split(), how, metrics) for axis, (keys, how) in CURVES.items()]
     if not any(curves):
-        return _section("Training", "<p>No training curve was recorded.</p>")
-    return _section("Training", f'<div class="curves">\n{"".join(curves)}</div>')
+        return page.section("Training", "<p>No training curve was recorded.</p>")
+    return page.section("Training", f'<div class="curves">\n{"".join(curves)}</div>')
 
 
 def _pairs(gallery: Mapping[str, np.ndarray]) -> str:
@@ -175,8 +157,8 @@ def _pairs(gallery: Mapping[str, np.ndarray]) -> str:
         items.append(f"<li>{''.join(images)}</li>\n")
     caption = """In each group the framed picture is the original and the others are its augmented
 views: training pulls these together, so an eye should still see what they have in common."""
-    figure = _figure(f'<ul class="pairs">\n{"".join(items)}</ul>', caption)
-    return _section("Augmented views", figure)
+    figure = page.figure(f'<ul class="pairs">\n{"".join(items)}</ul>', caption)
+    return page.section("Augmented views", figure)
 
 
 def _neighbours(gallery: Mapping[str, np.ndarray]) -> str:
@@ -203,8 +185,8 @@ def _neighbours(gallery: Mapping[str, np.ndarray]) -> str:
     caption = f"""Left a test image, then the training images nearest to it in feature space,
 nearest first; a dashed frame and ✗ mark the neighbours of another class
 ({other.sum()} of the {known.sum()} labelled ones shown)."""
-    table = _table("neighbours", ["test", *range(1, labels.shape[1] + 1)], body)
-    return _section("Nearest neighbours", _figure(table, caption))
+    table = page.table("neighbours", ["test", *range(1, labels.shape[1] + 1)], body)
+    return page.section("Nearest neighbours", page.figure(table, caption))
 
 
 def _map(gallery: Mapping[str, np.ndarray]) -> str:
@@ -231,7 +213,7 @@ def _map(gallery: Mapping[str, np.ndarray]) -> str:
     picture = _picture(figure, f"map of {len(points)} test images of {len(classes)} classes")
     caption = """Each point is a test image and near points have similar features: a clump of one
 colour and marker, named at its median, is a class that the features tell apart."""
-    return _section("Embedding map", _figure(picture, caption, "map"))
+    return page.section("Embedding map", page.figure(picture, caption, "map"))
 
 
 def _config(config: dict) -> str:
@@ -239,9 +221,9 @@ def _config(config: dict) -> str:
     details = f"""<details>
 <summary>{len(body)} effective values</summary>
 <p>Change one with <code>--config.KEY=VALUE</code>.</p>
-{_table("config", ["key", "value"], body)}
+{page.table("config", ["key", "value"], body)}
 </details>"""
-    return _section("Configuration", details)
+    return page.section("Configuration", details)
 
 
 # ---- Parts of sections.
@@ -287,7 +269,7 @@ def _curve(axis: str, keys: list[str], caption: str, metrics: list[dict]) -> str
     if len(keys) > 1:
         axes.legend(frameon=False)
     ends = "; ".join(f"{name} from {y[0]:.4g} to {y[-1]:.4g}" for name, (_, y) in series.items())
-    return _figure(_picture(figure, f"curve of {axis} by step: {ends}"), caption)
+    return page.figure(_picture(figure, f"curve of {axis} by step: {ends}"), caption)
 
 
 def _series(metrics: list[dict], key: str) -> tuple[list[int], list[float]]:
@@ -299,7 +281,7 @@ def _series(metrics: list[dict], key: str) -> tuple[list[int], list[float]]:
 def _picture(figure: Figure, alt: str) -> str:
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=180)
-    return _img(png, alt)
+    return page.img(png, alt)
 
 
 def _thumbnail(image: np.ndarray, alt: str, css: str = "") -> str:
@@ -309,63 +291,11 @@ def _thumbnail(image: np.ndarray, alt: str, css: str = "") -> str:
     blocks = image[: h * shrink, : w * shrink].reshape(h, shrink, w, shrink, -1)
     png = io.BytesIO()
     imsave(png, np.broadcast_to(blocks.mean((1, 3)).astype(np.uint8), (h, w, 3)), format="png")
-    return _img(png, alt, f"thumb {'pixels' if min(h, w) < THUMBNAIL else ''} {css}")
+    return page.img(png, alt, f"thumb {'pixels' if min(h, w) < THUMBNAIL else ''} {css}")
 
 
 def _class(names: Sequence[str], label: int) -> str:
     return str(names[label]) if label >= 0 else "unlabelled"
-
-
-# ---- HTML.
-
-
-def _page(title: str, sections: Iterable[str]) -> str:
-    body = "\n".join(sections)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} – jaxssl report</title>
-<style>{CSS}</style>
-</head>
-<body>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
-
-
-def _section(title: str, content: str) -> str:
-    return f"<section>\n<h2>{title}</h2>\n{content}\n</section>\n"
-
-
-def _figure(content: str, caption: str, css: str = "") -> str:
-    caption = f"<figcaption>{escape(caption)}</figcaption>"
-    return f'<figure class="{css}">\n{content}\n{caption}\n</figure>\n'
-
-
-def _table(css: str, head: Iterable[Any], body: Iterable[Sequence[str]]) -> str:
-    """A table that scrolls sideways on a narrow screen; cells are HTML, a row's first its head."""
-    top = "".join(f'<th scope="col">{cell}</th>' for cell in head)
-    rows = "".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>\n'
-        for first, *rest in body
-    )
-    return f"""<div class="scroll" role="region" aria-label="table of {css}" tabindex="0">
-<table class="{css}">
-<thead><tr>{top}</tr></thead>
-<tbody>
-{rows}</tbody>
-</table>
-</div>"""
-
-
-def _img(png: io.BytesIO, alt: str, css: str = "") -> str:
-    data = b64encode(png.getvalue()).decode()
-    return f'<img class="{css}" alt="{escape(alt)}" src="data:image/png;base64,{data}">'
 
 
 # ---- Values and files.

@@ -53,7 +53,11 @@ def from_spec(spec: Any, *, steps_per_epoch: int, total_steps: int) -> Any:
     if name == "steps":
         return _steps({float(k) * scale: float(v) for k, v in dict(spec["values"]).items()})
     start, end = float(spec["start"]), float(spec["end"])
-    until = round(float(spec["until"]) * scale) if spec.get("until") else total_steps
+    until = round(float(spec["until"]) * scale) if "until" in spec else total_steps
+    if until < 1:
+        raise ValueError(
+            f"schedule {name!r} must end after a step or more, got until={spec['until']}"
+        )
 
     def ramp(step: Array) -> Array:
         done = jnp.clip(jnp.asarray(step, jnp.float32) / until, 0, 1)

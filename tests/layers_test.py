@@ -28,7 +28,8 @@ ALLOWED = {
     "checkpoint": {"parallel"},
     "evals": {"pairs"},
     "config": {"augment"},
-    "report": {"record"},
+    "page": set(),
+    "report": {"page", "record"},
     "build": {
         "augment",
         "config",

@@ -68,7 +68,7 @@ def random_flip(key: Array, image: Array, probability: float = 0.5) -> Array:
 
 
 def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) -> Array:
-    """Rotate, shear, zoom, then shift about the image's centre; bilinear, edges repeated.
+    """Shear, rotate, zoom, then shift about the image's centre; bilinear, edges repeated.
 
     Args:
         image: [h, w, c].

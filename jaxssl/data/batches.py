@@ -18,6 +18,7 @@ from jaxssl.errors import UserError, nearest
 
 CACHES = ("auto", "device", "none")
 AUTO_CACHE_BYTES = 2**30  # "auto" keeps a set of up to 1 GiB on the device
+PREFETCH = 4  # batches that are read ahead when streaming, each by a thread
 
 
 class Batches(NamedTuple):
@@ -76,7 +77,7 @@ def make_batches(source: Source, batch_size: int, *, seed: int, cache: str, mesh
 
         iterator, cache = indices, f"on the device ({why})"
     else:
-        examples = _iterate(order.map(_reader(source)), batch_size, threads=16)
+        examples = _iterate(order.map(_reader(source)), batch_size, threads=PREFETCH)
 
         def take() -> dict[str, jax.Array]:
             return parallel.shard(next(examples), mesh)
@@ -106,7 +107,7 @@ def _reader(source: Source) -> Callable[[int], dict[str, Any]]:
 
 
 def _iterate(dataset: grain.MapDataset, batch_size: int, *, threads: int) -> Iterator[Any]:
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads * 8)
+    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
     batched = dataset.batch(batch_size, drop_remainder=True).repeat()
     return iter(batched.to_iter_dataset(options))
 

@@ -3,8 +3,9 @@
 import importlib
 import pkgutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,8 @@ from jaxssl.errors import UserError, nearest
 NOT_DATA_SETS = {"source", "batches"}
 
 
-class Source(NamedTuple):
+@dataclass(frozen=True)
+class Source:
     """One split of a data set.
 
     Attributes:

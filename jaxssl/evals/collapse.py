@@ -52,4 +52,4 @@ def measures(embeddings: Array) -> dict[str, Array]:
 
 
 def _mean(x: Array, where: Array) -> Array:
-    return jnp.sum(jnp.where(where, x, 0)) / jnp.maximum(jnp.sum(where), 1)
+    return jnp.sum(jnp.where(where, x, 0)) / jnp.maximum(jnp.sum(where, dtype=x.dtype), 1)

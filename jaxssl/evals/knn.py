@@ -44,7 +44,7 @@ def evaluate(
         temperature: T, > 0.
 
     Returns:
-        "knn_top1" and "knn_top5" (1 if there are five classes or fewer), in percent.
+        "knn_top1" and "knn_top5" (100 if there are five classes or fewer), in percent.
 
     Raises:
         ValueError: if k < 1, T <= 0, or features and labels differ in length.

@@ -1,0 +1,267 @@
+"""Operations on images against Pillow, SciPy and NumPy, and views that are an example's own."""
+
+import inspect
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from PIL import Image, ImageEnhance
+from scipy import ndimage
+
+from jaxssl.augment import image as ops
+from jaxssl.augment import recipes
+from jaxssl.augment.views import make_views, normalise, preprocess, to_float, to_uint8
+
+RECIPES = sorted(
+    name
+    for name, value in inspect.getmembers(recipes, inspect.isfunction)
+    if value.__module__ == recipes.__name__
+)
+KEY = jax.random.key(0)
+crop_resize = jax.jit(ops.crop_resize, static_argnames="size")
+crop_boxes = jax.jit(
+    jax.vmap(ops.random_crop_box, in_axes=(0, None, None)), static_argnames=("shape", "scale")
+)
+random_flips = jax.jit(jax.vmap(ops.random_flip, in_axes=(0, None, None)))
+affine = jax.jit(ops.affine)
+
+
+def window(key, image):
+    """A recipe that compiles quickly."""
+    return (image[:4, :4] + jax.random.uniform(key, (4, 4, image.shape[2]))) / 2
+
+
+def images(*shape, seed=0):
+    return np.random.default_rng(seed).random(shape).astype(np.float32)
+
+
+def pillow_resize(image, size, box=None):
+    """Each channel resized by Pillow as float32."""
+    channels = [
+        np.asarray(Image.fromarray(channel).resize((size, size), Image.Resampling.BILINEAR, box))
+        for channel in np.moveaxis(image, 2, 0).copy()
+    ]
+    return np.stack(channels, axis=2)
+
+
+@pytest.mark.parametrize("size", [5, 16, 40])
+@pytest.mark.parametrize(
+    "box",
+    [(0, 0, 20, 13), (2, 3, 18, 11), (0.4, 1.7, 19.2, 12.9), (5.5, 5.25, 8.0, 7.75)],
+    ids=["whole", "integer", "fractional", "small"],
+)
+def test_crop_and_resize_is_pillows(box, size):
+    image = images(13, 20, 3)
+    found = crop_resize(image, jnp.array(box, jnp.float32), size=size)
+    assert found.shape == (size, size, 3)
+    np.testing.assert_allclose(found, pillow_resize(image, size, box), atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (24, 40), (40, 24)])
+@pytest.mark.parametrize("scale", [(0.08, 0.4), (0.6, 1.0), (1.0, 1.0)])
+def test_a_random_crop_lies_inside_and_keeps_the_share_of_the_area(shape, scale):
+    h, w = shape
+    boxes = crop_boxes(jax.random.split(KEY, 2000), (h, w, 3), scale)
+    left, top, right, bottom = np.asarray(boxes, np.float64).T
+    for low, high, side in ((left, right, w), (top, bottom, h)):
+        assert low.min() >= 0
+        assert (low < high).all()
+        assert high.max() <= side * (1 + 1e-6)
+    width, height = right - left, bottom - top
+    share = width * height / (h * w)
+    assert share.max() <= scale[1] + 1e-5
+    # Neither the area nor the aspect ratio holds where a side was cut to that of the image.
+    whole = (width < w - 1e-3) & (height < h - 1e-3)
+    if whole.any():
+        assert share[whole].min() >= scale[0] - 1e-5
+        aspect = width[whole] / height[whole]
+        assert aspect.min() >= 3 / 4 - 1e-5
+        assert aspect.max() <= 4 / 3 + 1e-5
+    if scale[1] <= 0.4:  # small crops are seldom cut: the whole range of areas occurs
+        assert whole.mean() > 0.9
+        np.testing.assert_allclose([share.min(), share.max()], scale, atol=0.01)
+        np.testing.assert_allclose(share.mean(), np.mean(scale), atol=0.01)
+
+
+def test_flip_mirrors_left_and_right_and_undoes_itself():
+    image = jnp.asarray(images(4, 6, 3))
+    np.testing.assert_array_equal(ops.flip(image, True), np.fliplr(image))
+    np.testing.assert_array_equal(ops.flip(ops.flip(image, True), True), image)
+    np.testing.assert_array_equal(ops.flip(image, False), image)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_a_random_flip_has_its_probability(probability):
+    image = jnp.array([[[0.0], [1.0]]])
+    keys = jax.random.split(KEY, 4000)
+    flipped = random_flips(keys, image, probability)[:, 0, 0, 0]
+    np.testing.assert_allclose(flipped.mean(), probability, atol=0.03)
+
+
+def scipy_affine(image, angle, shear, zoom, shift):
+    """Shear, then rotate and zoom, then shift about the centre, by an inverted matrix."""
+    # In (x, y); y points down, so this turns clockwise as shown.
+    rotation = zoom * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    forward = rotation @ np.array([[1, shear], [0, 1]])
+    backward = np.linalg.inv(forward)[::-1, ::-1]  # in (row, column)
+    centre = (np.array(image.shape[:2]) - 1) / 2
+    offset = centre - backward @ (centre + np.array(shift)[::-1])
+    channels = [
+        ndimage.affine_transform(channel, backward, offset, order=1, mode="nearest")
+        for channel in np.moveaxis(image.astype(np.float64), 2, 0)
+    ]
+    return np.stack(channels, axis=2)
+
+
+@pytest.mark.parametrize("shape", [(12, 12, 1), (9, 14, 3)])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_affine_map_is_scipys(shape, seed):
+    rng, image = np.random.default_rng(seed), images(*shape)
+    angle, shear = rng.uniform(-1, 1), rng.uniform(-0.5, 0.5)
+    zoom, shift = rng.uniform(0.7, 1.4), rng.uniform(-3, 3, 2)
+    found = affine(image, angle, shear, zoom, jnp.asarray(shift, jnp.float32))
+    np.testing.assert_allclose(found, scipy_affine(image, angle, shear, zoom, shift), atol=1e-4)
+
+
+def test_an_affine_map_without_parameters_changes_nothing():
+    image = images(7, 9, 2)
+    np.testing.assert_allclose(affine(image, 0.0, 0.0, 1.0, jnp.zeros(2)), image, atol=1e-6)
+
+
+@pytest.mark.parametrize("quarters", [1, 2, -1])
+def test_a_positive_angle_turns_clockwise(quarters):
+    image = images(8, 8, 1)
+    turned = affine(image, quarters * np.pi / 2, 0.0, 1.0, jnp.zeros(2))
+    np.testing.assert_allclose(turned, np.rot90(image, -quarters), atol=1e-5)
+
+
+def test_a_shift_moves_right_and_down_and_repeats_the_edges():
+    image = images(6, 8, 1)
+    moved = affine(image, 0.0, 0.0, 1.0, jnp.array([2.0, 1.0]))
+    padded = np.pad(image, ((1, 0), (2, 0), (0, 0)), mode="edge")[:6, :8]
+    np.testing.assert_allclose(moved, padded, atol=1e-6)
+
+
+def test_each_parameter_of_a_random_affine_map_fills_its_range(monkeypatch):
+    # The map itself is tested above; here it hands back the parameters it was given.
+    monkeypatch.setattr(ops, "affine", lambda image, *parameters: parameters)
+    ranges = {"degrees": 20.0, "shear": 0.3, "zoom": 0.2, "shift": 0.1}
+    image = jnp.zeros((10, 20, 1))
+    draw = jax.jit(jax.vmap(lambda key: ops.random_affine(key, image, **ranges)))
+    angle, shear, zoom, shift = map(np.asarray, draw(jax.random.split(KEY, 4000)))
+    found = np.stack([np.rad2deg(angle), shear, zoom - 1, shift[:, 0] / 20, shift[:, 1] / 10])
+    limits = np.array([20.0, 0.3, 0.2, 0.1, 0.1])
+    np.testing.assert_allclose(found.min(axis=1), -limits, rtol=0.01)
+    np.testing.assert_allclose(found.max(axis=1), limits, rtol=0.01)
+    np.testing.assert_allclose(np.corrcoef(found), np.eye(5), atol=0.06)  # drawn apart
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.6, 1.0, 1.4])
+@pytest.mark.parametrize("name", ["brightness", "contrast"])
+def test_brightness_and_contrast_are_pillows(name, factor):
+    pixels = np.random.default_rng(0).integers(0, 256, (9, 7)).astype(np.uint8)
+    enhance = getattr(ImageEnhance, name.capitalize())
+    expected = np.asarray(enhance(Image.fromarray(pixels)).enhance(factor), np.float64)
+    image = jnp.asarray(pixels[:, :, None], jnp.float32) / 255
+    found = 255 * getattr(ops, name)(image, factor)[:, :, 0]
+    # Pillow rounds the mean grey and cuts the fractions off.
+    np.testing.assert_allclose(found, expected, atol=1.5)
+
+
+@pytest.mark.parametrize("factor", [0.0, 0.6, 1.0, 1.4])
+def test_brightness_and_contrast_are_their_formulas(factor):
+    image = images(5, 6, 3)
+    bright = np.clip(image.astype(np.float64) * factor, 0, 1)
+    mean = image.mean(dtype=np.float64)
+    contrasted = np.clip((1 - factor) * mean + factor * image.astype(np.float64), 0, 1)
+    np.testing.assert_allclose(ops.brightness(image, factor), bright, atol=1e-6)
+    np.testing.assert_allclose(ops.contrast(image, factor), contrasted, atol=1e-6)
+
+
+def test_random_brightness_and_contrast_fill_their_ranges():
+    strength, low, high = 0.4, 0.3, 0.5
+    image = jnp.full((2, 1, 1), low).at[1].set(high)  # the bounds clip nothing
+    keys = jax.random.split(KEY, 4000)
+    draw = jax.jit(jax.vmap(lambda key: ops.random_brightness_contrast(key, image, strength)))
+    dark, light = np.asarray(draw(keys))[:, :, 0, 0].T
+    bright = (dark + light) / (low + high)  # contrast keeps the mean
+    contrast = (light - dark) / (high - low) / bright
+    for factor in (bright, contrast):
+        np.testing.assert_allclose([factor.min(), factor.max()], [0.6, 1.4], atol=0.005)
+        np.testing.assert_allclose(factor.mean(), 1, atol=0.02)
+    assert abs(np.corrcoef(bright, contrast)[0, 1]) < 0.05  # drawn apart
+
+
+def test_noise_has_its_deviation_and_stays_in_range():
+    grey = jnp.full((64, 64, 3), 0.5)
+    noise = np.asarray(ops.random_noise(KEY, grey, 0.05)) - 0.5
+    np.testing.assert_allclose(noise.std(), 0.05, rtol=0.03)
+    np.testing.assert_allclose(noise.mean(), 0, atol=0.002)
+    loud = ops.random_noise(KEY, grey, 3.0)
+    assert (loud.min(), loud.max()) == (0, 1)
+    np.testing.assert_array_equal(ops.random_noise(KEY, grey, 0.0), grey)
+
+
+def pixels(b, *shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, (b, *shape)).astype(np.uint8)
+
+
+two_views = jax.jit(make_views(window, 2))
+
+
+def test_an_example_has_its_views_whatever_the_batch_around_it():
+    batch, index = pixels(8, 8, 8, 1), np.arange(8) + 1000
+    whole = np.asarray(two_views(KEY, batch, index))
+    order = np.random.default_rng(1).permutation(8)
+    permuted = two_views(KEY, batch[order], index[order])
+    np.testing.assert_allclose(permuted, whole[:, order], atol=1e-6)
+    halves = [two_views(KEY, batch[part], index[part]) for part in (slice(4), slice(4, 8))]
+    np.testing.assert_allclose(np.concatenate(halves, axis=1), whole, atol=1e-6)
+
+
+def test_views_differ_between_views_examples_and_keys():
+    batch, index = np.repeat(pixels(1, 8, 8, 1), 8, axis=0), np.arange(8)
+    views = np.asarray(two_views(KEY, batch, index)).reshape(16, -1)
+    others = np.asarray(two_views(jax.random.key(1), batch, index)).reshape(16, -1)
+    rows = np.concatenate([views, others])
+    distance = np.abs(rows[:, None] - rows[None]).max(axis=2)
+    assert distance[~np.eye(32, dtype=bool)].min() > 0.01
+
+
+@pytest.mark.parametrize("num_views", [1, 3])
+def test_there_are_as_many_views_as_asked_for(num_views):
+    views = jax.jit(make_views(window, num_views))(KEY, pixels(2, 8, 8, 3), np.arange(2))
+    assert (views.shape, views.dtype) == ((num_views, 2, 4, 4, 3), jnp.float32)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_gives_views_of_its_size_in_range(name, channels):
+    recipe = getattr(recipes, name)
+    extremes = np.stack([np.zeros((9, 12, channels)), np.full((9, 12, channels), 255)])
+    batch = np.concatenate([pixels(4, 9, 12, channels), extremes.astype(np.uint8)])
+    key = jax.random.key(0, impl="unsafe_rbg")  # compiles in a fraction of the time
+    views = jax.jit(make_views(recipe(size=7), 2))(key, batch, np.arange(6))
+    assert (views.shape, views.dtype) == ((2, 6, 7, 7, channels), jnp.float32)
+    assert np.isfinite(views).all()
+    assert views.min() >= -1
+    assert views.max() <= 1
+    assert np.std(views[:, :4]) > 0.1
+
+
+@pytest.mark.parametrize("size", [5, 8, 16])
+def test_evaluation_sees_pillows_resized_image(size):
+    batch = pixels(3, 8, 8, 3)
+    found = jax.jit(preprocess, static_argnums=1)(batch, size)
+    for view, image in zip(found, batch, strict=True):
+        expected = pillow_resize(image.astype(np.float32) / 255, size) * 2 - 1
+        np.testing.assert_allclose(view, expected, atol=1e-4)
+
+
+def test_pixels_survive_the_way_to_the_network_and_back():
+    values = np.arange(256).astype(np.uint8)
+    seen = normalise(to_float(jnp.asarray(values)))
+    np.testing.assert_allclose(seen, np.linspace(-1, 1, 256), atol=1e-6)
+    np.testing.assert_array_equal(to_uint8(seen), values)
+    assert to_uint8(seen).dtype == jnp.uint8

@@ -1,0 +1,298 @@
+"""Protocols against float64 loops, and the promises that make their figures comparable."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import top_k_accuracy_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from jaxssl.evals import Features, collapse, fewshot, knn, linear
+
+
+def labelled(n, m, f, classes, *, spread=1.0, seed=0):
+    """Gaussian classes; a small spread separates them."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(classes, f))
+    sets = []
+    for size in (n, m):
+        labels = np.arange(size) % classes
+        rows = centres[labels] + spread * rng.normal(size=(size, f))
+        sets += [rows.astype(np.float32), labels]
+    return Features(*sets)
+
+
+def knn_oracle(features, *, k, temperature):
+    """Votes of each query's nearest neighbours, row by row."""
+    bank = features.train.astype(np.float64)
+    bank /= np.linalg.norm(bank, axis=1, keepdims=True)
+    classes = 1 + max(features.train_labels.max(), features.test_labels.max())
+    top1 = top5 = 0
+    for query, label in zip(features.test.astype(np.float64), features.test_labels, strict=True):
+        similarity = bank @ query / np.linalg.norm(query)
+        votes = np.zeros(classes)
+        for j in np.argsort(-similarity)[:k]:
+            votes[features.train_labels[j]] += np.exp((similarity[j] - 1) / temperature)
+        ranked = np.argsort(-votes, kind="stable")
+        top1 += ranked[0] == label
+        top5 += label in ranked[:5]
+    m = len(features.test)
+    return {"knn_top1": 100 * top1 / m, "knn_top5": 100 * top5 / m}
+
+
+@pytest.mark.parametrize("k", [1, 5, 60, 1000])
+@pytest.mark.parametrize(
+    ("m", "classes"), [(130, 8), (130, 2), (7, 8)], ids=["blocks", "two classes", "few queries"]
+)
+def test_knn_votes_as_the_loop_does(k, m, classes):
+    assert m % knn.QUERY_BLOCK
+    features = labelled(60, m, 6, classes)
+    found = knn.evaluate(*features, k=k, temperature=0.2)
+    expected = knn_oracle(features, k=k, temperature=0.2)
+    assert found == pytest.approx(expected)
+    if classes == 2:
+        assert found["knn_top5"] == 100
+    else:
+        assert found["knn_top1"] < found["knn_top5"] or m == 7
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e3])
+def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
+    features = labelled(60, 130, 6, 4)
+    train, labels, test, _ = features
+    votes = knn.votes(train, labels, test, num_classes=4, k=60, temperature=temperature)
+    assert np.isfinite(votes).all()
+    assert (votes.max(axis=1) > 0).all()
+    expected = knn_oracle(features, k=60, temperature=temperature)
+    assert knn.evaluate(*features, k=60, temperature=temperature) == pytest.approx(expected)
+
+
+def test_the_nearest_neighbour_of_a_training_row_is_itself():
+    rng = np.random.default_rng(0)
+    train, labels = rng.normal(size=(50, 8)).astype(np.float32), rng.integers(0, 7, 50)
+    order = rng.permutation(50)
+    scores = knn.evaluate(train, labels, 3 * train[order], labels[order], k=1, temperature=0.1)
+    assert scores["knn_top1"] == 100
+
+
+@pytest.mark.parametrize(
+    ("hyper", "message"),
+    [
+        ({"k": 0, "temperature": 0.1}, "k must be >= 1 and temperature > 0, got 0 and 0.1"),
+        ({"k": 3, "temperature": 0.0}, "got 3 and 0.0"),
+    ],
+)
+def test_knn_refuses_impossible_settings(hyper, message):
+    with pytest.raises(ValueError, match=message):
+        knn.evaluate(*labelled(10, 4, 3, 2), **hyper)
+
+
+@pytest.mark.parametrize("short", ["train_labels", "test_labels"])
+def test_knn_refuses_labels_of_another_length(short):
+    features = labelled(10, 4, 3, 2)
+    features = features._replace(**{short: getattr(features, short)[:-1]})
+    with pytest.raises(ValueError, match="same length"):
+        knn.evaluate(*features, k=1, temperature=1.0)
+
+
+@pytest.mark.parametrize("preset", knn.PRESETS)
+def test_a_knn_preset_reports_what_it_ran_with(preset):
+    features = labelled(60, 7, 6, 8)
+    rows = knn.run(features, seed=0, preset=preset)
+    hyper = knn.PRESETS[preset]
+    assert {row.metric: row.value for row in rows} == pytest.approx(knn_oracle(features, **hyper))
+    for row in rows:
+        assert row.std is None
+        assert row.details == {"preset": preset, **hyper}
+
+
+SETTINGS = {"C": (1.0, 1e-3, 0.1), "validation": 0.25, "max_iter": 500, "seed": 0}
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_separable_classes_are_all_right_at_the_strongest_regularisation(classes):
+    settings = {**SETTINGS, "C": (100.0, 1.0, 10.0)}
+    scores = linear.evaluate(labelled(140, 56, 8, classes, spread=0.01), **settings)
+    assert scores == {"linear_top1": 100, "linear_top5": 100, "C": 1.0}
+
+
+def test_two_classes_are_always_among_five():
+    scores = linear.evaluate(labelled(80, 50, 3, 2, spread=4.0), **SETTINGS)
+    assert 50 <= scores["linear_top1"] < 100
+    assert scores["linear_top5"] == 100
+
+
+def test_a_linear_probe_is_scikit_learns_pipeline_with_the_strength_it_chose():
+    features = labelled(160, 80, 6, 8, spread=2.0)
+    found = linear.evaluate(features, **SETTINGS)
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=found["C"], max_iter=500))
+    model.fit(features.train.astype(np.float64), features.train_labels)
+    scores = model.decision_function(features.test.astype(np.float64))
+    for k in (1, 5):
+        expected = 100 * top_k_accuracy_score(features.test_labels, scores, k=k)
+        assert found[f"linear_top{k}"] == pytest.approx(expected)
+    assert found["linear_top1"] < found["linear_top5"] < 100
+
+
+def test_the_choice_of_c_never_looks_at_the_test_labels():
+    features = labelled(120, 60, 10, 4, spread=3.0)
+    shuffled = np.random.default_rng(1).permutation(features.test_labels)
+    one = linear.evaluate(features, **SETTINGS)
+    other = linear.evaluate(features._replace(test_labels=shuffled), **SETTINGS)
+    assert one["C"] == other["C"]
+    assert one["linear_top1"] != other["linear_top1"]
+
+
+def test_a_linear_probe_does_not_mind_scale_offset_or_dead_features():
+    features = labelled(120, 60, 4, 3, spread=1.5)
+    scale = np.array([1e-2, 1, 30, 5], np.float32)
+
+    def changed(rows):
+        dead = np.full((len(rows), 1), 3, np.float32)
+        return np.concatenate([rows * scale + 2, dead], axis=1)
+
+    same = features._replace(train=changed(features.train), test=changed(features.test))
+    expected = linear.evaluate(features, **SETTINGS)
+    assert linear.evaluate(same, **SETTINGS) == pytest.approx(expected)
+
+
+def test_a_linear_probe_reports_the_strength_it_chose():
+    features = labelled(60, 30, 4, 3, spread=1.5)
+    rows = linear.run(features, seed=2)
+    preset = linear.PRESETS["fast"]
+    scores = linear.evaluate(features, **preset, seed=2)
+    for row, metric in zip(rows, ["linear_top1", "linear_top5"], strict=True):
+        assert (row.metric, row.value, row.std) == (metric, scores[metric], None)
+        assert row.details == {**preset, "preset": "fast", "C": scores["C"]}
+
+
+DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
+
+
+def test_few_shots_of_separable_classes_are_enough():
+    accuracy = fewshot.evaluate(labelled(60, 30, 6, 5, spread=0.01), **DRAWS, seed=0)
+    np.testing.assert_array_equal(accuracy, np.full(6, 100.0))
+
+
+def test_few_shots_are_drawn_alike_whatever_the_features():
+    """An isometry to another width changes no decision, so equal figures mean equal draws."""
+    features = labelled(80, 40, 5, 4, spread=1.5)
+    basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 5)))
+    wider = features._replace(train=features.train @ basis.T, test=features.test @ basis.T)
+    accuracy = fewshot.evaluate(features, **DRAWS, seed=0)
+    np.testing.assert_allclose(fewshot.evaluate(wider, **DRAWS, seed=0), accuracy)
+    assert len(set(accuracy)) > 1  # the draws differ
+
+
+def test_few_shots_are_a_matter_of_the_seed():
+    features = labelled(80, 40, 5, 4, spread=1.5)
+    first = fewshot.evaluate(features, **DRAWS, seed=0)
+    np.testing.assert_array_equal(fewshot.evaluate(features, **DRAWS, seed=0), first)
+    assert not np.array_equal(fewshot.evaluate(features, **DRAWS, seed=1), first)
+
+
+def test_each_class_gets_its_shots_without_repetition(monkeypatch):
+    n, classes = 40, 4
+    labels = np.arange(n) % classes
+    features = Features(np.eye(n), labels, np.eye(n), labels)  # a row tells its own number
+    seen = []
+
+    def spy(x, y, C, max_iter):
+        seen.append((x.argmax(axis=1), y))
+        return linear.fit(x, y, C, max_iter)
+
+    monkeypatch.setattr(fewshot, "fit", spy)
+    fewshot.evaluate(features, **{**DRAWS, "shots": 3}, seed=0)
+    assert len(seen) == DRAWS["draws"]
+    for chosen, given in seen:
+        np.testing.assert_array_equal(given, labels[chosen])
+        assert len(set(chosen)) == 3 * classes
+        assert np.bincount(given).tolist() == [3] * classes
+
+
+def test_a_class_with_too_few_examples_is_named():
+    features = labelled(10, 4, 3, 2)
+    labels = np.array([0] * 9 + [1])
+    with pytest.raises(ValueError, match="class 1 has 1 training examples, 2 are needed"):
+        fewshot.evaluate(features._replace(train_labels=labels), **DRAWS, seed=0)
+
+
+def test_few_shot_figures_are_the_mean_and_deviation_over_the_draws(monkeypatch):
+    settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
+    monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})
+    features = labelled(60, 40, 4, 3, spread=1.5)
+    rows = fewshot.run(features, seed=3)
+    for row, shots in zip(rows, (1, 3), strict=True):
+        accuracy = fewshot.evaluate(features, shots=shots, **settings, seed=3)
+        assert row.metric == f"fewshot_{shots}shot_top1"
+        assert row.value == pytest.approx(sum(accuracy) / 4)
+        assert row.std == pytest.approx(np.sqrt(np.mean((accuracy - row.value) ** 2)))
+        assert row.details == {"preset": "default", "shots": shots, **settings}
+
+
+def measures(embeddings):
+    return {name: float(value) for name, value in collapse.measures(embeddings).items()}
+
+
+def measures_oracle(embeddings):
+    z = embeddings.astype(np.float64)
+    z /= np.linalg.norm(z, axis=2, keepdims=True)
+    num_views, b, d = z.shape
+    agree, distance, apart, potential = [], [], [], []
+    for v, w in np.ndindex(num_views, num_views):
+        for i, j in np.ndindex(b, b):
+            if i == j and (v != w or num_views == 1):
+                agree.append(z[v, i] @ z[w, j])
+                distance.append(((z[v, i] - z[w, j]) ** 2).sum())
+            elif i != j:
+                apart.append(z[v, i] @ z[w, j])
+                potential.append(np.exp(-2 * ((z[v, i] - z[w, j]) ** 2).sum()))
+    rows = z.reshape(-1, d)
+    share = np.linalg.svd(rows)[1]
+    share = share[share > 1e-12] / share.sum()
+    return {
+        "feature_std": rows.std(axis=0).mean() * np.sqrt(d),
+        "effective_rank": np.exp(-(share * np.log(share)).sum()),
+        "alignment": np.mean(distance),
+        "uniformity": np.log(np.mean(potential)),
+        "positive_similarity": np.mean(agree),
+        "negative_similarity": np.mean(apart),
+    }
+
+
+@pytest.mark.parametrize("num_views", [1, 2, 3])
+def test_measures_of_collapse_are_their_definitions(num_views):
+    z = np.random.default_rng(0).normal(0.3, 1, (num_views, 5, 4)).astype(np.float32)
+    z += z[:1]  # views of an example resemble each other
+    assert measures(z) == pytest.approx(measures_oracle(z), rel=1e-4, abs=1e-5)
+
+
+def test_equal_embeddings_are_collapsed():
+    found = measures(np.ones((2, 6, 4), np.float32))
+    expected = {
+        "feature_std": 0,
+        "effective_rank": 1,
+        "alignment": 0,
+        "uniformity": 0,
+        "positive_similarity": 1,
+        "negative_similarity": 1,
+    }
+    assert found == pytest.approx(expected, abs=1e-3)
+    assert found["feature_std"] < collapse.COLLAPSED_STD
+
+
+def test_orthogonal_embeddings_have_full_rank_and_those_on_a_sphere_full_spread():
+    assert measures(5 * np.eye(6, 8, dtype=np.float32)[None])["effective_rank"] == pytest.approx(6)
+    sphere = np.random.default_rng(0).normal(size=(1, 500, 8)).astype(np.float32)
+    assert measures(sphere)["feature_std"] == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4), (1, 1, 4)])
+def test_one_example_has_no_others_to_differ_from(shape):
+    found = measures(np.random.default_rng(0).normal(size=shape).astype(np.float32))
+    assert np.isfinite(list(found.values())).all()
+    assert (found["uniformity"], found["negative_similarity"]) == (0, 0)
+
+
+def test_zero_embeddings_give_finite_measures():
+    assert np.isfinite(list(measures(np.zeros((2, 3, 4), np.float32)).values())).all()
