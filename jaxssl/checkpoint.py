@@ -32,7 +32,7 @@ class Restored(NamedTuple):
 
 
 def manager(workdir: Path) -> ocp.CheckpointManager:
-    """The checkpoints of a workdir; keeps the latest and the one of the best online k-NN.
+    """Writes the checkpoints of a workdir; keeps the latest and the one of the best online k-NN.
 
     Orbax' own `best_fn` with `max_to_keep` may delete the latest one, hence the policies.
     """
@@ -72,7 +72,7 @@ def steps(workdir: Path) -> list[int]:
     """The steps of the complete checkpoints in a workdir, in order; [] if there are none."""
     if not (workdir / "checkpoints").is_dir():
         return []
-    with manager(workdir) as checkpoints:
+    with _reader(workdir) as checkpoints:
         return sorted(checkpoints.all_steps())
 
 
@@ -117,7 +117,7 @@ def _read(workdir: Path, step: int | None, state_args: ocp.args.StandardRestore 
     if state_args is not None:
         items["state"] = state_args
     try:
-        with manager(workdir) as checkpoints:
+        with _reader(workdir) as checkpoints:
             found = checkpoints.restore(step, args=ocp.args.Composite(**items))
         state = found.state if state_args is not None else _numpy_tree(folder / "state")
         jax.block_until_ready(state)
@@ -129,6 +129,12 @@ def _read(workdir: Path, step: int | None, state_args: ocp.args.StandardRestore 
             f"checkpoint {folder} is damaged or incomplete: {message}; {mend}"
         ) from error
     return Restored(step, state, found.data, found.config)
+
+
+def _reader(workdir: Path) -> ocp.CheckpointManager:
+    """For reading only: it leaves alone what a run beside it may be writing."""
+    folder = (workdir / "checkpoints").absolute()
+    return ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(read_only=True))
 
 
 def _numpy_tree(folder: Path) -> Any:

@@ -92,8 +92,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 if late is not None:  # fetched while the device is at work on this step
                     _put(recorder, show, late[0], fetch(*late))
                     late = None
+                stopping = bool(stop)  # read once: a signal may come at any moment
                 evaluating = step % eval_every == 0 or step == total
-                pausing = evaluating or step % save_every == 0 or bool(stop)
+                pausing = evaluating or stopping or step % save_every == 0
                 if pausing or step % config.log_every == 0:
                     late = step, {**metrics, **collapse.measures(embeddings)}
                 elif step == first + 1:
@@ -107,7 +108,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
                     position, score = batches.get_state(), values.get("knn_top1")
                     checkpoint.save(checkpoints, step, state, position, config.to_dict(), score)
                     clock = step, time.perf_counter()
-                if stop:
+                if stopping:
                     break
         checkpoints.wait_until_finished()
         if step < total:
