@@ -1,4 +1,8 @@
-"""Pretrain an encoder: python train.py [--config FILE] [--config.key=value ...] [--workdir DIR]."""
+"""Pretrain an encoder: python train.py [--config FILE] [--config.key=value ...] [--workdir DIR].
+
+The keys and their defaults are in configs/base.py; those of a loss, a network or a recipe are the
+arguments of its factory. The same command again resumes.
+"""
 
 from pathlib import Path
 

@@ -21,6 +21,9 @@ def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
 
 def _guarded(main: Callable[[list[tuple[str, str]]], None], argv: list[str]) -> int:
     logging.getLogger("absl").setLevel(logging.ERROR)  # the libraries' chatter
+    if {"-h", "--help"} & set(argv):
+        print(sys.modules["__main__"].__doc__, flags.FLAGS.main_module_help(), sep="\n")
+        return 0
     try:
         argv, overrides = split_overrides(argv)
         rest = flags.FLAGS(argv)[1:]

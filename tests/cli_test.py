@@ -73,6 +73,13 @@ def test_eval_evaluates_the_step_and_protocols_it_is_given(trained):
     assert len(json.loads((folder / "runs/digits/results.json").read_text())["results"]) == 24
 
 
+@pytest.mark.parametrize(("script", "flag"), [("train.py", "--config"), ("eval.py", "--protocols")])
+def test_help_names_the_flags(script, flag, tmp_path):
+    done = run(script, "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    assert flag in done.stdout and "--workdir" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
