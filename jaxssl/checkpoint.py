@@ -1,5 +1,6 @@
 """Checkpoints: everything that the next step reads, written by Orbax in the background."""
 
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -134,11 +135,21 @@ def _read(workdir: Path, step: int | None, state_args: ocp.args.StandardRestore 
 def _reader(workdir: Path) -> ocp.CheckpointManager:
     """For reading only: it leaves alone what a run beside it may be writing."""
     folder = (workdir / "checkpoints").absolute()
-    return ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(read_only=True))
+    return ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(create=False))
 
 
 def _numpy_tree(folder: Path) -> Any:
-    with ocp.PyTreeCheckpointer() as reader:
-        tree = reader.metadata(folder).item_metadata.tree
-        as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
-        return reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+    orbax_log = logging.getLogger("absl")
+    orbax_log.addFilter(_is_about_something_else)
+    try:
+        with ocp.PyTreeCheckpointer() as reader:
+            tree = reader.metadata(folder).item_metadata.tree
+            as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
+            return reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
+    finally:
+        orbax_log.removeFilter(_is_about_something_else)
+
+
+def _is_about_something_else(message: logging.LogRecord) -> bool:
+    """Orbax warns that an item's folder lacks the metadata of a whole checkpoint, as it must."""
+    return "Metadata file does not exist" not in message.getMessage()
