@@ -17,22 +17,24 @@ small { display: block; }
 img { max-width: 100%; height: auto; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; }
-th, td { padding: .4rem .7rem; text-align: left; vertical-align: top; }
+th, td { padding: .4rem clamp(.25rem, 1vw, .7rem); text-align: left; vertical-align: top; }
 .results :is(th, td), .config :is(th, td) { border-bottom: 1px solid #ccc; }
 .results :is(td, thead th + th) { text-align: right; white-space: nowrap; }
-.results tbody th { min-width: 11rem; }
+.results tbody th { min-width: 7rem; }
+.results, .results small { font-size: clamp(.75rem, 2.5vw, .95rem); }
 .config tbody th { font: .9rem ui-monospace, monospace; }
 .curves { display: grid; gap: 1rem 1.5rem; }
 .curves { grid-template-columns: repeat(auto-fill, minmax(min(17rem, 100%), 1fr)); }
 .curves figure { margin: 0; }
 .map img { width: 36rem; }
-.thumb { width: clamp(2.5rem, 8vw, 4rem); border: 3px solid transparent; vertical-align: bottom; }
+.thumb { width: clamp(2.2rem, 8vw, 4rem); border: 3px solid transparent; vertical-align: bottom; }
 .pixels { image-rendering: pixelated; }
-.first { border-color: #1b1b1b; }
+.first { border-color: #1a73c7; }
 .other { border: 3px dashed #b00020; }
 .pairs { display: flex; flex-wrap: wrap; gap: .75rem; padding: 0; list-style: none; }
 .pairs li { background: #f1f1f1; padding: .3rem; }
-.neighbours :is(th, td) { padding: .15rem; text-align: center; font-weight: normal; }
+.neighbours :is(th, td) { padding: .1rem; text-align: center; font-weight: normal; }
+.neighbours small { font-size: clamp(.7rem, 2.5vw, .875rem); }
 .neighbours small { max-width: 4.4rem; overflow-wrap: anywhere; color: inherit; }
 """
 
