@@ -75,7 +75,7 @@ def build(config: ConfigDict, num_examples: int) -> Parts:
             config.head.proj_hidden_dim, config.head.proj_output_dim, config.head.proj_layers
         )
         objective = component("loss", config.loss.name)(**values)
-        _try(objective, config.views)
+        _try(objective, config.views, config.head.proj_output_dim)
         method = component("method", config.method.name)(
             net, projector, objective, **hyper(config.method)
         )
@@ -85,13 +85,13 @@ def build(config: ConfigDict, num_examples: int) -> Parts:
     return Parts(method, optimiser, rate, augment, steps_per_epoch, total_steps)
 
 
-def _try(objective: Objective, num_views: int) -> None:
+def _try(objective: Objective, num_views: int, dim: int) -> None:
     """Trace the loss on zeros: it refuses bad hyper-parameters only when it is called."""
 
     def loss(key: Array) -> Array:
-        params, memory = objective.init(key, 2)
-        pairs = pair_views(jnp.zeros((num_views, 2, 4)))
-        return objective.loss(pairs, params, memory, step=jnp.int32(0), key=key, axis_name=None)[0]
+        params, memory = objective.init(key, 2, dim)
+        pairs = pair_views(jnp.zeros((num_views, 2, dim)))
+        return objective.loss(pairs, params, memory, step=jnp.int32(0), key=key)[0]
 
     jax.eval_shape(loss, jax.random.key(0))
 

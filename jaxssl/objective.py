@@ -1,7 +1,7 @@
 """An objective: a loss, what it learns, what it remembers. The idea of optax's (init, update)."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from jax.core import Tracer
 
 from jaxssl import parallel
-from jaxssl.pairs import Pairs, positives
+from jaxssl.pairs import Pairs, count_positives
 
 Number = float | Array | Callable[[Array], Array]  # a schedule is a function of the step
 Metrics = dict[str, Array]
@@ -20,18 +20,19 @@ class Objective(NamedTuple):
     """Pure functions that a method calls.
 
     Attributes:
-        init: ``(key, num_examples) -> (params, memory)``. The optimiser moves ``params`` beside
-            the network's; ``memory`` is what a step hands to the next one.
-        loss: ``(pairs, params, memory, *, step, key, axis_name) -> (scalar, memory, metrics)``.
-            The scalar is this device's share: its mean over devices is the loss.
+        init: ``(key, num_examples, dim) -> (params, memory)`` for embeddings of ``dim`` features.
+            The optimiser moves ``params`` beside the network's; ``memory`` is what a step hands to
+            the next one, and equal on all devices.
+        loss: ``(pairs, params, memory, *, step, key) -> (scalar, memory, metrics)``. The scalar is
+            this device's share: its mean over devices is the loss.
     """
 
-    init: Callable[[Array, int], tuple[Any, Any]]
+    init: Callable[[Array, int, int], tuple[Any, Any]]
     loss: Callable[..., tuple[Array, Any, Metrics]]
 
 
 def stateless(
-    loss_fn: Callable[..., Array], learn: tuple[str, ...] = ()
+    loss_fn: Callable[..., Any], learn: tuple[str, ...] = (), *, has_aux: bool = False
 ) -> Callable[..., Objective]:
     """`(**hyper) -> Objective` for a loss without memory.
 
@@ -41,6 +42,7 @@ def stateless(
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
         learn: names of the hyper-parameters that are trained by default.
+        has_aux: whether ``loss_fn`` returns ``([n], metrics)``.
     """
     parameters = list(inspect.signature(loss_fn).parameters.values())[1:]
     keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -53,16 +55,16 @@ def stateless(
         fixed = dict(bound.arguments)
         learned = {name: _initial(name, fixed) for name in fixed.pop("learn")}
 
-        def init(key: Array, num_examples: int) -> tuple[Any, Any]:
-            del key, num_examples
+        def init(key: Array, num_examples: int, dim: int) -> tuple[Any, Any]:
+            del key, num_examples, dim
             return {name: jnp.float32(value) for name, value in learned.items()}, ()
 
-        def loss(pairs, params, memory, *, step, key, axis_name):
+        def loss(pairs, params, memory, *, step, key):
             del key
-            now = {k: v(step) if callable(v) else v for k, v in fixed.items()} | params
-            per_anchor = loss_fn(pairs, **now)
-            value, alone = mean_over_anchors(per_anchor, pairs, axis_name)
-            return value, memory, {"anchors_without_positive": alone, **params}
+            out = loss_fn(pairs, **at_step(fixed, step), **params)
+            per_anchor, metrics = out if has_aux else (out, {})
+            value, alone = mean_over_anchors(per_anchor, pairs)
+            return value, memory, {"anchors_without_positive": alone, **metrics, **params}
 
         return Objective(init, loss)
 
@@ -70,31 +72,93 @@ def stateless(
     return objective
 
 
-def mean_over_anchors(
-    per_anchor: Array, pairs: Pairs, axis_name: str | None
-) -> tuple[Array, Array]:
+def at_step(hyper: dict[str, Any], step: Array) -> dict[str, Any]:
+    """`hyper` with every schedule at its value for ``step``."""
+    return {k: v(step) if callable(v) else v for k, v in hyper.items()}
+
+
+def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
     """The mean over the anchors of all devices that have a positive, and the share without one.
 
     Args:
         per_anchor: [n] losses.
         pairs: what they were computed from.
-        axis_name: the mapped axis, or None.
 
     Returns:
         This device's share of the mean (the mean of the shares is the mean), and this device's
         share of anchors without a positive, in [0, 1].
     """
-    has_positive = jnp.any(positives(pairs), axis=1).astype(per_anchor.dtype)
-    count = parallel.mean(jnp.sum(has_positive), axis_name)
+    has_positive = (count_positives(pairs) > 0).astype(per_anchor.dtype)
+    count = parallel.mean(jnp.sum(has_positive), pairs.axis_name)
     value = jnp.sum(per_anchor * has_positive) / jnp.maximum(count, 1e-9)
     return value, 1 - jnp.mean(has_positive)
 
 
+def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Callable[..., Array]:
+    """The loss for those who do not want to know about pairs: ``(z1, z2, **hyper) -> scalar``.
+
+    Args:
+        loss_fn: ``(pairs, **hyper) -> [n]``.
+        pair: `pair_views` for a loss over all rows of both arrays, `pair_towers` for one whose
+            first array holds the anchors and whose second their keys.
+    """
+
+    def on_two_arrays(
+        z1: Array,
+        z2: Array,
+        *args: Any,
+        labels: Array | None = None,
+        axis_name: str | None = None,
+        **hyper: Any,
+    ) -> Array:
+        if pair.__name__ == "pair_views":
+            pairs = pair([z1, z2], labels=labels, axis_name=axis_name)
+        else:
+            pairs = pair(z1, z2, labels=labels, axis_name=axis_name)
+        return mean_over_anchors(loss_fn(pairs, *args, **hyper), pairs)[0]
+
+    name = loss_fn.__name__.removesuffix("_loss")
+    rows = "rows of both" if pair.__name__ == "pair_views" else "rows of z1, whose keys are z2,"
+    on_two_arrays.__name__ = on_two_arrays.__qualname__ = name
+    on_two_arrays.__doc__ = f"""`{name}_loss` of two [b, d] arrays, row by row two views.
+
+    ``{name}(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar``: the mean over the
+    {rows} that have a positive. ``labels`` [b] makes rows of a class positives;
+    under a mapped ``axis_name`` the batch is that of all devices, and the scalar this device's
+    share (`jax.lax.pmean` of it is the loss). ``hyper`` as in `{name}_loss`:
+
+    {inspect.cleandoc(loss_fn.__doc__ or "")}
+    """
+    return on_two_arrays
+
+
 def require_positive(**hyper: Number) -> None:
     """Raise ValueError for a hyper-parameter known at trace time that is not > 0."""
+    _require(lambda x: x > 0, "> 0", hyper)
+
+
+def require_not_negative(**hyper: Number) -> None:
+    """Raise ValueError for a hyper-parameter known at trace time that is not >= 0."""
+    _require(lambda x: x >= 0, ">= 0", hyper)
+
+
+def require_share(**hyper: Number) -> None:
+    """Raise ValueError for a hyper-parameter known at trace time that is not in [0, 1]."""
+    _require(lambda x: (x >= 0) & (x <= 1), "in [0, 1]", hyper)
+
+
+def require_one_of(options: Collection[str], **hyper: Any) -> None:
+    """Raise ValueError for a choice that is none of ``options``."""
     for name, value in hyper.items():
-        if not isinstance(value, Tracer) and not np.all(np.asarray(value) > 0):
-            raise ValueError(f"{name} must be > 0, got {value}")
+        if value not in options:
+            valid = ", ".join(f'"{option}"' for option in options)
+            raise ValueError(f"{name} must be one of {valid}, got {value!r}")
+
+
+def _require(holds: Callable[[np.ndarray], Any], expected: str, hyper: dict[str, Any]) -> None:
+    for name, value in hyper.items():
+        if not isinstance(value, Tracer) and not np.all(holds(np.asarray(value))):
+            raise ValueError(f"{name} must be {expected}, got {value}")
 
 
 def _initial(name: str, hyper: dict[str, Any]) -> float:

@@ -62,6 +62,23 @@ def mean(tree: Any, axis_name: str | None) -> Any:
     return tree if axis_name is None else lax.pmean(tree, axis_name)
 
 
+def total(tree: Any, axis_name: str | None) -> Any:
+    """The sum over devices, leaf by leaf."""
+    return tree if axis_name is None else lax.psum(tree, axis_name)
+
+
+def largest(x: Array, axis_name: str | None) -> Array:
+    """The largest entry on any device, a constant."""
+    x = lax.stop_gradient(jnp.max(x))
+    return x if axis_name is None else lax.pmax(x, axis_name)
+
+
+def pass_on(tree: Any, axis_name: str) -> Any:
+    """Every array to the next device of a ring; after `device_count` times it is home again."""
+    size = lax.axis_size(axis_name)
+    return lax.ppermute(tree, axis_name, [(i, (i + 1) % size) for i in range(size)])
+
+
 def device_index(axis_name: str | None) -> Array:
     """Which device this is, 0 <= index < `device_count`."""
     return jnp.int32(0) if axis_name is None else lax.axis_index(axis_name)

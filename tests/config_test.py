@@ -7,7 +7,7 @@ import pytest
 from jaxssl import cli
 from jaxssl import config as config_lib
 from jaxssl.errors import UserError
-from jaxssl.losses import auc_cl
+from jaxssl.losses.auc_cl import PRESETS
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
 
@@ -37,13 +37,19 @@ def test_values_are_overridden_with_their_types():
 
 def test_another_loss_brings_its_own_settings():
     config = load("loss.temperature=0.2", "loss.name=nt_xent")
-    assert config.loss.to_dict() == {"name": "nt_xent", "temperature": 0.2, "learn": ()}
+    assert config.loss.to_dict() == {
+        "name": "nt_xent",
+        "temperature": 0.2,
+        "block_size": None,
+        "ring": False,
+        "learn": (),
+    }
 
 
 def test_a_preset_sets_what_it_names_and_an_override_wins():
     config = load("loss.preset=released_cifar", "loss.a=3")
     assert config.loss.a == 3.0
-    assert config.loss.alpha == auc_cl.PRESETS["released_cifar"]["alpha"]
+    assert config.loss.alpha == PRESETS["released_cifar"]["alpha"]
     paper = load("loss.preset=paper")
     assert (paper.loss.a, paper.loss.alpha, paper.loss.similarity) == (1.0, 0.5, "cosine")
     assert paper.loss.preset == "paper"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.losses import auc_cl, auc_cl_loss, nt_xent_loss
+from jaxssl.losses import auc_cl_loss, nt_xent_loss
+from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.pairs import pair_views
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "losses.npz")
@@ -19,7 +20,7 @@ NT_XENT = sorted({k.split("/")[1] for k in GOLDEN if k.startswith("nt_xent/")})
 @pytest.mark.parametrize("case", AUC_CL)
 def test_auc_cl_released_cifar_equals_the_authors_code(case):
     b, alpha = (float(GOLDEN[f"auc_cl/{case}/{name}"]) for name in ("b", "alpha"))
-    preset = {**auc_cl.PRESETS["released_cifar"], "alpha": alpha}
+    preset = {**PRESETS["released_cifar"], "alpha": alpha}
     with jax.enable_x64(True):
         z1, z2, b = (jnp.asarray(x) for x in (GOLDEN["inputs/z1"], GOLDEN["inputs/z2"], b))
         loss = lambda z1, z2, b: auc_cl_loss(pair_views([z1, z2]), b, **preset).mean()  # noqa: E731

@@ -1,18 +1,38 @@
 """Who is whose positive, for any number of views, labels, towers and devices."""
 
+from dataclasses import fields
+
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import pairs as pairs_lib
 from jaxssl import parallel
-from jaxssl.pairs import negatives, pair_towers, pair_views, positives, unit
+from jaxssl.pairs import (
+    Pairs,
+    cosine,
+    count_positives,
+    distance,
+    everyone,
+    negatives,
+    not_self,
+    pair_towers,
+    pair_views,
+    partners,
+    positives,
+    swap,
+    unit,
+    views_of,
+)
 
 
 def embeddings(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
+
+
+def arrays(pairs: Pairs) -> dict[str, jax.Array]:
+    return {f.name: getattr(pairs, f.name) for f in fields(pairs) if "static" not in f.metadata}
 
 
 @pytest.mark.parametrize("num_views", [1, 2, 3])
@@ -46,24 +66,79 @@ def test_a_query_has_its_own_key_as_positive_and_the_queue_only_as_negatives():
     np.testing.assert_array_equal(pairs.candidate[3:], queue)
 
 
+def test_without_batch_negatives_a_query_has_the_queue_alone():
+    z, queue = embeddings(2, 3, 4), embeddings(5, 4)
+    pairs = pair_towers(z[0], z[1], queue=queue, batch_negatives=False)
+    of_queue = np.repeat([[False] * 3 + [True] * 5], 3, axis=0)
+    np.testing.assert_array_equal(negatives(pairs), of_queue)
+    np.testing.assert_array_equal(not_self(pairs), of_queue | positives(pairs))
+
+
+@pytest.mark.parametrize("labels", [None, jnp.array([2, 0, 2, 1])])
+@pytest.mark.parametrize("num_views", [1, 2, 3])
+def test_positives_are_counted_without_a_mask(num_views, labels):
+    pairs = pair_views(embeddings(num_views, 4, 5), labels=labels)
+    np.testing.assert_array_equal(count_positives(pairs), positives(pairs).sum(1))
+
+
+def test_partners_are_the_other_views_or_the_key():
+    z = embeddings(3, 4, 5)
+    pairs = pair_views(z)
+    np.testing.assert_array_equal(views_of(pairs, "x"), z)
+    first, second = partners(pairs, "x")
+    np.testing.assert_array_equal(first, pairs.partner)
+    np.testing.assert_array_equal(first, jnp.concatenate([z[1], z[2], z[0]]))
+    np.testing.assert_array_equal(second, jnp.concatenate([z[2], z[0], z[1]]))
+    towers = pair_towers(z[0], z[1])
+    np.testing.assert_array_equal(partners(towers, "x"), z[1:2])
+    np.testing.assert_array_equal(views_of(towers, "x"), z[:2])
+
+
+def test_swapped_towers_have_keys_as_anchors():
+    z, index, labels = embeddings(2, 4, 5), jnp.array([7, 2, 9, 4]), jnp.array([0, 1, 0, 1])
+    swapped = swap(pair_towers(z[0], z[1], index, labels))
+    expected = pair_towers(z[1], z[0], index, labels)
+    jax.tree.map(np.testing.assert_array_equal, swapped, expected)
+    views = pair_views(z)
+    assert swap(views) is views
+    with pytest.raises(ValueError, match="both directions .* there is a queue"):
+        swap(pair_towers(z[0], z[1], queue=z[0]))
+
+
+def test_distances_are_exact_at_any_scale_and_smooth_at_nought():
+    z = embeddings(2, 4, 5)
+    for scale in (1e-3, 1.0, 1e25):
+        pairs = pair_towers(z[0] * scale, z[1] * scale)
+        expected = np.linalg.norm(np.asarray(z[0])[:, None] - np.asarray(z[1]), axis=-1) * scale
+        np.testing.assert_allclose(distance(pairs), expected, rtol=1e-5)
+    gradient = jax.grad(lambda z: distance(pair_towers(z, jnp.ones((2, 3)))).sum())
+    np.testing.assert_array_equal(gradient(jnp.ones((2, 3))), 0)
+
+
+def test_cosines_are_those_of_directions():
+    z = embeddings(2, 4, 5)
+    expected = jnp.stack([unit(z[0]) @ u for u in unit(z[1])], axis=1)
+    np.testing.assert_allclose(cosine(pair_towers(3 * z[0], z[1])), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("devices", [2, 4, 8])
 def test_split_over_devices_every_anchor_sees_the_whole_batch(devices):
     z, index = embeddings(2, 8, 3), jnp.arange(8) + 100
     whole = pair_views(z, index)
-    fields = P("data")
     local = parallel.spmd(
-        lambda z, index: pair_views(z, index, axis_name="data"),
+        lambda z, index: arrays(pair_views(z, index, axis_name="data")),
         parallel.make_mesh(jax.devices()[:devices]),
         (P(None, "data"), P("data")),
-        pairs_lib.Pairs(fields, P(), fields, P(), fields, fields),
+        {name: P() if "candidate" in name else P("data") for name in arrays(whole)},
     )(z, index)
-    np.testing.assert_array_equal(local.candidate, whole.candidate)
-    np.testing.assert_array_equal(local.candidate_id, whole.candidate_id)
+    for name in ("candidate", "candidate_id"):
+        np.testing.assert_array_equal(local[name], getattr(whole, name))
     # Anchors are ordered view by view on each device: undo the split.
     order = np.arange(16).reshape(2, devices, -1).swapaxes(0, 1).reshape(-1)
-    for name in ("anchor", "anchor_id", "self_index", "index"):
-        np.testing.assert_array_equal(getattr(local, name), getattr(whole, name)[order], name)
-    np.testing.assert_array_equal(local.candidate[local.self_index], local.anchor)
+    for name in ("anchor", "partner", "anchor_id", "self_index", "index"):
+        np.testing.assert_array_equal(local[name], getattr(whole, name)[order], name)
+    np.testing.assert_array_equal(local["candidate"][local["self_index"]], local["anchor"])
+    np.testing.assert_array_equal(everyone(whole, whole.index), jnp.tile(index, (2, 1)))
 
 
 @pytest.mark.parametrize("scale", [1e-10, 1.0, 1e30])

@@ -168,7 +168,7 @@ def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
         ({"optim.name": "adamax"}, "optim.name must be one of"),
         ({"net.strides": "(2,)"}, "must have equal lengths"),
         ({"loss.learn": "('c',)"}, "learn names 'c'"),
-        ({"loss.similarity": "dot"}, 'similarity must be "cosine" or "unit"'),
+        ({"loss.similarity": "dot"}, 'similarity must be one of "cosine", "unit"'),
         ({"eval.knn": "nearest"}, "eval.knn='nearest' is unknown"),
         ({"eval.protocols": "('lineer',)"}, "protocol 'lineer' is unknown; did you mean 'linear'"),
     ],

@@ -1,17 +1,138 @@
-"""The losses, one file each: `foo_loss(pairs, *, hyper-parameters) -> [n]`, float32, unreduced.
+"""The losses, one file each.
 
-    from jaxssl.losses import nt_xent_loss
+`foo_loss(pairs, **hyper) -> [n]` is a loss of `jaxssl.pairs`, one float32 number for every anchor;
+`foo(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar` the same on two [b, d] arrays:
+
+    from jaxssl import losses
+
+    loss = losses.nt_xent(z1, z2, temperature=0.5)
+    loss = losses.tcl(z1, z2, labels=y, temperature=0.1, k1=4000.0, k2=1.0)
+
     from jaxssl.pairs import pair_views
 
-    loss = nt_xent_loss(pair_views([z1, z2]), temperature=0.5).mean()
+    loss = losses.nt_xent_loss(pair_views([z1, z2, z3]), temperature=0.5).mean()
 
-Each file also has its `objective`, what a trainer needs of the loss (`jaxssl.objective`).
+Each file also has its `objective`, what a trainer needs of the loss (`jaxssl.objective`), and
+PRESETS where papers or codes have settings of their own: `from jaxssl.losses.tcl import PRESETS`.
 """
 
 from jaxssl.losses.auc_cl import auc_cl_loss
+from jaxssl.losses.barlow_twins import barlow_twins_loss
+from jaxssl.losses.byol import byol_loss
+from jaxssl.losses.clip import clip_loss
+from jaxssl.losses.dcl import dcl_loss
+from jaxssl.losses.dclw import dclw_loss
+from jaxssl.losses.debiased import debiased_loss
+from jaxssl.losses.decl import decl_loss
+from jaxssl.losses.dino import dino_loss
+from jaxssl.losses.graphcl import graphcl_loss
+from jaxssl.losses.hcl import hcl_loss
+from jaxssl.losses.info_nce import info_nce_loss
+from jaxssl.losses.mmcl import MMCLInfo, mmcl_info, mmcl_loss
+from jaxssl.losses.nnclr import nnclr_loss
 from jaxssl.losses.nt_xent import nt_xent_loss
+from jaxssl.losses.ressl import ressl_loss
+from jaxssl.losses.siglip import siglip_loss
+from jaxssl.losses.simsiam import simsiam_loss
+from jaxssl.losses.sogclr import sogclr_loss
+from jaxssl.losses.spectral import spectral_loss
+from jaxssl.losses.sup_con import sup_con_loss
+from jaxssl.losses.swav import sinkhorn, swav_loss
+from jaxssl.losses.tcl import tcl_loss
+from jaxssl.losses.vicreg import vicreg_loss
+from jaxssl.losses.w_mse import w_mse_loss
+from jaxssl.objective import on_arrays
+from jaxssl.pairs import pair_towers, pair_views
+
+# Ours: for small batches.
+auc_cl = on_arrays(auc_cl_loss, pair_views)  # squared AUC surrogate with a trained target b
+mmcl = on_arrays(mmcl_loss, pair_views)  # an SVM for every anchor, solved inside the loss
+decl = on_arrays(decl_loss, pair_views)  # decomposed over negatives by Gamma variables
+tcl = on_arrays(tcl_loss, pair_views)  # SupCon with tuned gradients
+
+# Softmax over candidates.
+nt_xent = on_arrays(nt_xent_loss, pair_views)  # SimCLR
+sup_con = on_arrays(sup_con_loss, pair_views)  # with labels
+info_nce = on_arrays(info_nce_loss, pair_towers)  # MoCo-v2, MoCo-v3
+clip = on_arrays(clip_loss, pair_towers)  # both directions, learned scale
+nnclr = on_arrays(nnclr_loss, pair_towers)  # nearest neighbours as positives
+ressl = on_arrays(ressl_loss, pair_towers)  # relations to other examples
+
+# The positive out of the denominator, or negatives corrected.
+dcl = on_arrays(dcl_loss, pair_views)
+dclw = on_arrays(dclw_loss, pair_views)
+graphcl = on_arrays(graphcl_loss, pair_towers)
+debiased = on_arrays(debiased_loss, pair_views)
+hcl = on_arrays(hcl_loss, pair_views)
+sogclr = on_arrays(sogclr_loss, pair_views)  # moving averages for every example; iSogCLR
+
+# Pair by pair.
+siglip = on_arrays(siglip_loss, pair_towers)
+spectral = on_arrays(spectral_loss, pair_towers)
+
+# Without negatives.
+byol = on_arrays(byol_loss, pair_towers)
+simsiam = on_arrays(simsiam_loss, pair_towers)
+barlow_twins = on_arrays(barlow_twins_loss, pair_towers)
+vicreg = on_arrays(vicreg_loss, pair_towers)
+w_mse = on_arrays(w_mse_loss, pair_towers)
+
+# Prototypes and self-distillation.
+swav = on_arrays(swav_loss, pair_views)
+dino = on_arrays(dino_loss, pair_towers)
 
 __all__ = [
-    "auc_cl_loss",  # squared AUC surrogate with a trained negative target
-    "nt_xent_loss",  # SimCLR's softmax loss; SupCon's L_out with labels
+    "MMCLInfo",
+    "auc_cl",
+    "auc_cl_loss",
+    "barlow_twins",
+    "barlow_twins_loss",
+    "byol",
+    "byol_loss",
+    "clip",
+    "clip_loss",
+    "dcl",
+    "dcl_loss",
+    "dclw",
+    "dclw_loss",
+    "debiased",
+    "debiased_loss",
+    "decl",
+    "decl_loss",
+    "dino",
+    "dino_loss",
+    "graphcl",
+    "graphcl_loss",
+    "hcl",
+    "hcl_loss",
+    "info_nce",
+    "info_nce_loss",
+    "mmcl",
+    "mmcl_info",
+    "mmcl_loss",
+    "nnclr",
+    "nnclr_loss",
+    "nt_xent",
+    "nt_xent_loss",
+    "ressl",
+    "ressl_loss",
+    "siglip",
+    "siglip_loss",
+    "simsiam",
+    "simsiam_loss",
+    "sinkhorn",
+    "sogclr",
+    "sogclr_loss",
+    "spectral",
+    "spectral_loss",
+    "sup_con",
+    "sup_con_loss",
+    "swav",
+    "swav_loss",
+    "tcl",
+    "tcl_loss",
+    "vicreg",
+    "vicreg_loss",
+    "w_mse",
+    "w_mse_loss",
 ]

@@ -1,12 +1,13 @@
 """AUC-CL: contrastive learning by maximising the area under the ROC curve."""
 
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.objective import Number, stateless
-from jaxssl.pairs import Pairs, cosine, negatives, not_self, positives
+from jaxssl import parallel
+from jaxssl.objective import Number, require_not_negative, require_one_of, stateless
+from jaxssl.pairs import Pairs, cosine, dot, negatives, not_self, partners, positives, unit
 
-# "paper" is eq. 8 with the best alpha of its Table 11; "released_cifar" is the authors' CIFAR code.
+# "paper" is eq. 8 with the best alpha of its Table 11; the others are the authors' code.
 PRESETS = {
     "paper": {"a": 1.0, "alpha": 0.5},
     "released_cifar": {
@@ -27,10 +28,11 @@ def auc_cl_loss(
     a: Number = 1.0,
     alpha: Number = 0.5,
     similarity: str = "cosine",
-    positive_margin: float = 0.0,
+    positive_margin: Number = 0.0,
     clip_positive: bool = False,
     count_positive_as_negative: bool = False,
     negative_weight: Number = 1.0,
+    form: str = "auto",
 ) -> Array:
     r"""Squared surrogate of the AUC: positives score a, negatives b, and the gap alpha is wanted.
 
@@ -40,6 +42,10 @@ def auc_cl_loss(
     where p is the positives' similarity (their terms are averaged if there are several) and n the
     negatives'. The sum over negatives is a sum, so the loss grows with the batch. With alpha = 0
     constant embeddings are a minimum: the encoder collapses.
+
+    The loss is quadratic in the cosines, so that the moments :math:`\sum_j v_j` and
+    :math:`\sum_j v_j v_j^T` of the candidates v say all about the negatives: O(n d^2) time and
+    O(d^2) memory instead of the [n, m] matrix, and devices exchange moments, not embeddings.
 
     Args:
         pairs: n anchors, m candidates. `pair_views` gives the paper's 2(B-1) negatives,
@@ -53,12 +59,15 @@ def auc_cl_loss(
         count_positive_as_negative: let the positives stand among the negatives too, there
             without margin and clip.
         negative_weight: w, >= 0. The released ImageNet code uses 32 / B.
+        form: "moments", "matrix", or "auto": moments unless there are labels or a single view.
+            Moments take an anchor's other views, or its key, for its only positives: an example
+            must not stand in the batch twice.
 
     Returns:
         [n] float32; 0 for an anchor without a positive.
 
     Raises:
-        ValueError: on an unknown ``similarity``.
+        ValueError: on an unknown ``similarity`` or ``form``, or moments of labelled pairs.
 
     References:
         Sharma et al., AUC-CL, ICLR 2024, eq. 8.
@@ -66,22 +75,71 @@ def auc_cl_loss(
     Differs from the released code: its CIFAR loss has the constant -2B in place of
     2 alpha - alpha^2, which shifts the value (preset "released_cifar") and no gradient.
     """
+    require_one_of(("cosine", "unit"), similarity=similarity)
+    require_one_of(("auto", "moments", "matrix"), form=form)
+    require_not_negative(alpha=alpha, negative_weight=negative_weight)
+    if form == "moments" and pairs.labelled:
+        raise ValueError('form="moments" needs pairs without labels; use form="matrix"')
+    one_positive = not pairs.labelled and pairs.num_views != 1
+    rows = _by_moments if form == "moments" or form == "auto" and one_positive else _by_matrix
+
+    def score(s: Array) -> Array:
+        return (1 + s) / 2 if similarity == "unit" else s
+
+    def positive_term(s: Array) -> Array:
+        p = score(s) - positive_margin
+        p = jnp.clip(p, 0, 1) if clip_positive else p
+        return (p - a) ** 2 - 2 * alpha * p
+
+    positive, has_positive, (count, first, second) = rows(
+        pairs, positive_term, count_positive_as_negative
+    )
+    if similarity == "unit":  # the moments of (1 + s) / 2
+        first, second = (count + first) / 2, (count + 2 * first + second) / 4
+    negative = second - 2 * b * first + count * b**2 + 2 * alpha * first
+    loss = positive + negative_weight * negative + 2 * alpha - alpha**2
+    return jnp.where(has_positive, loss, 0)
+
+
+def _by_matrix(pairs, positive_term, count_positive):
+    """Mean positive term, whether there is one, and the negatives' number, sum and square sum."""
     s = cosine(pairs)
-    if similarity == "unit":
-        s = (1 + s) / 2
-    elif similarity != "cosine":
-        raise ValueError(f'similarity must be "cosine" or "unit", got {similarity!r}')
-    pos, neg = positives(pairs), negatives(pairs)
-    p = s - positive_margin
-    if clip_positive:
-        p = jnp.clip(p, 0, 1)
-    if count_positive_as_negative:
-        neg = not_self(pairs)
-    count = jnp.sum(pos, axis=1, dtype=s.dtype)
-    pos_term = jnp.sum(jnp.where(pos, (p - a) ** 2 - 2 * alpha * p, 0), axis=1)
-    neg_term = jnp.sum(jnp.where(neg, (s - b) ** 2 + 2 * alpha * s, 0), axis=1)
-    loss = pos_term / jnp.maximum(count, 1) + negative_weight * neg_term + 2 * alpha - alpha**2
-    return jnp.where(count > 0, loss, 0)
+    pos = positives(pairs)
+    neg = not_self(pairs) if count_positive else negatives(pairs)
+    num_pos = jnp.sum(pos, axis=1, dtype=s.dtype)
+    positive = jnp.sum(jnp.where(pos, positive_term(s), 0), axis=1) / jnp.maximum(num_pos, 1)
+    moments = (jnp.sum(jnp.where(neg, s**k, 0), axis=1) for k in range(3))
+    return positive, num_pos > 0, tuple(moments)
+
+
+def _by_moments(pairs, positive_term, count_positive):
+    """The same without the matrix: the moments of all candidates, less those that do not count."""
+    u = unit(pairs.anchor)
+    of_partners = [jnp.sum(u * unit(p), axis=1) for p in partners(pairs, "auc_cl")]
+    positive = sum(map(positive_term, of_partners)) / len(of_partners)
+    views = pairs.num_views > 0
+    in_batch = u.shape[0] * parallel.device_count(pairs.axis_name)
+    queue = _moments(unit(pairs.candidate[in_batch:]))
+    if pairs.queue_only:
+        taken, extra = queue, of_partners if count_positive else []
+        out = []
+    else:
+        batch = parallel.total(_moments(u if views else unit(pairs.partner)), pairs.axis_name)
+        taken, extra = tuple(x + y for x, y in zip(batch, queue, strict=True)), []
+        out = [jnp.sum(u * u, axis=1)] if views else []  # the anchor itself
+        out += [] if count_positive else of_partners
+    count, total, square = taken
+    first, second = jnp.sum(u * total[None, :], axis=1), jnp.sum(dot(u, square) * u, axis=1)
+    for sign, terms in ((1, extra), (-1, out)):
+        for s in terms:
+            count, first, second = count + sign, first + sign * s, second + sign * s * s
+    return positive, jnp.bool_(True), (count, first, second)
+
+
+def _moments(rows: Array) -> tuple[Array, Array, Array]:
+    """How many rows, their sum [d] and the sum of their outer products [d, d]."""
+    square = jnp.matmul(rows.T, rows, precision=lax.Precision.HIGHEST)
+    return jnp.array(rows.shape[0], rows.dtype), jnp.sum(rows, axis=0), square
 
 
 objective = stateless(auc_cl_loss, learn=("b",))

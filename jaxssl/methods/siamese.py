@@ -29,7 +29,8 @@ def method(net: nn.Module, projector: nn.Module, objective: Objective) -> Method
         net_vars = dict(net.init(net_key, images, train=False))
         features = net.apply(net_vars, images, train=False)
         projector_vars = dict(projector.init(projector_key, features, train=False))
-        learned, memory = objective.init(objective_key, num_examples)
+        dim = projector.apply(projector_vars, features, train=False).shape[1]
+        learned, memory = objective.init(objective_key, num_examples, dim)
         params = {
             "net": net_vars["params"],
             "projector": projector_vars["params"],
@@ -58,7 +59,7 @@ def method(net: nn.Module, projector: nn.Module, objective: Objective) -> Method
         z = h.reshape(num_views, b, -1)
         pairs = pair_views(z, batch["index"], axis_name=axis_name)
         value, memory, metrics = objective.loss(
-            pairs, params["objective"], carried.memory, step=step, key=key, axis_name=axis_name
+            pairs, params["objective"], carried.memory, step=step, key=key
         )
         return value, (Carried(stats, (), memory), metrics, z)
 

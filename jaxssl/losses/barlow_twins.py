@@ -1,0 +1,68 @@
+"""Barlow Twins: the cross-correlation of two views should be the identity."""
+
+from itertools import combinations
+
+from jax import Array
+from jax import numpy as jnp
+
+from jaxssl import parallel
+from jaxssl.objective import Number, require_not_negative, require_positive, stateless
+from jaxssl.pairs import Pairs, dot, views_of, wide
+
+PRESETS = {
+    "paper": {"off_diagonal_weight": 0.0051},
+    "solo_learn": {"off_diagonal_weight": 0.0051, "scale": 0.025},
+}
+
+
+def barlow_twins_loss(
+    pairs: Pairs,
+    *,
+    off_diagonal_weight: Number = 0.005,
+    scale: Number = 1.0,
+    epsilon: Number = 1e-5,
+) -> Array:
+    r"""Squared distance of the features' cross-correlation C from the identity.
+
+    .. math:: L = s \Big(\sum_d (1 - C_{dd})^2 + \lambda \sum_{d \ne e} C_{de}^2\Big), \quad
+              C = \frac1B \sum_i \hat z^1_i {\hat z^2_i}^T
+
+    where every feature of a view has mean 0 and variance 1 over the global batch. Of V > 2 views,
+    the loss is the mean over their pairs.
+
+    Args:
+        pairs: from `pair_views` of V >= 2 views, or `pair_towers`.
+        off_diagonal_weight: lambda, >= 0.
+        scale: s, >= 0.
+        epsilon: added to the variance, > 0.
+
+    Returns:
+        [n] float32: the batch's loss, for every anchor.
+
+    Raises:
+        ValueError: if there is a single view.
+
+    References:
+        Zbontar et al., Barlow Twins, 2021, eq. 1 and 2.
+    """
+    require_not_negative(off_diagonal_weight=off_diagonal_weight, scale=scale)
+    require_positive(epsilon=epsilon)
+    z = wide(views_of(pairs, "barlow_twins"))
+    centred = z - parallel.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
+    # Large embeddings are scaled down, so that their squares fit.
+    scale_down = jnp.maximum(parallel.largest(jnp.abs(centred), pairs.axis_name), 1)
+    centred = centred / scale_down
+    variance = parallel.mean(jnp.mean(centred**2, axis=1, keepdims=True), pairs.axis_name)
+    variance = variance + epsilon / scale_down**2
+    varies = variance > 0
+    normal = jnp.where(varies, centred / jnp.sqrt(jnp.where(varies, variance, 1)), 0)
+    values = []
+    for one, other in combinations(normal, 2):
+        c = parallel.mean(dot(one.T, other.T) / one.shape[0], pairs.axis_name)
+        diagonal = jnp.diagonal(c)
+        off = jnp.sum(c**2) - jnp.sum(diagonal**2)
+        values.append(jnp.sum((1 - diagonal) ** 2) + off_diagonal_weight * off)
+    return jnp.broadcast_to(scale * sum(values) / len(values), pairs.index.shape)
+
+
+objective = stateless(barlow_twins_loss)

@@ -1,0 +1,182 @@
+"""DeCL: a decomposable contrastive loss, by Gamma variables and stochastic EM."""
+
+import math
+from dataclasses import replace
+
+import jax
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl import memory as examples
+from jaxssl.objective import (
+    Metrics,
+    Number,
+    Objective,
+    at_step,
+    mean_over_anchors,
+    require_one_of,
+    require_positive,
+    require_share,
+)
+from jaxssl.pairs import Pairs, by_view, cosine, distance, negatives, positives
+from jaxssl.rows import log_sum, or_zero
+
+PRESETS = {
+    "simclr": {"temperature": 0.5, "rate": "buffer", "weight": "alternate"},
+    "moco_v3": {"temperature": 0.2, "rate": "momentum", "weight": 1.0},
+    "clip": {"rate": "buffer", "weight": "alternate"},
+}
+SIMILARITIES = ("cosine", "neg_euclidean")
+LARGEST_LOG = 80.0  # of u times a mean similarity: what float32 holds, with room for the gradient
+
+
+def decl_loss(
+    pairs: Pairs,
+    rate: Array | None = None,
+    *,
+    weight: Number = 1.0,
+    temperature: Number = 0.5,
+    similarity: str = "cosine",
+    include_positive: bool = False,
+) -> Array:
+    r"""The log of a sum over negatives made a sum, by a constant u for every anchor.
+
+    .. math:: L_i &= \lambda L^1_i + (1 - \lambda) L^2_i \\
+              L^1_i &= u_i \frac{1}{|N_i|} \sum_n s_{in} - \log s_{i+}, \quad u_i = 1 / r_i \\
+              L^2_i &= \log \sum_n s_{in} - \log s_{i+}
+
+    with s = exp(cosine / tau) or exp(-distance / tau); several positives' log s are averaged.
+
+    Args:
+        pairs: n anchors, m candidates.
+        rate: r, [n], > 0: an estimate of an anchor's mean similarity to negatives. u is Gamma
+            distributed with shape 1 and this rate: pass r for its mean, r / Exponential(1) for a
+            draw. None takes r from this batch; the gradient of L^1 then equals DCL's.
+        weight: lambda, in [0, 1].
+        temperature: tau, > 0.
+        similarity: "cosine", or "neg_euclidean" of embeddings as they are, not normalised.
+        include_positive: whether L^2 has the positive in its sum, as InfoNCE.
+
+    Returns:
+        [n] float32; 0 for an anchor without a positive. u times the mean similarity is cut at
+        e^80.
+
+    References:
+        Chen et al., Why do We Need Large Batchsizes in Contrastive Learning? A Gradient-Bias
+        Perspective, 2022, algorithm 1. No code was released.
+    """
+    log_rate = None if rate is None else jnp.log(rate)
+    return _loss(pairs, log_rate, weight, temperature, similarity, include_positive)
+
+
+def log_mean_negative(pairs: Pairs, *, temperature: Number, similarity: str) -> Array:
+    """[n] log of an anchor's mean similarity to its negatives: what the rate estimates."""
+    neg = negatives(pairs)
+    count = jnp.sum(neg, axis=1, dtype=jnp.int32)
+    mean = log_sum(_log_similarity(pairs, temperature, similarity), neg)
+    return mean - jnp.log(jnp.maximum(count, 1).astype(mean.dtype))
+
+
+def _loss(pairs, log_rate, weight, temperature, similarity, include_positive) -> Array:
+    require_positive(temperature=temperature)
+    require_share(weight=weight)
+    log_s = _log_similarity(pairs, temperature, similarity)
+    pos, neg = positives(pairs), negatives(pairs)
+    num_pos, num_neg = (jnp.sum(mask, axis=1, dtype=log_s.dtype) for mask in (pos, neg))
+    log_positive = jnp.sum(jnp.where(pos, log_s, 0), axis=1) / jnp.maximum(num_pos, 1)
+    log_negative = log_sum(log_s, neg)
+    log_mean = log_negative - jnp.log(jnp.maximum(num_neg, 1))
+    log_rate = lax.stop_gradient(log_mean) if log_rate is None else lax.stop_gradient(log_rate)
+    some = num_neg > 0
+    decomposed = jnp.exp(jnp.minimum(jnp.where(some, log_mean - log_rate, 0), LARGEST_LOG))
+    decomposed = jnp.where(some, decomposed, 0)
+    everyone = jnp.logaddexp(log_negative, log_sum(log_s, pos))
+    smooth = everyone if include_positive else or_zero(log_negative)
+    loss = weight * decomposed + (1 - weight) * smooth - log_positive
+    return jnp.where(num_pos > 0, loss, 0)
+
+
+def _log_similarity(pairs: Pairs, temperature: Number, similarity: str) -> Array:
+    require_one_of(SIMILARITIES, similarity=similarity)
+    s = cosine(pairs) if similarity == "cosine" else -distance(pairs)
+    return s / temperature
+
+
+def objective(
+    *,
+    rate: str = "buffer",
+    u: str = "sample",
+    momentum: Number = 0.9,
+    weight: Number | str = 1.0,
+    temperature: Number = 0.5,
+    similarity: str = "cosine",
+    include_positive: bool = False,
+) -> Objective:
+    """DeCL with its rates.
+
+    Args:
+        rate: where an anchor's rate comes from. "buffer": a moving average for every example;
+            "momentum": its key's mean similarity to other keys, for `pair_towers`; "batch": this
+            batch.
+        u: "sample" draws from the Gamma distribution, "mean" takes its mean 1 / rate.
+        momentum: weight of the past in the moving average, in [0, 1].
+        weight: lambda; or "alternate": 1 and 0 by turns, or "inverse": 1 / step.
+        temperature: tau, > 0.
+        similarity: "cosine" or "neg_euclidean".
+        include_positive: whether L^2 has the positive in its sum.
+    """
+    require_one_of(("buffer", "momentum", "batch"), rate=rate)
+    require_one_of(("sample", "mean"), u=u)
+    if isinstance(weight, str):
+        require_one_of(WEIGHTS, weight=weight)
+        weight = WEIGHTS[weight]
+    fixed = {"momentum": momentum, "weight": weight, "temperature": temperature}
+
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array | tuple]:
+        del key, dim
+        return {}, jnp.full(num_examples, -math.inf) if rate == "buffer" else ()
+
+    def loss(pairs, params, memory, *, step, key) -> tuple[Array, Array | tuple, Metrics]:
+        del params
+        now = at_step(fixed, step)
+        how = {"temperature": now["temperature"], "similarity": similarity}
+        log_rate = log_mean_negative(_as_keys(pairs) if rate == "momentum" else pairs, **how)
+        if rate == "buffer":
+            old = examples.read(memory, pairs)
+            log_rate = examples.log_average(old, log_rate, 1 - now["momentum"])
+            memory = examples.write(memory, pairs, log_rate, logs=True)
+        log_rate = lax.stop_gradient(log_rate)
+        if u == "sample":
+            log_rate = log_rate - jnp.log(exponential(key, pairs))
+        per_anchor = _loss(
+            pairs, log_rate, now["weight"], now["temperature"], similarity, include_positive
+        )
+        metrics = {"weight": jnp.asarray(now["weight"], jnp.float32)}
+        return mean_over_anchors(per_anchor, pairs)[0], memory, metrics
+
+    return Objective(init, loss)
+
+
+WEIGHTS = {
+    "alternate": lambda step: 1 - jnp.asarray(step % 2, jnp.float32),
+    "inverse": lambda step: 1 / (1 + jnp.asarray(step, jnp.float32)),
+}
+
+
+def _as_keys(pairs: Pairs) -> Pairs:
+    if pairs.num_views:
+        raise ValueError('rate="momentum" needs keys of a momentum network, as two towers have')
+    return replace(pairs, anchor=lax.stop_gradient(pairs.partner))
+
+
+def exponential(key: Array, pairs: Pairs) -> Array:
+    """[n] draws from Exponential(1), keyed by example and view: equal on any number of devices."""
+
+    def draw(index: Array, view: Array) -> Array:
+        example = jax.random.fold_in(key, index)
+        return jax.random.exponential(jax.random.fold_in(example, view))
+
+    index = by_view(pairs, pairs.index)
+    view = jnp.broadcast_to(jnp.arange(index.shape[0], dtype=jnp.int32)[:, None], index.shape)
+    # A draw of 0 would make the rate infinite.
+    return jnp.maximum(jax.vmap(jax.vmap(draw))(index, view).reshape(-1), 1e-30)

@@ -1,0 +1,82 @@
+"""DINO: self-distillation between softmaxes, kept from collapse by centring and sharpening."""
+
+import jax
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl import parallel
+from jaxssl.objective import (
+    Metrics,
+    Number,
+    Objective,
+    at_step,
+    mean_over_anchors,
+    require_positive,
+    require_share,
+)
+from jaxssl.pairs import Pairs, partners, wide
+
+
+def dino_loss(
+    pairs: Pairs,
+    center: Array | None = None,
+    *,
+    student_temperature: Number = 0.1,
+    teacher_temperature: Number = 0.04,
+) -> Array:
+    r"""Cross-entropy of the student's softmax to the teacher's.
+
+    .. math:: L_i = -\sum_k \mathrm{softmax}_k\Big(\frac{t_i - c}{\tau_t}\Big)
+              \log \mathrm{softmax}_k\Big(\frac{s_i}{\tau_s}\Big)
+
+    Args:
+        pairs: anchors are the student's outputs (K logits, not normalised), keys the teacher's,
+            from `pair_towers`. Of V views, the teacher's are the V - 1 others. Constants here.
+        center: c, [K]: a moving average of the teacher's outputs; None is 0.
+        student_temperature: tau_s, > 0.
+        teacher_temperature: tau_t, > 0; DINO warms it up from 0.04 to 0.07.
+
+    Returns:
+        [n] float32.
+
+    Raises:
+        ValueError: if there is a single view.
+
+    References:
+        Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021, eq. 1 to 4.
+    """
+    require_positive(
+        student_temperature=student_temperature, teacher_temperature=teacher_temperature
+    )
+    log_p = jax.nn.log_softmax(wide(pairs.anchor) / student_temperature, axis=1)
+    outputs = [lax.stop_gradient(wide(t)) for t in partners(pairs, "dino")]
+    if center is not None:
+        outputs = [t - center[None, :] for t in outputs]
+    targets = [jax.nn.softmax(t / teacher_temperature, axis=1) for t in outputs]
+    return -jnp.sum(sum(targets) / len(targets) * log_p, axis=1)
+
+
+def objective(
+    *,
+    student_temperature: Number = 0.1,
+    teacher_temperature: Number = 0.04,
+    center_momentum: Number = 0.9,
+) -> Objective:
+    """DINO's loss with its centre, the moving average of the teacher's outputs on all devices."""
+    require_share(center_momentum=0.0 if callable(center_momentum) else center_momentum)
+    fixed = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
+
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array]:
+        del key, num_examples
+        return {}, jnp.zeros(dim)
+
+    def loss(pairs, params, memory, *, step, key) -> tuple[Array, Array, Metrics]:
+        del params, key
+        per_anchor = dino_loss(pairs, memory, **at_step(fixed, step))
+        momentum = at_step({"momentum": center_momentum}, step)["momentum"]
+        outputs = lax.stop_gradient(wide(pairs.partner))
+        batch = parallel.mean(jnp.mean(outputs, axis=0), pairs.axis_name)
+        value, _ = mean_over_anchors(per_anchor, pairs)
+        return value, memory * momentum + batch * (1 - momentum), {}
+
+    return Objective(init, loss)

@@ -1,0 +1,78 @@
+"""NNCLR: the positive of a query is its nearest neighbour's key."""
+
+from dataclasses import replace
+
+import jax
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl.losses.nt_xent import nt_xent_loss
+from jaxssl.objective import (
+    Metrics,
+    Number,
+    Objective,
+    at_step,
+    mean_over_anchors,
+    require_positive,
+)
+from jaxssl.pairs import Pairs, dot, everyone, unit
+
+
+def nnclr_loss(
+    pairs: Pairs,
+    support: Array | None = None,
+    *,
+    temperature: Number = 0.1,
+) -> Array:
+    r"""InfoNCE whose anchors are replaced by their nearest neighbours in a support set.
+
+    .. math:: L_i = -\log \frac{e^{NN(z_i) \cdot p_i / \tau}}{\sum_j e^{NN(z_i) \cdot p_j / \tau}}
+
+    The gradient goes to the candidates p alone.
+
+    Args:
+        pairs: n embeddings z of one view and m predictions p of the other, from `pair_towers`.
+        support: [k, d] earlier embeddings, the nearest by cosine; None leaves the anchors as they
+            are (they may be neighbours already).
+        temperature: tau, > 0.
+
+    Returns:
+        [n] float32; 0 for an anchor without a positive.
+
+    References:
+        Dwibedi et al., With a Little Help from My Friends, 2021, eq. 3 and 4.
+    """
+    neighbour = lax.stop_gradient(unit(pairs.anchor))
+    if support is not None:
+        d = neighbour.shape[1]
+        if support.ndim != 2 or support.shape[1] != d:
+            raise ValueError(f"support must have shape [k, {d}], got {support.shape}")
+        support = lax.stop_gradient(unit(support))
+        neighbour = support[jnp.argmax(dot(neighbour, support), axis=1)]
+    return nt_xent_loss(replace(pairs, anchor=neighbour), temperature=temperature)
+
+
+def objective(
+    *,
+    temperature: Number = 0.1,
+    support_size: int = 16384,
+) -> Objective:
+    """NNCLR with its support set: a queue of the last ``support_size`` anchors, random at first."""
+    require_positive(support_size=support_size)
+
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, dict[str, Array]]:
+        del num_examples
+        rows = unit(jax.random.normal(key, (support_size, dim)))
+        return {}, {"support": rows, "next": jnp.int32(0)}
+
+    def loss(pairs, params, memory, *, step, key) -> tuple[Array, dict[str, Array], Metrics]:
+        del params, key
+        support, first = memory["support"], memory["next"]
+        per_anchor = nnclr_loss(pairs, support, **at_step({"temperature": temperature}, step))
+        new = lax.stop_gradient(everyone(pairs, unit(pairs.anchor)))
+        new = new.reshape(-1, new.shape[-1])[-support_size:].astype(support.dtype)
+        place = (first + jnp.arange(len(new), dtype=jnp.int32)) % support_size
+        memory = {"support": support.at[place].set(new), "next": (place[-1] + 1) % support_size}
+        return mean_over_anchors(per_anchor, pairs)[0], memory, {}
+
+    return Objective(init, loss)

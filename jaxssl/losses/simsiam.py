@@ -1,0 +1,32 @@
+"""SimSiam: predict the other view's embedding, without a momentum network."""
+
+from jax import Array
+
+from jaxssl.losses.byol import negative_cosine
+from jaxssl.objective import stateless
+from jaxssl.pairs import Pairs
+
+
+def simsiam_loss(pairs: Pairs) -> Array:
+    r"""Negative cosine of a prediction and its target, which is a constant.
+
+    .. math:: L_i = -\cos\big(p_i, \mathrm{stop}(z_i)\big)
+
+    Args:
+        pairs: n predictions and their targets, from `pair_towers`. Of V views, the targets are
+            the V - 1 others.
+
+    Returns:
+        [n] float32, in [-1, 1].
+
+    Raises:
+        ValueError: if there is a single view.
+
+    References:
+        Chen and He, Exploring Simple Siamese Representation Learning, 2021, eq. 1 to 3; theirs is
+        the mean of both directions.
+    """
+    return negative_cosine(pairs, "simsiam")
+
+
+objective = stateless(simsiam_loss)

@@ -1,0 +1,41 @@
+"""Per-example memory: one number for every example of the data set, equal on all devices."""
+
+import math
+
+import jax
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl import parallel
+from jaxssl.pairs import Pairs, by_view
+
+
+def log_average(old: Array, new: Array, weight: Array | float) -> Array:
+    """log((1 - weight) e^old + weight e^new); ``new`` alone where ``old`` is -inf (never seen)."""
+    keep, take = jnp.asarray(1 - weight, new.dtype), jnp.asarray(weight, new.dtype)
+    mixed = jnp.logaddexp(jnp.log(keep) + old, jnp.log(take) + new)
+    return jnp.where(old == -jnp.inf, new, mixed)
+
+
+def read(memory: Array, pairs: Pairs) -> Array:
+    """[n]: the entry of each anchor's example."""
+    return memory[pairs.index]
+
+
+def write(memory: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> Array:
+    """`memory` [N] with the entries of the global batch replaced.
+
+    Args:
+        memory: [N].
+        pairs: whose examples, and on which devices.
+        value: [n] of the anchors; an example's views are averaged.
+        logs: whether these are logarithms of what is averaged.
+    """
+    views = by_view(pairs, lax.stop_gradient(value))
+    if logs:
+        value = jax.nn.logsumexp(views, axis=0) - math.log(views.shape[0])
+    else:
+        value = jnp.mean(views, axis=0)
+    index = by_view(pairs, pairs.index)[0]
+    value, index = (parallel.gather(x, pairs.axis_name) for x in (value, index))
+    return memory.at[index].set(value.astype(memory.dtype))

@@ -1,0 +1,165 @@
+"""Every loss of the folder with the settings, pairs and inputs its contract is tested with."""
+
+import importlib
+import inspect
+import pkgutil
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+import jaxssl.losses
+from jaxssl.pairs import Pairs, pair_towers, pair_views
+
+NAMES = sorted(m.name for m in pkgutil.iter_modules(jaxssl.losses.__path__))
+LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # 2 and 3 are alone in their class
+# Losses that compare an anchor with its own other views, or its key, and need one.
+BY_PARTNER = {"barlow_twins", "byol", "dino", "ressl", "simsiam", "swav", "vicreg", "w_mse"}
+TOWERS = {"clip", "dino", "info_nce", "nnclr", "ressl", "siglip"}  # made for two towers
+# Losses whose two-array form has the rows of both arrays as anchors.
+VIEWS_ON_ARRAYS = {
+    *("auc_cl", "dcl", "dclw", "debiased", "decl", "hcl", "nt_xent", "sogclr", "sup_con", "swav"),
+    *("mmcl", "tcl"),
+}
+# Settings besides the defaults.
+HYPER: dict[str, list[dict[str, Any]]] = {
+    "auc_cl": [
+        {"form": "matrix"},
+        {"b": 0.3, "a": 0.8, "negative_weight": 0.5},
+        {
+            "b": 0.1,
+            "a": 10.0,
+            "alpha": 1.0,
+            "similarity": "unit",
+            "positive_margin": 0.5,
+            "clip_positive": True,
+            "count_positive_as_negative": True,
+        },
+    ],
+    "clip": [{"logit_scale": 10.0, "max_scale": 5.0}, {"block_size": 3}],
+    "dcl": [{"block_size": 3}],
+    "dclw": [{"stop_weight_gradient": False}],
+    "decl": [
+        {"weight": 0.3, "include_positive": True},
+        {"weight": 0.0},
+        {"similarity": "neg_euclidean"},
+    ],
+    "dino": [{"extra": ("center",)}],
+    "hcl": [{"beta": 0.0}],
+    "info_nce": [{"scale_by_temperature": False, "block_size": 3}],
+    "mmcl": [
+        {"C": 0.8, "solver": "admm", "kernel": "linear"},
+        {"solver": "inv", "gamma": 1.0, "regularization": 0.5},
+        {"kernel": "min", "regularization": 30.0},
+        {"kernel": "poly", "regularization": 150.0},
+        {"kernel": "tanh", "gamma": 0.5, "eta": 0.1, "tol": 1e-9, "regularization": 9.0},
+    ],
+    "nnclr": [{"extra": ("support",)}],
+    "nt_xent": [{"temperature": 0.1}, {"block_size": 3}],
+    "sogclr": [{"extra": ("log_u",)}],
+    "spectral": [{"mu": 3.0}],
+    "sup_con": [{"temperature": 0.2, "base_temperature": 0.07, "block_size": 3}],
+    "tcl": [{"temperature": 0.1, "k1": 50.0, "k2": 1.0}, {"block_size": 3}],
+    "vicreg": [{"variance_weight": 50.0}],
+    "w_mse": [{"epsilon": 0.1}],
+}
+NEEDS = {"swav": ("prototypes",)}
+
+
+class Case(NamedTuple):
+    """A loss with its settings; hashable, so that it can be a static argument."""
+
+    name: str
+    hyper: tuple[tuple[str, Any], ...]
+    extra: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "-".join([self.name, *(f"{k}={v}" for k, v in self.hyper), *self.extra])
+
+    def loss(self, pairs: Pairs) -> jax.Array:
+        """[n] under jit, with whatever inputs it needs besides the pairs."""
+        return loss_of(self.name)(pairs, **inputs(pairs, self.extra), **dict(self.hyper))
+
+    def parameters(self) -> list[str]:
+        return list(inspect.signature(loss_of(self.name)).parameters)
+
+    def with_(self, **hyper: Any) -> "Case":
+        return self._replace(hyper=tuple(sorted({**dict(self.hyper), **hyper}.items())))
+
+
+def case(name: str, **hyper: Any) -> Case:
+    extra = hyper.pop("extra", ()) + NEEDS.get(name, ())
+    return Case(name, tuple(sorted(hyper.items())), extra)
+
+
+CASES = [case(name, **hyper) for name in NAMES for hyper in [{}, *HYPER.get(name, [])]]
+DEFAULTS = [case(name) for name in NAMES]
+
+
+def loss_of(name: str):
+    return getattr(importlib.import_module(f"jaxssl.losses.{name}"), f"{name}_loss")
+
+
+def inputs(pairs: Pairs, names: tuple[str, ...]) -> dict[str, jax.Array]:
+    """Made-up inputs besides the pairs; those of an anchor depend on its example alone."""
+    d, dtype = pairs.anchor.shape[1], pairs.anchor.dtype
+    if dtype == jnp.bfloat16:
+        dtype = jnp.float32
+    wave = lambda n: jnp.sin(jnp.arange(n * d, dtype=jnp.float32) ** 2).reshape(n, d).astype(dtype)  # noqa: E731
+    index = pairs.index.astype(dtype)
+    made = {
+        "prototypes": lambda: wave(6),
+        "support": lambda: wave(9),
+        "center": lambda: wave(1)[0],
+        "rate": lambda: 2 + jnp.sin(index),
+        # Seen before, but for every third example.
+        "log_u": lambda: jnp.where(pairs.index % 3 == 0, -jnp.inf, jnp.cos(index)),
+    }
+    return {name: made[name]() for name in names}
+
+
+def kinds(name: str) -> list[str]:
+    """The shapes of pairs that a loss takes, its own first."""
+    if name in BY_PARTNER:
+        own = ["towers", "views"] if name in TOWERS else ["views", "towers"]
+        return [*own, "three views", *(["queue only"] if name == "ressl" else [])]
+    if name == "mmcl":
+        return ["views", "towers", "three views", "queue"]
+    if name == "clip":
+        return ["towers", "views", "tower labels"]
+    own = ["towers", "views"] if name in TOWERS else ["views", "towers"]
+    return [*own, "labels", "three views", "one view", "tower labels", "queue", "queue only"]
+
+
+def pairs_of(kind: str, z, index=None, axis_name: str | None = None) -> Pairs:
+    """Pairs of views z [2, b, d] of 8 examples, or this device's share of them."""
+    labels = jnp.asarray(LABELS, jnp.int32)
+    if index is not None:
+        labels = labels[index]
+    hub = {"index": index, "axis_name": axis_name}
+    queue = jnp.cos(jnp.arange(3 * z.shape[2], dtype=jnp.float32) ** 2).reshape(3, -1)
+    queue = queue.astype(z.dtype)
+    return {
+        "views": lambda: pair_views(z, **hub),
+        "labels": lambda: pair_views(z, labels=labels, **hub),
+        "three views": lambda: pair_views(jnp.concatenate([z, z[:1] + 1]), **hub),
+        "one view": lambda: pair_views(z[:1], labels=labels, **hub),
+        "towers": lambda: pair_towers(z[0], z[1], **hub),
+        "tower labels": lambda: pair_towers(z[0], z[1], labels=labels, **hub),
+        "queue": lambda: pair_towers(z[0], z[1], queue=queue, **hub),
+        "queue only": lambda: pair_towers(z[0], z[1], queue=queue, batch_negatives=False, **hub),
+    }[kind]()
+
+
+def with_rows(pairs: Pairs, z: np.ndarray) -> Pairs:
+    """`pairs` of "views" or "towers" with these float64 embeddings [2, b, d], for an oracle."""
+    if pairs.num_views:
+        rows = z.reshape(-1, z.shape[-1])
+        return replace(pairs, anchor=rows, candidate=rows, partner=z[::-1].reshape(rows.shape))
+    return replace(pairs, anchor=z[0], candidate=z[1], partner=z[1])
+
+
+def embeddings(num_views: int = 2, b: int = 8, d: int = 4, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(num_views, b, d)).astype(np.float32)
