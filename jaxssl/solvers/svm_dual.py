@@ -198,11 +198,17 @@ def svm_dual_inv(
     """
     problem = _prepare(kernel, positive, excluded, C, regularization, mask=False)
     # By LU: K' + beta I is indefinite for some kernels.
-    solve = _inverter(problem, excluded, 0 * problem.beta, jnp.linalg.inv(problem.matrix))
+    matrix = jnp.linalg.inv(problem.matrix)
+    solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
     # 2 (K' + beta I)^-1 1 is constant because K'1 = 0.
     image = jnp.full_like(problem.row, 2) / problem.beta
     total = jnp.full_like(problem.offset, 2 * kernel.shape[0])
-    alpha = box_qp.finite(solve(image, total, 2.0))
+    free = problem.upper > 0
+    alpha = jnp.where(free, box_qp.finite(solve(image, total, 2.0)), 0)
+    # What is left of the equations, solved in turn, takes the rounding out of the corrections.
+    left = jnp.where(free, -_gradient(problem, alpha), 0)
+    image = box_qp.product(left, matrix)
+    alpha = box_qp.finite(alpha + solve(image, jnp.sum(left, axis=1, keepdims=True), 0.0))
     steps = jnp.ones(positive.shape, jnp.int32)
     return _solution(problem, jnp.clip(alpha, 0, problem.upper), steps)
 
@@ -335,7 +341,8 @@ def _inverter(
     since K'1 = 0, and q = B^-1 k' = -M_E' S e.
 
     Returns:
-        (Mv, [n, m]; 1'v, [n, 1]; v at the positive, v being 0 or constant on E) -> [n, m], 0 on E.
+        (Mv, [n, m]; 1'v, [n, 1]; v at the positive, v being 0 or constant on E) -> [n, m], right on the
+        free rows alone.
     """
     dtype, m = problem.row.dtype, problem.row.shape[1]
     matrix = box_qp.finite(matrix + matrix.T) / 2
