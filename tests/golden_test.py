@@ -1,4 +1,4 @@
-"""Values and gradients of public codes, in float64 and float32. tests/golden/README.md says whose."""
+"""Values and gradients of public codes, in float64 and float32; golden/README.md says whose."""
 
 import re
 from functools import cache
@@ -96,9 +96,7 @@ LOSSES = {
     r"dcl/ramin_dclw_oneway_t(.*)_s(.*)": lambda v, t, sigma: losses.dclw_loss(
         pair_views(v), temperature=t, sigma=sigma, stop_weight_gradient=False
     )[:8],
-    r"graphcl/graphcl_loss_t(.*)": lambda v, t: losses.graphcl_loss(
-        pair_towers(*v), temperature=t
-    ),
+    r"graphcl/graphcl_loss_t(.*)": lambda v, t: losses.graphcl_loss(pair_towers(*v), temperature=t),
     r"moco/mocov3_official_sym_t(.*)": lambda v, t: (
         losses.info_nce_loss(towers(v[0], "key2"), temperature=t)
         + losses.info_nce_loss(towers(v[1], "key1"), temperature=t)

@@ -120,17 +120,22 @@ def inputs(pairs: Pairs, names: tuple[str, ...]) -> dict[str, jax.Array]:
     return {name: made[name]() for name in names}
 
 
-def kinds(name: str) -> list[str]:
+def kinds(case: Case) -> list[str]:
     """The shapes of pairs that a loss takes, its own first."""
-    if name in BY_PARTNER:
-        own = ["towers", "views"] if name in TOWERS else ["views", "towers"]
-        return [*own, "three views", *(["queue only"] if name == "ressl" else [])]
-    if name == "mmcl":
-        return ["views", "towers", "three views", "queue"]
-    if name == "clip":
-        return ["towers", "views", "tower labels"]
-    own = ["towers", "views"] if name in TOWERS else ["views", "towers"]
+    own = ["towers", "views"] if case.name in TOWERS else ["views", "towers"]
+    if case.name in BY_PARTNER:
+        return [*own, "three views", *(["queue only"] if case.name == "ressl" else [])]
+    if case.name == "clip":
+        return [*own, "tower labels"]
+    if case.name == "mmcl":
+        with_mask = [] if "solver" in dict(case.hyper) else ["labels", "tower labels", "queue only"]
+        return [*own, "three views", "queue", *with_mask]
     return [*own, "labels", "three views", "one view", "tower labels", "queue", "queue only"]
+
+
+def labelled(case: Case) -> list[str]:
+    """Those of its shapes of pairs that have labels."""
+    return [kind for kind in kinds(case) if "labels" in kind]
 
 
 def pairs_of(kind: str, z, index=None, axis_name: str | None = None) -> Pairs:

@@ -151,8 +151,9 @@ def objective(
         per_anchor = _loss(
             pairs, log_rate, now["weight"], now["temperature"], similarity, include_positive
         )
-        metrics = {"weight": jnp.asarray(now["weight"], jnp.float32)}
-        return mean_over_anchors(per_anchor, pairs)[0], memory, metrics
+        value, alone = mean_over_anchors(per_anchor, pairs)
+        weight = jnp.asarray(now["weight"], jnp.float32)
+        return value, memory, {"anchors_without_positive": alone, "weight": weight}
 
     return Objective(init, loss)
 

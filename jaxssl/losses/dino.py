@@ -76,7 +76,8 @@ def objective(
         momentum = at_step({"momentum": center_momentum}, step)["momentum"]
         outputs = lax.stop_gradient(wide(pairs.partner))
         batch = parallel.mean(jnp.mean(outputs, axis=0), pairs.axis_name)
-        value, _ = mean_over_anchors(per_anchor, pairs)
-        return value, memory * momentum + batch * (1 - momentum), {}
+        value, alone = mean_over_anchors(per_anchor, pairs)
+        memory = memory * momentum + batch * (1 - momentum)
+        return value, memory, {"anchors_without_positive": alone}
 
     return Objective(init, loss)

@@ -73,6 +73,7 @@ def objective(
         new = new.reshape(-1, new.shape[-1])[-support_size:].astype(support.dtype)
         place = (first + jnp.arange(len(new), dtype=jnp.int32)) % support_size
         memory = {"support": support.at[place].set(new), "next": (place[-1] + 1) % support_size}
-        return mean_over_anchors(per_anchor, pairs)[0], memory, {}
+        value, alone = mean_over_anchors(per_anchor, pairs)
+        return value, memory, {"anchors_without_positive": alone}
 
     return Objective(init, loss)

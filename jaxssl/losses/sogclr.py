@@ -135,7 +135,8 @@ def objective(
         terms = _terms(pairs, examples.read(memory["log_u"], pairs), tau, now["gamma"])
         new = dict(memory)
         new["log_u"] = examples.write(memory["log_u"], pairs, terms.log_u, logs=True)
-        metrics = {}
+        value, alone = mean_over_anchors(terms.loss, pairs)
+        metrics = {"anchors_without_positive": alone}
         if individual_temperature:
             gradient = now["rho"] + terms.temperature_gradient
             old = examples.read(memory["gradient"], pairs)
@@ -145,6 +146,6 @@ def objective(
             moved = jnp.clip(moved, temperature_min, temperature_max)
             new["temperature"] = examples.write(memory["temperature"], pairs, moved)
             metrics["temperature"] = jnp.mean(moved)
-        return mean_over_anchors(terms.loss, pairs)[0], new, metrics
+        return value, new, metrics
 
     return Objective(init, loss)

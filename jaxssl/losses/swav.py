@@ -115,6 +115,7 @@ def objective(
     def loss(pairs, params, memory, *, step, key) -> tuple[Array, tuple, Metrics]:
         del key
         per_anchor = swav_loss(pairs, params["prototypes"], **at_step(fixed, step))
-        return mean_over_anchors(per_anchor, pairs)[0], memory, {}
+        value, alone = mean_over_anchors(per_anchor, pairs)
+        return value, memory, {"anchors_without_positive": alone}
 
     return Objective(init, loss)

@@ -341,8 +341,8 @@ def _inverter(
     since K'1 = 0, and q = B^-1 k' = -M_E' S e.
 
     Returns:
-        (Mv, [n, m]; 1'v, [n, 1]; v at the positive, v being 0 or constant on E) -> [n, m], right on the
-        free rows alone.
+        (Mv, [n, m]; 1'v, [n, 1]; v at the positive, v being 0 or constant on E) -> [n, m], of which
+        the free rows count.
     """
     dtype, m = problem.row.dtype, problem.row.shape[1]
     matrix = box_qp.finite(matrix + matrix.T) / 2

@@ -1,0 +1,202 @@
+"""What losses owe each other and their theory, in float64."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from loss_cases import LABELS, embeddings
+from oracles import svm_dual
+
+from jaxssl import losses
+from jaxssl.losses.decl import exponential
+from jaxssl.losses.decl import objective as decl_objective
+from jaxssl.pairs import pair_towers, pair_views, unit
+
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def views(b: int = 8, d: int = 4) -> jax.Array:
+    return jnp.asarray(embeddings(b=b, d=d), jnp.float64)
+
+
+def value_and_gradient(loss, z, labels=None):
+    """Of the mean over anchors, [V, b, d] views."""
+    mean = lambda z: loss(pair_views(z, labels=labels)).mean()  # noqa: E731
+    return jax.jit(jax.value_and_grad(mean))(z)
+
+
+SAME = {
+    "TCL with k1 = 0 and k2 = 1 is SupCon": (
+        partial(losses.tcl_loss, temperature=0.1, k1=0.0, k2=1.0),
+        partial(losses.sup_con_loss, temperature=0.1),
+        LABELS,
+    ),
+    "SupCon without labels is NT-Xent": (
+        partial(losses.sup_con_loss, temperature=0.5),
+        partial(losses.nt_xent_loss, temperature=0.5),
+        None,
+    ),
+    "HCL with beta = 0 is the debiased loss": (
+        partial(losses.hcl_loss, beta=0.0, positive_prior=0.1),
+        partial(losses.debiased_loss, positive_prior=0.1),
+        LABELS,
+    ),
+    "debiased with prior 0 is NT-Xent": (
+        partial(losses.debiased_loss, positive_prior=0.0, temperature=0.5),
+        partial(losses.nt_xent_loss, temperature=0.5),
+        None,
+    ),
+    "BYOL is 2 + 2 SimSiam": (
+        losses.byol_loss,
+        lambda pairs: 2 + 2 * losses.simsiam_loss(pairs),
+        None,
+    ),
+    "DeCL's L2 is DCL": (
+        partial(losses.decl_loss, weight=0.0, temperature=0.1),
+        partial(losses.dcl_loss, temperature=0.1),
+        None,
+    ),
+    "MMCL by ADMM is MMCL by PGD": (
+        partial(losses.mmcl_loss, solver="admm", C=1.0, num_steps=3000, tol=1e-14),
+        partial(losses.mmcl_loss, solver="pgd", C=1.0, num_steps=3000, tol=1e-14),
+        None,
+    ),
+    "AUC-CL by moments is AUC-CL by the matrix": (
+        partial(losses.auc_cl_loss, b=0.3, form="moments", similarity="unit"),
+        partial(losses.auc_cl_loss, b=0.3, form="matrix", similarity="unit"),
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("identity", SAME)
+def test_two_losses_are_the_same(identity):
+    one, other, labels = SAME[identity]
+    found, expected = (value_and_gradient(loss, views(), labels) for loss in (one, other))
+    tolerance = {"rtol": 1e-6, "atol": 1e-7} if "MMCL" in identity else EXACT
+    np.testing.assert_allclose(found[0], expected[0], **tolerance)
+    np.testing.assert_allclose(found[1], expected[1], **tolerance)
+
+
+def test_gradient_of_decl_with_the_batch_mean_is_dcls():
+    objective = decl_objective(rate="batch", u="mean", temperature=0.1)
+
+    def decl(z):
+        return objective.loss(pair_views(z), {}, (), step=0, key=jax.random.key(0))[0]
+
+    _, expected = value_and_gradient(partial(losses.dcl_loss, temperature=0.1), views())
+    np.testing.assert_allclose(jax.jit(jax.grad(decl))(views()), expected, **EXACT)
+
+
+def test_gradient_of_sogclr_with_gamma_1_is_2_tau_times_dcls():
+    tau = 0.3
+    _, dcl = value_and_gradient(partial(losses.dcl_loss, temperature=tau), views())
+    _, found = value_and_gradient(partial(losses.sogclr_loss, gamma=1.0, temperature=tau), views())
+    np.testing.assert_allclose(found, 2 * tau * dcl, **EXACT)
+
+
+def test_exponential_draws_have_the_moments_of_a_gamma_variable_of_shape_1():
+    draws = exponential(jax.random.key(0), pair_views(jnp.zeros((2, 20000, 1))))
+    np.testing.assert_allclose([draws.mean(), draws.var()], 1, atol=0.05)
+    other = exponential(jax.random.key(1), pair_views(jnp.zeros((2, 20000, 1))))
+    assert abs(np.corrcoef(draws, other)[0, 1]) < 0.02
+    assert abs(np.corrcoef(draws[:20000], draws[20000:])[0, 1]) < 0.02
+
+
+def test_without_the_margin_constant_embeddings_are_a_minimum_of_auc_cl():
+    """Table 11: alpha = 0 collapses. At b = a = 1 all similarities are 1, as wanted."""
+    z = jnp.ones((2, 6, 3))
+
+    @jax.jit
+    def loss(z, b, alpha):
+        return losses.auc_cl_loss(pair_views(z), b, a=1.0, alpha=alpha).mean()
+
+    value, gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(z, 1.0, 0.0)
+    np.testing.assert_allclose(value, 0, atol=1e-12)
+    jax.tree.map(lambda g: np.testing.assert_allclose(g, 0, atol=1e-12), gradient)
+    apart = z + 0.01 * views(6, 3)
+    assert loss(apart, 1.0, 0.0) > 0  # moving apart is uphill,
+    assert loss(apart, 1.0, 0.5) < loss(z, 1.0, 0.5)  # unless there is a margin
+
+
+def test_gradient_of_tcl_is_lemma_2():
+    """TCL's gradient to a unit anchor: sum_p z_p (X_p - 1/|P|) + sum_n z_n X_n, over tau."""
+    tau, k1, k2 = 0.2, 3.0, 1.5
+    z = unit(views()[0])
+    anchor, rest = z[0], z[1:]
+    positive = LABELS[1:] == LABELS[0]
+
+    def loss(anchor):
+        pairs = pair_views(jnp.concatenate([anchor[None], rest])[None], labels=LABELS)
+        return losses.tcl_loss(pairs, temperature=tau, k1=k1, k2=k2)[0]
+
+    s = rest @ anchor
+    e, away = np.exp(s / tau), np.exp(-s)
+    below = (e * np.where(positive, 1, k2)).sum() + k1 * (away * positive).sum()
+    x_positive = (e - tau * k1 * away) / below - 1 / positive.sum()
+    x = np.where(positive, x_positive, k2 * e / below)
+    expected = (x[:, None] * rest).sum(0) / tau
+    expected -= (expected @ anchor) * anchor  # normalising inside the loss leaves the tangent
+    np.testing.assert_allclose(jax.jit(jax.grad(loss))(anchor), expected, **EXACT)
+
+
+info_of = jax.jit(losses.mmcl_info, static_argnames=("solver", "num_steps"))
+
+
+def kernel_problems(z1):
+    """Delta of every anchor, by the definition, at gamma = 0.5 and beta = 0.1."""
+    rows = np.asarray(unit(z1))
+    kernel = np.exp(rows @ rows.T - 1)
+    for i in range(len(rows)):
+        y = np.delete(np.arange(len(rows)), i)
+        delta = kernel[np.ix_(y, y)] - kernel[i, y] - kernel[i, y][:, None] + 1
+        yield delta + 0.1 * np.eye(len(y))
+
+
+def test_mmcl_reaches_the_exact_optimum_and_inv_does_not():
+    z1, z2 = views()
+    info = {
+        solver: info_of(pair_towers(z2, z1), gamma=0.5, solver=solver, num_steps=3000, tol=1e-14)
+        for solver in ("pgd", "admm", "inv")
+    }
+    gap = 0
+    for i, delta in enumerate(kernel_problems(z1)):
+        objective = lambda a, delta=delta: a @ delta @ a / 2 - 2 * a.sum()  # noqa: E731
+        alpha = {solver: np.delete(found.alpha[i], i) for solver, found in info.items()}
+        exact = objective(svm_dual(delta, 100.0))
+        np.testing.assert_allclose(objective(alpha["pgd"]), exact, rtol=1e-10)
+        np.testing.assert_allclose(objective(alpha["admm"]), exact, rtol=1e-10)
+        inv = np.maximum(np.linalg.solve(delta, np.full(len(delta), 2.0)), 0)
+        np.testing.assert_allclose(alpha["inv"], inv, rtol=1e-10, atol=1e-10)
+        gap += objective(alpha["inv"]) - objective(alpha["pgd"])
+        # KKT: the gradient is 0 at support vectors and points out of the box elsewhere.
+        gradient = delta @ alpha["pgd"] - 2
+        np.testing.assert_allclose(gradient[alpha["pgd"] > 0], 0, atol=1e-6)
+        assert (gradient[alpha["pgd"] == 0] > -1e-6).all()
+        assert info["pgd"].alpha[i, i] == 0
+    assert gap > 0.1
+    assert (info["pgd"].kkt_residual < 1e-6).all() and (info["pgd"].suboptimality <= 1e-14).all()
+    assert (info["inv"].kkt_residual > 1e-3).any()
+
+
+def test_mmcl_info_counts_support_vectors_and_those_at_the_bound():
+    pairs = pair_views(views())
+    info = info_of(pairs, C=0.5, num_steps=1000)
+    negatives = 2 * 8 - 2
+    np.testing.assert_allclose(info.support, (info.alpha > 0).sum(1) / negatives)
+    np.testing.assert_allclose(info.at_bound, (info.alpha == 0.5).sum(1) / negatives)
+    assert 0 < info.at_bound.mean() < info.support.mean() < 1
+    assert (info_of(pairs, C=jnp.inf, num_steps=1000).at_bound == 0).all()
+
+
+def test_alpha_of_a_collapsed_batch_is_2_over_beta_for_rbf():
+    info = info_of(pair_towers(jnp.ones((5, 3)), jnp.ones((5, 3))), num_steps=1000)
+    np.testing.assert_allclose(info.alpha, 20 * (1 - np.eye(5)), rtol=1e-9)

@@ -1,0 +1,234 @@
+"""Objectives: what losses learn and remember, over steps and devices, and what they refuse."""
+
+from functools import cache, partial
+from importlib import import_module
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec as P
+from loss_cases import NAMES, TOWERS, embeddings
+
+from jaxssl import losses, parallel
+from jaxssl.losses.swav import sinkhorn
+from jaxssl.pairs import pair_towers, pair_views
+
+NUM_EXAMPLES, DIM, STEPS = 20, 4, 3
+SETTINGS = {
+    "auc_cl": ("auc_cl", {"learn": ("a", "b")}),
+    "decl by a buffer": ("decl", {"rate": "buffer", "weight": "alternate"}),
+    "decl by momentum keys": ("decl", {"rate": "momentum", "weight": "inverse"}),
+    "decl by the batch": ("decl", {"rate": "batch", "u": "mean", "weight": 0.5}),
+    "sogclr": ("sogclr", {}),
+    "isogclr": ("sogclr", {"individual_temperature": True}),
+    "swav": ("swav", {"num_prototypes": 6}),
+    "dino": ("dino", {}),
+    "nnclr": ("nnclr", {"support_size": 20}),
+    "clip": ("clip", {}),
+    "siglip": ("siglip", {}),
+    "mmcl": ("mmcl", {}),
+}
+
+
+def objective_of(name: str, **hyper):
+    return import_module(f"jaxssl.losses.{name}").objective(**hyper)
+
+
+def batch_at(step: int):
+    """Views [2, 8, 4] and where their examples stand: every batch meets some of the last again."""
+    index = (np.arange(8) * (step + 1)) % NUM_EXAMPLES
+    return jnp.asarray(embeddings(seed=step)), jnp.asarray(index, jnp.int32)
+
+
+@cache
+def trained(setting: str, devices: int):
+    """(loss, gradients, metrics, memory) after each of some steps of gradient descent."""
+    name, hyper = SETTINGS[setting]
+    objective = objective_of(name, **hyper)
+    axis_name = None if devices == 0 else "data"
+    towers = name in TOWERS or hyper.get("rate") == "momentum"
+
+    traces = []
+
+    def step(z, index, params, memory, number):
+        traces.append(number)
+
+        def loss(z, params):
+            if towers:
+                pairs = pair_towers(z[0], z[1], index, axis_name=axis_name)
+            else:
+                pairs = pair_views(z, index, axis_name=axis_name)
+            key = jax.random.key(number)
+            value, after, metrics = objective.loss(pairs, params, memory, step=number, key=key)
+            return value, (after, metrics)
+
+        out = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(z, params)
+        (value, (memory, metrics)), (dz, dparams) = out
+        value, metrics, dparams = parallel.mean((value, metrics, dparams), axis_name)
+        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, dparams)
+        return (value, dz / parallel.device_count(axis_name), metrics), params, memory
+
+    state = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    if devices:
+        mesh = parallel.make_mesh(jax.devices()[:devices])
+        in_specs = (P(None, "data"), P("data"), P(), P(), P())
+        out_specs = ((P(), P(None, "data"), P()), P(), P())
+        step = parallel.spmd(step, mesh, in_specs, out_specs)
+        state = parallel.replicate(state, mesh)
+    step = jax.jit(step)
+    params, memory = state
+    history = []
+    for number in range(STEPS):
+        seen, params, memory = step(*batch_at(number), params, memory, jnp.int32(number))
+        history.append((seen, params, memory))
+    assert len(traces) == 1  # schedules and first visits are followed without tracing again
+    return jax.tree.map(np.asarray, history)
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_what_is_learned_and_remembered_does_not_depend_on_the_devices(setting, devices):
+    found, expected = trained(setting, devices), trained(setting, 0)
+    close = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5)
+    jax.tree.map(close, found, expected)
+
+
+def test_auc_cl_learns_its_targets():
+    learned = [params for _, params, _ in trained("auc_cl", 0)]
+    assert set(learned[0]) == {"a", "b"}
+    for name in "ab":
+        assert len({float(p[name]) for p in learned}) == STEPS
+    (_, _, metrics), *_ = trained("auc_cl", 0)[1]
+    np.testing.assert_allclose(metrics["b"], learned[0]["b"])  # what the step was taken with
+
+
+def test_learning_another_parameter_or_none():
+    z = pair_views(jnp.asarray(embeddings()))
+    fixed = objective_of("auc_cl", learn=(), b=0.4)
+    params, memory = fixed.init(jax.random.key(0), 8, 4)
+    assert params == {}
+    value, _, _ = fixed.loss(z, params, memory, step=0, key=None)
+    np.testing.assert_allclose(value, losses.auc_cl_loss(z, 0.4).mean(), rtol=1e-6)
+    scale = objective_of("clip").init(jax.random.key(0), 8, 4)[0]
+    np.testing.assert_allclose(scale["logit_scale"], np.log(1 / 0.07), rtol=1e-6)
+
+
+def test_a_hyper_parameter_follows_its_schedule():
+    objective = objective_of("nt_xent", temperature=lambda step: 0.1 + 0.1 * step)
+    pairs = pair_views(jnp.asarray(embeddings()))
+    for step in range(2):
+        found, _, _ = objective.loss(pairs, {}, (), step=step, key=None)
+        expected = losses.nt_xent_loss(pairs, temperature=0.1 + 0.1 * step).mean()
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_a_moving_average_starts_with_the_first_visit():
+    """DeCL's rate of an example: its first mean similarity, then 0.9 of the past."""
+    objective = objective_of("decl", rate="buffer", momentum=0.9, temperature=0.5)
+    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    assert (memory == -np.inf).all()
+    means = []
+    for step in range(2):
+        z = jnp.asarray(embeddings(seed=step))
+        pairs = pair_views(z, jnp.arange(8) + 5)
+        u = np.asarray(z / jnp.linalg.norm(z, axis=2, keepdims=True)).reshape(16, 4)
+        s = np.exp(u @ u.T / 0.5)
+        s[np.eye(16, dtype=bool) | np.roll(np.eye(16, dtype=bool), 8, axis=1)] = 0
+        means.append((s.sum(1) / 14).reshape(2, 8).mean(0))
+        _, memory, _ = objective.loss(pairs, {}, memory, step=step, key=jax.random.key(0))
+        assert (np.delete(memory, np.arange(5, 13)) == -np.inf).all()
+        expected = means[0] if step == 0 else 0.9 * means[0] + 0.1 * means[1]
+        # An average is over the views of averages, each of the example's average and its own.
+        np.testing.assert_allclose(np.exp(memory[5:13]), expected, rtol=1e-5)
+
+
+def test_temperatures_of_isogclr_move_and_stay_in_their_range():
+    _, _, memory = trained("isogclr", 0)[-1]
+    seen = memory["log_u"] > -np.inf
+    assert (memory["temperature"][seen] != np.float32(0.1)).all()
+    assert (memory["temperature"][~seen] == np.float32(0.1)).all()
+    assert memory["temperature"].min() >= 0.05 and memory["temperature"].max() <= 0.7
+
+
+def test_nnclr_replaces_the_oldest_of_its_support_set():
+    memories = [memory for _, _, memory in trained("nnclr", 0)]
+    unit_rows = lambda step: (  # noqa: E731
+        embeddings(seed=step)[0] / np.linalg.norm(embeddings(seed=step)[0], axis=1, keepdims=True)
+    )
+    for step, first in ((0, 0), (1, 8), (2, 16)):
+        place = (first + np.arange(8)) % 20
+        np.testing.assert_allclose(memories[step]["support"][place], unit_rows(step), atol=1e-6)
+    assert memories[-1]["next"] == 4
+
+
+def test_sinkhorn_balances_prototypes_and_examples():
+    scores = jnp.asarray(embeddings(num_views=1, b=12, d=5)[0])
+    q = sinkhorn(scores, epsilon=0.5, num_iters=100)
+    np.testing.assert_allclose(q.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(q.sum(0), 12 / 5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda z: losses.nt_xent(*z, temperature=-1.0), "temperature must be > 0, got -1.0"),
+        (lambda z: losses.tcl(*z, k1=-1.0), "k1 must be >= 0, got -1.0"),
+        (lambda z: losses.decl(*z, weight=1.5), r"weight must be in \[0, 1\], got 1.5"),
+        (lambda z: losses.decl(*z, similarity="dot"), 'one of "cosine", "neg_euclidean", got'),
+        (lambda z: losses.auc_cl(*z, similarity="dot"), 'one of "cosine", "unit", got \'dot\''),
+        (lambda z: losses.auc_cl(*z, form="moments", labels=jnp.arange(8)), 'use form="matrix"'),
+        (lambda z: losses.debiased(*z, positive_prior=1.0), r"positive_prior must be in \[0, 1\)"),
+        (lambda z: losses.nt_xent(*z, block_size=0), "block_size must be >= 1 or None, got 0"),
+        (lambda z: losses.nt_xent(*z, ring=True), "axis_name of a mapped axis, got None"),
+        (lambda z: losses.mmcl(*z, kernel="cubic"), 'kernel must be one of "rbf", "linear"'),
+        (lambda z: losses.mmcl(*z, solver="qp"), 'solver must be one of "pgd", "admm", "inv"'),
+        (lambda z: losses.mmcl(*z, gamma=0.0), "gamma must be > 0, got 0.0"),
+        (lambda z: losses.mmcl(*z, C=-1.0), "C must be > 0, got -1.0"),
+        (lambda z: losses.mmcl(*z, num_steps=0), "num_steps: expected at least 1, got 0"),
+        (lambda z: losses.mmcl(*z, step="largest"), "step: expected a number, None or 'frobenius'"),
+        (
+            lambda z: losses.mmcl(*z, solver="inv", labels=jnp.arange(8)),
+            'solver="inv" takes neither labels .* use solver="pgd"',
+        ),
+        (lambda z: losses.swav(*z, jnp.ones((5, 3))), r"prototypes must have shape"),
+        (lambda z: losses.nnclr(*z, jnp.ones((5, 3))), r"support must have shape \[k, 4\]"),
+        (lambda z: losses.tcl(z[0], z[1][:, :2]), r"one shape \[b, d\], got"),
+        (lambda z: losses.tcl(z[0, 0], z[1, 0]), r"must have shape \[b, d\] per view, got"),
+        (lambda z: losses.tcl(z[0].astype(int), z[1].astype(int)), "must be floating point"),
+        (lambda z: losses.tcl(*z, labels=jnp.arange(7)), r"labels must be \[8\] integers"),
+        (lambda z: losses.tcl(*z, tau=0.1), "unexpected keyword argument 'tau'"),
+    ],
+)
+def test_what_is_wrong_is_named_at_trace_time(call, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        jax.eval_shape(call, jnp.asarray(embeddings()))
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper", "message"),
+    [
+        ("auc_cl", {"learn": ("c",)}, "learn names 'c'"),
+        ("nt_xent", {"learn": ("temperature",), "temperature": lambda step: 1.0}, "is learned"),
+        ("nt_xent", {"temprature": 1.0}, "unexpected keyword argument 'temprature'"),
+        ("decl", {"rate": "queue"}, 'rate must be one of "buffer", "momentum", "batch"'),
+        ("decl", {"weight": "linear"}, 'weight must be one of "alternate", "inverse"'),
+        ("sogclr", {"individual_temperature": True, "temperature": lambda step: 1.0}, "no sched"),
+        ("swav", {"num_prototypes": 0}, "num_prototypes must be > 0"),
+    ],
+)
+def test_objectives_refuse_what_they_cannot_do(name, hyper, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        objective_of(name, **hyper)
+
+
+def test_momentum_rates_need_keys():
+    objective = objective_of("decl", rate="momentum")
+    with pytest.raises(ValueError, match="needs keys of a momentum network"):
+        objective.loss(pair_views(jnp.asarray(embeddings())), {}, (), step=0, key=jax.random.key(0))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_are_settings_of_the_objective(name):
+    for preset in getattr(import_module(f"jaxssl.losses.{name}"), "PRESETS", {}).values():
+        objective_of(name, **preset)
