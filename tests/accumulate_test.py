@@ -1,0 +1,85 @@
+"""Chunks of a batch, full negatives: the gradient of the whole batch."""
+
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from jaxssl import losses
+from jaxssl.accumulate import accumulate
+
+LABELS = jnp.array([0, 1, 0, 2, 1, 0, 3, 1])
+LOSSES = {
+    "nt_xent": lambda z: losses.nt_xent(*z, temperature=0.1),
+    "nt_xent blockwise": lambda z: losses.nt_xent(*z, block_size=4),
+    "auc_cl": lambda z: losses.auc_cl(*z, b=0.2),
+    "mmcl": lambda z: losses.mmcl(*z),
+    "tcl with labels": lambda z: losses.tcl(*z, labels=LABELS, k1=50.0),
+    "vicreg": lambda z: losses.vicreg(*z),
+}
+
+
+def encode(params, chunk):
+    hidden = [jnp.tanh(chunk[view] @ params["in"]) for view in ("one", "two")]
+    return tuple(h @ params["out"] for h in hidden)
+
+
+def parts(b: int = 8, width: int = 16):
+    rng = np.random.default_rng(0)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    return {"in": draw(6, width), "out": draw(width, 4)}, {"one": draw(b, 6), "two": draw(b, 6)}
+
+
+@cache
+def value_and_gradient(num_chunks: int):
+    """Of every loss: one program."""
+
+    def value(params, batch, loss):
+        if num_chunks == 0:
+            return loss(encode(params, batch))
+        return accumulate(lambda chunk: encode(params, chunk), loss, batch, num_chunks)
+
+    return jax.jit(
+        lambda params, batch: {
+            name: jax.value_and_grad(value)(params, batch, loss) for name, loss in LOSSES.items()
+        }
+    )(*parts())
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2, 8])
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_gradient_is_that_of_the_whole_batch(name, num_chunks):
+    found, expected = value_and_gradient(num_chunks)[name], value_and_gradient(0)[name]
+    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6)  # noqa: E731
+    jax.tree.map(close, found, expected)
+
+
+def test_one_chunk_of_activations_is_held_at_a_time():
+    params, batch = parts(b=512, width=2048)
+
+    def memory(num_chunks):
+        value = lambda params: accumulate(  # noqa: E731
+            lambda chunk: encode(params, chunk), LOSSES["auc_cl"], batch, num_chunks
+        )
+        compiled = jax.jit(jax.grad(value)).lower(params).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    activations = 2 * 512 * 2048 * 4
+    assert memory(1) > activations
+    assert memory(16) < activations / 4
+
+
+@pytest.mark.parametrize(
+    ("change", "num_chunks", "message"),
+    [
+        ({}, 3, "num_chunks must divide the batch of 8, got 3"),
+        ({}, 0, "num_chunks must divide the batch of 8, got 0"),
+        ({"two": jnp.ones((7, 6))}, 1, r"one length, got lengths \[7, 8\]"),
+    ],
+)
+def test_batches_that_do_not_split_are_refused(change, num_chunks, message):
+    params, batch = parts()
+    with pytest.raises(ValueError, match=message):
+        accumulate(lambda chunk: encode(params, chunk), jnp.sum, batch | change, num_chunks)

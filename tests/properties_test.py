@@ -1,0 +1,126 @@
+"""What holds for any embeddings, batch and dimension (hypothesis)."""
+
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import numpy as jnp
+from loss_cases import DEFAULTS, inputs, kinds, loss_of, pairs_of
+
+from jaxssl.pairs import pair_views
+from jaxssl.solvers import box_qp_pgd
+
+DIM, BATCH = 4, 8
+# These see embeddings as they are: neither their length nor their axes are arbitrary.
+BY_FEATURE = {"barlow_twins", "vicreg", "w_mse", "dino"}
+ONLY_ROTATION = {"spectral", *BY_FEATURE}
+draws = settings(max_examples=10, deadline=None, derandomize=True, database=None)
+seeds = st.integers(0, 2**31 - 1)
+scales = st.floats(1e-4, 1e4)
+
+
+def embeddings(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(2, BATCH, DIM)).astype(np.float32)
+
+
+def rotation(seed: int) -> np.ndarray:
+    q, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(DIM, DIM)))
+    return q.astype(np.float32)
+
+
+@cache
+def values():
+    """(z [2, b, d], turn [d, d]) -> {name: [n]}; prototypes and their like are turned along."""
+
+    def run(z, turn):
+        out = {}
+        for case in DEFAULTS:
+            pairs = pairs_of(kinds(case)[0], z)
+            extra = {name: x @ turn for name, x in inputs(pairs, case.extra).items()}
+            out[case.name] = loss_of(case.name)(pairs, **extra)
+        return out
+
+    return jax.jit(run)
+
+
+def close(found: dict, expected: dict, names: list[str]) -> None:
+    for name in names:
+        scale = max(1.0, float(np.abs(expected[name]).max()))
+        np.testing.assert_allclose(
+            found[name], expected[name], rtol=2e-3, atol=2e-4 * scale, err_msg=name
+        )
+
+
+NAMES = [case.name for case in DEFAULTS]
+STILL = np.eye(DIM, dtype=np.float32)
+
+
+@draws
+@given(seeds)
+def test_a_joint_rotation_changes_no_loss_of_inner_products(seed):
+    z, turn = embeddings(seed), rotation(seed + 1)
+    # MMCL's min kernel aside, which is no default, and losses of single features.
+    names = [name for name in NAMES if name not in BY_FEATURE]
+    close(values()(z @ turn, turn), values()(z, STILL), names)
+
+
+@draws
+@given(seeds, scales)
+def test_the_length_of_embeddings_changes_no_loss_of_cosines(seed, scale):
+    z = embeddings(seed)
+    names = [name for name in NAMES if name not in ONLY_ROTATION]
+    close(values()(z * np.float32(scale), STILL), values()(z, STILL), names)
+
+
+@draws
+@given(seeds, st.permutations(range(BATCH)))
+def test_the_order_of_examples_changes_no_loss(seed, order):
+    z = embeddings(seed)
+    straight, shuffled = values()(z, STILL), values()(z[:, order], STILL)
+    straight = {k: v.reshape(-1, BATCH)[:, order].reshape(-1) for k, v in straight.items()}
+    close(shuffled, straight, NAMES)
+
+
+@draws
+@given(
+    seeds,
+    st.lists(st.integers(0, 3), min_size=BATCH, max_size=BATCH),
+    st.sampled_from([1e-3, 0.05, 1.0, 10.0]),
+)
+def test_softmax_losses_stay_between_what_theory_allows(seed, labels, temperature):
+    """-log of a share is >= 0 and at most log(candidates) + 2 / tau."""
+    pairs = pair_views(embeddings(seed), labels=np.array(labels))
+    for name in ("nt_xent", "sup_con"):
+        found = loss_of(name)(pairs, temperature=temperature)
+        assert (found >= -1e-5).all()
+        assert (found <= np.log(2 * BATCH) + 2.001 / temperature).all()
+
+
+@draws
+@given(seeds, st.floats(-2.0, 0.0), st.floats(0.1, 3.0))
+def test_a_box_qp_is_solved_within_its_box(seed, lower, width):
+    rng = np.random.default_rng(seed)
+    root = rng.normal(size=(6, 6)).astype(np.float32)
+    matrix, linear = root @ root.T + 0.1 * np.eye(6, dtype=np.float32), rng.normal(size=6)
+    found = solve_box(matrix, linear.astype(np.float32), lower, lower + width)
+    assert (found.x >= np.float32(lower)).all() and (found.x <= np.float32(lower + width)).all()
+    assert found.kkt_residual < 1e-2 * max(1.0, np.abs(matrix).max())
+
+
+solve_box = jax.jit(lambda q, linear, lower, upper: box_qp_pgd(q, linear, lower, upper))
+
+
+@pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])
+def test_jit_vmap_and_grad_compose(name):
+    """A batch of batches: the gradients of single ones."""
+    z = jnp.stack([jnp.asarray(embeddings(seed)) for seed in range(3)])
+    gradient = jax.grad(lambda z: loss_of(name)(pair_views(z)).mean())
+    together = jax.jit(jax.vmap(gradient))(z)
+    single = jax.jit(gradient)
+    for found, x in zip(together, z, strict=True):
+        np.testing.assert_allclose(found, single(x), rtol=1e-3, atol=1e-5)
+    second = jax.jit(lambda z, v: jax.jvp(gradient, (z,), (v,))[1])
+    assert np.isfinite(second(z[0], jnp.ones_like(z[0]))).all()
