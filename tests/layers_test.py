@@ -12,6 +12,7 @@ CORE = {"pairs", "parallel"}
 # What a layer may import of jaxssl, besides itself and `errors`.
 ALLOWED = {
     "errors": set(),
+    "accumulate": set(),
     "parallel": set(),
     "schedules": set(),
     "record": set(),

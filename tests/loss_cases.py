@@ -51,9 +51,8 @@ HYPER: dict[str, list[dict[str, Any]]] = {
     "info_nce": [{"scale_by_temperature": False, "block_size": 3}],
     "mmcl": [
         {"C": 0.8, "solver": "admm", "kernel": "linear"},
-        {"solver": "inv", "gamma": 1.0, "regularization": 0.5},
+        {"solver": "inv", "kernel": "poly", "regularization": 150.0},
         {"kernel": "min", "regularization": 30.0},
-        {"kernel": "poly", "regularization": 150.0},
         {"kernel": "tanh", "gamma": 0.5, "eta": 0.1, "tol": 1e-9, "regularization": 9.0},
     ],
     "nnclr": [{"extra": ("support",)}],
@@ -96,6 +95,10 @@ def case(name: str, **hyper: Any) -> Case:
 
 CASES = [case(name, **hyper) for name in NAMES for hyper in [{}, *HYPER.get(name, [])]]
 DEFAULTS = [case(name) for name in NAMES]
+# Where a case differs from the default in numbers alone, the program is the default's.
+PROGRAMS = [
+    c for c in CASES if c.extra or not all(type(v) is float for _, v in c.hyper) or not c.hyper
+]
 
 
 def loss_of(name: str):

@@ -16,6 +16,7 @@ from loss_cases import (
     DEFAULTS,
     LABELS,
     NAMES,
+    PROGRAMS,
     VIEWS_ON_ARRAYS,
     embeddings,
     inputs,
@@ -29,7 +30,7 @@ from loss_cases import (
 from jaxssl import losses, parallel
 from jaxssl.objective import mean_over_anchors
 
-each_case = pytest.mark.parametrize("case", CASES, ids=str)
+each_program = pytest.mark.parametrize("case", PROGRAMS, ids=str)
 each_name = pytest.mark.parametrize("name", NAMES)
 KINDS = sorted({kind for case in CASES for kind in kinds(case)})
 
@@ -119,7 +120,7 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
             return mean_over_anchors(around.loss(pairs), pairs)[0]
 
         means, shares = {}, {}
-        for case in CASES:
+        for case in PROGRAMS:
             if mapping == "ring" and "ring" not in case.parameters():
                 continue
             if not with_labels or labelled(case):
@@ -152,8 +153,8 @@ def split(devices: int, mapping: str = "spmd", with_labels: bool = False):
     return {case: (means[case], gradients[case]) for case in means}
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
-@each_case
+@pytest.mark.parametrize("devices", [2, 4, 8])
+@each_program
 def test_value_and_gradient_do_not_depend_on_the_number_of_devices(case, devices):
     found, expected = split(devices)[case], split(1, "whole")[case]
     np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
@@ -161,7 +162,7 @@ def test_value_and_gradient_do_not_depend_on_the_number_of_devices(case, devices
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if labelled(c)], ids=str)
+@pytest.mark.parametrize("case", [c for c in PROGRAMS if labelled(c)], ids=str)
 def test_with_labels_value_and_gradient_are_those_of_one_device(case):
     found, expected = split(4, "spmd", True)[case], split(1, "whole", True)[case]
     np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
@@ -169,7 +170,7 @@ def test_with_labels_value_and_gradient_are_those_of_one_device(case):
     np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
 
 
-@each_case
+@each_program
 def test_under_pmap_value_and_gradient_are_those_of_one_device(case):
     found, expected = split(8, "pmap")[case], split(1, "whole")[case]
     np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
@@ -177,7 +178,7 @@ def test_under_pmap_value_and_gradient_are_those_of_one_device(case):
     np.testing.assert_allclose(found[1][:, :, 0], expected[1], rtol=1e-4, atol=2e-6 * scale)
 
 
-@pytest.mark.parametrize("ring", [c for c in CASES if "ring" in c.parameters()], ids=str)
+@pytest.mark.parametrize("ring", [c for c in PROGRAMS if "ring" in c.parameters()], ids=str)
 def test_around_a_ring_value_and_gradient_are_those_of_one_device(ring):
     found, expected = split(4, "ring", False)[ring], split(1, "whole")[ring]
     np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
@@ -221,7 +222,7 @@ def hard_values(dtype: str):
             hyper = {**dict(case.hyper), **own}
             return loss_of(case.name)(pairs, **inputs(pairs, case.extra), **hyper).mean()
 
-        return {case: jax.value_and_grad(value)(z, case) for case in CASES}
+        return {case: jax.value_and_grad(value)(z, case) for case in PROGRAMS}
 
     return jax.jit(run)
 
@@ -231,11 +232,18 @@ def hard(kind: str, dtype: str, temperature: float):
     return hard_values(dtype)(jnp.asarray(HARD[kind], dtype), jnp.float32(temperature))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("case", "kind"),
-    # VICReg's value, a sum of squares of embeddings as they are, would not fit float32.
-    [(c, k) for c in CASES for k in HARD if (c.name, k) != ("vicreg", "huge")],
+    ("case", "kind", "dtype"),
+    [
+        (case, kind, dtype)
+        for case in PROGRAMS
+        for kind in HARD
+        for dtype in ("float32", "bfloat16")
+        # VICReg's value, a sum of squares of embeddings as they are, would not fit float32.
+        if (case.name, kind) != ("vicreg", "huge")
+        # The dtype ends where the loss begins: another shape would only be another program.
+        if dtype == "float32" or HARD[kind].shape == (2, 8, 4)
+    ],
     ids=str,
 )
 def test_value_and_gradient_are_finite(case, kind, dtype):

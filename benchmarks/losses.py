@@ -1,0 +1,212 @@
+"""Times losses and solvers against the forms they replace.
+
+    python benchmarks/losses.py                  # everything, some five minutes on two CPU cores
+    python benchmarks/losses.py --only mmcl auc  # the rows whose names contain these
+
+Both sides of a row run in turn in one process, `--rounds` times. "ratio" is the median of the
+rounds' ratios, reference over ours, so that more than 1 means that ours is faster; between brackets
+stand the smallest and the largest. "MB" is what XLA sets aside for temporaries. "differ" is the
+largest difference of the two sides' first outputs, relative to the largest entry. Losses are timed
+with their gradient. A row without a reference is there for its time and memory.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax import Array, lax
+from jax import numpy as jnp
+from rich.console import Console
+from rich.table import Table
+
+from jaxssl import losses, solvers
+
+BETA, STEPS, TOL = 0.1, 1000, 1e-4
+HIGHEST = lax.Precision.HIGHEST
+
+
+class Row(NamedTuple):
+    """What is timed on which arguments, and what the project wants of it."""
+
+    name: str
+    ours: Callable[..., Any]
+    reference: Callable[..., Any] | None
+    args: tuple[Array, ...]
+    target: str = ""
+
+
+def embeddings(views: int, b: int, d: int = 128) -> Array:
+    """[views, b, d] on the sphere in 16 clusters, as an encoder half trained gives them."""
+    rng = np.random.default_rng(0)
+    centre = rng.normal(size=(16, d))[np.arange(b) % 16]
+    z = centre + 0.5 * rng.normal(size=(b, d)) + 0.2 * rng.normal(size=(views, b, d))
+    return jnp.asarray(z / np.linalg.norm(z, axis=-1, keepdims=True), jnp.float32)
+
+
+# MMCL's duals as the released code solves them: a dense matrix for every anchor.
+
+
+def problem(views: int, b: int) -> tuple[Array, Array, Array]:
+    """Kernel matrix of all rows, each anchor's positive row and the rows it goes without."""
+    rows = embeddings(views, b).reshape(views * b, -1)
+    kernel = jnp.exp(-BETA * (2 - 2 * jnp.matmul(rows, rows.T, precision=HIGHEST)))
+    own = jnp.arange(views * b, dtype=jnp.int32)
+    excluded = jnp.stack([(own + k * b) % (views * b) for k in range(views)][::-1], axis=1)
+    return kernel, excluded[:, 0], excluded
+
+
+def dense(kernel: Array, positive: Array, excluded: Array) -> tuple[Array, Array]:
+    """Delta [n, f, f] and the f free rows of every anchor [n, f]."""
+    m, q = kernel.shape[0], excluded.shape[1]
+    gone = jnp.any(jnp.arange(m)[None, :, None] == excluded[:, None, :], axis=2)
+    free = jnp.argsort(gone, axis=1, stable=True)[:, : m - q]
+    beside = jnp.take_along_axis(kernel[positive], free, axis=1)
+    delta = kernel[free[:, :, None], free[:, None, :]] - beside[:, :, None] - beside[:, None, :]
+    return delta + 1 + BETA * jnp.eye(m - q)[None], free
+
+
+def spread(alpha: Array, free: Array, m: int) -> Array:
+    """[n, f] back on all m rows."""
+    n = alpha.shape[0]
+    return jnp.zeros((n, m), alpha.dtype).at[jnp.arange(n)[:, None], free].set(alpha)
+
+
+def dense_pgd(kernel: Array, positive: Array, excluded: Array) -> Array:
+    delta, free = dense(kernel, positive, excluded)
+    eta = lax.rsqrt(jnp.sum(delta * delta, axis=(1, 2)))[:, None]
+
+    def advance(_, state):
+        x, y, a = state
+        image = jnp.einsum("njl,nl->nj", delta, y, precision=HIGHEST)
+        new = jnp.maximum(y - eta * (image - 2), 0)
+        following = (jnp.sqrt(a**4 + 4 * a**2) - a**2) / 2
+        return new, new + a * (1 - a) / (a**2 + following) * (new - x), following
+
+    zero = jnp.zeros(free.shape, kernel.dtype)
+    alpha = lax.fori_loop(0, STEPS, advance, (zero, zero, jnp.ones((), kernel.dtype)))[0]
+    return spread(alpha, free, kernel.shape[0])
+
+
+def dense_inv(kernel: Array, positive: Array, excluded: Array) -> Array:
+    delta, free = dense(kernel, positive, excluded)
+    alpha = jnp.linalg.solve(delta, jnp.full((*free.shape, 1), 2, kernel.dtype))[:, :, 0]
+    return spread(jnp.maximum(alpha, 0), free, kernel.shape[0])
+
+
+def duals() -> Iterator[Row]:
+    alpha = lambda solve, **kw: lambda *args: solve(*args, regularization=BETA, **kw).alpha  # noqa: E731
+    certified = {"tol": TOL, "num_steps": STEPS}
+    same = {"num_steps": STEPS, "step": "frobenius", "restart": False}
+    pgd = alpha(solvers.svm_dual_pgd, **certified)
+    admm = alpha(solvers.svm_dual_admm, **certified)
+    inv = alpha(solvers.svm_dual_inv)
+    one, two, large = problem(1, 256), problem(2, 256), problem(1, 1024)
+    yield Row("mmcl pgd to 1e-4, B=256", pgd, dense_pgd, one, "100 x")
+    yield Row("mmcl admm to 1e-4, B=256", admm, dense_pgd, one, "500 x")
+    yield Row("mmcl pgd, the same 1000 steps", alpha(solvers.svm_dual_pgd, **same), dense_pgd, one)
+    yield Row("mmcl inv, B=256", inv, dense_inv, one, "100 x")
+    yield Row("mmcl inv, both views, B=256", inv, dense_inv, two, "100 x")
+    yield Row("mmcl pgd to 1e-4, B=1024", pgd, None, large, "200 MB")
+    yield Row("mmcl admm to 1e-4, B=1024", admm, None, large, "200 MB")
+    yield Row("mmcl inv, B=1024", inv, None, large, "200 MB")
+
+
+def with_gradient(loss: Callable[..., Array], **hyper: Any) -> Callable[..., Any]:
+    return jax.value_and_grad(lambda z1, z2, **kw: loss(z1, z2, **hyper, **kw), argnums=(0, 1))
+
+
+def labelled(loss: Callable[..., Array], **hyper: Any) -> Callable[..., Any]:
+    return lambda z1, z2, y: with_gradient(loss, labels=y, **hyper)(z1, z2)
+
+
+def optax_ntxent(z1: Array, z2: Array) -> tuple[Array, Any]:
+    def loss(z1, z2):
+        labels = jnp.tile(jnp.arange(len(z1)), 2)
+        return optax.losses.ntxent(jnp.concatenate([z1, z2]), labels, temperature=0.5)
+
+    return jax.value_and_grad(loss, argnums=(0, 1))(z1, z2)
+
+
+def all_losses() -> Iterator[Row]:
+    small, medium, large = (tuple(embeddings(2, b)) for b in (256, 4096, 16384))
+    classes = jnp.arange(4096, dtype=jnp.int32) % 100
+    blocks = {"block_size": 128}
+    for b, target in ((64, ""), (256, ""), (1024, ""), (4096, "15 x")):
+        by = lambda form: with_gradient(losses.auc_cl, b=0.2, form=form)  # noqa: E731
+        args = tuple(embeddings(2, b))
+        yield Row(f"auc_cl by moments, B={b}", by("moments"), by("matrix"), args, target)
+    for loss in (losses.nt_xent, losses.tcl, losses.dcl, losses.info_nce, losses.clip):
+        ours, plain = with_gradient(loss, **blocks), with_gradient(loss)
+        target = "1.43 x, 80 MB" if loss in (losses.nt_xent, losses.tcl) else ""
+        yield Row(f"{loss.__name__} in blocks, B=4096", ours, plain, medium, target)
+    for loss in (losses.sup_con, losses.tcl):
+        ours, plain = labelled(loss, **blocks), labelled(loss)
+        name = f"{loss.__name__} in blocks, labels, B=4096"
+        yield Row(name, ours, plain, (*medium, classes), "1.43 x, 80 MB")
+    ours, plain = with_gradient(losses.nt_xent, **blocks), with_gradient(losses.nt_xent)
+    yield Row("nt_xent in blocks, B=256", ours, plain, small)
+    yield Row("nt_xent in blocks, B=16384", ours, None, large, "200 MB")
+    yield Row("nt_xent against optax, 512 pairs", plain, optax_ntxent, embeddings(2, 512), "50 x")
+
+
+def compare(row: Row, rounds: int) -> list[str]:
+    """The cells of a table's line."""
+    sides = [side for side in (row.ours, row.reference) if side is not None]
+    compiled = [jax.jit(side).lower(*row.args).compile() for side in sides]
+    memory = [run.memory_analysis().temp_size_in_bytes / 1e6 for run in compiled]
+    first = [jax.block_until_ready(run(*row.args)) for run in compiled]
+    times = np.array([[clock(run, row.args) for run in compiled] for _ in range(rounds)])
+    cells = [row.name, f"{1e3 * np.median(times[:, 0]):.3g}", "", "", f"{memory[0]:.3g}", "", ""]
+    if row.reference is not None:
+        ratio = times[:, 1] / times[:, 0]
+        ours, theirs = (np.asarray(jax.tree.leaves(out)[0], np.float64) for out in first)
+        cells[2] = f"{1e3 * np.median(times[:, 1]):.3g}"
+        cells[3] = f"{np.median(ratio):.3g} [{ratio.min():.3g}-{ratio.max():.3g}]"
+        cells[5] = f"{memory[1]:.3g}"
+        cells[6] = f"{np.abs(ours - theirs).max() / np.abs(theirs).max():.1e}"
+    return [*cells, row.target]
+
+
+def clock(run: Callable[..., Any], args: tuple[Array, ...]) -> float:
+    """Seconds of a call: the best of three, or a single one if that takes over a second."""
+    taken = []
+    for _ in range(3):
+        start = time.perf_counter()
+        jax.block_until_ready(run(*args))
+        taken.append(time.perf_counter() - start)
+        if taken[0] > 1:
+            break
+    return min(taken)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", nargs="*", default=[""], help="parts of names")
+    options = parser.parse_args()
+    device = jax.devices()[0]
+    machine = f"{device.device_kind}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    table = Table(title=f"{machine}, jax {jax.__version__}", title_justify="left")
+    table.add_column("")
+    for name in ("ms", "ref. ms", "ratio", "MB", "ref. MB", "differ", "target"):
+        table.add_column(name, justify="right")
+    console = Console(width=130)
+    for rows in (duals, all_losses):
+        for row in rows():
+            if any(part in row.name for part in options.only):
+                with console.status(row.name):
+                    table.add_row(*compare(row, options.rounds))
+    console.print(table)
+    equal = jnp.ones((2, 512, 128))
+    for name, loss in (("ours", with_gradient(losses.nt_xent)), ("optax", optax_ntxent)):
+        finite = all(jnp.isfinite(x).all() for x in jax.tree.leaves(jax.jit(loss)(*equal)))
+        console.print(f"nt_xent of equal rows, {name}: {'finite' if finite else 'not finite'}")
+
+
+if __name__ == "__main__":
+    main()
