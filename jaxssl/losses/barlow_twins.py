@@ -10,7 +10,7 @@ from jaxssl.objective import Number, require_not_negative, require_positive, sta
 from jaxssl.pairs import Pairs, dot, views_of, wide
 
 PRESETS = {
-    "paper": {"off_diagonal_weight": 0.0051},
+    "released": {"off_diagonal_weight": 0.0051},
     "solo_learn": {"off_diagonal_weight": 0.0051, "scale": 0.025},
 }
 

@@ -30,8 +30,8 @@ def dclw_loss(
         pairs: n anchors, m candidates; s is their cosine similarity.
         temperature: tau, > 0.
         sigma: of the von Mises-Fisher weight, > 0.
-        stop_weight_gradient: whether the weights are constants, as in lightly; the authors let
-            the gradient through.
+        stop_weight_gradient: whether the weights are constants, as in lightly; raminnakhli's code
+            lets the gradient through.
         block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.rows`), or None.
         ring: never gather the candidates, let them travel around the devices.
 

@@ -107,7 +107,7 @@ def mmcl_loss(
 
     References:
         Shah et al., Max-Margin Contrastive Learning, AAAI 2022, proposition 1 and algorithm 1;
-        Table 6 has the kernels.
+        Table 6 has rbf, linear and tanh; the released code poly and min too.
 
     Differs from the released code: alpha starts at 0 and converges; there it starts at random and
     stops early, some 3 % off. The constant 1 of Delta is kept for every kernel, as there.

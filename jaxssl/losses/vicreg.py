@@ -9,7 +9,7 @@ from jaxssl import parallel
 from jaxssl.objective import Number, require_not_negative, require_positive, stateless
 from jaxssl.pairs import Pairs, dot, views_of, wide
 
-PRESETS = {"paper": {}, "solo_learn": {"variance_weight": 50.0}}
+PRESETS = {"released": {}, "solo_learn": {"variance_weight": 50.0}}
 
 
 def vicreg_loss(

@@ -1,0 +1,85 @@
+"""docs/losses.md against the code: examples run, tables are the signatures' and the presets'."""
+
+import inspect
+import math
+import re
+from importlib import import_module
+from pathlib import Path
+
+import jax
+import pytest
+from loss_cases import NAMES, loss_of
+
+TEXT = (Path(__file__).parents[1] / "docs" / "losses.md").read_text()
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+EXAMPLES = {TEXT.count("\n", 0, block.start(1)): block[1] for block in BLOCK.finditer(TEXT)}
+ELSEWHERE = {"block_size", "ring", "learn"}  # the page explains them once, for all losses
+VALUES = {"log": math.log, "inf": math.inf, "required": inspect.Parameter.empty}
+
+each_name = pytest.mark.parametrize("name", NAMES)
+
+
+def tables(text: str) -> dict[str, list[list[str]]]:
+    """The first cell of a table's head -> its rows."""
+    found = {}
+    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+        head, _, *rows = ([c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines())
+        assert {len(row) for row in rows} == {len(head)} and head[0] not in found
+        found[head[0]] = rows
+    return found
+
+
+def entry(name: str) -> dict[str, list[list[str]]]:
+    """The tables of a loss's entry."""
+    (text,) = re.findall(rf"^### {name}\n(.*?)(?=^#|\Z)", TEXT, flags=re.MULTILINE | re.DOTALL)
+    return tables(text)
+
+
+def code(cell: str) -> str:
+    """What stands between backticks; nothing in a cell without."""
+    return "".join(re.findall("`(.*?)`", cell))
+
+
+def value(text: str) -> str:
+    return repr(eval(text, dict(VALUES)))
+
+
+def defaults(function) -> list[tuple[str, str]]:
+    parameters = inspect.signature(function).parameters.values()
+    return [(p.name, repr(p.default)) for p in parameters if p.name not in {"pairs", *ELSEWHERE}]
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_example_runs(line):
+    example = EXAMPLES[line]
+    # Strict as all tests; optax itself is not.
+    with jax.numpy_dtype_promotion("standard" if "import optax" in example else "strict"):
+        exec(compile("\n" * line + example, "docs/losses.md", "exec"), {})
+
+
+@each_name
+def test_hyper_parameters_are_those_of_the_signatures(name):
+    found = [(code(row[0]), value(code(row[1]))) for row in entry(name).get("name", [])]
+    expected = defaults(loss_of(name))
+    objective = import_module(f"jaxssl.losses.{name}").objective
+    # Its further arguments, and those that mean or default to something else.
+    further = [pair for pair in defaults(objective) if pair not in expected]
+    assert found == expected + further
+    marked = [row[3].startswith("objective:") for row in entry(name).get("name", [])]
+    assert marked == [False] * len(expected) + [True] * len(further)
+
+
+@each_name
+def test_presets_are_those_of_the_file(name):
+    rows = entry(name).get("preset", [])
+    found = {code(row[0]): value(f"dict({code(row[1])})") for row in rows}
+    presets = getattr(import_module(f"jaxssl.losses.{name}"), "PRESETS", {})
+    assert found == {preset: repr(settings) for preset, settings in presets.items()}
+    assert len(rows) == len(found)
+
+
+def test_the_page_has_every_loss_once_and_in_order():
+    chooser = tables(TEXT[: TEXT.index("\n## ")])["loss"]
+    names = [re.fullmatch(r"\[`(\w+)`\]\(#(\w+)\)", row[0]).groups() for row in chooser]
+    assert sorted(name for name, _ in names) == NAMES
+    assert names == [(name, name) for name in re.findall(r"^### ([a-z_]+)$", TEXT, re.MULTILINE)]
