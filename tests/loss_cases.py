@@ -95,10 +95,16 @@ def case(name: str, **hyper: Any) -> Case:
 
 CASES = [case(name, **hyper) for name in NAMES for hyper in [{}, *HYPER.get(name, [])]]
 DEFAULTS = [case(name) for name in NAMES]
-# Where a case differs from the default in numbers alone, the program is the default's.
+# Where a case differs in numbers or in MMCL's kernel, its program is much like another's.
 PROGRAMS = [
-    c for c in CASES if c.extra or not all(type(v) is float for _, v in c.hyper) or not c.hyper
+    c
+    for c in CASES
+    if not c.hyper
+    or c.extra
+    or {"solver", "block_size", "form", "similarity"} & {k for k, _ in c.hyper}
 ]
+# Compiling is what takes the time where dozens of losses run on a few numbers, once.
+QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 def loss_of(name: str):

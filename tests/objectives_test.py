@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
-from loss_cases import NAMES, TOWERS, embeddings
+from loss_cases import NAMES, QUICK, TOWERS, embeddings
 
 from jaxssl import losses, parallel
 from jaxssl.losses.swav import sinkhorn
@@ -76,7 +76,7 @@ def trained(setting: str, devices: int):
         out_specs = ((P(), P(None, "data"), P()), P(), P())
         step = parallel.spmd(step, mesh, in_specs, out_specs)
         state = parallel.replicate(state, mesh)
-    step = jax.jit(step)
+    step = jax.jit(step, compiler_options=QUICK)
     params, memory = state
     history = []
     for number in range(STEPS):

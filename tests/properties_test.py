@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import numpy as jnp
-from loss_cases import DEFAULTS, inputs, kinds, loss_of, pairs_of
+from loss_cases import DEFAULTS, QUICK, inputs, kinds, loss_of, pairs_of
 
 from jaxssl.pairs import pair_views
 from jaxssl.solvers import box_qp_pgd
@@ -43,7 +43,7 @@ def values():
             out[case.name] = loss_of(case.name)(pairs, **extra)
         return out
 
-    return jax.jit(run)
+    return jax.jit(run, compiler_options=QUICK)
 
 
 def close(found: dict, expected: dict, names: list[str]) -> None:
