@@ -107,6 +107,8 @@ def duals() -> Iterator[Row]:
     inv = alpha(solvers.svm_dual_inv)
     one, two, large = problem(1, 256), problem(2, 256), problem(1, 1024)
     yield Row("mmcl pgd to 1e-4, B=256", pgd, dense_pgd, one, "100 x")
+    warm = alpha(solvers.svm_dual_pgd, **certified, init="inv")
+    yield Row("mmcl pgd from inv to 1e-4, B=256", warm, dense_pgd, one, "100 x")
     yield Row("mmcl admm to 1e-4, B=256", admm, dense_pgd, one, "500 x")
     yield Row("mmcl pgd, the same 1000 steps", alpha(solvers.svm_dual_pgd, **same), dense_pgd, one)
     yield Row("mmcl inv, B=256", inv, dense_inv, one, "100 x")

@@ -189,8 +189,13 @@ def test_sinkhorn_balances_prototypes_and_examples():
         (lambda z: losses.mmcl(*z, step="largest"), "step: expected a number, None or 'frobenius'"),
         (
             lambda z: losses.mmcl(*z, solver="inv", labels=jnp.arange(8)),
-            'solver="inv" takes neither labels .* use solver="pgd"',
+            'solver="inv" with alpha_init=None takes neither labels .* use solver="pgd"',
         ),
+        (
+            lambda z: losses.mmcl(*z, alpha_init="inv", labels=jnp.arange(8)),
+            "alpha_init='inv' takes neither labels .* and alpha_init=None",
+        ),
+        (lambda z: losses.mmcl(*z, alpha_init="best"), "init: expected an array, None or 'inv'"),
         (lambda z: losses.swav(*z, jnp.ones((5, 3))), r"prototypes must have shape"),
         (lambda z: losses.nnclr(*z, jnp.ones((5, 3))), r"support must have shape \[k, 4\]"),
         (lambda z: losses.tcl(z[0], z[1][:, :2]), r"one shape \[b, d\], got"),

@@ -260,6 +260,21 @@ def test_certified_optimum(name, excluded, C, kernel):
     np.testing.assert_allclose(found.alpha, alpha, atol=gap)
 
 
+@both
+def test_pgd_from_the_solution_of_inv_takes_fewer_steps_to_the_same_optimum(excluded):
+    solve = partial(svm_dual_pgd, C=0.2, num_steps=2000, tol=1e-6)
+    arguments = kernels()["narrow"], POSITIVE, EXCLUDED[excluded]
+    start = wide(inv, *arguments, 0.2).alpha
+    found = wide(jax.jit(partial(solve, init="inv")), *arguments)
+    cold = wide(jax.jit(solve), *arguments)
+    assert found.num_steps.sum() < cold.num_steps.sum()
+    assert (found.suboptimality <= 1e-6).all()
+    np.testing.assert_allclose(found.objective, cold.objective, rtol=1e-6)
+    one_step = wide(jax.jit(partial(solve, init="inv", num_steps=1, tol=None)), *arguments)
+    from_there = wide(jax.jit(partial(solve, num_steps=1, tol=None)), *arguments, init=start)
+    np.testing.assert_allclose(one_step.alpha, from_there.alpha, rtol=1e-9)
+
+
 def test_pgd_default_step_is_safe_and_close():
     """1 / lambda_max is the largest step that descends; more than twice less wastes steps."""
     for kernel in kernels().values():
@@ -363,6 +378,8 @@ def test_wrong_arguments_raise():
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, step=-1.0), "step"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, C=0.0), "C"),
         (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init=jnp.ones((M, 2))), "init"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, ONE, init="best"), "init"),
+        (lambda: svm_dual_pgd(kernel, POSITIVE, MASK, init="inv"), "excluded"),
         (lambda: svm_dual_admm(kernel, POSITIVE, MASK), "excluded"),
         (lambda: svm_dual_admm(kernel, POSITIVE, ONE, check_every=0), "check_every"),
         (lambda: svm_dual_inv(kernel, POSITIVE, ONE, regularization=0), "regularization"),

@@ -65,7 +65,7 @@ def mmcl_loss(
     tol: float | None = None,
     step: Number | str | None = None,
     accelerated: bool = True,
-    alpha_init: Array | None = None,
+    alpha_init: Array | str | None = None,
 ) -> Array:
     r"""The negatives' kernels weighed by an SVM that separates the positive from them.
 
@@ -97,7 +97,8 @@ def mmcl_loss(
         step: of pgd, > 0; None takes 1 / (a bound on the largest eigenvalue), "frobenius" the
             released 1 / |Delta|_F.
         accelerated: Nesterov's momentum with restarts, for pgd.
-        alpha_init: [n, m], where pgd starts; None is 0, the released code draws relu(normal).
+        alpha_init: [n, m], where pgd starts; None is 0; "inv" the solution of that solver, which
+            saves steps and takes no labels. The released code draws relu(normal).
 
     Returns:
         [n] float32, below 0 when the SVMs separate; 0 for an anchor without negatives.
@@ -142,7 +143,7 @@ def mmcl_info(
     tol: float | None = None,
     step: Number | str | None = None,
     accelerated: bool = True,
-    alpha_init: Array | None = None,
+    alpha_init: Array | str | None = None,
 ) -> MMCLInfo:
     """The SVMs behind `mmcl_loss`, whose arguments these are; no gradient flows."""
     require_one_of(KERNELS, kernel=kernel)
@@ -155,14 +156,17 @@ def mmcl_info(
     matrix = _among_candidates(pairs, kernel, gamma, eta)
     own = _own(pairs)
     box = {"C": C, "regularization": regularization}
-    if solver == "pgd":
-        limits = {"num_steps": num_steps, "tol": tol, "step": step}
-        solution = svm_dual_pgd(
-            matrix, own[:, 0], ~away, **box, **limits, accelerated=accelerated, init=alpha_init
-        )
-    elif pairs.labelled or pairs.queue_only:
+    masked = pairs.labelled or pairs.queue_only
+    if masked and (solver != "pgd" or isinstance(alpha_init, str)):
         raise ValueError(
-            f'solver="{solver}" takes neither labels nor batch_negatives=False; use solver="pgd"'
+            f'solver="{solver}" with alpha_init={alpha_init!r} takes neither labels nor '
+            'batch_negatives=False; use solver="pgd" and alpha_init=None'
+        )
+    if solver == "pgd":
+        limits = {"num_steps": num_steps, "tol": tol, "step": step, "init": alpha_init}
+        excluded = ~away if masked else own
+        solution = svm_dual_pgd(
+            matrix, own[:, 0], excluded, **box, **limits, accelerated=accelerated
         )
     elif solver == "admm":
         solution = svm_dual_admm(matrix, own[:, 0], own, **box, num_steps=num_steps, tol=tol)

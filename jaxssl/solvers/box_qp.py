@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.scipy.linalg import solve_triangular
 
 POWER_STEPS = 50
 
@@ -218,6 +219,29 @@ def iterate_rows(
 def product(left: Array, right: Array) -> Array:
     """Left @ right in full precision."""
     return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+
+
+def inverse(matrix: Array) -> Array:
+    """The inverse of a symmetric [m, m] matrix: by Cholesky, or by LU if it is not definite."""
+    factor = jnp.linalg.cholesky(matrix)
+
+    def by_factor() -> Array:
+        root = _lower_inverse(factor)
+        return product(root.T, root)
+
+    definite = jnp.all(jnp.isfinite(factor))
+    return lax.cond(definite, by_factor, lambda: jnp.linalg.inv(matrix))
+
+
+def _lower_inverse(factor: Array) -> Array:
+    """The inverse of a lower triangular matrix by its quarters: products where LAPACK waits."""
+    m = factor.shape[0]
+    if m <= 64:
+        return solve_triangular(factor, jnp.eye(m, dtype=factor.dtype), lower=True)
+    half = m // 2
+    first, last = _lower_inverse(factor[:half, :half]), _lower_inverse(factor[half:, half:])
+    corner = -product(last, product(factor[half:, :half], first))
+    return jnp.block([[first, jnp.zeros_like(corner.T)], [corner, last]])
 
 
 def small_inverse(block: Array) -> Array:

@@ -71,7 +71,7 @@ def svm_dual_pgd(
     accelerated: bool = True,
     restart: bool = True,
     momentum_start: float | Array = 1.0,
-    init: Array | None = None,
+    init: Array | str | None = None,
     tol: float | Array | None = None,
 ) -> DualSolution:
     r"""Projected gradient descent for all anchors; one matrix product per step.
@@ -93,7 +93,8 @@ def svm_dual_pgd(
         accelerated: whether to use momentum; False is the paper's MMCL-PGD.
         restart: whether an anchor drops its momentum when it points uphill.
         momentum_start: the first a of the momentum, in (0, 1]; released: drawn from U(0, 1).
-        init: [n, m], the start, moved into the box; None: 0. Released: relu(normal).
+        init: [n, m], the start, moved into the box; None: 0; "inv": `svm_dual_inv`'s solution, for
+            ``excluded`` rows, not a mask. Released: relu(normal).
         tol: an anchor stops once its ``suboptimality`` is at most this, looked at every 8 steps, so
             that its result does not depend on the other anchors; None: take all the steps.
 
@@ -106,6 +107,10 @@ def svm_dual_pgd(
     box_qp.require_steps(num_steps, step)
     problem = _prepare(kernel, positive, excluded, C, regularization, mask=True)
     eta = _step_size(problem, step)
+    if isinstance(init, str):
+        if init != "inv":
+            raise ValueError(f"init: expected an array, None or 'inv', got {init!r}")
+        init = svm_dual_inv(kernel, positive, excluded, C=C, regularization=regularization).alpha
     start = lax.stop_gradient(box_qp.start_at(init, problem.row))
 
     def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -156,8 +161,7 @@ def svm_dual_admm(
     problem = _prepare(kernel, positive, excluded, C, regularization, mask=False)
     rho, relax = _penalty(problem, lax.stop_gradient(kernel).astype(problem.row.dtype))
     eye = jnp.eye(kernel.shape[0], dtype=rho.dtype)
-    # By LU: within 5 % of Cholesky on an idle CPU, and far faster where threads wait for a core.
-    matrix = jnp.linalg.inv(problem.matrix + rho * eye)
+    matrix = box_qp.inverse(problem.matrix + rho * eye)
     solve = _inverter(problem, excluded, rho, matrix)
     free = problem.upper > 0
 
@@ -197,8 +201,7 @@ def svm_dual_inv(
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
     """
     problem = _prepare(kernel, positive, excluded, C, regularization, mask=False)
-    # By LU: K' + beta I is indefinite for some kernels.
-    matrix = jnp.linalg.inv(problem.matrix)
+    matrix = box_qp.inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
     # 2 (K' + beta I)^-1 1 is constant because K'1 = 0.
     image = jnp.full_like(problem.row, 2) / problem.beta
@@ -230,7 +233,7 @@ def _prepare(
         raise ValueError(f"positive: expected [n] int32, got {positive.dtype}{positive.shape}")
     is_mask = excluded.dtype == jnp.bool_
     if is_mask and not mask:
-        raise ValueError("excluded: expected [n, q] int32 rows; only svm_dual_pgd takes a mask")
+        raise ValueError("excluded: expected [n, q] int32 rows, got a mask, for svm_dual_pgd alone")
     if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
         raise ValueError(f"excluded: expected {n} rows, got shape {list(excluded.shape)}")
     box_qp.require_positive(C=C, regularization=regularization)
