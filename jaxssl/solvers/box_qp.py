@@ -223,24 +223,30 @@ def product(left: Array, right: Array) -> Array:
 
 def inverse(matrix: Array) -> Array:
     """The inverse of a symmetric [m, m] matrix: by Cholesky, or by LU if it is not definite."""
-    factor = jnp.linalg.cholesky(matrix)
-
-    def by_factor() -> Array:
-        root = _lower_inverse(factor)
-        return product(root.T, root)
-
-    definite = jnp.all(jnp.isfinite(factor))
-    return lax.cond(definite, by_factor, lambda: jnp.linalg.inv(matrix))
+    root = inverse_root(matrix)
+    definite = jnp.all(jnp.isfinite(root))
+    return lax.cond(definite, lambda: product(root.T, root), lambda: jnp.linalg.inv(matrix))
 
 
-def _lower_inverse(factor: Array) -> Array:
-    """The inverse of a lower triangular matrix by its quarters: products where LAPACK waits."""
-    m = factor.shape[0]
-    if m <= 64:
-        return solve_triangular(factor, jnp.eye(m, dtype=factor.dtype), lower=True)
+def inverse_root(matrix: Array) -> Array:
+    """The inverse of Cholesky's lower factor; not finite if the matrix is not positive definite.
+
+    By quarters. On a CPU, LAPACK's threads hold the cores for some time after a call that is large
+    enough for threads, which doubles the time of whatever comes next.
+    """
+    return _inverse_root(matrix, max(16, matrix.shape[0] // 64))
+
+
+def _inverse_root(matrix: Array, leaf: int) -> Array:
+    m = matrix.shape[0]
+    if m <= leaf:
+        eye = jnp.eye(m, dtype=matrix.dtype)
+        return solve_triangular(jnp.linalg.cholesky(matrix), eye, lower=True)
     half = m // 2
-    first, last = _lower_inverse(factor[:half, :half]), _lower_inverse(factor[half:, half:])
-    corner = -product(last, product(factor[half:, :half], first))
+    first = _inverse_root(matrix[:half, :half], leaf)
+    below = product(matrix[half:, :half], first.T)
+    last = _inverse_root(matrix[half:, half:] - product(below, below.T), leaf)
+    corner = -product(last, product(below, first))
     return jnp.block([[first, jnp.zeros_like(corner.T)], [corner, last]])
 
 

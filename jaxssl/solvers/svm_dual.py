@@ -386,11 +386,10 @@ def _penalty(problem: _Problem, kernel: Array) -> tuple[Array, Array]:
     top = box_qp.spectral_radius(lambda v: box_qp.product(problem.matrix, v), m, dtype)
     own, given = jnp.diagonal(problem.matrix), jnp.diagonal(kernel)
     usual = 1.2 * jnp.sqrt(jnp.maximum(jnp.mean(own), problem.beta) * top)
-    # K' >= 0 and K_xx <= 1 make every Delta_x - beta I a Gram matrix. Cholesky's factor is finite
-    # if K' + shift I > 0; the shift covers rounding.
+    # K' >= 0 and K_xx <= 1 make every Delta_x - beta I a Gram matrix; the shift covers rounding.
     shift = jnp.maximum(problem.beta / m, 100 * float(jnp.finfo(dtype).eps) * top)
-    factor = jnp.linalg.cholesky(problem.matrix + (shift - problem.beta) * eye)
-    convex = jnp.all(jnp.isfinite(factor)) & (jnp.max(given) <= 1 + shift)
+    root = box_qp.inverse_root(problem.matrix + (shift - problem.beta) * eye)
+    convex = jnp.all(jnp.isfinite(root)) & (jnp.max(given) <= 1 + shift)
     # Else 1.2 times a bound on the norm of every Delta_x, as in `_step_size`.
     along = m * jnp.max(jnp.abs(own - problem.beta + 1 - given)) + problem.beta
     between = jnp.max(jnp.linalg.norm(problem.matrix, axis=1)) + problem.beta
