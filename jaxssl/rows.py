@@ -245,6 +245,12 @@ def _shares(pos, neg, logits, positive, negative, g_positive, g_negative):
     return weight * jnp.exp(jnp.minimum(logits - total, 0))
 
 
+def _from_one(inverse, positive, negative, g_positive, g_negative):
+    """What comes back to e^(l - 1 / temperature) through the two log sums."""
+    scale = lambda log_sum: jnp.exp(jnp.minimum(inverse - log_sum, 60))  # noqa: E731
+    return g_positive * scale(positive), g_negative * scale(negative)
+
+
 def _pull_block(how, row, side, inverse, dv):
     """The gradient to a block of anchors and the candidates; and to 1 / temperature."""
     s = dot(row.z, side.z)
@@ -261,8 +267,19 @@ def _square_block(how, row, other, inverse):
     """The same where anchors are the candidates: what i and j send each other at once."""
     s = dot(row.z, other.z)
     pos, neg = _masks(how, row.ids, row.place, other)
-    pull = _shares(pos, neg, s * inverse, *(x[:, None] for x in row[3:7]))
-    pull += _shares(pos, neg, s * inverse, *(x[None, :] for x in other[3:7]))
+    rows, columns = [x[:, None] for x in row[3:7]], [x[None, :] for x in other[3:7]]
+
+    def one_exponential():
+        scaled = [_from_one(inverse, *side) for side in (rows, columns)]
+        both = [mine + theirs for mine, theirs in zip(*scaled, strict=True)]
+        return jnp.exp((s - 1) * inverse) * jnp.where(pos, both[0], jnp.where(neg, both[1], 0))
+
+    def two_exponentials():
+        logits = s * inverse
+        return _shares(pos, neg, logits, *rows) + _shares(pos, neg, logits, *columns)
+
+    # A log sum is at least -1 / temperature: e^60 leaves room for the cotangents.
+    pull = lax.cond(inverse <= 30, one_exponential, two_exponentials)
     pull += jnp.where(pos, row.g_total[:, None] + other.g_total[None, :], 0)
     g_repulsion = row.g_repulsion[:, None] + other.g_repulsion[None, :]
     pull, to_inverse = _finish(how, s, pos, pull * inverse, g_repulsion)

@@ -200,3 +200,18 @@ def test_mmcl_info_counts_support_vectors_and_those_at_the_bound():
 def test_alpha_of_a_collapsed_batch_is_2_over_beta_for_rbf():
     info = info_of(pair_towers(jnp.ones((5, 3)), jnp.ones((5, 3))), num_steps=1000)
     np.testing.assert_allclose(info.alpha, 20 * (1 - np.eye(5)), rtol=1e-9)
+
+
+# On either side of 1/40 and 1/30 the blocks take their exponentials in another way.
+@pytest.mark.parametrize("temperature", [0.01, 0.03, 0.5])
+@pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss])
+def test_blocks_give_the_same_at_any_temperature(loss, temperature):
+    @jax.jit
+    def both(z, temperature):
+        mean = lambda z, **how: loss(pair_views(z), temperature=temperature, **how).mean()  # noqa: E731
+        blocks = jax.value_and_grad(partial(mean, block_size=3))(z)
+        return blocks, jax.value_and_grad(mean)(z)
+
+    (value, gradient), (expected, plain) = both(views(), temperature)
+    np.testing.assert_allclose(value, expected, **EXACT)
+    np.testing.assert_allclose(gradient, plain, rtol=1e-9, atol=1e-12 * np.abs(plain).max())
