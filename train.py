@@ -1,7 +1,8 @@
 """Pretrain an encoder: python train.py [--config FILE] [--config.key=value ...] [--workdir DIR].
 
 The keys and their defaults are in configs/base.py; those of a loss, a network or a recipe are the
-arguments of its factory. The same command again resumes.
+arguments of its factory. The same command again resumes. With --dry_run nothing is trained: shapes,
+parameters, settings and memory are printed, and one step is taken on random images.
 """
 
 from pathlib import Path
@@ -13,14 +14,19 @@ from jaxssl import cli
 DEFAULT = Path(__file__).parent / "configs" / "digits.py"
 CONFIG = flags.DEFINE_string("config", str(DEFAULT), "Python file with get_config().")
 WORKDIR = flags.DEFINE_string("workdir", None, "Output folder; default runs/<name of the config>.")
+DRY_RUN = flags.DEFINE_bool("dry_run", False, "Try the config out without data or output.")
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.loop.train`."""
+    """Flags to `jaxssl.loop.train` or `jaxssl.dry_run.dry_run`."""
     # Imports come late, so that a mistake is answered at once.
     from jaxssl import config
 
     settings = config.load(CONFIG.value, overrides)
+    if DRY_RUN.value:
+        from jaxssl.dry_run import dry_run
+
+        return dry_run(settings)
     from jaxssl import loop
 
     loop.train(settings, Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem))

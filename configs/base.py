@@ -11,6 +11,8 @@ def get_config() -> ConfigDict:
     config.epochs = 100  # passes over the training set; or:
     config.total_steps = 0  # steps, when > 0
     config.views = 2  # augmented views of an image
+    config.precision = "float32"  # of the networks' computation; or "bf16"
+    config.accumulate_steps = 1  # parts a batch is encoded in; negatives stay those of all of it
     config.log_every = 20  # steps between lines of metrics.jsonl
 
     config.data = ConfigDict()
@@ -21,26 +23,33 @@ def get_config() -> ConfigDict:
     config.data.train_split = "train"
     config.data.test_split = "test"
 
-    config.augment = ConfigDict({"name": "crop_flip"})  # a function of augment/recipes.py
+    config.augment = ConfigDict({"name": "simclr"})  # a function of augment/recipes.py
+    config.second_view = ConfigDict()  # arguments of augment that differ in the second view
+    config.crops = ConfigDict({"number": 0})  # multi-crop: small crops, and what differs in them
+
     config.net = ConfigDict({"name": "resnet"})  # a file of jaxssl/nets/
-    config.head = ConfigDict()
-    config.head.proj_hidden_dim = 2048
-    config.head.proj_output_dim = 128
-    config.head.proj_layers = 2
+    config.head = ConfigDict({"name": "mlp"})  # the projector, a function of nets/heads.py
+    config.predictor = ConfigDict({"name": "none"})  # or "mlp"
     config.method = ConfigDict({"name": "siamese"})  # a file of jaxssl/methods/
     config.loss = ConfigDict({"name": "nt_xent"})  # a file of jaxssl/losses/
 
     config.optim = ConfigDict()
-    config.optim.name = "adamw"  # adamw, adam, sgd, lars
+    config.optim.name = "adamw"  # adamw, adam, sgd, lars, larc
     config.optim.lr = 1e-3  # base rate
     config.optim.lr_scaling = "none"  # "linear" lr * B / 256, "sqrt" lr * sqrt(B), "none"
     config.optim.weight_decay = 1e-4  # not on biases, norms and trained scalars
-    config.optim.momentum = 0.9  # of sgd and lars
+    config.optim.momentum = 0.9  # of sgd, lars and larc
+    config.optim.nesterov = False  # of sgd, lars and larc
+    config.optim.trust_coefficient = 1e-3  # of lars and larc
+    config.optim.lars_clip = False  # cap larc's trust ratio at 1
     config.optim.clip_norm = 0.0  # largest global norm of the gradient; 0 does not clip
 
     config.schedule = ConfigDict()
-    config.schedule.name = "cosine"  # constant, cosine, linear
+    config.schedule.name = "cosine"  # constant, cosine, linear, step
     config.schedule.warmup_epochs = 0.0
+    config.schedule.warmup_start = 0.0  # first rate of the warm-up as a share of the peak
+    config.schedule.milestones = ()  # of step: epochs at which the rate is multiplied by gamma
+    config.schedule.gamma = 0.1
     config.schedule.end_factor = 0.0  # last rate as a share of the peak
 
     config.eval = ConfigDict()

@@ -38,11 +38,19 @@ def accumulate(
     References:
         Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021.
     """
+    embeddings = map_chunks(encode, batch, num_chunks)
+    return loss(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), embeddings))
+
+
+def map_chunks(encode: Callable[[Any], Any], batch: Any, num_chunks: int) -> Any:
+    """`encode` of each chunk, stacked on a new leading axis; its backward pass encodes again.
+
+    Arguments and errors as in `accumulate`.
+    """
     lengths = sorted({x.shape[0] for x in jax.tree.leaves(batch)})
     if len(lengths) != 1:
         raise ValueError(f"batch must be arrays of one length, got lengths {lengths}")
     if num_chunks < 1 or lengths[0] % num_chunks:
         raise ValueError(f"num_chunks must divide the batch of {lengths[0]}, got {num_chunks}")
     chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
-    embeddings = lax.map(jax.checkpoint(encode), chunks)
-    return loss(jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), embeddings))
+    return lax.map(jax.checkpoint(encode), chunks)

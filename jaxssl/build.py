@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import flax.linen as nn
 import jax
 import optax
 from jax import Array
@@ -12,19 +13,28 @@ from ml_collections import ConfigDict
 from jaxssl import optim, schedules
 from jaxssl.augment.views import make_views
 from jaxssl.config import component, hyper
-from jaxssl.errors import UserError
+from jaxssl.encoder import PRECISIONS, Encoder
+from jaxssl.errors import UserError, nearest
 from jaxssl.method import Method
-from jaxssl.nets.heads import Projector
-from jaxssl.objective import Objective
-from jaxssl.pairs import pair_views
 from jaxssl.state import Augment
+
+# Losses that a method cannot train, and why.
+NEEDS_TWO_TOWERS = "it needs keys of another network or a predictor; set method.name=momentum"
+NO_LABELS = "it does not look at labels; set method.labels=False"
+UNFIT = {
+    "siamese": dict.fromkeys(("byol", "simsiam", "dino", "ressl"), NEEDS_TWO_TOWERS),
+    "momentum": {
+        "cross_entropy": "its classifier sees one tower; set method.name=siamese",
+    },
+}
+IGNORE_LABELS = ("barlow_twins", "byol", "dino", "ressl", "simsiam", "swav", "vicreg", "w_mse")
 
 
 class Parts(NamedTuple):
     """What a config describes.
 
     Attributes:
-        method: network, projector and objective put together.
+        method: networks and objective put together.
         optimiser: moves the parameters.
         learning_rate: its rate as a function of the step.
         augment: `(key, images, index) -> views`.
@@ -40,58 +50,130 @@ class Parts(NamedTuple):
     total_steps: int
 
 
-def build(config: ConfigDict, num_examples: int) -> Parts:
+def build(config: ConfigDict, num_examples: int, num_devices: int = 1) -> Parts:
     """The parts of a run on ``num_examples`` training images.
 
     Raises:
         UserError: on a value that a part refuses; the message is the part's.
     """
+    on_each = config.batch_size // num_devices
+    if on_each % config.accumulate_steps:
+        raise UserError(
+            f"accumulate_steps={config.accumulate_steps} must divide the {on_each} images of a "
+            f"batch on each of {num_devices} devices"
+        )
     steps_per_epoch = num_examples // config.batch_size
     total_steps = config.total_steps or round(config.epochs * steps_per_epoch)
+
+    def numbers(group: Mapping[str, Any]) -> dict[str, Any]:
+        """A group's arguments, with its schedules as functions of the step."""
+        length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
+        return {k: schedules.from_spec(v, **length) for k, v in hyper(group).items()}
+
     try:
-        peak = optim.effective_lr(config.optim.lr, config.optim.lr_scaling, config.batch_size)
-        rate = schedules.learning_rate(
-            config.schedule.name,
-            peak,
-            warmup_steps=round(config.schedule.warmup_epochs * steps_per_epoch),
-            total_steps=total_steps,
-            end_factor=config.schedule.end_factor,
-        )
-        optimiser = optim.optimiser(
-            config.optim.name,
-            rate,
-            weight_decay=config.optim.weight_decay,
-            momentum=config.optim.momentum,
-            clip_norm=config.optim.clip_norm,
-        )
-        values = {
-            name: schedules.from_spec(
-                value, steps_per_epoch=steps_per_epoch, total_steps=total_steps
-            )
-            for name, value in hyper(config.loss).items()
-        }
-        net = make("net", config.net)
-        projector = Projector(
-            config.head.proj_hidden_dim, config.head.proj_output_dim, config.head.proj_layers
-        )
-        objective = component("loss", config.loss.name)(**values)
-        _try(objective, config.views, config.head.proj_output_dim)
-        method = component("method", config.method.name)(
-            net, projector, objective, **hyper(config.method)
-        )
-        augment = make_views(make("augment", config.augment), config.views)
+        rate = learning_rate(config, steps_per_epoch, total_steps)
+        values = numbers(config.optim)
+        for taken in ("lr", "lr_scaling"):
+            values.pop(taken)
+        optimiser = optim.optimiser(config.optim.name, rate, **values)
+        check_fit(config)
+        objective = component("loss", config.loss.name)(**numbers(config.loss))
+        make_method = component("method", config.method.name)
+        method_values = numbers(config.method)
+        _try(config, lambda encoder: make_method(encoder, objective, **method_values))
+        method = make_method(make_networks(config), objective, **method_values)
+        augment = make_augment(config)
     except ValueError as error:
         raise UserError(str(error)) from error
     return Parts(method, optimiser, rate, augment, steps_per_epoch, total_steps)
 
 
-def _try(objective: Objective, num_views: int, dim: int) -> None:
-    """Trace the loss on zeros: it refuses bad hyper-parameters only when it is called."""
+def learning_rate(config: ConfigDict, steps_per_epoch: int, total_steps: int) -> schedules.Schedule:
+    """The learning rate that ``config.optim`` and ``config.schedule`` describe."""
+    spec = config.schedule
+    return schedules.learning_rate(
+        spec.name,
+        optim.effective_lr(config.optim.lr, config.optim.lr_scaling, config.batch_size),
+        warmup_steps=round(spec.warmup_epochs * steps_per_epoch),
+        total_steps=total_steps,
+        warmup_start=spec.warmup_start,
+        end_factor=spec.end_factor,
+        milestones=tuple(round(epoch * steps_per_epoch) for epoch in spec.milestones),
+        gamma=spec.gamma,
+    )
+
+
+def make_networks(config: ConfigDict) -> Encoder:
+    """The networks of a config."""
+    if config.precision not in PRECISIONS:
+        raise UserError(
+            f"precision={config.precision!r} is unknown{nearest(config.precision, PRECISIONS)}"
+        )
+    return Encoder(
+        make("net", config.net),
+        make("head", config.head),
+        make("predictor", config.predictor),
+        config.precision,
+        config.accumulate_steps,
+    )
+
+
+def make_augment(config: ConfigDict) -> Augment:
+    """The views of a config: `views` of them, of which the second may differ, and small crops."""
+    recipe = component("augment", config.augment.name)
+    base = hyper(config.augment)
+    first, second = recipe(**base), recipe(**{**base, **config.second_view.to_dict()})
+    if not config.second_view:
+        second = first  # the same object: compiled once
+    recipes = [second if view == 1 else first for view in range(config.views)]
+    local = config.crops.to_dict()
+    num_crops = local.pop("number")
+    return make_views(recipes, [recipe(**{**base, **local})] * num_crops)
+
+
+def check_fit(config: ConfigDict) -> None:
+    """Raise UserError where the method cannot train the loss; the message says why."""
+    loss, method = config.loss.name, config.method
+    why = UNFIT.get(method.name, {}).get(loss)
+    if method.get("labels") and loss in IGNORE_LABELS:
+        why = NO_LABELS
+    if loss == "nnclr" and config.crops.number:
+        why = "every crop would put its keys into the support set again; set crops.number=0"
+    if why:
+        raise UserError(f"method {method.name!r} cannot train loss {loss!r}: {why}")
+
+
+def check_labels(config: ConfigDict, num_classes: int) -> None:
+    """Raise UserError if the loss classifies into another number of classes than there are."""
+    asked = config.loss.get("num_classes", num_classes)
+    if asked != num_classes:
+        raise UserError(
+            f"loss.num_classes={asked}, but {config.data.name!r} has {num_classes} classes; "
+            f"set --config.loss.num_classes={num_classes}"
+        )
+
+
+class _Constant(nn.Module):
+    """A network that maps everything to zeros [n, dim]."""
+
+    dim: int
+
+    def __call__(self, x: Array, *, train: bool, axis_name: Any = None, keys: Any = None) -> Array:
+        return jnp.zeros((x.shape[0], self.dim))
+
+
+def _try(config: ConfigDict, make_method: Any) -> None:
+    """Trace method and loss on stand-ins: they refuse bad settings only when they are called."""
+    predictor = _Constant(config.head.proj_output_dim) if config.predictor.name != "none" else None
+    encoder = Encoder(_Constant(1), _Constant(config.head.proj_output_dim or 1), predictor)
 
     def loss(key: Array) -> Array:
-        params, memory = objective.init(key, 2, dim)
-        pairs = pair_views(jnp.zeros((num_views, 2, dim)))
-        return objective.loss(pairs, params, memory, step=jnp.int32(0), key=key)[0]
+        method = make_method(encoder)
+        sizes = {"views": config.views, "crops": config.crops.number}
+        batch = {name: jnp.zeros((v, 2, 1, 1, 1)) for name, v in sizes.items() if v}
+        batch |= {"index": jnp.arange(2, dtype=jnp.int32), "label": jnp.zeros(2, jnp.int32)}
+        params, carried = method.init(key, batch, 2)
+        return method.loss(params, carried, batch, step=jnp.int32(0), key=key, axis_name=None)[0]
 
     jax.eval_shape(loss, jax.random.key(0))
 

@@ -24,8 +24,12 @@ FILE_GROUPS = {
     "loss": ("jaxssl.losses", "objective"),
     "method": ("jaxssl.methods", "method"),
 }
-GROUPS = (*FILE_GROUPS, "augment")
-NOT_COMPONENTS = {"heads"}
+# group: the module whose public functions are its factories
+FUNCTION_GROUPS = {"augment": "jaxssl.augment.recipes", "head": "jaxssl.nets.heads"}
+GROUPS = (*FILE_GROUPS, *FUNCTION_GROUPS, "predictor")
+# Groups that hold some of augment's arguments, those that differ, and what they have besides.
+PARTIAL = {"second_view": set(), "crops": {"number"}}
+NOT_COMPONENTS = {"heads", "norms"}
 
 
 def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
@@ -51,6 +55,12 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
             config[group] = ConfigDict({**kept, leaf: text})
     for group in GROUPS:
         config[group] = _complete(group, config[group])
+    for group, own in PARTIAL.items():
+        unknown = sorted(set(config[group]) - set(config.augment) - own)
+        if unknown:
+            recipe = f"augment {config.augment.name!r}"
+            known = ", ".join(sorted(hyper(config.augment)))
+            raise UserError(f"{group}.{unknown[0]} is no argument of {recipe}, which has: {known}")
     config.lock()
     for key, text in ordered:
         if not _is_choice(key):
@@ -65,14 +75,26 @@ def component(group: str, name: str) -> Callable[..., Any]:
     Raises:
         UserError: if there is none of that name.
     """
-    if group == "augment":
-        from jaxssl.augment import recipes
+    if group in FILE_GROUPS:
+        return getattr(_module(group, name), FILE_GROUPS[group][1])
+    if group == "predictor":
+        heads = importlib.import_module(FUNCTION_GROUPS["head"])
+        factories = {"none": _nothing, "mlp": heads.predictor}
+    else:
+        module = importlib.import_module(FUNCTION_GROUPS[group])
+        factories = {
+            n: fn
+            for n, fn in vars(module).items()
+            if inspect.isfunction(fn) and fn.__module__ == module.__name__
+            if n[0] != "_" and n != "predictor"
+        }
+    if name not in factories:
+        raise UserError(f"{group}.name={name!r} is unknown{nearest(name, factories)}")
+    return factories[name]
 
-        names = [n for n, fn in vars(recipes).items() if inspect.isfunction(fn) and n[0] != "_"]
-        if name not in names:
-            raise UserError(f"augment.name={name!r} is unknown{nearest(name, names)}")
-        return getattr(recipes, name)
-    return getattr(_module(group, name), FILE_GROUPS[group][1])
+
+def _nothing() -> None:
+    """No predictor."""
 
 
 def hyper(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,19 +181,22 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
 
 def _set(config: ConfigDict, key: str, text: str) -> None:
     *groups, leaf = key.split(".")
+    if groups and groups[0] in PARTIAL and leaf in hyper(config.augment):
+        with config.unlocked():
+            config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
     node = config
     for i, group in enumerate(groups):
         if group not in node or not isinstance(node[group], ConfigDict):
             raise UserError(f"config key {key!r} is unknown{_near(groups[: i + 1], node)}")
         node = node[group]
-    if leaf not in node or isinstance(node[leaf], ConfigDict):
+    if leaf not in node or (isinstance(node[leaf], ConfigDict) and "schedule" not in node[leaf]):
         raise UserError(f"config key {key!r} is unknown{_near([*groups, leaf], node)}")
     value = _parse(text)
     schedule = isinstance(value, dict) and "schedule" in value
     try:
-        if schedule:
+        if schedule or (isinstance(node[leaf], ConfigDict) and isinstance(value, int | float)):
             with node.ignore_type():
-                node[leaf] = ConfigDict(value)
+                node[leaf] = ConfigDict(value) if schedule else float(value)
         else:
             node[leaf] = value if not isinstance(node[leaf], str) else text
     except TypeError as error:
@@ -198,7 +223,8 @@ def _parse(text: str) -> Any:
 
 def _check(config: ConfigDict) -> None:
     """Bounds that no component checks for itself."""
-    lowest = {"batch_size": 1, "views": 1, "log_every": 1, "total_steps": 0, "epochs": 0, "seed": 0}
+    lowest = {"total_steps": 0, "epochs": 0, "seed": 0}
+    lowest |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps"), 1)
     for key, bound in lowest.items():
         if config[key] < bound:
             raise UserError(f"config key {key!r} must be >= {bound}, got {config[key]}")
@@ -207,5 +233,11 @@ def _check(config: ConfigDict) -> None:
     for group, key in (("optim", "lr"), ("eval", "every"), ("checkpoint", "every")):
         if not config[group][key] > 0:
             raise UserError(f"config key '{group}.{key}' must be > 0, got {config[group][key]}")
+    if config.crops.number < 0:
+        raise UserError(f"config key 'crops.number' must be >= 0, got {config.crops.number}")
+    if config.batch_size % config.accumulate_steps:
+        raise UserError(
+            f"accumulate_steps={config.accumulate_steps} must divide batch_size={config.batch_size}"
+        )
     if config.data.path:
         raise UserError(f"data set {config.data.name!r} takes no data.path, leave it empty")

@@ -63,7 +63,7 @@ def evaluate(
         if kind == "raw":
             return images.reshape(len(images), -1) / np.float32(255)
         state = fresh if kind == "untrained" else restored.state
-        return extract(images, encode, (state.params, state.carried.batch_stats), mesh)
+        return extract(images, encode, (state.params, state.carried), mesh)
 
     steps = {"raw": None, "untrained": 0, "pretrained": restored.step}
     where = {"dataset": test.name, "split": test.split, "seed": config.seed}
@@ -90,12 +90,16 @@ def evaluate(
 
 
 def initial_state(
-    config: ConfigDict, parts: Parts, train: dict[str, np.ndarray], mesh: jax.sharding.Mesh
+    config: ConfigDict,
+    parts: Parts,
+    train: dict[str, np.ndarray],
+    mesh: jax.sharding.Mesh,
+    num_examples: int = 0,
 ) -> TrainState:
-    """The untrained state of a run."""
+    """The untrained state of a run on ``num_examples`` images, by default those of ``train``."""
     image = train["image"][:2]
     batch = {"image": image, "index": np.arange(len(image), dtype=np.int32)}
-    num_examples = len(train["image"])
+    num_examples = num_examples or len(train["image"])
     return init_state(
         parts.method, parts.optimiser, parts.augment, batch, num_examples, config.seed, mesh
     )

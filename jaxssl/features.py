@@ -12,8 +12,9 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl import checkpoint, parallel
+from jaxssl import encoder as networks
 from jaxssl.augment.views import preprocess
-from jaxssl.build import make
+from jaxssl.build import make_networks
 
 Apply = Callable[[Any, Array], Array]
 BLOCK = 256  # images at a time
@@ -40,11 +41,16 @@ def load_encoder(
     """
     found = checkpoint.restore_arrays(Path(workdir), step)
     config = ConfigDict(found.config)
-    variables = {
-        "params": found.state["params"]["net"],
-        "batch_stats": found.state["carried"]["batch_stats"]["net"],
-    }
-    apply = partial(make("net", config.net).apply, train=False)
+    params, stats = found.state["params"], found.state["carried"]["batch_stats"]
+    if config.method.get("evaluate") == "target":
+        target = found.state["carried"]["target"]
+        params, stats = target["params"], target["batch_stats"]
+    variables = {"params": params["net"], "batch_stats": stats["net"]}
+    encoder = make_networks(config)
+
+    def apply(variables: Any, x: Array) -> Array:
+        return networks.features(encoder, variables["params"], variables["batch_stats"], x)
+
     return apply, variables, partial(preprocess, size=config.augment.size)
 
 

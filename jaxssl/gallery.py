@@ -43,7 +43,7 @@ def write(
     query, neighbour = _neighbours(features, test["label"])
     points = min(MAP_POINTS, len(features.test))
     arrays: dict[str, Any] = {
-        "pairs": np.asarray(to_uint8(views)).swapaxes(0, 1),
+        "pairs": np.asarray(to_uint8(views["views"])).swapaxes(0, 1),
         "pairs_original": images,
         "query": test["image"][query],
         "neighbour": train["image"][neighbour],

@@ -13,11 +13,11 @@ import jax
 from ml_collections import ConfigDict
 from rich import progress
 
-from jaxssl import checkpoint, evaluate, optim, parallel, record
-from jaxssl.build import Parts, build
-from jaxssl.config import differences, hyper
+from jaxssl import checkpoint, evaluate, parallel, record, summary
+from jaxssl.build import build, check_labels
+from jaxssl.config import differences
 from jaxssl.data import source
-from jaxssl.data.batches import Batches, make_batches
+from jaxssl.data.batches import make_batches
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import collapse, knn
 from jaxssl.features import extract
@@ -50,7 +50,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
         train_set, config.batch_size, seed=config.seed, cache=config.data.cache, mesh=mesh
     )
     data = {"train": source.arrays(train_set), "test": source.arrays(test_set)}
-    parts = build(config, len(train_set))
+    check_labels(config, train_set.num_classes)
+    parts = build(config, len(train_set), mesh.size)
     state = evaluate.initial_state(config, parts, data["train"], mesh)
     first = 0
     if checkpoint.steps(workdir):
@@ -84,7 +85,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
     # ---- Steps.
     with _files(workdir, first) as (recorder, checkpoints), _stop_requests() as stop:
-        for line in _summary(config, workdir, parts, batches, state, mesh.size, first):
+        log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
+        log.info("data       %s, %d images, %s", config.data.name, len(train_set), batches.cache)
+        for line in summary.lines(
+            config, parts, state, data["train"]["image"].shape[1:], mesh.size
+        ):
             log.info(line)
         with _progress_bar(first, total) as show:
             for step in range(first + 1, total + 1):
@@ -238,38 +243,8 @@ def _online_knn(
     mesh: jax.sharding.Mesh,
 ) -> dict[str, float]:
     """k-NN accuracy on the test split with the training split as the bank."""
-    variables = state.params, state.carried.batch_stats
+    variables = state.params, state.carried
     train, test = (extract(data[s]["image"], encode, variables, mesh) for s in ("train", "test"))
     return knn.evaluate(
         train, data["train"]["label"], test, data["test"]["label"], **knn.PRESETS[config.eval.knn]
     )
-
-
-def _summary(
-    config: ConfigDict,
-    workdir: Path,
-    parts: Parts,
-    batches: Batches,
-    state: TrainState,
-    num_devices: int,
-    first: int,
-) -> list[str]:
-    """The effective settings, line by line."""
-    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-    device = jax.devices()[0]
-    batch = config.batch_size
-    peak = optim.effective_lr(config.optim.lr, config.optim.lr_scaling, batch)
-    warmup = round(config.schedule.warmup_epochs * parts.steps_per_epoch)
-    preset = f" ({config.loss.preset})" if "preset" in config.loss else ""
-    loss = ", ".join(f"{key}={value}" for key, value in hyper(config.loss).items())
-    return [
-        f"{'resumes at step ' + str(first) if first else 'begins'}: {workdir}",
-        f"data       {config.data.name}, {batches.num_examples} images, {batches.cache}",
-        f"network    {config.net.name} + projector, {count:,} parameters",
-        f"loss       {config.loss.name}{preset}: {loss}",
-        f"batch      {batch} images, {config.views} views each; "
-        f"{batch // num_devices} images on each of {num_devices} devices ({device.device_kind})",
-        f"optimiser  {config.optim.name}, peak learning rate {peak:g} "
-        f"(base {config.optim.lr:g}, scaling {config.optim.lr_scaling}), {config.schedule.name}",
-        f"steps      {parts.total_steps}, {parts.steps_per_epoch} an epoch, {warmup} of warm-up",
-    ]

@@ -1,4 +1,4 @@
-"""Per-example memory: one number for every example of the data set, equal on all devices."""
+"""Memory, equal on all devices: a number for every example of the data set, and queues of rows."""
 
 import math
 
@@ -7,7 +7,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import parallel
-from jaxssl.pairs import Pairs, by_view
+from jaxssl.pairs import Pairs, by_view, unit
 
 
 def log_average(old: Array, new: Array, weight: Array | float) -> Array:
@@ -39,3 +39,23 @@ def write(memory: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> A
     index = by_view(pairs, pairs.index)[0]
     value, index = (parallel.gather(x, pairs.axis_name) for x in (value, index))
     return memory.at[index].set(value.astype(memory.dtype))
+
+
+def empty_queue(key: Array, size: int, dim: int) -> dict[str, Array]:
+    """A queue of ``size`` rows [size, dim], random unit vectors at first."""
+    return {"rows": unit(jax.random.normal(key, (size, dim))), "next": jnp.int32(0)}
+
+
+def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict[str, Array]:
+    """The queue with its oldest rows replaced by those of all devices, set to length 1.
+
+    Args:
+        queue: from `empty_queue`.
+        rows: [V, b, d], this device's. Of more than the queue holds, the last stay.
+        axis_name: the mapped axis whose devices share the batch, or None.
+    """
+    size, dim = queue["rows"].shape
+    new = parallel.gather(unit(lax.stop_gradient(rows)), axis_name, axis=1)
+    new = new.reshape(-1, dim)[-size:].astype(queue["rows"].dtype)
+    place = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
+    return {"rows": queue["rows"].at[place].set(new), "next": (place[-1] + 1) % size}

@@ -1,11 +1,17 @@
 """A method: how a batch becomes embeddings, then pairs, then a loss."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 from jax import Array
 
-Batch = dict[str, Array]  # "views" [V, b, h, w, c] float, "index" [b] int, "label" [b] int
+from jaxssl.objective import Metrics, Objective
+from jaxssl.pairs import Pairs
+
+# "views" [V, b, h, w, c] float, for multi-crop also "crops" [L, b, s, s, c] float,
+# "index" [b] int, "label" [b] int
+Batch = dict[str, Array]
 
 
 class Carried(NamedTuple):
@@ -13,8 +19,8 @@ class Carried(NamedTuple):
 
     Attributes:
         batch_stats: BatchNorm's running statistics.
-        target: the momentum copy of the parameters, or ().
-        memory: what the objective remembers, or ().
+        target: the momentum network's parameters and statistics, or ().
+        memory: what the objective and the method remember.
     """
 
     batch_stats: Any
@@ -30,10 +36,51 @@ class Method(NamedTuple):
         loss: ``(params, carried, batch, *, step, key, axis_name) -> (scalar, (carried, metrics,
             embeddings))``. The scalar is this device's share; embeddings are [V, b, d].
         after: ``(params, carried, step) -> carried``, once the parameters have moved.
-        features: ``(params, batch_stats, images) -> [b, f]``, the backbone in evaluation mode.
+        features: ``(params, carried, images) -> [b, f]``, the backbone in evaluation mode.
     """
 
     init: Callable[..., tuple[Any, Carried]]
-    loss: Callable[..., tuple[Array, tuple[Carried, dict[str, Array], Array]]]
+    loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
     after: Callable[[Any, Carried, Array], Carried]
-    features: Callable[[Any, Any, Array], Array]
+    features: Callable[[Any, Carried, Array], Array]
+
+
+def image_groups(batch: Batch) -> list[Array]:
+    """The batch's views, then its small crops if there are any."""
+    return [batch[name] for name in ("views", "crops") if name in batch]
+
+
+def weighted_loss(
+    objective: Objective,
+    terms: Sequence[tuple[float, Pairs]],
+    params: Any,
+    memory: Any,
+    *,
+    step: Array,
+    key: Array,
+) -> tuple[Array, Any, Metrics]:
+    """The weighted sum of an objective over several pairings of one batch.
+
+    Memory passes from one to the next; each has its own random key.
+
+    Args:
+        objective: the loss.
+        terms: weights and pairs.
+        params: what the objective learned.
+        memory: what it remembers.
+        step: number of the step.
+        key: random key of the step.
+
+    Returns:
+        The sum, this device's share; the new memory; the metrics' weighted mean.
+    """
+    total, shown = 0.0, []
+    for number, (weight, pairs) in enumerate(terms):
+        value, memory, metrics = objective.loss(
+            pairs, params, memory, step=step, key=jax.random.fold_in(key, number)
+        )
+        total = total + weight * value
+        shown.append((weight, metrics))
+    weights = sum(weight for weight, _ in shown)
+    mean = {n: sum(w * m[n] for w, m in shown) / weights for n in shown[0][1]}
+    return total, memory, mean

@@ -4,10 +4,13 @@ from typing import Any
 
 import jax
 import optax
+from jax import Array
+from jax import numpy as jnp
 
 from jaxssl.schedules import Schedule
 
 LR_SCALING = ("linear", "sqrt", "none")
+FROZEN = "frozen_"  # modules whose name begins so keep their parameters
 
 
 def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
@@ -27,43 +30,102 @@ def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
 
 
 def optimiser(
-    name: str, lr: Schedule, *, weight_decay: float, momentum: float, clip_norm: float
+    name: str,
+    lr: Schedule,
+    *,
+    weight_decay: float | Schedule,
+    momentum: float,
+    clip_norm: float,
+    nesterov: bool = False,
+    trust_coefficient: float = 0.001,
+    lars_clip: bool = False,
 ) -> optax.GradientTransformation:
-    """The gradient transformation.
+    r"""The gradient transformation.
 
-    Weight decay and LARS' trust ratio leave out biases, norms' parameters and trained scalars.
+    .. math::
+        v \leftarrow m v + q (g + w p), \quad p \leftarrow p - \eta_t v, \quad q_{sgd} = 1, \quad
+        q_{lars} = \frac{c |p|}{|g + w p|}, \quad q_{larc} = \frac{c |p|}{|g| + w |p| + 10^{-8}}
+
+    with gradient g, parameter p, and min(q_larc / eta, 1) if capped. Where a norm is 0, q is 1, and
+    larc does not decay. For biases, norms' parameters and trained scalars (ndim <= 1) w = 0, q = 1.
+    Under a module whose name begins with "frozen_" nothing moves, has state or adds to the norm.
 
     Args:
-        name: "adamw" (decoupled decay), "adam" (L2 in the gradient), "sgd" (likewise), "lars" (as
-            in its paper, with the rate inside the momentum; some codes have it outside).
-        lr: the rate as a function of the step.
-        weight_decay: >= 0.
-        momentum: of sgd and lars.
-        clip_norm: largest global norm of the gradient; 0 does not clip.
+        name: "adamw" (decoupled decay: MoCo-v3 and DINO on ViT, AUC-CL), "adam" (L2 in the
+            gradient: MMCL, SimCLR on CIFAR), "sgd" (L2: MoCo-v2, TCL with labels), "lars" (Barlow
+            Twins, MoCo-v3 on ResNet, MMCL on ImageNet), "larc" (what solo-learn calls LARS, often
+            with `lars_clip` and trust 0.02).
+        lr: eta, the rate as a function of the step.
+        weight_decay: w >= 0, or a function of the step.
+        momentum: m of sgd, lars and larc, in [0, 1).
+        clip_norm: largest global norm of the gradient, before the decay; 0 does not clip.
+        nesterov: sgd, lars and larc move by q (g + w p) + m v in place of v.
+        trust_coefficient: c of lars and larc, > 0.
+        lars_clip: caps larc's ratio, so that no matrix moves faster than by sgd.
 
     Raises:
-        ValueError: on an unknown name.
+        ValueError: on an unknown name, or `lars_clip` without larc.
+
+    References:
+        Kingma and Ba, 2015 (Adam); Loshchilov and Hutter, 2019 (AdamW); You, Gitman and Ginsburg,
+        2017, eq. 6 (LARS: there, and in SimCLR's code, the rate is inside the momentum).
     """
     decay = optax.add_decayed_weights(weight_decay, mask=_matrices)
-    makers = {
-        "adamw": lambda: optax.adamw(lr, weight_decay=weight_decay, mask=_matrices),
-        "adam": lambda: optax.chain(decay, optax.adam(lr)),
-        "sgd": lambda: optax.chain(decay, optax.sgd(lr, momentum=momentum)),
-        "lars": lambda: optax.lars(
-            lr,
-            weight_decay=weight_decay,
-            weight_decay_mask=_matrices,
-            trust_ratio_mask=_matrices,
-            momentum=momentum,
-        ),
+    trust = optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient)
+    larc = _larc(lr, weight_decay, trust_coefficient, lars_clip)
+    trace = optax.trace(momentum, nesterov)
+    chains = {
+        "adamw": (optax.scale_by_adam(), decay),
+        "adam": (decay, optax.scale_by_adam()),
+        "sgd": (decay, trace),
+        "lars": (decay, optax.masked(trust, _matrices), trace),
+        "larc": (optax.masked(larc, _matrices), trace),
     }
-    if name not in makers:
-        raise ValueError(f"optim.name must be one of {sorted(makers)}, got {name!r}")
-    transform = makers[name]()
-    if clip_norm > 0:
-        transform = optax.chain(optax.clip_by_global_norm(clip_norm), transform)
-    return transform
+    if name not in chains:
+        raise ValueError(f"optim.name must be one of {sorted(chains)}, got {name!r}")
+    if lars_clip and name != "larc":
+        raise ValueError(f'optim.lars_clip needs optim.name "larc", got {name!r}')
+    clip = optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity()
+    trained = optax.chain(clip, *chains[name], optax.scale_by_learning_rate(lr))
+    return optax.partition({"trained": trained, "frozen": optax.set_to_zero()}, _groups)
+
+
+def _larc(
+    lr: Schedule, weight_decay: float | Schedule, trust_coefficient: float, cap: bool
+) -> optax.GradientTransformation:
+    """Decay, then scale by the ratio of norms, which sees gradient and decay apart."""
+
+    def init(params: Any) -> optax.ScaleByScheduleState:
+        del params
+        return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: Any, state: optax.ScaleByScheduleState, params: Any
+    ) -> tuple[Any, optax.ScaleByScheduleState]:
+        rate = lr(state.count)
+        decay = weight_decay(state.count) if callable(weight_decay) else weight_decay
+
+        def scale(g: Array, p: Array) -> Array:
+            w = jnp.asarray(decay, p.dtype)
+            p_norm, g_norm = jnp.linalg.norm(p), jnp.linalg.norm(g)
+            ratio = trust_coefficient * p_norm / (g_norm + w * p_norm + 1e-8)
+            if cap:  # a rate of 0 gives infinity, hence 1
+                ratio = jnp.minimum(ratio / jnp.asarray(rate, p.dtype), 1)
+            return jnp.where((p_norm > 0) & (g_norm > 0), ratio * (g + w * p), g)
+
+        scaled = jax.tree.map(scale, updates, params)
+        return scaled, optax.ScaleByScheduleState(optax.safe_increment(state.count))
+
+    return optax.GradientTransformation(init, update)
 
 
 def _matrices(params: Any) -> Any:
     return jax.tree.map(lambda p: p.ndim > 1, params)
+
+
+def _groups(params: Any) -> Any:
+    def group(path: tuple[Any, ...], _: Array) -> str:
+        names = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
+        return "frozen" if any(name.startswith(FROZEN) for name in names) else "trained"
+
+    return jax.tree_util.tree_map_with_path(group, params)

@@ -14,7 +14,8 @@ from jax.sharding import PartitionSpec as P
 from jaxssl import parallel
 from jaxssl.method import Batch, Carried, Method
 
-Augment = Callable[[Array, Array, Array], Array]  # (key, images, index) -> views [V, b, h, w, c]
+# (key, images, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of images
+Augment = Callable[[Array, Array, Array], dict[str, Array]]
 Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Array]]
 
 
@@ -54,7 +55,7 @@ def init_state(
 
     def init(key: Array) -> TrainState:
         init_key, run_key = jax.random.split(key)
-        blank = {"views": jnp.zeros(views.shape, views.dtype)}
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
         params, carried = method.init(init_key, blank, num_examples)
         return TrainState(jnp.int32(0), run_key, params, carried, optimiser.init(params))
 
@@ -82,7 +83,7 @@ def make_train_step(
         (loss, (carried, metrics, embeddings)), grads = gradient(
             state.params,
             state.carried,
-            {**batch, "views": views},
+            {**batch, **views},
             step=state.step,
             key=objective_key,
             axis_name=axis,

@@ -52,7 +52,11 @@ def value_and_gradient(num_chunks: int):
 @pytest.mark.parametrize("name", LOSSES)
 def test_the_gradient_is_that_of_the_whole_batch(name, num_chunks):
     found, expected = value_and_gradient(num_chunks)[name], value_and_gradient(0)[name]
-    close = lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6)  # noqa: E731
+
+    def close(x, y):
+        # Entries are sums that cancel: the rounding is that of the largest.
+        np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6 * max(1.0, np.abs(y).max()))
+
     jax.tree.map(close, found, expected)
 
 

@@ -151,15 +151,44 @@ def test_temperatures_of_isogclr_move_and_stay_in_their_range():
     assert memory["temperature"].min() >= 0.05 and memory["temperature"].max() <= 0.7
 
 
-def test_nnclr_replaces_the_oldest_of_its_support_set():
+def test_nnclr_replaces_the_oldest_of_its_support_set_by_keys():
     memories = [memory for _, _, memory in trained("nnclr", 0)]
     unit_rows = lambda step: (  # noqa: E731
-        embeddings(seed=step)[0] / np.linalg.norm(embeddings(seed=step)[0], axis=1, keepdims=True)
+        embeddings(seed=step)[1] / np.linalg.norm(embeddings(seed=step)[1], axis=1, keepdims=True)
     )
     for step, first in ((0, 0), (1, 8), (2, 16)):
         place = (first + np.arange(8)) % 20
-        np.testing.assert_allclose(memories[step]["support"][place], unit_rows(step), atol=1e-6)
+        np.testing.assert_allclose(memories[step]["rows"][place], unit_rows(step), atol=1e-6)
     assert memories[-1]["next"] == 4
+
+
+def test_nnclr_looks_for_neighbours_of_the_keys_and_moves_the_predictions():
+    objective = objective_of("nnclr", support_size=20, temperature=0.2)
+    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    prediction, key = jnp.asarray(embeddings())
+
+    def value(prediction, key):
+        return objective.loss(pair_towers(prediction, key), {}, memory, step=0, key=None)[0]
+
+    expected = losses.nnclr(key, prediction, memory["rows"], temperature=0.2)
+    np.testing.assert_allclose(value(prediction, key), expected, rtol=1e-6)
+    moved, fixed = jax.grad(value, argnums=(0, 1))(prediction, key)
+    assert jnp.any(moved != 0) and not jnp.any(fixed != 0)
+
+
+def test_dinos_centre_is_that_of_whole_steps_whatever_their_pairings():
+    """Both directions of a step see one centre; the next step's holds the mean of both."""
+    objective = objective_of("dino", center_momentum=0.9)
+    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    center = np.zeros(DIM)
+    for step in range(3):
+        z = embeddings(seed=step)
+        for query, key in ((z[0], z[1]), (z[1], z[0])):
+            pairs = pair_towers(jnp.asarray(query), jnp.asarray(key))
+            found, memory, _ = objective.loss(pairs, {}, memory, step=jnp.int32(step), key=None)
+            expected = losses.dino(query, key, jnp.asarray(center, jnp.float32))
+            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        center = 0.9 * center + 0.1 * z.reshape(-1, DIM).mean(0)
 
 
 def test_sinkhorn_balances_prototypes_and_examples():

@@ -244,7 +244,7 @@ def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole):
     template = evaluate.initial_state(settings, parts, {"image": images}, mesh)
     state = checkpoint.restore(whole, template, mesh).state
     encode = evaluate.make_encoder(parts, settings.augment.size)
-    expected = features.extract(images, encode, (state.params, state.carried.batch_stats), mesh)
+    expected = features.extract(images, encode, (state.params, state.carried), mesh)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 

@@ -1,12 +1,13 @@
-"""Operations on one image [h, w, c], float in [0, 1]; `jax.vmap` makes batches of them.
+"""Geometry of one image [h, w, c], float in [0, 1]; `jax.vmap` makes batches of it.
 
-A random operation draws its parameters and calls the deterministic one of the same name.
+A random operation turns uniform numbers ``u`` in [0, 1) into parameters and calls the deterministic
+operation of the same name. It takes numbers instead of a key so that a recipe draws once: the
+random generator is what takes longest to compile.
 """
 
 import jax
 from jax import Array
 from jax import numpy as jnp
-from jax.scipy.ndimage import map_coordinates
 
 
 def crop_resize(image: Array, box: Array, size: int) -> Array:
@@ -25,11 +26,12 @@ def crop_resize(image: Array, box: Array, size: int) -> Array:
     left, top, right, bottom = box
     rows = _triangle_weights(top, bottom, image.shape[0], size)
     columns = _triangle_weights(left, right, image.shape[1], size)
-    return jnp.einsum("yh,hwc,xw->yxc", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
+    view = jnp.einsum("yh,hwc,xw->yxc", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
+    return jnp.clip(view, 0, 1)  # the weights' sum is rounded
 
 
 def random_crop_box(
-    key: Array,
+    u: Array,
     shape: tuple[int, ...],
     scale: tuple[float, float],
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
@@ -37,24 +39,62 @@ def random_crop_box(
     """The box of Inception's random resized crop: a random area, aspect ratio and place.
 
     Args:
-        key: random key.
+        u: [4] uniform in [0, 1): area, aspect ratio, left, top.
         shape: of the image, [h, w, ...].
         scale: smallest and largest share of the area, in (0, 1].
         ratio: smallest and largest width / height, drawn log-uniformly.
 
     Returns:
         [4] left, top, right, bottom. A side that would leave the image is cut to its length.
+
+    Raises:
+        ValueError: on a range that is empty or out of bounds.
     """
+    if not 0 < scale[0] <= scale[1] <= 1:
+        raise ValueError(f"crop scale is {scale}; expected 0 < smallest <= largest <= 1")
+    if not 0 < ratio[0] <= ratio[1]:
+        raise ValueError(f"crop ratio is {ratio}; expected 0 < smallest <= largest")
     h, w = shape[:2]
-    area_key, ratio_key, x_key, y_key = jax.random.split(key, 4)
-    area = h * w * jax.random.uniform(area_key, minval=scale[0], maxval=scale[1])
+    area = h * w * between(u[0], *scale)
     log_ratio = jnp.log(jnp.asarray(ratio, jnp.float32))
-    aspect = jnp.exp(jax.random.uniform(ratio_key, minval=log_ratio[0], maxval=log_ratio[1]))
+    aspect = jnp.exp(between(u[1], log_ratio[0], log_ratio[1]))
     width = jnp.minimum(jnp.sqrt(area * aspect), w)
     height = jnp.minimum(jnp.sqrt(area / aspect), h)
-    left = jax.random.uniform(x_key) * (w - width)
-    top = jax.random.uniform(y_key) * (h - height)
+    left, top = u[2] * (w - width), u[3] * (h - height)
     return jnp.stack([left, top, left + width, top + height])
+
+
+def pad_crop(image: Array, corner: Array, pad: int) -> Array:
+    """Pad each side by reflection, then cut out the image's size again.
+
+    Args:
+        image: [h, w, c].
+        corner: [2] x and y of the cut in the padded image, integers in [0, 2 pad].
+        pad: pixels on each side, less than the image's sides.
+
+    Returns:
+        [h, w, c].
+
+    Raises:
+        ValueError: if ``pad`` is too large to reflect.
+    """
+    h, w = image.shape[:2]
+    if not 0 <= pad < min(h, w):
+        raise ValueError(f"pad is {pad}; expected at least 0 and less than the sides, {h} x {w}")
+    rows = _reflect(jnp.arange(h) + corner[1] - pad, h)
+    columns = _reflect(jnp.arange(w) + corner[0] - pad, w)
+    return _take(image, rows[:, None], columns[None, :])
+
+
+def random_pad_crop(u: Array, image: Array, pad: int) -> Array:
+    """`pad_crop` with a uniform corner.
+
+    Args:
+        u: [2] uniform in [0, 1): x, y.
+        image: [h, w, c].
+        pad: pixels on each side.
+    """
+    return pad_crop(image, choose(u, 2 * pad + 1), pad)
 
 
 def flip(image: Array, yes: Array) -> Array:
@@ -62,9 +102,9 @@ def flip(image: Array, yes: Array) -> Array:
     return jnp.where(yes, image[:, ::-1], image)
 
 
-def random_flip(key: Array, image: Array, probability: float = 0.5) -> Array:
-    """Mirror left and right with ``probability``."""
-    return flip(image, jax.random.bernoulli(key, probability))
+def random_flip(u: Array, image: Array, probability: float = 0.5) -> Array:
+    """Mirror left and right with ``probability``; ``u`` [] is uniform in [0, 1)."""
+    return flip(image, u < probability)
 
 
 def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) -> Array:
@@ -88,66 +128,115 @@ def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) 
     )
     source_y = cos * y - sin * x
     source_x = cos * x + sin * y - shear * source_y
-    at = [source_y + (h - 1) / 2, source_x + (w - 1) / 2]
-    channels = [
-        map_coordinates(image[..., c], at, order=1, mode="nearest") for c in range(image.shape[2])
-    ]
-    return jnp.stack(channels, axis=-1)
+    return _bilinear(image, source_y + (h - 1) / 2, source_x + (w - 1) / 2)
 
 
 def random_affine(
-    key: Array, image: Array, *, degrees: float, shear: float, zoom: float, shift: float
+    u: Array, image: Array, *, degrees: float, shear: float, zoom: float, shift: float
 ) -> Array:
     """A small affine map; each parameter is uniform within plus and minus its range.
 
     Args:
-        key: random key.
+        u: [5] uniform in [0, 1): angle, shear, zoom, shift along x and y.
         image: [h, w, c].
         degrees: range of the rotation.
         shear: range of the shear.
         zoom: the zoom lies in [1 - zoom, 1 + zoom].
         shift: range of the shift along each side, as a share of it.
     """
-    angle_key, shear_key, zoom_key, shift_key = jax.random.split(key, 4)
     sides = jnp.array([image.shape[1], image.shape[0]], jnp.float32)
+    s = between(u, -1, 1)
     return affine(
-        image,
-        jnp.deg2rad(degrees) * _symmetric(angle_key),
-        shear * _symmetric(shear_key),
-        1 + zoom * _symmetric(zoom_key),
-        shift * sides * _symmetric(shift_key, (2,)),
+        image, jnp.deg2rad(degrees) * s[0], shear * s[1], 1 + zoom * s[2], shift * sides * s[3:]
     )
 
 
-def brightness(image: Array, factor: Array) -> Array:
-    """Multiply by ``factor``, clipped to [0, 1]."""
-    return jnp.clip(image * factor, 0, 1)
+def random_noise(u: Array, image: Array, stddev: float) -> Array:
+    """Add Gaussian noise of ``stddev``, clipped to [0, 1]; ``u`` [h, w, c] is in [0, 1)."""
+    # Halfway between 0 and the next number drawn, where the inverse is finite.
+    normal = jnp.sqrt(2.0) * jax.scipy.special.erfinv(2 * u - 1 + 2.0**-23)
+    return jnp.clip(image + stddev * normal, 0, 1)
 
 
-def contrast(image: Array, factor: Array) -> Array:
-    """Multiply the distance from the image's mean by ``factor``, clipped to [0, 1]."""
-    mean = jnp.mean(image)
-    return jnp.clip(mean + (image - mean) * factor, 0, 1)
+def erase(image: Array, box: Array, value: float = 0.5) -> Array:
+    """Set the pixels whose centre lies in ``box`` to ``value``.
+
+    Args:
+        image: [h, w, c].
+        box: [4] left, top, right, bottom in pixels.
+        value: of all channels, in [0, 1].
+    """
+    x, y = _positions(image.shape[1]) + 0.5, _positions(image.shape[0]) + 0.5
+    left, top, right, bottom = box
+    inside = ((y >= top) & (y < bottom))[:, None] & ((x >= left) & (x < right))[None, :]
+    return jnp.where(inside[:, :, None], value, image)
 
 
-def random_brightness_contrast(key: Array, image: Array, strength: float) -> Array:
-    """`brightness`, then `contrast`, each with a factor in [1 - strength, 1 + strength]."""
-    brightness_key, contrast_key = jax.random.split(key)
-    image = brightness(image, 1 + strength * _symmetric(brightness_key))
-    return contrast(image, 1 + strength * _symmetric(contrast_key))
+def random_erase(
+    u: Array,
+    image: Array,
+    probability: float,
+    *,
+    scale: tuple[float, float] = (0.02, 0.33),
+    ratio: tuple[float, float] = (0.3, 3.3),
+    value: float = 0.5,
+) -> Array:
+    """Erase a random box with ``probability``.
+
+    A side of the box that would leave the image is cut; the paper draws again.
+
+    Args:
+        u: [5] uniform in [0, 1): whether, then those of `random_crop_box`.
+        image: [h, w, c].
+        probability: of erasing anything.
+        scale: smallest and largest share of the area.
+        ratio: smallest and largest width / height.
+        value: put in; 0.5 becomes 0 in the network's input.
+
+    References:
+        Zhong et al., Random Erasing Data Augmentation, 2020; the ranges are torchvision's.
+    """
+    box = random_crop_box(u[1:], image.shape, scale, ratio)
+    return jnp.where(u[0] < probability, erase(image, box, value), image)
 
 
-def random_noise(key: Array, image: Array, stddev: float) -> Array:
-    """Add Gaussian noise of ``stddev``, clipped to [0, 1]."""
-    return jnp.clip(image + stddev * jax.random.normal(key, image.shape), 0, 1)
+def between(u: Array, low: float | Array, high: float | Array) -> Array:
+    """Uniform in [low, high) from ``u`` in [0, 1)."""
+    return low + u * (high - low)
+
+
+def choose(u: Array, n: int) -> Array:
+    """A uniform integer in [0, n) from ``u`` in [0, 1)."""
+    return jnp.floor(u * n).astype(jnp.int32)
 
 
 def _positions(n: int) -> Array:
     return jnp.arange(n, dtype=jnp.float32)
 
 
-def _symmetric(key: Array, shape: tuple[int, ...] = ()) -> Array:
-    return jax.random.uniform(key, shape, minval=-1, maxval=1)
+def _reflect(index: Array, n: int) -> Array:
+    """An index up to n - 1 outside [0, n), mirrored at the first and the last element."""
+    return (n - 1) - jnp.abs((n - 1) - jnp.abs(index))
+
+
+def _take(image: Array, rows: Array, columns: Array) -> Array:
+    """The pixels at integer places inside the image; a flat index gathers fastest."""
+    h, w, c = image.shape
+    flat = jnp.reshape(image, (h * w, c))
+    return flat.at[rows * w + columns].get(mode="promise_in_bounds")
+
+
+def _bilinear(image: Array, y: Array, x: Array) -> Array:
+    """[h, w, c] values at fractional places [h, w]; the edges reach outwards."""
+    h, w = image.shape[:2]
+    y, x = jnp.clip(y, 0, h - 1), jnp.clip(x, 0, w - 1)
+    top, left = jnp.floor(y), jnp.floor(x)
+    down, right = (y - top)[..., None], (x - left)[..., None]
+    rows, columns = top.astype(jnp.int32), left.astype(jnp.int32)
+    below, beside = jnp.minimum(rows + 1, h - 1), jnp.minimum(columns + 1, w - 1)
+    upper = _take(image, rows, columns) * (1 - right) + _take(image, rows, beside) * right
+    lower = _take(image, below, columns) * (1 - right) + _take(image, below, beside) * right
+    return upper * (1 - down) + lower * down
 
 
 def _triangle_weights(low: Array, high: Array, length: int, size: int) -> Array:

@@ -1,17 +1,151 @@
 """Recipes: `(**hyper) -> (key, image) -> view`, named by `augment.name` in a config.
 
 The image is [h, w, c], float in [0, 1]; the view is [size, size, c], in the same range. Every
-recipe has a ``size``: evaluation resizes images to it.
+recipe has a ``size``: evaluation resizes images to it. A recipe draws once, all its uniform numbers
+together: compiling the random generator takes longer than compiling the operations.
 """
 
 from collections.abc import Callable
 
 import jax
 from jax import Array
+from jax import numpy as jnp
 
+from jaxssl.augment import colour, policies
 from jaxssl.augment import image as ops
 
 Recipe = Callable[[Array, Array], Array]
+POLICIES = ("none", "autoaugment_cifar", "autoaugment_imagenet", "randaugment")
+
+
+def simclr(
+    *,
+    size: int = 32,
+    crop_scale: tuple[float, float] = (0.08, 1.0),
+    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    flip: float = 0.5,
+    jitter: float = 0.8,
+    brightness: float = 0.4,
+    contrast: float = 0.4,
+    saturation: float = 0.4,
+    hue: float = 0.1,
+    grayscale: float = 0.2,
+    blur: float = 0.0,
+    blur_kernel: int = 0,
+    blur_sigma: tuple[float, float] = (0.1, 2.0),
+    solarize: float = 0.0,
+    erasing: float = 0.0,
+) -> Recipe:
+    """SimCLR's: random resized crop, flip, colour jitter, grayscale; blur and more when asked.
+
+    Args:
+        size: pixels a side of a view.
+        crop_scale: smallest and largest share of the area that the crop keeps.
+        crop_ratio: smallest and largest width / height of the crop.
+        flip: probability of mirroring left and right.
+        jitter: probability of the four changes of colour, in random order.
+        brightness: strength, the range of the factor about 1.
+        contrast: likewise.
+        saturation: likewise.
+        hue: strength, the range of the shift, a share of the circle.
+        grayscale: probability.
+        blur: probability of a Gaussian blur.
+        blur_kernel: its taps along a side, odd; 0 is about a tenth of ``size``, at least 3.
+        blur_sigma: range of its standard deviation, in pixels.
+        solarize: probability of inverting the upper half of the values.
+        erasing: probability of erasing a box.
+
+    Raises:
+        ValueError: on a probability outside [0, 1].
+
+    References:
+        Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
+        appendix A; solarisation after Grill et al., Bootstrap Your Own Latent, 2020.
+    """
+    _check(flip=flip, jitter=jitter, grayscale=grayscale)
+    _check(blur=blur, solarize=solarize, erasing=erasing)
+    kernel = blur_kernel or max(3, size // 20 * 2 + 1)
+    strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
+
+    def view(key: Array, image: Array) -> Array:
+        u = jax.random.uniform(key, (20,))
+        box = ops.random_crop_box(u[:4], image.shape, tuple(crop_scale), tuple(crop_ratio))
+        image = ops.random_flip(u[4], ops.crop_resize(image, box, size), flip)
+        image = jnp.moveaxis(image, 2, 0)
+        # What never happens is not compiled.
+        if jitter:
+            image = colour.random_jitter(u[5:11], image, **strengths, probability=jitter)
+        if grayscale:
+            image = colour.random_grayscale(u[11], image, grayscale)
+        if blur:
+            image = colour.random_blur(u[12:14], image, kernel, tuple(blur_sigma), blur)
+        if solarize:
+            image = colour.random_solarize(u[14], image, solarize)
+        image = jnp.moveaxis(image, 0, 2)
+        return ops.random_erase(u[15:], image, erasing) if erasing else image
+
+    return view
+
+
+def policy(
+    *,
+    size: int = 32,
+    crop: str = "pad",
+    pad: int = 4,
+    crop_scale: tuple[float, float] = (0.2, 1.0),
+    flip: float = 0.5,
+    policy: str = "none",
+    num_ops: int = 2,
+    magnitude: float = 10,
+    erasing: float = 0.0,
+) -> Recipe:
+    """For supervised training: crop, flip, a learned or random policy, random erasing.
+
+    Args:
+        size: pixels a side of a view.
+        crop: "pad" resizes to ``size`` if need be, pads by reflection and crops; "resized" is the
+            random resized crop.
+        pad: pixels on each side.
+        crop_scale: smallest and largest share of the area that the resized crop keeps.
+        flip: probability of mirroring left and right.
+        policy: "none", "autoaugment_cifar", "autoaugment_imagenet" or "randaugment".
+        num_ops: operations of RandAugment, one after the other.
+        magnitude: of RandAugment, in [0, 10].
+        erasing: probability of erasing a box.
+
+    Raises:
+        ValueError: on an unknown ``crop`` or ``policy``, a probability outside [0, 1], or a
+            negative ``num_ops``.
+    """
+    if crop not in ("pad", "resized"):
+        raise ValueError(f"crop is {crop!r}; expected 'pad' or 'resized'")
+    if policy not in POLICIES:
+        raise ValueError(f"policy is {policy!r}; expected one of {', '.join(POLICIES)}")
+    if num_ops < 0:
+        raise ValueError(f"num_ops is {num_ops}; expected 0 or more")
+    _check(flip=flip, erasing=erasing)
+
+    def cropped(u: Array, image: Array) -> Array:
+        if crop == "resized":
+            box = ops.random_crop_box(u, image.shape, tuple(crop_scale))
+            return ops.crop_resize(image, box, size)
+        h, w = image.shape[:2]
+        if (h, w) != (size, size):
+            image = ops.crop_resize(image, jnp.array([0, 0, w, h], jnp.float32), size)
+        return ops.random_pad_crop(u[:2], image, pad)
+
+    def view(key: Array, image: Array) -> Array:
+        u = jax.random.uniform(key, (15 + 2 * num_ops,))
+        image = jnp.moveaxis(ops.random_flip(u[4], cropped(u[:4], image), flip), 2, 0)
+        if policy == "randaugment":
+            image = policies.rand_augment(u[15:].reshape(num_ops, 2), image, magnitude)
+        elif policy != "none":
+            table = policies.CIFAR if policy == "autoaugment_cifar" else policies.IMAGENET
+            image = policies.auto_augment(u[5:10], image, table)
+        image = jnp.moveaxis(image, 0, 2)
+        return ops.random_erase(u[10:15], image, erasing) if erasing else image
+
+    return view
 
 
 def digits(
@@ -39,33 +173,20 @@ def digits(
     """
 
     def view(key: Array, image: Array) -> Array:
-        crop_key, affine_key, jitter_key, noise_key = jax.random.split(key, 4)
-        box = ops.random_crop_box(crop_key, image.shape, tuple(crop_scale))
+        shape = (size, size, image.shape[2])
+        u = jax.random.uniform(key, (11 + size * size * image.shape[2],))
+        box = ops.random_crop_box(u[:4], image.shape, tuple(crop_scale))
         image = ops.crop_resize(image, box, size)
         image = ops.random_affine(
-            affine_key, image, degrees=degrees, shear=shear, zoom=zoom, shift=shift
+            u[4:9], image, degrees=degrees, shear=shear, zoom=zoom, shift=shift
         )
-        image = ops.random_brightness_contrast(jitter_key, image, jitter)
-        return ops.random_noise(noise_key, image, noise)
+        planes = colour.random_brightness_contrast(u[9:11], jnp.moveaxis(image, 2, 0), jitter)
+        return ops.random_noise(u[11:].reshape(shape), jnp.moveaxis(planes, 0, 2), noise)
 
     return view
 
 
-def crop_flip(
-    *, size: int = 32, crop_scale: tuple[float, float] = (0.2, 1.0), jitter: float = 0.4
-) -> Recipe:
-    """For photographs: random resized crop, flip, brightness and contrast.
-
-    Args:
-        size: pixels a side of a view.
-        crop_scale: share of the area that the crop keeps.
-        jitter: strength of brightness and contrast.
-    """
-
-    def view(key: Array, image: Array) -> Array:
-        crop_key, flip_key, jitter_key = jax.random.split(key, 3)
-        box = ops.random_crop_box(crop_key, image.shape, tuple(crop_scale))
-        image = ops.random_flip(flip_key, ops.crop_resize(image, box, size))
-        return ops.random_brightness_contrast(jitter_key, image, jitter)
-
-    return view
+def _check(**probabilities: float) -> None:
+    for name, value in probabilities.items():
+        if not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}; expected a probability in [0, 1]")

@@ -1,6 +1,7 @@
 """From uint8 images to the network's input: random views to train on, plain ones to evaluate."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 
 import jax
 from jax import Array
@@ -9,27 +10,43 @@ from jax import numpy as jnp
 from jaxssl.augment.image import crop_resize
 from jaxssl.augment.recipes import Recipe
 
+Augment = Callable[[Array, Array, Array], dict[str, Array]]
 
-def make_views(recipe: Recipe, num_views: int) -> Callable[[Array, Array, Array], Array]:
-    """`(key, images, index) -> views` for a batch.
 
-    Images are [b, h, w, c] uint8, ``index`` is their place in the data set, views are
-    [V, b, s, s, c] float32 in [-1, 1]. The key of a view is folded from the example's index, so a
-    batch split over any number of devices gets the same views.
+def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augment:
+    """`(key, images, index) -> {"views": [V, b, s, s, c], "crops": [L, b, t, t, c]}` for a batch.
+
+    Images are [b, h, w, c] uint8, ``index`` is their place in the data set, views are float32 in
+    [-1, 1]. The key of a view is folded from the example's index, so a batch split over any number
+    of devices gets the same views.
 
     Args:
-        recipe: makes one view of one image.
-        num_views: V >= 1.
+        recipes: one for each of V >= 1 views; the same one may be repeated.
+        crops: one for each of the L >= 0 small crops of multi-crop; without any there are no
+            "crops".
     """
 
-    def views(key: Array, images: Array, index: Array) -> Array:
+    def group(key: Array, images: Array, index: Array, recipes: Sequence[Recipe]) -> Array:
         def of_example(image: Array, i: Array) -> Array:
-            keys = jax.random.split(jax.random.fold_in(key, i), num_views)
-            return jax.vmap(recipe, in_axes=(0, None))(keys, to_float(image))
+            keys = jax.random.split(jax.random.fold_in(key, i), len(recipes))
+            image, views, first = to_float(image), [], 0
+            # Neighbours of one recipe are compiled once.
+            for recipe, same in itertools.groupby(recipes):
+                last = first + len(list(same))
+                views.append(jax.vmap(recipe, in_axes=(0, None))(keys[first:last], image))
+                first = last
+            return jnp.concatenate(views)
 
         return normalise(jax.vmap(of_example, out_axes=1)(images, index))
 
-    return views
+    def augment(key: Array, images: Array, index: Array) -> dict[str, Array]:
+        view_key, crop_key = jax.random.split(key)
+        views = {"views": group(view_key, images, index, recipes)}
+        if crops:
+            views["crops"] = group(crop_key, images, index, crops)
+        return views
+
+    return augment
 
 
 def preprocess(images: Array, size: int) -> Array:

@@ -5,7 +5,7 @@ import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,31 @@ import jaxssl.data
 from jaxssl.errors import UserError, nearest
 
 NOT_DATA_SETS = {"source", "batches"}
+
+
+class Facts(NamedTuple):
+    """What is known of a training set before it is opened.
+
+    Attributes:
+        shape: [h, w, c] of an image; of photographs of many sizes, what they are resized to.
+        num_examples: of the split that the recipes train on.
+        num_classes: how many labels there are.
+    """
+
+    shape: tuple[int, int, int]
+    num_examples: int
+    num_classes: int
+
+
+FACTS = {
+    "digits": Facts((8, 8, 1), 1297, 10),
+    "cifar10": Facts((32, 32, 3), 50_000, 10),
+    "cifar100": Facts((32, 32, 3), 50_000, 100),
+    "stl10": Facts((96, 96, 3), 105_000, 10),  # train and unlabelled
+    "fashion_mnist": Facts((28, 28, 1), 60_000, 10),
+    "imagenet100": Facts((256, 256, 3), 126_689, 100),
+    "imagenet2012": Facts((256, 256, 3), 1_281_167, 1000),
+}
 
 
 @dataclass(frozen=True)
@@ -70,6 +95,17 @@ def load(name: str, split: str, data_dir: str | Path = "") -> Source:
     label = builder.info.features["label"]
     records = builder.as_data_source(split=split)
     return Source(name, split, records, label.num_classes, tuple(label.names))
+
+
+def facts(name: str) -> Facts:
+    """Sizes of a data set without opening it.
+
+    Raises:
+        UserError: if they are not known.
+    """
+    if name not in FACTS:
+        raise UserError(f"the sizes of data.name={name!r} are not known{nearest(name, FACTS)}")
+    return FACTS[name]
 
 
 def arrays(source: Source) -> dict[str, np.ndarray]:

@@ -20,6 +20,7 @@ from jaxssl.losses.auc_cl import auc_cl_loss
 from jaxssl.losses.barlow_twins import barlow_twins_loss
 from jaxssl.losses.byol import byol_loss
 from jaxssl.losses.clip import clip_loss
+from jaxssl.losses.cross_entropy import cross_entropy_loss
 from jaxssl.losses.dcl import dcl_loss
 from jaxssl.losses.dclw import dclw_loss
 from jaxssl.losses.debiased import debiased_loss
@@ -91,6 +92,7 @@ __all__ = [
     "byol_loss",
     "clip",
     "clip_loss",
+    "cross_entropy_loss",  # the supervised baseline, of labelled pairs only
     "dcl",
     "dcl_loss",
     "dclw",

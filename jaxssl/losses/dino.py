@@ -62,22 +62,34 @@ def objective(
     teacher_temperature: Number = 0.04,
     center_momentum: Number = 0.9,
 ) -> Objective:
-    """DINO's loss with its centre, the moving average of the teacher's outputs on all devices."""
+    """DINO's loss with its centre, the moving average of the teacher's outputs on all devices.
+
+    The centre of a step holds the outputs of the steps before it, however many pairings of views
+    a step has: the step's own outputs are summed up beside it.
+    """
     require_share(center_momentum=0.0 if callable(center_momentum) else center_momentum)
     fixed = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array]:
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, dict[str, Array]]:
         del key, num_examples
-        return {}, jnp.zeros(dim)
+        zero = jnp.zeros(dim)
+        return {}, {"center": zero, "sum": zero + 0, "count": jnp.int32(0), "step": jnp.int32(0)}
 
-    def loss(pairs, params, memory, *, step, key) -> tuple[Array, Array, Metrics]:
+    def loss(pairs, params, memory, *, step, key) -> tuple[Array, dict[str, Array], Metrics]:
         del params, key
-        per_anchor = dino_loss(pairs, memory, **at_step(fixed, step))
         momentum = at_step({"momentum": center_momentum}, step)["momentum"]
-        outputs = lax.stop_gradient(wide(pairs.partner))
-        batch = parallel.mean(jnp.mean(outputs, axis=0), pairs.axis_name)
+        center, total, count = (memory[name] for name in ("center", "sum", "count"))
+        closed = (step != memory["step"]) & (count > 0)
+        batch = total / jnp.maximum(count, 1).astype(total.dtype)
+        center = jnp.where(closed, momentum * center + (1 - momentum) * batch, center)
+        total, count = jnp.where(closed, 0, total), jnp.where(closed, 0, count)
+
+        per_anchor = dino_loss(pairs, center, **at_step(fixed, step))
         value, alone = mean_over_anchors(per_anchor, pairs)
-        memory = memory * momentum + batch * (1 - momentum)
+        outputs = jnp.mean(lax.stop_gradient(wide(pairs.partner)), axis=0)
+        total = total + parallel.mean(outputs, pairs.axis_name)
+        step = jnp.asarray(step, jnp.int32)
+        memory = {"center": center, "sum": total, "count": count + 1, "step": step}
         return value, memory, {"anchors_without_positive": alone}
 
     return Objective(init, loss)

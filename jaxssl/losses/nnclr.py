@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.nt_xent import nt_xent_loss
+from jaxssl.memory import empty_queue, enqueue
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -15,7 +15,7 @@ from jaxssl.objective import (
     mean_over_anchors,
     require_positive,
 )
-from jaxssl.pairs import Pairs, dot, everyone, unit
+from jaxssl.pairs import Pairs, by_view, dot, swap, unit
 
 
 def nnclr_loss(
@@ -57,22 +57,23 @@ def objective(
     temperature: Number = 0.1,
     support_size: int = 16384,
 ) -> Objective:
-    """NNCLR with its support set: a queue of the last ``support_size`` anchors, random at first."""
+    """NNCLR with its support set: a queue of the last ``support_size`` keys, random at first.
+
+    A method's pairs are predictions and keys; the neighbours looked for are the keys', so the
+    pairs are swapped for `nnclr_loss`.
+    """
     require_positive(support_size=support_size)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict, dict[str, Array]]:
         del num_examples
-        rows = unit(jax.random.normal(key, (support_size, dim)))
-        return {}, {"support": rows, "next": jnp.int32(0)}
+        return {}, empty_queue(key, support_size, dim)
 
     def loss(pairs, params, memory, *, step, key) -> tuple[Array, dict[str, Array], Metrics]:
         del params, key
-        support, first = memory["support"], memory["next"]
-        per_anchor = nnclr_loss(pairs, support, **at_step({"temperature": temperature}, step))
-        new = lax.stop_gradient(everyone(pairs, unit(pairs.anchor)))
-        new = new.reshape(-1, new.shape[-1])[-support_size:].astype(support.dtype)
-        place = (first + jnp.arange(len(new), dtype=jnp.int32)) % support_size
-        memory = {"support": support.at[place].set(new), "next": (place[-1] + 1) % support_size}
+        pairs = swap(pairs)
+        now = at_step({"temperature": temperature}, step)
+        per_anchor = nnclr_loss(pairs, memory["rows"], **now)
+        memory = enqueue(memory, by_view(pairs, pairs.anchor), pairs.axis_name)
         value, alone = mean_over_anchors(per_anchor, pairs)
         return value, memory, {"anchors_without_positive": alone}
 

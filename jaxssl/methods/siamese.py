@@ -2,73 +2,64 @@
 
 from typing import Any
 
-import flax.linen as nn
 import jax
 from jax import Array
 
-from jaxssl.method import Batch, Carried, Method
+from jaxssl import encoder as networks
+from jaxssl.encoder import Encoder
+from jaxssl.method import Batch, Carried, Method, image_groups, weighted_loss
 from jaxssl.objective import Objective
-from jaxssl.pairs import pair_views
+from jaxssl.pairs import pair_towers, pair_views
 
 
-def method(net: nn.Module, projector: nn.Module, objective: Objective) -> Method:
+def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> Method:
     """The siamese method for V >= 1 views.
 
-    All views go through the network together, so BatchNorm sees the statistics of all views of
-    the global batch.
+    With multi-crop every small crop is a query to each of the views, which are the only keys; the
+    loss is the mean over views and crops.
 
     Args:
-        net: the backbone, ``(images, *, train, axis_name) -> [n, f]``.
-        projector: ``(features, *, train, axis_name) -> [n, d]``.
+        encoder: backbone and projector.
         objective: the loss and what it learns.
+        labels: whether all views of a class are positives (SupCon, TCL, cross-entropy).
+
+    Raises:
+        ValueError: if there is a predictor, for which there is no use here.
     """
+    if encoder.predictor is not None:
+        raise ValueError('method "siamese" has no use for a predictor; set predictor.name=none')
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
-        net_key, projector_key, objective_key = jax.random.split(key, 3)
-        images = batch["views"][0]
-        net_vars = dict(net.init(net_key, images, train=False))
-        features = net.apply(net_vars, images, train=False)
-        projector_vars = dict(projector.init(projector_key, features, train=False))
-        dim = projector.apply(projector_vars, features, train=False).shape[1]
-        learned, memory = objective.init(objective_key, num_examples, dim)
-        params = {
-            "net": net_vars["params"],
-            "projector": projector_vars["params"],
-            "objective": learned,
-        }
-        stats = {
-            "net": net_vars.get("batch_stats", {}),
-            "projector": projector_vars.get("batch_stats", {}),
-        }
+        net_key, objective_key = jax.random.split(key)
+        params, stats, dim = networks.init(encoder, net_key, batch["views"][0])
+        params["objective"], memory = objective.init(objective_key, num_examples, dim)
         return params, Carried(stats, (), memory)
 
     def loss(params, carried, batch, *, step, key, axis_name):
-        views = batch["views"]
-        num_views, b = views.shape[:2]
-        h = views.reshape(-1, *views.shape[2:])
-        stats = {}
-        for name, module in (("net", net), ("projector", projector)):
-            h, updated = module.apply(
-                {"params": params[name], "batch_stats": carried.batch_stats[name]},
-                h,
-                train=True,
-                axis_name=axis_name,
-                mutable=["batch_stats"],
-            )
-            stats[name] = updated.get("batch_stats", {})
-        z = h.reshape(num_views, b, -1)
-        pairs = pair_views(z, batch["index"], axis_name=axis_name)
-        value, memory, metrics = objective.loss(
-            pairs, params["objective"], carried.memory, step=step, key=key
+        net_key, objective_key = jax.random.split(key)
+        groups, index = image_groups(batch), batch["index"]
+        z, _, stats = networks.embed(
+            encoder, params, carried.batch_stats, groups, index, key=net_key, axis_name=axis_name
         )
-        return value, (Carried(stats, (), memory), metrics, z)
+        ids = index, batch["label"] if labels else None
+        num_views, num_all = groups[0].shape[0], z.shape[0]
+        views, crops = z[:num_views], z[num_views:]
+        terms = [(num_views / num_all, pair_views(views, *ids, axis_name=axis_name))]
+        terms += [
+            (1 / num_all / num_views, pair_towers(crop, view, *ids, axis_name=axis_name))
+            for crop in crops
+            for view in views
+        ]
+        value, memory, metrics = weighted_loss(
+            objective, terms, params["objective"], carried.memory, step=step, key=objective_key
+        )
+        return value, (Carried(stats, (), memory), metrics, views)
 
     def after(params: Any, carried: Carried, step: Array) -> Carried:
         del params, step
         return carried
 
-    def features(params: Any, batch_stats: Any, images: Array) -> Array:
-        variables = {"params": params["net"], "batch_stats": batch_stats["net"]}
-        return net.apply(variables, images, train=False)
+    def features(params: Any, carried: Carried, images: Array) -> Array:
+        return networks.features(encoder, params["net"], carried.batch_stats["net"], images)
 
     return Method(init, loss, after, features)

@@ -1,15 +1,23 @@
-"""ResNet-18, -34 and -50 with CIFAR and ImageNet stems."""
+"""ResNet-18, -34, -50 and -101 with CIFAR and ImageNet stems."""
 
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from jaxssl.nets.norms import batch_norm
+
 # depth: blocks per stage, whether blocks are bottlenecks
-DEPTHS = {18: ((2, 2, 2, 2), False), 34: ((3, 4, 6, 3), False), 50: ((3, 4, 6, 3), True)}
+DEPTHS = {
+    18: ((2, 2, 2, 2), False),
+    34: ((3, 4, 6, 3), False),
+    50: ((3, 4, 6, 3), True),
+    101: ((3, 4, 23, 3), True),
+}
 STEMS = ("cifar", "imagenet")
+# Kaiming-normal by fan-out, as torchvision's ResNets; flax's own default is LeCun's by fan-in.
+KERNEL_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
 
 class Block(nn.Module):
@@ -19,26 +27,30 @@ class Block(nn.Module):
         width: channels inside the block.
         stride: of the 3x3 convolution that comes first.
         bottleneck: which form; the stride of a bottleneck sits on its 3x3 (torchvision's "v1.5").
+        zero_init: whether the last BatchNorm's scale starts at 0.
     """
 
     width: int
     stride: int
     bottleneck: bool
+    zero_init: bool = False
 
     @nn.compact
-    def __call__(self, x: Array, norm: Any) -> Array:
-        """Feature maps to feature maps; ``norm()`` makes a BatchNorm."""
-        conv = partial(nn.Conv, use_bias=False)
+    def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
+        """Feature maps [n, h, w, c] to feature maps [n, h / stride, w / stride, out]."""
+        norm = partial(batch_norm, train=train, axis_name=axis_name)
+        ones, zeros = nn.initializers.ones, nn.initializers.zeros
+        last_norm = partial(norm, scale_init=zeros if self.zero_init else ones)
         out = self.width * (4 if self.bottleneck else 1)
         if self.bottleneck:
-            y = nn.relu(norm()(conv(self.width, (1, 1))(x)))
-            y = nn.relu(norm()(_conv3(self.width, self.stride)(y)))
-            y = norm()(conv(out, (1, 1))(y))
+            y = nn.relu(norm(_conv(self.width, 1)(x)))
+            y = nn.relu(norm(_conv(self.width, 3, self.stride)(y)))
+            y = last_norm(_conv(out, 1)(y))
         else:
-            y = nn.relu(norm()(_conv3(self.width, self.stride)(x)))
-            y = norm()(_conv3(out, 1)(y))
+            y = nn.relu(norm(_conv(self.width, 3, self.stride)(x)))
+            y = last_norm(_conv(out, 3)(y))
         if x.shape != y.shape:
-            x = norm()(conv(out, (1, 1), strides=self.stride)(x))
+            x = norm(_conv(out, 1, self.stride)(x))
         return nn.relu(x + y)
 
 
@@ -46,55 +58,70 @@ class ResNet(nn.Module):
     """He et al., Deep Residual Learning for Image Recognition, 2015.
 
     Attributes:
-        stages: blocks of each stage; widths double from 64.
+        stages: blocks of each stage.
         bottleneck: the block's form.
         stem: "imagenet", 7x7 stride 2 and max-pool, or "cifar", 3x3 stride 1.
+        width: channels of the first stage; every further stage has twice those of the one before.
+        zero_init_residual: whether every block starts as its shortcut.
     """
 
     stages: tuple[int, ...]
     bottleneck: bool
     stem: str
+    width: int = 64
+    zero_init_residual: bool = False
 
     @nn.compact
-    def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Images [n, h, w, c] to features [n, f]."""
-        norm = partial(
-            nn.BatchNorm,
-            use_running_average=not train,
-            momentum=0.9,
-            axis_name=axis_name if train else None,
-        )
-        if self.stem == "cifar":
-            x = nn.relu(norm()(_conv3(64, 1)(x)))
-        else:
-            x = nn.Conv(64, (7, 7), strides=2, padding=3, use_bias=False)(x)
-            x = nn.relu(norm()(x))
+    def __call__(
+        self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
+    ) -> Array:
+        """Images [n, h, w, c] to features [n, f]; ``keys`` are not used."""
+        del keys
+        x = _conv(self.width, 3)(x) if self.stem == "cifar" else _conv(self.width, 7, 2)(x)
+        x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
+        if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
         for stage, blocks in enumerate(self.stages):
-            for block in range(blocks):
-                stride = 2 if stage > 0 and block == 0 else 1
-                x = Block(64 * 2**stage, stride, self.bottleneck)(x, norm)
+            for i in range(blocks):
+                stride = 2 if stage > 0 and i == 0 else 1
+                width = self.width * 2**stage
+                block = Block(width, stride, self.bottleneck, self.zero_init_residual)
+                x = block(x, train=train, axis_name=axis_name)
         return jnp.mean(x, axis=(1, 2))
 
 
-def net(*, depth: int = 18, stem: str = "cifar") -> nn.Module:
-    """A `ResNet`; features are 512 wide (18, 34) or 2048 (50).
+def net(
+    *, depth: int = 18, stem: str = "cifar", width: int = 64, zero_init_residual: bool = False
+) -> nn.Module:
+    """A `ResNet`; features have 8 times ``width`` (18, 34) or 32 times ``width`` (50, 101) entries.
 
     Args:
-        depth: 18, 34 or 50.
+        depth: 18, 34, 50 or 101.
         stem: "cifar" for images of about 32 pixels, "imagenet" for 224.
+        width: channels of the first stage, >= 1; the paper's is 64.
+        zero_init_residual: whether the last BatchNorm's scale of every block starts at 0, so that
+            a block starts as its shortcut (Goyal et al., Accurate, Large Minibatch SGD, 2017).
 
     Raises:
-        ValueError: on another depth or stem.
+        ValueError: on another depth or stem, or a width below 1.
     """
     if depth not in DEPTHS:
         raise ValueError(f"net.depth must be one of {sorted(DEPTHS)}, got {depth}")
     if stem not in STEMS:
         raise ValueError(f"net.stem must be one of {STEMS}, got {stem!r}")
+    if width < 1:
+        raise ValueError(f"net.width must be >= 1, got {width}")
     stages, bottleneck = DEPTHS[depth]
-    return ResNet(stages, bottleneck, stem)
+    return ResNet(stages, bottleneck, stem, width, zero_init_residual)
 
 
-def _conv3(width: int, stride: int) -> nn.Module:
+def _conv(width: int, side: int, stride: int = 1) -> nn.Module:
     # Explicit padding, as in PyTorch: "SAME" would pad a strided convolution on one side only.
-    return nn.Conv(width, (3, 3), strides=stride, padding=1, use_bias=False)
+    return nn.Conv(
+        width,
+        (side, side),
+        strides=stride,
+        padding=side // 2,
+        use_bias=False,
+        kernel_init=KERNEL_INIT,
+    )

@@ -1,0 +1,20 @@
+"""MoCo-v3 on CIFAR-100 with a ResNet-18.
+
+Paper: Chen, Xie and He, MoCo-v3, 2021; the settings are solo-learn's published ones for this data
+set.
+Command: python train.py --config configs/cifar100_moco_v3.py
+Expected (published, not run here): 68.83 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: as in cifar10_moco_v3.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_moco_v3
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_moco_v3`."""
+    config = cifar10_moco_v3.get_config()
+    config.data.name = "cifar100"
+    return config

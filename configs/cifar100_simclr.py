@@ -1,0 +1,19 @@
+"""SimCLR on CIFAR-100 with a ResNet-18.
+
+Paper: Chen et al., SimCLR, 2020; the settings are solo-learn's published ones for this data set.
+Command: python train.py --config configs/cifar100_simclr.py
+Expected (published, not run here): 65.78 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: as in cifar10_simclr.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.data.name = "cifar100"
+    return config

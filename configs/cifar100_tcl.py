@@ -1,0 +1,18 @@
+"""TCL without labels on CIFAR-100 with a ResNet-18: three views.
+
+Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
+Command: python train.py --config configs/cifar100_tcl.py
+Expected (published, not run here): 67.2 % top-1, linear, batch 256, 1000 epochs.
+Open: as in cifar10_tcl.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_tcl
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_tcl`."""
+    config = cifar10_tcl.get_config()
+    config.data.name = "cifar100"
+    return config

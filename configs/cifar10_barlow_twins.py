@@ -1,0 +1,24 @@
+"""Barlow Twins on CIFAR-10 with a ResNet-18.
+
+Paper: Zbontar et al., Barlow Twins, 2021; the settings are solo-learn's published ones for this
+data set.
+Command: python train.py --config configs/cifar10_barlow_twins.py
+Expected (published, not run here): 92.10 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: the linear probe here is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2})
+    config.second_view = ConfigDict({"solarize": 0.2})
+    config.head.update(proj_output_dim=2048, proj_layers=3)
+    config.loss = ConfigDict({"name": "barlow_twins", "preset": "solo_learn", "scale": 0.1})
+    config.optim.lr = 0.3
+    return config

@@ -1,0 +1,27 @@
+"""BYOL on CIFAR-10 with a ResNet-18.
+
+Paper: Grill et al., Bootstrap Your Own Latent, 2020; the settings are solo-learn's published ones
+for this data set.
+Command: python train.py --config configs/cifar10_byol.py
+Expected (published, not run here): 92.58 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: the linear probe here is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2})
+    config.second_view = ConfigDict({"solarize": 0.2})
+    config.head = ConfigDict({"name": "mlp", "proj_hidden_dim": 4096, "proj_output_dim": 256})
+    config.predictor = ConfigDict({"name": "mlp", "pred_hidden_dim": 4096})
+    momentum = {"schedule": "cosine", "start": 0.99, "end": 1.0}
+    config.method = ConfigDict({"name": "momentum", "preset": "byol", "momentum": momentum})
+    config.loss = ConfigDict({"name": "byol"})
+    config.optim.update(lr=1.0, weight_decay=1e-5)
+    return config

@@ -1,0 +1,31 @@
+"""DeCL on CIFAR-10 with a ResNet-50.
+
+Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table
+1, normalised features; settings of leftthomas/SimCLR, on which it builds.
+Command: python train.py --config configs/cifar10_decl.py
+Expected (published, not run here): 87.6 % top-1, k-NN (k=200, T=0.5), batch 256, 300 epochs (86.4
+at 200).
+Open: lambda is unstated (we alternate), as are the temperature (0.5, the base code's) and the
+weight of the past in the rates (0.9, ours); no code was released.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    """What differs from `base`."""
+    config = base.get_config()
+    config.data.name = "cifar10"
+    config.batch_size = 256  # Table 1 has 64, 128, 256 and 512
+    config.epochs = 300
+    config.augment = ConfigDict({"name": "simclr", "size": 32})
+    config.net = ConfigDict({"name": "resnet", "depth": 50, "stem": "cifar"})
+    config.head = ConfigDict({"name": "mlp", "proj_hidden_dim": 512, "proj_output_dim": 128})
+    config.loss = ConfigDict({"name": "decl", "preset": "simclr"})
+    config.optim.update(name="adam", lr=1e-3, weight_decay=1e-6)  # the base code's
+    config.schedule.name = "constant"
+    config.eval.every = 25.0  # ours
+    config.eval.protocols = ("knn", "linear")  # the linear probe is ours
+    return config

@@ -1,0 +1,26 @@
+"""DINO on CIFAR-10 with a ResNet-18.
+
+Paper: Caron et al., DINO, 2021; the settings are solo-learn's published ones for this data set.
+Command: python train.py --config configs/cifar10_dino.py
+Expected (published, not run here): 89.52 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: prototypes move from the start, theirs are frozen for an epoch; the teacher is evaluated
+(ours); the linear probe here is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2})
+    config.second_view = ConfigDict({"solarize": 0.2})
+    config.head = ConfigDict({"name": "dino", "proj_hidden_dim": 2048, "proj_output_dim": 4096})
+    momentum = {"schedule": "cosine", "start": 0.9995, "end": 1.0}
+    config.method = ConfigDict({"name": "momentum", "preset": "dino", "momentum": momentum})
+    config.loss = ConfigDict({"name": "dino", "teacher_temperature": 0.07})
+    config.optim.update(lr=0.3, weight_decay=1e-6)
+    return config

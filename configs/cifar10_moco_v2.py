@@ -1,0 +1,27 @@
+"""MoCo-v2+ on CIFAR-10 with a ResNet-18: both directions, a queue.
+
+Paper: Chen et al., MoCo-v2, 2020; the settings are solo-learn's published ones for this data set,
+row MoCo V2+.
+Command: python train.py --config configs/cifar10_moco_v2.py
+Expected (published, not run here): 92.94 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: one queue of 32768 keys of both views, theirs are two of that length; the linear probe here
+is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.augment = ConfigDict({"name": "simclr", "size": 32, "blur": 0.5})
+    config.head.proj_norm = "none"
+    config.method = ConfigDict({"name": "momentum", "preset": "moco_v2"})
+    config.method.update(symmetric=True, average=True, queue_size=32768)
+    config.method.momentum = ConfigDict({"schedule": "cosine", "start": 0.99, "end": 0.999})
+    config.loss = ConfigDict({"name": "info_nce", "preset": "moco_v2"})
+    config.optim.update(name="sgd", lr=0.3, weight_decay=1e-4, lars_clip=False)
+    return config

@@ -1,0 +1,23 @@
+"""MoCo-v3 on CIFAR-10 with a ResNet-18.
+
+Paper: Chen, Xie and He, MoCo-v3, 2021; the settings are solo-learn's published ones for this data
+set.
+Command: python train.py --config configs/cifar10_moco_v3.py
+Expected (published, not run here): 93.10 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: the linear probe here is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_byol
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_byol`."""
+    config = cifar10_byol.get_config()
+    config.head.proj_last_norm = "bn_fixed"
+    config.method.preset = "moco_v3"
+    config.loss = ConfigDict({"name": "info_nce", "temperature": 0.2})
+    config.optim.update(lr=0.3, weight_decay=1e-6)
+    return config

@@ -1,0 +1,26 @@
+"""NNCLR on CIFAR-10 with a ResNet-18.
+
+Paper: Dwibedi et al., With a Little Help from My Friends, 2021; the settings are solo-learn's
+published ones for this data set.
+Command: python train.py --config configs/cifar10_nnclr.py
+Expected (published, not run here): 91.88 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: the linear probe here is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2})
+    config.second_view = ConfigDict({"solarize": 0.2})
+    config.head.update(proj_layers=3, proj_last_norm="bn")
+    config.predictor = ConfigDict({"name": "mlp", "pred_hidden_dim": 4096})
+    config.method = ConfigDict({"name": "momentum", "preset": "nnclr"})
+    config.loss = ConfigDict({"name": "nnclr", "temperature": 0.2, "support_size": 65536})
+    config.optim.weight_decay = 1e-5
+    return config

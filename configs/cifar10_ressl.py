@@ -1,0 +1,26 @@
+"""ReSSL on CIFAR-10 with a ResNet-18: strong views against weak ones.
+
+Paper: Zheng et al., ReSSL, 2021; the settings are solo-learn's published ones for this data set.
+Command: python train.py --config configs/cifar10_ressl.py
+Expected (published, not run here): 90.63 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: the linear probe here is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2, "blur": 0.5})
+    config.second_view = ConfigDict({"jitter": 0.0, "grayscale": 0.0, "blur": 0.0})
+    config.head.update(proj_hidden_dim=4096, proj_norm="none")
+    momentum = {"schedule": "cosine", "start": 0.99, "end": 1.0}
+    config.method = ConfigDict({"name": "momentum", "preset": "ressl", "momentum": momentum})
+    config.method.queue_size = 65536
+    config.loss = ConfigDict({"name": "ressl"})
+    config.optim.update(name="sgd", lr=0.05, lars_clip=False)
+    return config

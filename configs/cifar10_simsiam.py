@@ -1,0 +1,26 @@
+"""SimSiam on CIFAR-10 with a ResNet-18.
+
+Paper: Chen and He, Exploring Simple Siamese Representation Learning, 2021; the settings are
+solo-learn's published ones for this data set.
+Command: python train.py --config configs/cifar10_simsiam.py
+Expected (published, not run here): 90.51 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: the predictor's rate decays with the others', in theirs it may stay constant; the linear
+probe here is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.augment = ConfigDict({"name": "simclr", "size": 32, "blur": 0.5})
+    config.head.update(proj_output_dim=2048, proj_layers=3, proj_last_norm="bn_fixed")
+    config.predictor = ConfigDict({"name": "mlp", "pred_hidden_dim": 512})
+    config.method = ConfigDict({"name": "momentum", "preset": "simsiam"})
+    config.loss = ConfigDict({"name": "simsiam"})
+    config.optim.update(name="sgd", lr=0.5, weight_decay=1e-5, lars_clip=False)
+    return config

@@ -1,0 +1,22 @@
+"""TCL without labels on CIFAR-10 with a ResNet-18: three views.
+
+Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
+Command: python train.py --config configs/cifar10_tcl.py
+Expected (published, not run here): 91.8 % top-1, linear, batch 256, 1000 epochs.
+Open: the temperature (0.2, solo-learn's for SimCLR), the warm-up (10 epochs, solo-learn's) and the
+third view (of the first two's augmentation) are unstated; the projector has BatchNorm, theirs has
+none.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.views = 3
+    config.loss = ConfigDict({"name": "tcl", "preset": "self_supervised"})  # temperature: ours
+    config.optim.lr = 0.5
+    return config

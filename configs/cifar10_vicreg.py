@@ -1,0 +1,21 @@
+"""VICReg on CIFAR-10 with a ResNet-18.
+
+Paper: Bardes et al., VICReg, 2022; the settings are solo-learn's published ones for this data set.
+Command: python train.py --config configs/cifar10_vicreg.py
+Expected (published, not run here): 92.07 % top-1, online linear classifier, 1000 epochs, batch 256
+(solo-learn's README).
+Open: the linear probe here is fitted on frozen features, the published one was trained along.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_barlow_twins
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_barlow_twins`."""
+    config = cifar10_barlow_twins.get_config()
+    config.augment.update(crop_scale=(0.2, 1.0), solarize=0.1)
+    config.second_view = ConfigDict()
+    config.loss = ConfigDict({"name": "vicreg", "preset": "solo_learn"})
+    return config

@@ -1,0 +1,25 @@
+"""AUC-CL on ImageNet-100 with a ResNet-18: the paper's loss.
+
+Paper: Sharma et al., AUC-CL, ICLR 2024, Table 3.
+Command: python train.py --config configs/imagenet100_auc_cl.py
+Expected (published, not run here): 81.9 % top-1, linear, batch 256, 400 epochs.
+Open: the caption says batch 256, the text 128; projector (2048, 128) and weight decay are
+unstated.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_auc_cl
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_auc_cl`."""
+    config = cifar10_auc_cl.get_config()
+    config.data.update(name="imagenet100", test_split="validation")
+    config.batch_size = 256
+    config.epochs = 400
+    config.augment.update(size=224, blur=0.5)
+    config.augment.update(brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
+    config.net.stem = "imagenet"
+    config.head.proj_hidden_dim = 2048  # unstated in the paper
+    return config

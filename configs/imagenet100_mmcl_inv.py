@@ -1,0 +1,20 @@
+"""MMCL with the matrix inverse on ImageNet-100 with a ResNet-50.
+
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 2; optimiser, projector and
+views are the released code's.
+Command: python train.py --config configs/imagenet100_mmcl_inv.py
+Expected (published, not run here): 80.7 % top-1, linear, batch 128, 200 epochs, if that row is
+this solver's.
+Open: which of the two solvers Table 2 has.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import imagenet100_mmcl_pgd
+
+
+def get_config() -> ConfigDict:
+    """What differs from `imagenet100_mmcl_pgd`."""
+    config = imagenet100_mmcl_pgd.get_config()
+    config.loss = ConfigDict({"name": "mmcl", "preset": "paper_inv"})
+    return config

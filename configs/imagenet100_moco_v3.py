@@ -1,0 +1,24 @@
+"""MoCo-v3 on ImageNet-100 with a ResNet-18.
+
+Paper: Chen, Xie and He, MoCo-v3, 2021; the settings are solo-learn's published ones for this data
+set.
+Command: python train.py --config configs/imagenet100_moco_v3.py
+Expected (published, not run here): 80.36 % top-1, online linear classifier, 400 epochs
+(solo-learn's README).
+Open: which 100 classes is the data set's affair.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_moco_v3
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_moco_v3`."""
+    config = cifar10_moco_v3.get_config()
+    config.data.update(name="imagenet100", test_split="validation")
+    config.epochs = 400
+    config.augment.update(size=224, blur=1.0)
+    config.second_view.blur = 0.1
+    config.net.stem = "imagenet"
+    return config

@@ -1,0 +1,24 @@
+"""SimCLR on ImageNet-100 with a ResNet-18.
+
+Paper: Chen et al., SimCLR, 2020; the settings are solo-learn's published ones for this data set.
+Command: python train.py --config configs/imagenet100_simclr.py
+Expected (published, not run here): 77.64 % top-1, online linear classifier, 400 epochs
+(solo-learn's README).
+Open: the projector has BatchNorm, theirs has none; which 100 classes is the data set's affair.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_simclr`."""
+    config = cifar10_simclr.get_config()
+    config.data.update(name="imagenet100", test_split="validation")
+    config.epochs = 400
+    config.augment.size = 224
+    config.net.stem = "imagenet"
+    config.head.update(proj_hidden_dim=4096, proj_output_dim=512)
+    config.optim.lr = 0.3
+    return config

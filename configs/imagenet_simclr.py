@@ -1,0 +1,30 @@
+"""SimCLR on ImageNet with a ResNet-50.
+
+Paper: Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020.
+Command: python train.py --config configs/imagenet_simclr.py
+Expected (published, not run here): 66.5 % top-1, linear, batch 4096, 100 epochs (Table 1 of
+AUC-CL).
+Open: their BatchNorm after the projector's last layer is left out (ours).
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    """What differs from `base`."""
+    config = base.get_config()
+    config.data.update(name="imagenet2012", test_split="validation")
+    config.batch_size = 4096
+    config.epochs = 100
+    config.augment = ConfigDict({"name": "simclr", "size": 224, "blur": 0.5})
+    config.augment.update(brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
+    config.net = ConfigDict({"name": "resnet", "depth": 50, "stem": "imagenet"})
+    config.head = ConfigDict({"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 128})
+    config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.1})
+    config.optim.update(name="lars", lr=0.3, lr_scaling="linear", weight_decay=1e-6)
+    config.schedule.warmup_epochs = 10.0
+    config.eval.knn = "moco_v3_20"  # ours
+    config.eval.protocols = ("knn:moco_v3_20", "linear")  # k-NN is ours
+    return config

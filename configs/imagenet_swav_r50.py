@@ -1,0 +1,24 @@
+"""SwAV on ImageNet with a ResNet-50: multi-crop.
+
+Paper: Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments,
+2020; the released code.
+Command: python train.py --config configs/imagenet_swav_r50.py
+Expected (published, not run here): 72.1 % top-1, linear, batch 4096, 2x224 + 6x96, 100 epochs (the
+authors' README).
+Open: warm-up starts at 0, theirs at 0.3; prototypes move from the start, theirs are frozen for an
+epoch; small crops meet the codes of both large ones, as theirs.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import imagenet_simclr
+
+
+def get_config() -> ConfigDict:
+    """What differs from `imagenet_simclr`."""
+    config = imagenet_simclr.get_config()
+    config.augment.crop_scale = (0.14, 1.0)
+    config.crops = ConfigDict({"number": 6, "size": 96, "crop_scale": (0.05, 0.14)})
+    config.loss = ConfigDict({"name": "swav", "num_prototypes": 3000})
+    config.schedule.end_factor = 1e-3
+    return config

@@ -1,0 +1,21 @@
+"""DeCL on STL-10 with a ResNet-50.
+
+Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table
+1, normalised features.
+Command: python train.py --config configs/stl10_decl.py
+Expected (published, not run here): 78.3 % top-1, k-NN (k=200, T=0.5), batch 256, 300 epochs (77.6
+at 200).
+Open: as in cifar10_decl; nothing is said of STL-10: its unlabelled images and views of 32 pixels
+are those of the HCL code.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_decl
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_decl`."""
+    config = cifar10_decl.get_config()
+    config.data.update(name="stl10", train_split="train+unlabelled")
+    return config

@@ -1,0 +1,234 @@
+"""AutoAugment and RandAugment of one planar image [c, h, w], float in [0, 1].
+
+A sub-policy is two operations, each a name, a probability and a level of 0 to 9; "-" has none. The
+operations are Pillow's: geometry takes the nearest pixel and fills with grey, 128 of 255. Under
+`jax.vmap` all images run the same program, so an operation's slot computes each of its kinds once
+and selects; what several kinds share (one gather, one blend) is computed together.
+"""
+
+import jax
+from jax import Array
+from jax import numpy as jnp
+
+from jaxssl.augment import colour
+from jaxssl.augment.image import choose
+
+# Those of RandAugment, then inversion, which only AutoAugment has.
+OPERATIONS = (
+    *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
+    *("brightness", "color", "contrast", "sharpness", "posterize", "solarize"),
+    *("autocontrast", "equalize", "invert"),
+)
+RAND_OPERATIONS = len(OPERATIONS) - 1
+# What the largest level means; Cubuk et al. 2019, table 6, where images are 331 pixels wide.
+MAX_SHEAR, MAX_SHIFT, MAX_DEGREES, MAX_FACTOR = 0.3, 150 / 331, 30.0, 0.9
+FILL = 128 / 255
+
+# Cubuk et al. 2019, table 7.
+CIFAR = """
+invert 0.1 -, contrast 0.2 6
+rotate 0.7 2, translate_x 0.3 9
+sharpness 0.8 1, sharpness 0.9 3
+shear_y 0.5 8, translate_y 0.7 9
+autocontrast 0.5 -, equalize 0.9 -
+shear_y 0.2 7, posterize 0.3 7
+color 0.4 3, brightness 0.6 7
+sharpness 0.3 9, brightness 0.7 9
+equalize 0.6 -, equalize 0.5 -
+contrast 0.6 7, sharpness 0.6 5
+color 0.7 7, translate_x 0.5 8
+equalize 0.3 -, autocontrast 0.4 -
+translate_y 0.4 3, sharpness 0.2 6
+brightness 0.9 6, color 0.2 8
+solarize 0.5 2, invert 0.0 -
+equalize 0.2 -, autocontrast 0.6 -
+equalize 0.2 -, equalize 0.6 -
+color 0.9 9, equalize 0.6 -
+autocontrast 0.8 -, solarize 0.2 8
+brightness 0.1 3, color 0.7 0
+solarize 0.4 5, autocontrast 0.9 -
+translate_y 0.9 9, translate_y 0.7 9
+autocontrast 0.9 -, solarize 0.8 3
+equalize 0.8 -, invert 0.1 -
+translate_y 0.7 9, autocontrast 0.9 -
+"""
+
+# Cubuk et al. 2019, table 9.
+IMAGENET = """
+posterize 0.4 8, rotate 0.6 9
+solarize 0.6 5, autocontrast 0.6 -
+equalize 0.8 -, equalize 0.6 -
+posterize 0.6 7, posterize 0.6 6
+equalize 0.4 -, solarize 0.2 4
+equalize 0.4 -, rotate 0.8 8
+solarize 0.6 3, equalize 0.6 -
+posterize 0.8 5, equalize 1.0 -
+rotate 0.2 3, solarize 0.6 8
+equalize 0.6 -, posterize 0.4 6
+rotate 0.8 8, color 0.4 0
+rotate 0.4 9, equalize 0.6 -
+equalize 0.0 -, equalize 0.8 -
+invert 0.6 -, equalize 1.0 -
+color 0.6 4, contrast 1.0 8
+rotate 0.8 8, color 1.0 2
+color 0.8 8, solarize 0.8 7
+sharpness 0.4 7, invert 0.6 -
+shear_x 0.6 5, equalize 1.0 -
+color 0.4 0, equalize 0.6 -
+equalize 0.4 -, solarize 0.2 4
+solarize 0.6 5, autocontrast 0.6 -
+invert 0.6 -, equalize 1.0 -
+color 0.6 4, contrast 1.0 8
+equalize 0.8 -, equalize 0.6 -
+"""
+
+
+def sub_policies(table: str) -> list[list[tuple[str, float, float]]]:
+    """`CIFAR` or `IMAGENET` as rows of two (operation, probability, strength in [0, 1])."""
+
+    def entry(text: str) -> tuple[str, float, float]:
+        name, probability, level = text.split()
+        return name, float(probability), 0.0 if level == "-" else int(level) / 9
+
+    return [[entry(text) for text in line.split(",")] for line in table.strip().splitlines()]
+
+
+def transform(image: Array, matrix: Array, fill: float = FILL) -> Array:
+    """Pillow's ``image.transform(size, AFFINE, matrix, NEAREST)``.
+
+    Args:
+        image: [c, h, w].
+        matrix: [2, 3] from x, y, 1 of a pixel's centre in the result to x, y in the source.
+        fill: value of what comes from outside.
+
+    Returns:
+        [c, h, w].
+    """
+    c, h, w = image.shape
+    x = (jnp.arange(w, dtype=jnp.float32) + 0.5)[None, :]
+    y = (jnp.arange(h, dtype=jnp.float32) + 0.5)[:, None]
+    columns, rows = (jnp.floor(a * x + b * y + d).astype(jnp.int32) for a, b, d in matrix)
+    inside = (columns >= 0) & (columns < w) & (rows >= 0) & (rows < h)
+    at = jnp.where(inside, rows * w + columns, 0)
+    moved = jnp.reshape(image, (c, h * w)).at[:, at].get(mode="promise_in_bounds")
+    return jnp.where(inside[None], moved, fill)
+
+
+def shear(x: Array | float, y: Array | float) -> Array:
+    """[2, 3] matrix for `transform`: x += shear_x y, y += shear_y x, from the upper left corner."""
+    return _matrix(1, x, 0, y, 1, 0)
+
+
+def translation(x: Array | float, y: Array | float) -> Array:
+    """[2, 3] matrix for `transform`: the image moves x pixels left and y up."""
+    return _matrix(1, 0, x, 0, 1, y)
+
+
+def rotation(degrees: Array | float, h: int, w: int) -> Array:
+    """[2, 3] matrix for `transform`: counter-clockwise about the centre."""
+    cos, sin = jnp.cos(jnp.deg2rad(degrees)), jnp.sin(jnp.deg2rad(degrees))
+    x, y = w / 2, h / 2
+    return _matrix(cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y)
+
+
+def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array:
+    """One operation of `OPERATIONS`.
+
+    Args:
+        image: [c, h, w].
+        operation: [] int32, its place in `OPERATIONS`.
+        strength: [] share of the operation's range, in [0, 1]: 0.3 of shear, 150/331 of the side,
+            30 degrees, a factor 0.9 off 1, 4 of 8 bits dropped, a threshold of 0; 0 is mildest.
+        sign: [] 1 or -1: the direction of geometry, more or less of colour.
+    """
+    is_ = {name: operation == place for place, name in enumerate(OPERATIONS)}
+    _, h, w = image.shape
+    signed = strength * sign
+    matrices = {
+        "shear_x": shear(MAX_SHEAR * signed, 0),
+        "shear_y": shear(0, MAX_SHEAR * signed),
+        "translate_x": translation(MAX_SHIFT * w * signed, 0),
+        "translate_y": translation(0, MAX_SHIFT * h * signed),
+        "rotate": rotation(MAX_DEGREES * signed, h, w),
+    }
+    matrix = jnp.select([is_[name] for name in matrices], list(matrices.values()), shear(0, 0))
+    light = colour.grey(image)
+    others = {
+        "brightness": jnp.zeros_like(image),
+        "color": jnp.broadcast_to(light, image.shape),
+        "contrast": jnp.broadcast_to(colour.mean(light), image.shape),
+        "sharpness": colour.smooth(image),
+    }
+    other = jnp.select([is_[name] for name in others], list(others.values()), image)
+    # Inversion is solarisation from 0.
+    threshold = jnp.where(is_["invert"], 0, (1 - strength) * (256 / 255))
+    bits = 8 - jnp.round(4 * strength).astype(jnp.int32)
+    results = [
+        (matrices, transform(image, matrix)),
+        (others, colour.blend(image, other, 1 + MAX_FACTOR * signed)),
+        (("solarize", "invert"), colour.solarize(image, threshold)),
+        (("posterize",), colour.posterize(image, bits)),
+        (("autocontrast",), colour.autocontrast(image)),
+        (("equalize",), colour.equalize(image)),
+    ]
+    kinds = [jnp.any(jnp.stack([is_[name] for name in names])) for names, _ in results]
+    return jnp.select(kinds, [result for _, result in results], image)
+
+
+def auto_augment(u: Array, image: Array, table: str) -> Array:
+    """One of 25 sub-policies; each of its two operations happens with its own probability.
+
+    Args:
+        u: [5] uniform in [0, 1): sub-policy; whether and sign of the first operation; of the
+            second.
+        image: [c, h, w].
+        table: `CIFAR` or `IMAGENET`.
+
+    References:
+        Cubuk et al., AutoAugment: Learning Augmentation Strategies from Data, 2019. As torchvision
+        has it, colour operations draw a sign too, and higher levels posterize and solarize more.
+    """
+    rows = sub_policies(table)
+    chosen = choose(u[0], len(rows))
+    names, probabilities, strengths = zip(*(zip(*row, strict=True) for row in rows), strict=True)
+    operations = [[OPERATIONS.index(name) for name in pair] for pair in names]
+    whether, signs = u[1:].reshape(2, 2).T
+    yes = whether < jnp.array(probabilities, jnp.float32)[chosen]
+    operation = jnp.where(yes, jnp.array(operations, jnp.int32)[chosen], 0)
+    return _sequence(image, operation, jnp.array(strengths, jnp.float32)[chosen], signs)
+
+
+def rand_augment(u: Array, image: Array, magnitude: float) -> Array:
+    """Operations drawn from 14, all of one magnitude.
+
+    Args:
+        u: [n, 2] uniform in [0, 1), for each of n operations: which, sign.
+        image: [c, h, w].
+        magnitude: in [0, 10], 10 is the whole range; torchvision's counts to 30.
+
+    Raises:
+        ValueError: on another magnitude.
+
+    References:
+        Cubuk et al., RandAugment: Practical Automated Data Augmentation with a Reduced Search
+        Space, 2020; its ranges are AutoAugment's.
+    """
+    if not 0 <= magnitude <= 10:
+        raise ValueError(f"RandAugment's magnitude is {magnitude}; expected 0 to 10")
+    strengths = jnp.full(u.shape[0], magnitude / 10, jnp.float32)
+    return _sequence(image, choose(u[:, 0], RAND_OPERATIONS), strengths, u[:, 1])
+
+
+def _sequence(image: Array, operations: Array, strengths: Array, signs: Array) -> Array:
+    """`apply` one after the other; ``signs`` [n] are uniform in [0, 1)."""
+
+    def step(image: Array, given: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        return apply(image, *given), None
+
+    # A loop compiles the operations once.
+    given = (operations, strengths, jnp.where(signs < 0.5, -1.0, 1.0))
+    return jax.lax.scan(step, image, given)[0]
+
+
+def _matrix(*entries: Array | float) -> Array:
+    return jnp.stack([jnp.asarray(entry, jnp.float32) for entry in entries]).reshape(2, 3)

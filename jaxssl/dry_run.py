@@ -1,0 +1,81 @@
+"""A recipe tried out without its data: shapes, settings, memory, and one step on noise."""
+
+import time
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxssl import evaluate, parallel, summary
+from jaxssl.build import build, check_labels
+from jaxssl.data import source
+from jaxssl.record import console
+from jaxssl.state import make_train_step
+
+HEADROOM = 0.9  # of the memory at hand that a step may take
+
+
+def dry_run(config: ConfigDict) -> None:
+    """Print what a run would do and what it needs, and take one step on random images.
+
+    Nothing is written and no data set is opened. The step is left out if it would not fit.
+
+    Raises:
+        UserError: on a value that a part refuses, or a data set whose sizes are not known.
+    """
+    facts = source.facts(config.data.name)
+    check_labels(config, facts.num_classes)
+    mesh = parallel.make_mesh()
+    rng = np.random.default_rng(config.seed)
+    batch = {
+        "image": rng.integers(0, 256, (config.batch_size, *facts.shape), np.uint8),
+        "label": rng.integers(0, facts.num_classes, config.batch_size, np.int32),
+        "index": np.arange(config.batch_size, dtype=np.int32),
+    }
+    parts = build(config, facts.num_examples, mesh.size)
+    state = evaluate.initial_state(config, parts, batch, mesh, facts.num_examples)
+    say(f"data       {config.data.name}, {facts.num_examples} images {list(facts.shape)}")
+    for line in summary.lines(config, parts, state, facts.shape, mesh.size):
+        say(line)
+
+    start = time.perf_counter()
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    compiled = step.lower(state, parallel.shard(batch, mesh)).compile()
+    say(f"compiled   in {time.perf_counter() - start:.1f} s")
+    sizes = compiled.memory_analysis()
+    needed = 0
+    if sizes is not None:
+        needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
+        say(
+            f"memory     {_size(needed)} on each device: {_size(sizes.argument_size_in_bytes)} of "
+            f"state and batch, {_size(sizes.temp_size_in_bytes)} while computing"
+        )
+    free = _memory()
+    if free and needed * mesh.size > HEADROOM * free:
+        say(f"one step   left out: there are {_size(free)} here; try a smaller batch_size")
+        return
+    state, metrics, _ = compiled(state, parallel.shard(batch, mesh))
+    values = {name: float(value) for name, value in jax.device_get(metrics).items()}
+    say("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+
+
+def say(line: str) -> None:
+    """Print a line as it is, however wide the terminal."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 2**20:,.0f} MiB"
+
+
+def _memory() -> int:
+    """Bytes that all devices have; 0 if unknown."""
+    stats = [device.memory_stats() for device in jax.devices()]
+    if all(stats):
+        return sum(s.get("bytes_limit", 0) for s in stats)
+    try:
+        with open("/proc/meminfo") as lines:
+            sizes = dict(line.split(":") for line in lines)
+    except OSError:
+        return 0
+    return int(sizes["MemAvailable"].split()[0]) * 1024

@@ -1,0 +1,131 @@
+"""Backbone, projector and predictor as pure functions of their variables."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+from jax import Array
+from jax import numpy as jnp
+
+from jaxssl.accumulate import map_chunks
+
+PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
+
+
+class Encoder(NamedTuple):
+    """The networks of a method and how they are run.
+
+    Attributes:
+        net: the backbone, ``(images, *, train, axis_name, keys) -> [n, f]``.
+        projector: ``(features, *, train, axis_name) -> [n, d]``.
+        predictor: ``(embeddings, *, train, axis_name) -> [n, d]``, or None.
+        precision: of the computation, "float32" or "bf16"; parameters, BatchNorm's statistics and
+            what comes out are float32.
+        num_chunks: examples go through the networks in this many chunks (gradient accumulation);
+            BatchNorm then sees a chunk for a batch.
+    """
+
+    net: nn.Module
+    projector: nn.Module
+    predictor: nn.Module | None = None
+    precision: str = "float32"
+    num_chunks: int = 1
+
+    def modules(self) -> dict[str, nn.Module]:
+        """The networks by name, in the order of the data."""
+        modules = {"net": self.net, "projector": self.projector}
+        return modules if self.predictor is None else {**modules, "predictor": self.predictor}
+
+
+def init(encoder: Encoder, key: Array, images: Array) -> tuple[dict, dict, int]:
+    """Parameters and BatchNorm's statistics by network, and d, the embeddings' dimension."""
+    params, stats, x = {}, {}, images
+    for name, module in encoder.modules().items():
+        key, module_key = jax.random.split(key)
+        variables = dict(module.init(module_key, x, train=False))
+        x = module.apply(variables, x, train=False)
+        params[name] = variables.get("params", {})
+        stats[name] = variables.get("batch_stats", {})
+    return params, stats, x.shape[1]
+
+
+def embed(
+    encoder: Encoder,
+    params: Mapping[str, Any],
+    stats: Mapping[str, Any],
+    views: list[Array],
+    index: Array,
+    *,
+    key: Array,
+    axis_name: str | None,
+) -> tuple[Array, Array, dict]:
+    """All views of a batch through the networks, in training mode.
+
+    The views of a group go through the backbone together, so BatchNorm sees the statistics of all
+    of them in the global batch; all groups go through the heads together.
+
+    Args:
+        encoder: the networks.
+        params: of each network in ``params``, at least "net" and "projector". Without "predictor"
+            there is no prediction.
+        stats: BatchNorm's running statistics by network.
+        views: groups of views [V_g, b, h, w, c] of one size each.
+        index: [b], the examples' place in the data set; random draws are keyed by it.
+        key: random key of the step.
+        axis_name: the mapped axis whose devices share the batch, or None.
+
+    Returns:
+        Embeddings [V, b, d] and predictions [V, b, d] (the embeddings where there is no predictor),
+        float32, groups one after the other; and the new statistics.
+    """
+    modules = {name: module for name, module in encoder.modules().items() if name in params}
+    dtype = PRECISIONS[encoder.precision]
+    params = _cast(params, dtype)
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
+
+    def run(name: str, x: Array, stats: dict, **kwargs: Any) -> tuple[Array, dict]:
+        variables = {"params": params[name], "batch_stats": stats[name]}
+        x, updated = modules[name].apply(
+            variables, x, train=True, axis_name=axis_name, mutable=["batch_stats"], **kwargs
+        )
+        return x, {**stats, name: updated.get("batch_stats", {})}
+
+    def chunk(batch: tuple[Array, list[Array]]) -> tuple[Array, Array, dict]:
+        keys, groups = batch
+        new, features, first = dict(stats), [], 0
+        for group in groups:  # [c, V_g, h, w, channels]
+            c, num_views = group.shape[:2]
+            numbers = jnp.arange(first, first + num_views, dtype=jnp.int32)
+            fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+            images = _cast(group.reshape(-1, *group.shape[2:]), dtype)
+            h, new = run("net", images, new, keys=fold(keys, numbers).reshape(-1))
+            features.append(h.reshape(c, num_views, -1))
+            first += num_views
+        h = jnp.concatenate(features, axis=1)
+        z, new = run("projector", h.reshape(-1, h.shape[2]), new)
+        p = z
+        if "predictor" in modules:
+            p, new = run("predictor", z, new)
+        z, p = (x.astype(jnp.float32).reshape(*h.shape[:2], -1) for x in (z, p))
+        return z, p, new
+
+    batch = keys, [jnp.swapaxes(group, 0, 1) for group in views]
+    if encoder.num_chunks == 1:
+        z, p, new = chunk(batch)
+    else:
+        z, p, new = map_chunks(chunk, batch, encoder.num_chunks)
+        z, p = (x.reshape(-1, *x.shape[2:]) for x in (z, p))
+        new = jax.tree.map(lambda x: jnp.mean(x, axis=0), new)
+    return jnp.swapaxes(z, 0, 1), jnp.swapaxes(p, 0, 1), new
+
+
+def features(encoder: Encoder, params: Any, stats: Any, images: Array) -> Array:
+    """[n, f] float32: the backbone in evaluation mode; ``params`` and ``stats`` are its own."""
+    dtype = PRECISIONS[encoder.precision]
+    variables = {"params": _cast(params, dtype), "batch_stats": stats}
+    return encoder.net.apply(variables, _cast(images, dtype), train=False).astype(jnp.float32)
+
+
+def _cast(tree: Any, dtype: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(dtype), tree)

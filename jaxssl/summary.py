@@ -1,0 +1,72 @@
+"""The effective settings of a run, line by line."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from jaxssl import optim
+from jaxssl.build import Parts
+from jaxssl.config import hyper
+from jaxssl.state import TrainState
+
+
+def lines(
+    config: ConfigDict, parts: Parts, state: TrainState, image: tuple[int, ...], num_devices: int
+) -> list[str]:
+    """What a run is about to do, as text.
+
+    Args:
+        config: complete.
+        parts: built from it.
+        state: initialised; its shapes are enough.
+        image: shape [h, w, c] of an image of the data set.
+        num_devices: that share a batch.
+    """
+    batch = config.batch_size
+    views = jax.eval_shape(
+        parts.augment,
+        jax.eval_shape(lambda: jax.random.key(0)),
+        jax.ShapeDtypeStruct((batch, *image), "uint8"),
+        jax.ShapeDtypeStruct((batch,), "int32"),
+    )
+    first = jax.ShapeDtypeStruct(views["views"].shape[1:], views["views"].dtype)
+    features = jax.eval_shape(parts.method.features, state.params, state.carried, first)
+    counts = {name: _count(tree) for name, tree in state.params.items()}
+    listed = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+    shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in views.items())
+    peak = optim.effective_lr(config.optim.lr, config.optim.lr_scaling, batch)
+    warmup = round(config.schedule.warmup_epochs * parts.steps_per_epoch)
+    device = jax.devices()[0].device_kind
+    chunks = config.accumulate_steps
+    accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
+    return [
+        f"views      {_settings(config.augment)}; {shapes}",
+        f"network    {_settings(config.net)}; features {features.shape[1]}, {config.precision}",
+        f"heads      {_settings(config.head)}; predictor {_settings(config.predictor)}",
+        f"parameters {sum(counts.values()):,} ({listed})",
+        f"method     {_settings(config.method)}",
+        f"loss       {_settings(config.loss)}",
+        f"batch      {batch} images, {config.views} views each{accumulated}; "
+        f"{batch // num_devices} images on each of {num_devices} devices ({device})",
+        f"optimiser  {config.optim.name}, peak learning rate {peak:g} "
+        f"(base {config.optim.lr:g}, scaling {config.optim.lr_scaling}), {config.schedule.name}, "
+        f"weight decay {_value(config.optim.weight_decay)}",
+        f"steps      {parts.total_steps}, {parts.steps_per_epoch} an epoch, {warmup} of warm-up",
+    ]
+
+
+def _settings(group: Mapping[str, Any]) -> str:
+    """`name (preset): key=value, ...`."""
+    preset = f" ({group['preset']})" if "preset" in group else ""
+    values = ", ".join(f"{key}={_value(value)}" for key, value in hyper(group).items())
+    return f"{group['name']}{preset}" + (f": {values}" if values else "")
+
+
+def _value(value: Any) -> str:
+    return str(value.to_dict() if isinstance(value, ConfigDict) else value)
+
+
+def _count(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))

@@ -1,0 +1,105 @@
+"""Cross-entropy against NumPy and scikit-learn, over devices, and what it refuses."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec as P
+from loss_cases import LABELS, QUICK, embeddings
+from sklearn.metrics import log_loss
+
+from jaxssl import losses, parallel
+from jaxssl.losses.cross_entropy import objective
+from jaxssl.pairs import pair_towers, pair_views
+
+Z = jnp.asarray(embeddings())
+WEIGHTS = jnp.asarray(np.random.default_rng(1).normal(size=(5, 4)), jnp.float32)
+BIAS = jnp.arange(5, dtype=jnp.float32) / 5
+
+
+def pairs_of(z, labels=LABELS, **kwargs):
+    return pair_views(z, labels=jnp.asarray(labels, jnp.int32), **kwargs)
+
+
+def test_it_is_scikit_learns_log_loss():
+    found = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)
+    logits = np.asarray(Z.reshape(16, 4) @ WEIGHTS.T + BIAS[None], np.float64)
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    labels = np.tile(LABELS, 2)
+    np.testing.assert_allclose(found, -np.log(p[np.arange(16), labels]), rtol=1e-5)
+    np.testing.assert_allclose(found.mean(), log_loss(labels, p, labels=range(5)), rtol=1e-5)
+
+
+def test_smoothing_mixes_in_the_mean_over_the_classes():
+    smooth = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS, label_smoothing=0.3)
+    of_class = [
+        losses.cross_entropy_loss(pairs_of(Z, np.full(8, k)), WEIGHTS, BIAS) for k in range(5)
+    ]
+    sharp = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)
+    np.testing.assert_allclose(smooth, 0.7 * sharp + 0.3 * sum(of_class) / 5, rtol=1e-5)
+
+
+def test_the_objective_trains_a_classifier_alike_on_any_number_of_devices():
+    own = objective(num_classes=5)
+    params, memory = own.init(jax.random.key(0), 20, 4)
+    assert memory == () and {k: v.shape for k, v in params.items()} == {
+        "weights": (5, 4),
+        "bias": (5,),
+    }
+
+    def value(params, z, labels, axis_name):
+        pairs = pairs_of(z, labels, axis_name=axis_name)
+        loss, _, metrics = own.loss(pairs, params, (), step=0, key=None)
+        return loss, metrics
+
+    def step(params, z, labels, axis_name=None):
+        grad = jax.value_and_grad(value, has_aux=True)
+        return parallel.mean(grad(params, z, labels, axis_name), axis_name)
+
+    params = {"weights": WEIGHTS, "bias": BIAS}
+    expected = jax.jit(step, compiler_options=QUICK)(params, Z, LABELS)
+    np.testing.assert_allclose(
+        expected[0][0], losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS).mean(), rtol=1e-6
+    )
+    hit = np.argmax(Z.reshape(16, 4) @ WEIGHTS.T + BIAS[None], axis=1) == np.tile(LABELS, 2)
+    np.testing.assert_allclose(expected[0][1]["accuracy"], 100 * hit.mean(), rtol=1e-6)
+    mesh = parallel.make_mesh()
+    split = parallel.spmd(
+        lambda *args: step(*args, "data"), mesh, (P(), P(None, "data"), P("data")), P()
+    )
+    found = jax.jit(split, compiler_options=QUICK)(params, Z, LABELS)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected
+    )
+
+
+def test_it_is_finite_for_huge_features():
+    grad = jax.grad(lambda z: losses.cross_entropy_loss(pairs_of(z), WEIGHTS, BIAS).mean())
+    assert np.isfinite(grad(Z * 1e30)).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: losses.cross_entropy_loss(pair_views(Z), WEIGHTS, BIAS), "needs labels; set"),
+        (
+            lambda: losses.cross_entropy_loss(pairs_of(Z), WEIGHTS[:, :3], BIAS),
+            r"must be \[K, 4\] and \[K\], got \(5, 3\) and \(5,\)",
+        ),
+        (lambda: objective(num_classes=0), "num_classes must be > 0"),
+        (
+            lambda: losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS, label_smoothing=2.0),
+            r"label_smoothing must be in \[0, 1\], got 2.0",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_one_tower_suffices_and_keys_do_not_matter():
+    pairs = pair_towers(Z[0], Z[1], labels=jnp.asarray(LABELS, jnp.int32))
+    found = losses.cross_entropy_loss(pairs, WEIGHTS, BIAS)
+    expected = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)[:8]
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

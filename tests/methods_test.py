@@ -1,0 +1,336 @@
+"""Methods: what they compute from a batch, step by step, against the parts put together by hand."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from loss_cases import NAMES, QUICK
+
+from jaxssl import losses
+from jaxssl.build import check_fit
+from jaxssl.config import load
+from jaxssl.encoder import Encoder, features
+from jaxssl.errors import UserError
+from jaxssl.losses.byol import objective as byol
+from jaxssl.losses.decl import objective as decl
+from jaxssl.losses.info_nce import objective as info_nce
+from jaxssl.losses.nt_xent import objective as nt_xent
+from jaxssl.losses.simsiam import objective as simsiam
+from jaxssl.losses.sup_con import objective as sup_con
+from jaxssl.methods import momentum, siamese
+from jaxssl.pairs import pair_towers, pair_views
+from jaxssl.schedules import from_spec
+
+B, DIM, KEY = 6, 4, jax.random.key(0)
+close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
+
+
+class Net(nn.Module):
+    """Mean over pixels, then a Dense layer; of any image size. With or without BatchNorm."""
+
+    width: int
+    norm: bool = False
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None, keys=None):
+        x = jnp.tanh(nn.Dense(self.width)(x.reshape(x.shape[0], -1, x.shape[-1]).mean(1)))
+        return nn.BatchNorm(use_running_average=not train)(x) if self.norm else x
+
+
+class Head(nn.Module):
+    """One Dense layer."""
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None):
+        return nn.Dense(DIM)(x)
+
+
+def batch_of(num_views=2, num_crops=0, seed=0):
+    rng = np.random.default_rng(seed)
+    draw = lambda *shape: jnp.asarray(rng.normal(size=shape), jnp.float32)  # noqa: E731
+    batch = {"views": draw(num_views, B, 2, 2, 3)}
+    batch |= {"crops": draw(num_crops, B, 1, 1, 3)} if num_crops else {}
+    label = jnp.asarray(np.arange(B) % 3, jnp.int32)
+    return batch | {"index": jnp.arange(B, dtype=jnp.int32) + 2, "label": label}
+
+
+def start(method, batch, num_examples=20):
+    init = jax.jit(partial(method.init, num_examples=num_examples), compiler_options=QUICK)
+    return init(KEY, batch)
+
+
+def value_of(method, params, carried, batch, step=0):
+    """(loss, gradient, carried after the step's forward pass)."""
+
+    @partial(jax.jit, compiler_options=QUICK)
+    def run(params, carried, batch, step):
+        loss = partial(method.loss, step=step, key=KEY, axis_name=None)
+        return jax.value_and_grad(loss, has_aux=True)(params, carried, batch)
+
+    (value, (carried, _, embeddings)), gradient = run(params, carried, batch, jnp.int32(step))
+    return value, gradient, carried, embeddings
+
+
+def embed(params, images, names=("net", "projector")):
+    """The networks by hand: images [V, b, h, w, c] to [V, b, d]."""
+    x = images.reshape(-1, *images.shape[2:])
+    for name, module in (("net", Net(5)), ("projector", Head()), ("predictor", Head())):
+        if name in names:
+            x = module.apply({"params": params[name]}, x, train=False)
+    return x.reshape(*images.shape[:2], -1)
+
+
+ENCODER = Encoder(Net(5), Head())
+PREDICTING = ENCODER._replace(predictor=Head())
+ALL = ("net", "projector", "predictor")
+
+
+@pytest.mark.parametrize("num_views", [2, 3])
+def test_siamese_is_the_loss_of_all_views(num_views):
+    method, batch = siamese.method(ENCODER, nt_xent(temperature=0.3)), batch_of(num_views)
+    params, carried = start(method, batch)
+    value, _, _, z = value_of(method, params, carried, batch)
+    close(z, embed(params, batch["views"]))
+    close(value, losses.nt_xent_loss(pair_views(z), temperature=0.3).mean())
+
+
+def test_siamese_with_labels_has_the_class_for_positives():
+    method, batch = siamese.method(ENCODER, sup_con(temperature=0.3), labels=True), batch_of()
+    params, carried = start(method, batch)
+    value, _, _, z = value_of(method, params, carried, batch)
+    close(value, losses.sup_con(*z, labels=batch["label"], temperature=0.3))
+
+
+def test_small_crops_are_queries_to_the_views():
+    method, batch = siamese.method(ENCODER, nt_xent(temperature=0.3)), batch_of(2, 3)
+    params, carried = start(method, batch)
+    value, gradient, _, _ = value_of(method, params, carried, batch)
+
+    def expected(params):
+        z, crops = embed(params, batch["views"]), embed(params, batch["crops"])
+        of_views = losses.nt_xent_loss(pair_views(z), temperature=0.3).mean()
+        pairs = [pair_towers(crop, view) for crop in crops for view in z]
+        of_crops = [losses.nt_xent_loss(p, temperature=0.3).mean() for p in pairs]
+        return (2 * of_views + sum(of_crops) / 2) / 5
+
+    found, slope = jax.jit(jax.value_and_grad(expected), compiler_options=QUICK)(params)
+    close(value, found)
+    jax.tree.map(close, gradient["net"], slope["net"])
+
+
+def test_moco_v3_adds_both_directions_against_the_copys_keys():
+    method = momentum.method(PREDICTING, info_nce(temperature=0.5), momentum=0.9)
+    batch = batch_of()
+    params, carried = start(method, batch)
+    other = jax.tree.map(lambda x: x + 0.1, carried.target)  # a copy that lags behind
+    carried = carried._replace(target=other)
+    value, gradient, _, _ = value_of(method, params, carried, batch)
+    keys = embed(other["params"], batch["views"])
+
+    def expected(params):
+        q = embed(params, batch["views"], ALL)
+        nce = partial(losses.info_nce, temperature=0.5)
+        return nce(q[0], keys[1]) + nce(q[1], keys[0])
+
+    found, slope = jax.jit(jax.value_and_grad(expected), compiler_options=QUICK)(params)
+    close(value, found)
+    for name in ALL:
+        jax.tree.map(close, gradient[name], slope[name])
+
+
+def test_the_copy_follows_with_its_momentum():
+    spec = {"schedule": "linear", "start": 0.5, "end": 1.0, "until": 2}
+    schedule = from_spec(spec, steps_per_epoch=1, total_steps=10)
+    method = momentum.method(PREDICTING, byol(), momentum=schedule)
+    params, carried = start(method, batch_of())
+    assert set(carried.target["params"]) == {"net", "projector"}
+    target = carried.target["params"]
+    for step, m in enumerate((0.5, 0.75, 1.0)):
+        params = jax.tree.map(lambda x: x + 1, params)
+        carried = method.after(params, carried, jnp.int32(step))
+        own = {name: params[name] for name in target}
+        target = jax.tree.map(lambda k, q, m=m: m * k + (1 - m) * q, target, own)
+        jax.tree.map(close, carried.target["params"], target)
+
+
+def test_moco_v2_meets_the_queue_alone_and_fills_it_with_its_keys():
+    hyper = {"momentum": 0.9, "symmetric": False, "queue_size": 2 * B - 2}
+    nce = {"temperature": 0.5, "scale_by_temperature": False}
+    method = momentum.method(ENCODER, info_nce(**nce), **hyper)
+    params, carried = start(method, batch_of())
+    queue = carried.memory["queue"]["rows"]
+    for step in range(2):
+        batch = batch_of(seed=step)
+        value, _, carried, z = value_of(method, params, carried, batch, step)
+        q, k = embed(params, batch["views"])  # the copy is still the network itself
+        close(z, jnp.stack([q, k]))
+        pairs = pair_towers(q, k, queue=queue, batch_negatives=False)
+        close(value, losses.info_nce_loss(pairs, **nce).mean())
+        place = (np.arange(B) + step * B) % (2 * B - 2)
+        queue = queue.at[place].set(k / jnp.linalg.norm(k, axis=1, keepdims=True))
+        close(carried.memory["queue"]["rows"], queue)
+    assert carried.memory["queue"]["next"] == 2
+
+
+def test_simsiam_needs_no_copy_and_stops_the_keys_gradient():
+    method = momentum.method(PREDICTING, simsiam(), momentum=0.0, average=True)
+    batch = batch_of()
+    params, carried = start(method, batch)
+    assert carried.target == ()
+    value, gradient, _, _ = value_of(method, params, carried, batch)
+
+    def cosine(p, z):
+        norm = jnp.linalg.norm
+        return jnp.mean(jnp.sum(p * z, 1) / norm(p, axis=1) / norm(z, axis=1))
+
+    def expected(params):
+        p, z = embed(params, batch["views"], ALL), embed(params, batch["views"])
+        z = jax.lax.stop_gradient(z)
+        return -(cosine(p[0], z[1]) + cosine(p[1], z[0])) / 2
+
+    found, slope = jax.jit(jax.value_and_grad(expected), compiler_options=QUICK)(params)
+    close(value, found)
+    for name in ALL:
+        jax.tree.map(partial(close, rtol=1e-4), gradient[name], slope[name])
+
+
+def test_small_crops_query_every_key_and_views_those_of_others():
+    method = momentum.method(PREDICTING, byol(), momentum=0.9, average=True)
+    batch = batch_of(2, 1)
+    params, carried = start(method, batch)
+    value, _, _, _ = value_of(method, params, carried, batch)
+    q, crop = (embed(params, batch[name], ALL) for name in ("views", "crops"))
+    k = embed(params, batch["views"])
+    pairs = [(q[0], k[1]), (q[1], k[0]), (crop[0], k[0]), (crop[0], k[1])]
+    close(value, np.mean([losses.byol(a, b) for a, b in pairs]))
+
+
+def test_rates_may_come_from_the_copys_keys():
+    objective = decl(rate="momentum", u="mean", temperature=0.5)
+    method = momentum.method(ENCODER, objective, momentum=0.9)
+    batch = batch_of()
+    params, carried = start(method, batch)
+    value, _, _, _ = value_of(method, params, carried, batch)
+    q, k = embed(params, batch["views"]), embed(params, batch["views"])
+    unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
+    expected = 0
+    for a, b in ((0, 1), (1, 0)):
+        s, rate = (np.exp(unit(x) @ unit(k[b]).T / 0.5) for x in (q[a], k[b]))
+        others = ~np.eye(B, dtype=bool)
+        ratio = (s * others).sum(1) / (rate * others).sum(1)
+        expected += np.mean(ratio - np.log(np.diag(s)))
+    close(value, expected)
+
+
+@pytest.mark.parametrize("which", ["online", "target"])
+def test_the_network_asked_for_is_evaluated(which):
+    method = momentum.method(PREDICTING, byol(), momentum=0.9, evaluate=which)
+    batch = batch_of()
+    params, carried = start(method, batch)
+    params = jax.tree.map(lambda x: x + 1, params)
+    images = batch["views"][0]
+    own = params if which == "online" else carried.target["params"]
+    close(method.features(params, carried, images), features(ENCODER, own["net"], {}, images))
+
+
+@pytest.mark.parametrize("make", [siamese.method, partial(momentum.method, momentum=0.9)])
+def test_accumulation_keeps_all_negatives(make):
+    batch = batch_of(2, 1)
+    whole = make(ENCODER, nt_xent(temperature=0.3))
+    parts = make(ENCODER._replace(num_chunks=3), nt_xent(temperature=0.3))
+    params, carried = start(whole, batch)
+    expected, found = (value_of(m, params, carried, batch) for m in (whole, parts))
+    jax.tree.map(close, found, expected)
+
+
+def test_accumulation_normalises_each_part_by_itself():
+    encoder = Encoder(Net(5, norm=True), Head())
+    batch = batch_of()
+    params, carried = start(siamese.method(encoder, nt_xent()), batch)
+    chunked = siamese.method(encoder._replace(num_chunks=2), nt_xent())
+    _, _, after, z = value_of(chunked, params, carried, batch)
+    halves = []
+    for part in (slice(0, 3), slice(3, 6)):
+        half = {**batch, "views": batch["views"][:, part]}
+        half |= {name: batch[name][part] for name in ("index", "label")}
+        method = siamese.method(encoder, nt_xent())
+        halves.append(value_of(method, params, carried, half))
+    close(z, np.concatenate([half[3] for half in halves], axis=1))
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, *(half[2].batch_stats for half in halves))
+    jax.tree.map(close, after.batch_stats, mean)
+
+
+@jax.numpy_dtype_promotion("standard")  # flax raises BatchNorm's sums to float32
+def test_half_precision_computes_in_half_and_keeps_what_is_kept():
+    encoder = Encoder(Net(5, norm=True), Head())
+    batch = batch_of()
+    method = siamese.method(encoder, nt_xent(temperature=0.5))
+    params, carried = start(method, batch)
+    expected, slope, _, z = value_of(method, params, carried, batch)
+    half = siamese.method(encoder._replace(precision="bf16"), nt_xent(temperature=0.5))
+    value, gradient, after, z_half = value_of(half, params, carried, batch)
+    kept = (value, gradient, after.batch_stats, z_half)
+    assert {x.dtype for x in jax.tree.leaves(kept)} == {jnp.dtype("float32")}
+    assert 0 < np.abs(z_half - z).max() < 0.05  # rounded, and not by more than half does
+    np.testing.assert_allclose(value, expected, rtol=2e-2)
+    lowered = jax.jit(lambda p, c, b: half.loss(p, c, b, step=0, key=KEY, axis_name=None)[0])
+    products = [
+        line
+        for line in lowered.lower(params, carried, batch).as_text().splitlines()
+        if "dot_general" in line
+    ]
+    assert sum("bf16" in line for line in products) == 2  # the networks'; the loss's is float32
+    assert any("bf16" not in line for line in products)
+
+
+@pytest.mark.parametrize(
+    ("make", "num_views", "message"),
+    [
+        (lambda: siamese.method(PREDICTING, nt_xent()), 2, "no use for a predictor"),
+        (lambda: momentum.method(ENCODER, byol(), momentum=1.5), 2, r"in \[0, 1\], got 1.5"),
+        (lambda: momentum.method(ENCODER, byol(), evaluate="both"), 2, 'must be "online", or'),
+        (
+            lambda: momentum.method(ENCODER, byol(), momentum=0.0, evaluate="target"),
+            2,
+            "if there is a momentum network, got 'target' with momentum=0.0",
+        ),
+        (lambda: momentum.method(ENCODER, byol()), 1, "takes two views, or more .* got 1"),
+        (lambda: momentum.method(ENCODER, byol(), symmetric=False), 3, "two views, .* got 3"),
+        (
+            lambda: siamese.method(ENCODER._replace(num_chunks=4), nt_xent()),
+            2,
+            "num_chunks must divide the batch of 6, got 4",
+        ),
+    ],
+)
+def test_methods_refuse_what_they_cannot_do(make, num_views, message):
+    def run():
+        method, batch = make(), batch_of(num_views)
+        params, carried = method.init(KEY, batch, 20)
+        return method.loss(params, carried, batch, step=0, key=KEY, axis_name=None)
+
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(run)
+
+
+def test_every_loss_fits_a_method_or_is_told_why():
+    refused = {}
+    for name in [*NAMES, "cross_entropy"]:
+        for method in ("siamese", "momentum"):
+            config = load("configs/base.py", [("loss.name", name), ("method.name", method)])
+            try:
+                check_fit(config)
+            except UserError as error:
+                refused[method, name] = str(error)
+    expected = {("siamese", name) for name in ("byol", "dino", "ressl", "simsiam")}
+    assert set(refused) == expected | {("momentum", "cross_entropy")}
+    assert all("set method.name=" in why for why in refused.values())
+
+
+def test_losses_that_ignore_labels_refuse_them():
+    overrides = [("loss.name", "vicreg"), ("method.labels", "True")]
+    with pytest.raises(UserError, match="vicreg.*does not look at labels"):
+        check_fit(load("configs/base.py", overrides))

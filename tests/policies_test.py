@@ -1,0 +1,314 @@
+"""Colours against Pillow, colorsys and SciPy; AutoAugment and RandAugment against their papers."""
+
+import colorsys
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from loss_cases import QUICK
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+from scipy import ndimage
+
+from jaxssl.augment import colour, policies
+from jaxssl.augment.policies import CIFAR, IMAGENET, OPERATIONS, sub_policies
+
+FACTORS = np.array([0.0, 0.6, 1.0, 1.8], np.float32)
+THRESHOLDS = [0, 100, 128, 256]
+SHIFTS = np.array([-0.5, -0.1, 0.0, 0.25, 0.5], np.float32)
+STRENGTHS = np.array([0, 0.31, 0.64, 1], np.float32)
+SETTINGS = np.array([(s, sign) for s in STRENGTHS for sign in (1, -1)], np.float32)
+ENHANCED = {  # Pillow's names
+    "brightness": "Brightness",
+    "contrast": "Contrast",
+    "saturation": "Color",
+    "sharpness": "Sharpness",
+}
+GEOMETRY = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
+quick = partial(jax.jit, compiler_options=QUICK)
+
+
+def draw(*shape, seed=0):
+    """Uniform numbers, which every random operation starts from."""
+    return np.random.default_rng(seed).random(shape, np.float32)
+
+
+def picture(channels, seed=0):
+    """A Pillow image of a few soft shapes, whose levels do not reach 0 and 255."""
+    noise = np.random.default_rng(seed).normal(size=(24, 20, channels))
+    soft = ndimage.gaussian_filter(noise, (1.5, 1.5, 0))
+    levels = (128 + 60 * soft / np.abs(soft).max() + 10 * noise).clip(20, 240).astype(np.uint8)
+    return Image.fromarray(levels if channels == 3 else levels[:, :, 0])
+
+
+def flat(channels):
+    """A Pillow image of one colour."""
+    return Image.new("RGB" if channels == 3 else "L", (20, 24), (90, 91, 200)[:channels])
+
+
+def planes(picture):
+    """A Pillow image as ours: [c, h, w] in [0, 1]."""
+    return np.atleast_3d(np.asarray(picture)).transpose(2, 0, 1).astype(np.float32) / 255
+
+
+@quick
+def every_operation(image):
+    """Every operation of `colour`, for each of its parameters."""
+
+    def over(name, values):
+        return jax.vmap(partial(getattr(colour, name), image))(jnp.asarray(values))
+
+    enhanced = {name: over(name, FACTORS) for name in ENHANCED}
+    plain = ("grayscale", "invert", "autocontrast", "equalize", "smooth")
+    return {
+        **enhanced,
+        **{name: getattr(colour, name)(image)[None] for name in plain},
+        "solarize": over("solarize", np.array(THRESHOLDS, np.float32) / 255),
+        "posterize": over("posterize", np.arange(1, 9, dtype=np.int32)),
+    }
+
+
+def pillows(picture):
+    """What Pillow makes of the picture with the same parameters."""
+    enhance = {
+        name: getattr(ImageEnhance, kind)(picture).enhance for name, kind in ENHANCED.items()
+    }
+    return {
+        **{name: [of(float(factor)) for factor in FACTORS] for name, of in enhance.items()},
+        "grayscale": [picture.convert("L").convert(picture.mode)],
+        "invert": [ImageOps.invert(picture)],
+        "autocontrast": [ImageOps.autocontrast(picture)],
+        "equalize": [ImageOps.equalize(picture)],
+        "smooth": [picture.filter(ImageFilter.SMOOTH)],
+        "solarize": [ImageOps.solarize(picture, threshold) for threshold in THRESHOLDS],
+        "posterize": [ImageOps.posterize(picture, bits) for bits in range(1, 9)],
+    }
+
+
+@pytest.mark.parametrize("make", [picture, flat])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colours_are_pillows(make, channels):
+    found, expected = every_operation(planes(make(channels))), pillows(make(channels))
+    assert set(found) == set(expected)
+    for name, images in expected.items():
+        # Pillow rounds, and cuts off the fractions of a blend of a rounded grey.
+        atol = 1.6 / 255 if name in ENHANCED else 1.01 / 255
+        atol = 1e-6 if name in ("invert", "equalize", "solarize", "posterize") else atol
+        images = np.stack([planes(image) for image in images])
+        np.testing.assert_allclose(found[name], images, atol=atol, err_msg=name)
+
+
+def colorsys_hue(image, shift):
+    """Each pixel by the standard library, in float64."""
+    pixels = image.reshape(3, -1).T.astype(np.float64)
+    hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in pixels]
+    turned = [colorsys.hsv_to_rgb((h + shift) % 1, s, v) for h, s, v in hsv]
+    return np.array(turned).T.reshape(image.shape)
+
+
+def test_hue_is_colorsyss_and_leaves_grey_images_alone():
+    image = np.random.default_rng(0).random((3, 9, 8), np.float32)
+    image[:, 0] = image[:1, 0]  # grey pixels, and two channels alike
+    image[1, 1] = image[0, 1]
+    found = quick(jax.vmap(colour.hue, in_axes=(None, 0)))(image, SHIFTS)
+    expected = [colorsys_hue(image, float(shift)) for shift in SHIFTS]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_array_equal(found[2], image)
+    np.testing.assert_array_equal(colour.hue(image[:1], 0.3), image[:1])
+
+
+@pytest.mark.parametrize("kernel", [3, 9])
+def test_blur_is_scipys_with_reflected_edges(kernel):
+    image, sigmas = planes(picture(3)), np.array([0.1, 0.7, 2.0], np.float32)
+    found = quick(jax.vmap(lambda sigma: colour.blur(image, kernel, sigma)))(sigmas)
+    for blurred, sigma in zip(found, sigmas, strict=True):
+        taps = np.exp(-0.5 * ((np.arange(kernel) - kernel // 2) / float(sigma)) ** 2)
+        expected = image.astype(np.float64)
+        for axis in (1, 2):
+            expected = ndimage.convolve1d(expected, taps / taps.sum(), axis, mode="mirror")
+        np.testing.assert_allclose(blurred, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [0, 4, 17])
+def test_a_kernel_that_cannot_be_is_refused(kernel):
+    with pytest.raises(ValueError, match=f"blur kernel is {kernel}; expected odd"):
+        colour.blur(jnp.zeros((1, 8, 9)), kernel, jnp.float32(1))
+
+
+def oracle_jitter(image, order, factors, shift):
+    """The operations one after the other, in float64."""
+    image = image.astype(np.float64)
+    for operation in order:
+        grey = np.tensordot(colour.GREY_WEIGHTS, image, 1)
+        if operation == colour.HUE:
+            image = colorsys_hue(image, shift)
+        else:
+            other = (np.zeros_like(grey), np.full_like(grey, grey.mean()), grey)[operation]
+            image = (other + factors[operation] * (image - other)).clip(0, 1)
+    return image
+
+
+def test_jitter_takes_its_operations_in_any_order():
+    image = np.random.default_rng(1).random((3, 5, 4), np.float32)
+    factors, shift = np.array([1.3, 0.6, 1.7], np.float32), 0.2
+    orders = np.array(colour.ORDERS, np.int32)
+    jitter = quick(jax.vmap(colour.jitter, in_axes=(None, 0, None, None)))
+    found = np.asarray(jitter(image, orders, factors, shift))
+    expected = [oracle_jitter(image, order, factors, shift) for order in orders]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert len(np.unique(found.reshape(24, -1).round(4), axis=0)) > 12  # the order matters
+
+
+def test_random_jitter_draws_orders_and_strengths_for_each_image(monkeypatch):
+    # Jitter itself is tested above; here it hands back the parameters it was given.
+    monkeypatch.setattr(colour, "jitter", lambda image, *parameters: parameters)
+    strengths = {"brightness": 0.4, "contrast": 1.2, "saturation": 0.2, "hue": 0.1}
+    parameters = lambda u: colour.random_jitter(u, None, **strengths, probability=0.8)  # noqa: E731
+    order, factors, shift = map(np.asarray, jax.vmap(parameters)(draw(6000, 6)))
+    _, counts = np.unique(order, axis=0, return_counts=True)
+    assert len(counts) == 24
+    np.testing.assert_allclose(counts / 6000, 1 / 24, atol=0.01)
+    changed = shift != 0
+    np.testing.assert_allclose(changed.mean(), 0.8, atol=0.02)
+    assert (factors[~changed] == 1).all()
+    values = np.column_stack([factors, shift])[changed]
+    np.testing.assert_allclose(values.min(axis=0), [0.6, 0.0, 0.8, -0.1], atol=0.003)
+    np.testing.assert_allclose(values.max(axis=0), [1.4, 2.2, 1.2, 0.1], atol=0.003)
+    np.testing.assert_allclose(values.mean(axis=0), [1, 1.1, 1, 0], atol=0.03)
+    np.testing.assert_allclose(np.corrcoef(values.T), np.eye(4), atol=0.06)  # drawn apart
+
+
+def test_random_brightness_and_contrast_fill_their_ranges():
+    low, high = 0.3, 0.5
+    image = jnp.array([[[low, high]]])  # the bounds clip nothing
+    both = quick(jax.vmap(lambda u: colour.random_brightness_contrast(u, image, 0.4)))
+    dark, light = np.asarray(both(draw(4000, 2)))[:, 0, 0].T
+    bright = (dark + light) / (low + high)  # contrast keeps the mean
+    contrast = (light - dark) / (high - low) / bright
+    for factor in (bright, contrast):
+        np.testing.assert_allclose([factor.min(), factor.max()], [0.6, 1.4], atol=0.005)
+        np.testing.assert_allclose(factor.mean(), 1, atol=0.02)
+    assert abs(np.corrcoef(bright, contrast)[0, 1]) < 0.05  # drawn apart
+
+
+@quick
+def random_operations(u, probability):
+    """Each random operation of one image, and the image."""
+    image = jnp.asarray(planes(picture(3))[:, :6, :5])
+    strengths = dict(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+    made = lambda u: (  # noqa: E731
+        colour.random_jitter(u, image, **strengths, probability=probability),
+        colour.random_grayscale(u[0], image, probability),
+        colour.random_blur(u, image, 3, (0.5, 2.0), probability),
+        colour.random_solarize(u[0], image, probability),
+    )
+    return jax.vmap(made)(u), image
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_a_random_operation_has_its_probability(probability):
+    found, image = random_operations(draw(1000, 6), probability)
+    for images in found:
+        changed = (np.asarray(images) != np.asarray(image)).any(axis=(1, 2, 3)).mean()
+        atol = 0.05 * (0 < probability < 1)
+        np.testing.assert_allclose(changed, probability, atol=atol)
+
+
+def pillow_operation(name, picture, strength, sign):
+    """One operation as the papers' code has Pillow do it."""
+    size, signed = picture.size, strength * sign
+    fill = (128,) * len(picture.getbands())
+    matrices = {
+        "shear_x": (1, 0.3 * signed, 0, 0, 1, 0),
+        "shear_y": (1, 0, 0, 0.3 * signed, 1, 0),
+        "translate_x": (1, 0, 150 / 331 * size[0] * signed, 0, 1, 0),
+        "translate_y": (1, 0, 0, 0, 1, 150 / 331 * size[1] * signed),
+    }
+    if name in matrices:
+        affine = Image.Transform.AFFINE
+        return picture.transform(size, affine, matrices[name], fillcolor=fill)
+    if name.capitalize() in ENHANCED.values():
+        return getattr(ImageEnhance, name.capitalize())(picture).enhance(1 + 0.9 * signed)
+    return {
+        "identity": lambda: picture,
+        "rotate": lambda: picture.rotate(30 * signed, fillcolor=fill),
+        "posterize": lambda: ImageOps.posterize(picture, 8 - round(4 * strength)),
+        "solarize": lambda: ImageOps.solarize(picture, 256 * (1 - strength)),
+        "autocontrast": lambda: ImageOps.autocontrast(picture),
+        "equalize": lambda: ImageOps.equalize(picture),
+        "invert": lambda: ImageOps.invert(picture),
+    }[name]()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_operation_of_the_policies_is_pillows(channels):
+    image = picture(channels)
+    of_setting = jax.vmap(policies.apply, in_axes=(None, None, 0, 0))
+    of_operation = quick(jax.vmap(of_setting, in_axes=(None, 0, None, None)))
+    found = of_operation(planes(image), np.arange(len(OPERATIONS)), *SETTINGS.T)
+    for name, images in zip(OPERATIONS, np.asarray(found), strict=True):
+        for setting, ours in zip(SETTINGS.tolist(), images, strict=True):
+            off = np.abs(ours - planes(pillow_operation(name, image, *setting))) > 1.6 / 255
+            # Pillow's places are fixed-point numbers: on a boundary of pixels they may differ.
+            assert off.mean() <= (0.01 if name in GEOMETRY else 0), (name, setting)
+
+
+def test_the_tables_are_the_papers():
+    cifar, imagenet = sub_policies(CIFAR), sub_policies(IMAGENET)
+    assert len(cifar) == len(imagenet) == 25
+    assert {len(row) for row in cifar + imagenet} == {2}
+    assert {name for row in cifar + imagenet for name, *_ in row} < set(OPERATIONS)
+    for table, place, row in [
+        (cifar, 0, (("invert", 0.1, 0), ("contrast", 0.2, 6))),
+        (cifar, 1, (("rotate", 0.7, 2), ("translate_x", 0.3, 9))),
+        (cifar, 24, (("translate_y", 0.7, 9), ("autocontrast", 0.9, 0))),
+        (imagenet, 0, (("posterize", 0.4, 8), ("rotate", 0.6, 9))),
+        (imagenet, 18, (("shear_x", 0.6, 5), ("equalize", 1.0, 0))),
+        (imagenet, 24, (("equalize", 0.8, 0), ("equalize", 0.6, 0))),
+    ]:
+        assert table[place] == [(name, p, level / 9) for name, p, level in row]
+
+
+@pytest.mark.parametrize("table", [CIFAR, IMAGENET], ids=["cifar", "imagenet"])
+def test_autoaugment_draws_all_sub_policies_with_their_probabilities(table, monkeypatch):
+    # The operations are tested above; here they hand back what they were given.
+    monkeypatch.setattr(policies, "_sequence", lambda image, *given: given)
+    u = draw(50_000, 5)
+    given = jax.vmap(lambda u: policies.auto_augment(u, None, table))(u)
+    operation, strength, signs = map(np.asarray, given)
+    for place, row in enumerate(sub_policies(table)):
+        mine = np.floor(u[:, 0] * 25).astype(int) == place
+        np.testing.assert_allclose(mine.mean(), 1 / 25, atol=0.005)
+        for i, (name, probability, share) in enumerate(row):
+            happened = operation[mine, i] == OPERATIONS.index(name)
+            assert (happened | (operation[mine, i] == 0)).all()
+            atol = 0.05 * (0 < probability < 1)
+            np.testing.assert_allclose(happened.mean(), probability, atol=atol)
+            np.testing.assert_allclose(strength[mine, i], share, rtol=1e-6)
+    np.testing.assert_array_equal(signs, u[:, [2, 4]])
+
+
+def test_randaugment_draws_fourteen_operations_equally_often(monkeypatch):
+    monkeypatch.setattr(policies, "_sequence", lambda image, *given: given)
+    u = draw(6000, 3, 2)
+    given = jax.vmap(lambda u: policies.rand_augment(u, None, 4))(u)
+    operation, strength, signs = map(np.asarray, given)
+    assert operation.shape == (6000, 3)
+    counts = np.bincount(operation.ravel(), minlength=15) / operation.size
+    np.testing.assert_allclose(counts[:14], 1 / 14, atol=0.01)
+    assert counts[14] == 0 and OPERATIONS[14] == "invert"
+    np.testing.assert_allclose(strength, 0.4, rtol=1e-6)
+    np.testing.assert_array_equal(signs, u[..., 1])
+    with pytest.raises(ValueError, match="magnitude is 11; expected 0 to 10"):
+        policies.rand_augment(u[0], None, 11)
+
+
+def test_operations_follow_one_another_each_with_its_sign(monkeypatch):
+    def note(image, operation, strength, sign):
+        return 100 * image + sign * (10 * strength + operation.astype(jnp.float32))
+
+    monkeypatch.setattr(policies, "apply", note)
+    u = jnp.array([0.7, 0.2, 0.5])  # below a half is minus
+    found = policies._sequence(jnp.ones(1), jnp.array([1, 2, 3]), jnp.array([0.4, 0.5, 0.6]), u)
+    np.testing.assert_allclose(found, 1_000_000 + 50_000 - 700 + 9)
