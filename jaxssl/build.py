@@ -65,10 +65,11 @@ def build(config: ConfigDict, num_examples: int, num_devices: int = 1) -> Parts:
     steps_per_epoch = num_examples // config.batch_size
     total_steps = config.total_steps or round(config.epochs * steps_per_epoch)
 
-    def numbers(group: Mapping[str, Any]) -> dict[str, Any]:
+    def numbers(group: ConfigDict) -> dict[str, Any]:
         """A group's arguments, with its schedules as functions of the step."""
         length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
-        return {k: schedules.from_spec(v, **length) for k, v in hyper(group).items()}
+        values = hyper(group.to_dict())
+        return {k: schedules.from_spec(v, **length) for k, v in values.items()}
 
     try:
         rate = learning_rate(config, steps_per_epoch, total_steps)
@@ -137,6 +138,8 @@ def check_fit(config: ConfigDict) -> None:
     why = UNFIT.get(method.name, {}).get(loss)
     if method.get("labels") and loss in IGNORE_LABELS:
         why = NO_LABELS
+    if config.views == 1 and not method.get("labels"):
+        why = "a single view without labels has no positives; set views=2 or method.labels=True"
     if loss == "nnclr" and config.crops.number:
         why = "every crop would put its keys into the support set again; set crops.number=0"
     if why:

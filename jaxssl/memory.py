@@ -1,4 +1,4 @@
-"""Memory, equal on all devices: a number for every example of the data set, and queues of rows."""
+"""Memory, equal on all devices: a number for every example, queues of rows, a running centre."""
 
 import math
 
@@ -7,7 +7,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import parallel
-from jaxssl.pairs import Pairs, by_view, unit
+from jaxssl.pairs import Pairs, by_view, unit, wide
 
 
 def log_average(old: Array, new: Array, weight: Array | float) -> Array:
@@ -59,3 +59,44 @@ def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict
     new = new.reshape(-1, dim)[-size:].astype(queue["rows"].dtype)
     place = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
     return {"rows": queue["rows"].at[place].set(new), "next": (place[-1] + 1) % size}
+
+
+def empty_center(dim: int) -> dict[str, Array]:
+    """A running centre "center" [dim] of 0, beside it what a step has added up so far."""
+    zero = jnp.zeros(dim)
+    return {"center": zero, "sum": zero + 0, "count": jnp.int32(0), "step": jnp.int32(0)}
+
+
+def center_at(memory: dict[str, Array], step: Array, momentum: Array | float) -> dict[str, Array]:
+    r"""The memory at ``step``: its "center" holds the rows of all steps before, none of this one.
+
+    .. math:: c \leftarrow m c + (1 - m) \bar t
+
+    once when a step's first call comes, with t the rows added in the step before.
+
+    Args:
+        memory: from `empty_center`.
+        step: of the call; a step may have several.
+        momentum: m, in [0, 1].
+    """
+    center, total, count = (memory[name] for name in ("center", "sum", "count"))
+    closed = (step != memory["step"]) & (count > 0)
+    batch = total / jnp.maximum(count, 1).astype(total.dtype)
+    return {
+        "center": jnp.where(closed, momentum * center + (1 - momentum) * batch, center),
+        "sum": jnp.where(closed, 0, total),
+        "count": jnp.where(closed, 0, count),
+        "step": jnp.asarray(step, jnp.int32),
+    }
+
+
+def add_to_center(memory: dict[str, Array], rows: Array, axis_name: str | None) -> dict[str, Array]:
+    """The memory with the mean of ``rows`` added to what this step has; the centre stays.
+
+    Args:
+        memory: from `center_at`.
+        rows: [n, d], this device's. No gradient flows through them.
+        axis_name: the mapped axis whose devices share the batch, or None.
+    """
+    mean = parallel.mean(jnp.mean(wide(lax.stop_gradient(rows)), axis=0), axis_name)
+    return {**memory, "sum": memory["sum"] + mean, "count": memory["count"] + 1}

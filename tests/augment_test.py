@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from loss_cases import QUICK
 from PIL import Image
 from scipy import ndimage, stats
 
@@ -241,7 +240,7 @@ def pixels(b, *shape, seed=0):
 def views_of(recipe, num_views):
     """`(key, images, index) -> views`, compiled."""
     augment = make_views([recipe] * num_views)
-    return jax.jit(lambda *batch: augment(*batch)["views"], compiler_options=QUICK)
+    return jax.jit(lambda *batch: augment(*batch)["views"])
 
 
 two_views = views_of(window, 2)
@@ -323,7 +322,7 @@ def test_without_colours_and_flip_simclr_is_the_crop():
     image = images(9, 12, 3)
     nothing = {"flip": 0.0, "jitter": 0.0, "grayscale": 0.0}
     plain, mirrored = (recipes.simclr(size=6, **{**nothing, "flip": p}) for p in (0.0, 1.0))
-    both = jax.jit(lambda key: (plain(key, image), mirrored(key, image)), compiler_options=QUICK)
+    both = jax.jit(lambda key: (plain(key, image), mirrored(key, image)))
     view, flipped = both(KEY)
     box = ops.random_crop_box(jax.random.uniform(KEY, (20,))[:4], image.shape, (0.08, 1.0))
     np.testing.assert_allclose(view, pillow_resize(image, 6, tuple(box.tolist())), atol=1e-4)

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from conftest import QUICK_FLAGS
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -19,7 +20,7 @@ SMALL = (
 
 def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
     # One device, as on a laptop; the other tests have eight.
-    env = {**os.environ, "XLA_FLAGS": "", "PYTHONPATH": str(ROOT)}
+    env = {**os.environ, "XLA_FLAGS": QUICK_FLAGS, "PYTHONPATH": str(ROOT)}
     script, *arguments = command
     call = [sys.executable, str(ROOT / script), *arguments]
     return subprocess.run(call, capture_output=True, text=True, env=env, cwd=cwd or ROOT)

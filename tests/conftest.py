@@ -3,16 +3,11 @@
 import os
 from pathlib import Path
 
-# Compiling is what takes the time: hundreds of programs run on a few numbers, once. The quick flags
+# Compiling is what takes the time: hundreds of programs run on a few numbers, once. These flags
 # compile several times as fast, into slower code for the same operations.
-os.environ["XLA_FLAGS"] = " ".join(
-    (
-        os.environ.get("XLA_FLAGS", ""),
-        "--xla_force_host_platform_device_count=8",
-        "--xla_backend_optimization_level=0",
-        "--xla_cpu_use_fusion_emitters=false",
-    )
-)
+QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+DEVICES = "--xla_force_host_platform_device_count=8"
+os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), DEVICES, QUICK_FLAGS))
 CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")

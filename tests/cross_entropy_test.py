@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
-from loss_cases import LABELS, QUICK, embeddings
+from loss_cases import LABELS, embeddings
 from sklearn.metrics import log_loss
 
 from jaxssl import losses, parallel
@@ -57,7 +57,7 @@ def test_the_objective_trains_a_classifier_alike_on_any_number_of_devices():
         return parallel.mean(grad(params, z, labels, axis_name), axis_name)
 
     params = {"weights": WEIGHTS, "bias": BIAS}
-    expected = jax.jit(step, compiler_options=QUICK)(params, Z, LABELS)
+    expected = jax.jit(step)(params, Z, LABELS)
     np.testing.assert_allclose(
         expected[0][0], losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS).mean(), rtol=1e-6
     )
@@ -67,7 +67,7 @@ def test_the_objective_trains_a_classifier_alike_on_any_number_of_devices():
     split = parallel.spmd(
         lambda *args: step(*args, "data"), mesh, (P(), P(None, "data"), P("data")), P()
     )
-    found = jax.jit(split, compiler_options=QUICK)(params, Z, LABELS)
+    found = jax.jit(split)(params, Z, LABELS)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected
     )

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from nets_test import KEY, count, normal, quick, sizes
+from nets_test import KEY, count, normal, sizes
 
 from jaxssl.nets import heads
 
@@ -111,8 +111,8 @@ def test_an_mlp_is_numpys(norm, activation):
         proj_activation=activation,
     )
     x = normal(8, 5)
-    variables = quick(partial(head.init, train=False))(KEY, x)
-    out, _ = quick(partial(head.apply, train=True, mutable=["batch_stats"]))(variables, x)
+    variables = jax.jit(partial(head.init, train=False))(KEY, x)
+    out, _ = jax.jit(partial(head.apply, train=True, mutable=["batch_stats"]))(variables, x)
     normed = lambda y: (y - y.mean(0)) / np.sqrt(y.var(0) + 1e-5)  # noqa: E731
     kernels = [np.asarray(variables["params"][f"Dense_{i}"]["kernel"], np.float64) for i in (0, 1)]
     y = np.asarray(x, np.float64) @ kernels[0]
@@ -151,10 +151,10 @@ def test_dinos_scores_are_cosines_with_the_prototypes(norm_last_layer):
         norm_last_layer=norm_last_layer,
     )
     x = normal(7, 5)
-    variables = quick(partial(head.init, train=False))(KEY, x)
+    variables = jax.jit(partial(head.init, train=False))(KEY, x)
     # A prototype's length, and that of the bottleneck, change nothing.
     params = variables["params"] | {"prototypes": 3 * variables["params"]["prototypes"]}
-    run = quick(partial(head.apply, train=True))
+    run = jax.jit(partial(head.apply, train=True))
     out = run(variables, x)
     np.testing.assert_allclose(run({"params": params}, x), out, atol=1e-6)
     assert np.abs(out).max() <= 1 + 1e-6
@@ -172,7 +172,7 @@ def test_dinos_scores_are_cosines_with_the_prototypes(norm_last_layer):
 
 def test_dinos_weights_start_as_in_the_released_code():
     head = heads.dino(proj_hidden_dim=64, proj_bottleneck_dim=64, proj_output_dim=64)
-    params = quick(partial(head.init, train=False))(KEY, jnp.zeros((1, 64)))["params"]
+    params = jax.jit(partial(head.init, train=False))(KEY, jnp.zeros((1, 64)))["params"]
     for i in range(3):
         np.testing.assert_allclose(np.std(params[f"Dense_{i}"]["kernel"]), 0.02, rtol=0.05)
         assert not params[f"Dense_{i}"]["bias"].any()
@@ -187,7 +187,7 @@ def test_a_row_whose_bottleneck_is_zero_scores_zero_with_finite_gradients():
         loss = lambda params, x: (head.apply({"params": params}, x, train=True) ** 2).sum()  # noqa: E731
         return head.apply({"params": params}, x, train=True), jax.grad(loss, (0, 1))(params, x)
 
-    out, grads = quick(score)(jnp.zeros((2, 4)))
+    out, grads = jax.jit(score)(jnp.zeros((2, 4)))
     assert not out.any()
     assert not any(leaf.any() for leaf in jax.tree.leaves(grads))
 

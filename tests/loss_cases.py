@@ -18,7 +18,8 @@ NAMES = sorted({m.name for m in pkgutil.iter_modules(jaxssl.losses.__path__)} - 
 LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # 2 and 3 are alone in their class
 # Losses that compare an anchor with its own other views, or its key, and need one.
 BY_PARTNER = {"barlow_twins", "byol", "dino", "ressl", "simsiam", "swav", "vicreg", "w_mse"}
-TOWERS = {"clip", "dino", "info_nce", "nnclr", "ressl", "siglip"}  # made for two towers
+# Made for two towers.
+TOWERS = {"auc_dino", "clip", "dino", "info_nce", "nnclr", "ressl", "siglip"}
 # Losses whose two-array form has the rows of both arrays as anchors.
 VIEWS_ON_ARRAYS = {
     *("auc_cl", "dcl", "dclw", "debiased", "decl", "hcl", "nt_xent", "sogclr", "sup_con", "swav"),
@@ -38,6 +39,10 @@ HYPER: dict[str, list[dict[str, Any]]] = {
             "clip_positive": True,
             "count_positive_as_negative": True,
         },
+    ],
+    "auc_dino": [
+        {"extra": ("center",)},
+        {"a": 2.0, "b": 0.3, "alpha": 0.5, "negative_weight": 1.0, "teacher_temperature": 0.2},
     ],
     "clip": [{"logit_scale": 10.0, "max_scale": 5.0}, {"block_size": 3}],
     "dcl": [{"block_size": 3}],
@@ -104,8 +109,6 @@ PROGRAMS = [
     or c.extra
     or {"solver", "block_size", "form", "similarity"} & {k for k, _ in c.hyper}
 ]
-# Compiling is what takes the time where dozens of losses run on a few numbers, once.
-QUICK = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 
 
 def loss_of(name: str):

@@ -17,7 +17,6 @@ from loss_cases import (
     LABELS,
     NAMES,
     PROGRAMS,
-    QUICK,
     VIEWS_ON_ARRAYS,
     embeddings,
     inputs,
@@ -40,9 +39,7 @@ KINDS = sorted({kind for case in CASES for kind in kinds(case)})
 def found_of(kind: str):
     """`z -> {case: [n]}` of all losses that take these pairs: one program."""
     cases = [case for case in CASES if kind in kinds(case)]
-    return jax.jit(
-        lambda z: {case: case.loss(pairs_of(kind, z)) for case in cases}, compiler_options=QUICK
-    )
+    return jax.jit(lambda z: {case: case.loss(pairs_of(kind, z)) for case in cases})
 
 
 @pytest.mark.parametrize(
@@ -69,9 +66,7 @@ CONSTANT_WEIGHTS = {"sogclr", "decl", "dclw", "mmcl"}
 def gradient_of(kind: str):
     cases = [case for case in CASES if kind in kinds(case)]
     mean = lambda case: lambda z: case.loss(pairs_of(kind, z)).mean()  # noqa: E731
-    return jax.jit(
-        lambda z: {case: jax.grad(mean(case))(z) for case in cases}, compiler_options=QUICK
-    )
+    return jax.jit(lambda z: {case: jax.grad(mean(case))(z) for case in cases})
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name not in CONSTANT_WEIGHTS], ids=str)
@@ -136,14 +131,14 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
         return means, shares
 
     if mapping == "whole":
-        return jax.jit(partial(local, axis_name=None), compiler_options=QUICK)
+        return jax.jit(partial(local, axis_name=None))
     if mapping == "pmap":
         run = partial(local, axis_name="i")
         return jax.pmap(run, axis_name="i", in_axes=(1, 0), out_axes=(None, 1))
     mesh = parallel.make_mesh(jax.devices()[:devices])
     specs = (P(None, "data"), P("data"))
     run = parallel.spmd(partial(local, axis_name="data"), mesh, specs, (P(), P(None, "data")))
-    return jax.jit(run, compiler_options=QUICK)
+    return jax.jit(run)
 
 
 @cache
@@ -228,7 +223,7 @@ def hard_values(dtype: str):
 
         return {case: jax.value_and_grad(value)(z, case) for case in PROGRAMS}
 
-    return jax.jit(run, compiler_options=QUICK)
+    return jax.jit(run)
 
 
 @cache

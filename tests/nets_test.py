@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
-from loss_cases import QUICK
 
 from jaxssl import parallel
 from jaxssl.nets import convnet, heads, resnet, vit
@@ -17,10 +16,6 @@ TORCHVISION = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160}
 FEATURES = {18: 512, 34: 512, 50: 2048, 101: 2048}
 STEM_DIFFERENCE = 64 * 3 * (7 * 7 - 3 * 3)  # a 3x3 convolution in place of the 7x7
 KEY = jax.random.key(0)
-
-
-def quick(f):
-    return jax.jit(f, compiler_options=QUICK)
 
 
 def sizes(net, *shape):
@@ -110,7 +105,7 @@ def test_a_resnets_convolutions_start_normal_with_the_variance_of_their_fan_out(
     # Kaiming: variance 2 / (9 out). Of 18432 numbers 0.27 % lie beyond three deviations; of
     # normals truncated at two, as flax's own, none would.
     net = resnet.ResNet(stages=(1, 1), bottleneck=False, stem="cifar", width=32)
-    variables = quick(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))
+    variables = jax.jit(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))
     kernel = variables["params"]["Block_1"]["Conv_0"]["kernel"]
     assert kernel.shape == (3, 3, 32, 64)
     z = np.asarray(kernel).ravel() / np.sqrt(2 / (9 * 64))
@@ -128,7 +123,7 @@ def test_zero_init_residual_makes_each_block_its_shortcut_at_the_start(bottlenec
         variables = block.init(KEY, x, train=False)
         return block.apply(variables, x, train=True, mutable=["batch_stats"])[0], variables
 
-    out, variables = quick(start)(x)
+    out, variables = jax.jit(start)(x)
     assert bool((out == x).all()) == zero_init
     last = max(variables["params"], key=lambda name: (name[:9] == "BatchNorm", name))
     zeros = {k: not v["scale"].any() for k, v in variables["params"].items() if "scale" in v}
@@ -139,7 +134,7 @@ def test_the_setting_reaches_every_block():
     assert resnet.net(zero_init_residual=True).zero_init_residual
     assert not resnet.net().zero_init_residual
     net = resnet.ResNet((2, 1), bottleneck=True, stem="cifar", width=2, zero_init_residual=True)
-    variables = quick(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))
+    variables = jax.jit(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))
     blocks = [v for k, v in variables["params"].items() if k.startswith("Block")]
     assert len(blocks) == 3
     assert all(not block["BatchNorm_2"]["scale"].any() for block in blocks)
@@ -204,7 +199,7 @@ def trained(name, axis_name, devices=8):
 
     mesh = parallel.make_mesh(jax.devices()[:devices])
     split = parallel.spmd(apply, mesh, (P(), P("data")), (P("data"), P("data")))
-    return jax.device_get(quick(split)(made_up(module, x), x))
+    return jax.device_get(jax.jit(split)(made_up(module, x), x))
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -225,8 +220,8 @@ def test_without_an_axis_batch_norm_would_train_with_local_statistics(name):
 def test_running_statistics_move_by_a_tenth_and_evaluation_uses_them():
     net = convnet.net(widths=(3,), strides=(1,))
     x = normal(4, 5, 5, 2)
-    variables = quick(partial(net.init, train=False))(KEY, x)
-    _, state = quick(partial(net.apply, train=True, mutable=["batch_stats"]))(variables, x)
+    variables = jax.jit(partial(net.init, train=False))(KEY, x)
+    _, state = jax.jit(partial(net.apply, train=True, mutable=["batch_stats"]))(variables, x)
     kernel = np.asarray(variables["params"]["Conv_0"]["kernel"], np.float64)
     padded = np.pad(np.asarray(x, np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
     maps = sum(padded[:, i : i + 5, j : j + 5] @ kernel[i, j] for i, j in np.ndindex(3, 3))
@@ -234,7 +229,7 @@ def test_running_statistics_move_by_a_tenth_and_evaluation_uses_them():
     mean, var = 0.1 * maps.mean((0, 1, 2)), 0.9 + 0.1 * maps.var((0, 1, 2))
     np.testing.assert_allclose(stats["mean"], mean, atol=1e-5)
     np.testing.assert_allclose(stats["var"], var, rtol=1e-5)
-    out = quick(partial(net.apply, train=False))({**variables, **state}, x)
+    out = jax.jit(partial(net.apply, train=False))({**variables, **state}, x)
     expected = np.maximum((maps - mean) / np.sqrt(var + 1e-5), 0).mean((1, 2))
     np.testing.assert_allclose(out, expected, atol=1e-5)
 
@@ -268,7 +263,7 @@ def test_a_module_trains_in_the_dtype_of_its_parameters_and_inputs(name):
     found = {}
     for dtype in (jnp.float32, jnp.bfloat16):
         cast = partial(jax.tree.map, lambda leaf, dtype=dtype: leaf.astype(dtype))
-        step = quick(jax.grad(loss, argnums=(0, 1), has_aux=True))
+        step = jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))
         grads, (out, updated) = step(cast(params), cast(x))
         assert {leaf.dtype for leaf in jax.tree.leaves([grads, out])} == {jnp.dtype(dtype)}
         assert {leaf.dtype for leaf in jax.tree.leaves(updated)} <= {jnp.dtype(jnp.float32)}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
-from loss_cases import NAMES, QUICK, TOWERS, embeddings
+from loss_cases import NAMES, TOWERS, embeddings
 
 from jaxssl import losses, parallel
 from jaxssl.losses.swav import sinkhorn
@@ -24,6 +24,7 @@ SETTINGS = {
     "isogclr": ("sogclr", {"individual_temperature": True}),
     "swav": ("swav", {"num_prototypes": 6}),
     "dino": ("dino", {}),
+    "auc_dino": ("auc_dino", {}),
     "nnclr": ("nnclr", {"support_size": 20}),
     "clip": ("clip", {}),
     "siglip": ("siglip", {}),
@@ -76,7 +77,7 @@ def trained(setting: str, devices: int):
         out_specs = ((P(), P(None, "data"), P()), P(), P())
         step = parallel.spmd(step, mesh, in_specs, out_specs)
         state = parallel.replicate(state, mesh)
-    step = jax.jit(step, compiler_options=QUICK)
+    step = jax.jit(step)
     params, memory = state
     history = []
     for number in range(STEPS):
@@ -176,9 +177,10 @@ def test_nnclr_looks_for_neighbours_of_the_keys_and_moves_the_predictions():
     assert jnp.any(moved != 0) and not jnp.any(fixed != 0)
 
 
-def test_dinos_centre_is_that_of_whole_steps_whatever_their_pairings():
+@pytest.mark.parametrize("name", ["dino", "auc_dino"])
+def test_dinos_centre_is_that_of_whole_steps_whatever_their_pairings(name):
     """Both directions of a step see one centre; the next step's holds the mean of both."""
-    objective = objective_of("dino", center_momentum=0.9)
+    objective = objective_of(name, center_momentum=0.9)
     _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     center = np.zeros(DIM)
     for step in range(3):
@@ -186,7 +188,7 @@ def test_dinos_centre_is_that_of_whole_steps_whatever_their_pairings():
         for query, key in ((z[0], z[1]), (z[1], z[0])):
             pairs = pair_towers(jnp.asarray(query), jnp.asarray(key))
             found, memory, _ = objective.loss(pairs, {}, memory, step=jnp.int32(step), key=None)
-            expected = losses.dino(query, key, jnp.asarray(center, jnp.float32))
+            expected = getattr(losses, name)(query, key, jnp.asarray(center, jnp.float32))
             np.testing.assert_allclose(found, expected, rtol=1e-5)
         center = 0.9 * center + 0.1 * z.reshape(-1, DIM).mean(0)
 
@@ -207,6 +209,8 @@ def test_sinkhorn_balances_prototypes_and_examples():
         (lambda z: losses.decl(*z, similarity="dot"), 'one of "cosine", "neg_euclidean", got'),
         (lambda z: losses.auc_cl(*z, similarity="dot"), 'one of "cosine", "unit", got \'dot\''),
         (lambda z: losses.auc_cl(*z, form="moments", labels=jnp.arange(8)), 'use form="matrix"'),
+        (lambda z: losses.auc_dino(*z, negative_weight=-1.0), "negative_weight must be >= 0"),
+        (lambda z: losses.auc_dino(*z, jnp.zeros(3)), r"center must have shape \[4\], got \(3,\)"),
         (lambda z: losses.debiased(*z, positive_prior=1.0), r"positive_prior must be in \[0, 1\)"),
         (lambda z: losses.nt_xent(*z, block_size=0), "block_size must be >= 1 or None, got 0"),
         (lambda z: losses.nt_xent(*z, ring=True), "axis_name of a mapped axis, got None"),

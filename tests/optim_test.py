@@ -6,7 +6,6 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from loss_cases import QUICK
 
 from jaxssl.optim import effective_lr, optimiser
 from jaxssl.schedules import from_spec
@@ -35,7 +34,7 @@ def run(name, lr, params, gradients, **settings):
         updates, state = transform.update(gradient, state, params)
         return jax.tree.map(jnp.add, params, updates), state
 
-    step = jax.jit(step, compiler_options=QUICK)
+    step = jax.jit(step)
     state, trail = transform.init(params), []
     # Optax' Adam raises a float to its integer step count, which strict promotion refuses.
     with jax.numpy_dtype_promotion("standard" if name.startswith("adam") else "strict"):

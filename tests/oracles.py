@@ -356,6 +356,20 @@ def dino(pairs, center=None, *, student_temperature=0.1, teacher_temperature=0.0
     return np.array(out)
 
 
+def auc_dino(pairs, center=0.0, *, a=10.0, b=0.0, alpha=1.0, negative_weight=32.0, **tau):
+    tau_s, tau_t = tau.get("student_temperature", 0.1), tau.get("teacher_temperature", 0.04)
+    w = negative_weight * max(pairs.num_views, 1) / len(pairs.anchor)
+
+    def score(z, t):
+        return (1 + softmax((t - rows(center)) / tau_t) @ z / tau_s) / 2
+
+    def term(pos, neg, i):
+        total = alpha + np.mean([(p - a) ** 2 - 2 * alpha * p for p in pos])
+        return total + w * sum((n - b) ** 2 + 2 * alpha * n for n in neg)
+
+    return per_anchor(pairs, term, score)
+
+
 def nnclr(pairs, support=None, *, temperature=0.1) -> np.ndarray:
     def nearest(u):
         return u if support is None else max(rows(support), key=lambda v: cosine(u, v))

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from loss_cases import QUICK
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from scipy import ndimage
 
@@ -26,7 +25,6 @@ ENHANCED = {  # Pillow's names
     "sharpness": "Sharpness",
 }
 GEOMETRY = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
-quick = partial(jax.jit, compiler_options=QUICK)
 
 
 def draw(*shape, seed=0):
@@ -52,7 +50,7 @@ def planes(picture):
     return np.atleast_3d(np.asarray(picture)).transpose(2, 0, 1).astype(np.float32) / 255
 
 
-@quick
+@jax.jit
 def every_operation(image):
     """Every operation of `colour`, for each of its parameters."""
 
@@ -111,7 +109,7 @@ def test_hue_is_colorsyss_and_leaves_grey_images_alone():
     image = np.random.default_rng(0).random((3, 9, 8), np.float32)
     image[:, 0] = image[:1, 0]  # grey pixels, and two channels alike
     image[1, 1] = image[0, 1]
-    found = quick(jax.vmap(colour.hue, in_axes=(None, 0)))(image, SHIFTS)
+    found = jax.jit(jax.vmap(colour.hue, in_axes=(None, 0)))(image, SHIFTS)
     expected = [colorsys_hue(image, float(shift)) for shift in SHIFTS]
     np.testing.assert_allclose(found, expected, atol=1e-5)
     np.testing.assert_array_equal(found[2], image)
@@ -121,7 +119,7 @@ def test_hue_is_colorsyss_and_leaves_grey_images_alone():
 @pytest.mark.parametrize("kernel", [3, 9])
 def test_blur_is_scipys_with_reflected_edges(kernel):
     image, sigmas = planes(picture(3)), np.array([0.1, 0.7, 2.0], np.float32)
-    found = quick(jax.vmap(lambda sigma: colour.blur(image, kernel, sigma)))(sigmas)
+    found = jax.jit(jax.vmap(lambda sigma: colour.blur(image, kernel, sigma)))(sigmas)
     for blurred, sigma in zip(found, sigmas, strict=True):
         taps = np.exp(-0.5 * ((np.arange(kernel) - kernel // 2) / float(sigma)) ** 2)
         expected = image.astype(np.float64)
@@ -153,7 +151,7 @@ def test_jitter_takes_its_operations_in_any_order():
     image = np.random.default_rng(1).random((3, 5, 4), np.float32)
     factors, shift = np.array([1.3, 0.6, 1.7], np.float32), 0.2
     orders = np.array(colour.ORDERS, np.int32)
-    jitter = quick(jax.vmap(colour.jitter, in_axes=(None, 0, None, None)))
+    jitter = jax.jit(jax.vmap(colour.jitter, in_axes=(None, 0, None, None)))
     found = np.asarray(jitter(image, orders, factors, shift))
     expected = [oracle_jitter(image, order, factors, shift) for order in orders]
     np.testing.assert_allclose(found, expected, atol=1e-5)
@@ -182,7 +180,7 @@ def test_random_jitter_draws_orders_and_strengths_for_each_image(monkeypatch):
 def test_random_brightness_and_contrast_fill_their_ranges():
     low, high = 0.3, 0.5
     image = jnp.array([[[low, high]]])  # the bounds clip nothing
-    both = quick(jax.vmap(lambda u: colour.random_brightness_contrast(u, image, 0.4)))
+    both = jax.jit(jax.vmap(lambda u: colour.random_brightness_contrast(u, image, 0.4)))
     dark, light = np.asarray(both(draw(4000, 2)))[:, 0, 0].T
     bright = (dark + light) / (low + high)  # contrast keeps the mean
     contrast = (light - dark) / (high - low) / bright
@@ -192,7 +190,7 @@ def test_random_brightness_and_contrast_fill_their_ranges():
     assert abs(np.corrcoef(bright, contrast)[0, 1]) < 0.05  # drawn apart
 
 
-@quick
+@jax.jit
 def random_operations(u, probability):
     """Each random operation of one image, and the image."""
     image = jnp.asarray(planes(picture(3))[:, :6, :5])
@@ -245,7 +243,7 @@ def pillow_operation(name, picture, strength, sign):
 def test_every_operation_of_the_policies_is_pillows(channels):
     image = picture(channels)
     of_setting = jax.vmap(policies.apply, in_axes=(None, None, 0, 0))
-    of_operation = quick(jax.vmap(of_setting, in_axes=(None, 0, None, None)))
+    of_operation = jax.jit(jax.vmap(of_setting, in_axes=(None, 0, None, None)))
     found = of_operation(planes(image), np.arange(len(OPERATIONS)), *SETTINGS.T)
     for name, images in zip(OPERATIONS, np.asarray(found), strict=True):
         for setting, ours in zip(SETTINGS.tolist(), images, strict=True):

@@ -234,18 +234,27 @@ def test_a_checkpoint_is_restored_on_another_number_of_devices(tiny, whole):
         assert sum(a.size for a in arrays) == sum(a.size for a in expected)
 
 
-def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole):
-    settings = tiny()
+@pytest.mark.parametrize("which", ["online", "target"])
+def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_path, which):
+    settings, workdir = tiny(), whole
+    if which == "target":
+        method = {"method.name": "momentum", "method.evaluate": "target", "precision": "bf16"}
+        settings, workdir = tiny(total_steps="2", **method), tmp_path / "run"
+        loop.train(settings, workdir)
     images = source.arrays(source.load("digits", "test", settings.data.dir))["image"][:20]
-    apply, variables, preprocess = jaxssl.load_encoder(whole)
+    apply, variables, preprocess = jaxssl.load_encoder(workdir)
     found = apply(variables, preprocess(images))
     assert found.shape == (20, 8)
     parts, mesh = build(settings, 1297), parallel.make_mesh()
-    template = evaluate.initial_state(settings, parts, {"image": images}, mesh)
-    state = checkpoint.restore(whole, template, mesh).state
+    template = evaluate.initial_state(settings, parts, {"image": images}, mesh, 1297)
+    state = checkpoint.restore(workdir, template, mesh).state
     encode = evaluate.make_encoder(parts, settings.augment.size)
     expected = features.extract(images, encode, (state.params, state.carried), mesh)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    if which == "target":  # which is another network by now
+        own = state.carried._replace(target={**state.carried.target, "params": state.params})
+        others = features.extract(images, encode, (state.params, own), mesh)
+        assert np.abs(others - expected).max() > 1e-3
 
 
 def test_a_cut_off_line_of_metrics_is_left_out_on_resume(tmp_path):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from nets_test import KEY, count, made_up, normal, quick, sizes
+from nets_test import KEY, count, made_up, normal, sizes
 
 from jaxssl.nets import vit
 
@@ -69,7 +69,7 @@ def test_positions_are_the_formula():
 
 def test_weights_start_as_in_moco_v3():
     net = vit.net(patch_size=4, dim=64, layers=1, num_heads=2)
-    params = quick(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))["params"]
+    params = jax.jit(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))["params"]
     block = params["Block_0"]
     bounds = {
         "patches": (params["frozen_patches"]["kernel"], 3 * 4 * 4 + 64),
@@ -97,7 +97,7 @@ VARIABLES = made_up(small(), IMAGES)  # token, biases and norms away from their 
 @cache
 def program(train, pool="token"):
     net = small(pool=pool)
-    return quick(lambda variables, x, keys: net.apply(variables, x, train=train, keys=keys))
+    return jax.jit(lambda variables, x, keys: net.apply(variables, x, train=train, keys=keys))
 
 
 def in_numpy(params, images, factors):
@@ -162,7 +162,7 @@ def test_an_images_draws_do_not_depend_on_the_other_images():
 def test_the_rate_of_stochastic_depth_grows_linearly_and_the_mean_is_kept():
     n, layers = 4000, 4
     scales = np.asarray(
-        quick(partial(vit.depth_scales, layers=layers, drop_path=0.6))(jax.random.split(KEY, n))
+        jax.jit(partial(vit.depth_scales, layers=layers, drop_path=0.6))(jax.random.split(KEY, n))
     )
     assert (scales.shape, scales.dtype) == ((n, layers, 2), np.float32)
     for layer, rate in enumerate([0, 0.2, 0.4, 0.6]):
@@ -189,7 +189,7 @@ def test_a_frozen_projection_gets_no_gradient_but_its_images_do(frozen):
         params = net.init(KEY, x, train=False)["params"]
         return jax.grad(loss, argnums=(0, 1))(params, x)
 
-    grads, images = quick(start_and_gradient)(IMAGES)
+    grads, images = jax.jit(start_and_gradient)(IMAGES)
     patches = grads.pop("frozen_patches" if frozen else "patches")
     assert set(grads) == {"token", "Block_0", "LayerNorm_0"}
     assert all(bool(leaf.any()) != frozen for leaf in patches.values())

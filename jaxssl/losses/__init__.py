@@ -17,6 +17,7 @@ PRESETS where papers or codes have settings of their own: `from jaxssl.losses.tc
 """
 
 from jaxssl.losses.auc_cl import auc_cl_loss
+from jaxssl.losses.auc_dino import auc_dino_loss
 from jaxssl.losses.barlow_twins import barlow_twins_loss
 from jaxssl.losses.byol import byol_loss
 from jaxssl.losses.clip import clip_loss
@@ -81,11 +82,14 @@ w_mse = on_arrays(w_mse_loss, pair_towers)
 # Prototypes and self-distillation.
 swav = on_arrays(swav_loss, pair_views)
 dino = on_arrays(dino_loss, pair_towers)
+auc_dino = on_arrays(auc_dino_loss, pair_towers)  # AUC-CL's released ImageNet code
 
 __all__ = [
     "MMCLInfo",
     "auc_cl",
     "auc_cl_loss",
+    "auc_dino",
+    "auc_dino_loss",
     "barlow_twins",
     "barlow_twins_loss",
     "byol",

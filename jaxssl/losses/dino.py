@@ -4,7 +4,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl.memory import add_to_center, center_at, empty_center
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -72,24 +72,15 @@ def objective(
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict, dict[str, Array]]:
         del key, num_examples
-        zero = jnp.zeros(dim)
-        return {}, {"center": zero, "sum": zero + 0, "count": jnp.int32(0), "step": jnp.int32(0)}
+        return {}, empty_center(dim)
 
     def loss(pairs, params, memory, *, step, key) -> tuple[Array, dict[str, Array], Metrics]:
         del params, key
         momentum = at_step({"momentum": center_momentum}, step)["momentum"]
-        center, total, count = (memory[name] for name in ("center", "sum", "count"))
-        closed = (step != memory["step"]) & (count > 0)
-        batch = total / jnp.maximum(count, 1).astype(total.dtype)
-        center = jnp.where(closed, momentum * center + (1 - momentum) * batch, center)
-        total, count = jnp.where(closed, 0, total), jnp.where(closed, 0, count)
-
-        per_anchor = dino_loss(pairs, center, **at_step(fixed, step))
+        memory = center_at(memory, step, momentum)
+        per_anchor = dino_loss(pairs, memory["center"], **at_step(fixed, step))
         value, alone = mean_over_anchors(per_anchor, pairs)
-        outputs = jnp.mean(lax.stop_gradient(wide(pairs.partner)), axis=0)
-        total = total + parallel.mean(outputs, pairs.axis_name)
-        step = jnp.asarray(step, jnp.int32)
-        memory = {"center": center, "sum": total, "count": count + 1, "step": step}
+        memory = add_to_center(memory, pairs.partner, pairs.axis_name)
         return value, memory, {"anchors_without_positive": alone}
 
     return Objective(init, loss)

@@ -1,0 +1,196 @@
+"""Every method on the digits with one budget: probes of the features, and speed.
+
+    python benchmarks/methods.py [--seeds 0 1 2] [--batch 64] [--epochs 30] [--only auc_cl mmcl]
+
+Appends a JSON line a run to --out and prints the table of all lines there; runs that are there
+already are not repeated. Settings: `METHODS` below, on top of configs/digits.py; the learning rate
+falls with the square root of the batch below 64.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+
+from jaxssl import evaluate, parallel  # noqa: E402
+from jaxssl.build import build  # noqa: E402
+from jaxssl.config import load  # noqa: E402
+from jaxssl.data import source  # noqa: E402
+from jaxssl.data.batches import make_batches  # noqa: E402
+from jaxssl.evals import Features, collapse, fewshot, knn, linear  # noqa: E402
+from jaxssl.features import extract  # noqa: E402
+from jaxssl.state import make_train_step  # noqa: E402
+
+PREDICTOR = {"predictor.name": "mlp", "predictor.pred_hidden_dim": "256"}
+EMA = "{'schedule': 'cosine', 'start': 0.98, 'end': 1.0}"
+
+
+def momentum(loss: str, preset: str, **more: str) -> dict[str, str]:
+    """Overrides for the momentum method; runs of 600 steps need a faster copy than published."""
+    base = {"method.name": "momentum", "method.preset": preset, "loss.name": loss}
+    return base | {"method.momentum": EMA} | more
+
+
+METHODS: dict[str, dict[str, str]] = {
+    "untrained": {"optim.lr": "1e-30"},
+    "auc_cl": {},
+    "auc_cl (paper)": {"loss.name": "auc_cl", "loss.preset": "paper"},
+    "auc_cl (released_cifar)": {"loss.name": "auc_cl", "loss.preset": "released_cifar"},
+    "mmcl (pgd)": {"loss.name": "mmcl", "loss.gamma": "0.5", "loss.num_steps": "100"},
+    "mmcl (inv)": {"loss.name": "mmcl", "loss.gamma": "0.5", "loss.solver": "inv"},
+    "decl (buffer)": {"loss.name": "decl", "loss.weight": "alternate"},
+    "decl (momentum)": momentum("decl", "moco_v3", **PREDICTOR, **{"loss.rate": "momentum"}),
+    "tcl (3 views)": {"loss.name": "tcl", "views": "3"},
+    "tcl (labels)": {
+        "loss.name": "tcl",
+        "method.labels": "True",
+        "loss.temperature": "0.1",
+        "loss.k1": "5000.0",
+        "loss.k2": "1.0",
+    },
+    "nt_xent": {"loss.name": "nt_xent", "loss.temperature": "0.5"},
+    "nt_xent (tau 0.2)": {"loss.name": "nt_xent", "loss.temperature": "0.2"},
+    "sup_con (labels)": {"loss.name": "sup_con", "method.labels": "True"},
+    "cross_entropy (labels)": {
+        "loss.name": "cross_entropy",
+        "method.labels": "True",
+        "views": "1",
+        "head.proj_layers": "0",
+    },
+    "dcl": {"loss.name": "dcl", "loss.temperature": "0.5"},
+    "dclw": {"loss.name": "dclw", "loss.temperature": "0.5"},
+    "debiased": {"loss.name": "debiased"},
+    "hcl": {"loss.name": "hcl"},
+    "sogclr": {"loss.name": "sogclr", "loss.temperature": "0.5"},
+    "spectral": {"loss.name": "spectral"},
+    "moco_v3": momentum("info_nce", "moco_v3", **PREDICTOR),
+    "moco_v2": momentum(
+        "info_nce",
+        "moco_v2",
+        **{"loss.scale_by_temperature": "False", "method.queue_size": "512"},
+    ),
+    "byol": momentum("byol", "byol", **PREDICTOR),
+    "simsiam": {
+        "method.name": "momentum",
+        "method.preset": "simsiam",
+        "loss.name": "simsiam",
+        "predictor.name": "mlp",
+        "predictor.pred_hidden_dim": "32",
+        "head.proj_last_norm": "bn_fixed",
+    },
+    "nnclr": {
+        "method.name": "momentum",
+        "method.preset": "nnclr",
+        "loss.name": "nnclr",
+        "loss.support_size": "512",
+        **PREDICTOR,
+    },
+    "ressl": momentum("ressl", "ressl", **{"method.queue_size": "512"}),
+    "barlow_twins": {"loss.name": "barlow_twins"},
+    "vicreg": {"loss.name": "vicreg"},
+    "w_mse": {"loss.name": "w_mse", "head.proj_output_dim": "32"},
+    "swav": {"loss.name": "swav", "loss.num_prototypes": "50"},
+    "dino": momentum(
+        "dino",
+        "dino",
+        **{"head.name": "dino", "head.proj_hidden_dim": "256", "head.proj_output_dim": "256"},
+    ),
+}
+
+
+def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict[str, float]:
+    """Train, probe, and time one run."""
+    rate = {} if "optim.lr" in overrides else {"optim.lr": str(3e-3 * (batch / 64) ** 0.5)}
+    settings = {"seed": str(seed), "batch_size": str(batch), "epochs": str(epochs)}
+    settings |= {"schedule.warmup_epochs": str(epochs / 20)} | rate | overrides
+    config = load(ROOT / "configs" / "digits.py", list(settings.items()))
+    mesh = parallel.make_mesh()
+    sets = [source.load("digits", split) for split in ("train", "test")]
+    data = [source.arrays(each) for each in sets]
+    parts = build(config, len(sets[0]))
+    state = evaluate.initial_state(config, parts, data[0], mesh)
+    batches = make_batches(sets[0], batch, seed=seed, cache="device", mesh=mesh)
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    state, metrics, z = step(state, batches.next())
+    jax.block_until_ready(metrics)
+    start = time.perf_counter()
+    for _ in range(parts.total_steps - 1):
+        state, metrics, z = step(state, batches.next())
+    jax.block_until_ready(metrics)
+    speed = batch * (parts.total_steps - 1) / (time.perf_counter() - start)
+    encode = evaluate.make_encoder(parts, config.augment.size)
+    x = [extract(each["image"], encode, (state.params, state.carried), mesh) for each in data]
+    y = [each["label"] for each in data]
+    features = Features(x[0], y[0], x[1], y[1])
+    rows = [*fewshot.run(features, seed=seed), *linear.run(features, seed=seed)]
+    rows += knn.run(features, seed=seed, preset="cifar_simclr")
+    found = {row.metric: row.value for row in rows if row.metric.endswith("top1")}
+    spread = collapse.measures(z)
+    return found | {
+        "images_per_second": speed,
+        "loss": float(metrics["loss"]),
+        "feature_std": float(spread["feature_std"]),
+        "effective_rank": float(spread["effective_rank"]),
+    }
+
+
+SHOWN = ("fewshot_1shot_top1", "fewshot_5shot_top1", "linear_top1", "knn_top1")
+
+
+def table(lines: list[dict]) -> str:
+    """Mean and deviation over the seeds, a row for each batch and method."""
+    heads = ["batch", "method", "one-shot", "five-shot", "linear", "k-NN", "images/s", "seeds"]
+    rows = [heads, ["---"] * len(heads)]
+    for batch in sorted({line["batch"] for line in lines}):
+        for method in [m for m in METHODS if any(line["method"] == m for line in lines)]:
+            runs = [x for x in lines if x["method"] == method and x["batch"] == batch]
+            if not runs:
+                continue
+            cells = []
+            for name in SHOWN:
+                values = [run[name] for run in runs]
+                cells.append(f"{np.mean(values):.1f} ± {np.std(values):.1f}")
+            speed = f"{np.median([run['images_per_second'] for run in runs]):.0f}"
+            rows.append([str(batch), method, *cells, speed, str(len(runs))])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--batch", type=int, nargs="+", default=[64])
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--only", nargs="+", default=list(METHODS), help="parts of names")
+    parser.add_argument("--out", type=Path, default=Path("runs/methods.jsonl"))
+    args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    lines = []
+    if args.out.exists():
+        lines = [json.loads(line) for line in args.out.read_text().splitlines()]
+    keys = ("method", "batch", "seed", "epochs")
+    done = {tuple(line[key] for key in keys) for line in lines}
+    for seed in args.seeds:
+        for batch in args.batch:
+            for name in METHODS:
+                run = dict(zip(keys, (name, batch, seed, args.epochs), strict=True))
+                if tuple(run.values()) in done or not any(part in name for part in args.only):
+                    continue
+                run |= train(METHODS[name], seed, batch, args.epochs)
+                lines.append(run)
+                with args.out.open("a") as file:
+                    file.write(json.dumps(run) + "\n")
+                shown = ", ".join(f"{run[key]:.1f}" for key in (*SHOWN, "images_per_second"))
+                print(f"{name}, batch {batch}, seed {seed}: {shown}", flush=True)
+    print(table([line for line in lines if line["epochs"] == args.epochs]))
+
+
+if __name__ == "__main__":
+    main()

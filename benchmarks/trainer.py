@@ -1,0 +1,123 @@
+"""What a loss and the trainer cost on the demo's network: step times side by side in one process.
+
+    python benchmarks/trainer.py [--rounds 5]
+
+1. Step time of each loss beside NT-Xent's at B = 256: the whole training step, jitted.
+2. The whole trainer (batches, metrics, progress, logging) beside a bare jitted step on one batch.
+
+Machines are shared and noisy: read the ratios, medians over the rounds, in each of which every
+contender takes its turn.
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+
+from jaxssl import evaluate, loop, parallel, record  # noqa: E402
+from jaxssl.build import build  # noqa: E402
+from jaxssl.config import load  # noqa: E402
+from jaxssl.data import source  # noqa: E402
+from jaxssl.data.batches import make_batches  # noqa: E402
+from jaxssl.state import make_train_step  # noqa: E402
+
+LOSSES = {
+    "nt_xent": {"loss.name": "nt_xent"},
+    "auc_cl": {"loss.name": "auc_cl"},
+    "mmcl, pgd": {"loss.name": "mmcl"},
+    "mmcl, admm": {"loss.name": "mmcl", "loss.solver": "admm", "loss.num_steps": "24"},
+    "mmcl, inv": {"loss.name": "mmcl", "loss.solver": "inv"},
+    "mmcl, pgd, towers": {
+        "loss.name": "mmcl",
+        "method.name": "momentum",
+        "method.momentum": "0.0",
+        "method.symmetric": "False",
+    },
+    "decl": {"loss.name": "decl"},
+    "sogclr": {"loss.name": "sogclr"},
+    "tcl": {"loss.name": "tcl"},
+}
+
+
+class Bare:
+    """A jitted step on one batch that stays on the device."""
+
+    def __init__(self, overrides: dict[str, str], batch_size: int) -> None:
+        config = load(
+            ROOT / "configs" / "digits.py", [("batch_size", str(batch_size)), *overrides.items()]
+        )
+        mesh = parallel.make_mesh()
+        train_set = source.load("digits", "train")
+        parts = build(config, len(train_set))
+        state = evaluate.initial_state(config, parts, source.arrays(train_set), mesh)
+        self.state = state
+        self.batch = make_batches(train_set, batch_size, seed=0, cache="device", mesh=mesh).next()
+        self.step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+        self.run(2)
+
+    def run(self, steps: int) -> float:
+        """Seconds a step."""
+        start = time.perf_counter()
+        for _ in range(steps):
+            self.state, metrics, _ = self.step(self.state, self.batch)
+        jax.block_until_ready(metrics)
+        return (time.perf_counter() - start) / steps
+
+
+def losses(rounds: int) -> None:
+    """Step time of each loss against NT-Xent's."""
+    contenders = {name: Bare(overrides, 256) for name, overrides in LOSSES.items()}
+    seconds = {name: [] for name in contenders}
+    for _ in range(rounds):
+        for name, contender in contenders.items():
+            seconds[name].append(contender.run(5))
+    print("| loss, B = 256 | ms a step | of NT-Xent's |\n| --- | --- | --- |")
+    for name, times in seconds.items():
+        ratios = np.array(times) / np.array(seconds["nt_xent"])
+        spread = f"{np.median(ratios):.2f} [{ratios.min():.2f}-{ratios.max():.2f}]"
+        print(f"| {name} | {1000 * np.median(times):.0f} | {spread} |")
+
+
+def trainer(rounds: int) -> None:
+    """A whole run's speed against that of a bare step."""
+    bare, ratios = Bare({}, 64), []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(rounds):
+            config = load(
+                ROOT / "configs" / "digits.py",
+                [("total_steps", "300"), ("eval.every", "100"), ("eval.protocols", "()")]
+                + [("checkpoint.every", "100"), ("schedule.warmup_epochs", "1")],
+            )
+            before = bare.run(100)
+            workdir = Path(folder) / str(number)
+            loop.train(config, workdir)
+            rows = record.read(workdir / "metrics.jsonl")
+            # The first line holds steps after compiling; the last one the evaluation's wait.
+            inside = 1 / np.mean([1 / row["images_per_second"] for row in rows[1:-1]])
+            after = bare.run(100)
+            ratios.append(inside / (64 / ((before + after) / 2)))
+            print(f"trainer {inside:.0f} images/s, bare step {64 / before:.0f}, {64 / after:.0f}")
+    spread = f"{np.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]"
+    print(f"trainer / bare step: {spread}")
+
+
+def main() -> None:
+    """Both tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    losses(rounds)
+    trainer(rounds)
+
+
+if __name__ == "__main__":
+    main()
