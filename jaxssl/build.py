@@ -22,7 +22,7 @@ from jaxssl.state import Augment
 NEEDS_TWO_TOWERS = "it needs keys of another network or a predictor; set method.name=momentum"
 NO_LABELS = "it does not look at labels; set method.labels=False"
 UNFIT = {
-    "siamese": dict.fromkeys(("byol", "simsiam", "dino", "ressl"), NEEDS_TWO_TOWERS),
+    "siamese": dict.fromkeys(("auc_dino", "byol", "dino", "ressl", "simsiam"), NEEDS_TWO_TOWERS),
     "momentum": {
         "cross_entropy": "its classifier sees one tower; set method.name=siamese",
     },

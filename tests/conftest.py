@@ -4,8 +4,14 @@ import os
 from pathlib import Path
 
 # Compiling is what takes the time: hundreds of programs run on a few numbers, once. These flags
-# compile several times as fast, into slower code for the same operations.
-QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# compile several times as fast, into slower code for the same operations. Threads would only wait
+# for each other: the two workers of pytest keep two cores busy.
+QUICK_FLAGS = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_multi_thread_eigen=false"
+)
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 DEVICES = "--xla_force_host_platform_device_count=8"
 os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), DEVICES, QUICK_FLAGS))
 CACHE = Path(__file__).parents[1] / ".cache" / "jax"
