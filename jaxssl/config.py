@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -197,11 +198,22 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
         if schedule or (isinstance(node[leaf], ConfigDict) and isinstance(value, int | float)):
             with node.ignore_type():
                 node[leaf] = ConfigDict(value) if schedule else float(value)
+        elif isinstance(value, str) and _takes_text(config, groups, leaf):
+            with node.ignore_type():
+                node[leaf] = text
         else:
             node[leaf] = value if not isinstance(node[leaf], str) else text
     except TypeError as error:
         expected = type(node[leaf]).__name__
         raise UserError(f"config key {key!r} expects {expected}, got {text!r}") from error
+
+
+def _takes_text(config: ConfigDict, groups: list[str], leaf: str) -> bool:
+    """Whether a component's argument may be a word in place of a number."""
+    if len(groups) != 1 or groups[0] not in GROUPS:
+        return False
+    factory = component(groups[0], config[groups[0]].name)
+    return str in typing.get_args(inspect.signature(factory).parameters[leaf].annotation)
 
 
 def _near(path: list[str], node: ConfigDict) -> str:

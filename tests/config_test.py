@@ -37,6 +37,12 @@ def test_a_schedule_takes_the_place_of_a_number_and_the_other_way_round():
     assert config.method.momentum == 0.9
 
 
+def test_a_word_takes_the_place_of_a_number_where_the_component_has_words():
+    assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
+    with pytest.raises(UserError, match="'loss.temperature' expects float, got 'warm'"):
+        load("loss.name=decl", "loss.temperature=warm")
+
+
 def test_the_second_view_and_small_crops_differ_in_what_they_name():
     config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
     assert config.second_view.to_dict() == {"noise": 0.2}
