@@ -96,13 +96,20 @@ def initial_state(
     mesh: jax.sharding.Mesh,
     num_examples: int = 0,
 ) -> TrainState:
-    """The untrained state of a run on ``num_examples`` images, by default those of ``train``."""
+    """The untrained state of a run on ``num_examples`` images, by default those of ``train``.
+
+    Raises:
+        UserError: if networks or views refuse the images; the message is theirs.
+    """
     image = train["image"][:2]
     batch = {"image": image, "index": np.arange(len(image), dtype=np.int32)}
     num_examples = num_examples or len(train["image"])
-    return init_state(
-        parts.method, parts.optimiser, parts.augment, batch, num_examples, config.seed, mesh
-    )
+    try:
+        return init_state(
+            parts.method, parts.optimiser, parts.augment, batch, num_examples, config.seed, mesh
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def make_encoder(parts: Parts, size: int) -> Any:

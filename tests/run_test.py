@@ -167,6 +167,8 @@ def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
         ({"schedule.name": "cosin"}, "schedule.name must be one of"),
         ({"optim.name": "adamax"}, "optim.name must be one of"),
         ({"net.strides": "(2,)"}, "must have equal lengths"),
+        ({"accumulate_steps": "4"}, "must divide the 2 images of a batch on each of 8 devices"),
+        ({"loss.name": "byol"}, "method 'siamese' cannot train loss 'byol'"),
         ({"loss.learn": "('c',)"}, "learn names 'c'"),
         ({"loss.similarity": "dot"}, 'similarity must be one of "cosine", "unit"'),
         ({"eval.knn": "nearest"}, "eval.knn='nearest' is unknown"),

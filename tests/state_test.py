@@ -1,6 +1,7 @@
 """Whole training steps: the same on any number of devices, one compilation, donated state."""
 
 import logging
+from functools import cache
 from importlib import import_module
 
 import jax
@@ -66,6 +67,7 @@ def parts(name: str):
     return make(encoder, objective, **settings), optax.sgd(0.05, momentum=0.9), augment
 
 
+@cache
 def run(name: str, devices: int):
     """States after each step, as NumPy, the losses, and the embeddings of the first step."""
     method, optimiser, augment = parts(name)
