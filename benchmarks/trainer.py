@@ -29,21 +29,26 @@ from jaxssl.data import source  # noqa: E402
 from jaxssl.data.batches import make_batches  # noqa: E402
 from jaxssl.state import make_train_step  # noqa: E402
 
+# The released code's B - 1 negatives; without it Algorithm 1's 2 (B - 1).
+TOWERS = {"method.name": "momentum", "method.momentum": "0.0", "method.symmetric": "False"}
 LOSSES = {
     "nt_xent": {"loss.name": "nt_xent"},
     "auc_cl": {"loss.name": "auc_cl"},
-    "mmcl, pgd": {"loss.name": "mmcl"},
-    "mmcl, admm": {"loss.name": "mmcl", "loss.solver": "admm", "loss.num_steps": "24"},
-    "mmcl, inv": {"loss.name": "mmcl", "loss.solver": "inv"},
-    "mmcl, pgd, towers": {
-        "loss.name": "mmcl",
-        "method.name": "momentum",
-        "method.momentum": "0.0",
-        "method.symmetric": "False",
-    },
     "decl": {"loss.name": "decl"},
     "sogclr": {"loss.name": "sogclr"},
     "tcl": {"loss.name": "tcl"},
+    "mmcl, inv": {"loss.name": "mmcl", "loss.solver": "inv"},
+    "mmcl, admm, 16 steps": {"loss.name": "mmcl", "loss.solver": "admm", "loss.num_steps": "16"},
+    "mmcl, pgd, 200 steps": {"loss.name": "mmcl"},
+    "mmcl, inv, B - 1": {"loss.name": "mmcl", "loss.solver": "inv", **TOWERS},
+    "mmcl, admm, 16 steps, B - 1": {
+        "loss.name": "mmcl",
+        "loss.solver": "admm",
+        "loss.num_steps": "16",
+        **TOWERS,
+    },
+    "mmcl, pgd, 50 steps, B - 1": {"loss.name": "mmcl", "loss.num_steps": "50", **TOWERS},
+    "mmcl, pgd, 200 steps, B - 1": {"loss.name": "mmcl", **TOWERS},
 }
 
 

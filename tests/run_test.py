@@ -125,6 +125,27 @@ def test_an_interrupted_run_saves_its_step_and_resumes_to_the_same_bits(
     assert [row for row in lines(tmp_path) if row["step"] != 5] == lines(whole)
 
 
+def test_what_is_remembered_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch):
+    """A momentum copy, a queue of keys, a number for every example, and schedules."""
+    method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
+    copy = "{'schedule': 'cosine', 'start': 0.9, 'end': 1.0}"
+    loss = {"loss.name": "decl", "loss.weight": "alternate"}
+    settings = tiny(**method, **loss, **{"method.momentum": copy})
+    loop.train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        at_batch(patch, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            loop.train(settings, tmp_path / "stopped")
+    loop.train(settings, tmp_path / "stopped")
+    found, expected = (saved_arrays(tmp_path / name) for name in ("stopped", "whole"))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    memory = checkpoint.restore_arrays(tmp_path / "whole").state["carried"]["memory"]
+    assert memory["queue"]["next"] == 12 * 16 % 40 and memory["queue"]["rows"].shape == (40, 6)
+    seen = np.isfinite(memory["objective"])
+    assert memory["objective"].shape == (1297,) and seen.sum() == 12 * 16
+
+
 def test_every_line_of_metrics_has_what_a_reader_needs(whole):
     rows = record.read(whole / "metrics.jsonl")
     assert [row["step"] for row in rows] == [4, 7, 8, 12]
@@ -241,7 +262,10 @@ def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_pat
     settings, workdir = tiny(), whole
     if which == "target":
         method = {"method.name": "momentum", "method.evaluate": "target", "precision": "bf16"}
-        settings, workdir = tiny(total_steps="2", **method), tmp_path / "run"
+        settings, workdir = (
+            tiny(total_steps="2", **{**method, "schedule.warmup_epochs": "0"}),
+            tmp_path / "run",
+        )
         loop.train(settings, workdir)
     images = source.arrays(source.load("digits", "test", settings.data.dir))["image"][:20]
     apply, variables, preprocess = jaxssl.load_encoder(workdir)
