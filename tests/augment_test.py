@@ -271,6 +271,30 @@ def test_there_are_as_many_views_as_asked_for(num_views):
     assert (views.shape, views.dtype) == ((num_views, 2, 4, 4, 3), jnp.float32)
 
 
+def test_the_second_view_and_the_crops_have_recipes_of_their_own():
+    def marked(value, size):
+        return lambda key, image: jnp.full((size, size, 1), value) + 0 * jax.random.uniform(key)
+
+    first, second, crop = marked(0.25, 4), marked(0.75, 4), marked(1.0, 2)
+    augment = jax.jit(make_views([first, second, first], [crop] * 2))
+    found = augment(KEY, pixels(5, 8, 8, 1), np.arange(5))
+    assert {name: x.shape for name, x in found.items()} == {
+        "views": (3, 5, 4, 4, 1),
+        "crops": (2, 5, 2, 2, 1),
+    }
+    for view, value in zip(found["views"], (-0.5, 0.5, -0.5), strict=True):
+        np.testing.assert_allclose(view, value)
+    np.testing.assert_allclose(found["crops"], 1)
+
+
+def test_crops_are_not_those_of_the_views():
+    augment = jax.jit(make_views([window] * 2, [window] * 2))
+    found = augment(KEY, pixels(1, 8, 8, 3), np.arange(1))
+    rows = np.concatenate([found["views"], found["crops"]]).reshape(4, -1)
+    distance = np.abs(rows[:, None] - rows[None]).max(axis=2)
+    assert distance[~np.eye(4, dtype=bool)].min() > 0.01
+
+
 # What the defaults leave out, and that every recipe is here.
 SETTINGS = {
     "digits": [{}],

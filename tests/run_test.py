@@ -261,7 +261,7 @@ def test_a_checkpoint_is_restored_on_another_number_of_devices(tiny, whole):
 def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_path, which):
     settings, workdir = tiny(), whole
     if which == "target":
-        method = {"method.name": "momentum", "method.evaluate": "target", "precision": "bf16"}
+        method = {"method.name": "momentum", "method.evaluate": "target"}
         settings, workdir = (
             tiny(total_steps="2", **{**method, "schedule.warmup_epochs": "0"}),
             tmp_path / "run",
