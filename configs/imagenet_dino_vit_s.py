@@ -6,7 +6,8 @@ Command: python train.py --config configs/imagenet_dino_vit_s.py
 Expected (published, not run here): 69.3 % top-1, k-NN (k=20, T=0.07), 74.0 % linear, batch 512,
 100 epochs (the authors' README).
 Open: prototypes move from the start, theirs are frozen for an epoch; positions are fixed, theirs
-are trained; the last rate is 0, theirs 1e-6.
+are trained; the last rate is 0, theirs 1e-6; the gradient is clipped as a whole, theirs parameter
+by parameter.
 """
 
 from ml_collections import ConfigDict

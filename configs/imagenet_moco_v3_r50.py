@@ -19,6 +19,7 @@ def get_config() -> ConfigDict:
     config.augment = ConfigDict({"name": "simclr", "size": 224, "crop_scale": (0.2, 1.0)})
     config.augment.update(saturation=0.2, blur=1.0)
     config.second_view = ConfigDict({"blur": 0.1, "solarize": 0.2})
+    config.net.zero_init_residual = True
     config.head.update(proj_hidden_dim=4096, proj_output_dim=256, proj_last_norm="bn_fixed")
     config.predictor = ConfigDict({"name": "mlp"})
     config.method = ConfigDict({"name": "momentum", "preset": "moco_v3"})

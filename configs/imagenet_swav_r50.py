@@ -5,8 +5,8 @@ Paper: Caron et al., Unsupervised Learning of Visual Features by Contrasting Clu
 Command: python train.py --config configs/imagenet_swav_r50.py
 Expected (published, not run here): 72.1 % top-1, linear, batch 4096, 2x224 + 6x96, 100 epochs (the
 authors' README).
-Open: warm-up starts at 0, theirs at 0.3; prototypes move from the start, theirs are frozen for an
-epoch; small crops meet the codes of both large ones, as theirs.
+Open: prototypes move from the start, theirs are frozen for an epoch; small crops meet the codes of
+both large ones and all pairs weigh the same, as theirs.
 """
 
 from ml_collections import ConfigDict
@@ -20,5 +20,5 @@ def get_config() -> ConfigDict:
     config.augment.crop_scale = (0.14, 1.0)
     config.crops = ConfigDict({"number": 6, "size": 96, "crop_scale": (0.05, 0.14)})
     config.loss = ConfigDict({"name": "swav", "num_prototypes": 3000})
-    config.schedule.end_factor = 1e-3
+    config.schedule.update(end_factor=1e-3, warmup_start=0.0625)  # from 0.3 to 4.8 at 4096
     return config

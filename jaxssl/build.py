@@ -19,15 +19,16 @@ from jaxssl.method import Method
 from jaxssl.state import Augment
 
 # Losses that a method cannot train, and why.
+NEED_OTHER_KEYS = ("auc_dino", "byol", "dino", "ressl", "simsiam")
+NO_NEGATIVES = ("barlow_twins", "byol", "dino", "simsiam", "swav", "vicreg", "w_mse")
+IGNORE_LABELS = (*NO_NEGATIVES, "ressl")
 NEEDS_TWO_TOWERS = "it needs keys of another network or a predictor; set method.name=momentum"
+NEEDS_PREDICTOR = "constant embeddings are its minimum without one; set predictor.name=mlp"
 NO_LABELS = "it does not look at labels; set method.labels=False"
 UNFIT = {
-    "siamese": dict.fromkeys(("auc_dino", "byol", "dino", "ressl", "simsiam"), NEEDS_TWO_TOWERS),
-    "momentum": {
-        "cross_entropy": "its classifier sees one tower; set method.name=siamese",
-    },
+    "siamese": dict.fromkeys(NEED_OTHER_KEYS, NEEDS_TWO_TOWERS),
+    "momentum": {"cross_entropy": "its classifier sees one tower; set method.name=siamese"},
 }
-IGNORE_LABELS = ("barlow_twins", "byol", "dino", "ressl", "simsiam", "swav", "vicreg", "w_mse")
 
 
 class Parts(NamedTuple):
@@ -140,8 +141,11 @@ def check_fit(config: ConfigDict) -> None:
         why = NO_LABELS
     if config.views == 1 and not method.get("labels"):
         why = "a single view without labels has no positives; set views=2 or method.labels=True"
-    if loss == "nnclr" and config.crops.number:
-        why = "every crop would put its keys into the support set again; set crops.number=0"
+    if method.name == "momentum" and config.predictor.name == "none":
+        if loss in ("byol", "simsiam") or (loss in NEED_OTHER_KEYS and method.momentum == 0):
+            why = NEEDS_PREDICTOR
+    if method.get("queue_size") and loss in NO_NEGATIVES:
+        why = "it takes no negatives from a queue; set method.queue_size=0"
     if why:
         raise UserError(f"method {method.name!r} cannot train loss {loss!r}: {why}")
 

@@ -56,6 +56,9 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
             config[group] = ConfigDict({**kept, leaf: text})
     for group in GROUPS:
         config[group] = _complete(group, config[group])
+    config.crops.number = config.crops.get("number", 0)
+    if "size" in config.second_view:
+        raise UserError("second_view.size: all views have one size, leave it to augment.size")
     for group, own in PARTIAL.items():
         unknown = sorted(set(config[group]) - set(config.augment) - own)
         if unknown:
@@ -183,6 +186,8 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
 def _set(config: ConfigDict, key: str, text: str) -> None:
     *groups, leaf = key.split(".")
     if groups and groups[0] in PARTIAL and leaf in hyper(config.augment):
+        if key == "second_view.size":
+            raise UserError("second_view.size: all views have one size, leave it to augment.size")
         with config.unlocked():
             config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
     node = config
@@ -194,6 +199,11 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
         raise UserError(f"config key {key!r} is unknown{_near([*groups, leaf], node)}")
     value = _parse(text)
     schedule = isinstance(value, dict) and "schedule" in value
+    if schedule and groups[:1] not in (["loss"], ["method"]) and key != "optim.weight_decay":
+        raise UserError(
+            f"config key {key!r} takes no schedule; those of loss and method, and "
+            "optim.weight_decay, do (the learning rate's is the group schedule)"
+        )
     try:
         if schedule or (isinstance(node[leaf], ConfigDict) and isinstance(value, int | float)):
             with node.ignore_type():

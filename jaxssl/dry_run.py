@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 from jaxssl import evaluate, parallel, summary
 from jaxssl.build import build, check_labels
 from jaxssl.data import source
+from jaxssl.data.batches import check_batch
 from jaxssl.record import console
 from jaxssl.state import make_train_step
 
@@ -26,6 +27,7 @@ def dry_run(config: ConfigDict) -> None:
     facts = source.facts(config.data.name)
     check_labels(config, facts.num_classes)
     mesh = parallel.make_mesh()
+    check_batch(config.batch_size, facts.num_examples, mesh.size)
     rng = np.random.default_rng(config.seed)
     batch = {
         "image": rng.integers(0, 256, (config.batch_size, *facts.shape), np.uint8),

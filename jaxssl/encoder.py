@@ -38,12 +38,18 @@ class Encoder(NamedTuple):
         return modules if self.predictor is None else {**modules, "predictor": self.predictor}
 
 
-def init(encoder: Encoder, key: Array, images: Array) -> tuple[dict, dict, int]:
-    """Parameters and BatchNorm's statistics by network, and d, the embeddings' dimension."""
-    params, stats, x = {}, {}, images
+def init(encoder: Encoder, key: Array, groups: list[Array]) -> tuple[dict, dict, int]:
+    """Parameters and BatchNorm's statistics by network, and d, the embeddings' dimension.
+
+    ``groups`` are views [V_g, b, h, w, c] of one size each; the backbone may refuse any of them.
+    """
+    params, stats, x = {}, {}, groups[0][0]
     for name, module in encoder.modules().items():
         key, module_key = jax.random.split(key)
         variables = dict(module.init(module_key, x, train=False))
+        if name == "net":
+            for group in groups[1:]:
+                jax.eval_shape(lambda x: encoder.net.apply(variables, x, train=False), group[0])  # noqa: B023
         x = module.apply(variables, x, train=False)
         params[name] = variables.get("params", {})
         stats[name] = variables.get("batch_stats", {})
@@ -57,7 +63,7 @@ def embed(
     views: list[Array],
     index: Array,
     *,
-    key: Array,
+    key: Array | None,
     axis_name: str | None,
 ) -> tuple[Array, Array, dict]:
     """All views of a batch through the networks, in training mode.
@@ -72,7 +78,7 @@ def embed(
         stats: BatchNorm's running statistics by network.
         views: groups of views [V_g, b, h, w, c] of one size each.
         index: [b], the examples' place in the data set; random draws are keyed by it.
-        key: random key of the step.
+        key: random key of the step; None drops nothing.
         axis_name: the mapped axis whose devices share the batch, or None.
 
     Returns:
@@ -82,7 +88,7 @@ def embed(
     modules = {name: module for name, module in encoder.modules().items() if name in params}
     dtype = PRECISIONS[encoder.precision]
     params = _cast(params, dtype)
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, index)
+    keys = None if key is None else jax.vmap(jax.random.fold_in, (None, 0))(key, index)
 
     def run(name: str, x: Array, stats: dict, **kwargs: Any) -> tuple[Array, dict]:
         variables = {"params": params[name], "batch_stats": stats[name]}
@@ -91,15 +97,20 @@ def embed(
         )
         return x, {**stats, name: updated.get("batch_stats", {})}
 
-    def chunk(batch: tuple[Array, list[Array]]) -> tuple[Array, Array, dict]:
+    def view_keys(keys: Array | None, first: int, num_views: int) -> Array | None:
+        if keys is None:
+            return None
+        numbers = jnp.arange(first, first + num_views, dtype=jnp.int32)
+        fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+        return fold(keys, numbers).reshape(-1)
+
+    def chunk(batch: tuple[Array | None, list[Array]]) -> tuple[Array, Array, dict]:
         keys, groups = batch
         new, features, first = dict(stats), [], 0
         for group in groups:  # [c, V_g, h, w, channels]
             c, num_views = group.shape[:2]
-            numbers = jnp.arange(first, first + num_views, dtype=jnp.int32)
-            fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
             images = _cast(group.reshape(-1, *group.shape[2:]), dtype)
-            h, new = run("net", images, new, keys=fold(keys, numbers).reshape(-1))
+            h, new = run("net", images, new, keys=view_keys(keys, first, num_views))
             features.append(h.reshape(c, num_views, -1))
             first += num_views
         h = jnp.concatenate(features, axis=1)

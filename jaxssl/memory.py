@@ -1,6 +1,8 @@
 """Memory, equal on all devices: a number for every example, queues of rows, a running centre."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax import Array, lax
@@ -61,42 +63,28 @@ def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict
     return {"rows": queue["rows"].at[place].set(new), "next": (place[-1] + 1) % size}
 
 
-def empty_center(dim: int) -> dict[str, Array]:
-    """A running centre "center" [dim] of 0, beside it what a step has added up so far."""
-    zero = jnp.zeros(dim)
-    return {"center": zero, "sum": zero + 0, "count": jnp.int32(0), "step": jnp.int32(0)}
-
-
-def center_at(memory: dict[str, Array], step: Array, momentum: Array | float) -> dict[str, Array]:
-    r"""The memory at ``step``: its "center" holds the rows of all steps before, none of this one.
-
-    .. math:: c \leftarrow m c + (1 - m) \bar t
-
-    once when a step's first call comes, with t the rows added in the step before.
+def move_center(
+    center: Array, rows: Array, momentum: Array | float, axis_name: str | None
+) -> Array:
+    r"""The moving average c <- m c + (1 - m) t of the mean t of rows on all devices.
 
     Args:
-        memory: from `empty_center`.
-        step: of the call; a step may have several.
-        momentum: m, in [0, 1].
-    """
-    center, total, count = (memory[name] for name in ("center", "sum", "count"))
-    closed = (step != memory["step"]) & (count > 0)
-    batch = total / jnp.maximum(count, 1).astype(total.dtype)
-    return {
-        "center": jnp.where(closed, momentum * center + (1 - momentum) * batch, center),
-        "sum": jnp.where(closed, 0, total),
-        "count": jnp.where(closed, 0, count),
-        "step": jnp.asarray(step, jnp.int32),
-    }
-
-
-def add_to_center(memory: dict[str, Array], rows: Array, axis_name: str | None) -> dict[str, Array]:
-    """The memory with the mean of ``rows`` added to what this step has; the centre stays.
-
-    Args:
-        memory: from `center_at`.
+        center: c, [d].
         rows: [n, d], this device's. No gradient flows through them.
+        momentum: m, in [0, 1].
         axis_name: the mapped axis whose devices share the batch, or None.
     """
-    mean = parallel.mean(jnp.mean(wide(lax.stop_gradient(rows)), axis=0), axis_name)
-    return {**memory, "sum": memory["sum"] + mean, "count": memory["count"] + 1}
+    batch = parallel.mean(jnp.mean(wide(lax.stop_gradient(rows)), axis=0), axis_name)
+    return momentum * center + (1 - momentum) * batch
+
+
+def mean_memory(memories: Sequence[Any]) -> Any:
+    """The mean of what several pairings of one batch would have remembered, leaf by leaf."""
+    if len(memories) == 1:
+        return memories[0]
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *memories)
+
+
+def last_memory(memories: Sequence[Any]) -> Any:
+    """What the last of several pairings would have remembered; for queues."""
+    return memories[-1]

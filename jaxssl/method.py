@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
+from jaxssl.memory import mean_memory
 from jaxssl.objective import Metrics, Objective
 from jaxssl.pairs import Pairs
 
@@ -61,7 +62,8 @@ def weighted_loss(
 ) -> tuple[Array, Any, Metrics]:
     """The weighted sum of an objective over several pairings of one batch.
 
-    Memory passes from one to the next; each has its own random key.
+    Each starts from the memory of the step before, and has its own random key; what they would
+    remember is merged.
 
     Args:
         objective: the loss.
@@ -74,13 +76,17 @@ def weighted_loss(
     Returns:
         The sum, this device's share; the new memory; the metrics' weighted mean.
     """
-    total, shown = 0.0, []
-    for number, (weight, pairs) in enumerate(terms):
-        value, memory, metrics = objective.loss(
-            pairs, params, memory, step=step, key=jax.random.fold_in(key, number)
-        )
-        total = total + weight * value
-        shown.append((weight, metrics))
-    weights = sum(weight for weight, _ in shown)
-    mean = {n: sum(w * m[n] for w, m in shown) / weights for n in shown[0][1]}
-    return total, memory, mean
+    weights = [weight for weight, _ in terms]
+    values, memories, metrics = zip(
+        *(
+            objective.loss(pairs, params, memory, step=step, key=jax.random.fold_in(key, number))
+            for number, (_, pairs) in enumerate(terms)
+        ),
+        strict=True,
+    )
+    total = sum(w * value for w, value in zip(weights, values, strict=True))
+    shown = {
+        name: sum(w * m[name] for w, m in zip(weights, metrics, strict=True)) / sum(weights)
+        for name in metrics[0]
+    }
+    return total, (objective.merge or mean_memory)(memories), shown

@@ -1,7 +1,7 @@
 """An objective: a loss, what it learns, what it remembers. The idea of optax's (init, update)."""
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +25,14 @@ class Objective(NamedTuple):
             the next one, and equal on all devices.
         loss: ``(pairs, params, memory, *, step, key) -> (scalar, memory, metrics)``. The scalar is
             this device's share: its mean over devices is the loss.
+        merge: ``[memory] -> memory``. A step with several pairings of its batch (two directions,
+            small crops) starts each from the same memory and merges what they return; None takes
+            the mean, leaf by leaf.
     """
 
     init: Callable[[Array, int, int], tuple[Any, Any]]
     loss: Callable[..., tuple[Array, Any, Metrics]]
+    merge: Callable[[Sequence[Any]], Any] | None = None
 
 
 def stateless(

@@ -26,7 +26,7 @@ ALLOWED = {
     "augment": set(),
     "data": {"parallel"},
     "encoder": {"accumulate"},
-    "method": CORE | {"objective"},
+    "method": CORE | {"objective", "memory"},
     "methods": CORE | {"objective", "memory", "encoder", "method"},
     "optim": {"schedules"},
     "state": {"parallel", "method"},

@@ -12,6 +12,7 @@ from loss_cases import NAMES, TOWERS, embeddings
 
 from jaxssl import losses, parallel
 from jaxssl.losses.swav import sinkhorn
+from jaxssl.method import weighted_loss
 from jaxssl.pairs import pair_towers, pair_views
 
 NUM_EXAMPLES, DIM, STEPS = 20, 4, 3
@@ -184,13 +185,48 @@ def test_dinos_centre_is_that_of_whole_steps_whatever_their_pairings(name):
     _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     center = np.zeros(DIM)
     for step in range(3):
-        z = embeddings(seed=step)
-        for query, key in ((z[0], z[1]), (z[1], z[0])):
-            pairs = pair_towers(jnp.asarray(query), jnp.asarray(key))
-            found, memory, _ = objective.loss(pairs, {}, memory, step=jnp.int32(step), key=None)
-            expected = getattr(losses, name)(query, key, jnp.asarray(center, jnp.float32))
-            np.testing.assert_allclose(found, expected, rtol=1e-5)
+        z = jnp.asarray(embeddings(seed=step))
+        found, memory = both_directions(objective, z, memory)
+        own = partial(getattr(losses, name), center=jnp.asarray(center, jnp.float32))
+        np.testing.assert_allclose(found, (own(z[0], z[1]) + own(z[1], z[0])) / 2, rtol=1e-5)
         center = 0.9 * center + 0.1 * z.reshape(-1, DIM).mean(0)
+        np.testing.assert_allclose(memory, center, rtol=1e-5, atol=1e-6)
+
+
+def both_directions(objective, z, memory, index=None):
+    """Value and memory of a step whose views are query and key in turn."""
+    terms = [(0.5, pair_towers(z[a], z[b], index)) for a, b in ((0, 1), (1, 0))]
+    key = jax.random.key(0)
+    return weighted_loss(objective, terms, {}, memory, step=jnp.int32(0), key=key)[:2]
+
+
+def test_both_directions_of_nnclr_search_the_keys_of_earlier_steps():
+    """Else the second one would find the first one's key of the same image."""
+    objective = objective_of("nnclr", support_size=20, temperature=0.2)
+    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    z = jnp.asarray(embeddings())
+    found, after = both_directions(objective, z, memory)
+    of = partial(losses.nnclr, support=memory["rows"], temperature=0.2)
+    np.testing.assert_allclose(found, (of(z[1], z[0]) + of(z[0], z[1])) / 2, rtol=1e-5)
+    last = z[0] / jnp.linalg.norm(z[0], axis=1, keepdims=True)
+    np.testing.assert_allclose(after["rows"][:8], last, rtol=1e-5)
+    np.testing.assert_array_equal(after["rows"][8:], memory["rows"][8:])
+    assert after["next"] == 8
+
+
+@pytest.mark.parametrize(("name", "key"), [("decl", None), ("sogclr", "log_u")])
+def test_two_directions_move_an_examples_average_once(name, key):
+    hyper = {"decl": {"rate": "buffer", "momentum": 0.9}, "sogclr": {"gamma": 0.1}}[name]
+    objective = objective_of(name, **hyper)
+    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    index = jnp.arange(8, dtype=jnp.int32)
+    rates = lambda memory: np.asarray(memory if key is None else memory[key])[:8]  # noqa: E731
+    z = jnp.asarray(embeddings())
+    _, first = both_directions(objective, z, memory, index)
+    # From far above what the batch says, an average moves to 0.9 of itself; twice would be 0.81.
+    far = jax.tree.map(lambda x: x + 8.0, first)
+    _, moved = both_directions(objective, z, far, index)
+    np.testing.assert_allclose(rates(moved), rates(far) + np.log(0.9), atol=0.01)
 
 
 def test_sinkhorn_balances_prototypes_and_examples():

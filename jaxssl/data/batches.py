@@ -58,7 +58,7 @@ def make_batches(source: Source, batch_size: int, *, seed: int, cache: str, mesh
     """
     if cache not in CACHES:
         raise UserError(f"data.cache={cache!r} is unknown{nearest(cache, CACHES)}")
-    _check_batch(batch_size, len(source), mesh.size)
+    check_batch(batch_size, len(source), mesh.size)
     why = "as data.cache asks"
     if cache == "auto":
         size = len(source) * source.records[0]["image"].size
@@ -112,7 +112,8 @@ def _iterate(dataset: grain.MapDataset, batch_size: int, *, threads: int) -> Ite
     return iter(batched.to_iter_dataset(options))
 
 
-def _check_batch(batch_size: int, num_examples: int, num_devices: int) -> None:
+def check_batch(batch_size: int, num_examples: int, num_devices: int) -> None:
+    """Raise UserError if a batch does not fit the data set or the devices."""
     if not 1 <= batch_size <= num_examples:
         raise UserError(
             f"batch_size={batch_size} must lie between 1 and the {num_examples} training examples"

@@ -5,7 +5,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import parallel
-from jaxssl.memory import add_to_center, center_at, empty_center
+from jaxssl.memory import move_center
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -104,26 +104,22 @@ def objective(
     teacher_temperature: Number = 0.04,
     center_momentum: Number = 0.9,
 ) -> Objective:
-    """The loss with DINO's centre, the moving average of the teacher's outputs on all devices.
-
-    The centre of a step holds the outputs of the steps before it, however many pairings of views
-    a step has.
-    """
+    """The loss with DINO's centre, the moving average of the teacher's outputs on all devices."""
     require_share(center_momentum=0.0 if callable(center_momentum) else center_momentum)
     fixed = {"a": a, "b": b, "alpha": alpha, "negative_weight": negative_weight}
     fixed |= {"student_temperature": student_temperature}
     fixed |= {"teacher_temperature": teacher_temperature}
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, dict[str, Array]]:
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array]:
         del key, num_examples
-        return {}, empty_center(dim)
+        return {}, jnp.zeros(dim)
 
-    def loss(pairs, params, memory, *, step, key) -> tuple[Array, dict[str, Array], Metrics]:
+    def loss(pairs, params, memory, *, step, key) -> tuple[Array, Array, Metrics]:
         del params, key
         now = at_step({**fixed, "momentum": center_momentum}, step)
-        memory = center_at(memory, step, now.pop("momentum"))
-        value, alone = mean_over_anchors(auc_dino_loss(pairs, memory["center"], **now), pairs)
-        memory = add_to_center(memory, pairs.partner, pairs.axis_name)
+        momentum = now.pop("momentum")
+        value, alone = mean_over_anchors(auc_dino_loss(pairs, memory, **now), pairs)
+        memory = move_center(memory, pairs.partner, momentum, pairs.axis_name)
         return value, memory, {"anchors_without_positive": alone}
 
     return Objective(init, loss)

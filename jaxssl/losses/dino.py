@@ -4,7 +4,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.memory import add_to_center, center_at, empty_center
+from jaxssl.memory import move_center
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -62,25 +62,20 @@ def objective(
     teacher_temperature: Number = 0.04,
     center_momentum: Number = 0.9,
 ) -> Objective:
-    """DINO's loss with its centre, the moving average of the teacher's outputs on all devices.
-
-    The centre of a step holds the outputs of the steps before it, however many pairings of views
-    a step has: the step's own outputs are summed up beside it.
-    """
+    """DINO's loss with its centre, the moving average of the teacher's outputs on all devices."""
     require_share(center_momentum=0.0 if callable(center_momentum) else center_momentum)
     fixed = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, dict[str, Array]]:
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array]:
         del key, num_examples
-        return {}, empty_center(dim)
+        return {}, jnp.zeros(dim)
 
-    def loss(pairs, params, memory, *, step, key) -> tuple[Array, dict[str, Array], Metrics]:
+    def loss(pairs, params, memory, *, step, key) -> tuple[Array, Array, Metrics]:
         del params, key
         momentum = at_step({"momentum": center_momentum}, step)["momentum"]
-        memory = center_at(memory, step, momentum)
-        per_anchor = dino_loss(pairs, memory["center"], **at_step(fixed, step))
+        per_anchor = dino_loss(pairs, memory, **at_step(fixed, step))
         value, alone = mean_over_anchors(per_anchor, pairs)
-        memory = add_to_center(memory, pairs.partner, pairs.axis_name)
+        memory = move_center(memory, pairs.partner, momentum, pairs.axis_name)
         return value, memory, {"anchors_without_positive": alone}
 
     return Objective(init, loss)

@@ -6,7 +6,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.memory import empty_queue, enqueue
+from jaxssl.memory import empty_queue, enqueue, last_memory
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -60,7 +60,8 @@ def objective(
     """NNCLR with its support set: a queue of the last ``support_size`` keys, random at first.
 
     A method's pairs are predictions and keys; the neighbours looked for are the keys', so the
-    pairs are swapped for `nnclr_loss`.
+    pairs are swapped for `nnclr_loss`. All pairings of a step search the keys of earlier steps; the
+    keys of the last view are put in.
     """
     require_positive(support_size=support_size)
 
@@ -77,4 +78,4 @@ def objective(
         value, alone = mean_over_anchors(per_anchor, pairs)
         return value, memory, {"anchors_without_positive": alone}
 
-    return Objective(init, loss)
+    return Objective(init, loss, merge=last_memory)

@@ -13,7 +13,7 @@ from jaxssl import encoder as networks
 from jaxssl.encoder import Encoder
 from jaxssl.memory import empty_queue, enqueue
 from jaxssl.method import Batch, Carried, Method, image_groups, weighted_loss
-from jaxssl.objective import Number, Objective, at_step, require_share
+from jaxssl.objective import Number, Objective, at_step, require_not_negative, require_share
 from jaxssl.pairs import Pairs, pair_towers
 
 # "schedule": see jaxssl.schedules.
@@ -66,6 +66,7 @@ def method(
         ValueError: on an unknown ``evaluate``, or views that do not fit.
     """
     require_share(momentum=0.0 if callable(momentum) else momentum)
+    require_not_negative(queue_size=queue_size)
     copies = callable(momentum) or momentum > 0
     if evaluate not in ("online", "target") or (evaluate == "target" and not copies):
         raise ValueError(
@@ -76,7 +77,7 @@ def method(
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
         net_key, objective_key, queue_key = jax.random.split(key, 3)
-        params, stats, dim = networks.init(encoder, net_key, batch["views"][0])
+        params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
         target = ()
         if copies:  # copies, not the same arrays: the step donates its buffers
             own = {name: params[name] for name in target_names}
@@ -87,7 +88,7 @@ def method(
         return params, Carried(stats, target, {"objective": memory, "queue": queue})
 
     def loss(params, carried, batch, *, step, key, axis_name):
-        net_key, target_key, objective_key = jax.random.split(key, 3)
+        net_key, objective_key = jax.random.split(key)
         groups, index = image_groups(batch), batch["index"]
         num_views = groups[0].shape[0]
         if num_views < 2 or (num_views > 2 and not symmetric):
@@ -108,7 +109,7 @@ def method(
                 target["batch_stats"],
                 [seen],
                 index,
-                key=target_key,
+                key=None,  # stochastic depth is the trained network's
                 axis_name=axis_name,
             )
             target = {**target, "batch_stats": target_stats}

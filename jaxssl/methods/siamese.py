@@ -16,7 +16,7 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
     """The siamese method for V >= 1 views.
 
     With multi-crop every small crop is a query to each of the views, which are the only keys; the
-    loss is the mean over views and crops.
+    loss is the mean over all pairs of query and key view, as in SwAV.
 
     Args:
         encoder: backbone and projector.
@@ -31,7 +31,7 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
         net_key, objective_key = jax.random.split(key)
-        params, stats, dim = networks.init(encoder, net_key, batch["views"][0])
+        params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
         params["objective"], memory = objective.init(objective_key, num_examples, dim)
         return params, Carried(stats, (), memory)
 
@@ -42,11 +42,13 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
             encoder, params, carried.batch_stats, groups, index, key=net_key, axis_name=axis_name
         )
         ids = index, batch["label"] if labels else None
-        num_views, num_all = groups[0].shape[0], z.shape[0]
+        num_views = groups[0].shape[0]
         views, crops = z[:num_views], z[num_views:]
-        terms = [(num_views / num_all, pair_views(views, *ids, axis_name=axis_name))]
+        of_views = max(num_views * (num_views - 1), 1)  # pairs; those of a labelled view count one
+        total = of_views + num_views * len(crops)
+        terms = [(of_views / total, pair_views(views, *ids, axis_name=axis_name))]
         terms += [
-            (1 / num_all / num_views, pair_towers(crop, view, *ids, axis_name=axis_name))
+            (1 / total, pair_towers(crop, view, *ids, axis_name=axis_name))
             for crop in crops
             for view in views
         ]
