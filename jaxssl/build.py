@@ -38,6 +38,8 @@ class Parts(NamedTuple):
         method: networks and objective put together.
         optimiser: moves the parameters.
         learning_rate: its rate as a function of the step.
+        peak_rate: its rate after the warm-up.
+        warmup_steps: the length of the warm-up.
         augment: `(key, images, index) -> views`.
         steps_per_epoch: batches in an epoch.
         total_steps: the length of the run.
@@ -46,6 +48,8 @@ class Parts(NamedTuple):
     method: Method
     optimiser: optax.GradientTransformation
     learning_rate: schedules.Schedule
+    peak_rate: float
+    warmup_steps: int
     augment: Augment
     steps_per_epoch: int
     total_steps: int
@@ -73,7 +77,19 @@ def build(config: ConfigDict, num_examples: int, num_devices: int = 1) -> Parts:
         return {k: schedules.from_spec(v, **length) for k, v in values.items()}
 
     try:
-        rate = learning_rate(config, steps_per_epoch, total_steps)
+        peak = optim.effective_lr(config.optim.lr, config.optim.lr_scaling, config.batch_size)
+        warmup = round(config.schedule.warmup_epochs * steps_per_epoch)
+        milestones = config.schedule.milestones
+        rate = schedules.learning_rate(
+            config.schedule.name,
+            peak,
+            warmup_steps=warmup,
+            total_steps=total_steps,
+            warmup_start=config.schedule.warmup_start,
+            end_factor=config.schedule.end_factor,
+            milestones=tuple(round(epoch * steps_per_epoch) for epoch in milestones),
+            gamma=config.schedule.gamma,
+        )
         values = numbers(config.optim)
         for taken in ("lr", "lr_scaling"):
             values.pop(taken)
@@ -87,22 +103,7 @@ def build(config: ConfigDict, num_examples: int, num_devices: int = 1) -> Parts:
         augment = make_augment(config)
     except ValueError as error:
         raise UserError(str(error)) from error
-    return Parts(method, optimiser, rate, augment, steps_per_epoch, total_steps)
-
-
-def learning_rate(config: ConfigDict, steps_per_epoch: int, total_steps: int) -> schedules.Schedule:
-    """The learning rate that ``config.optim`` and ``config.schedule`` describe."""
-    spec = config.schedule
-    return schedules.learning_rate(
-        spec.name,
-        optim.effective_lr(config.optim.lr, config.optim.lr_scaling, config.batch_size),
-        warmup_steps=round(spec.warmup_epochs * steps_per_epoch),
-        total_steps=total_steps,
-        warmup_start=spec.warmup_start,
-        end_factor=spec.end_factor,
-        milestones=tuple(round(epoch * steps_per_epoch) for epoch in spec.milestones),
-        gamma=spec.gamma,
-    )
+    return Parts(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
 
 
 def make_networks(config: ConfigDict) -> Encoder:

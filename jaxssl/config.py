@@ -57,8 +57,6 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
     for group in GROUPS:
         config[group] = _complete(group, config[group])
     config.crops.number = config.crops.get("number", 0)
-    if "size" in config.second_view:
-        raise UserError("second_view.size: all views have one size, leave it to augment.size")
     for group, own in PARTIAL.items():
         unknown = sorted(set(config[group]) - set(config.augment) - own)
         if unknown:
@@ -186,8 +184,6 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
 def _set(config: ConfigDict, key: str, text: str) -> None:
     *groups, leaf = key.split(".")
     if groups and groups[0] in PARTIAL and leaf in hyper(config.augment):
-        if key == "second_view.size":
-            raise UserError("second_view.size: all views have one size, leave it to augment.size")
         with config.unlocked():
             config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
     node = config
@@ -255,11 +251,9 @@ def _check(config: ConfigDict) -> None:
     for group, key in (("optim", "lr"), ("eval", "every"), ("checkpoint", "every")):
         if not config[group][key] > 0:
             raise UserError(f"config key '{group}.{key}' must be > 0, got {config[group][key]}")
+    if "size" in config.second_view:
+        raise UserError("second_view.size: all views have one size, leave it to augment.size")
     if config.crops.number < 0:
         raise UserError(f"config key 'crops.number' must be >= 0, got {config.crops.number}")
-    if config.batch_size % config.accumulate_steps:
-        raise UserError(
-            f"accumulate_steps={config.accumulate_steps} must divide batch_size={config.batch_size}"
-        )
     if config.data.path:
         raise UserError(f"data set {config.data.name!r} takes no data.path, leave it empty")

@@ -36,32 +36,32 @@ def dry_run(config: ConfigDict) -> None:
     }
     parts = build(config, facts.num_examples, mesh.size)
     state = evaluate.initial_state(config, parts, batch, mesh, facts.num_examples)
-    say(f"data       {config.data.name}, {facts.num_examples} images {list(facts.shape)}")
+    _say(f"data       {config.data.name}, {facts.num_examples} images {list(facts.shape)}")
     for line in summary.lines(config, parts, state, facts.shape, mesh.size):
-        say(line)
+        _say(line)
 
     start = time.perf_counter()
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     compiled = step.lower(state, parallel.shard(batch, mesh)).compile()
-    say(f"compiled   in {time.perf_counter() - start:.1f} s")
+    _say(f"compiled   in {time.perf_counter() - start:.1f} s")
     sizes = compiled.memory_analysis()
     needed = 0
     if sizes is not None:
         needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
-        say(
+        _say(
             f"memory     {_size(needed)} on each device: {_size(sizes.argument_size_in_bytes)} of "
             f"state and batch, {_size(sizes.temp_size_in_bytes)} while computing"
         )
     free = _memory()
     if free and needed * mesh.size > HEADROOM * free:
-        say(f"one step   left out: there are {_size(free)} here; try a smaller batch_size")
+        _say(f"one step   left out: there are {_size(free)} here; try a smaller batch_size")
         return
     state, metrics, _ = compiled(state, parallel.shard(batch, mesh))
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    say("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+    _say("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
 
 
-def say(line: str) -> None:
+def _say(line: str) -> None:
     """Print a line as it is, however wide the terminal."""
     console.print(line, soft_wrap=True, markup=False, highlight=False)
 

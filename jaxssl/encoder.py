@@ -1,6 +1,7 @@
 """Backbone, projector and predictor as pure functions of their variables."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -49,7 +50,7 @@ def init(encoder: Encoder, key: Array, groups: list[Array]) -> tuple[dict, dict,
         variables = dict(module.init(module_key, x, train=False))
         if name == "net":
             for group in groups[1:]:
-                jax.eval_shape(lambda x: encoder.net.apply(variables, x, train=False), group[0])  # noqa: B023
+                jax.eval_shape(partial(module.apply, variables, train=False), group[0])
         x = module.apply(variables, x, train=False)
         params[name] = variables.get("params", {})
         stats[name] = variables.get("batch_stats", {})

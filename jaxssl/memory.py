@@ -1,15 +1,13 @@
-"""Memory, equal on all devices: a number for every example, queues of rows, a running centre."""
+"""Memory, equal on all devices: a number for every example, and queues of rows."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import parallel
-from jaxssl.pairs import Pairs, by_view, unit, wide
+from jaxssl.pairs import Pairs, by_view, unit
 
 
 def log_average(old: Array, new: Array, weight: Array | float) -> Array:
@@ -61,30 +59,3 @@ def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict
     new = new.reshape(-1, dim)[-size:].astype(queue["rows"].dtype)
     place = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
     return {"rows": queue["rows"].at[place].set(new), "next": (place[-1] + 1) % size}
-
-
-def move_center(
-    center: Array, rows: Array, momentum: Array | float, axis_name: str | None
-) -> Array:
-    r"""The moving average c <- m c + (1 - m) t of the mean t of rows on all devices.
-
-    Args:
-        center: c, [d].
-        rows: [n, d], this device's. No gradient flows through them.
-        momentum: m, in [0, 1].
-        axis_name: the mapped axis whose devices share the batch, or None.
-    """
-    batch = parallel.mean(jnp.mean(wide(lax.stop_gradient(rows)), axis=0), axis_name)
-    return momentum * center + (1 - momentum) * batch
-
-
-def mean_memory(memories: Sequence[Any]) -> Any:
-    """The mean of what several pairings of one batch would have remembered, leaf by leaf."""
-    if len(memories) == 1:
-        return memories[0]
-    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *memories)
-
-
-def last_memory(memories: Sequence[Any]) -> Any:
-    """What the last of several pairings would have remembered; for queues."""
-    return memories[-1]

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
@@ -16,6 +17,18 @@ Number = float | Array | Callable[[Array], Array]  # a schedule is a function of
 Metrics = dict[str, Array]
 
 
+def mean_memory(memories: Sequence[Any]) -> Any:
+    """The mean of what several pairings of one batch would have remembered, leaf by leaf."""
+    if len(memories) == 1:  # as it is: a mean would turn integers into floats
+        return memories[0]
+    return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *memories)
+
+
+def last_memory(memories: Sequence[Any]) -> Any:
+    """What the last of several pairings would have remembered; for queues."""
+    return memories[-1]
+
+
 class Objective(NamedTuple):
     """Pure functions that a method calls.
 
@@ -26,13 +39,12 @@ class Objective(NamedTuple):
         loss: ``(pairs, params, memory, *, step, key) -> (scalar, memory, metrics)``. The scalar is
             this device's share: its mean over devices is the loss.
         merge: ``[memory] -> memory``. A step with several pairings of its batch (two directions,
-            small crops) starts each from the same memory and merges what they return; None takes
-            the mean, leaf by leaf.
+            small crops) starts each from the same memory and merges what they return.
     """
 
     init: Callable[[Array, int, int], tuple[Any, Any]]
     loss: Callable[..., tuple[Array, Any, Metrics]]
-    merge: Callable[[Sequence[Any]], Any] | None = None
+    merge: Callable[[Sequence[Any]], Any] = mean_memory
 
 
 def stateless(

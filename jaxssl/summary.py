@@ -6,7 +6,6 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from jaxssl import optim
 from jaxssl.build import Parts
 from jaxssl.config import hyper
 from jaxssl.state import TrainState
@@ -36,8 +35,6 @@ def lines(
     counts = {name: _count(tree) for name, tree in state.params.items()}
     listed = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in views.items())
-    peak = optim.effective_lr(config.optim.lr, config.optim.lr_scaling, batch)
-    warmup = round(config.schedule.warmup_epochs * parts.steps_per_epoch)
     device = jax.devices()[0].device_kind
     chunks = config.accumulate_steps
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
@@ -50,10 +47,11 @@ def lines(
         f"loss       {_settings(config.loss)}",
         f"batch      {batch} images, {config.views} views each{accumulated}; "
         f"{batch // num_devices} images on each of {num_devices} devices ({device})",
-        f"optimiser  {config.optim.name}, peak learning rate {peak:g} "
+        f"optimiser  {config.optim.name}, peak learning rate {parts.peak_rate:g} "
         f"(base {config.optim.lr:g}, scaling {config.optim.lr_scaling}), {config.schedule.name}, "
         f"weight decay {_value(config.optim.weight_decay)}",
-        f"steps      {parts.total_steps}, {parts.steps_per_epoch} an epoch, {warmup} of warm-up",
+        f"steps      {parts.total_steps}, {parts.steps_per_epoch} an epoch, "
+        f"{parts.warmup_steps} of warm-up",
     ]
 
 

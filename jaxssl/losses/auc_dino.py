@@ -5,16 +5,12 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import parallel
-from jaxssl.memory import move_center
+from jaxssl.losses.dino import with_center
 from jaxssl.objective import (
-    Metrics,
     Number,
     Objective,
-    at_step,
-    mean_over_anchors,
     require_not_negative,
     require_positive,
-    require_share,
 )
 from jaxssl.pairs import Pairs, dot, negatives, positives, wide
 
@@ -105,21 +101,7 @@ def objective(
     center_momentum: Number = 0.9,
 ) -> Objective:
     """The loss with DINO's centre, the moving average of the teacher's outputs on all devices."""
-    require_share(center_momentum=0.0 if callable(center_momentum) else center_momentum)
     fixed = {"a": a, "b": b, "alpha": alpha, "negative_weight": negative_weight}
     fixed |= {"student_temperature": student_temperature}
     fixed |= {"teacher_temperature": teacher_temperature}
-
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array]:
-        del key, num_examples
-        return {}, jnp.zeros(dim)
-
-    def loss(pairs, params, memory, *, step, key) -> tuple[Array, Array, Metrics]:
-        del params, key
-        now = at_step({**fixed, "momentum": center_momentum}, step)
-        momentum = now.pop("momentum")
-        value, alone = mean_over_anchors(auc_dino_loss(pairs, memory, **now), pairs)
-        memory = move_center(memory, pairs.partner, momentum, pairs.axis_name)
-        return value, memory, {"anchors_without_positive": alone}
-
-    return Objective(init, loss)
+    return with_center(auc_dino_loss, center_momentum, fixed)

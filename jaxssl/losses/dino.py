@@ -1,10 +1,12 @@
 """DINO: self-distillation between softmaxes, kept from collapse by centring and sharpening."""
 
+from collections.abc import Callable
+
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.memory import move_center
+from jaxssl import parallel
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -63,8 +65,25 @@ def objective(
     center_momentum: Number = 0.9,
 ) -> Objective:
     """DINO's loss with its centre, the moving average of the teacher's outputs on all devices."""
-    require_share(center_momentum=0.0 if callable(center_momentum) else center_momentum)
     fixed = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
+    return with_center(dino_loss, center_momentum, fixed)
+
+
+def with_center(
+    loss_fn: Callable[..., Array], center_momentum: Number, fixed: dict[str, Number]
+) -> Objective:
+    r"""The objective of ``loss_fn(pairs, center, **fixed)``, which remembers the centre.
+
+    .. math:: c \leftarrow m c + (1 - m) \bar t
+
+    with t the keys' outputs on all devices.
+
+    Args:
+        loss_fn: ``(pairs, center, **hyper) -> [n]``.
+        center_momentum: m, in [0, 1].
+        fixed: the hyper-parameters of ``loss_fn``.
+    """
+    require_share(center_momentum=0.0 if callable(center_momentum) else center_momentum)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array]:
         del key, num_examples
@@ -73,9 +92,10 @@ def objective(
     def loss(pairs, params, memory, *, step, key) -> tuple[Array, Array, Metrics]:
         del params, key
         momentum = at_step({"momentum": center_momentum}, step)["momentum"]
-        per_anchor = dino_loss(pairs, memory, **at_step(fixed, step))
-        value, alone = mean_over_anchors(per_anchor, pairs)
-        memory = move_center(memory, pairs.partner, momentum, pairs.axis_name)
+        value, alone = mean_over_anchors(loss_fn(pairs, memory, **at_step(fixed, step)), pairs)
+        outputs = jnp.mean(wide(lax.stop_gradient(pairs.partner)), axis=0)
+        batch = parallel.mean(outputs, pairs.axis_name)
+        memory = momentum * memory + (1 - momentum) * batch
         return value, memory, {"anchors_without_positive": alone}
 
     return Objective(init, loss)

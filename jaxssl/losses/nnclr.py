@@ -6,12 +6,13 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.memory import empty_queue, enqueue, last_memory
+from jaxssl.memory import empty_queue, enqueue
 from jaxssl.objective import (
     Metrics,
     Number,
     Objective,
     at_step,
+    last_memory,
     mean_over_anchors,
     require_positive,
 )
