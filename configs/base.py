@@ -16,12 +16,19 @@ def get_config() -> ConfigDict:
     config.log_every = 20  # steps between lines of metrics.jsonl
 
     config.data = ConfigDict()
-    config.data.name = "digits"  # a file of jaxssl/data/
-    config.data.path = ""  # for sets that read the user's files
+    config.data.name = "digits"  # a name of TFDS, "imagenet100", or "folder"
+    config.data.path = ""  # a folder or an archive: of pictures, or of a small set's raw files
     config.data.dir = ""  # where prepared sets lie; "" is ~/tensorflow_datasets
-    config.data.cache = "auto"  # "device", "none" (stream), "auto" (device up to 1 GiB)
-    config.data.train_split = "train"
-    config.data.test_split = "test"
+    config.data.train_split = "train"  # pretrained on; slices and sums as in TFDS
+    config.data.bank_split = ""  # labelled images evaluation learns from; "" is train_split
+    config.data.test_split = "test"  # evaluated on
+    config.data.classes = ""  # a file: use these classes alone, one a line
+    config.data.labels = ""  # of a folder: CSV file "file,label"; "" takes the folders' names
+    config.data.test_fraction = 0.2  # of a folder without splits: share set aside as "test"
+    config.data.split_seed = 0  # of a folder without splits: which share
+    config.data.on_error = "stop"  # of a folder: at unreadable pictures; or "skip"
+    config.data.cache = "auto"  # "device", "none" (stream), "auto" (on the device if it fits)
+    config.data.workers = -1  # processes that read a stream; 0 threads, -1 automatic
 
     config.augment = ConfigDict({"name": "simclr"})  # a function of augment/recipes.py
     config.second_view = ConfigDict()  # arguments of augment that differ in the second view

@@ -16,7 +16,7 @@ from configs import cifar10_auc_cl
 def get_config() -> ConfigDict:
     """What differs from `cifar10_auc_cl`."""
     config = cifar10_auc_cl.get_config()
-    config.data.update(name="stl10", train_split="train+unlabelled")
+    config.data.update(name="stl10", train_split="train+unlabelled", bank_split="train")
     config.net.depth = 50
     config.optim.lr_scaling = "none"
     config.schedule.update(name="constant", warmup_epochs=0.0)

@@ -17,5 +17,5 @@ from configs import cifar10_decl
 def get_config() -> ConfigDict:
     """What differs from `cifar10_decl`."""
     config = cifar10_decl.get_config()
-    config.data.update(name="stl10", train_split="train+unlabelled")
+    config.data.update(name="stl10", train_split="train+unlabelled", bank_split="train")
     return config

@@ -17,6 +17,6 @@ from configs import cifar100_mmcl_pgd
 def get_config() -> ConfigDict:
     """What differs from `cifar100_mmcl_pgd`."""
     config = cifar100_mmcl_pgd.get_config()
-    config.data.update(name="stl10", train_split="train+unlabelled")
+    config.data.update(name="stl10", train_split="train+unlabelled", bank_split="train")
     config.loss = ConfigDict({"name": "mmcl", "preset": "stl10", "num_steps": 1000})
     return config

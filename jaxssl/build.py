@@ -13,6 +13,8 @@ from ml_collections import ConfigDict
 from jaxssl import optim, schedules
 from jaxssl.augment.views import make_views
 from jaxssl.config import component, hyper
+from jaxssl.data.batches import Crops
+from jaxssl.data.pictures import Crop
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, nearest
 from jaxssl.method import Method
@@ -55,8 +57,16 @@ class Parts(NamedTuple):
     total_steps: int
 
 
-def build(config: ConfigDict, num_examples: int, num_devices: int = 1) -> Parts:
-    """The parts of a run on ``num_examples`` training images.
+def build(
+    config: ConfigDict, num_examples: int, num_devices: int = 1, *, crops: Crops | None = None
+) -> Parts:
+    """The parts of a run.
+
+    Args:
+        config: complete.
+        num_examples: training images.
+        num_devices: that share a batch.
+        crops: what the host has cut already, from `make_crops`.
 
     Raises:
         UserError: on a value that a part refuses; the message is the part's.
@@ -100,7 +110,7 @@ def build(config: ConfigDict, num_examples: int, num_devices: int = 1) -> Parts:
         method_values = numbers(config.method)
         _try(config, lambda encoder: make_method(encoder, objective, **method_values))
         method = make_method(make_networks(config), objective, **method_values)
-        augment = make_augment(config)
+        augment = make_augment(config, crops)
     except ValueError as error:
         raise UserError(str(error)) from error
     return Parts(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
@@ -121,17 +131,44 @@ def make_networks(config: ConfigDict) -> Encoder:
     )
 
 
-def make_augment(config: ConfigDict) -> Augment:
+def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
     """The views of a config: `views` of them, of which the second may differ, and small crops."""
     recipe = component("augment", config.augment.name)
-    base = hyper(config.augment)
-    first, second = recipe(**base), recipe(**{**base, **config.second_view.to_dict()})
+    cut = {"crop_scale": (1.0, 1.0)} if crops and crops.views else {}
+    views, small = _arguments(config)
+    made = [recipe(**{**values, **cut}) for values in (views[0], views[-1], small)]
     if not config.second_view:
-        second = first  # the same object: compiled once
-    recipes = [second if view == 1 else first for view in range(config.views)]
-    local = config.crops.to_dict()
-    num_crops = local.pop("number")
-    return make_views(recipes, [recipe(**{**base, **local})] * num_crops)
+        made[1] = made[0]  # the same object: compiled once
+    recipes = [made[view == 1] for view in range(config.views)]
+    return make_views(recipes, [made[2]] * config.crops.number)
+
+
+def make_crops(config: ConfigDict) -> Crops:
+    """The part of the views that the host can make of a picture: their random resized crops.
+
+    Recipes that crop in another way get the middle of the picture.
+    """
+    views, small = _arguments(config)
+    of_views = [_crop(views[view == 1]) for view in range(config.views)]
+    size = config.augment.size
+    if None in of_views:
+        return Crops((), (), size)
+    return Crops(tuple(of_views), (_crop(small),) * config.crops.number, size)
+
+
+def _arguments(config: ConfigDict) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What the recipe is called with for the views, first and second, and for the small crops."""
+    base = hyper(config.augment.to_dict())
+    small = config.crops.to_dict()
+    small.pop("number")
+    return [base, {**base, **config.second_view.to_dict()}], {**base, **small}
+
+
+def _crop(values: Mapping[str, Any]) -> Crop | None:
+    if "crop_scale" not in values or values.get("crop") == "pad":
+        return None
+    ratio = values.get("crop_ratio", (3 / 4, 4 / 3))
+    return Crop(values["size"], tuple(values["crop_scale"]), tuple(ratio))
 
 
 def check_fit(config: ConfigDict) -> None:
@@ -151,8 +188,14 @@ def check_fit(config: ConfigDict) -> None:
         raise UserError(f"method {method.name!r} cannot train loss {loss!r}: {why}")
 
 
-def check_labels(config: ConfigDict, num_classes: int) -> None:
-    """Raise UserError if the loss classifies into another number of classes than there are."""
+def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) -> None:
+    """Raise UserError if the method needs labels that there are not."""
+    if config.method.get("labels") and not labelled:
+        raise UserError(
+            f"method.labels=True, but the split {config.data.train_split!r} of "
+            f"{config.data.name!r} has images without a label; set data.train_split, or "
+            "method.labels=False"
+        )
     asked = config.loss.get("num_classes", num_classes)
     if asked != num_classes:
         raise UserError(

@@ -255,5 +255,3 @@ def _check(config: ConfigDict) -> None:
         raise UserError("second_view.size: all views have one size, leave it to augment.size")
     if config.crops.number < 0:
         raise UserError(f"config key 'crops.number' must be >= 0, got {config.crops.number}")
-    if config.data.path:
-        raise UserError(f"data set {config.data.name!r} takes no data.path, leave it empty")

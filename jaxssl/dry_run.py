@@ -8,8 +8,8 @@ from ml_collections import ConfigDict
 
 from jaxssl import evaluate, parallel, summary
 from jaxssl.build import build, check_labels
-from jaxssl.data import source
 from jaxssl.data.batches import check_batch
+from jaxssl.data.facts import facts
 from jaxssl.record import console
 from jaxssl.state import make_train_step
 
@@ -24,20 +24,20 @@ def dry_run(config: ConfigDict) -> None:
     Raises:
         UserError: on a value that a part refuses, or a data set whose sizes are not known.
     """
-    facts = source.facts(config.data.name)
-    check_labels(config, facts.num_classes)
+    known = facts(config.data.name)
+    check_labels(config, known.num_classes)
     mesh = parallel.make_mesh()
-    check_batch(config.batch_size, facts.num_examples, mesh.size)
+    check_batch(config.batch_size, known.num_examples, mesh.size)
     rng = np.random.default_rng(config.seed)
     batch = {
-        "image": rng.integers(0, 256, (config.batch_size, *facts.shape), np.uint8),
-        "label": rng.integers(0, facts.num_classes, config.batch_size, np.int32),
+        "image": rng.integers(0, 256, (config.batch_size, *known.shape), np.uint8),
+        "label": rng.integers(0, known.num_classes, config.batch_size, np.int32),
         "index": np.arange(config.batch_size, dtype=np.int32),
     }
-    parts = build(config, facts.num_examples, mesh.size)
-    state = evaluate.initial_state(config, parts, batch, mesh, facts.num_examples)
-    _say(f"data       {config.data.name}, {facts.num_examples} images {list(facts.shape)}")
-    for line in summary.lines(config, parts, state, facts.shape, mesh.size):
+    parts = build(config, known.num_examples, mesh.size)
+    state = evaluate.initial_state(config, parts, batch, known.num_examples, mesh)
+    _say(f"data       {config.data.name}, {known.num_examples} images {list(known.shape)}")
+    for line in summary.lines(config, parts, state, batch, mesh.size):
         _say(line)
 
     start = time.perf_counter()

@@ -3,6 +3,8 @@
 import difflib
 from collections.abc import Iterable
 
+MANY = 100
+
 
 class UserError(Exception):
     """Bad input. The message is one line: what was wrong, what was expected, how to mend it.
@@ -12,8 +14,14 @@ class UserError(Exception):
 
 
 def nearest(word: str, valid: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the nearest valid one and all of them."""
+    """The end of a message about an unknown word: the nearest valid one and all of them.
+
+    Of very many valid words, three near ones.
+    """
     valid = list(valid)
+    if len(valid) > MANY:
+        close = difflib.get_close_matches(word, valid, n=3, cutoff=0)
+        return f"; near are {', '.join(close)}, of {len(valid)} valid ones"
     close = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{hint} valid: {', '.join(valid)}"

@@ -26,6 +26,7 @@ from jaxssl.features import extract
 from jaxssl.state import TrainState, init_state
 
 KINDS = ("raw", "untrained", "pretrained")
+RAW_SIZE = 32  # pixels a side that raw pixels are compared at, if the images are larger
 
 
 def evaluate(
@@ -46,30 +47,39 @@ def evaluate(
     Raises:
         UserError: if the workdir holds no run or no such checkpoint, or a protocol is unknown.
     """
+    record.show_log()
     config = read_config(workdir)
-    protocols = config.eval.protocols if protocols is None else protocols
-    runs = check_protocols(protocols)
+    asked = protocols
+    runs = check_protocols(config.eval.protocols if asked is None else asked)
 
-    train = source.load(config.data.name, config.data.train_split, config.data.dir)
-    test = source.load(config.data.name, config.data.test_split, config.data.dir)
-    data = {"train": source.arrays(train), "test": source.arrays(test)}
-    parts = build(config, len(train))
+    splits = source.load_splits(config.data)
+    if not splits.labelled:
+        if asked:
+            raise UserError(
+                f"protocols {','.join(asked)} need labels, and {config.data.name!r} has none in "
+                "data.bank_split (or train_split) or data.test_split"
+            )
+        runs = []
+    data = arrays(splits, config.augment.size)
+    parts = build(config, len(splits.train))
     mesh = parallel.make_mesh()
-    fresh = initial_state(config, parts, data["train"], mesh)
+    example = {"image": data["train"]["image"][:2], "index": np.arange(2, dtype=np.int32)}
+    fresh = initial_state(config, parts, example, len(splits.train), mesh)
     restored = checkpoint.restore(workdir, fresh, mesh, step)
     encode = make_encoder(parts, config.augment.size)
 
     def features(kind: str, images: np.ndarray) -> np.ndarray:
         if kind == "raw":
-            return images.reshape(len(images), -1) / np.float32(255)
+            return raw_pixels(images, mesh)
         state = fresh if kind == "untrained" else restored.state
         return extract(images, encode, (state.params, state.carried), mesh)
 
     steps = {"raw": None, "untrained": 0, "pretrained": restored.step}
+    test = splits.test
     where = {"dataset": test.name, "split": test.split, "seed": config.seed}
     where["loss"] = label("loss", config.loss)
     results = []
-    for kind in KINDS:
+    for kind in KINDS if runs else KINDS[-1:]:
         x = [features(kind, data[split]["image"]) for split in ("train", "test")]
         found = Features(x[0], data["train"]["label"], x[1], data["test"]["label"])
         for text, protocol, options in runs:
@@ -82,31 +92,48 @@ def evaluate(
 
     kept = [row for row in read_results(workdir) if _key(row) not in set(map(_key, results))]
     record.write_json(workdir / "results.json", {"results": kept + results})
-    gallery.write(workdir, config, parts, found, data, train.class_names)
+    gallery.write(workdir, config, splits, found, data)
     page = report.write(workdir)
     record.console.print(table(results, config, restored.step))
     record.console.print(f"results: {workdir / 'results.json'}\nreport:  {page}", soft_wrap=True)
     return results
 
 
+def arrays(splits: source.Splits, size: int) -> dict[str, dict[str, Any]]:
+    """Images and labels of the "train" part, which evaluation learns from, and of the "test" part.
+
+    Images of many sizes are cut to ``size``; those of too large a split are decoded when used.
+    """
+    parts = {"train": splits.bank, "test": splits.test}
+    return {name: {"image": s.images(size), "label": s.labels} for name, s in parts.items()}
+
+
+def raw_pixels(images: np.ndarray, mesh: jax.sharding.Mesh) -> np.ndarray:
+    """[n, f] pixels in [0, 1], of images larger than `RAW_SIZE` resized to it."""
+    if max(images.shape[1:3]) <= RAW_SIZE:
+        return np.reshape(images, (len(images), -1)) / np.float32(255)
+
+    def shrink(_: None, block: Array) -> Array:
+        return (preprocess(block, RAW_SIZE).reshape(len(block), -1) + 1) / 2
+
+    return extract(images, jax.jit(shrink), None, mesh)
+
+
 def initial_state(
     config: ConfigDict,
     parts: Parts,
-    train: dict[str, np.ndarray],
+    example: dict[str, Any],
+    num_examples: int,
     mesh: jax.sharding.Mesh,
-    num_examples: int = 0,
 ) -> TrainState:
-    """The untrained state of a run on ``num_examples`` images, by default those of ``train``.
+    """The untrained state of a run on ``num_examples`` images that are like those of ``example``.
 
     Raises:
         UserError: if networks or views refuse the images; the message is theirs.
     """
-    image = train["image"][:2]
-    batch = {"image": image, "index": np.arange(len(image), dtype=np.int32)}
-    num_examples = num_examples or len(train["image"])
     try:
         return init_state(
-            parts.method, parts.optimiser, parts.augment, batch, num_examples, config.seed, mesh
+            parts.method, parts.optimiser, parts.augment, example, num_examples, config.seed, mesh
         )
     except ValueError as error:
         raise UserError(str(error)) from error

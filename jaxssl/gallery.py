@@ -6,11 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 from jax import numpy as jnp
+from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from sklearn.manifold import TSNE
 
 from jaxssl.augment.views import to_uint8
-from jaxssl.build import Parts
+from jaxssl.build import make_augment, make_crops
+from jaxssl.data import batches
+from jaxssl.data.source import Source, Splits
 from jaxssl.evals import Features
 from jaxssl.evals.knn import nearest_neighbours
 from jaxssl.pairs import unit
@@ -21,42 +24,86 @@ PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
 def write(
     workdir: Path,
     config: ConfigDict,
-    parts: Parts,
+    splits: Splits,
     features: Features,
-    data: dict[str, dict[str, np.ndarray]],
-    class_names: tuple[str, ...],
+    data: dict[str, dict[str, Any]],
 ) -> Path:
     """Write gallery.npz, which `jaxssl.report` shows.
 
     Args:
         workdir: of the run.
         config: its config.
-        parts: whose augmentation makes the pairs.
+        splits: of its data set.
         features: of the pretrained encoder.
         data: "train" and "test", each "image" uint8 [n, h, w, c] and "label" [n].
-        class_names: name of each label.
     """
     train, test = data["train"], data["test"]
-    index = np.arange(PAIRS)
-    images = train["image"][:PAIRS]
-    views = jax.jit(parts.augment)(jax.random.key(config.seed), images, index[: len(images)])
+    originals, views = pairs(config, splits.train, PAIRS)
     query, neighbour = _neighbours(features, test["label"])
     points = min(MAP_POINTS, len(features.test))
     arrays: dict[str, Any] = {
-        "pairs": np.asarray(to_uint8(views["views"])).swapaxes(0, 1),
-        "pairs_original": images,
+        "pairs": views["views"],
+        "pairs_original": originals,
         "query": test["image"][query],
         "neighbour": train["image"][neighbour],
         "query_label": test["label"][query],
         "neighbour_label": train["label"][neighbour],
         "map": _map(features.test[:points], config.seed),
         "map_label": test["label"][:points],
-        "class_names": np.array(class_names),
+        "class_names": np.array(splits.bank.class_names),
     }
     path = workdir / "gallery.npz"
     with path.open("wb") as file:
         np.savez_compressed(file, **arrays)
     return path
+
+
+def pairs(
+    config: ConfigDict, source: Source, count: int
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The first images of a source and their views, made as in training.
+
+    Returns:
+        uint8 images [n, h, w, c], those of many sizes cut to the views' size, and
+        {"views": [n, V, s, s, c]}, with small crops {"crops": [n, L, t, t, c]} too.
+    """
+    host = batches.plan(source, config.augment.size, config.data).host
+    crops = make_crops(config) if host else None
+    places = np.arange(min(count, len(source)))
+    batch = batches.Reader(source, crops, config.seed)(0, places)
+    augment = jax.jit(make_augment(config, crops))
+    views = augment(jax.random.key(config.seed), batch["image"], batch["index"])
+    views = {name: np.asarray(to_uint8(found)).swapaxes(0, 1) for name, found in views.items()}
+    return source.images(config.augment.size)[: len(places)], views
+
+
+def sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> None:
+    """Write a PNG of the first images of a source with their labels, and the views of each.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    originals, views = pairs(config, source, rows)
+    labels = [example.label for example in source.read(np.arange(len(originals)))]
+    columns = {"image": originals[:, None]} | views
+    titles = [
+        name if len(found[0]) == 1 else f"{name.removesuffix('s')} {i + 1}"
+        for name, found in columns.items()
+        for i in range(len(found[0]))
+    ]
+    figure = Figure(figsize=(1.4 * len(titles) + 0.6, 1.45 * len(originals) + 0.3))
+    grid = figure.subplots(len(originals), len(titles), squeeze=False)
+    for row, axes in enumerate(grid):
+        pictures = [image for found in columns.values() for image in found[row]]
+        for title, axis, picture in zip(titles, axes, pictures, strict=True):
+            shown = picture[:, :, 0] if picture.shape[2] == 1 else picture
+            axis.imshow(shown, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+            axis.set(xticks=[], yticks=[])
+            if row == 0:
+                axis.set_title(title, fontsize=9)
+        label = source.class_names[labels[row]] if labels[row] >= 0 else "unlabelled"
+        axes[0].set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", parse_math=False)
+    figure.savefig(path, format="png", dpi=120, bbox_inches="tight")
 
 
 def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

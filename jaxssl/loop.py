@@ -14,10 +14,11 @@ from ml_collections import ConfigDict
 from rich import progress
 
 from jaxssl import checkpoint, evaluate, parallel, record, summary
-from jaxssl.build import build, check_labels
+from jaxssl.build import build, check_labels, make_crops
 from jaxssl.config import differences
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
+from jaxssl.data.batches import plan as make_plan
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import collapse, knn
 from jaxssl.features import extract
@@ -37,6 +38,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     # ---- Data, parts and state. Bad input is refused here, before anything is written.
+    record.show_log()
     _refuse_other_config(config, workdir)
     evaluate.check_protocols(config.eval.protocols)
     if config.eval.knn not in knn.PRESETS:
@@ -44,15 +46,16 @@ def train(config: ConfigDict, workdir: Path) -> None:
             f"eval.knn={config.eval.knn!r} is unknown{nearest(config.eval.knn, knn.PRESETS)}"
         )
     mesh = parallel.make_mesh()
-    train_set = source.load(config.data.name, config.data.train_split, config.data.dir)
-    test_set = source.load(config.data.name, config.data.test_split, config.data.dir)
+    splits = source.load_splits(config.data)
+    train_set = splits.train
+    plan = make_plan(train_set, config.augment.size, config.data)
+    check_labels(config, train_set.num_classes, train_set.labelled)
+    crops = make_crops(config) if plan.host else None
+    parts = build(config, len(train_set), mesh.size, crops=crops)
     batches = make_batches(
-        train_set, config.batch_size, seed=config.seed, cache=config.data.cache, mesh=mesh
+        train_set, config.batch_size, seed=config.seed, plan=plan, crops=crops, mesh=mesh
     )
-    data = {"train": source.arrays(train_set), "test": source.arrays(test_set)}
-    check_labels(config, train_set.num_classes)
-    parts = build(config, len(train_set), mesh.size)
-    state = evaluate.initial_state(config, parts, data["train"], mesh)
+    state = evaluate.initial_state(config, parts, batches.example, len(train_set), mesh)
     first = 0
     if checkpoint.steps(workdir):
         restored = checkpoint.restore(workdir, state, mesh)
@@ -65,6 +68,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     # ---- The workdir and its files.
     _open_workdir(config, workdir)
     total = parts.total_steps
+    data = evaluate.arrays(splits, config.augment.size) if splits.labelled else None
     eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
     train_step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
@@ -84,12 +88,17 @@ def train(config: ConfigDict, workdir: Path) -> None:
         }
 
     # ---- Steps.
-    with _files(workdir, first) as (recorder, checkpoints), _stop_requests() as stop:
+    with (
+        closing(batches),
+        _files(workdir, first) as (recorder, checkpoints),
+        _stop_requests() as stop,
+    ):
         log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
-        log.info("data       %s, %d images, %s", config.data.name, len(train_set), batches.cache)
-        for line in summary.lines(
-            config, parts, state, data["train"]["image"].shape[1:], mesh.size
-        ):
+        log.info("data       %s", train_set.describe())
+        log.info("input      %s", plan.why)
+        if not splits.labelled:
+            log.info("evaluation none: %s has no labels", config.data.name)
+        for line in summary.lines(config, parts, state, batches.example, mesh.size):
             log.info(line)
         with _progress_bar(first, total) as show:
             for step in range(first + 1, total + 1):
@@ -107,7 +116,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
                     clock = step, time.perf_counter()  # compiling is not counted as slowness
                 if pausing:
                     values, late = fetch(*late), None
-                    if evaluating:
+                    if evaluating and data:
                         values |= _online_knn(config, data, encode, state, mesh)
                     _put(recorder, show, step, values)
                     position, score = batches.get_state(), values.get("knn_top1")

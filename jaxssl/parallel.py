@@ -52,6 +52,18 @@ def shard(tree: Any, mesh: Mesh) -> Any:
     return jax.device_put(tree, data_sharding(mesh))
 
 
+def local_rows(n: int, mesh: Mesh) -> np.ndarray:
+    """Which of n rows split over the devices lie on those of this process, sorted."""
+    places = data_sharding(mesh).addressable_devices_indices_map((n,)).values()
+    return np.unique(np.concatenate([np.arange(n)[place] for place in places]))
+
+
+def shard_rows(tree: Any, mesh: Mesh) -> Any:
+    """`shard` of arrays of which every process has its `local_rows`."""
+    sharding = data_sharding(mesh)
+    return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
+
+
 def gather(x: Array, axis_name: str | None, *, axis: int = 0) -> Array:
     """Every device's ``x``, concatenated along ``axis`` in device order."""
     return x if axis_name is None else lax.all_gather(x, axis_name, axis=axis, tiled=True)

@@ -73,19 +73,23 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def show_log() -> None:
+    """Send the package's log to the screen, from here on."""
+    if not any(isinstance(handler, RichHandler) for handler in log.handlers):
+        plain = {"show_time": False, "show_level": False, "show_path": False}
+        log.addHandler(RichHandler(console=console, **plain))
+        log.setLevel(logging.INFO)
+        log.propagate = False
+
+
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
-    """Send the package's log to the screen and to a file."""
-    screen = RichHandler(console=console, show_time=False, show_level=False, show_path=False)
+    """Send the package's log to a file too."""
     file = logging.FileHandler(path)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    log.setLevel(logging.INFO)
-    log.propagate = False
-    for handler in (screen, file):
-        log.addHandler(handler)
+    log.addHandler(file)
     try:
         yield
     finally:
-        for handler in (screen, file):
-            log.removeHandler(handler)
-            handler.close()
+        log.removeHandler(file)
+        file.close()

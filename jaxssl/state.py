@@ -15,7 +15,7 @@ from jaxssl import parallel
 from jaxssl.method import Batch, Carried, Method
 
 # (key, images, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of images
-Augment = Callable[[Array, Array, Array], dict[str, Array]]
+Augment = Callable[[Array, Any, Array], dict[str, Array]]
 Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Array]]
 
 
@@ -44,14 +44,13 @@ def init_state(
         method: what is trained.
         optimiser: moves its parameters.
         augment: makes the views; only their shape matters here.
-        batch: an example batch, "image" [b, h, w, c] uint8 and "index" [b].
+        batch: an example batch, "image" and "index"; two examples are enough.
         num_examples: size of the training set, for per-example memory.
         seed: of all randomness: weights, augmentation, objective.
         mesh: the devices.
     """
     key = jax.random.key(seed)
-    image, index = (jnp.asarray(batch[name][:2]) for name in ("image", "index"))
-    views = jax.eval_shape(augment, key, image, index)
+    views = jax.eval_shape(augment, key, batch["image"], batch["index"])
 
     def init(key: Array) -> TrainState:
         init_key, run_key = jax.random.split(key)

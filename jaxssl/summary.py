@@ -12,7 +12,11 @@ from jaxssl.state import TrainState
 
 
 def lines(
-    config: ConfigDict, parts: Parts, state: TrainState, image: tuple[int, ...], num_devices: int
+    config: ConfigDict,
+    parts: Parts,
+    state: TrainState,
+    example: Mapping[str, Any],
+    num_devices: int,
 ) -> list[str]:
     """What a run is about to do, as text.
 
@@ -20,16 +24,16 @@ def lines(
         config: complete.
         parts: built from it.
         state: initialised; its shapes are enough.
-        image: shape [h, w, c] of an image of the data set.
+        example: a few examples as they are in a batch.
         num_devices: that share a batch.
     """
     batch = config.batch_size
-    views = jax.eval_shape(
-        parts.augment,
-        jax.eval_shape(lambda: jax.random.key(0)),
-        jax.ShapeDtypeStruct((batch, *image), "uint8"),
-        jax.ShapeDtypeStruct((batch,), "int32"),
+    image, index = (
+        jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype), example[name])
+        for name in ("image", "index")
     )
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    views = jax.eval_shape(parts.augment, key, image, index)
     first = jax.ShapeDtypeStruct(views["views"].shape[1:], views["views"].dtype)
     features = jax.eval_shape(parts.method.features, state.params, state.carried, first)
     counts = {name: _count(tree) for name, tree in state.params.items()}

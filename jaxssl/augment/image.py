@@ -30,6 +30,14 @@ def crop_resize(image: Array, box: Array, size: int) -> Array:
     return jnp.clip(view, 0, 1)  # the weights' sum is rounded
 
 
+def resize(image: Array, size: int) -> Array:
+    """The whole image [h, w, c] as [size, size, c]; of that size already, it stays as it is."""
+    h, w = image.shape[:2]
+    if (h, w) == (size, size):
+        return image
+    return crop_resize(image, jnp.array([0, 0, w, h], jnp.float32), size)
+
+
 def random_crop_box(
     u: Array,
     shape: tuple[int, ...],

@@ -5,7 +5,7 @@ recipe has a ``size``: evaluation resizes images to it. A recipe draws once, all
 together: compiling the random generator takes longer than compiling the operations.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 from jax import Array
@@ -40,7 +40,8 @@ def simclr(
 
     Args:
         size: pixels a side of a view.
-        crop_scale: smallest and largest share of the area that the crop keeps.
+        crop_scale: smallest and largest share of the area that the crop keeps; (1, 1) keeps all
+            of the image, of any shape.
         crop_ratio: smallest and largest width / height of the crop.
         flip: probability of mirroring left and right.
         jitter: probability of the four changes of colour, in random order.
@@ -69,8 +70,8 @@ def simclr(
 
     def view(key: Array, image: Array) -> Array:
         u = jax.random.uniform(key, (20,))
-        box = ops.random_crop_box(u[:4], image.shape, tuple(crop_scale), tuple(crop_ratio))
-        image = ops.random_flip(u[4], ops.crop_resize(image, box, size), flip)
+        image = _random_crop(u[:4], image, size, crop_scale, crop_ratio)
+        image = ops.random_flip(u[4], image, flip)
         image = jnp.moveaxis(image, 2, 0)
         # What never happens is not compiled.
         if jitter:
@@ -127,12 +128,8 @@ def policy(
 
     def cropped(u: Array, image: Array) -> Array:
         if crop == "resized":
-            box = ops.random_crop_box(u, image.shape, tuple(crop_scale))
-            return ops.crop_resize(image, box, size)
-        h, w = image.shape[:2]
-        if (h, w) != (size, size):
-            image = ops.crop_resize(image, jnp.array([0, 0, w, h], jnp.float32), size)
-        return ops.random_pad_crop(u[:2], image, pad)
+            return _random_crop(u, image, size, crop_scale)
+        return ops.random_pad_crop(u[:2], ops.resize(image, size), pad)
 
     def view(key: Array, image: Array) -> Array:
         u = jax.random.uniform(key, (15 + 2 * num_ops,))
@@ -175,8 +172,7 @@ def digits(
     def view(key: Array, image: Array) -> Array:
         shape = (size, size, image.shape[2])
         u = jax.random.uniform(key, (11 + size * size * image.shape[2],))
-        box = ops.random_crop_box(u[:4], image.shape, tuple(crop_scale))
-        image = ops.crop_resize(image, box, size)
+        image = _random_crop(u[:4], image, size, crop_scale)
         image = ops.random_affine(
             u[4:9], image, degrees=degrees, shear=shear, zoom=zoom, shift=shift
         )
@@ -184,6 +180,20 @@ def digits(
         return ops.random_noise(u[11:].reshape(shape), jnp.moveaxis(planes, 0, 2), noise)
 
     return view
+
+
+def _random_crop(
+    u: Array,
+    image: Array,
+    size: int,
+    scale: Sequence[float],
+    ratio: Sequence[float] = (3 / 4, 4 / 3),
+) -> Array:
+    """The random resized crop; a scale of (1, 1) keeps the whole image."""
+    if tuple(scale) == (1, 1):
+        return ops.resize(image, size)
+    box = ops.random_crop_box(u, image.shape, tuple(scale), tuple(ratio))
+    return ops.crop_resize(image, box, size)
 
 
 def _check(**probabilities: float) -> None:

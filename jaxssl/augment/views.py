@@ -7,18 +7,20 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.augment.image import crop_resize
+from jaxssl.augment.image import resize
 from jaxssl.augment.recipes import Recipe
 
-Augment = Callable[[Array, Array, Array], dict[str, Array]]
+Images = Array | dict[str, Array]
+Augment = Callable[[Array, Images, Array], dict[str, Array]]
 
 
 def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augment:
     """`(key, images, index) -> {"views": [V, b, s, s, c], "crops": [L, b, t, t, c]}` for a batch.
 
-    Images are [b, h, w, c] uint8, ``index`` is their place in the data set, views are float32 in
-    [-1, 1]. The key of a view is folded from the example's index, so a batch split over any number
-    of devices gets the same views.
+    Images are [b, h, w, c] uint8, or already one of its own for every view and small crop:
+    {"views": [b, V, h, w, c], "crops": [b, L, h, w, c]}. ``index`` is their place in the data set,
+    views are float32 in [-1, 1]. The key of a view is folded from the example's index,
+    so a batch split over any number of devices gets the same views.
 
     Args:
         recipes: one for each of V >= 1 views; the same one may be repeated.
@@ -27,23 +29,29 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
     """
 
     def group(key: Array, images: Array, index: Array, recipes: Sequence[Recipe]) -> Array:
+        own = images.ndim == 5
+
         def of_example(image: Array, i: Array) -> Array:
             keys = jax.random.split(jax.random.fold_in(key, i), len(recipes))
             image, views, first = to_float(image), [], 0
             # Neighbours of one recipe are compiled once.
             for recipe, same in itertools.groupby(recipes):
                 last = first + len(list(same))
-                views.append(jax.vmap(recipe, in_axes=(0, None))(keys[first:last], image))
+                given = image[first:last] if own else image
+                view = jax.vmap(recipe, in_axes=(0, 0 if own else None))
+                views.append(view(keys[first:last], given))
                 first = last
             return jnp.concatenate(views)
 
         return normalise(jax.vmap(of_example, out_axes=1)(images, index))
 
-    def augment(key: Array, images: Array, index: Array) -> dict[str, Array]:
+    def augment(key: Array, images: Images, index: Array) -> dict[str, Array]:
+        if not isinstance(images, dict):
+            images = {"views": images, "crops": images}
         view_key, crop_key = jax.random.split(key)
-        views = {"views": group(view_key, images, index, recipes)}
+        views = {"views": group(view_key, images["views"], index, recipes)}
         if crops:
-            views["crops"] = group(crop_key, images, index, crops)
+            views["crops"] = group(crop_key, images["crops"], index, crops)
         return views
 
     return augment
@@ -51,10 +59,7 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
 
 def preprocess(images: Array, size: int) -> Array:
     """[n, h, w, c] uint8 images as the network sees them in evaluation: resized, not augmented."""
-    h, w = images.shape[1:3]
-    box = jnp.array([0, 0, w, h], jnp.float32)
-    resized = jax.vmap(lambda image: crop_resize(image, box, size))(to_float(images))
-    return normalise(resized)
+    return normalise(jax.vmap(lambda image: resize(image, size))(to_float(images)))
 
 
 def to_float(images: Array) -> Array:

@@ -1,115 +1,275 @@
 """Batches in a seeded order, from the device's memory or streamed; the order is the same.
 
-The order comes from one Grain pipeline over indices, whose iterator is checkpointed. It depends on
-the seed and the number of batches taken, on nothing else.
+A batch is a function of the seed and its number alone: not of the way it is read, of worker
+processes, devices, hosts or restarts. So the position in the data is one number.
 """
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import absl.flags
 import grain
 import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl import parallel
-from jaxssl.data.source import Source, arrays
+from jaxssl.data import pictures
+from jaxssl.data.source import Source
 from jaxssl.errors import UserError, nearest
 
 CACHES = ("auto", "device", "none")
-AUTO_CACHE_BYTES = 2**30  # "auto" keeps a set of up to 1 GiB on the device
-PREFETCH = 4  # batches that are read ahead when streaming, each by a thread
+CACHE_BYTES = 2**30  # "auto" keeps a set of up to 1 GiB on the device, or:
+CACHE_SHARE = 1 / 8  # of its memory, if that is known and more
+AHEAD = 2  # batches that are on the device before they are asked for
+POSITION = "next_index"
+
+Batch = dict[str, Any]
+
+
+class Crops(NamedTuple):
+    """What a batch needs of each picture if the host crops it.
+
+    Attributes:
+        views: a random crop for each view; () is the picture's `pictures.centre` for all of them.
+        crops: likewise for each small crop.
+        size: pixels a side of a view.
+    """
+
+    views: tuple[pictures.Crop, ...]
+    crops: tuple[pictures.Crop, ...]
+    size: int
+
+
+class Plan(NamedTuple):
+    """How the training images get to the device.
+
+    Attributes:
+        cached: all of them lie there; else they are streamed.
+        host: pictures are cropped before they are sent.
+        workers: processes that read; 0 is threads of this one.
+        why: for the start-up summary.
+    """
+
+    cached: bool
+    host: bool
+    workers: int
+    why: str
 
 
 class Batches(NamedTuple):
     """An endless, checkpointable stream of batches on the mesh.
 
     Attributes:
-        next: () -> {"image": uint8 [B, h, w, c], "label": int32 [B], "index": int32 [B]}, split
-            over the devices by examples.
+        next: () -> {"image", "label": int32 [B], "index": int32 [B]}, split over the devices by
+            examples. "image" is uint8 [B, h, w, c], or of pictures that the host crops
+            {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}.
         get_state: () -> the position, JSON-able.
         set_state: goes to a position.
-        per_epoch: batches in an epoch; the last, smaller one is dropped, another one each epoch.
-        num_examples: in the training set.
-        cache: the path taken, and why, for the start-up summary.
+        close: ends threads and processes.
+        example: two examples as they are in a batch, on the host.
     """
 
-    next: Callable[[], dict[str, jax.Array]]
+    next: Callable[[], Batch]
     get_state: Callable[[], Any]
     set_state: Callable[[Any], None]
-    per_epoch: int
-    num_examples: int
-    cache: str
+    close: Callable[[], None]
+    example: Batch
 
 
-def make_batches(source: Source, batch_size: int, *, seed: int, cache: str, mesh: Mesh) -> Batches:
+class Reader(NamedTuple):
+    """Reads the examples of a batch; worker processes get a copy.
+
+    Attributes:
+        source: the training split.
+        crops: what to cut; None leaves the images, all of one size, as they are.
+        seed: of the crops, together with the batch's number and the example's place.
+    """
+
+    source: Source
+    crops: Crops | None
+    seed: int
+
+    def __call__(self, step: int, places: np.ndarray) -> Batch:
+        """The examples at ``places`` [b] for batch number ``step``."""
+        try:
+            examples = self.source.read(places)
+        except Exception as error:  # Pillow's decoders raise all sorts
+            raise UserError(
+                f"an image of batch {step} of {self.source.name!r} cannot be read: {error}"
+            ) from error
+        image = self._images(step, places, [example.picture for example in examples])
+        labels = np.array([example.label for example in examples], np.int32)
+        return {"image": image, "label": labels, "index": places.astype(np.int32)}
+
+    def _images(self, step: int, places: np.ndarray, found: list[Any]) -> Any:
+        if self.crops is None:
+            return np.stack([pictures.pixels(picture) for picture in found])
+        if not self.crops.views:
+            return np.stack([pictures.centre(picture, self.crops.size) for picture in found])
+        groups: dict[str, list[np.ndarray]] = {"views": [], "crops": []}
+        for place, picture in zip(places, found, strict=True):
+            rng = np.random.default_rng((self.seed, step, int(place)))
+            groups["views"].append(np.stack(pictures.random_crops(picture, self.crops.views, rng)))
+            if self.crops.crops:
+                small = pictures.random_crops(picture, self.crops.crops, rng)
+                groups["crops"].append(np.stack(small))
+        return {name: np.stack(images) for name, images in groups.items() if images}
+
+
+def plan(source: Source, size: int, data: Mapping[str, Any]) -> Plan:
+    """Choose the way of the images.
+
+    Args:
+        source: the training split.
+        size: pixels a side of a view.
+        data: "cache" and "workers" of `config.data`. "device" keeps the uint8 images on every
+            device, "none" streams them, "auto" takes "device" if they are of one size and few
+            enough. "workers" is the number of processes that read a stream, 0 for threads of this
+            process, -1 for half of the cores if there are more than four.
+
+    Raises:
+        UserError: on an unknown cache, or a set that cannot be kept on the device.
+    """
+    cache, workers = data["cache"], data["workers"]
+    if cache not in CACHES:
+        raise UserError(f"data.cache={cache!r} is unknown{nearest(cache, CACHES)}")
+    cores = os.cpu_count() or 1
+    if not -1 <= workers <= 8 * cores:
+        raise UserError(f"data.workers={workers} must be -1 (automatic) or 0 to {8 * cores} here")
+    if not source.one_size:
+        if cache == "device":
+            raise UserError(
+                f"data.cache='device': the pictures of {source.name!r} are of many sizes and must "
+                "be cropped on the host; leave it at 'auto'"
+            )
+        cached, why = False, "pictures of many sizes"
+    else:
+        needed, limit = len(source) * int(np.prod(source.shape)), _limit()
+        cached = cache == "device" or (cache == "auto" and needed <= limit)
+        why = f"{needed / 2**20:.1f} MiB, the limit is {limit / 2**20:.0f} MiB"
+        why = "as data.cache asks" if cache != "auto" else why
+    if cached:
+        return Plan(True, False, 0, f"kept on the device ({why})")
+    host = not source.one_size or min(source.shape[:2]) > size
+    if workers == -1:
+        workers = cores // 2 if cores > 4 else 0
+    readers = f"{workers} processes" if workers else "threads"
+    where = f"cropped to {size} on the host" if host else "cropped on the device"
+    return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
+
+
+def make_batches(
+    source: Source, batch_size: int, *, seed: int, plan: Plan, crops: Crops | None, mesh: Mesh
+) -> Batches:
     """Shuffled batches of ``source``, a new order each epoch.
+
+    The last, smaller batch of an epoch is dropped, another one each epoch.
 
     Args:
         source: the training split.
         batch_size: B, over all devices.
-        seed: of the order.
-        cache: "device" keeps the uint8 images on every device and gathers there, "none" streams
-            and decodes, "auto" takes "device" up to 1 GiB.
+        seed: of the order, and of crops on the host.
+        plan: how the images are read.
+        crops: what the host cuts, if the plan says so.
         mesh: the devices.
 
     Raises:
-        UserError: on an unknown cache, or a batch that does not fit the set or the devices.
+        UserError: on a batch that does not fit the set or the devices.
     """
-    if cache not in CACHES:
-        raise UserError(f"data.cache={cache!r} is unknown{nearest(cache, CACHES)}")
     check_batch(batch_size, len(source), mesh.size)
-    why = "as data.cache asks"
-    if cache == "auto":
-        size = len(source) * source.records[0]["image"].size
-        cache = "device" if size <= AUTO_CACHE_BYTES else "none"
-        why = f"{size / 2**20:.1f} MiB, the limit is {AUTO_CACHE_BYTES / 2**20:.0f} MiB"
     order = grain.MapDataset.range(len(source)).shuffle(seed=seed)
-    if cache == "device":
-        # Grain yields indices, the device gathers; the arrays are arguments, as constants they
-        # would be compiled in.
-        data = parallel.replicate(arrays(source), mesh)
-        gather = jax.jit(_gather, out_shardings=parallel.data_sharding(mesh))
-        indices = _iterate(order, batch_size, threads=0)
-
-        def take() -> dict[str, jax.Array]:
-            return gather(data, parallel.shard(next(indices).astype(np.int32), mesh))
-
-        iterator, cache = indices, f"on the device ({why})"
+    order = order.batch(batch_size, drop_remainder=True).repeat()
+    rows = parallel.local_rows(batch_size, mesh)
+    reader = Reader(source, crops if plan.host else None, seed)
+    if plan.cached:
+        start = _from_device(source, order, rows, mesh)
     else:
-        examples = _iterate(order.map(_reader(source)), batch_size, threads=PREFETCH)
+        # Reading happens in the workers, transfer in a thread ahead of the step.
+        local = order.map_with_index(_Local(reader, rows))
 
-        def take() -> dict[str, jax.Array]:
-            return parallel.shard(next(examples), mesh)
+        def start(position: int) -> Iterator[Batch]:
+            return _stream(local[position:], plan.workers, mesh)
 
-        iterator, cache = examples, f"streamed ({why})"
-    return Batches(
-        take,
-        iterator.get_state,
-        iterator.set_state,
-        len(source) // batch_size,
-        len(source),
-        cache,
-    )
+    stream = _Stream(start)
+    example = reader(0, np.arange(min(2, len(source))))
+    return Batches(stream.next, stream.get_state, stream.set_state, stream.close, example)
 
 
-def _gather(data: dict[str, jax.Array], index: jax.Array) -> dict[str, jax.Array]:
+class _Stream:
+    """An iterator of batches that knows its position and can start at any."""
+
+    def __init__(self, start: Callable[[int], Iterator[Batch]]) -> None:
+        self._start = start
+        self._position = 0
+        self._batches: Iterator[Batch] | None = None
+
+    def next(self) -> Batch:
+        if self._batches is None:
+            self._batches = self._start(self._position)
+        batch = next(self._batches)
+        self._position += 1
+        return batch
+
+    def get_state(self) -> dict[str, int]:
+        return {POSITION: self._position}
+
+    def set_state(self, state: Mapping[str, int]) -> None:
+        self.close()
+        self._position = state[POSITION]
+
+    def close(self) -> None:
+        if hasattr(self._batches, "close"):
+            self._batches.close()
+        self._batches = None
+
+
+class _Local(NamedTuple):
+    """This process' rows of a batch of places, read."""
+
+    reader: Reader
+    rows: np.ndarray
+
+    def __call__(self, step: int, places: np.ndarray) -> Batch:
+        return self.reader(step, places[self.rows])
+
+
+def _from_device(
+    source: Source, order: grain.MapDataset, rows: np.ndarray, mesh: Mesh
+) -> Callable[[int], Iterator[Batch]]:
+    """The images lie on every device, which gathers there; only places are sent."""
+    data = {"image": np.asarray(source.images(0)), "label": source.labels}
+    # As arguments: as constants the arrays would be compiled in.
+    data = parallel.replicate(data, mesh)
+    gather = jax.jit(_gather, out_shardings=parallel.data_sharding(mesh))
+
+    def start(position: int) -> Iterator[Batch]:
+        for places in iter(order[position:]):
+            yield gather(data, parallel.shard_rows(places[rows].astype(np.int32), mesh))
+
+    return start
+
+
+def _gather(data: dict[str, jax.Array], index: jax.Array) -> Batch:
     return {name: values[index] for name, values in data.items()} | {"index": index}
 
 
-def _reader(source: Source) -> Callable[[int], dict[str, Any]]:
-    def read(index: int) -> dict[str, Any]:
-        record = source.records[index]
-        label, index = np.int32(record["label"]), np.int32(index)
-        return {"image": record["image"], "label": label, "index": index}
+def _stream(local: grain.MapDataset, workers: int, mesh: Mesh) -> Iterator[Batch]:
+    threads = 1 if workers else min(16, os.cpu_count() or 1)
+    stream = local.to_iter_dataset(grain.ReadOptions(threads, threads))
+    if workers:
+        if not absl.flags.FLAGS.is_parsed():
+            absl.flags.FLAGS.mark_as_parsed()  # Grain's workers read them
+        stream = stream.mp_prefetch(grain.MultiprocessingOptions(workers))
+    stream = stream.map(lambda batch: parallel.shard_rows(batch, mesh))
+    return iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=AHEAD))
 
-    return read
 
-
-def _iterate(dataset: grain.MapDataset, batch_size: int, *, threads: int) -> Iterator[Any]:
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=threads)
-    batched = dataset.batch(batch_size, drop_remainder=True).repeat()
-    return iter(batched.to_iter_dataset(options))
+def _limit() -> float:
+    """Bytes of images that "auto" keeps on a device."""
+    sizes = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
+    return max(CACHE_BYTES, CACHE_SHARE * min(sizes))
 
 
 def check_batch(batch_size: int, num_examples: int, num_devices: int) -> None:

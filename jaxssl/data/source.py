@@ -1,124 +1,368 @@
-"""Prepared data sets, read by index."""
+"""Splits of prepared data sets, read by index."""
 
-import importlib
-import pkgutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tensorflow_datasets as tfds
 
-import jaxssl.data
+from jaxssl.data import pictures, prepare
 from jaxssl.errors import UserError, nearest
 
-NOT_DATA_SETS = {"source", "batches"}
+log = logging.getLogger("jaxssl")
+IN_MEMORY = 2**32  # bytes of decoded images that are kept; more are decoded each time
+BLOCK = 256  # records read at a time
+SMALL = 64  # pixels; threads decoding smaller images would only wait for Python's lock
+UNLABELLED = -1
+
+Record = Mapping[str, Any]
 
 
-class Facts(NamedTuple):
-    """What is known of a training set before it is opened.
+@dataclass(frozen=True)
+class Part:
+    """A named split as it was prepared.
 
     Attributes:
-        shape: [h, w, c] of an image; of photographs of many sizes, what they are resized to.
-        num_examples: of the split that the recipes train on.
-        num_classes: how many labels there are.
+        records: random access to dicts of features.
+        image: the feature that is the picture: a file's bytes, or uint8 [h, w, c].
+        label: the feature that is the label; None if there is none.
+        channels: of the pictures.
+        upright: whether pictures are turned as their EXIF data say.
+        keep: beginning of the paths of arrays kept beside the records; None keeps none.
     """
 
-    shape: tuple[int, int, int]
-    num_examples: int
-    num_classes: int
+    records: Sequence[Record]
+    image: str = "image"
+    label: str | None = "label"
+    channels: int = 3
+    upright: bool = False
+    keep: Path | None = None
+
+    def get(self, places: Sequence[int]) -> list[Record]:
+        """Some of the records; those of a file are read together."""
+        places = [int(place) for place in places]
+        if hasattr(self.records, "__getitems__"):
+            return list(self.records.__getitems__(places))
+        return [self.records[place] for place in places]
+
+    def label_of(self, record: Record) -> int:
+        """The label, or `UNLABELLED`."""
+        return UNLABELLED if self.label is None else int(record[self.label])
+
+    def picture_of(self, record: Record) -> Any:
+        """The decoded picture, as Pillow has it."""
+        found = record[self.image]
+        if isinstance(found, np.ndarray):
+            return pictures.from_pixels(found)
+        return pictures.open_picture(found, self.channels, upright=self.upright)
 
 
-FACTS = {
-    "digits": Facts((8, 8, 1), 1297, 10),
-    "cifar10": Facts((32, 32, 3), 50_000, 10),
-    "cifar100": Facts((32, 32, 3), 50_000, 100),
-    "stl10": Facts((96, 96, 3), 105_000, 10),  # train and unlabelled
-    "fashion_mnist": Facts((28, 28, 1), 60_000, 10),
-    "imagenet100": Facts((256, 256, 3), 126_689, 100),
-    "imagenet2012": Facts((256, 256, 3), 1_281_167, 1000),
-}
+class Example(NamedTuple):
+    """A decoded example."""
+
+    picture: Any
+    label: int
 
 
 @dataclass(frozen=True)
 class Source:
-    """One split of a data set.
+    """One split of a data set, made of parts in a fixed order.
 
     Attributes:
         name: of the data set.
-        split: of it.
-        records: random access to {"image": uint8 [h, w, c], "label": int}.
-        num_classes: how many labels there are.
-        class_names: their names.
+        split: as it was asked for, such as "train[:10%]+test".
+        parts: each a prepared split, and which of its records belong here.
+        class_names: names of the labels; () if there are none.
+        shape: [h, w, c] of the images; h and w are None if they differ from image to image.
+        relabel: new label of each old one, -1 for those left out; None changes nothing.
     """
 
     name: str
     split: str
-    records: Sequence[dict[str, Any]]
-    num_classes: int
+    parts: tuple[tuple[Part, np.ndarray], ...]
     class_names: tuple[str, ...]
+    shape: tuple[int | None, int | None, int]
+    relabel: np.ndarray | None = None
 
     def __len__(self) -> int:
         """How many examples the split has."""
-        return len(self.records)
+        return sum(len(places) for _, places in self.parts)
+
+    def describe(self) -> str:
+        """For the start-up summary."""
+        size = "many sizes" if not self.one_size else "x".join(map(str, self.shape))
+        classes = f"{self.num_classes} classes" if self.labelled else "no labels"
+        return f"{self.name}, {self.split}: {len(self)} images of {size}, {classes}"
+
+    @property
+    def num_classes(self) -> int:
+        """How many labels there are."""
+        return len(self.class_names)
+
+    @property
+    def one_size(self) -> bool:
+        """Whether all images have the same height and width."""
+        return None not in self.shape
+
+    @cached_property
+    def labelled(self) -> bool:
+        """Whether there are labels, judged by the first example of every part."""
+        return bool(self.class_names) and all(
+            part.label_of(part.get(places[:1])[0]) != UNLABELLED
+            for part, places in self.parts
+            if len(places)
+        )
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """[n] int32; -1 is unlabelled."""
+        if not self.class_names:
+            return np.full(len(self), UNLABELLED, np.int32)
+        found = [_kept(part, "labels", _labels)[places] for part, places in self.parts]
+        return self._renumbered(np.concatenate(found))
+
+    def read(self, places: np.ndarray) -> list[Example]:
+        """Examples at places [k] of this split, decoded."""
+        out: list[Any] = [None] * len(places)
+        first = 0
+        for part, members in self.parts:
+            here = np.flatnonzero((places >= first) & (places < first + len(members)))
+            records = part.get(members[places[here] - first])
+            for i, record in zip(here, records, strict=True):
+                label = int(self._renumbered(np.int32(part.label_of(record))))
+                out[i] = Example(part.picture_of(record), label)
+            first += len(members)
+        return out
+
+    def images(self, size: int) -> "np.ndarray | Images":
+        """All images as [n, h, w, c] uint8; if they are too many, a stand-in that decodes slices.
+
+        Args:
+            size: pixels a side that images of many sizes are cut to, see `pictures.centre`; those
+                of one size stay as they are.
+        """
+        shape = self.shape if self.one_size else (size, size, self.shape[2])
+        if len(self) * math.prod(shape) > IN_MEMORY:
+            return Images(self, shape)
+
+        def decode(part: Part) -> np.ndarray:
+            whole = replace(self, parts=((part, np.arange(len(part.records))),))
+            return Images(whole, shape)[:]
+
+        what = "x".join(map(str, shape[:2]))
+        found = []
+        for part, places in self.parts:
+            whole = _kept(part, what, decode)
+            found.append(whole if len(places) == len(whole) else whole[places])
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _renumbered(self, labels: np.ndarray) -> np.ndarray:
+        if self.relabel is not None:
+            labels = np.where(labels < 0, UNLABELLED, self.relabel[labels])
+        return labels.astype(np.int32)
 
 
-def load(name: str, split: str, data_dir: str | Path = "") -> Source:
+class Images:
+    """The images of a source as an array [n, h, w, c] that decodes what it is asked for."""
+
+    def __init__(self, source: Source, shape: tuple[int, int, int]) -> None:
+        self._source = source
+        self.shape = (len(source), *shape)
+
+    def __len__(self) -> int:
+        """How many images there are."""
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        """A slice, or the images at an array of places."""
+        places = np.arange(len(self))[key]
+        out = np.empty((places.size, *self.shape[1:]), np.uint8)
+        whole, size = self._source.one_size, self.shape[1]
+
+        def fill(first: int) -> None:
+            block = slice(first, first + BLOCK)
+            for i, example in enumerate(self._source.read(places.ravel()[block]), first):
+                picture = example.picture
+                out[i] = pictures.pixels(picture) if whole else pictures.centre(picture, size)
+
+        blocks = range(0, len(out), BLOCK)
+        if out.shape[1] <= SMALL:
+            list(map(fill, blocks))
+        else:
+            with ThreadPoolExecutor(os.cpu_count()) as threads:
+                list(threads.map(fill, blocks))
+        return out.reshape(*places.shape, *self.shape[1:])
+
+
+class Splits(NamedTuple):
+    """The splits of a run.
+
+    Attributes:
+        train: what is trained on.
+        bank: labelled images that evaluation learns from; often the same.
+        test: images that evaluation predicts.
+    """
+
+    train: Source
+    bank: Source
+    test: Source
+
+    @property
+    def labelled(self) -> bool:
+        """Whether evaluation has the labels that it needs."""
+        return self.bank.labelled and self.test.labelled
+
+
+def load_splits(data: Mapping[str, Any]) -> Splits:
+    """The splits that `config.data` names.
+
+    Raises:
+        UserError: as `load`.
+    """
+    builder = prepare.prepared(data)
+    train, test = (_open(builder, data, data[f"{which}_split"]) for which in ("train", "test"))
+    bank = _open(builder, data, data["bank_split"]) if data["bank_split"] else train
+    return Splits(train, bank, test)
+
+
+def load(data: Mapping[str, Any], split: str) -> Source:
     """Open a split; prepare the data set first (as ArrayRecord) where that was not done yet.
 
     Args:
-        name: a file of `jaxssl/data/` with a TFDS `Builder`.
-        split: such as "train" or "test".
-        data_dir: where prepared sets lie; "" is TFDS' own, `~/tensorflow_datasets`.
+        data: the group `config.data`.
+        split: such as "train", "train[:10%]" or "train+unlabelled".
 
     Raises:
-        UserError: on an unknown name or split, or a data directory that cannot be written.
+        UserError: on an unknown name or split, a set that cannot be prepared or read, or a list of
+            classes that does not fit it.
     """
-    names = [m.name for m in pkgutil.iter_modules(jaxssl.data.__path__)]
-    names = sorted(set(names) - NOT_DATA_SETS)
-    if name not in names:
-        raise UserError(f"data.name={name!r} is unknown{nearest(name, names)}")
-    module = importlib.import_module(f"jaxssl.data.{name}")
-    directory = str(Path(data_dir).expanduser()) if data_dir else None
+    return _open(prepare.prepared(data), data, split)
+
+
+def _open(builder: Any, data: Mapping[str, Any], split: str) -> Source:
+    info = builder.info
+    image, label = _features(data["name"], info.features)
+    feature = info.features[image]
+    metadata = dict(info.metadata or {})
+    shape = tuple(metadata.get("shape") or feature.shape)
+    names = tuple(info.features[label].names) if label else ()
+
+    def part(name: str) -> Part:
+        decoders = {image: tfds.decode.SkipDecoding()}
+        records = builder.as_data_source(name, decoders=decoders, file_format=prepare.FORMAT)
+        keep = Path(builder.data_dir) / name
+        return Part(records, image, label, shape[2], bool(metadata.get("upright")), keep)
+
+    parts = tuple((part(name), places) for name, places in _places(data["name"], split, info))
+    source = Source(data["name"], split, parts, names, shape)
+    classes = data["classes"] or prepare.CLASSES.get(data["name"])
+    if classes:
+        source = _only(source, read_classes(Path(classes).expanduser()), classes)
+    if not len(source):
+        raise UserError(f"split {split!r} of {data['name']!r} has no examples")
+    return source
+
+
+def read_classes(path: Path) -> list[str]:
+    """The classes of a text file: one a line, up to a space or tab; lines with # are comments.
+
+    Raises:
+        UserError: if it cannot be read, or holds no class or one twice.
+    """
     try:
-        builder = module.Builder(data_dir=directory, file_format="array_record")
-        if not Path(builder.data_dir).exists():
-            builder.download_and_prepare()
-    except OSError as error:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"data.classes={path} cannot be read: {error}") from error
+    names = [line.split("\t")[0].strip() for line in lines]
+    names = [name for name in names if name and not name.startswith("#")]
+    if not names or len(set(names)) < len(names):
         raise UserError(
-            f"cannot prepare {name!r} under {directory or 'the TFDS data directory'}: {error}; "
-            "name a directory that can be written with --config.data.dir"
+            f"data.classes={path} has {len(names)} classes, {len(set(names))} of them different; "
+            "expected one class a line, each once"
+        )
+    return names
+
+
+def _features(name: str, features: Any) -> tuple[str, str | None]:
+    """The features that are the picture and the label."""
+    images = [key for key, f in features.items() if isinstance(f, tfds.features.Image)]
+    labels = [key for key, f in features.items() if isinstance(f, tfds.features.ClassLabel)]
+    if not images:
+        raise UserError(f"{name!r} has no feature that is an image; it has {', '.join(features)}")
+    return sorted(images, key=lambda key: key != "image")[0], next(
+        iter(sorted(labels, key=lambda key: key != "label")), None
+    )
+
+
+def _places(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
+    """The prepared splits that a split is made of, and the places in each."""
+    try:
+        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(info.splits)
+    except (ValueError, AssertionError) as error:
+        splits = sorted(info.splits)
+        if split.isidentifier():
+            raise UserError(f"{name!r} has no split {split!r}{nearest(split, splits)}") from error
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"split {split!r} of {name!r}: {reason}; expected such as 'train', 'train[:90%]' or "
+            f"'train+test', of the splits {', '.join(splits)}"
         ) from error
-    if split not in builder.info.splits:
-        splits = sorted(builder.info.splits)
-        raise UserError(f"{name!r} has no split {split!r}{nearest(split, splits)}")
-    label = builder.info.features["label"]
-    records = builder.as_data_source(split=split)
-    return Source(name, split, records, label.num_classes, tuple(label.names))
+    return [
+        (p.splitname, np.arange(info.splits[p.splitname].num_examples)[p.from_ : p.to])
+        for p in parts
+    ]
 
 
-def facts(name: str) -> Facts:
-    """Sizes of a data set without opening it.
+def _only(source: Source, names: Sequence[str], path: Any) -> Source:
+    """The examples of some classes, whose labels are their places in ``names``."""
+    unknown = [name for name in names if name not in source.class_names]
+    if unknown:
+        raise UserError(
+            f"data.classes={path}: {source.name!r} has no class {unknown[0]!r} ({len(unknown)} of "
+            f"{len(names)} are unknown){nearest(unknown[0], source.class_names)}"
+        )
+    relabel = np.full(source.num_classes, UNLABELLED, np.int32)
+    relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))
+    parts = []
+    for part, places in source.parts:
+        labels = _kept(part, "labels", _labels)[places]
+        parts.append((part, places[(labels >= 0) & (relabel[labels] >= 0)]))
+    return Source(source.name, source.split, tuple(parts), tuple(names), source.shape, relabel)
 
-    Raises:
-        UserError: if they are not known.
-    """
-    if name not in FACTS:
-        raise UserError(f"the sizes of data.name={name!r} are not known{nearest(name, FACTS)}")
-    return FACTS[name]
+
+def _labels(part: Part) -> np.ndarray:
+    """Every label of a part, [n] int32."""
+    blocks = range(0, len(part.records), BLOCK)
+    found = [part.get(range(b, min(b + BLOCK, len(part.records)))) for b in blocks]
+    return np.array([part.label_of(record) for block in found for record in block], np.int32)
 
 
-def arrays(source: Source) -> dict[str, np.ndarray]:
-    """The whole split in memory: "image" uint8 [n, h, w, c] and "label" int32 [n].
-
-    Raises:
-        UserError: if the images differ in size.
-    """
-    examples = [source.records[i] for i in range(len(source))]
-    shapes = sorted({example["image"].shape for example in examples})
-    if len(shapes) != 1:
-        raise UserError(f"the images of {source.name!r} differ in size: {shapes[0]}, {shapes[1]}")
-    return {
-        "image": np.stack([example["image"] for example in examples]),
-        "label": np.array([example["label"] for example in examples], np.int32),
-    }
+def _kept(part: Part, what: str, make: Callable[[Part], np.ndarray]) -> np.ndarray:
+    """An array of a part, read from the file beside its records; made and written if need be."""
+    if part.keep is None:
+        return make(part)
+    path = part.keep.with_name(f"decoded-{part.keep.name}-{what}.npy")
+    try:
+        kept = np.load(path, mmap_mode="r")
+        if len(kept) == len(part.records):
+            return kept
+    except (OSError, ValueError):
+        pass  # none, or not readable: made again
+    log.info("data       reading %s once, for %s", part.keep.name, path)
+    array = make(part)
+    half = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        with half.open("wb") as file:
+            np.save(file, array)
+        half.replace(path)
+    except OSError as error:
+        log.warning("data       %s is not kept: %s", path, error)
+        half.unlink(missing_ok=True)
+    return array

@@ -1,0 +1,139 @@
+"""Make a set that TFDS prepared as TFRecord readable by index: python -m jaxssl.data.convert DIR.
+
+DIR is the folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2. ArrayRecord files are
+written beside the TFRecord files, which stay, and dataset_info.json names both formats; TensorFlow
+is not needed. The records are the same bytes in the same order.
+"""
+
+import json
+import os
+import re
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from jaxssl.errors import UserError
+
+INFO = "dataset_info.json"
+OLD, NEW = "tfrecord", "array_record"
+LENGTH, CHECKSUM = struct.Struct("<Q"), 4
+LARGEST = 2**31  # bytes of a record
+
+
+def convert(directory: Path) -> int:
+    """Write the ArrayRecord files of a prepared set.
+
+    A file appears under its name when it is complete, and the set is announced as converted when
+    all files are there; an interrupted conversion is done again.
+
+    Args:
+        directory: of a version of a set, with its dataset_info.json.
+
+    Returns:
+        The number of records; 0 if it was converted before.
+
+    Raises:
+        UserError: if it is no such set, a file is damaged, or nothing can be written there.
+    """
+    path = directory / INFO
+    try:
+        info = json.loads(path.read_text())
+    except (OSError, json.JSONDecodeError) as error:
+        raise UserError(
+            f"{directory} holds no prepared set (cannot read {path}: {error}); name the folder of "
+            "a version, such as ~/tensorflow_datasets/cifar10/3.0.2"
+        ) from error
+    formats = [info.get("fileFormat", OLD), *info.get("alternativeFileFormats", [])]
+    if NEW in formats:
+        return 0
+    if OLD not in formats:
+        raise UserError(f"{directory} is prepared as {formats[0]}; only {OLD} can be converted")
+    total = 0
+    for split in info["splits"]:
+        lengths = [int(length) for length in split["shardLengths"]]
+        for shard, length in enumerate(lengths):
+            source = directory / _name(split, info, shard, len(lengths))
+            total += _copy(source, _renamed(source), length)
+    try:
+        half = path.with_suffix(".tmp")
+        half.write_text(
+            json.dumps(info | {"alternativeFileFormats": [*formats[1:], NEW]}, indent=2)
+        )
+        half.replace(path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    return total
+
+
+def read_records(path: Path) -> Iterator[bytes]:
+    """The records of a TFRecord file: length, its checksum, bytes, their checksum.
+
+    Raises:
+        UserError: if the file ends in the middle of a record.
+    """
+    with path.open("rb") as file:
+        while head := file.read(LENGTH.size + CHECKSUM):
+            length = LENGTH.unpack_from(head)[0] if len(head) == LENGTH.size + CHECKSUM else None
+            if length is None or length > LARGEST:
+                raise UserError(f"{path} is damaged; prepare or copy the set again")
+            record = file.read(length)
+            if len(record) < length or len(file.read(CHECKSUM)) < CHECKSUM:
+                raise UserError(f"{path} is cut short; prepare or copy the set again")
+            yield record
+
+
+def _name(split: dict, info: dict, shard: int, shards: int) -> str:
+    """The name of a shard's file, by the split's template."""
+    template = split.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+    values = {
+        "DATASET": info["name"],
+        "SPLIT": split["name"],
+        "FILEFORMAT": OLD,
+        "SHARD_INDEX": f"{shard:05d}",
+        "NUM_SHARDS": f"{shards:05d}",
+        "SHARD_X_OF_Y": f"{shard:05d}-of-{shards:05d}",
+    }
+    return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
+
+
+def _renamed(source: Path) -> Path:
+    return source.with_name(source.name.replace(f".{OLD}", f".{NEW}"))
+
+
+def _copy(source: Path, target: Path, length: int) -> int:
+    half = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    try:
+        writer = ArrayRecordWriter(str(half), "group_size:1")
+        count = 0
+        for record in read_records(source):
+            writer.write(record)
+            count += 1
+        writer.close()
+        if count != length:
+            raise UserError(f"{source} has {count} records, {INFO} says {length}")
+        half.replace(target)
+    except (OSError, RuntimeError) as error:
+        raise UserError(f"cannot convert {source}: {error}") from error
+    finally:
+        half.unlink(missing_ok=True)
+    return count
+
+
+def main() -> None:
+    """The command."""
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(__doc__)
+        sys.exit(0 if {"-h", "--help"} & set(sys.argv) else 2)
+    try:
+        count = convert(Path(sys.argv[1]).expanduser())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    print(f"{sys.argv[1]}: {count} records converted" if count else "it is converted already")
+
+
+if __name__ == "__main__":
+    main()

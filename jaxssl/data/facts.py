@@ -1,0 +1,41 @@
+"""What is known of data sets before they are opened, for dry runs."""
+
+from typing import NamedTuple
+
+from jaxssl.errors import UserError, nearest
+
+
+class Facts(NamedTuple):
+    """Of the training split that the recipes use.
+
+    Attributes:
+        shape: [h, w, c] of an image; of photographs of many sizes, what they are resized to.
+        num_examples: how many images there are.
+        num_classes: how many labels there are.
+    """
+
+    shape: tuple[int, int, int]
+    num_examples: int
+    num_classes: int
+
+
+FACTS = {
+    "digits": Facts((8, 8, 1), 1297, 10),
+    "cifar10": Facts((32, 32, 3), 50_000, 10),
+    "cifar100": Facts((32, 32, 3), 50_000, 100),
+    "stl10": Facts((96, 96, 3), 105_000, 10),  # train and unlabelled
+    "fashion_mnist": Facts((28, 28, 1), 60_000, 10),
+    "imagenet100": Facts((256, 256, 3), 126_689, 100),
+    "imagenet2012": Facts((256, 256, 3), 1_281_167, 1000),
+}
+
+
+def facts(name: str) -> Facts:
+    """Sizes of a data set without opening it.
+
+    Raises:
+        UserError: if they are not known.
+    """
+    if name not in FACTS:
+        raise UserError(f"the sizes of data.name={name!r} are not known{nearest(name, FACTS)}")
+    return FACTS[name]

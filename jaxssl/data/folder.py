@@ -1,0 +1,307 @@
+"""Pictures of a folder or an archive as a data set: `data.name=folder data.path=PATH`.
+
+The layouts that are understood, with the class of a picture being the folder that holds it:
+
+    CLASS/picture.jpg           classes; a share of each is set aside as "test"
+    SPLIT/CLASS/picture.jpg     the same with splits such as train and val
+    picture.jpg                 no labels, or those of a CSV file
+
+Folders around all of it, such as an archive's own, are skipped.
+"""
+
+import csv
+import dataclasses
+import hashlib
+import io
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow_datasets as tfds
+
+from jaxssl.data import files, pictures
+from jaxssl.errors import UserError, nearest
+
+SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation")
+SPLITS += ("unlabeled", "unlabelled")
+ON_ERROR = ("stop", "skip")
+RULES = 1  # counts up when the same folder would be prepared in another way
+NAMED = 3  # files that a message names
+GROUP = 2**18  # bytes of pictures that a thread checks at a time
+CHANNELS = 3
+
+
+class Layout(NamedTuple):
+    """Which pictures belong to which split, and their classes.
+
+    Attributes:
+        splits: for each split the name of every picture and its class; "" is none.
+        classes: sorted; label i is the i-th one.
+        other: files that are no pictures by their names.
+    """
+
+    splits: dict[str, dict[str, str]]
+    classes: tuple[str, ...]
+    other: tuple[str, ...]
+
+
+@dataclasses.dataclass
+class Config(tfds.core.BuilderConfig):
+    """One folder in one state; its name holds a fingerprint of both."""
+
+    root: Path = Path()
+    inside: str = ""
+    layout: Layout | None = None
+    on_error: str = "stop"
+
+
+class Builder(tfds.core.GeneratorBasedBuilder):
+    """Pictures as they are in their files, their class and their name.
+
+    The metadata holds the pictures' common size, if there is one, and the files left out.
+    """
+
+    name = "folder"
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        layout = self.builder_config.layout
+        features: dict[str, Any] = {
+            "image": tfds.features.Image(shape=(None, None, CHANNELS)),
+            "file": tfds.features.Text(),
+        }
+        if layout.classes:
+            features["label"] = tfds.features.ClassLabel(names=list(layout.classes))
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=f"Pictures of {self.builder_config.root}",
+            features=tfds.features.FeaturesDict(features),
+            metadata=tfds.core.MetadataDict({"shape": None, "skipped": [], "upright": True}),
+        )
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        del dl_manager
+        sizes: set[tuple[int, int]] = set()
+        layout = self.builder_config.layout
+        return {split: self._generate_examples(split, sizes) for split in layout.splits}
+
+    def _generate_examples(
+        self, split: str, sizes: set[tuple[int, int]]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        config, metadata = self.builder_config, self.info.metadata
+        classes, bad = config.layout.splits[split], []
+        wanted = (item for item in files.read_all(config.root, config.inside) if item[0] in classes)
+        for name, data, found in _checked(wanted):
+            if isinstance(found, str):
+                bad.append(f"{name}: {found}")
+                continue
+            sizes.add(found)
+            example = {"image": data, "file": name}
+            if config.layout.classes:
+                example["label"] = classes[name] or -1
+            yield name, example
+        if bad and (config.on_error == "stop" or len(bad) == len(classes)):
+            raise UserError(unreadable(config.root, bad))
+        metadata["skipped"] += bad
+        metadata["shape"] = [*next(iter(sizes)), CHANNELS] if len(sizes) == 1 else None
+
+
+def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+    """The builder of a folder in its present state, which its name holds a fingerprint of.
+
+    Args:
+        data: "path", "labels" (a CSV file), "test_fraction", "split_seed" and "on_error".
+        data_dir: where prepared sets lie; None is TFDS' own place.
+
+    Raises:
+        UserError: if the folder is none, holds no pictures, or has a layout that is not understood.
+    """
+    path, on_error, fraction = data["path"], data["on_error"], data["test_fraction"]
+    if not path:
+        raise UserError("data.name='folder' needs data.path: a folder or an archive of pictures")
+    if on_error not in ON_ERROR:
+        raise UserError(f"data.on_error={on_error!r} is unknown{nearest(on_error, ON_ERROR)}")
+    if not 0 <= fraction < 1:
+        raise UserError(f"data.test_fraction={fraction} must lie in [0, 1)")
+    root, inside = files.locate(path)
+    labels = read_labels(data["labels"]) if data["labels"] else None
+    state = (RULES, files.stamp(root), inside, str(root.resolve()), fraction, data["split_seed"])
+    digest = hashlib.sha256(repr((state, labels)).encode()).hexdigest()[:16]
+    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0]) or "folder"
+    config = Config(name=f"{stem}-{digest}", root=root, inside=inside, on_error=on_error)
+    whole = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
+    done = whole / Builder.name / config.name / str(Builder.VERSION)
+    if done.exists():  # what it was made of need not be looked through again
+        return tfds.builder_from_directory(done)
+    names = [name for name, _ in files.read_all(root, inside)]
+    config.layout = arrange(
+        names, path, of_picture=labels, test_fraction=fraction, split_seed=data["split_seed"]
+    )
+    return Builder(data_dir=data_dir, config=config)
+
+
+def arrange(
+    names: Iterable[str],
+    path: str,
+    *,
+    of_picture: Mapping[str, str] | None = None,
+    test_fraction: float = 0.2,
+    split_seed: int = 0,
+) -> Layout:
+    """Splits and classes from the names of the files below ``path``.
+
+    Args:
+        names: relative to ``path``, with slashes.
+        path: for messages.
+        of_picture: class of each picture by its name, instead of the folders'.
+        test_fraction: share of each class set aside as "test" where folders make no splits.
+        split_seed: which ones; they depend on the names alone, not on the order.
+
+    Raises:
+        UserError: if there are no pictures, or the layout is not understood.
+    """
+    names = sorted(names)
+    found = [name for name in names if name.lower().endswith(pictures.SUFFIXES)]
+    other = tuple(name for name in names if not name.lower().endswith(pictures.SUFFIXES))
+    if not found:
+        raise UserError(
+            f"data.path={path} holds no pictures ({len(other)} other files); expected files "
+            f"ending in {', '.join(pictures.SUFFIXES)}"
+        )
+    below = len(_common(found))
+    parts = {name: name.split("/")[below:] for name in found}
+    tops = {p[0] for p in parts.values() if len(p) > 1}
+    if len(tops) > 1 and all(len(p) > 1 and p[0].lower() in SPLITS for p in parts.values()):
+        splits = {top: {} for top in sorted(tops)}
+        for name, p in parts.items():
+            splits[p[0]][name] = "/".join(p[1:-1])
+    else:
+        splits = {"train": {name: "/".join(p[:-1]) for name, p in parts.items()}}
+    if of_picture is not None:
+        _check_labels(of_picture, found)
+        splits = {s: {n: of_picture.get(n, "") for n in of} for s, of in splits.items()}
+    classes = sorted({c for of in splits.values() for c in of.values()} - {""})
+    for split, of in splits.items():
+        loose = [name for name, c in of.items() if not c]
+        if of_picture is None and 0 < len(loose) < len(of):
+            raise UserError(
+                f"data.path={path}: {some(loose)} of {split!r} lie beside the folders of classes; "
+                "move them into one, or away"
+            )
+    if len(classes) == 1:
+        raise UserError(
+            f"data.path={path} holds a single class, {classes[0]!r}; expected a folder for each of "
+            "several classes; for pictures without labels, name the folder they lie in"
+        )
+    if list(splits) == ["train"] and test_fraction:
+        splits = _set_aside(splits["train"], test_fraction, split_seed)
+    return Layout(splits, tuple(classes), other)
+
+
+def read_labels(path: str) -> dict[str, str]:
+    """The classes in a CSV file with the header "file,label", by the pictures' names.
+
+    Raises:
+        UserError: if it cannot be read, or is another kind of file.
+    """
+    try:
+        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"data.labels={path} cannot be read: {error}") from error
+    if not rows or any(not row.get("file") or not row.get("label") for row in rows):
+        raise UserError(f"data.labels={path} must be a CSV file with the header 'file,label'")
+    labels = {row["file"]: row["label"] for row in rows}
+    if len(labels) < len(rows):
+        raise UserError(f"data.labels={path} names {len(rows) - len(labels)} files twice")
+    return labels
+
+
+def unreadable(root: Path, bad: Sequence[str]) -> str:
+    """The message about pictures that cannot be read."""
+    return (
+        f"{len(bad)} of the pictures in {root} cannot be read ({some(bad)}); mend or remove them, "
+        "or leave them out with data.on_error=skip"
+    )
+
+
+def _checked(
+    wanted: Iterable[tuple[str, files.Read]],
+) -> Iterator[tuple[str, bytes, tuple[int, int] | str]]:
+    """Name, bytes, and height and width, or what is wrong with it; decoded by several threads."""
+
+    def check(group: Sequence[tuple[str, bytes, str]]) -> list[tuple]:
+        return [(name, data, error or _size(data)) for name, data, error in group]
+
+    def groups() -> Iterator[list[tuple[str, bytes, str]]]:
+        group, total = [], 0
+        for name, read in wanted:
+            try:
+                data, error = read(), ""
+            except (OSError, RuntimeError, *files.DAMAGED) as reason:
+                data, error = b"", str(reason)
+            group, total = [*group, (name, data, error)], total + len(data)
+            if total > GROUP:
+                yield group
+                group, total = [], 0
+        yield group
+
+    threads = os.cpu_count() or 1
+    with ThreadPoolExecutor(threads) as pool:
+        running = deque()
+        for group in groups():
+            running.append(pool.submit(check, group))
+            if len(running) > threads:
+                yield from running.popleft().result()
+        while running:
+            yield from running.popleft().result()
+
+
+def _size(data: bytes) -> tuple[int, int] | str:
+    """Height and width of a picture, or what is wrong with it."""
+    try:
+        picture = pictures.open_picture(data, CHANNELS, upright=True)
+    except Exception as error:  # Pillow's decoders raise all sorts
+        return str(error) or type(error).__name__
+    return picture.height, picture.width
+
+
+def _common(names: Sequence[str]) -> list[str]:
+    """The folders around all pictures, without the class of a single one."""
+    folders = sorted({name.rpartition("/")[0] for name in names})
+    if len(folders) == 1:
+        return folders[0].split("/")[:-1]
+    common = os.path.commonpath([f"/{folder}" for folder in folders])
+    return [name for name in common.split("/") if name]
+
+
+def _set_aside(of: Mapping[str, str], fraction: float, seed: int) -> dict[str, dict[str, str]]:
+    """Train and test: of each class the pictures whose names hash lowest are the test's."""
+
+    def rank(name: str) -> bytes:
+        return hashlib.sha256(f"{seed}/{name}".encode()).digest()
+
+    test = set()
+    for c in set(of.values()):
+        members = sorted((name for name in of if of[name] == c), key=rank)
+        test |= set(members[: max(1, round(fraction * len(members))) if len(members) > 1 else 0])
+    return {
+        "train": {name: c for name, c in of.items() if name not in test},
+        "test": {name: c for name, c in of.items() if name in test},
+    }
+
+
+def _check_labels(of_picture: Mapping[str, str], found: Sequence[str]) -> None:
+    missing = sorted(set(of_picture) - set(found))
+    if missing:
+        raise UserError(f"data.labels names pictures that do not exist: {some(missing)}")
+
+
+def some(items: Sequence[str]) -> str:
+    """The first few, and how many more."""
+    more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
+    return ", ".join(items[:NAMED]) + more

@@ -1,0 +1,99 @@
+"""From a picture's bytes to pixels: decoding, and the crops that are made on the host."""
+
+import io
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps
+
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+MARGIN = 0.875  # share of a picture's short side that `centre` keeps
+
+
+class Crop(NamedTuple):
+    """A random resized crop.
+
+    Attributes:
+        size: pixels a side of the result.
+        scale: smallest and largest share of the area.
+        ratio: smallest and largest width / height, drawn log-uniformly.
+    """
+
+    size: int
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+
+
+def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.Image:
+    """A decoded picture of 8 bits a channel.
+
+    Args:
+        data: a file that Pillow reads.
+        channels: 1 for grey, 3 for RGB; others are converted. An alpha channel is dropped, 16 bits
+            are divided by 257.
+        upright: turn it as its EXIF orientation says.
+
+    Raises:
+        OSError: if it is no picture or cut short; Pillow has other exceptions for other damage.
+    """
+    picture = Image.open(io.BytesIO(data))
+    if upright and (picture.format == "TIFF" or "exif" in picture.info):
+        picture = ImageOps.exif_transpose(picture)
+    if picture.mode.startswith("I"):
+        values = np.asarray(picture, np.float64)
+        if not 0 <= values.min() <= values.max() < 2**16:
+            raise OSError("its values are not in 0..65535")
+        picture = Image.fromarray(np.round(values / 257).astype(np.uint8))
+    elif picture.mode == "F":
+        raise OSError("its values are floating-point numbers of an unknown range")
+    if picture.mode == "P" and "transparency" in picture.info:
+        picture = picture.convert("RGBA")
+    mode = "L" if channels == 1 else "RGB"
+    if picture.mode == mode:
+        picture.load()  # `convert` would copy it
+        return picture
+    return picture.convert(mode)
+
+
+def from_pixels(values: np.ndarray) -> Image.Image:
+    """A picture of uint8 [h, w, 1 or 3]."""
+    return Image.fromarray(values[:, :, 0] if values.shape[2] == 1 else values)
+
+
+def pixels(picture: Image.Image) -> np.ndarray:
+    """[h, w, c] uint8."""
+    values = np.asarray(picture)
+    return values[:, :, None] if values.ndim == 2 else values
+
+
+def centre(picture: Image.Image, size: int) -> np.ndarray:
+    """[size, size, c]: the middle of the picture, seven eighths of its short side, as on ImageNet.
+
+    Resizing the short side to 256 and cutting out 224 pixels is the same in one step.
+    """
+    side = MARGIN * min(picture.size)
+    left, top = ((length - side) / 2 for length in picture.size)
+    return _resized(picture, (left, top, left + side, top + side), size)
+
+
+def random_crops(
+    picture: Image.Image, crops: Sequence[Crop], rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Each crop as [size, size, c]; the law is that of `jaxssl.augment.image.random_crop_box`."""
+    width, height = picture.size
+    out = []
+    for crop in crops:
+        u = rng.random(4)
+        area = width * height * (crop.scale[0] + u[0] * (crop.scale[1] - crop.scale[0]))
+        low, high = map(math.log, crop.ratio)
+        aspect = math.exp(low + u[1] * (high - low))
+        w, h = min(math.sqrt(area * aspect), width), min(math.sqrt(area / aspect), height)
+        left, top = u[2] * (width - w), u[3] * (height - h)
+        out.append(_resized(picture, (left, top, left + w, top + h), crop.size))
+    return out
+
+
+def _resized(picture: Image.Image, box: tuple[float, float, float, float], size: int) -> np.ndarray:
+    return pixels(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))

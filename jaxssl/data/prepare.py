@@ -1,0 +1,104 @@
+"""Data sets by name, prepared as ArrayRecord files where that was not done yet."""
+
+import importlib.util
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import requests
+import tensorflow_datasets as tfds
+
+from jaxssl.data import digits, folder, raw
+from jaxssl.errors import UserError, nearest
+
+log = logging.getLogger("jaxssl")
+OWN = {"digits": digits.Builder, "folder": folder.Builder, **raw.BUILDERS}
+# Names of recipes that stand for a part of a set of TFDS.
+PARTS = {"imagenet100": "imagenet2012"}
+CLASSES = {"imagenet100": Path(__file__).with_name("imagenet100.txt")}
+FORMAT = "array_record"
+
+
+def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
+    """The TFDS builder of a prepared data set; prepares it if need be.
+
+    Args:
+        data: "name": folder, digits, or a name of TFDS; "dir": where prepared sets lie, "" is TFDS'
+            own place, `~/tensorflow_datasets`; "path" and the other keys of a folder.
+
+    Raises:
+        UserError: on an unknown name, a set that cannot be prepared or read here, or a data
+            directory that cannot be written.
+    """
+    name = PARTS.get(data["name"], data["name"])
+    directory = str(Path(data["dir"]).expanduser()) if data["dir"] else None
+    try:
+        builder = _builder(name, data, directory)
+        if not Path(builder.data_dir).exists():
+            _prepare(builder)
+    except requests.RequestException as error:
+        raise UserError(
+            f"cannot download {name!r}: {error}; where there is no network, bring the files and "
+            "name them with data.path, or the prepared set with data.dir"
+        ) from error
+    except OSError as error:
+        raise UserError(
+            f"cannot prepare {name!r} under {directory or 'the TFDS data directory'}: {error}; "
+            "name a directory that can be written and has room with --config.data.dir"
+        ) from error
+    if FORMAT not in {f.value for f in builder.info.available_file_formats()}:
+        raise UserError(
+            f"{name!r} is prepared as {builder.info.file_format.value}, which is no random access; "
+            f"convert it once: python -m jaxssl.data.convert {builder.data_dir}"
+        )
+    if skipped := (builder.info.metadata or {}).get("skipped"):
+        if data["on_error"] == "stop":
+            raise UserError(folder.unreadable(data["path"], skipped))
+        found = folder.some(skipped)
+        log.warning("data       %d unreadable pictures are left out: %s", len(skipped), found)
+    return builder
+
+
+def _builder(name: str, data: Mapping[str, Any], directory: str | None) -> tfds.core.DatasetBuilder:
+    """The builder of a set, prepared or not."""
+    if data["path"] and name not in ("folder", *raw.BUILDERS):
+        raise UserError(f"data set {name!r} takes no data.path, leave it empty")
+    if data["labels"] and name != "folder":
+        raise UserError("data.labels is for data.name='folder', leave it empty")
+    if name == "folder":
+        return folder.builder(data, directory)
+    if name in OWN:
+        builder = OWN[name](data_dir=directory)
+        builder.path = data["path"]
+        return builder
+    try:
+        return tfds.builder(name, data_dir=directory)
+    except tfds.core.DatasetNotFoundError as error:
+        known = {*OWN, *PARTS, *tfds.list_builders(with_community_datasets=False)}
+        raise UserError(f"data.name={name!r} is unknown{nearest(name, sorted(known))}") from error
+    except ImportError as error:
+        try:  # a prepared set is read without its code
+            return tfds.core.builder_from_files(name, data_dir=directory)
+        except tfds.core.DatasetNotFoundError:
+            raise UserError(_needs_tensorflow(name)) from error
+    except (ValueError, RuntimeError) as error:
+        raise UserError(f"data.name={name!r}: {error}") from error
+
+
+def _prepare(builder: tfds.core.DatasetBuilder) -> None:
+    """Write the set; TFDS does so into another folder that it renames at the end."""
+    if builder.name not in OWN and importlib.util.find_spec("tensorflow") is None:
+        raise UserError(_needs_tensorflow(builder.name))
+    if not sys.stderr.isatty():
+        tfds.disable_progress_bar()
+    log.info("data       preparing %s in %s", builder.name, builder.data_dir)
+    builder.download_and_prepare(file_format=FORMAT)
+
+
+def _needs_tensorflow(name: str) -> str:
+    return (
+        f"{name!r} is not prepared yet, and preparing it needs TensorFlow, reading it does not: "
+        'pip install -e ".[tf]", or bring the prepared set with data.dir'
+    )

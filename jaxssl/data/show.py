@@ -1,0 +1,38 @@
+"""A picture of a config's images and views: python -m jaxssl.data.show --config FILE [--out PNG].
+
+A row for an image: as it is in the data set with its label, its views as training makes them, its
+small crops. Overrides are given as to train.py: --config.data.path=DIR.
+"""
+
+from pathlib import Path
+
+from absl import flags
+
+from jaxssl import cli
+
+CONFIG = flags.DEFINE_string("config", None, "Python file with get_config().")
+OUT = flags.DEFINE_string("out", None, "The picture; default views_<name of the config>.png.")
+ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1)
+
+
+def main(overrides: list[tuple[str, str]]) -> None:
+    """Flags to `jaxssl.gallery.sheet`."""
+    from jaxssl import config, gallery, record
+    from jaxssl.data import source
+    from jaxssl.errors import UserError
+
+    if CONFIG.value is None:
+        raise UserError("name the config to show: --config configs/NAME.py")
+    settings = config.load(CONFIG.value, overrides)
+    record.show_log()
+    out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
+    train = source.load(settings.data, settings.data.train_split)
+    try:
+        gallery.sheet(settings, train, ROWS.value, out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}; name another with --out") from error
+    print(f"{train.describe()}\nviews: {out}")
+
+
+if __name__ == "__main__":
+    cli.run(main)
