@@ -85,7 +85,7 @@ def sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> None:
     """
     originals, views = pairs(config, source, rows)
     labels = [example.label for example in source.read(np.arange(len(originals)))]
-    columns = {"image": originals[:, None]} | views
+    columns = {"image": originals[:, None], **dict(sorted(views.items(), reverse=True))}
     titles = [
         name if len(found[0]) == 1 else f"{name.removesuffix('s')} {i + 1}"
         for name, found in columns.items()

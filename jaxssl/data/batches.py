@@ -155,7 +155,7 @@ def plan(source: Source, size: int, data: Mapping[str, Any]) -> Plan:
     host = not source.one_size or min(source.shape[:2]) > size
     if workers == -1:
         workers = cores // 2 if cores > 4 else 0
-    readers = f"{workers} processes" if workers else "threads"
+    readers = f"{workers} processes" if workers > 1 else "1 process" if workers else "threads"
     where = f"cropped to {size} on the host" if host else "cropped on the device"
     return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
 
@@ -262,6 +262,8 @@ def _stream(local: grain.MapDataset, workers: int, mesh: Mesh) -> Iterator[Batch
         if not absl.flags.FLAGS.is_parsed():
             absl.flags.FLAGS.mark_as_parsed()  # Grain's workers read them
         stream = stream.mp_prefetch(grain.MultiprocessingOptions(workers))
+        # On a CPU, JAX would keep hold of the memory that the processes share.
+        stream = stream.map(lambda batch: jax.tree.map(np.array, batch))
     stream = stream.map(lambda batch: parallel.shard_rows(batch, mesh))
     return iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=AHEAD))
 
