@@ -20,7 +20,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 from jaxssl import evaluate, parallel  # noqa: E402
-from jaxssl.build import build  # noqa: E402
+from jaxssl.build import build, make_crops  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import source  # noqa: E402
 from jaxssl.data.batches import make_batches  # noqa: E402
@@ -111,11 +111,12 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     settings |= {"schedule.warmup_epochs": str(epochs / 20)} | rate | overrides
     config = load(ROOT / "configs" / "digits.py", list(settings.items()))
     mesh = parallel.make_mesh()
-    sets = [source.load("digits", split) for split in ("train", "test")]
-    data = [source.arrays(each) for each in sets]
-    parts = build(config, len(sets[0]))
-    state = evaluate.initial_state(config, parts, data[0], mesh)
-    batches = make_batches(sets[0], batch, seed=seed, cache="device", mesh=mesh)
+    splits = source.load_splits(config.data)
+    data = list(evaluate.arrays(splits, config.augment.size).values())
+    parts = build(config, len(splits.train))
+    crops = make_crops(config)
+    batches = make_batches(splits.train, batch, seed=seed, crops=crops, mesh=mesh)
+    state = evaluate.initial_state(config, parts, batches.example, len(splits.train), mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     state, metrics, z = step(state, batches.next())
     jax.block_until_ready(metrics)

@@ -23,7 +23,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 from jaxssl import evaluate, loop, parallel, record  # noqa: E402
-from jaxssl.build import build  # noqa: E402
+from jaxssl.build import build, make_crops  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import source  # noqa: E402
 from jaxssl.data.batches import make_batches  # noqa: E402
@@ -60,11 +60,13 @@ class Bare:
             ROOT / "configs" / "digits.py", [("batch_size", str(batch_size)), *overrides.items()]
         )
         mesh = parallel.make_mesh()
-        train_set = source.load("digits", "train")
+        train_set = source.load(config.data, "train")
         parts = build(config, len(train_set))
-        state = evaluate.initial_state(config, parts, source.arrays(train_set), mesh)
-        self.state = state
-        self.batch = make_batches(train_set, batch_size, seed=0, cache="device", mesh=mesh).next()
+        crops = make_crops(config)
+        batches = make_batches(train_set, batch_size, seed=0, crops=crops, mesh=mesh)
+        example = batches.example
+        self.state = evaluate.initial_state(config, parts, example, len(train_set), mesh)
+        self.batch = batches.next()
         self.step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
         self.run(2)
 

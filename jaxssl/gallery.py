@@ -67,8 +67,8 @@ def pairs(
         uint8 images [n, h, w, c], those of many sizes cut to the views' size, and
         {"views": [n, V, s, s, c]}, with small crops {"crops": [n, L, t, t, c]} too.
     """
-    host = batches.plan(source, config.augment.size, config.data).host
-    crops = make_crops(config) if host else None
+    way = batches.plan(source, config.augment.size, cache=config.data.cache)
+    crops = make_crops(config) if way.host else None
     places = np.arange(min(count, len(source)))
     batch = batches.Reader(source, crops, config.seed)(0, places)
     augment = jax.jit(make_augment(config, crops))

@@ -18,7 +18,6 @@ from jaxssl.build import build, check_labels, make_crops
 from jaxssl.config import differences
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
-from jaxssl.data.batches import plan as make_plan
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import collapse, knn
 from jaxssl.features import extract
@@ -48,13 +47,17 @@ def train(config: ConfigDict, workdir: Path) -> None:
     mesh = parallel.make_mesh()
     splits = source.load_splits(config.data)
     train_set = splits.train
-    plan = make_plan(train_set, config.augment.size, config.data)
     check_labels(config, train_set.num_classes, train_set.labelled)
-    crops = make_crops(config) if plan.host else None
-    parts = build(config, len(train_set), mesh.size, crops=crops)
     batches = make_batches(
-        train_set, config.batch_size, seed=config.seed, plan=plan, crops=crops, mesh=mesh
+        train_set,
+        config.batch_size,
+        seed=config.seed,
+        crops=make_crops(config),
+        mesh=mesh,
+        cache=config.data.cache,
+        workers=config.data.workers,
     )
+    parts = build(config, len(train_set), mesh.size, crops=batches.crops)
     state = evaluate.initial_state(config, parts, batches.example, len(train_set), mesh)
     first = 0
     if checkpoint.steps(workdir):
@@ -95,7 +98,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     ):
         log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
         log.info("data       %s", train_set.describe())
-        log.info("input      %s", plan.why)
+        log.info("input      %s", batches.plan.why)
         if not splits.labelled:
             log.info("evaluation none: %s has no labels", config.data.name)
         for line in summary.lines(config, parts, state, batches.example, mesh.size):

@@ -104,7 +104,6 @@ def test_a_hyper_parameter_may_become_a_schedule():
         ("batch_size=0", "'batch_size' must be >= 1, got 0"),
         ("epochs=0", "'epochs' and 'total_steps' must be > 0"),
         ("optim.lr=-1", "'optim.lr' must be > 0"),
-        ("data.path=/pictures", "data set 'digits' takes no data.path"),
         ("eval.every=0", "'eval.every' must be > 0"),
     ],
 )  # fmt: skip

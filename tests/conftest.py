@@ -31,5 +31,12 @@ def data_dir(tmp_path_factory) -> Path:
     from jaxssl.data import source
 
     path = tmp_path_factory.mktemp("data")
-    source.load("digits", "train", path)
+    source.load(data_config(dir=str(path)), "train")
     return path
+
+
+def data_config(**changes: object) -> dict[str, object]:
+    """The group `data` of a config: the defaults, changed."""
+    from configs import base
+
+    return base.get_config().data.to_dict() | changes

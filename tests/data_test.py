@@ -6,41 +6,78 @@ import sys
 import jax
 import numpy as np
 import pytest
+from conftest import data_config
+from PIL import Image
 from sklearn.datasets import load_digits
 
 from jaxssl import parallel
 from jaxssl.data import batches as batches_lib
-from jaxssl.data import digits
-from jaxssl.data.batches import make_batches
-from jaxssl.data.source import Source, arrays, load
+from jaxssl.data import digits, pictures
+from jaxssl.data.batches import Crops, make_batches, plan
+from jaxssl.data.source import Part, Source, load
 from jaxssl.errors import UserError
 
 CACHES = ("device", "none")
 EXAMPLES, BATCH, PER_EPOCH = 51, 8, 6  # 51 = 6 * 8 + 3
 SPLITS = {"train": slice(None, 1297), "test": slice(-500, None)}
+NO_CROPS = Crops((), (), 8)
+TWO_VIEWS = Crops((pictures.Crop(4, (0.2, 1.0), (3 / 4, 4 / 3)),) * 2, (), 4)
+MULTI_CROP = TWO_VIEWS._replace(crops=(pictures.Crop(2, (0.1, 0.3), (1.0, 1.0)),) * 3)
 each_cache = pytest.mark.parametrize("cache", CACHES)
 each_split = pytest.mark.parametrize("split", SPLITS)
 
 
+def digits_in(data_dir, split):
+    return load(data_config(dir=str(data_dir)), split)
+
+
+def of_records(records, shape=(8, 8, 1)):
+    part = Part(records, channels=shape[2])
+    names = tuple("0123456789")
+    return Source("made", "train", ((part, np.arange(len(records))),), names, shape)
+
+
 @pytest.fixture(scope="module")
 def train(data_dir):
-    return load("digits", "train", data_dir)
+    return digits_in(data_dir, "train")
 
 
 @pytest.fixture(scope="module")
 def some(train):
-    """Some training digits, decoded once."""
-    records = [train.records[i] for i in range(EXAMPLES)]
-    return Source(train.name, train.split, records, train.num_classes, train.class_names)
+    """Some training digits, in memory."""
+    images, labels = train.images(8)[:EXAMPLES], train.labels
+    return of_records([{"image": x, "label": y} for x, y in zip(images, labels, strict=False)])
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    """Smooth random pictures of many sizes."""
+    rng = np.random.default_rng(0)
+    records = []
+    for i in range(EXAMPLES):
+        coarse = Image.fromarray(rng.integers(0, 256, (3, 3, 3), np.uint8))
+        size = tuple(int(side) for side in rng.integers(9, 20, 2))
+        records.append({"image": np.asarray(coarse.resize(size)), "label": i % 10})
+    return of_records(records, (None, None, 3))
 
 
 @pytest.fixture(scope="module")
 def make(some):
     """Makes batches on the first devices."""
 
-    def batches(cache="device", *, batch_size=BATCH, seed=0, devices=1):
+    def batches(
+        cache="device",
+        *,
+        source=some,
+        batch_size=BATCH,
+        seed=0,
+        devices=1,
+        crops=NO_CROPS,
+        **kwargs,
+    ):
         mesh = parallel.make_mesh(jax.devices()[:devices])
-        return make_batches(some, batch_size, seed=seed, cache=cache, mesh=mesh)
+        settings = {"seed": seed, "cache": cache, "mesh": mesh, "crops": crops}
+        return make_batches(source, batch_size, **settings, **kwargs)
 
     return batches
 
@@ -57,95 +94,62 @@ def assert_same(found, expected):
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
         assert one.keys() == other.keys() == {"image", "label", "index"}
-        for name in one:
-            np.testing.assert_array_equal(one[name], other[name], name)
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+def ids_in(data_dir, split):
+    ((part, _),) = digits_in(data_dir, split).parts
+    return np.array([int(record["id"]) for record in part.get(range(len(part.records)))])
 
 
 @each_split
 def test_digits_are_those_of_scikit_learn_in_the_documented_split(data_dir, split):
-    source = load("digits", split, data_dir)
-    ids = np.array([source.records[i]["id"] for i in range(len(source))])
+    source, ids, theirs = digits_in(data_dir, split), ids_in(data_dir, split), load_digits()
     expected = np.random.default_rng(0).permutation(1797)[SPLITS[split]]
     np.testing.assert_array_equal(np.sort(ids), np.sort(expected))
-    whole, theirs = arrays(source), load_digits()
-    pixels = np.round(theirs.images[ids, :, :, None] * 255 / 16)
-    np.testing.assert_array_equal(whole["image"], pixels)
-    np.testing.assert_array_equal(whole["label"], theirs.target[ids])
-    assert (whole["image"].dtype, whole["label"].dtype) == (np.uint8, np.int32)
+    images = source.images(8)
+    np.testing.assert_array_equal(images, np.round(theirs.images[ids, :, :, None] * 255 / 16))
+    np.testing.assert_array_equal(source.labels, theirs.target[ids])
+    assert (images.dtype, source.labels.dtype) == (np.uint8, np.int32)
     assert (source.num_classes, source.class_names) == (10, tuple("0123456789"))
 
 
 def test_train_and_test_digits_are_disjoint_and_complete(data_dir):
-    ids = []
-    for split in SPLITS:
-        records = load("digits", split, data_dir).records
-        ids += [int(records[i]["id"]) for i in range(len(records))]
-    assert sorted(ids) == list(range(1797))
+    ids = [ids_in(data_dir, split) for split in SPLITS]
+    assert sorted(np.concatenate(ids)) == list(range(1797))
 
 
 def test_preparing_and_reading_digits_leave_tensorflow_alone(train):
-    assert train.records[0]["image"].shape == (8, 8, 1)
+    assert train.read(np.arange(1))[0].picture.size == (8, 8)
     assert "tensorflow" not in sys.modules
 
 
 def test_a_prepared_set_is_not_prepared_again(data_dir, monkeypatch):
+    digits_in(data_dir, "train").images(8)
     before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
     assert before
     monkeypatch.setattr(
-        digits.Builder, "download_and_prepare", lambda self: pytest.fail("prepared again")
+        digits.Builder, "download_and_prepare", lambda *_, **__: pytest.fail("prepared again")
     )
-    assert len(load("digits", "train", data_dir)) == 1297
+    assert len(digits_in(data_dir, "train").images(8)) == 1297
     assert {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")} == before
-
-
-@pytest.mark.parametrize(
-    ("name", "split", "hint"),
-    [
-        ("digit", "train", "'digit' is unknown; did you mean 'digits'?"),
-        ("batches", "train", "'batches' is unknown; valid: digits"),
-        ("digits", "tset", "no split 'tset'; did you mean 'test'? valid: test, train"),
-    ],
-)
-def test_an_unknown_set_or_split_is_answered_with_the_valid_ones(data_dir, name, split, hint):
-    with pytest.raises(UserError) as error:
-        load(name, split, data_dir)
-    assert hint in str(error.value)
-
-
-def test_a_data_directory_that_cannot_be_written_is_named(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("not a directory")
-    with pytest.raises(
-        UserError, match=r"cannot prepare 'digits' under .*below.*--config.data.dir"
-    ):
-        load("digits", "train", file / "below")
-
-
-def test_images_of_several_sizes_make_no_array():
-    records = [{"image": np.zeros((n, 4, 1), np.uint8), "label": 0} for n in (3, 4)]
-    with pytest.raises(UserError, match=r"differ in size: \(3, 4, 1\), \(4, 4, 1\)"):
-        arrays(Source("mixed", "train", records, 1, ("a",)))
 
 
 @each_cache
 def test_a_batch_holds_the_examples_that_its_index_names(make, some, cache):
-    batches, whole = make(cache), arrays(some)
-    assert (batches.per_epoch, batches.num_examples) == (PER_EPOCH, EXAMPLES)
+    batches, images = make(cache), some.images(8)
     for batch in take(batches, 3):
         assert batch["image"].shape == (BATCH, 8, 8, 1)
         dtypes = {name: values.dtype for name, values in batch.items()}
         assert dtypes == {"image": np.uint8, "label": np.int32, "index": np.int32}
-        np.testing.assert_array_equal(batch["image"], whole["image"][batch["index"]])
-        np.testing.assert_array_equal(batch["label"], whole["label"][batch["index"]])
+        np.testing.assert_array_equal(batch["image"], images[batch["index"]])
+        np.testing.assert_array_equal(batch["label"], some.labels[batch["index"]])
 
 
-def test_prepared_digits_are_streamed_and_decoded(train):
-    mesh = parallel.make_mesh(jax.devices()[:1])
-    batch = make_batches(train, 4, seed=0, cache="none", mesh=mesh).next()
-    for i, image, label in zip(batch["index"], batch["image"], batch["label"], strict=True):
-        record = train.records[int(i)]
-        np.testing.assert_array_equal(image, record["image"])
-        assert label == record["label"]
+def test_prepared_digits_are_streamed_and_decoded(make, train):
+    batch = make("none", source=train, batch_size=4).next()
+    np.testing.assert_array_equal(batch["image"], train.images(8)[np.asarray(batch["index"])])
+    np.testing.assert_array_equal(batch["label"], train.labels[np.asarray(batch["index"])])
 
 
 def test_both_caches_give_the_same_batches_in_the_same_order(make):
@@ -191,12 +195,98 @@ def test_eight_devices_get_the_global_batches_of_one(make, cache):
     assert {shard.data.shape[0] for shard in image.addressable_shards} == {BATCH // 8}
 
 
-@pytest.mark.parametrize(("limit", "path"), [(EXAMPLES * 64, "on the device"), (1, "streamed")])
-def test_auto_caches_what_fits(make, monkeypatch, limit, path):
-    monkeypatch.setattr(batches_lib, "AUTO_CACHE_BYTES", limit)
-    batches = make("auto")
-    assert batches.cache.startswith(path)
+@pytest.mark.parametrize(
+    ("limit", "way"),
+    [
+        (EXAMPLES * 64, "kept on the device (0.0 MiB, the limit is 0 MiB)"),
+        (1, "streamed by threads (0.0 MiB, the limit is 0 MiB), cropped on the device"),
+    ],
+)
+def test_auto_caches_what_fits(make, monkeypatch, limit, way):
+    monkeypatch.setattr(batches_lib, "CACHE_BYTES", limit)
+    batches = make("auto", workers=0)
+    assert batches.plan.why.startswith(way)
     assert_same(take(batches, 1), take(make("device"), 1))
+
+
+def test_a_large_device_caches_more(some, monkeypatch):
+    class Device:
+        def memory_stats(self):
+            return {"bytes_limit": 2**40}
+
+    monkeypatch.setattr(batches_lib.jax, "local_devices", lambda: [Device()])
+    assert plan(some, 8).why.startswith(f"kept on the device (0.0 MiB, the limit is {2**17} MiB)")
+
+
+@pytest.mark.parametrize("crops", [TWO_VIEWS, MULTI_CROP], ids=["views", "multi-crop"])
+def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs, crops):
+    batches = make("auto", source=photographs, crops=crops)
+    assert batches.plan.host and "many sizes" in batches.plan.why
+    batch = jax.device_get(batches.next())
+    shapes = {name: images.shape for name, images in batch["image"].items()}
+    expected = {"views": (BATCH, 2, 4, 4, 3)}
+    expected |= {"crops": (BATCH, 3, 2, 2, 3)} if crops.crops else {}
+    assert shapes == expected
+    views = batch["image"]["views"].astype(int)
+    assert (views[:, 0] != views[:, 1]).any(axis=(1, 2, 3)).all()  # each view is cut anew
+    step = 5
+    batches.set_state({"next_index": step})
+    later = jax.device_get(batches.next())
+    for i, place in enumerate(later["index"]):
+        rng = np.random.default_rng((0, step, int(place)))
+        picture = photographs.read(np.array([place]))[0].picture
+        cut = pictures.random_crops(picture, crops.views, rng)
+        np.testing.assert_array_equal(later["image"]["views"][i], cut)
+
+
+def test_recipes_without_a_random_crop_get_the_middle(make, photographs):
+    batch = jax.device_get(make("auto", source=photographs, crops=NO_CROPS).next())
+    np.testing.assert_array_equal(batch["image"], photographs.images(8)[batch["index"]])
+
+
+def test_images_larger_than_a_view_are_cropped_on_the_host_if_streamed(make, some):
+    assert make("none", crops=TWO_VIEWS).plan.host
+    assert not make("device", crops=TWO_VIEWS).plan.host
+    assert not make("none", crops=TWO_VIEWS._replace(size=8)).plan.host
+
+
+def test_cropped_batches_are_those_of_one_device_and_go_on_where_they_were(make, photographs):
+    one, eight = (
+        make("auto", source=photographs, crops=MULTI_CROP, devices=devices) for devices in (1, 8)
+    )
+    expected = take(one, PER_EPOCH + 2)
+    assert_same(take(eight, PER_EPOCH + 2), expected)
+    again = make("auto", source=photographs, crops=MULTI_CROP)
+    again.set_state({"next_index": PER_EPOCH})
+    assert_same(take(again, 2), expected[PER_EPOCH:])
+
+
+def test_worker_processes_give_the_same_batches(make, photographs):
+    settings = {"source": photographs, "crops": TWO_VIEWS}
+    expected = take(make("auto", workers=0, **settings), PER_EPOCH + 1)
+    workers = make("auto", workers=2, **settings)
+    try:
+        assert_same(take(workers, 2), expected[:2])
+        workers.set_state({"next_index": PER_EPOCH})
+        assert_same(take(workers, 1), expected[PER_EPOCH:])
+    finally:
+        workers.close()
+
+
+def test_a_process_reads_its_own_rows():
+    """As far as one process shows it: it has all devices, so its rows are all."""
+    mesh = parallel.make_mesh(jax.devices()[:4])
+    np.testing.assert_array_equal(parallel.local_rows(8, mesh), np.arange(8))
+    rows = parallel.shard_rows({"x": np.arange(8)}, mesh)["x"]
+    assert rows.sharding == parallel.data_sharding(mesh)
+    np.testing.assert_array_equal(rows, np.arange(8))
+
+
+def test_a_picture_that_cannot_be_read_any_more_is_an_error_with_its_batch(make):
+    records = [{"image": b"no picture", "label": 0}] * BATCH
+    broken = of_records(records)
+    with pytest.raises(UserError, match="an image of batch 0 of 'made' cannot be read"):
+        make("none", source=broken)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +297,8 @@ def test_auto_caches_what_fits(make, monkeypatch, limit, path):
         ({"batch_size": 46, "devices": 8}, ["batch_size=46", "by the 8 devices", "try 40"]),
         ({"batch_size": 3, "devices": 8}, ["batch_size=3", "by the 8 devices", "try 8"]),
         ({"cache": "devise"}, ["data.cache='devise'", "did you mean 'device'"]),
+        ({"workers": -2}, ["data.workers=-2", "-1 (automatic) or 0 to"]),
+        ({"workers": 10**6}, ["data.workers=1000000"]),
     ],
 )
 def test_batches_that_cannot_be_made_are_refused_with_the_numbers(make, settings, parts):
@@ -214,3 +306,8 @@ def test_batches_that_cannot_be_made_are_refused_with_the_numbers(make, settings
         make(**settings)
     for part in parts:
         assert part in str(error.value)
+
+
+def test_pictures_of_many_sizes_are_not_kept_on_the_device(make, photographs):
+    with pytest.raises(UserError, match="'made' are of many sizes.*leave it at 'auto'"):
+        make("device", source=photographs)

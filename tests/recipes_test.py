@@ -13,7 +13,7 @@ from jaxssl import build as build_lib
 from jaxssl import config as config_lib
 from jaxssl import dry_run, evaluate, parallel
 from jaxssl.build import build, check_labels, make_networks
-from jaxssl.data import source
+from jaxssl.data.facts import facts
 from jaxssl.errors import UserError
 from jaxssl.nets import resnet, vit
 from jaxssl.state import make_train_step
@@ -73,7 +73,7 @@ def shrunk(name: str):
 
 
 def channels(config) -> int:
-    return source.facts(config.data.name).shape[2]
+    return facts(config.data.name).shape[2]
 
 
 # What a recipe says of itself
@@ -102,10 +102,10 @@ def test_the_page_has_every_recipe_once():
 def test_a_recipe_is_complete_and_its_views_have_the_stated_shapes(name):
     config = config_lib.load(PATHS[name])
     assert config.is_locked
-    facts = source.facts(config.data.name)
-    check_labels(config, facts.num_classes)
-    parts = build(config, facts.num_examples)
-    assert parts.steps_per_epoch == facts.num_examples // config.batch_size
+    known = facts(config.data.name)
+    check_labels(config, known.num_classes)
+    parts = build(config, known.num_examples)
+    assert parts.steps_per_epoch == known.num_examples // config.batch_size
     assert parts.total_steps == config.epochs * parts.steps_per_epoch
     evaluate.check_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
 
@@ -113,13 +113,13 @@ def test_a_recipe_is_complete_and_its_views_have_the_stated_shapes(name):
     views = jax.eval_shape(
         parts.augment,
         jax.eval_shape(lambda: jax.random.key(0)),
-        jax.ShapeDtypeStruct((batch, *facts.shape), jnp.uint8),
+        jax.ShapeDtypeStruct((batch, *known.shape), jnp.uint8),
         jax.ShapeDtypeStruct((batch,), jnp.int32),
     )
     sizes = {"views": (config.views, config.augment.size)}
     if config.crops.number:
         sizes["crops"] = (config.crops.number, config.crops.size)
-    c = facts.shape[2]
+    c = known.shape[2]
     expected = {k: (number, batch, side, side, c) for k, (number, side) in sizes.items()}
     assert {k: x.shape for k, x in views.items()} == expected
     assert {x.dtype for x in views.values()} == {jnp.dtype("float32")}
@@ -229,7 +229,7 @@ def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
         "index": np.arange(BATCH, dtype=np.int32),
     }
     with jax.disable_jit():  # its many random draws compile once for all recipes
-        state = evaluate.initial_state(config, parts, batch, mesh)
+        state = evaluate.initial_state(config, parts, batch, BATCH, mesh)
     before = jax.tree.map(np.array, state.params)
     batch = parallel.shard(batch, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)

@@ -31,6 +31,7 @@ TINY = {
     "eval.every": "100",
     "eval.protocols": "()",
 }
+EXAMPLE = {"image": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -246,11 +247,10 @@ def test_the_latest_and_the_best_checkpoint_are_kept(tmp_path):
 def test_a_checkpoint_is_restored_on_another_number_of_devices(tiny, whole):
     settings = tiny()
     parts = build(settings, 1297)
-    train = source.arrays(source.load("digits", "train", settings.data.dir))
     expected = saved_arrays(whole)
     for devices in (1, 2):
         mesh = parallel.make_mesh(jax.devices()[:devices])
-        template = evaluate.initial_state(settings, parts, train, mesh)
+        template = evaluate.initial_state(settings, parts, EXAMPLE, 1297, mesh)
         found = checkpoint.restore(whole, template, mesh)
         params = jax.tree.leaves(found.state.params)
         assert {len(leaf.sharding.device_set) for leaf in params} == {devices}
@@ -268,12 +268,12 @@ def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_pat
             tmp_path / "run",
         )
         loop.train(settings, workdir)
-    images = source.arrays(source.load("digits", "test", settings.data.dir))["image"][:20]
+    images = source.load(settings.data, "test").images(8)[:20]
     apply, variables, preprocess = jaxssl.load_encoder(workdir)
     found = apply(variables, preprocess(images))
     assert found.shape == (20, 8)
     parts, mesh = build(settings, 1297), parallel.make_mesh()
-    template = evaluate.initial_state(settings, parts, {"image": images}, mesh, 1297)
+    template = evaluate.initial_state(settings, parts, EXAMPLE, 1297, mesh)
     state = checkpoint.restore(workdir, template, mesh).state
     encode = evaluate.make_encoder(parts, settings.augment.size)
     expected = features.extract(images, encode, (state.params, state.carried), mesh)

@@ -4,6 +4,8 @@ A batch is a function of the seed and its number alone: not of the way it is rea
 processes, devices, hosts or restarts. So the position in the data is one number.
 """
 
+import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -69,6 +71,8 @@ class Batches(NamedTuple):
         set_state: goes to a position.
         close: ends threads and processes.
         example: two examples as they are in a batch, on the host.
+        plan: how the images are read.
+        crops: what the host cuts; None if it does not.
     """
 
     next: Callable[[], Batch]
@@ -76,6 +80,8 @@ class Batches(NamedTuple):
     set_state: Callable[[Any], None]
     close: Callable[[], None]
     example: Batch
+    plan: Plan
+    crops: Crops | None
 
 
 class Reader(NamedTuple):
@@ -118,40 +124,38 @@ class Reader(NamedTuple):
         return {name: np.stack(images) for name, images in groups.items() if images}
 
 
-def plan(source: Source, size: int, data: Mapping[str, Any]) -> Plan:
+def plan(source: Source, size: int, *, cache: str = "auto", workers: int = -1) -> Plan:
     """Choose the way of the images.
 
     Args:
         source: the training split.
         size: pixels a side of a view.
-        data: "cache" and "workers" of `config.data`. "device" keeps the uint8 images on every
-            device, "none" streams them, "auto" takes "device" if they are of one size and few
-            enough. "workers" is the number of processes that read a stream, 0 for threads of this
-            process, -1 for half of the cores if there are more than four.
+        cache: "device" keeps the uint8 images on every device, "none" streams them, "auto" takes
+            "device" if they are of one size and few enough.
+        workers: processes that read a stream; 0 is threads of this process, -1 half of the cores if
+            there are more than four.
 
     Raises:
         UserError: on an unknown cache, or a set that cannot be kept on the device.
     """
-    cache, workers = data["cache"], data["workers"]
     if cache not in CACHES:
         raise UserError(f"data.cache={cache!r} is unknown{nearest(cache, CACHES)}")
     cores = os.cpu_count() or 1
     if not -1 <= workers <= 8 * cores:
         raise UserError(f"data.workers={workers} must be -1 (automatic) or 0 to {8 * cores} here")
-    if not source.one_size:
-        if cache == "device":
-            raise UserError(
-                f"data.cache='device': the pictures of {source.name!r} are of many sizes and must "
-                "be cropped on the host; leave it at 'auto'"
-            )
-        cached, why = False, "pictures of many sizes"
-    else:
-        needed, limit = len(source) * int(np.prod(source.shape)), _limit()
+    cached, why = False, "pictures of many sizes"
+    if source.one_size:
+        needed, limit = len(source) * math.prod(source.shape), _limit()
         cached = cache == "device" or (cache == "auto" and needed <= limit)
         why = f"{needed / 2**20:.1f} MiB, the limit is {limit / 2**20:.0f} MiB"
-        why = "as data.cache asks" if cache != "auto" else why
+        why = why if cache == "auto" else "as data.cache asks"
+    elif cache == "device":
+        raise UserError(
+            f"data.cache='device': the pictures of {source.name!r} are of many sizes and must be "
+            "cropped on the host; leave it at 'auto'"
+        )
     if cached:
-        return Plan(True, False, 0, f"kept on the device ({why})")
+        return Plan(True, False, 0, f"kept on the device ({why}), cropped there")
     host = not source.one_size or min(source.shape[:2]) > size
     if workers == -1:
         workers = cores // 2 if cores > 4 else 0
@@ -161,7 +165,14 @@ def plan(source: Source, size: int, data: Mapping[str, Any]) -> Plan:
 
 
 def make_batches(
-    source: Source, batch_size: int, *, seed: int, plan: Plan, crops: Crops | None, mesh: Mesh
+    source: Source,
+    batch_size: int,
+    *,
+    seed: int,
+    crops: Crops,
+    mesh: Mesh,
+    cache: str = "auto",
+    workers: int = -1,
 ) -> Batches:
     """Shuffled batches of ``source``, a new order each epoch.
 
@@ -171,30 +182,33 @@ def make_batches(
         source: the training split.
         batch_size: B, over all devices.
         seed: of the order, and of crops on the host.
-        plan: how the images are read.
-        crops: what the host cuts, if the plan says so.
+        crops: what the host cuts, if it does.
         mesh: the devices.
+        cache: see `plan`.
+        workers: see `plan`.
 
     Raises:
-        UserError: on a batch that does not fit the set or the devices.
+        UserError: as `plan`, and on a batch that does not fit the set or the devices.
     """
     check_batch(batch_size, len(source), mesh.size)
+    way = plan(source, crops.size, cache=cache, workers=workers)
     order = grain.MapDataset.range(len(source)).shuffle(seed=seed)
     order = order.batch(batch_size, drop_remainder=True).repeat()
     rows = parallel.local_rows(batch_size, mesh)
-    reader = Reader(source, crops if plan.host else None, seed)
-    if plan.cached:
+    reader = Reader(source, crops if way.host else None, seed)
+    if way.cached:
         start = _from_device(source, order, rows, mesh)
     else:
-        # Reading happens in the workers, transfer in a thread ahead of the step.
         local = order.map_with_index(_Local(reader, rows))
 
         def start(position: int) -> Iterator[Batch]:
-            return _stream(local[position:], plan.workers, mesh)
+            return _streamed(local[position:], way.workers, mesh)
 
     stream = _Stream(start)
     example = reader(0, np.arange(min(2, len(source))))
-    return Batches(stream.next, stream.get_state, stream.set_state, stream.close, example)
+    return Batches(
+        stream.next, stream.get_state, stream.set_state, stream.close, example, way, reader.crops
+    )
 
 
 class _Stream:
@@ -239,14 +253,16 @@ def _from_device(
     source: Source, order: grain.MapDataset, rows: np.ndarray, mesh: Mesh
 ) -> Callable[[int], Iterator[Batch]]:
     """The images lie on every device, which gathers there; only places are sent."""
-    data = {"image": np.asarray(source.images(0)), "label": source.labels}
-    # As arguments: as constants the arrays would be compiled in.
-    data = parallel.replicate(data, mesh)
     gather = jax.jit(_gather, out_shardings=parallel.data_sharding(mesh))
+
+    @functools.cache
+    def data() -> dict[str, jax.Array]:
+        return parallel.replicate({"image": source.images(0), "label": source.labels}, mesh)
 
     def start(position: int) -> Iterator[Batch]:
         for places in iter(order[position:]):
-            yield gather(data, parallel.shard_rows(places[rows].astype(np.int32), mesh))
+            # The images are an argument: as constants they would be compiled in.
+            yield gather(data(), parallel.shard_rows(places[rows].astype(np.int32), mesh))
 
     return start
 
@@ -255,7 +271,7 @@ def _gather(data: dict[str, jax.Array], index: jax.Array) -> Batch:
     return {name: values[index] for name, values in data.items()} | {"index": index}
 
 
-def _stream(local: grain.MapDataset, workers: int, mesh: Mesh) -> Iterator[Batch]:
+def _streamed(local: grain.MapDataset, workers: int, mesh: Mesh) -> Iterator[Batch]:
     threads = 1 if workers else min(16, os.cpu_count() or 1)
     stream = local.to_iter_dataset(grain.ReadOptions(threads, threads))
     if workers:
