@@ -194,6 +194,8 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
     if leaf not in node or (isinstance(node[leaf], ConfigDict) and "schedule" not in node[leaf]):
         raise UserError(f"config key {key!r} is unknown{_near([*groups, leaf], node)}")
     value = _parse(text)
+    if isinstance(node[leaf], tuple) and isinstance(value, str):
+        value = tuple(value.split(","))
     schedule = isinstance(value, dict) and "schedule" in value
     if schedule and groups[:1] not in (["loss"], ["method"]) and key != "optim.weight_decay":
         raise UserError(

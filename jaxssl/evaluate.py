@@ -94,7 +94,8 @@ def evaluate(
     record.write_json(workdir / "results.json", {"results": kept + results})
     gallery.write(workdir, config, splits, found, data)
     page = report.write(workdir)
-    record.console.print(table(results, config, restored.step))
+    if results:
+        record.console.print(table(results, config, restored.step))
     record.console.print(f"results: {workdir / 'results.json'}\nreport:  {page}", soft_wrap=True)
     return results
 
@@ -173,7 +174,7 @@ def read_results(workdir: Path) -> list[dict[str, Any]]:
 def table(results: Sequence[dict[str, Any]], config: ConfigDict, step: int) -> Table:
     """What pretraining added: a row a metric, a column for each kind of features."""
     run = f"{label('loss', config.loss)}, step {step}, seed {config.seed}"
-    title = f"{config.data.name} {config.data.test_split}, {run}"
+    title = f"{results[0]['dataset']} {config.data.test_split}, {run}"
     out = Table(title=title, caption="percent; ± over the draws of the labelled examples")
     for heading in ("metric", "preset"):
         out.add_column(heading)

@@ -69,7 +69,7 @@ def pairs(
     """
     way = batches.plan(source, config.augment.size, cache=config.data.cache)
     crops = make_crops(config) if way.host else None
-    places = np.arange(min(count, len(source)))
+    places = np.arange(min(count, len(source)), dtype=np.int32)
     batch = batches.Reader(source, crops, config.seed)(0, places)
     augment = jax.jit(make_augment(config, crops))
     views = augment(jax.random.key(config.seed), batch["image"], batch["index"])

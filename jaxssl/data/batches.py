@@ -5,6 +5,7 @@ processes, devices, hosts or restarts. So the position in the data is one number
 """
 
 import functools
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ CACHE_BYTES = 2**30  # "auto" keeps a set of up to 1 GiB on the device, or:
 CACHE_SHARE = 1 / 8  # of its memory, if that is known and more
 AHEAD = 2  # batches that are on the device before they are asked for
 POSITION = "next_index"
+FOREVER = 2**40  # batches
 
 Batch = dict[str, Any]
 
@@ -84,6 +86,26 @@ class Batches(NamedTuple):
     crops: Crops | None
 
 
+class Order(NamedTuple):
+    """Which examples are in which batch.
+
+    Attributes:
+        num_examples: in the training split.
+        batch_size: B; the smaller rest of an epoch is dropped, another one each epoch.
+        seed: of the permutation of each epoch.
+    """
+
+    num_examples: int
+    batch_size: int
+    seed: int
+
+    def __call__(self, step: int) -> np.ndarray:
+        """The places [B] of batch number ``step``, counted from 0 over all epochs."""
+        epoch, batch = divmod(step, self.num_examples // self.batch_size)
+        first = batch * self.batch_size
+        return _permutation(self.num_examples, self.seed, epoch)[first : first + self.batch_size]
+
+
 class Reader(NamedTuple):
     """Reads the examples of a batch; worker processes get a copy.
 
@@ -98,7 +120,7 @@ class Reader(NamedTuple):
     seed: int
 
     def __call__(self, step: int, places: np.ndarray) -> Batch:
-        """The examples at ``places`` [b] for batch number ``step``."""
+        """The examples at ``places`` [b] int32 for batch number ``step``."""
         try:
             examples = self.source.read(places)
         except Exception as error:  # Pillow's decoders raise all sorts
@@ -107,7 +129,7 @@ class Reader(NamedTuple):
             ) from error
         image = self._images(step, places, [example.picture for example in examples])
         labels = np.array([example.label for example in examples], np.int32)
-        return {"image": image, "label": labels, "index": places.astype(np.int32)}
+        return {"image": image, "label": labels, "index": places}
 
     def _images(self, step: int, places: np.ndarray, found: list[Any]) -> Any:
         if self.crops is None:
@@ -192,20 +214,15 @@ def make_batches(
     """
     check_batch(batch_size, len(source), mesh.size)
     way = plan(source, crops.size, cache=cache, workers=workers)
-    order = grain.MapDataset.range(len(source)).shuffle(seed=seed)
-    order = order.batch(batch_size, drop_remainder=True).repeat()
-    rows = parallel.local_rows(batch_size, mesh)
     reader = Reader(source, crops if way.host else None, seed)
+    order = Order(len(source), batch_size, seed)
+    local = _Local(order, parallel.local_rows(batch_size, mesh), reader)
     if way.cached:
-        start = _from_device(source, order, rows, mesh)
+        start = _from_device(source, local, mesh)
     else:
-        local = order.map_with_index(_Local(reader, rows))
-
-        def start(position: int) -> Iterator[Batch]:
-            return _streamed(local[position:], way.workers, mesh)
-
+        start = functools.partial(_streamed, local, way.workers, mesh)
     stream = _Stream(start)
-    example = reader(0, np.arange(min(2, len(source))))
+    example = reader(0, np.arange(min(2, len(source)), dtype=np.int32))
     return Batches(
         stream.next, stream.get_state, stream.set_state, stream.close, example, way, reader.crops
     )
@@ -240,18 +257,20 @@ class _Stream:
 
 
 class _Local(NamedTuple):
-    """This process' rows of a batch of places, read."""
+    """What this process reads: its rows of every batch."""
 
-    reader: Reader
+    order: Order
     rows: np.ndarray
+    reader: Reader
 
-    def __call__(self, step: int, places: np.ndarray) -> Batch:
-        return self.reader(step, places[self.rows])
+    def places(self, step: int) -> np.ndarray:
+        return self.order(step)[self.rows]
+
+    def __call__(self, step: int) -> Batch:
+        return self.reader(step, self.places(step))
 
 
-def _from_device(
-    source: Source, order: grain.MapDataset, rows: np.ndarray, mesh: Mesh
-) -> Callable[[int], Iterator[Batch]]:
+def _from_device(source: Source, local: _Local, mesh: Mesh) -> Callable[[int], Iterator[Batch]]:
     """The images lie on every device, which gathers there; only places are sent."""
     gather = jax.jit(_gather, out_shardings=parallel.data_sharding(mesh))
 
@@ -260,20 +279,27 @@ def _from_device(
         return parallel.replicate({"image": source.images(0), "label": source.labels}, mesh)
 
     def start(position: int) -> Iterator[Batch]:
-        for places in iter(order[position:]):
+        for step in itertools.count(position):
             # The images are an argument: as constants they would be compiled in.
-            yield gather(data(), parallel.shard_rows(places[rows].astype(np.int32), mesh))
+            yield gather(data(), parallel.shard_rows(local.places(step), mesh))
 
     return start
 
 
 def _gather(data: dict[str, jax.Array], index: jax.Array) -> Batch:
-    return {name: values[index] for name, values in data.items()} | {"index": index}
+    found = {name: x.at[index].get(mode="promise_in_bounds") for name, x in data.items()}
+    return found | {"index": index}
 
 
-def _streamed(local: grain.MapDataset, workers: int, mesh: Mesh) -> Iterator[Batch]:
+@functools.lru_cache(maxsize=2)
+def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(n).astype(np.int32)
+
+
+def _streamed(local: _Local, workers: int, mesh: Mesh, position: int) -> Iterator[Batch]:
     threads = 1 if workers else min(16, os.cpu_count() or 1)
-    stream = local.to_iter_dataset(grain.ReadOptions(threads, threads))
+    steps = grain.MapDataset.range(position, FOREVER)
+    stream = steps.map(local).to_iter_dataset(grain.ReadOptions(threads, threads))
     if workers:
         if not absl.flags.FLAGS.is_parsed():
             absl.flags.FLAGS.mark_as_parsed()  # Grain's workers read them

@@ -41,22 +41,23 @@ def convert(directory: Path) -> int:
     path = directory / INFO
     try:
         info = json.loads(path.read_text())
-    except (OSError, json.JSONDecodeError) as error:
+        formats = [info.get("fileFormat", OLD), *info.get("alternativeFileFormats", [])]
+        files = _files(info)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{directory} holds no prepared set (cannot read {path}: {error}); name the folder of "
             "a version, such as ~/tensorflow_datasets/cifar10/3.0.2"
         ) from error
-    formats = [info.get("fileFormat", OLD), *info.get("alternativeFileFormats", [])]
     if NEW in formats:
         return 0
     if OLD not in formats:
         raise UserError(f"{directory} is prepared as {formats[0]}; only {OLD} can be converted")
-    total = 0
-    for split in info["splits"]:
-        lengths = [int(length) for length in split["shardLengths"]]
-        for shard, length in enumerate(lengths):
-            source = directory / _name(split, info, shard, len(lengths))
-            total += _copy(source, _renamed(source), length)
+    if same := [old for old, new, _ in files if old == new]:
+        raise UserError(
+            f"{directory} cannot be converted: its files' names, such as {same[0]}, lack the "
+            f"format; prepare the set again as {NEW}"
+        )
+    total = sum(_copy(directory / old, directory / new, length) for old, new, length in files)
     try:
         half = path.with_suffix(".tmp")
         half.write_text(
@@ -85,22 +86,29 @@ def read_records(path: Path) -> Iterator[bytes]:
             yield record
 
 
-def _name(split: dict, info: dict, shard: int, shards: int) -> str:
+def _files(info: dict) -> list[tuple[str, str, int]]:
+    """For each shard its file as TFRecord and as ArrayRecord, and how many records it has."""
+    found = []
+    for split in info["splits"]:
+        lengths = split.get("shardLengths", [])
+        for shard, length in enumerate(lengths):
+            names = (_name(split, info["name"], shard, len(lengths), f) for f in (OLD, NEW))
+            found.append((*names, int(length)))
+    return found
+
+
+def _name(split: dict, name: str, shard: int, shards: int, file_format: str) -> str:
     """The name of a shard's file, by the split's template."""
     template = split.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
     values = {
-        "DATASET": info["name"],
+        "DATASET": name,
         "SPLIT": split["name"],
-        "FILEFORMAT": OLD,
+        "FILEFORMAT": file_format,
         "SHARD_INDEX": f"{shard:05d}",
         "NUM_SHARDS": f"{shards:05d}",
         "SHARD_X_OF_Y": f"{shard:05d}-of-{shards:05d}",
     }
     return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
-
-
-def _renamed(source: Path) -> Path:
-    return source.with_name(source.name.replace(f".{OLD}", f".{NEW}"))
 
 
 def _copy(source: Path, target: Path, length: int) -> int:

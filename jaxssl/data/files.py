@@ -3,12 +3,14 @@
 import hashlib
 import lzma
 import os
+import re
 import stat
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 from typing import IO
 
 from jaxssl.errors import UserError
@@ -28,12 +30,12 @@ def locate(path: str) -> tuple[Path, str]:
     """
     whole = Path(path).expanduser()
     root = whole
-    while not root.exists() and root != root.parent:
+    while not os.path.exists(root) and root != root.parent:
         root = root.parent
     inside = whole.relative_to(root).as_posix() if root != whole else ""
     if root.is_dir():
         if inside:
-            raise UserError(f"data.path={path} does not exist; there is only {root}")
+            raise UserError(f"data.path={path} does not exist; there is only {root.resolve()}")
         return root, ""
     if not root.name.lower().endswith(ARCHIVES):
         raise UserError(
@@ -51,11 +53,11 @@ def read_all(root: Path, inside: str = "", largest: int = LARGEST) -> Iterator[t
     Args:
         root: a folder or an archive.
         inside: a folder in the archive; "" is all of it.
-        largest: bytes of a file in an archive, which may pretend to be smaller than it is; reading
-            a larger one raises OSError.
+        largest: bytes of a file in an archive, which may pretend to be smaller than it is.
 
     Raises:
-        UserError: on a damaged archive, or one with an entry that points out of it.
+        UserError: on a damaged archive, or one with an entry that is refused. Reading a file raises
+            OSError if it cannot be read or is too large.
     """
     if root.is_dir():
         for name in _names(root):
@@ -66,48 +68,62 @@ def read_all(root: Path, inside: str = "", largest: int = LARGEST) -> Iterator[t
             entries = _in_zip(root, largest)
         else:
             entries = _in_tar(root, largest)
-        prefix = f"{inside}/" if inside else ""
+        prefix, seen = f"{inside}/" if inside else "", set()
         for name, read in entries:
             name = _safe(name, root)
-            if name.startswith(prefix) and "/." not in f"/{name}":
-                yield name.removeprefix(prefix), read
+            if not name.startswith(prefix) or "/." in f"/{name}":
+                continue
+            if name in seen:
+                raise UserError(_refused(root, name, "comes twice"))
+            seen.add(name)
+            yield name.removeprefix(prefix), read
     except DAMAGED as error:
         raise UserError(f"the archive {root} is damaged: {error}; get it again") from error
+    except OSError as error:
+        raise UserError(f"the archive {root} cannot be read: {error}") from error
 
 
 def stamp(root: Path) -> str:
     """Changes when a file of the folder, or the archive, does: by names, sizes and times."""
     digest = hashlib.sha256()
     for name in _names(root) if root.is_dir() else ("",):
-        facts = os.stat(f"{root}/{name}" if name else root)
+        path = f"{root}/{name}" if name else root
+        try:
+            facts = os.stat(path)
+        except OSError:  # a link to nothing
+            facts = os.lstat(path)
         digest.update(f"{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 def _names(root: Path) -> list[str]:
     """Paths of the files below a folder, sorted; links are followed, but never round in circles."""
+
+    def stop(error: OSError) -> None:
+        raise UserError(f"the folder {error.filename} cannot be read: {error.strerror}")
+
     names, seen = [], set()
-    for folder, folders, found in os.walk(root, followlinks=True):
+    for folder, folders, found in os.walk(root, followlinks=True, onerror=stop):
         facts = os.stat(folder)
         if (facts.st_dev, facts.st_ino) in seen:
             folders.clear()
             continue
         seen.add((facts.st_dev, facts.st_ino))
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         below = Path(folder).relative_to(root).as_posix() + "/"
         below = "" if below == "./" else below
-        names += [below + name for name in found if not name.startswith(".")]
+        names += [below + _text(name, root) for name in found if not name.startswith(".")]
     return sorted(names)
 
 
 def _in_tar(root: Path, largest: int) -> Iterator[tuple[str, Read]]:
-    with tarfile.open(root, "r|*") as archive:
+    with tarfile.open(root, "r|*", tarinfo=_Entry) as archive:
         for member in archive:
             if member.isdir():
                 continue
             if not member.isfile():
                 raise UserError(_refused(root, member.name, "is a link or a device"))
-            yield member.name, lambda member=member: _limited(archive.extractfile(member), largest)
+            yield member.name, partial(_limited, partial(archive.extractfile, member), largest)
 
 
 def _in_zip(root: Path, largest: int) -> Iterator[tuple[str, Read]]:
@@ -117,25 +133,48 @@ def _in_zip(root: Path, largest: int) -> Iterator[tuple[str, Read]]:
                 continue
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise UserError(_refused(root, member.filename, "is a link"))
-            yield member.filename, lambda member=member: _limited(archive.open(member), largest)
+            yield member.filename, partial(_limited, partial(archive.open, member), largest)
 
 
-def _limited(file: IO[bytes], largest: int) -> bytes:
-    with file:
-        data = file.read(largest + 1)
+class _Entry(tarfile.TarInfo):
+    """An entry of a tar file. A damaged one is an error; tarfile takes it for the end."""
+
+    @classmethod
+    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        try:
+            return super().fromtarfile(archive)
+        except tarfile.EOFHeaderError:
+            raise
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
+
+
+def _limited(opened: Callable[[], IO[bytes]], largest: int) -> bytes:
+    try:
+        with opened() as file:
+            data = file.read(largest + 1)
+    except (RuntimeError, *DAMAGED) as error:  # encrypted, or damaged
+        raise OSError(str(error)) from error
     if len(data) > largest:
         raise OSError(f"larger than {largest >> 20} MiB")
     return data
 
 
 def _safe(name: str, root: Path) -> str:
-    """The name without a leading "./"."""
-    path = name.replace("\\", "/")
-    while path.startswith("./"):
-        path = path[2:]
-    if path.startswith("/") or "/../" in f"/{path}/" or ":" in path.partition("/")[0]:
+    """The name with slashes between its parts, and without a leading "./"."""
+    path = PurePosixPath(name.replace("\\", "/"))
+    if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", str(path)):
         raise UserError(_refused(root, name, "points out of the archive"))
-    return path
+    return _text(path.as_posix(), root)
+
+
+def _text(name: str, root: Path) -> str:
+    """The name, if it is text."""
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{root} holds the name {name!r}, which is not UTF-8; rename it") from error
+    return name
 
 
 def _refused(root: Path, name: str, why: str) -> str:

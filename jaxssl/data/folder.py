@@ -15,19 +15,20 @@ import hashlib
 import io
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import PIL
 import tensorflow_datasets as tfds
 
 from jaxssl.data import files, pictures
 from jaxssl.errors import UserError, nearest
 
-SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation")
-SPLITS += ("unlabeled", "unlabelled")
+UNLABELLED = ("unlabeled", "unlabelled")
+SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", *UNLABELLED)
 ON_ERROR = ("stop", "skip")
 RULES = 1  # counts up when the same folder would be prepared in another way
 NAMED = 3  # files that a message names
@@ -55,11 +56,11 @@ class Config(tfds.core.BuilderConfig):
 
     root: Path = Path()
     inside: str = ""
-    layout: Layout | None = None
+    layout: Layout | None = dataclasses.field(default=None, repr=False)  # TFDS logs the others
     on_error: str = "stop"
 
 
-class Builder(tfds.core.GeneratorBasedBuilder):
+class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     """Pictures as they are in their files, their class and their name.
 
     The metadata holds the pictures' common size, if there is one, and the files left out.
@@ -92,8 +93,10 @@ class Builder(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(
         self, split: str, sizes: set[tuple[int, int]]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Called for one split after the other; the last one knows about all of them."""
         config, metadata = self.builder_config, self.info.metadata
-        classes, bad = config.layout.splits[split], []
+        layout = config.layout
+        classes, bad = layout.splits[split], []
         wanted = (item for item in files.read_all(config.root, config.inside) if item[0] in classes)
         for name, data, found in _checked(wanted):
             if isinstance(found, str):
@@ -101,13 +104,18 @@ class Builder(tfds.core.GeneratorBasedBuilder):
                 continue
             sizes.add(found)
             example = {"image": data, "file": name}
-            if config.layout.classes:
+            if layout.classes:
                 example["label"] = classes[name] or -1
             yield name, example
-        if bad and (config.on_error == "stop" or len(bad) == len(classes)):
-            raise UserError(unreadable(config.root, bad))
         metadata["skipped"] += bad
         metadata["shape"] = [*next(iter(sizes)), CHANNELS] if len(sizes) == 1 else None
+        if len(bad) == len(classes):
+            raise UserError(
+                f"none of the {len(bad)} pictures of {split!r} in {config.root} can be read "
+                f"({some(bad)}); mend them or name another folder"
+            )
+        if metadata["skipped"] and config.on_error == "stop" and split == [*layout.splits][-1]:
+            raise UserError(unreadable(config.root, metadata["skipped"]))
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -131,7 +139,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     labels = read_labels(data["labels"]) if data["labels"] else None
     state = (RULES, files.stamp(root), inside, str(root.resolve()), fraction, data["split_seed"])
     digest = hashlib.sha256(repr((state, labels)).encode()).hexdigest()[:16]
-    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0]) or "folder"
+    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0])[:64] or "folder"
     config = Config(name=f"{stem}-{digest}", root=root, inside=inside, on_error=on_error)
     whole = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     done = whole / Builder.name / config.name / str(Builder.VERSION)
@@ -174,32 +182,43 @@ def arrange(
         )
     below = len(_common(found))
     parts = {name: name.split("/")[below:] for name in found}
-    tops = {p[0] for p in parts.values() if len(p) > 1}
-    if len(tops) > 1 and all(len(p) > 1 and p[0].lower() in SPLITS for p in parts.values()):
-        splits = {top: {} for top in sorted(tops)}
-        for name, p in parts.items():
-            splits[p[0]][name] = "/".join(p[1:-1])
-    else:
-        splits = {"train": {name: "/".join(p[:-1]) for name, p in parts.items()}}
+    splits = _split(parts, path)
     if of_picture is not None:
         _check_labels(of_picture, found)
         splits = {s: {n: of_picture.get(n, "") for n in of} for s, of in splits.items()}
-    classes = sorted({c for of in splits.values() for c in of.values()} - {""})
     for split, of in splits.items():
         loose = [name for name, c in of.items() if not c]
-        if of_picture is None and 0 < len(loose) < len(of):
-            raise UserError(
-                f"data.path={path}: {some(loose)} of {split!r} lie beside the folders of classes; "
-                "move them into one, or away"
-            )
+        if 0 < len(loose) < len(of):
+            what = "lie beside the folders of classes; move them into one, or away"
+            if of_picture is not None:
+                what = "have no label in data.labels; give all pictures of a split one, or none"
+            raise UserError(f"data.path={path}: of {split!r}, {some(loose)} {what}")
+    classes = sorted({c for of in splits.values() for c in of.values()} - {""})
     if len(classes) == 1:
         raise UserError(
             f"data.path={path} holds a single class, {classes[0]!r}; expected a folder for each of "
             "several classes; for pictures without labels, name the folder they lie in"
         )
     if list(splits) == ["train"] and test_fraction:
-        splits = _set_aside(splits["train"], test_fraction, split_seed)
+        ranks = {name: f"{split_seed}/{'/'.join(p)}" for name, p in parts.items()}
+        splits = _set_aside(splits["train"], test_fraction, ranks)
     return Layout(splits, tuple(classes), other)
+
+
+def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
+    """The class of each picture by split, where the folders' names tell them, or as "train"."""
+    splits = {p[0]: {} for p in parts.values() if len(p) > 1 and p[0].lower() in SPLITS}
+    if len(splits) < 2:
+        return {"train": {name: "/".join(p[:-1]) for name, p in parts.items()}}
+    beside = [name for name, p in parts.items() if p[0] not in splits]
+    if beside:
+        raise UserError(
+            f"data.path={path}: {some(beside)} lie beside the folders of the splits "
+            f"{', '.join(sorted(splits))}; move them into one, or away"
+        )
+    for name, (split, *folders, _) in parts.items():
+        splits[split][name] = "" if split.lower() in UNLABELLED else "/".join(folders)
+    return dict(sorted(splits.items()))
 
 
 def read_labels(path: str) -> dict[str, str]:
@@ -210,15 +229,22 @@ def read_labels(path: str) -> dict[str, str]:
     """
     try:
         text = Path(path).expanduser().read_text(encoding="utf-8-sig")
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        rows = [(row.get("file"), (row.get("label") or "").strip()) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data.labels={path} cannot be read: {error}") from error
-    if not rows or any(not row.get("file") or not row.get("label") for row in rows):
-        raise UserError(f"data.labels={path} must be a CSV file with the header 'file,label'")
-    labels = {row["file"]: row["label"] for row in rows}
-    if len(labels) < len(rows):
-        raise UserError(f"data.labels={path} names {len(rows) - len(labels)} files twice")
-    return labels
+    if not {"file", "label"} <= set(reader.fieldnames or ()):
+        raise UserError(
+            f"data.labels={path} must be a CSV file with the header 'file,label'; its first line "
+            f"is {text.partition(chr(10))[0][:80]!r}"
+        )
+    for place, row in enumerate(rows, 1):
+        if not all(row):
+            raise UserError(f"data.labels={path} lacks the file or the label in row {place}")
+    twice = sorted(name for name, count in Counter(name for name, _ in rows).items() if count > 1)
+    if twice:
+        raise UserError(f"data.labels={path} names files twice: {some(twice)}; leave one of each")
+    return dict(rows)
 
 
 def unreadable(root: Path, bad: Sequence[str]) -> str:
@@ -242,7 +268,7 @@ def _checked(
         for name, read in wanted:
             try:
                 data, error = read(), ""
-            except (OSError, RuntimeError, *files.DAMAGED) as reason:
+            except OSError as reason:
                 data, error = b"", str(reason)
             group, total = [*group, (name, data, error)], total + len(data)
             if total > GROUP:
@@ -263,8 +289,12 @@ def _checked(
 
 def _size(data: bytes) -> tuple[int, int] | str:
     """Height and width of a picture, or what is wrong with it."""
+    if not data:
+        return "is empty"
     try:
         picture = pictures.open_picture(data, CHANNELS, upright=True)
+    except PIL.UnidentifiedImageError:  # its message is about a place in memory
+        return "is no picture that Pillow knows"
     except Exception as error:  # Pillow's decoders raise all sorts
         return str(error) or type(error).__name__
     return picture.height, picture.width
@@ -279,26 +309,34 @@ def _common(names: Sequence[str]) -> list[str]:
     return [name for name in common.split("/") if name]
 
 
-def _set_aside(of: Mapping[str, str], fraction: float, seed: int) -> dict[str, dict[str, str]]:
-    """Train and test: of each class the pictures whose names hash lowest are the test's."""
+def _set_aside(
+    of: Mapping[str, str], fraction: float, ranks: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Train and test: of each class the pictures whose ranks hash lowest are the test's.
 
-    def rank(name: str) -> bytes:
-        return hashlib.sha256(f"{seed}/{name}".encode()).digest()
-
+    Each keeps one for either, so a class of one picture has none in the test.
+    """
+    members: dict[str, list[str]] = {}
+    for name in sorted(of, key=lambda name: hashlib.sha256(ranks[name].encode()).digest()):
+        members.setdefault(of[name], []).append(name)
     test = set()
-    for c in set(of.values()):
-        members = sorted((name for name in of if of[name] == c), key=rank)
-        test |= set(members[: max(1, round(fraction * len(members))) if len(members) > 1 else 0])
-    return {
+    for names in members.values():
+        count = max(1, round(fraction * len(names)))
+        test |= set(names[: min(count, len(names) - 1)])
+    splits = {
         "train": {name: c for name, c in of.items() if name not in test},
         "test": {name: c for name, c in of.items() if name in test},
     }
+    return {split: of for split, of in splits.items() if of}
 
 
 def _check_labels(of_picture: Mapping[str, str], found: Sequence[str]) -> None:
     missing = sorted(set(of_picture) - set(found))
     if missing:
-        raise UserError(f"data.labels names pictures that do not exist: {some(missing)}")
+        raise UserError(
+            f"data.labels names {len(missing)} pictures that data.path does not hold: "
+            f"{some(missing)}; expected names such as {found[0]}"
+        )
 
 
 def some(items: Sequence[str]) -> str:

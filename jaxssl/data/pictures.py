@@ -6,9 +6,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+TURNS = {  # by EXIF orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 MARGIN = 0.875  # share of a picture's short side that `centre` keeps
 
 
@@ -32,15 +41,16 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     Args:
         data: a file that Pillow reads.
         channels: 1 for grey, 3 for RGB; others are converted. An alpha channel is dropped, 16 bits
-            are divided by 257.
-        upright: turn it as its EXIF orientation says.
+            of grey are divided by 257.
+        upright: turn it as its EXIF orientation says; Pillow always does so with TIFF files.
 
     Raises:
         OSError: if it is no picture or cut short; Pillow has other exceptions for other damage.
     """
     picture = Image.open(io.BytesIO(data))
-    if upright and (picture.format == "TIFF" or "exif" in picture.info):
-        picture = ImageOps.exif_transpose(picture)
+    picture.load()
+    if upright and "exif" in picture.info and (turn := _turn(picture)) is not None:
+        picture = picture.transpose(turn)
     if picture.mode.startswith("I"):
         values = np.asarray(picture, np.float64)
         if not 0 <= values.min() <= values.max() < 2**16:
@@ -51,10 +61,15 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")
     mode = "L" if channels == 1 else "RGB"
-    if picture.mode == mode:
-        picture.load()  # `convert` would copy it
-        return picture
-    return picture.convert(mode)
+    return picture if picture.mode == mode else picture.convert(mode)  # which would copy it
+
+
+def _turn(picture: Image.Image) -> Image.Transpose | None:
+    """What makes it upright; None if nothing need be done, or nothing is known."""
+    try:
+        return TURNS.get(picture.getexif().get(ExifTags.Base.Orientation))
+    except Exception:  # EXIF data may be anything, the picture is good all the same
+        return None
 
 
 def from_pixels(values: np.ndarray) -> Image.Image:

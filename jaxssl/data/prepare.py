@@ -64,7 +64,10 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
 def _builder(name: str, data: Mapping[str, Any], directory: str | None) -> tfds.core.DatasetBuilder:
     """The builder of a set, prepared or not."""
     if data["path"] and name not in ("folder", *raw.BUILDERS):
-        raise UserError(f"data set {name!r} takes no data.path, leave it empty")
+        raise UserError(
+            f"data.name={name!r} takes no data.path; it is for data.name='folder', and for the raw "
+            f"files of {', '.join(raw.BUILDERS)}"
+        )
     if data["labels"] and name != "folder":
         raise UserError("data.labels is for data.name='folder', leave it empty")
     if name == "folder":
@@ -80,11 +83,12 @@ def _builder(name: str, data: Mapping[str, Any], directory: str | None) -> tfds.
         raise UserError(f"data.name={name!r} is unknown{nearest(name, sorted(known))}") from error
     except ImportError as error:
         try:  # a prepared set is read without its code
-            return tfds.core.builder_from_files(name, data_dir=directory)
+            return tfds.core.read_only_builder.builder_from_files(name, data_dir=directory)
         except tfds.core.DatasetNotFoundError:
             raise UserError(_needs_tensorflow(name)) from error
-    except (ValueError, RuntimeError) as error:
-        raise UserError(f"data.name={name!r}: {error}") from error
+    except (ValueError, RuntimeError, AssertionError) as error:
+        first = str(error).partition("\n")[0]  # of many lines
+        raise UserError(f"data.name={name!r}: {first}") from error
 
 
 def _prepare(builder: tfds.core.DatasetBuilder) -> None:
@@ -94,7 +98,12 @@ def _prepare(builder: tfds.core.DatasetBuilder) -> None:
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     log.info("data       preparing %s in %s", builder.name, builder.data_dir)
-    builder.download_and_prepare(file_format=FORMAT)
+    try:
+        builder.download_and_prepare(file_format=FORMAT)
+    except RuntimeError as error:
+        if "write() failed" not in str(error):
+            raise
+        raise OSError(str(error)) from error  # ArrayRecord says so of a full disk
 
 
 def _needs_tensorflow(name: str) -> str:

@@ -7,7 +7,9 @@ the same set. The files are downloaded, or taken from `data.path`: a folder or a
 import gzip
 import io
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,6 +21,7 @@ from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 from jaxssl.data import files
 from jaxssl.errors import UserError
 
+GZIP = b"\x1f\x8b\x08"
 LARGEST = 2**33  # bytes of a file; STL-10's unlabelled images have 2.8e9
 
 Split = tuple[np.ndarray, dict[str, np.ndarray]]  # images [n, h, w, c], and labels [n] by name
@@ -41,19 +44,49 @@ class _Raw:
                 files.read_all(path, largest=LARGEST) if path.name.endswith(files.ARCHIVES)
                 else [(name, path.read_bytes)] for name, path in paths.items()
             )  # fmt: skip
-        found, names = {}, set(names)
-        for name, read in members:
-            name = PurePosixPath(name).name.removesuffix(".gz").replace(".idx", "-idx")
-            if name in names:
-                data = read()
-                found[name] = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        found, names, where = {}, set(names), self.path
+        try:
+            for where, read in members:
+                name = PurePosixPath(where).name.removesuffix(".gz").replace(".idx", "-idx")
+                if name in names:
+                    data = read()
+                    found[name] = gzip.decompress(data) if data[:3] == GZIP else data
+        except (OSError, *files.DAMAGED) as error:
+            raise UserError(f"{where} of {self.name} cannot be read: {error}") from error
         missing = sorted(names - set(found))
         if missing:
+            place = f"data.path={self.path}" if self.path else "the download"
             raise UserError(
-                f"data.path={self.path} lacks {', '.join(missing)} of {self.name}; expected the "
-                f"files of {' '.join(urls.values())}, in a folder or an archive"
+                f"{place} lacks {', '.join(missing)} of {self.name}; expected the files of "
+                f"{' '.join(urls.values())}, in a folder or an archive"
             )
         return found
+
+    def _damaged(self, file: str, what: Any) -> UserError:
+        return UserError(f"{file} of {self.name} is damaged: {what}; get it again")
+
+    def _rows(self, data: bytes, shape: tuple[int, ...], file: str) -> np.ndarray:
+        """The bytes of a file as [n, *shape]."""
+        size = math.prod(shape)
+        if not data or len(data) % size:
+            raise self._damaged(file, f"it has {len(data)} bytes, expected a multiple of {size}")
+        return np.frombuffer(data, np.uint8).reshape(-1, *shape)
+
+    def _labels(self, labels: np.ndarray, key: str, number: int, file: str) -> np.ndarray:
+        """The labels, if they are as many as the images and name classes."""
+        classes = self.info.features[key].num_classes
+        if len(labels) != number:
+            raise self._damaged(file, f"it has {len(labels)} labels for {number} images")
+        if not 0 <= labels.min() <= labels.max() < classes:
+            found = f"{labels.min()} to {labels.max()}"
+            raise self._damaged(file, f"its classes are {found}, expected 0 to {classes - 1}")
+        return labels
+
+    def _set_names(self, key: str, data: bytes, file: str) -> None:
+        try:
+            self.info.features[key].names = data.decode().split()
+        except ValueError as error:  # no text, or other than as many as there are classes
+            raise self._damaged(file, error) from error
 
     def _generate_examples(self, split: Split, prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
         images, labels = split
@@ -78,17 +111,20 @@ class Cifar10(_Raw, tfds.image_classification.Cifar10, skip_registration=True):
         names = (*info.train_files, *info.test_files, *info.label_files)
         found = self._files(dl_manager, {self.name: info.url}, names)
         for key, name in zip(info.label_keys, info.label_files, strict=True):
-            self.info.features[key].names = found[name].decode().split()
-        parts = {"train": info.train_files, "test": info.test_files}
+            self._set_names(key, found[name], name)
         return {
-            split: self._generate_examples(self._parse([found[n] for n in names]), split)
-            for split, names in parts.items()
+            split: self._generate_examples(self._parse({n: found[n] for n in names}), split)
+            for split, names in (("train", info.train_files), ("test", info.test_files))
         }
 
-    def _parse(self, parts: Sequence[bytes]) -> Split:
+    def _parse(self, parts: Mapping[str, bytes]) -> Split:
         """Each row holds the labels, a byte each, and the red, green and blue plane."""
-        keys = self._cifar_info.label_keys
-        rows = _shaped(b"".join(parts), (-1, len(keys) + 3072), self.name)
+        keys, found = self._cifar_info.label_keys, []
+        for file, data in parts.items():
+            found.append(self._rows(data, (len(keys) + 3072,), file))
+            for i, key in enumerate(keys):
+                self._labels(found[-1][:, i], key, len(found[-1]), file)
+        rows = np.concatenate(found)
         images = rows[:, len(keys) :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return np.ascontiguousarray(images), {key: rows[:, i] for i, key in enumerate(keys)}
 
@@ -113,10 +149,24 @@ class Mnist(_Raw, tfds.image_classification.MNIST, skip_registration=True):
         found = self._files(dl_manager, {name: f"{self.URL}{name}.gz" for name in names}, names)
         splits = {}
         for split, part in parts.items():
-            images = _shaped(found[f"{part}-{kinds[0]}"][16:], (-1, 28, 28, 1), self.name)
-            labels = _shaped(found[f"{part}-{kinds[1]}"][8:], (len(images),), self.name)
+            image, label = (f"{part}-{kind}" for kind in kinds)
+            images = self._idx(found[image], (28, 28), image)
+            labels = self._idx(found[label], (), label)
+            labels = self._labels(labels, "label", len(images), label)
             splits[split] = self._generate_examples((images, {"label": labels}), split)
         return splits
+
+    def _idx(self, data: bytes, shape: tuple[int, ...], file: str) -> np.ndarray:
+        """Two zeros, 8 for bytes, the number of axes, their lengths, then [n, *shape]."""
+        axes = 1 + len(shape)
+        magic, start = bytes((0, 0, 8, axes)), 4 + 4 * axes
+        if not data.startswith(magic) or len(data) < start:
+            raise self._damaged(file, f"it does not begin as an idx file, {magic.hex(' ')}")
+        lengths = struct.unpack_from(f">{axes}I", data, 4)
+        if lengths[1:] != shape or math.prod(lengths) != len(data) - start:
+            size = "x".join(map(str, lengths))
+            raise self._damaged(file, f"it announces {size} bytes and has {len(data) - start}")
+        return self._rows(data[start:], shape, file)
 
 
 class FashionMnist(Mnist, tfds.image_classification.FashionMNIST, skip_registration=True):
@@ -144,23 +194,17 @@ class Stl10(_Raw, stl10_dataset_builder.Builder, skip_registration=True):
         parts["unlabelled"] = ("unlabeled_X.bin",)
         names = [name for part in parts.values() for name in part] + ["class_names.txt"]
         found = self._files(dl_manager, {self.name: stl10_dataset_builder.URL}, names)
-        self.info.features["label"].names = found["class_names.txt"].decode().split()
+        self._set_names("label", found["class_names.txt"], "class_names.txt")
         splits = {}
         for split, (image, *label) in parts.items():
-            planes = _shaped(found[image], (-1, 3, 96, 96), self.name)
+            planes = self._rows(found[image], (3, 96, 96), image)  # of columns
             labels = np.full(len(planes), -1)
-            if label:
-                labels = _shaped(found[label[0]], (len(planes),), self.name).astype(int) - 1
+            for file in label:
+                labels = self._rows(found[file], (), file).astype(int) - 1
+                self._labels(labels, "label", len(planes), file)
             images = planes.transpose(0, 3, 2, 1)
             splits[split] = self._generate_examples((images, {"label": labels}), split)
         return splits
 
 
 BUILDERS = {b.name: b for b in (Cifar10, Cifar100, Mnist, FashionMnist, Kmnist, Stl10)}
-
-
-def _shaped(data: bytes, shape: tuple[int, ...], name: str) -> np.ndarray:
-    try:
-        return np.frombuffer(data, np.uint8).reshape(shape)
-    except ValueError as error:
-        raise UserError(f"the files of {name} are damaged: {error}; get them again") from error

@@ -151,6 +151,8 @@ class Source:
         shape = self.shape if self.one_size else (size, size, self.shape[2])
         if len(self) * math.prod(shape) > IN_MEMORY:
             return Images(self, shape)
+        if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
+            return Images(self, shape)[:]  # a few of too many to keep
 
         def decode(part: Part) -> np.ndarray:
             whole = replace(self, parts=((part, np.arange(len(part.records))),))
@@ -261,7 +263,8 @@ def _open(builder: Any, data: Mapping[str, Any], split: str) -> Source:
         return Part(records, image, label, shape[2], bool(metadata.get("upright")), keep)
 
     parts = tuple((part(name), places) for name, places in _places(data["name"], split, info))
-    source = Source(data["name"], split, parts, names, shape)
+    name = Path(data["path"]).name if data["name"] == "folder" else data["name"]
+    source = Source(name, split, parts, names, shape)
     classes = data["classes"] or prepare.CLASSES.get(data["name"])
     if classes:
         source = _only(source, read_classes(Path(classes).expanduser()), classes)
@@ -271,22 +274,21 @@ def _open(builder: Any, data: Mapping[str, Any], split: str) -> Source:
 
 
 def read_classes(path: Path) -> list[str]:
-    """The classes of a text file: one a line, up to a space or tab; lines with # are comments.
+    """The classes of a text file: one a line, up to a tab; lines that begin with # are comments.
 
     Raises:
         UserError: if it cannot be read, or holds no class or one twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"data.classes={path} cannot be read: {error}") from error
     names = [line.split("\t")[0].strip() for line in lines]
     names = [name for name in names if name and not name.startswith("#")]
-    if not names or len(set(names)) < len(names):
-        raise UserError(
-            f"data.classes={path} has {len(names)} classes, {len(set(names))} of them different; "
-            "expected one class a line, each once"
-        )
+    repeated = [name for i, name in enumerate(names) if name in names[:i]]
+    if not names or repeated:
+        what = f"names {repeated[0]!r} twice" if repeated else "names no class"
+        raise UserError(f"data.classes={path} {what}; expected one class a line, each once")
     return names
 
 
@@ -309,7 +311,7 @@ def _places(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
         splits = sorted(info.splits)
         if split.isidentifier():
             raise UserError(f"{name!r} has no split {split!r}{nearest(split, splits)}") from error
-        reason = str(error).splitlines()[0]
+        reason = str(error).splitlines()[0].partition(" See format")[0].rstrip(".")
         raise UserError(
             f"split {split!r} of {name!r}: {reason}; expected such as 'train', 'train[:90%]' or "
             f"'train+test', of the splits {', '.join(splits)}"
@@ -322,6 +324,8 @@ def _places(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
 
 def _only(source: Source, names: Sequence[str], path: Any) -> Source:
     """The examples of some classes, whose labels are their places in ``names``."""
+    if not source.class_names:
+        raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")
     unknown = [name for name in names if name not in source.class_names]
     if unknown:
         raise UserError(
@@ -353,7 +357,7 @@ def _kept(part: Part, what: str, make: Callable[[Part], np.ndarray]) -> np.ndarr
         kept = np.load(path, mmap_mode="r")
         if len(kept) == len(part.records):
             return kept
-    except (OSError, ValueError):
+    except (OSError, ValueError, EOFError):
         pass  # none, or not readable: made again
     log.info("data       reading %s once, for %s", part.keep.name, path)
     array = make(part)

@@ -1,0 +1,277 @@
+"""What the input costs beside the step it feeds: reading, transfer and augmentation.
+
+    python benchmarks/input.py [--rounds 5] [--steps 1]
+
+1. Augmentation of 256 pairs of 32 x 32 images (SimCLR's for CIFAR) beside Pillow on all cores, and
+   kornia where it is installed.
+2. A batch of 256 from the device's memory, and the augmentation, beside a ResNet-18 step.
+3. Images a second that are streamed: 32 x 32 PNG and 256 x 256 JPEG files, threads and processes,
+   and what decoding and cropping one JPEG costs.
+
+Machines are shared and noisy: read the ratios, medians over the rounds, in each of which every
+contender takes its turn.
+"""
+
+import argparse
+import io
+import logging
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from PIL import Image, ImageEnhance, ImageOps  # noqa: E402
+
+from jaxssl import evaluate, parallel  # noqa: E402
+from jaxssl.augment import recipes  # noqa: E402
+from jaxssl.augment.views import make_views  # noqa: E402
+from jaxssl.build import build, make_crops  # noqa: E402
+from jaxssl.config import load  # noqa: E402
+from jaxssl.data import batches, pictures  # noqa: E402
+from jaxssl.data.source import Part, Source  # noqa: E402
+from jaxssl.state import make_train_step  # noqa: E402
+
+BATCH = 256
+RATIO = math.log(4 / 3)
+JITTER = dict(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+
+
+def smooth(rng: np.random.Generator, size: int) -> Image.Image:
+    """A random picture that compresses like a photograph."""
+    coarse = Image.fromarray(rng.integers(0, 256, (size // 8, size // 8, 3), np.uint8))
+    picture = np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC), np.int16)
+    noise = rng.integers(-8, 9, picture.shape)
+    return Image.fromarray(np.clip(picture + noise, 0, 255).astype(np.uint8))
+
+
+def encoded(picture: Image.Image, kind: str) -> bytes:
+    file = io.BytesIO()
+    picture.save(file, format=kind)
+    return file.getvalue()
+
+
+def source_of(records: list, shape: tuple) -> Source:
+    part = Part([{"image": record, "label": 0} for record in records])
+    return Source("made", "train", ((part, np.arange(len(records))),), ("a", "b"), shape)
+
+
+def seconds(fn: Callable[[], object], times: int = 1) -> float:
+    """Of one call, its result waited for."""
+    start = time.perf_counter()
+    for _ in range(times):
+        out = fn()
+    jax.block_until_ready(out)
+    return (time.perf_counter() - start) / times
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    low, middle, high = min(values), float(np.median(values)), max(values)
+    return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
+
+
+# ---- 1. Augmentation.
+
+
+def ours(images: np.ndarray) -> Callable[[], object]:
+    """Two views of each image, compiled."""
+    augment = jax.jit(make_views([recipes.simclr(size=32)] * 2))
+    key, index = jax.random.key(0), np.arange(len(images), dtype=np.int32)
+    on_device = jax.device_put(images)
+    return lambda: augment(key, on_device, index)["views"]
+
+
+def pillow_view(image: Image.Image, draw: random.Random) -> np.ndarray:
+    """SimCLR's view of one image, as input pipelines of PyTorch make it."""
+    area, aspect = 1024 * draw.uniform(0.08, 1.0), math.exp(draw.uniform(-RATIO, RATIO))
+    w, h = min(32.0, math.sqrt(area * aspect)), min(32.0, math.sqrt(area / aspect))
+    left, top = draw.uniform(0, 32 - w), draw.uniform(0, 32 - h)
+    box = (left, top, left + w, top + h)
+    view = image.resize((32, 32), Image.Resampling.BILINEAR, box=box)
+    if draw.random() < 0.5:
+        view = ImageOps.mirror(view)
+    if draw.random() < 0.8:
+        changes = list(JITTER)
+        draw.shuffle(changes)
+        for change in changes:
+            view = pillow_jitter(view, change, draw)
+    if draw.random() < 0.2:
+        view = view.convert("L").convert("RGB")
+    return np.asarray(view, np.float32) / 127.5 - 1
+
+
+def pillow_jitter(view: Image.Image, change: str, draw: random.Random) -> Image.Image:
+    strength = JITTER[change]
+    if change == "hue":
+        h, s, v = view.convert("HSV").split()
+        shift = round(255 * draw.uniform(-strength, strength))
+        h = h.point([(i + shift) % 256 for i in range(256)])
+        return Image.merge("HSV", (h, s, v)).convert("RGB")
+    enhance = {
+        "brightness": ImageEnhance.Brightness,
+        "contrast": ImageEnhance.Contrast,
+        "saturation": ImageEnhance.Color,
+    }[change]
+    return enhance(view).enhance(draw.uniform(1 - strength, 1 + strength))
+
+
+def pillow_views(images: np.ndarray, seed: int) -> np.ndarray:
+    draw = random.Random(seed)
+    found = [Image.fromarray(image) for image in images]
+    return np.stack([[pillow_view(image, draw) for image in found] for _ in range(2)])
+
+
+def kornia_views(images: np.ndarray) -> Callable[[], object] | None:
+    try:
+        import kornia.augmentation as K
+        import torch
+    except ImportError:
+        return None
+    augment = torch.nn.Sequential(
+        K.RandomResizedCrop((32, 32), scale=(0.08, 1.0)),
+        K.RandomHorizontalFlip(),
+        K.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+        K.RandomGrayscale(p=0.2),
+    )
+    planar = torch.from_numpy(images.transpose(0, 3, 1, 2).copy()).float() / 255
+    twice = torch.cat([planar, planar])
+
+    def views() -> None:
+        with torch.no_grad():
+            augment(twice)
+
+    return views
+
+
+def augmentation(rounds: int) -> None:
+    rng = np.random.default_rng(0)
+    images = np.stack([np.asarray(smooth(rng, 32)) for _ in range(BATCH)])
+    cores = os.cpu_count() or 1
+    mine, kornia = ours(images), kornia_views(images)
+    with ProcessPoolExecutor(cores) as pool:
+        parts = np.array_split(images, cores)
+
+        def pillow() -> None:
+            list(pool.map(pillow_views, parts, range(cores)))
+
+        timed = {"ours": (mine, 10), f"Pillow, {cores} processes": (pillow, 2)}
+        if kornia:
+            timed["kornia"] = (kornia, 5)
+        contenders = {name: [] for name in timed}
+        for fn, _ in timed.values():
+            fn(), fn()
+        for _ in range(rounds):
+            for name, (fn, times) in timed.items():
+                contenders[name].append(seconds(fn, times))
+    print(
+        "| augmentation, 256 pairs of 32 x 32 | images/s | ours is faster by |\n| --- | --- | --- |"
+    )
+    for name, times in contenders.items():
+        rate = [2 * BATCH / t for t in times]
+        ratio = spread([t / own for t, own in zip(times, contenders["ours"], strict=True)], 1)
+        print(f"| {name} | {spread(rate, 0)} | {ratio} |")
+
+
+# ---- 2. The device's memory and the augmentation beside a step.
+
+
+def beside_a_step(rounds: int, steps: int) -> None:
+    mesh = parallel.make_mesh()
+    config = load(ROOT / "configs" / "cifar10_simclr.py", [("batch_size", str(BATCH))])
+    rng = np.random.default_rng(0)
+    records = list(rng.integers(0, 256, (50_000, 32, 32, 3), np.uint8))
+    source = source_of(records, (32, 32, 3))
+    crops = make_crops(config)
+    cached = batches.make_batches(source, BATCH, seed=0, crops=crops, mesh=mesh, cache="device")
+    parts = build(config, len(source), mesh.size)
+    state = evaluate.initial_state(config, parts, cached.example, len(source), mesh)
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    augment = jax.jit(parts.augment)
+    key, batch = jax.random.key(0), cached.next()
+    state, *_ = step(state, batch)
+    jax.block_until_ready(augment(key, batch["image"], batch["index"]))
+    times: dict[str, list[float]] = {"step": [], "batch": [], "augmentation": []}
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(steps):
+            state, metrics, _ = step(state, batch)
+        jax.block_until_ready(metrics)
+        times["step"].append((time.perf_counter() - start) / steps)
+        times["batch"].append(seconds(cached.next, 20))
+        view = lambda: augment(key, batch["image"], batch["index"])  # noqa: E731
+        times["augmentation"].append(seconds(view, 10))
+    print("\n| ResNet-18, 256 pairs of 32 x 32 | ms | % of the step |\n| --- | --- | --- |")
+    for name, values in times.items():
+        share = [100 * v / s for v, s in zip(values, times["step"], strict=True)]
+        print(f"| {name} | {spread([1000 * v for v in values], 1)} | {spread(share, 3)} |")
+
+
+# ---- 3. Streams.
+
+
+def streams(rounds: int) -> None:
+    rng = np.random.default_rng(0)
+    mesh = parallel.make_mesh()
+    small = source_of([encoded(smooth(rng, 32), "png") for _ in range(2048)], (32, 32, 3))
+    jpegs = [encoded(smooth(rng, 256), "jpeg") for _ in range(256)] * 8
+    large = source_of(jpegs, (256, 256, 3))
+    none = batches.Crops((), (), 32)
+    crop = pictures.Crop(224, (0.2, 1.0), (3 / 4, 4 / 3))
+    cases = {
+        "PNG 32": (small, none, BATCH),
+        "JPEG 256, two crops of 224": (large, batches.Crops((crop,) * 2, (), 224), 64),
+    }
+    print("\n| stream | images/s | first batch, s |\n| --- | --- | --- |")
+    for name, (source, crops, size) in cases.items():
+        for workers in (0, 2):
+            rates, first = [], []
+            for _ in range(rounds):
+                stream = batches.make_batches(
+                    source, size, seed=0, crops=crops, mesh=mesh, cache="none", workers=workers
+                )
+                first.append(seconds(stream.next))
+                count = max(1, 1024 // size)
+                seconds(stream.next, 8)  # what was read ahead
+                rates.append(size / seconds(stream.next, count))
+                stream.close()
+            kind = f"{workers} processes" if workers else "threads"
+            print(f"| {name}, {kind} | {spread(rates, 0)} | {spread(first, 1)} |")
+    rates = {"decode": [], "decode, middle": [], "decode, two crops": []}
+    for _ in range(rounds):
+        draw = np.random.default_rng(0)
+        for name in rates:
+            start = time.perf_counter()
+            for data in jpegs[:128]:
+                picture = pictures.open_picture(data, 3)
+                if name == "decode, middle":
+                    pictures.centre(picture, 224)
+                elif name == "decode, two crops":
+                    pictures.random_crops(picture, (crop, crop), draw)
+            rates[name].append(128 / (time.perf_counter() - start))
+    print("\n| JPEG of 256 x 256, one thread | images/s |\n| --- | --- |")
+    for name, values in rates.items():
+        print(f"| {name} | {spread(values, 0)} |")
+
+
+def main() -> None:
+    """All tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=1, help="ResNet-18 steps a round")
+    arguments = parser.parse_args()
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    augmentation(arguments.rounds)
+    streams(arguments.rounds)
+    beside_a_step(min(arguments.rounds, 3), arguments.steps)
+
+
+if __name__ == "__main__":
+    main()

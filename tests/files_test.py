@@ -1,0 +1,350 @@
+"""Files of a folder and of archives of it, and what is refused."""
+
+import io
+import os
+import stat
+import tarfile
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jaxssl.data import files
+from jaxssl.errors import UserError
+
+TARS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz", ".tar.xz": "w:xz", ".tar.bz2": "w:bz2"}
+KINDS = (".zip", *TARS)
+CONTENT = {
+    "a/1.png": b"one",
+    "a/deep/2.bin": np.random.default_rng(0).bytes(9000),
+    "b c/ä 3.txt": b"",
+    "top.txt": b"top",
+}
+HIDDEN = {".DS_Store": b"x", "a/.thumbs/4.png": b"x", "a/._1.png": b"x"}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_family = pytest.mark.parametrize("kind", (".zip", ".tar"))
+
+
+@contextmanager
+def refused(*parts):
+    """A message of one line that holds the parts."""
+    with pytest.raises(UserError) as error:
+        yield
+    message = str(error.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+def pack(path, content):
+    """An archive of bytes by name, of the kind that the path's suffix says."""
+    if path.name.lower().endswith(".zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in content.items():
+                archive.writestr(name, data)
+    else:
+        mode = TARS["." + path.name.partition(".")[2].lower()]
+        with tarfile.open(path, mode) as archive:
+            for name, data in content.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+    return path
+
+
+def unpack(root, content):
+    for name, data in content.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def found(root, inside=""):
+    pairs = [(name, read()) for name, read in files.read_all(Path(root), inside)]
+    assert len(dict(pairs)) == len(pairs)
+    return dict(pairs)
+
+
+def names(root):
+    return [name for name, _ in files.read_all(Path(root))]
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """Makes an archive of a kind once."""
+    root = tmp_path_factory.mktemp("archives")
+
+    def of(kind):
+        path = root / f"pack{kind}"
+        return path if path.exists() else pack(path, CONTENT | HIDDEN)
+
+    return of
+
+
+# What is found.
+
+
+def test_a_folder_gives_its_files_sorted_but_for_the_hidden_ones(tmp_path):
+    unpack(tmp_path, CONTENT | HIDDEN)
+    assert found(tmp_path) == CONTENT
+    assert names(tmp_path) == sorted(CONTENT)
+
+
+@each_kind
+def test_an_archive_gives_the_same_names_and_bytes_as_its_folder(archive, kind):
+    root, inside = files.locate(str(archive(kind)))
+    assert (root, inside) == (archive(kind), "")
+    assert found(root) == CONTENT
+
+
+@each_kind
+def test_nothing_is_unpacked(archive, kind, tmp_path, monkeypatch):
+    path = archive(kind)
+    before = sorted(path.parent.iterdir())
+    monkeypatch.chdir(tmp_path)
+    found(path)
+    assert sorted(path.parent.iterdir()) == before and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("inside", ["a", "a/", "a/."])
+@each_kind
+def test_a_path_may_go_on_inside_an_archive(archive, kind, inside):
+    root, rest = files.locate(f"{archive(kind)}/{inside}")
+    assert (root, rest) == (archive(kind), "a")
+    expected = {"1.png": CONTENT["a/1.png"], "deep/2.bin": CONTENT["a/deep/2.bin"]}
+    assert found(root, rest) == expected
+
+
+@each_family
+def test_a_place_that_an_archive_lacks_holds_nothing(archive, kind):
+    for inside in ("nowhere", "to", "top.txt"):  # "to" begins the name of a file
+        assert found(*files.locate(f"{archive(kind)}/{inside}")) == {}
+
+
+def test_suffixes_may_be_written_large(tmp_path):
+    root, _ = files.locate(str(pack(tmp_path / "PACK.ZIP", CONTENT)))
+    assert found(root) == CONTENT
+
+
+@pytest.mark.parametrize("name", ["./a/b.png", "././a/b.png", "a//b.png", "a/./b.png", "a\\b.png"])
+@each_family
+def test_names_are_made_regular(tmp_path, kind, name):
+    assert names(pack(tmp_path / f"pack{kind}", {name: b"x"})) == ["a/b.png"]
+
+
+def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "pictures").mkdir()
+    assert files.locate("~/pictures") == (tmp_path / "pictures", "")
+
+
+def test_links_in_a_folder_are_followed_and_circles_end(tmp_path):
+    unpack(tmp_path / "here", {"x/1.png": b"1", "y.png": b"y"})
+    unpack(tmp_path / "there", {"2.png": b"2"})
+    (tmp_path / "here/circle").symlink_to(tmp_path / "here")
+    (tmp_path / "here/x/up").symlink_to("..")
+    (tmp_path / "here/z").symlink_to(tmp_path / "there")
+    (tmp_path / "here/link.png").symlink_to(tmp_path / "there/2.png")
+    expected = {"link.png": b"2", "x/1.png": b"1", "y.png": b"y", "z/2.png": b"2"}
+    assert found(tmp_path / "here") == expected
+
+
+def test_a_link_to_nothing_is_a_file_that_cannot_be_read(tmp_path):
+    (tmp_path / "1.png").symlink_to(tmp_path / "gone.png")
+    [(name, read)] = files.read_all(tmp_path)
+    assert name == "1.png" and files.stamp(tmp_path)
+    with pytest.raises(OSError, match="No such file"):
+        read()
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "\\etc\\x", "C:\\x", "./c:/x"])
+@each_family
+def test_an_entry_that_points_out_of_its_archive_is_refused(tmp_path, kind, name):
+    path = pack(tmp_path / f"pack{kind}", {"good.png": b"x", name: b"x"})
+    with refused(str(path), repr(name)[1:-1], "points out of the archive"):
+        names(path)
+
+
+@pytest.mark.parametrize("kind", ["SYM", "LNK", "CHR", "BLK", "FIFO"])
+def test_links_and_devices_in_a_tar_are_refused(tmp_path, kind):
+    path = tmp_path / "pack.tar"
+    with tarfile.open(path, "w") as archive:
+        entry = tarfile.TarInfo("a/bad.png")
+        entry.type, entry.linkname = getattr(tarfile, f"{kind}TYPE"), "/etc/passwd"
+        archive.addfile(entry)
+    with refused(str(path), "'a/bad.png' is a link or a device"):
+        names(path)
+
+
+def test_a_link_in_a_zip_is_refused(tmp_path):
+    path = tmp_path / "pack.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        entry = zipfile.ZipInfo("a/bad.png")
+        entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+        archive.writestr(entry, "/etc/passwd")
+    with refused(str(path), "'a/bad.png' is a link"):
+        names(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@each_family
+def test_two_files_of_the_same_name_are_refused(tmp_path, kind):
+    path = tmp_path / f"pack{kind}"
+    with zipfile.ZipFile(path, "w") if kind == ".zip" else tarfile.open(path, "w") as archive:
+        for _ in range(2):
+            if kind == ".zip":
+                archive.writestr("a.png", b"")
+            else:
+                archive.addfile(tarfile.TarInfo("a.png"))
+    with refused(str(path), "'a.png' comes twice"):
+        names(path)
+
+
+def test_a_name_that_is_no_text_is_refused(tmp_path):
+    bad = os.fsdecode(b"b\xffd.png")
+    path = tmp_path / "pack.tar"
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
+        archive.addfile(tarfile.TarInfo(bad))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / bad).write_bytes(b"")
+    for root, read in ((path, names), (path.with_name("folder"), files.stamp)):
+        with refused(str(root), r"'b\udcffd.png'", "not UTF-8; rename it"):
+            read(root)
+
+
+@each_kind
+def test_an_archive_that_was_cut_short_is_refused(archive, kind, tmp_path):
+    whole = archive(kind).read_bytes()
+    cut = tmp_path / f"cut{kind}"
+    for share in (0, 0.1, 0.5, 0.9):
+        cut.write_bytes(whole[: int(share * min(len(whole), 9000))])
+        with refused(str(cut), "is damaged", "get it again"):
+            names(cut)
+
+
+def test_a_tar_may_be_cut_nowhere_before_its_end(archive, tmp_path):
+    whole = archive(".tar").read_bytes()
+    with tarfile.open(archive(".tar")) as opened:
+        last = opened.getmembers()[-1]
+    cut = tmp_path / "cut.tar"
+    for length in range(0, last.offset_data + 512, 512):  # every boundary of its blocks
+        cut.write_bytes(whole[:length])
+        with refused("is damaged"):
+            names(cut)
+
+
+@pytest.mark.parametrize("kind", [".tar", ".tar.xz", ".tar.bz2"])
+def test_a_damaged_archive_is_refused(archive, kind, tmp_path):
+    whole = bytearray(archive(kind).read_bytes())
+    with tarfile.open(archive(".tar")) as opened:
+        at = opened.getmembers()[2].offset if kind == ".tar" else len(whole) // 2
+    whole[at : at + 30] = b"x" * 30
+    damaged = tmp_path / f"damaged{kind}"
+    damaged.write_bytes(whole)
+    with refused(str(damaged), "is damaged", "get it again"):
+        names(damaged)
+
+
+@each_kind
+def test_a_file_that_is_no_archive_is_refused(tmp_path, kind):
+    path = tmp_path / f"pack{kind}"
+    path.write_bytes(b"no archive" * 500)
+    with refused(str(path), "is damaged", "get it again"):
+        names(path)
+
+
+def test_what_is_wrong_with_one_file_of_a_zip_is_an_oserror(archive, tmp_path):
+    whole = archive(".zip").read_bytes()
+    wrong = {  # its first file's data, or that it needs a password
+        "Bad CRC": whole.replace(b"one", b"two"),
+        "encrypted": whole.replace(b"PK\3\4\x14\0\0", b"PK\3\4\x14\0\1", 1).replace(
+            b"PK\1\2\x14\3\x14\0\0", b"PK\1\2\x14\3\x14\0\1", 1
+        ),
+    }
+    for reason, data in wrong.items():
+        (tmp_path / "bad.zip").write_bytes(data)
+        for name, read in files.read_all(tmp_path / "bad.zip"):
+            if name == "a/1.png":
+                with pytest.raises(OSError, match=reason):
+                    read()
+            else:
+                assert read() == CONTENT[name]
+
+
+@each_family
+def test_a_file_that_is_larger_than_allowed_is_not_read(archive, kind):
+    for name, read in files.read_all(archive(kind), largest=3):
+        if len(CONTENT[name]) > 3:
+            with pytest.raises(OSError, match="larger than"):
+                read()
+        else:
+            assert read() == CONTENT[name]
+
+
+@pytest.mark.parametrize("path", ["note.txt", "note.txt/a"])
+def test_a_file_that_is_neither_is_refused(tmp_path, path):
+    (tmp_path / "note.txt").write_text("x")
+    with refused(f"{tmp_path}/{path} is a file; expected a folder, or an archive (.zip, .tar,"):
+        files.locate(f"{tmp_path}/{path}")
+
+
+def test_a_path_to_nothing_says_how_far_it_goes(tmp_path, monkeypatch):
+    with refused(f"data.path={tmp_path}/a/b does not exist; there is only {tmp_path}"):
+        files.locate(f"{tmp_path}/a/b")
+    monkeypatch.chdir(tmp_path)
+    with refused(f"data.path=gone.zip does not exist; there is only {tmp_path}"):
+        files.locate("gone.zip")
+
+
+def test_what_may_not_be_read_is_named(archive, tmp_path, monkeypatch):
+    def denied(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with refused(f"the folder {tmp_path} cannot be read: Permission denied"):
+        names(tmp_path)
+    monkeypatch.setattr(tarfile, "open", denied)
+    with refused(f"the archive {archive('.tar')} cannot be read", "Permission denied"):
+        names(archive(".tar"))
+
+
+# The stamp.
+
+
+def test_the_stamp_of_a_folder_changes_when_its_files_do(tmp_path):
+    unpack(tmp_path, {"a/1.png": b"one", "b/2.png": b"two"})
+    seen = [files.stamp(tmp_path)]
+
+    def changed():
+        seen.append(files.stamp(tmp_path))
+        return len(set(seen)) == len(seen)
+
+    (tmp_path / ".hidden").write_bytes(b"x")
+    found(tmp_path)
+    assert files.stamp(tmp_path) == seen[0]
+    (tmp_path / "b/3.png").write_bytes(b"three")
+    assert changed()
+    (tmp_path / "b/3.png").write_bytes(b"four!")
+    os.utime(tmp_path / "b/3.png", ns=(0, 10**18))  # as clocks may be coarse
+    assert changed()
+    (tmp_path / "b/3.png").rename(tmp_path / "b/4.png")
+    assert changed()
+    (tmp_path / "b/4.png").rename(tmp_path / "a/4.png")
+    assert changed()
+    (tmp_path / "a/4.png").write_bytes(b"longer")
+    os.utime(tmp_path / "a/4.png", ns=(0, 10**18))
+    assert changed()
+
+
+def test_the_stamp_of_an_archive_changes_with_it(tmp_path):
+    path = pack(tmp_path / "pack.zip", CONTENT)
+    first = files.stamp(path)
+    found(path)
+    assert files.stamp(path) == first
+    pack(path, CONTENT | {"new.png": b""})
+    assert files.stamp(path) != first

@@ -1,0 +1,288 @@
+"""Decoding against NumPy and Pillow by hand, and the crops of the host."""
+
+import io
+import math
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from jaxssl.augment import image as device
+from jaxssl.data import pictures
+from jaxssl.data.pictures import Crop, open_picture
+
+RNG = np.random.default_rng(0)
+H, W = 5, 7
+COLOURS = RNG.integers(0, 256, (H, W, 3), np.uint8)
+GREY = RNG.integers(0, 256, (H, W), np.uint8)
+DEEP = RNG.integers(0, 2**16, (H, W), np.uint16)
+DEEP[0, :3] = 0, 2**16 - 1, 128  # 128 / 257 is just below one half
+ORIENTATIONS = {  # what has to be done to the pixels of a file, by its EXIF tag 274
+    1: lambda x: x,
+    2: lambda x: x[:, ::-1],
+    3: lambda x: x[::-1, ::-1],
+    4: lambda x: x[::-1],
+    5: lambda x: x.swapaxes(0, 1),
+    6: lambda x: np.rot90(x, -1),
+    7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
+    8: lambda x: np.rot90(x),
+}
+CROPS = (Crop(8, (0.08, 1.0), (3 / 4, 4 / 3)), Crop(4, (0.05, 0.3), (0.5, 2.0)))
+
+
+def file_of(values, format="png", mode=None, **options):
+    """The bytes of a picture of pixels, or of a picture of Pillow."""
+    picture = values if isinstance(values, Image.Image) else Image.fromarray(values)
+    out = io.BytesIO()
+    (picture.convert(mode) if mode else picture).save(out, format, **options)
+    return out.getvalue()
+
+
+def opened(data, channels=3, **options):
+    picture = open_picture(data, channels, **options)
+    assert picture.mode == {1: "L", 3: "RGB"}[channels]
+    return np.asarray(picture)
+
+
+def as_rgb(grey):
+    return np.repeat(np.asarray(grey)[:, :, None], 3, 2)
+
+
+def smooth(width, height):
+    """A picture without sharp edges."""
+    coarse = np.random.default_rng(1).integers(0, 256, (4, 4, 3), np.uint8)
+    return Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+
+
+# Decoding.
+
+
+@pytest.mark.parametrize(
+    ("format", "options"),
+    [("png", {}), ("bmp", {}), ("ppm", {}), ("tiff", {}), ("webp", {"lossless": True})],
+)
+def test_colours_and_greys_are_those_of_the_file(format, options):
+    np.testing.assert_array_equal(opened(file_of(COLOURS, format, **options)), COLOURS)
+    grey = file_of(GREY, format, **options)
+    np.testing.assert_array_equal(opened(grey), as_rgb(GREY))
+    np.testing.assert_array_equal(opened(grey, 1), GREY)
+
+
+def test_grey_of_colours_is_their_luma():
+    luma = COLOURS @ np.array([0.299, 0.587, 0.114])
+    np.testing.assert_allclose(opened(file_of(COLOURS), 1), luma, atol=0.51)
+
+
+@pytest.mark.parametrize("format", ["jpeg", "webp"])
+def test_lossy_files_are_decoded_as_by_pillow(format):
+    picture = smooth(40, 30)
+    data = file_of(picture, format, quality=95)
+    expected = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    np.testing.assert_array_equal(opened(data), expected)
+    assert np.abs(expected - np.asarray(picture, np.float32)).mean() < 4
+
+
+@pytest.mark.parametrize("options", [{}, {"transparency": 3}, {"transparency": bytes(range(9))}])
+@pytest.mark.parametrize("format", ["png", "gif"])
+def test_a_palette_is_looked_up_and_its_transparency_dropped(format, options):
+    if format == "gif" and isinstance(options.get("transparency"), bytes):
+        pytest.skip("a GIF has one transparent colour")
+    places = RNG.integers(0, 9, (H, W), np.uint8)
+    places[0] = 3
+    palette = RNG.integers(0, 256, (9, 3), np.uint8)
+    picture = Image.fromarray(places, "L")
+    picture.putpalette(palette.tobytes())
+    assert picture.mode == "P"
+    np.testing.assert_array_equal(opened(file_of(picture, format, **options)), palette[places])
+
+
+def test_an_alpha_channel_is_dropped():
+    alpha = RNG.integers(0, 256, (H, W, 1), np.uint8)
+    alpha[0] = 0
+    np.testing.assert_array_equal(opened(file_of(np.concatenate([COLOURS, alpha], 2))), COLOURS)
+    both = np.concatenate([GREY[:, :, None], alpha], 2)
+    np.testing.assert_array_equal(opened(file_of(both)), as_rgb(GREY))
+    np.testing.assert_array_equal(opened(file_of(both), 1), GREY)
+
+
+def test_cmyk_becomes_rgb():
+    values = RNG.integers(0, 256, (H, W, 4), np.uint8)
+    light = 1 - values / 255
+    expected = 255 * light[:, :, :3] * light[:, :, 3:]
+    found = opened(file_of(Image.fromarray(values, "CMYK"), "tiff"))
+    np.testing.assert_allclose(found, expected, atol=1)
+
+
+@pytest.mark.parametrize("format", ["png", "tiff", "bmp"])
+def test_one_bit_is_black_or_white(format):
+    data = file_of(GREY > 127, format)
+    np.testing.assert_array_equal(opened(data, 1), np.where(GREY > 127, 255, 0))
+    np.testing.assert_array_equal(opened(data)[:, :, 2], np.where(GREY > 127, 255, 0))
+
+
+@pytest.mark.parametrize("format", ["png", "tiff", "ppm"])
+def test_sixteen_bits_are_rounded_to_eight(format):
+    expected = np.floor(DEEP / 257 + 0.5)
+    data = file_of(DEEP, format)
+    np.testing.assert_array_equal(opened(data, 1), expected)
+    np.testing.assert_array_equal(opened(data), as_rgb(expected))
+
+
+def test_sixteen_bits_in_other_orders_and_widths():
+    swapped = Image.frombytes("I;16B", (W, H), DEEP.astype(">u2").tobytes())
+    for picture in (swapped, DEEP.astype(np.int32)):
+        data = file_of(picture, "tiff")
+        np.testing.assert_array_equal(opened(data, 1), np.floor(DEEP / 257 + 0.5))
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("format", ["png", "jpeg", "webp", "tiff"])
+def test_pictures_are_turned_upright(format, orientation):
+    exif = Image.Exif()
+    exif[274] = orientation
+    options = {"webp": {"lossless": True}}.get(format, {})
+    data = file_of(smooth(24, 16), format, exif=exif, **options)
+    stored = np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+    if format == "tiff":  # Pillow turns these itself
+        stored = np.asarray(smooth(24, 16))
+    upright = opened(data, upright=True)
+    np.testing.assert_array_equal(upright, ORIENTATIONS[orientation](stored))
+    if format != "tiff":
+        np.testing.assert_array_equal(opened(data), stored)
+
+
+@pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0nonsense", b"II*\0"])
+def test_exif_data_that_say_nothing_change_nothing(exif):
+    data = file_of(COLOURS, "png", exif=exif)
+    np.testing.assert_array_equal(opened(data, upright=True), COLOURS)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (DEEP.astype(np.float32), "floating-point numbers"),
+        (DEEP.astype(np.int32) - 1, "not in 0..65535"),
+        (DEEP.astype(np.int32) + 1, "not in 0..65535"),
+    ],
+)
+def test_values_of_an_unknown_range_are_refused(values, reason):
+    with pytest.raises(OSError, match=reason):
+        open_picture(file_of(values, "tiff"), 3)
+
+
+@pytest.mark.parametrize("format", ["png", "jpeg", "webp", "bmp"])
+def test_what_is_cut_short_is_refused(format):
+    whole = file_of(RNG.integers(0, 256, (32, 32, 3), np.uint8), format)
+    for data in (b"", b"a text", whole[:20], whole[: len(whole) // 2]):
+        with pytest.raises(OSError):
+            open_picture(data, 3)
+
+
+@pytest.mark.parametrize("shape", [(H, W, 3), (H, W, 1)])
+def test_pixels_to_a_picture_and_back(shape):
+    values = RNG.integers(0, 256, shape, np.uint8)
+    np.testing.assert_array_equal(pictures.pixels(pictures.from_pixels(values)), values)
+
+
+# Crops.
+
+
+@pytest.mark.parametrize(("width", "height"), [(128, 192), (192, 128), (128, 128), (320, 128)])
+def test_the_centre_is_that_of_imagenet(width, height):
+    """The short side becomes 256 / 224 of the size, of which the middle is cut out."""
+    size, short = 56, 64
+    for picture in (smooth(width, height), smooth(width, height).convert("L")):
+        whole = (width * short // 128, height * short // 128)
+        left, top = ((side - size) // 2 for side in whole)
+        cut = picture.resize(whole, Image.Resampling.BILINEAR)
+        expected = pictures.pixels(cut.crop((left, top, left + size, top + size)))
+        found = pictures.centre(picture, size)
+        assert found.shape == expected.shape and found.dtype == np.uint8
+        np.testing.assert_allclose(found, expected.astype(np.int32), atol=1)
+
+
+def test_the_centre_of_a_small_picture_is_enlarged():
+    assert pictures.centre(smooth(3, 2), 64).shape == (64, 64, 3)
+    assert pictures.centre(smooth(1, 9).convert("L"), 8).shape == (8, 8, 1)
+
+
+def boxes_of(monkeypatch, shape, crops, seed, draws=1):
+    """The boxes that are cut out, [draws, crops, 4]."""
+    found = []
+    monkeypatch.setattr(pictures, "_resized", lambda picture, box, size: found.append(box))
+    rng, picture = np.random.default_rng(seed), Image.new("L", (shape[1], shape[0]))
+    for _ in range(draws):
+        pictures.random_crops(picture, crops, rng)
+    return np.array(found).reshape(draws, len(crops), 4)
+
+
+@pytest.mark.parametrize("shape", [(200, 300), (31, 17), (8, 500)])
+def test_random_boxes_are_those_of_the_device(monkeypatch, shape):
+    draws = 500
+    found = boxes_of(monkeypatch, shape, CROPS, 5, draws)
+    u = np.random.default_rng(5).random((draws, len(CROPS), 4)).astype(np.float32)
+    for i, crop in enumerate(CROPS):
+        box = lambda u, crop=crop: device.random_crop_box(u, shape, crop.scale, crop.ratio)  # noqa: E731
+        expected = jax.jit(jax.vmap(box))(u[:, i])
+        np.testing.assert_allclose(found[:, i], expected, atol=2e-6 * max(shape), rtol=1e-5)
+
+
+def test_random_boxes_obey_their_law(monkeypatch):
+    """Where no side is cut, the area's share and the ratio's logarithm are uniform."""
+    draws, (h, w) = 4000, (300, 200)
+    crop = Crop(8, (0.1, 0.4), (3 / 4, 4 / 3))
+    left, top, right, bottom = boxes_of(monkeypatch, (h, w), [crop], 0, draws)[:, 0].T
+    width, height = right - left, bottom - top
+    spread = 1 / math.sqrt(12 * draws)  # of the mean of uniform numbers in [0, 1]
+    uniform = {
+        "area": (width * height / (h * w) - 0.1) / 0.3,
+        "ratio": (np.log(width / height) / math.log(4 / 3) + 1) / 2,
+        "left": left / (w - width),
+        "top": top / (h - height),
+    }
+    for name, values in uniform.items():
+        assert -1e-9 < values.min() < 0.01 and 0.99 < values.max() < 1 + 1e-9, name
+        assert abs(values.mean() - 0.5) < 4 * spread, name
+        assert abs((values < 0.25).mean() - 0.25) < 4 * math.sqrt(0.1875 / draws), name
+    correlations = np.corrcoef(list(uniform.values())) - np.eye(4)
+    assert np.abs(correlations).max() < 4 / math.sqrt(draws)
+
+
+@pytest.mark.parametrize("shape", [(8, 500), (500, 8), (1, 1)])
+def test_random_boxes_stay_inside(monkeypatch, shape):
+    left, top, right, bottom = boxes_of(monkeypatch, shape, CROPS, 0, 1000).reshape(-1, 4).T
+    assert (left >= 0).all() and (top >= 0).all()
+    assert (left < right).all() and (top < bottom).all()
+    assert (right <= shape[1] * (1 + 1e-12)).all() and (bottom <= shape[0] * (1 + 1e-12)).all()
+
+
+def test_random_crops_show_what_is_in_their_boxes(monkeypatch):
+    picture = smooth(60, 40)
+    views = pictures.random_crops(picture, CROPS, np.random.default_rng(3))
+    boxes = boxes_of(monkeypatch, (40, 60), CROPS, 3)[0]
+    values = np.asarray(picture, np.float32) / 255
+    resize = jax.jit(device.crop_resize, static_argnums=2)
+    for view, box, crop in zip(views, boxes, CROPS, strict=True):
+        assert view.shape == (crop.size, crop.size, 3) and view.dtype == np.uint8
+        expected = 255 * resize(values, box.astype(np.float32), crop.size)
+        np.testing.assert_allclose(view, expected, atol=1.01)
+
+
+def test_random_crops_of_the_whole_are_the_whole():
+    crop = Crop(16, (1.0, 1.0), (1.0, 1.0))
+    [found] = pictures.random_crops(smooth(16, 16), [crop], np.random.default_rng(0))
+    np.testing.assert_array_equal(found, smooth(16, 16))
+
+
+def test_random_crops_are_a_matter_of_the_generator():
+    def crops(seed, picture=None):
+        picture = picture or smooth(60, 40)
+        return pictures.random_crops(picture, CROPS, np.random.default_rng(seed))
+
+    for one, same, other in zip(crops(0), crops(0), crops(1), strict=True):
+        np.testing.assert_array_equal(one, same)
+        assert (one != other).any()
+    assert [view.shape for view in crops(0, smooth(60, 40).convert("L"))] == [(8, 8, 1), (4, 4, 1)]
+    turned = ImageOps.mirror(smooth(60, 40))
+    assert (crops(0, turned)[0] != crops(0)[0]).any()

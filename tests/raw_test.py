@@ -1,0 +1,355 @@
+"""The files of small sets as their authors publish them, prepared without TensorFlow.
+
+Each set is written here byte by byte as its authors describe it, with a few images of noise.
+"""
+
+import gzip
+import hashlib
+import io
+import re
+import struct
+import sys
+import tarfile
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import requests
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import units
+from tensorflow_datasets.core.download.checksums import UrlInfo
+
+from configs import base
+from jaxssl.data import raw
+from jaxssl.data.source import load
+from jaxssl.errors import UserError
+
+CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck".split()
+STL10 = "airplane bird car cat deer dog horse monkey ship truck".split()
+COARSE, FINE = ([f"{kind}_{i}" for i in range(n)] for kind, n in (("coarse", 20), ("fine", 100)))
+MNIST = ("mnist", "fashion_mnist", "kmnist")
+
+
+class Set(NamedTuple):
+    """Images and labels of each split, and the files that hold them, below their usual folder."""
+
+    splits: dict[str, dict[str, np.ndarray]]
+    files: dict[str, bytes]
+    names: list[str] | None
+    inner: str
+
+
+def split_of(count, shape, seed, **classes):
+    """Images [n, h, w, c] of noise, and labels below the number of classes."""
+    rng = np.random.default_rng(seed)
+    images = rng.integers(0, 256, (count, *shape), np.uint8)
+    labels = {key: rng.integers(0, number, count) for key, number in classes.items()}
+    return {"image": images, **labels}
+
+
+def rows(split, *keys, first=0, last=None):
+    """CIFAR: labels, then the planes of red, green and blue, each row by row."""
+    out = b""
+    for i in range(len(split["image"]))[first:last]:
+        out += bytes(int(split[key][i]) for key in keys)
+        out += b"".join(split["image"][i, y, :, c].tobytes() for c in range(3) for y in range(32))
+    return out
+
+
+def lines(names):
+    return "".join(f"{name}\n" for name in names).encode()
+
+
+def cifar10():
+    train, test = (split_of(n, (32, 32, 3), n, label=10) for n in (10, 3))
+    files = {
+        f"data_batch_{i + 1}.bin": rows(train, "label", first=2 * i, last=2 * i + 2)
+        for i in range(5)
+    }
+    files |= {"test_batch.bin": rows(test, "label"), "readme.html": b"<html>"}
+    files["batches.meta.txt"] = lines(CIFAR10) + b"\n"
+    return Set({"train": train, "test": test}, files, CIFAR10, "cifar-10-batches-bin")
+
+
+def cifar100():
+    kinds = {"coarse_label": 20, "label": 100}
+    splits = {s: split_of(n, (32, 32, 3), n, **kinds) for s, n in (("train", 6), ("test", 3))}
+    files = {f"{name}.bin": rows(split, *kinds) for name, split in splits.items()}
+    files |= {"coarse_label_names.txt": lines(COARSE), "fine_label_names.txt": lines(FINE)}
+    return Set(splits, files, FINE, "cifar-100-binary")
+
+
+def idx(values):
+    """Two zeros, 8 for unsigned bytes, the number of axes; their lengths; the values."""
+    head = struct.pack(">BBBB", 0, 0, 8, values.ndim)
+    return head + struct.pack(f">{values.ndim}I", *values.shape) + values.astype(np.uint8).tobytes()
+
+
+def mnist(name):
+    seed = MNIST.index(name)
+    splits = {
+        s: split_of(n, (28, 28, 1), n + seed, label=10) for s, n in (("train", 6), ("test", 3))
+    }
+    files = {}
+    for part, split in (("train", splits["train"]), ("t10k", splits["test"])):
+        files[f"{part}-images-idx3-ubyte"] = idx(split["image"][..., 0])
+        files[f"{part}-labels-idx1-ubyte"] = idx(split["label"])
+    return Set(splits, files, None, "raw")
+
+
+def columns(images):
+    """STL-10: the planes of red, green and blue, each column by column."""
+    return b"".join(
+        image[:, x, c].tobytes() for image in images for c in range(3) for x in range(96)
+    )
+
+
+def stl10():
+    numbers = {"train": 4, "test": 3, "unlabelled": 5}
+    splits = {s: split_of(n, (96, 96, 3), n, label=10) for s, n in numbers.items()}
+    splits["unlabelled"]["label"][:] = -1
+    parts = zip(("train", "test", "unlabeled"), splits.values(), strict=True)
+    files = {"class_names.txt": lines(STL10), "fold_indices.txt": b"0 1\n"}
+    for part, split in parts:
+        files[f"{part}_X.bin"] = columns(split["image"])
+        files[f"{part}_y.bin"] = (split["label"] + 1).astype(np.uint8).tobytes()
+    del files["unlabeled_y.bin"]
+    return Set(splits, files, STL10, "stl10_binary")
+
+
+SETS = {"cifar10": cifar10(), "cifar100": cifar100(), "stl10": stl10()}
+SETS |= {name: mnist(name) for name in MNIST}
+each_set = pytest.mark.parametrize("name", SETS)
+
+
+def group(name, directory, path=""):
+    changes = {"name": name, "dir": str(directory), "path": str(path)}
+    return base.get_config().data.to_dict() | changes
+
+
+def write(files, folder):
+    folder.mkdir(parents=True)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def gzipped(files):
+    return {f"{name}.gz": gzip.compress(data, 1) for name, data in files.items()}
+
+
+def tarball(one, path):
+    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+        for name, data in one.files.items():
+            member = tarfile.TarInfo(f"{one.inner}/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return path
+
+
+def bring(name, kind, tmp_path):
+    """The files of a set as a user may have them."""
+    one = SETS[name]
+    if kind == "archive":
+        return tarball(one, tmp_path / f"{one.inner}.tar.gz")
+    files = gzipped(one.files) if kind == "gz" else one.files
+    if kind == "idx":  # as some copies spell it
+        files = {re.sub("-(idx.)", r".\1", file): data for file, data in files.items()}
+    write(files, tmp_path / "mine" / one.inner)
+    return tmp_path / "mine"
+
+
+def assert_holds(source, split):
+    """The source has the images of the split, in any order, each with its label."""
+    pairs = zip(split["image"], split["label"], strict=True)
+    expected = {image.tobytes(): int(label) for image, label in pairs}
+    images = source.images(0)
+    assert images.shape == split["image"].shape
+    found = zip(images, source.labels.tolist(), strict=True)
+    assert {image.tobytes(): label for image, label in found} == expected
+
+
+KINDS = [(name, kind) for name in SETS for kind in ("folder", "archive")]
+KINDS += [("mnist", "gz"), ("mnist", "idx")]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_the_authors_files_become_the_set(tmp_path, name, kind):
+    one, path = SETS[name], bring(name, kind, tmp_path)
+    for split, examples in one.splits.items():
+        source = load(group(name, tmp_path / "data", path), split)
+        assert_holds(source, examples)
+        assert source.shape == examples["image"].shape[1:]
+        assert source.labelled == (split != "unlabelled")
+        assert source.num_classes == (100 if name == "cifar100" else 10)
+        if one.names:
+            assert list(source.class_names) == one.names
+    assert "tensorflow" not in sys.modules
+
+
+@each_set
+def test_what_is_prepared_is_the_set_of_tfds(tmp_path, name):
+    one = SETS[name]
+    load(group(name, tmp_path / "data", bring(name, "folder", tmp_path)), "train")
+    theirs = tfds.builder(name, data_dir=tmp_path / "data")
+    fresh = tfds.builder(name, data_dir=tmp_path / "none")
+    assert type(theirs) is type(fresh) and theirs.name == name
+    for fact in ("full_name", "description", "citation", "supervised_keys", "homepage"):
+        assert getattr(theirs.info, fact) == getattr(fresh.info, fact), fact
+    assert repr(theirs.info.features) == repr(fresh.info.features)
+    assert {s: i.num_examples for s, i in theirs.info.splits.items()} == {
+        split: len(examples["image"]) for split, examples in one.splits.items()
+    }
+    records = theirs.as_data_source("train", file_format="array_record")
+    train = one.splits["train"]
+    ids = [int(np.flatnonzero((train["image"] == r["image"]).all((1, 2, 3)))[0]) for r in records]
+    assert sorted(ids) == list(range(len(train["image"])))
+    for record, i in zip(records, ids, strict=True):
+        for key in train:
+            np.testing.assert_array_equal(record[key], train[key][i], key)
+        if "id" in record:
+            assert record["id"] == f"train_{i:05d}".encode()
+    if name == "cifar100":
+        assert theirs.info.features["coarse_label"].names == COARSE
+
+
+def test_unlabelled_images_have_the_label_minus_one(tmp_path):
+    data = group("stl10", tmp_path / "data", bring("stl10", "folder", tmp_path))
+    both = load(data, "train+unlabelled")
+    assert (len(both), both.labelled, both.num_classes) == (9, False, 10)
+    assert (both.labels[:4] >= 0).all() and (both.labels[4:] == -1).all()
+    assert [example.label for example in both.read(np.arange(9))] == both.labels.tolist()
+    assert "no labels" in both.describe()
+
+
+def test_a_prepared_set_needs_its_files_no_more(tmp_path):
+    path = bring("mnist", "archive", tmp_path)
+    before = load(group("mnist", tmp_path / "data", path), "train").images(0)
+    path.unlink()
+    np.testing.assert_array_equal(
+        load(group("mnist", tmp_path / "data"), "train").images(0), before
+    )
+
+
+def change(at, to):
+    return lambda data: data[:at] + to + data[at + len(to) :]
+
+
+IMAGES, LABELS = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+DAMAGE = [
+    ("cifar10", "data_batch_2.bin", lambda d: d[:-1], "6145 bytes, expected a multiple of 3073"),
+    ("cifar10", "data_batch_2.bin", lambda d: b"", "it has 0 bytes"),
+    ("cifar10", "data_batch_5.bin", change(0, b"\xff"), "to 255, expected 0 to 9"),
+    ("cifar10", "batches.meta.txt", lambda d: b"cat\ndog\n", "2 names"),
+    ("cifar10", "batches.meta.txt", lambda d: b"\xff\xfe", "can't decode"),
+    ("cifar100", "test.bin", lambda d: d[:-7], "expected a multiple of 3074"),
+    ("cifar100", "train.bin", change(0, b"\x14"), "to 20, expected 0 to 19"),
+    ("stl10", "unlabeled_X.bin", lambda d: d[:-1], "expected a multiple of 27648"),
+    ("stl10", "train_y.bin", lambda d: d[1:], "3 labels for 4 images"),
+    ("stl10", "test_y.bin", change(0, b"\0"), "classes are -1 to"),
+    ("mnist", IMAGES, change(2, b"\x0d"), "does not begin as an idx file, 00 00 08 03"),
+    ("mnist", IMAGES, change(3, b"\1"), "does not begin as an idx file"),
+    ("mnist", IMAGES, lambda d: b"<!DOCTYPE html>", "does not begin as an idx file"),
+    ("mnist", IMAGES, lambda d: d[:9], "does not begin as an idx file"),
+    ("mnist", IMAGES, lambda d: d[:-1], "announces 6x28x28 bytes and has 4703"),
+    ("mnist", IMAGES, change(7, b"\5"), "announces 5x28x28 bytes and has 4704"),
+    ("mnist", IMAGES, change(8, struct.pack(">2I", 14, 56)), "announces 6x14x56"),
+    ("mnist", LABELS, lambda d: d + b"\0", "announces 3 bytes and has 4"),
+    ("mnist", LABELS, lambda d: idx(np.zeros(4)), "4 labels for 3 images"),
+    ("mnist", LABELS, change(8, b"\x0a"), "to 10, expected 0 to 9"),
+]
+
+
+@pytest.mark.parametrize(("name", "file", "damage", "reason"), DAMAGE)
+def test_a_damaged_file_is_named_in_one_line(tmp_path, name, file, damage, reason):
+    files = SETS[name].files
+    path = write(files | {file: damage(files[file])}, tmp_path / "mine")
+    with pytest.raises(UserError) as error:
+        load(group(name, tmp_path / "data", path), "train")
+    message = str(error.value)
+    assert message.startswith(f"{file} of {name} is damaged: ") and reason in message
+    assert "\n" not in message and message.endswith("; get it again")
+    assert not list((tmp_path / "data").rglob("*array_record*"))
+
+
+@pytest.mark.parametrize("cut", [lambda d: d[:-9], change(60, b"abcdefgh")])
+def test_a_damaged_gz_file_is_named(tmp_path, cut):
+    files = gzipped(SETS["mnist"].files)
+    name = f"{IMAGES}.gz"
+    path = write(files | {name: cut(files[name])}, tmp_path / "mine")
+    with pytest.raises(UserError, match=f"^{name} of mnist cannot be read: ") as error:
+        load(group("mnist", tmp_path / "data", path), "train")
+    assert "\n" not in str(error.value)
+
+
+def test_an_archive_that_is_cut_short_is_an_error_of_one_line(tmp_path):
+    path = bring("cifar10", "archive", tmp_path)
+    path.write_bytes(path.read_bytes()[:20_000])
+    with pytest.raises(UserError, match="cannot be read|is damaged") as error:
+        load(group("cifar10", tmp_path / "data", path), "train")
+    assert "\n" not in str(error.value)
+
+
+@each_set
+def test_missing_files_are_named_with_where_they_come_from(tmp_path, name):
+    files = dict(SETS[name].files)
+    gone = [file for file in files if "test" in file or "t10k" in file]
+    for file in gone:
+        del files[file]
+    with pytest.raises(UserError) as error:
+        load(group(name, tmp_path / "data", write(files, tmp_path / "mine")), "train")
+    message = str(error.value)
+    assert f"data.path={tmp_path / 'mine'} lacks {', '.join(sorted(gone))} of {name};" in message
+    assert "http" in message and "in a folder or an archive" in message and "\n" not in message
+
+
+def serve(monkeypatch, answers):
+    """Answers tfds' downloads with bytes by their address, or an exception."""
+
+    class Response:
+        status_code, headers = 200, {}
+
+        def __init__(self, url):
+            self.url = url
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def iter_content(self, chunk_size):
+            yield answers[self.url]
+
+    def get(session, url, **kwargs):
+        if isinstance(answers, Exception):
+            raise answers
+        return Response(url)
+
+    monkeypatch.setattr(requests.Session, "get", get)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
+def test_the_files_are_downloaded_and_checked_where_no_path_is_given(tmp_path, monkeypatch, name):
+    one, builder = SETS[name], raw.BUILDERS[name]
+    urls = list(builder.url_infos)
+    if name == "cifar10":
+        answers = {urls[0]: tarball(one, tmp_path / "whole.tar.gz").read_bytes()}
+    else:
+        zipped = gzipped(one.files)
+        answers = {url: zipped[url.rpartition("/")[2]] for url in urls}
+    serve(monkeypatch, answers)
+    infos = {
+        url: UrlInfo(units.Size(len(data)), hashlib.sha256(data).hexdigest(), url.split("/")[-1])
+        for url, data in answers.items()
+    }
+    monkeypatch.setattr(builder, "url_infos", infos)
+    for split, examples in one.splits.items():
+        assert_holds(load(group(name, tmp_path / "data"), split), examples)
+
+
+def test_without_network_the_way_out_is_named(tmp_path, monkeypatch):
+    serve(monkeypatch, requests.ConnectionError("no route to host"))
+    with pytest.raises(UserError, match="cannot download 'cifar10': no route.*data.path") as error:
+        load(group("cifar10", tmp_path / "data"), "train")
+    assert "\n" not in str(error.value)
