@@ -5,7 +5,7 @@ set.
 Command: python train.py --config configs/imagenet100_moco_v3.py
 Expected (published, not run here): 80.36 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
-Open: which 100 classes is the data set's affair.
+Open: the 100 classes are CMC's (which ones solo-learn took is unstated).
 """
 
 from ml_collections import ConfigDict

@@ -247,7 +247,7 @@ def test_a_missing_file_is_named(old, monkeypatch, capsys):
 
 
 INFOS = {"no json": "{", "no object": "[]", "no splits": '{"name": "digits"}'}
-INFOS |= {"no text": "\0\udcff", "a split without name": '{"name": "a", "splits": [{}]}'}
+INFOS |= {"no text": "\0\udcff", "no name": '{"splits": [{"name": "a", "shardLengths": ["1"]}]}'}
 
 
 @pytest.mark.parametrize("kind", [*INFOS, "no folder", "an empty folder", "the set's folder"])
@@ -264,12 +264,8 @@ def test_what_is_no_prepared_set_is_answered_with_the_folder_to_name(
         (folder / "dataset_info.json").write_bytes(text)
     status, out, err = command(monkeypatch, capsys, folder)
     assert (status, out) == (2, "")
-    if kind == "a split without name":  # and without shards: nothing to convert
-        return
     assert err.startswith(f"error: {folder} holds no prepared set (cannot read ")
-    assert err.endswith(
-        "name the folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2\n"
-    )
+    assert "; name the folder of a version, such as ~/" in err and err.count("\n") == 1
 
 
 def test_formats_that_cannot_be_converted_are_refused(old, monkeypatch, capsys):
@@ -327,7 +323,6 @@ def test_a_file_that_cannot_be_written_is_named(old, monkeypatch, capsys, name):
     status, _, err = command(monkeypatch, capsys, folder)
     assert (status, err.count("\n")) == (2, 1) and err.startswith("error: cannot ")
     assert (folder / "dataset_info.json").read_bytes() == before
-    assert "tfrecord" == json.loads(before)["fileFormat"]
 
 
 @pytest.mark.parametrize(("arguments", "status"), [((), 2), (("-h",), 0), (("a", "b"), 2)])

@@ -1,4 +1,5 @@
-"""Data on the host, without TensorFlow: `source` reads prepared sets, `batches` makes batches.
+"""Data on the host, without TensorFlow.
 
-Each data set of ours has a file with its TFDS builder: `data.name` in a config is its name.
+By a set's name `prepare` gives its TFDS builder (`digits`, `raw`, `folder` are ours), `source` opens
+splits, `batches` makes batches. `show` and `convert` are commands.
 """

@@ -1,0 +1,699 @@
+"""Folders of pictures as data sets: layouts, labels, unreadable files, and what is refused."""
+
+import io
+import logging
+import os
+import socket
+import tarfile
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import data_config
+from PIL import Image
+
+from jaxssl.data import folder, source
+from jaxssl.errors import UserError
+
+SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[2] / "shared" / "data")
+CLASSES = ("ant", "bee", "cat")
+PER_CLASS = 10
+HEIGHT, WIDTH = 6, 8
+
+
+def pixels_of(name, shape=(HEIGHT, WIDTH, 3)):
+    """Pixels that are a matter of the name."""
+    return np.random.default_rng(list(name.encode())).integers(0, 256, shape, np.uint8)
+
+
+def picture(name, shape=(HEIGHT, WIDTH, 3), format="png", **options):
+    """The bytes of a picture file."""
+    out = io.BytesIO()
+    Image.fromarray(pixels_of(name, shape)).save(out, format, **options)
+    return out.getvalue()
+
+
+def pictures(*names):
+    return {name: picture(name) for name in names}
+
+
+LABELLED = pictures(*(f"{c}/{i}.png" for c in CLASSES for i in range(PER_CLASS)))
+BROKEN = {
+    "ant/empty.jpg": (b"", "is empty"),
+    "bee/cut.jpg": (picture("x", (60, 80, 3), "jpeg")[:-400], "truncated"),
+    "bee/text.jpg": (b"a text", "is no picture"),
+}
+
+
+def unpack(root, content):
+    for name, data in content.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(data)
+    return root
+
+
+def pack(path, content):
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, data in content.items():
+                archive.writestr(name, data)
+    else:
+        with tarfile.open(path, f"w:{path.suffix[1:]}") as archive:
+            for name, data in content.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(data)
+                archive.addfile(entry, io.BytesIO(data))
+    return path
+
+
+@contextmanager
+def refused(*parts):
+    """A message of one line that holds the parts."""
+    with pytest.raises(UserError) as error:
+        yield
+    message = str(error.value)
+    assert "\n" not in message
+    for part in parts:
+        assert part in message
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """Where the sets of this file are prepared."""
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.fixture(scope="module")
+def load(prepared):
+    """Opens a split of a folder."""
+
+    def of(path, split="train", **changes):
+        settings = {"name": "folder", "path": str(path), "dir": str(prepared)} | changes
+        return source.load(data_config(**settings), split)
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """A folder of three classes."""
+    return unpack(tmp_path_factory.mktemp("labelled"), LABELLED)
+
+
+def files_of(opened):
+    """The names of a split's pictures, in its order."""
+    [(part, places)] = opened.parts
+    return [record["file"].decode() for record in part.get(places)]
+
+
+def contents(opened):
+    """Class and pixels by name."""
+    examples = opened.read(np.arange(len(opened)))
+    labels = [opened.class_names[e.label] if e.label >= 0 else "" for e in examples]
+    np.testing.assert_array_equal(opened.labels, [e.label for e in examples])
+    images = [np.asarray(e.picture) for e in examples]
+    return {n: (c, x) for n, c, x in zip(files_of(opened), labels, images, strict=True)}
+
+
+def classes_of(opened):
+    return {name: c for name, (c, _) in contents(opened).items()}
+
+
+def arrange(names, path="PATH", **options):
+    return folder.arrange(names, path, **options)
+
+
+# Layouts, by the names of the files.
+
+
+@pytest.mark.parametrize("around", ["", "pack/", "pack/images/"])
+def test_a_folder_of_each_class(around):
+    names = [f"{around}{name}" for name in LABELLED] + [f"{around}README.md"]
+    found = arrange(names)
+    assert found.classes == CLASSES and list(found.splits) == ["train", "test"]
+    whole = found.splits["train"] | found.splits["test"]
+    assert whole == {f"{around}{name}": name.split("/")[0] for name in LABELLED}
+    assert found.other == (f"{around}README.md",)
+
+
+@pytest.mark.parametrize("around", ["", "pack/"])
+def test_folders_of_splits_and_classes(around):
+    expected = {
+        "test": {"test/b/2.png": "b"},
+        "train": {"train/a/1.png": "a", "train/b/2.png": "b"},
+        "unlabeled": {"unlabeled/some/3.png": "", "unlabeled/4.png": ""},
+        "val": {"val/a/5.png": "a"},
+    }
+    found = arrange([around + name for of in expected.values() for name in of])
+    assert found.classes == ("a", "b")
+    wanted = {s: {around + n: c for n, c in of.items()} for s, of in expected.items()}
+    assert found.splits == wanted and list(found.splits) == sorted(expected)
+
+
+@pytest.mark.parametrize("only", ["train", "images", "test"])
+def test_the_folder_of_a_single_split_is_one_around_all(only):
+    assert arrange([f"{only}/{name}" for name in LABELLED]).classes == CLASSES
+
+
+def test_classes_may_be_nested():
+    found = arrange(["cat/big/1.png", "cat/small/2.png", "dog/3.png"], test_fraction=0)
+    assert found.classes == ("cat/big", "cat/small", "dog")
+    assert found.splits["train"]["cat/small/2.png"] == "cat/small"
+
+
+def test_pictures_without_folders_have_no_labels():
+    found = arrange([f"{i}.png" for i in range(10)])
+    assert found.classes == () and {s: len(of) for s, of in found.splits.items()} == {
+        "train": 8,
+        "test": 2,
+    }
+    found = arrange(["train/1.png", "test/2.png"])
+    assert found.splits == {"test": {"test/2.png": ""}, "train": {"train/1.png": ""}}
+
+
+def test_suffixes_may_be_large_and_other_files_are_no_pictures():
+    found = arrange(["a/1.JPG", "b/2.Jpeg", "b/3.txt", "png"], test_fraction=0)
+    assert found.splits["train"] == {"a/1.JPG": "a", "b/2.Jpeg": "b"}
+    assert found.other == ("b/3.txt", "png")
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5, 0.99])
+def test_a_share_of_each_class_is_set_aside(fraction):
+    names = [f"{c}/{i}.png" for c, count in (("a", 2), ("b", 10), ("c", 35)) for i in range(count)]
+    splits = arrange(names, test_fraction=fraction).splits
+    assert sorted([*splits["train"], *splits["test"]]) == sorted(names)
+    assert not set(splits["train"]) & set(splits["test"])
+    counts = [sum(of == c for of in splits["test"].values()) for c in "abc"]
+    expected = [min(count - 1, max(1, round(fraction * count))) for count in (2, 10, 35)]
+    assert counts == expected
+
+
+def test_what_is_set_aside_is_a_matter_of_the_seed_and_the_names():
+    def test(names, **options):
+        return set(arrange(names, **options).splits["test"])
+
+    names = list(LABELLED)
+    first = test(names)
+    assert test(names[::-1]) == first
+    assert test([*names, "dog/1.png", "dog/2.png"]) - {"dog/1.png", "dog/2.png"} == first
+    assert {f"pack/{name}" for name in first} == test([f"pack/{name}" for name in names])
+    others = [test(names, split_seed=seed) for seed in range(1, 6)]
+    assert len({frozenset(other) for other in (first, *others)}) == 6
+    assert len(set.union(first, *others)) > 3 * len(first)
+    assert test(names, test_fraction=0.5) > first  # more of the same
+
+
+def test_a_class_of_one_picture_is_for_training():
+    found = arrange(["a/1.png", "b/1.png", "b/2.png"])
+    assert "a/1.png" in found.splits["train"] and len(found.splits["test"]) == 1
+    assert list(arrange(["a/1.png", "b/2.png"]).splits) == ["train"]
+    assert list(arrange(list(LABELLED), test_fraction=0).splits) == ["train"]
+
+
+def test_labels_of_a_table_take_the_place_of_folders():
+    of_picture = {"x/1.png": "b", "x/2.png": "a", "3.png": "a"}
+    found = arrange(list(of_picture), of_picture=of_picture, test_fraction=0)
+    assert (found.classes, found.splits) == (("a", "b"), {"train": of_picture})
+    names = ["train/1.png", "train/2.png", "test/3.png"]
+    found = arrange(names, of_picture={"train/1.png": "b", "train/2.png": "a"})
+    assert found.splits["test"] == {"test/3.png": ""}
+    assert found.splits["train"] == {"train/1.png": "b", "train/2.png": "a"}
+
+
+@pytest.mark.parametrize(
+    ("names", "parts"),
+    [
+        ([], ["holds no pictures (0 other files)", ".jpg, .jpeg, .png"]),
+        (["a/1.txt", "b/2.csv"], ["holds no pictures (2 other files)"]),
+        (["cat/1.png", "cat/2.png"], ["a single class, 'cat'", "name the folder they lie in"]),
+        (["train/cat/1.png", "test/cat/2.png"], ["a single class, 'cat'"]),
+        (["a/1.png", "b/2.png", "3.png"], ["3.png lie beside the folders of classes; move"]),
+        (
+            ["train/a/1.png", "train/b/2.png", "test/3.png", "test/a/4.png"],
+            ["of 'test', test/3.png lie beside the folders of classes"],
+        ),
+        (
+            ["train/a/1.png", "test/a/2.png", "extra/3.png", "4.png"],
+            ["extra/3.png, 4.png lie beside the folders of the splits test, train; move"],
+        ),
+    ],
+)
+def test_layouts_that_are_not_understood_are_refused(names, parts):
+    with refused("data.path=PATH", *parts):
+        arrange(names)
+
+
+def test_labels_that_do_not_fit_the_pictures_are_refused():
+    names = ["1.png", "2.png", "3.png"]
+    with refused("names 2 pictures that data.path does not hold: 8, 9", "such as 1.png"):
+        arrange(names, of_picture={"1.png": "a", "2.png": "b", "9": "a", "8": "b"})
+    with refused("of 'train', 2.png have no label in data.labels", "all pictures of a split"):
+        arrange(names, of_picture={"1.png": "a", "3.png": "b"})
+    with refused("a single class, 'a'"):
+        arrange(names, of_picture=dict.fromkeys(names, "a"))
+
+
+def test_a_message_names_a_few_of_many():
+    names = [f"{i}.png" for i in range(9)] + ["a/1.png", "b/1.png"]
+    with refused("0.png, 1.png, 2.png and 6 more lie beside"):
+        arrange(names)
+
+
+# Prepared and read.
+
+
+@pytest.fixture(scope="module")
+def train_and_test(load, labelled):
+    return load(labelled), load(labelled, "test")
+
+
+def test_pictures_and_labels_are_those_of_the_folder(train_and_test, labelled):
+    assert [len(opened) for opened in train_and_test] == [24, 6]
+    found = contents(train_and_test[0]) | contents(train_and_test[1])
+    assert sorted(found) == sorted(LABELLED)
+    for name, (c, image) in found.items():
+        assert c == name.split("/")[0]
+        np.testing.assert_array_equal(image, pixels_of(name))
+    for opened in train_and_test:
+        assert opened.class_names == CLASSES and opened.labelled
+        assert opened.shape == (HEIGHT, WIDTH, 3) and opened.one_size
+    splits = folder.arrange(LABELLED, "").splits
+    for split, opened in zip(("train", "test"), train_and_test, strict=True):
+        assert sorted(files_of(opened)) == sorted(splits[split])
+    assert train_and_test[1].describe() == "folder, test: 6 images of 6x8x3, 3 classes"
+
+
+def test_the_order_does_not_go_by_classes(train_and_test):
+    labels = train_and_test[0].labels
+    assert (np.diff(labels) < 0).sum() > 3
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.xz", ".tar.gz"])
+def test_an_archive_gives_the_same_examples_in_the_same_order(
+    load, train_and_test, tmp_path, suffix
+):
+    mixed = dict(sorted(LABELLED.items(), key=lambda item: item[0][::-1]))
+    path = pack(tmp_path / f"pack{suffix}", mixed)
+    for opened, split in zip(train_and_test, ("train", "test"), strict=True):
+        other = load(path, split)
+        assert files_of(other) == files_of(opened)
+        np.testing.assert_array_equal(other.labels, opened.labels)
+        np.testing.assert_array_equal(other.images(0), opened.images(0))
+
+
+def test_a_folder_inside_an_archive(load, tmp_path):
+    content = {f"a/{name}": data for name, data in LABELLED.items()} | pictures("b/other.png")
+    path = pack(tmp_path / "pack.tar.xz", content)
+    assert sorted(files_of(load(f"{path}/a", "train+test"[:5]))) == sorted(
+        folder.arrange(LABELLED, "").splits["train"]
+    )
+    with refused(f"data.path={path}/c holds no pictures"):
+        load(f"{path}/c")
+
+
+def test_an_unlabelled_split_beside_labelled_ones(load, tmp_path):
+    unpack(tmp_path, pictures("train/a/1.png", "train/b/2.png", "test/a/3.png", "unlabelled/4.png"))
+    opened = load(tmp_path, "unlabelled")
+    assert opened.labels.tolist() == [-1] and not opened.labelled
+    assert classes_of(load(tmp_path)) == {"train/a/1.png": "a", "train/b/2.png": "b"}
+    assert classes_of(load(tmp_path, "train+test[:1]").parts and load(tmp_path, "test")) == {
+        "test/a/3.png": "a"
+    }
+    both = load(tmp_path, "train+unlabelled")
+    assert len(both) == 3 and sorted(both.labels) == [-1, 0, 1]
+
+
+def test_pictures_without_labels(load, tmp_path):
+    unpack(tmp_path, pictures(*(f"{i}.png" for i in range(5))))
+    opened = load(tmp_path)
+    assert opened.labels.tolist() == [-1] * 4 and not opened.labelled
+    assert opened.describe() == "folder, train: 4 images of 6x8x3, no labels"
+    assert all(c == "" for c in classes_of(opened).values())
+
+
+def test_labels_of_a_table(load, tmp_path):
+    unpack(tmp_path / "pictures", pictures("1.png", "2.png", "x/3.png", "x/4.png"))
+    table = tmp_path / "labels.csv"
+    table.write_text('\ufefffile,label,note\r\n1.png,"b, c",x\r\n2.png, a ,\r\nx/3.png,a,\r\n')
+    with refused("x/4.png have no label in data.labels"):
+        load(tmp_path / "pictures", labels=str(table))
+    table.write_text(table.read_text() + 'x/4.png,"b, c",\r\n')
+    expected = {"1.png": "b, c", "2.png": "a", "x/3.png": "a", "x/4.png": "b, c"}
+    options = {"labels": str(table), "test_fraction": 0.0}
+    assert classes_of(load(tmp_path / "pictures", **options)) == expected
+    table.write_text(table.read_text().replace("1.png", "y").replace("2.png", "1.png"))
+    table.write_text(table.read_text().replace("y,", "2.png,"))
+    expected |= {"1.png": "a", "2.png": "b, c"}  # other labels of the same pictures
+    assert classes_of(load(tmp_path / "pictures", **options)) == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        (None, ["cannot be read", "No such file"]),
+        (b"\xff\xfe\x00", ["cannot be read", "utf-8"]),
+        (b"", ["header 'file,label'; its first line is ''"]),
+        (b"name,class\n1.png,a\n", ["header 'file,label'; its first line is 'name,class'"]),
+        (b"1.png,a\n2.png,b\n", ["header 'file,label'; its first line is '1.png,a'"]),
+        (b"file,label\n1.png,a\n2.png\n", ["lacks the file or the label in row 2"]),
+        (b"file,label\n1.png,a\n2.png,b\n1.png,b\n", ["names files twice: 1.png"]),
+        (b"file,label\n1.png,a\n3.png,b\n", ["pictures that data.path does not hold: 3.png"]),
+    ],
+)
+def test_a_table_that_is_none_is_refused(load, tmp_path, table, parts):
+    unpack(tmp_path / "pictures", pictures("1.png", "2.png"))
+    path = tmp_path / "labels.csv"
+    if table is not None:
+        path.write_bytes(table)
+    with refused("data.labels", *parts):
+        load(tmp_path / "pictures", labels=str(path))
+
+
+def test_pictures_of_all_kinds_come_out_upright_in_rgb(load, tmp_path):
+    exif = Image.Exif()
+    exif[274] = 6
+    deep = pixels_of("deep", (HEIGHT, WIDTH)).astype(np.uint16) * 257
+    out = io.BytesIO()
+    Image.fromarray(deep).save(out, "png")
+    content = {
+        "turned.png": picture("turned", (WIDTH, HEIGHT, 3), exif=exif),
+        "deep.png": out.getvalue(),
+        "lossless.webp": picture("lossless", format="webp", lossless=True),
+        "grey.BMP": picture("grey", (HEIGHT, WIDTH), "bmp"),
+        "alpha.png": picture("alpha", (HEIGHT, WIDTH, 4)),
+    }
+    expected = {
+        "turned.png": np.rot90(pixels_of("turned", (WIDTH, HEIGHT, 3)), -1),
+        "deep.png": np.repeat(deep[:, :, None] // 257, 3, 2),
+        "lossless.webp": pixels_of("lossless"),
+        "grey.BMP": np.repeat(pixels_of("grey", (HEIGHT, WIDTH))[:, :, None], 3, 2),
+        "alpha.png": pixels_of("alpha", (HEIGHT, WIDTH, 4))[:, :, :3],
+    }
+    opened = load(unpack(tmp_path, content), test_fraction=0.0)
+    assert opened.shape == (HEIGHT, WIDTH, 3)  # upright, all of them
+    found = contents(opened)
+    assert found.keys() == expected.keys()
+    for name, image in expected.items():
+        np.testing.assert_array_equal(found[name][1], image, name)
+
+
+def test_pictures_of_many_sizes(load, tmp_path):
+    content = {f"{i}.png": picture(str(i), (8, 8 + i, 3)) for i in range(3)}
+    opened = load(unpack(tmp_path, content), test_fraction=0.0)
+    assert opened.shape == (None, None, 3) and not opened.one_size
+    assert opened.describe() == "folder, train: 3 images of many sizes, no labels"
+    shapes = {name: image.shape for name, (_, image) in contents(opened).items()}
+    assert shapes == {f"{i}.png": (8, 8 + i, 3) for i in range(3)}
+    assert opened.images(4).shape == (3, 4, 4, 3)
+
+
+# Prepared once, and again when the folder changes.
+
+
+@pytest.fixture
+def never(monkeypatch):
+    """Nothing may be prepared from now on."""
+
+    def set_up():
+        monkeypatch.setattr(
+            folder.Builder, "download_and_prepare", lambda *_, **__: pytest.fail("prepared again")
+        )
+
+    return set_up
+
+
+def test_a_prepared_set_is_not_prepared_again(load, labelled, train_and_test, never):
+    never()
+    assert files_of(load(labelled)) == files_of(train_and_test[0])
+    assert load(labelled).class_names == CLASSES and load(labelled).shape == (HEIGHT, WIDTH, 3)
+
+
+def test_a_folder_that_changed_is_prepared_again(load, tmp_path):
+    unpack(tmp_path, pictures("a/1.png", "b/2.png"))
+    whole = {"test_fraction": 0.0}
+    assert len(load(tmp_path, **whole)) == 2
+    unpack(tmp_path, pictures("b/3.png"))
+    assert len(load(tmp_path, **whole)) == 3
+    (tmp_path / "b").rename(tmp_path / "c")
+    assert load(tmp_path, **whole).class_names == ("a", "c")
+    (tmp_path / "c/2.png").write_bytes(picture("another picture"))
+    os.utime(tmp_path / "c/2.png", ns=(0, 10**18))
+    _, image = contents(load(tmp_path, **whole))["c/2.png"]
+    np.testing.assert_array_equal(image, pixels_of("another picture"))
+    (tmp_path / "c/2.png").unlink()
+    assert sorted(files_of(load(tmp_path, **whole))) == ["a/1.png", "c/3.png"]
+
+
+def test_other_shares_are_other_sets(load, labelled, train_and_test):
+    other = load(labelled, "test", split_seed=1)
+    assert len(other) == 6 and set(files_of(other)) != set(files_of(train_and_test[1]))
+    assert len(load(labelled, "test", test_fraction=0.5)) == 15
+
+
+# Unreadable files.
+
+
+def snapshot(directory):
+    """The finished sets of a data directory."""
+    return sorted(directory.glob("*/*/1.0.0"))
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """A folder with three unreadable files, in both of its splits."""
+    content = {f"train/{name}": data for name, data in LABELLED.items()}
+    content |= {f"test/{name}": data for name, data in LABELLED.items()}
+    for name, (data, _) in BROKEN.items():
+        content[f"{'train' if name.startswith('ant') else 'test'}/{name}"] = data
+    return unpack(tmp_path_factory.mktemp("broken"), content)
+
+
+def test_unreadable_files_stop_a_run_and_nothing_is_prepared(load, broken, prepared):
+    before = snapshot(prepared)
+    for _ in range(2):
+        with refused(
+            f"3 of the pictures in {broken} cannot be read",
+            *(f"{name}: " for name in BROKEN),
+            *(reason for _, reason in BROKEN.values()),
+            "data.on_error=skip",
+        ) as _:
+            load(broken)
+        assert snapshot(prepared) == before
+
+
+@pytest.fixture
+def said(caplog, monkeypatch):
+    """The lines of our logger."""
+    monkeypatch.setattr(logging.getLogger("jaxssl"), "propagate", True)
+    caplog.set_level(logging.WARNING, "jaxssl")
+
+    def lines():
+        found = [record.getMessage() for record in caplog.records if record.name == "jaxssl"]
+        caplog.clear()
+        return found
+
+    return lines
+
+
+def test_unreadable_files_are_left_out_on_request_and_named_each_time(load, broken, said, never):
+    for _ in range(2):
+        opened = load(broken, on_error="skip")
+        [line] = said()
+        assert "3 unreadable pictures are left out" in line
+        assert all(name in line for name in BROKEN)
+        never()
+    assert sorted(files_of(opened)) == sorted(f"train/{name}" for name in LABELLED)
+    assert len(load(broken, "test", on_error="skip")) == len(LABELLED)
+    with refused(f"3 of the pictures in {broken} cannot be read", "ant/empty.jpg: is empty"):
+        load(broken)
+
+
+def test_a_damaged_file_of_a_zip_is_an_unreadable_picture(load, tmp_path, said):
+    path = pack(tmp_path / "pack.zip", LABELLED)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(LABELLED["bee/3.png"], bytes(len(LABELLED["bee/3.png"]))))
+    with refused("1 of the pictures", "bee/3.png: Bad CRC"):
+        load(path)
+    opened = load(path, on_error="skip", test_fraction=0.0)
+    assert sorted(files_of(opened)) == sorted(set(LABELLED) - {"bee/3.png"})
+    assert "1 unreadable pictures are left out: bee/3.png" in said()[0]
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_a_split_of_nothing_but_unreadable_files_is_refused(load, tmp_path, on_error):
+    content = {f"test/{name}": data for name, (data, _) in BROKEN.items()}
+    unpack(tmp_path, content | pictures("train/ant/1.png", "train/bee/2.png"))
+    for _ in range(2):
+        with refused("none of the 3 pictures of 'test'", str(tmp_path), "ant/empty.jpg: is empty"):
+            load(tmp_path, on_error=on_error)
+
+
+# What is refused, and what an accident leaves.
+
+
+def test_bad_settings_are_refused(load, labelled, tmp_path):
+    with refused("data.on_error='skp' is unknown; did you mean 'skip'? valid: stop, skip"):
+        load(labelled, on_error="skp")
+    for fraction in (-0.1, 1.0, 2.0):
+        with refused(f"data.test_fraction={fraction} must lie in [0, 1)"):
+            load(labelled, test_fraction=fraction)
+    with refused("data.name='folder' needs data.path: a folder or an archive"):
+        load("")
+    with refused(f"data.path={tmp_path}/gone does not exist"):
+        load(tmp_path / "gone")
+    with refused(f"data.path={tmp_path} holds no pictures (0 other files)"):
+        load(tmp_path)
+    with refused("data.name='digits' takes no data.path", "data.name='folder'"):
+        load(labelled, name="digits")
+    with refused("data.labels is for data.name='folder'"):
+        load("", name="digits", labels="labels.csv")
+    with refused("'folder' has no split 'tset'; did you mean 'test'? valid: test, train"):
+        load(labelled, "tset")
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_data_directory_that_cannot_be_written_is_named(load, labelled, tmp_path, below):
+    directory = tmp_path / "file" / below
+    (tmp_path / "file").write_text("no directory")
+    with refused(f"cannot prepare 'folder' under {directory}", "--config.data.dir"):
+        load(labelled, dir=str(directory))
+
+
+def interrupted(error):
+    """Reading that goes wrong after a few pictures."""
+    checked = folder._checked
+
+    def read(wanted):
+        for place, item in enumerate(checked(wanted)):
+            if place == 5:
+                raise error
+            yield item
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        RuntimeError("write() failed: No space left on device"),  # as ArrayRecord says it
+        PermissionError(13, "Permission denied"),
+    ],
+)
+def test_a_full_disk_is_named_and_nothing_counts_as_prepared(
+    load, labelled, tmp_path, monkeypatch, error
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_checked", interrupted(error))
+        for _ in range(2):
+            with refused(f"under {tmp_path}", error.args[-1], "has room with --config.data.dir"):
+                load(labelled, dir=str(tmp_path))
+            assert not snapshot(tmp_path)
+    assert len(load(labelled, dir=str(tmp_path))) == 24
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_an_interrupted_run_leaves_does_not_count(
+    load, labelled, tmp_path, monkeypatch, error
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "_checked", interrupted(error))
+        with pytest.raises(error):
+            load(labelled, dir=str(tmp_path))
+    [state] = (tmp_path / "folder").iterdir()
+    unpack(state / "incomplete.AAAAAA_1.0.0", {"folder-train.array_record-00000-of-00001": b"x"})
+    assert not snapshot(tmp_path)
+    assert len(load(labelled, dir=str(tmp_path))) == 24
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Whoever looks for the network fails."""
+
+    def touched(*_, **__):
+        pytest.fail("the network was touched")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, touched)
+    monkeypatch.setattr(socket, "getaddrinfo", touched)
+
+
+@pytest.mark.parametrize("name", ["cifar", "nonsense", "Folder", "no such/set", "", "a/b/c"])
+def test_an_unknown_name_is_answered_in_one_short_line(load, tmp_path, offline, name):
+    with refused(f"data.name={name!r}") as _, pytest.raises(UserError) as error:
+        try:
+            load("", name=name, dir=str(tmp_path))
+        except UserError as found:
+            assert len(str(found)) < 300
+            raise
+    del error
+
+
+def test_near_names_are_shown(load, tmp_path, offline):
+    with refused("data.name='cifar1' is unknown; near are cifar10", "valid ones"):
+        load("", name="cifar1", dir=str(tmp_path))
+    with refused("data.name='Folder' is unknown; near are folder"):
+        load("", name="Folder", dir=str(tmp_path))
+
+
+def test_a_version_that_does_not_exist_is_answered(load, tmp_path, offline):
+    with refused("data.name='food101:9.9.9'", "only: "):
+        load("", name="food101:9.9.9", dir=str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["food101", "imagenet2012", "imagenet100", "coco/2017"])
+def test_a_set_that_needs_tensorflow_says_how_to_get_it(load, tmp_path, offline, monkeypatch, name):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with refused("preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
+        load("", name=name, dir=str(tmp_path))
+    assert not snapshot(tmp_path)
+
+
+def test_a_prepared_set_is_read_without_the_code_that_makes_it(load, labelled, tmp_path, offline):
+    load(labelled, dir=str(tmp_path))
+    [made] = snapshot(tmp_path)
+    (tmp_path / "coco/2017").mkdir(parents=True)
+    made.rename(tmp_path / "coco/2017/1.1.0")
+    assert len(load("", name="coco/2017", dir=str(tmp_path))) == 24
+
+
+# Public data.
+
+
+@pytest.fixture
+def public():
+    """Finds an archive of real data."""
+
+    def find(name):
+        path = SHARED / name
+        if not path.exists():
+            pytest.skip(f"{path} is not here; JAXSSL_DATA names its folder")
+        return path
+
+    return find
+
+
+def test_the_describable_textures(load, public):
+    path = public("dtd10_128.tar.xz")
+    train, test = load(path), load(path, "test")
+    assert (len(train), len(test), train.num_classes) == (960, 240, 10)
+    assert train.class_names == tuple(sorted(train.class_names)) and not train.one_size
+    assert np.bincount(train.labels).tolist() == [96] * 10
+    assert np.bincount(test.labels).tolist() == [24] * 10
+    assert min(train.read(np.array([7]))[0].picture.size) == 128
+
+
+def test_the_characters_of_omniglot(load, public):
+    opened = load(f"{public('omniglot_small.tar.xz')}/small1")
+    assert opened.num_classes == 136 and opened.shape == (105, 105, 3)
+    assert len(opened) + len(load(f"{public('omniglot_small.tar.xz')}/small1", "test")) == 136 * 20
+    assert set(np.unique(opened.images(0)[:50])) == {0, 255}
+
+
+def test_the_photographs_of_flickr(load, public):
+    path = f"{public('flickr8k_1k.tar.xz')}/images"
+    opened = load(path)
+    assert len(opened) == 800 and len(load(path, "test")) == 200
+    assert not opened.labelled and opened.num_classes == 0 and not opened.one_size
