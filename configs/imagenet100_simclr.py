@@ -4,7 +4,8 @@ Paper: Chen et al., SimCLR, 2020; the settings are solo-learn's published ones f
 Command: python train.py --config configs/imagenet100_simclr.py
 Expected (published, not run here): 77.64 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
-Open: the projector has BatchNorm, theirs has none; the 100 classes are CMC's (which ones solo-learn took is unstated).
+Open: the projector has BatchNorm, theirs has none; the 100 classes are CMC's (which
+ones solo-learn took is unstated).
 """
 
 from ml_collections import ConfigDict

@@ -19,19 +19,20 @@ HEADROOM = 0.9  # of the memory at hand that a step may take
 def dry_run(config: ConfigDict) -> None:
     """Print what a run would do and what it needs, and take one step on random images.
 
-    Nothing is written and no data set is opened. The step is left out if it would not fit.
+    No run is written, and no data set of known sizes is opened. The step is left out if it would
+    not fit.
 
     Raises:
         UserError: on a value that a part refuses, or a data set whose sizes are not known.
     """
-    known = facts(config.data.name)
-    check_labels(config, known.num_classes)
+    known = facts(config.data, config.augment.size)
+    check_labels(config, known.num_classes, known.num_classes > 0)
     mesh = parallel.make_mesh()
     check_batch(config.batch_size, known.num_examples, mesh.size)
     rng = np.random.default_rng(config.seed)
     batch = {
         "image": rng.integers(0, 256, (config.batch_size, *known.shape), np.uint8),
-        "label": rng.integers(0, known.num_classes, config.batch_size, np.int32),
+        "label": rng.integers(0, max(1, known.num_classes), config.batch_size, np.int32),
         "index": np.arange(config.batch_size, dtype=np.int32),
     }
     parts = build(config, known.num_examples, mesh.size)

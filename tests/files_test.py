@@ -1,20 +1,17 @@
 """Files of a folder and of archives of it, and what is refused."""
 
-import io
 import os
 import stat
 import tarfile
 import zipfile
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from file_cases import TARS, pack, refused, unpack
 
 from jaxssl.data import files
-from jaxssl.errors import UserError
 
-TARS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz", ".tar.xz": "w:xz", ".tar.bz2": "w:bz2"}
 KINDS = (".zip", *TARS)
 CONTENT = {
     "a/1.png": b"one",
@@ -25,40 +22,6 @@ CONTENT = {
 HIDDEN = {".DS_Store": b"x", "a/.thumbs/4.png": b"x", "a/._1.png": b"x"}
 each_kind = pytest.mark.parametrize("kind", KINDS)
 each_family = pytest.mark.parametrize("kind", (".zip", ".tar"))
-
-
-@contextmanager
-def refused(*parts):
-    """A message of one line that holds the parts."""
-    with pytest.raises(UserError) as error:
-        yield
-    message = str(error.value)
-    assert "\n" not in message
-    for part in parts:
-        assert part in message
-
-
-def pack(path, content):
-    """An archive of bytes by name, of the kind that the path's suffix says."""
-    if path.name.lower().endswith(".zip"):
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, data in content.items():
-                archive.writestr(name, data)
-    else:
-        mode = TARS["." + path.name.partition(".")[2].lower()]
-        with tarfile.open(path, mode) as archive:
-            for name, data in content.items():
-                entry = tarfile.TarInfo(name)
-                entry.size = len(data)
-                archive.addfile(entry, io.BytesIO(data))
-    return path
-
-
-def unpack(root, content):
-    for name, data in content.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(data)
-    return root
 
 
 def found(root, inside=""):

@@ -73,7 +73,7 @@ def shrunk(name: str):
 
 
 def channels(config) -> int:
-    return facts(config.data.name).shape[2]
+    return facts(config.data, config.augment.size).shape[2]
 
 
 # What a recipe says of itself
@@ -102,7 +102,7 @@ def test_the_page_has_every_recipe_once():
 def test_a_recipe_is_complete_and_its_views_have_the_stated_shapes(name):
     config = config_lib.load(PATHS[name])
     assert config.is_locked
-    known = facts(config.data.name)
+    known = facts(config.data, config.augment.size)
     check_labels(config, known.num_classes)
     parts = build(config, known.num_examples)
     assert parts.steps_per_epoch == known.num_examples // config.batch_size

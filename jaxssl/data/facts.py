@@ -1,8 +1,9 @@
 """What is known of data sets before they are opened, for dry runs."""
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-from jaxssl.errors import UserError, nearest
+from jaxssl.data import source
 
 
 class Facts(NamedTuple):
@@ -30,12 +31,18 @@ FACTS = {
 }
 
 
-def facts(name: str) -> Facts:
-    """Sizes of a data set without opening it.
+def facts(data: Mapping[str, Any], size: int) -> Facts:
+    """Sizes of a training split; of a set that is not listed here by opening it.
+
+    Args:
+        data: the group `config.data`.
+        size: pixels a side of a view, which images of many sizes are cut to.
 
     Raises:
-        UserError: if they are not known.
+        UserError: if it cannot be opened.
     """
-    if name not in FACTS:
-        raise UserError(f"the sizes of data.name={name!r} are not known{nearest(name, FACTS)}")
-    return FACTS[name]
+    if data["name"] in FACTS:
+        return FACTS[data["name"]]
+    train = source.load(data, data["train_split"])
+    shape = train.shape if train.one_size else (size, size, train.shape[2])
+    return Facts(shape, len(train), train.num_classes)
