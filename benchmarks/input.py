@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -156,7 +157,7 @@ def augmentation(rounds: int) -> None:
     images = np.stack([np.asarray(smooth(rng, 32)) for _ in range(BATCH)])
     cores = os.cpu_count() or 1
     mine, kornia = ours(images), kornia_views(images)
-    with ProcessPoolExecutor(cores) as pool:
+    with ProcessPoolExecutor(cores, get_context("spawn")) as pool:
         parts = np.array_split(images, cores)
 
         def pillow() -> None:

@@ -84,7 +84,7 @@ def old(prepared, shards, tmp_path):
     """Writes the set as TFRecord and returns its folder."""
 
     def write(template=USUAL, **changes):
-        folder = tmp_path / "digits" / "1.0.0"
+        folder = tmp_path / "my data" / "digits" / "1.0.0"
         folder.mkdir(parents=True)
         (folder / "features.json").write_text((prepared[0] / "features.json").read_text())
         info = json.loads((prepared[0] / "dataset_info.json").read_text())
@@ -181,10 +181,10 @@ def test_other_formats_and_facts_stay_announced(old):
     assert info["citation"] == "Ours."
 
 
-def test_the_message_of_load_names_the_command_that_mends_it(old, prepared, tmp_path):
+def test_the_message_of_load_names_the_command_that_mends_it(old, prepared):
     folder = old()
     with pytest.raises(UserError, match="'digits' is prepared as tfrecord.*random access") as error:
-        load(group(tmp_path), "train")
+        load(group(folder.parents[1]), "train")
     assert "\n" not in str(error.value)
     line = re.search(r"python -m jaxssl\.data\.convert .+$", str(error.value))[0]
     words = shlex.split(line)
@@ -192,7 +192,7 @@ def test_the_message_of_load_names_the_command_that_mends_it(old, prepared, tmp_
     done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{folder}: 26 records converted\n"
-    train = load(group(tmp_path), "train")
+    train = load(group(folder.parents[1]), "train")
     original = load(group(prepared[0].parents[1]), "train")
     np.testing.assert_array_equal(train.images(8), original.images(8)[:20])
     np.testing.assert_array_equal(train.labels, original.labels[:20])

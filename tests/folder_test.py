@@ -1,33 +1,28 @@
-"""Folders of pictures as data sets: layouts, labels, unreadable files, and what is refused."""
+"""Folders of pictures as data sets: layouts, labels, kinds of pictures, changes."""
 
 import io
-import logging
 import os
-import socket
-import tarfile
-import zipfile
-from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import data_config
+from file_cases import (
+    CLASSES,
+    HEIGHT,
+    LABELLED,
+    WIDTH,
+    files_of,
+    loader,
+    nothing_is_prepared,
+    pack,
+    picture,
+    pictures,
+    pixels_of,
+    refused,
+    unpack,
+)
 from PIL import Image
 
-from jaxssl.data import folder, source
-from jaxssl.errors import UserError
-
-SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[2] / "shared" / "data")
-CLASSES = ("ant", "bee", "cat")
-PER_CLASS = 10
-HEIGHT, WIDTH = 6, 8
-
-
-BROKEN = {
-    "ant/empty.jpg": (b"", "is empty"),
-    "bee/cut.jpg": (picture("x", (60, 80, 3), "jpeg")[:-400], "truncated"),
-    "bee/text.jpg": (b"a text", "is no picture"),
-}
+from jaxssl.data import folder
 
 
 @pytest.fixture(scope="module")
@@ -39,24 +34,13 @@ def prepared(tmp_path_factory):
 @pytest.fixture(scope="module")
 def load(prepared):
     """Opens a split of a folder."""
-
-    def of(path, split="train", **changes):
-        settings = {"name": "folder", "path": str(path), "dir": str(prepared)} | changes
-        return source.load(data_config(**settings), split)
-
-    return of
+    return loader(prepared)
 
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory):
     """A folder of three classes."""
     return unpack(tmp_path_factory.mktemp("labelled"), LABELLED)
-
-
-def files_of(opened):
-    """The names of a split's pictures, in its order."""
-    [(part, places)] = opened.parts
-    return [record["file"].decode() for record in part.get(places)]
 
 
 def contents(opened):
@@ -80,7 +64,7 @@ def arrange(names, path="PATH", **options):
 
 
 @pytest.mark.parametrize("around", ["", "pack/", "pack/images/"])
-def test_a_folder_of_each_class(around):
+def test_a_rootof_each_class(around):
     names = [f"{around}{name}" for name in LABELLED] + [f"{around}README.md"]
     found = arrange(names)
     assert found.classes == CLASSES and list(found.splits) == ["train", "test"]
@@ -104,7 +88,7 @@ def test_folders_of_splits_and_classes(around):
 
 
 @pytest.mark.parametrize("only", ["train", "images", "test"])
-def test_the_folder_of_a_single_split_is_one_around_all(only):
+def test_the_rootof_a_single_split_is_one_around_all(only):
     assert arrange([f"{only}/{name}" for name in LABELLED]).classes == CLASSES
 
 
@@ -187,7 +171,7 @@ def test_labels_of_a_table_take_the_place_of_folders():
         ),
         (
             ["train/a/1.png", "test/a/2.png", "extra/3.png", "4.png"],
-            ["extra/3.png, 4.png lie beside the folders of the splits test, train; move"],
+            ["4.png, extra/3.png lie beside the folders of the splits test, train; move"],
         ),
     ],
 )
@@ -233,7 +217,7 @@ def test_pictures_and_labels_are_those_of_the_folder(train_and_test, labelled):
     splits = folder.arrange(LABELLED, "").splits
     for split, opened in zip(("train", "test"), train_and_test, strict=True):
         assert sorted(files_of(opened)) == sorted(splits[split])
-    assert train_and_test[1].describe() == "folder, test: 6 images of 6x8x3, 3 classes"
+    assert train_and_test[1].describe() == f"{labelled.name}, test: 6 images of 6x8x3, 3 classes"
 
 
 def test_the_order_does_not_go_by_classes(train_and_test):
@@ -254,12 +238,11 @@ def test_an_archive_gives_the_same_examples_in_the_same_order(
         np.testing.assert_array_equal(other.images(0), opened.images(0))
 
 
-def test_a_folder_inside_an_archive(load, tmp_path):
+def test_a_rootinside_an_archive(load, tmp_path):
     content = {f"a/{name}": data for name, data in LABELLED.items()} | pictures("b/other.png")
     path = pack(tmp_path / "pack.tar.xz", content)
-    assert sorted(files_of(load(f"{path}/a", "train+test"[:5]))) == sorted(
-        folder.arrange(LABELLED, "").splits["train"]
-    )
+    expected = folder.arrange(LABELLED, "").splits["train"]
+    assert classes_of(load(f"{path}/a")) == expected
     with refused(f"data.path={path}/c holds no pictures"):
         load(f"{path}/c")
 
@@ -269,9 +252,7 @@ def test_an_unlabelled_split_beside_labelled_ones(load, tmp_path):
     opened = load(tmp_path, "unlabelled")
     assert opened.labels.tolist() == [-1] and not opened.labelled
     assert classes_of(load(tmp_path)) == {"train/a/1.png": "a", "train/b/2.png": "b"}
-    assert classes_of(load(tmp_path, "train+test[:1]").parts and load(tmp_path, "test")) == {
-        "test/a/3.png": "a"
-    }
+    assert classes_of(load(tmp_path, "test")) == {"test/a/3.png": "a"}
     both = load(tmp_path, "train+unlabelled")
     assert len(both) == 3 and sorted(both.labels) == [-1, 0, 1]
 
@@ -280,24 +261,23 @@ def test_pictures_without_labels(load, tmp_path):
     unpack(tmp_path, pictures(*(f"{i}.png" for i in range(5))))
     opened = load(tmp_path)
     assert opened.labels.tolist() == [-1] * 4 and not opened.labelled
-    assert opened.describe() == "folder, train: 4 images of 6x8x3, no labels"
+    assert opened.describe() == f"{tmp_path.name}, train: 4 images of 6x8x3, no labels"
     assert all(c == "" for c in classes_of(opened).values())
 
 
 def test_labels_of_a_table(load, tmp_path):
-    unpack(tmp_path / "pictures", pictures("1.png", "2.png", "x/3.png", "x/4.png"))
-    table = tmp_path / "labels.csv"
-    table.write_text('\ufefffile,label,note\r\n1.png,"b, c",x\r\n2.png, a ,\r\nx/3.png,a,\r\n')
-    with refused("x/4.png have no label in data.labels"):
-        load(tmp_path / "pictures", labels=str(table))
-    table.write_text(table.read_text() + 'x/4.png,"b, c",\r\n')
-    expected = {"1.png": "b, c", "2.png": "a", "x/3.png": "a", "x/4.png": "b, c"}
+    root, table = tmp_path / "pictures", tmp_path / "labels.csv"
+    unpack(root, pictures("1.png", "2.png", "x/3.png", "x/4.png"))
     options = {"labels": str(table), "test_fraction": 0.0}
-    assert classes_of(load(tmp_path / "pictures", **options)) == expected
-    table.write_text(table.read_text().replace("1.png", "y").replace("2.png", "1.png"))
-    table.write_text(table.read_text().replace("y,", "2.png,"))
-    expected |= {"1.png": "a", "2.png": "b, c"}  # other labels of the same pictures
-    assert classes_of(load(tmp_path / "pictures", **options)) == expected
+    lines = ["\ufefffile,label,note", '1.png,"b, c",x', "2.png, a ,", "x/3.png,a,", "x/4.png,d,"]
+    table.write_text("\r\n".join(lines))
+    expected = {"1.png": "b, c", "2.png": "a", "x/3.png": "a", "x/4.png": "d"}
+    assert classes_of(load(root, **options)) == expected
+    table.write_text("\n".join([*lines[:4], "x/4.png,a,"]))  # another label of the same picture
+    assert classes_of(load(root, **options)) == expected | {"x/4.png": "a"}
+    table.write_text("\n".join(lines[:4]))
+    with refused("x/4.png have no label in data.labels"):
+        load(root, **options)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +334,7 @@ def test_pictures_of_many_sizes(load, tmp_path):
     content = {f"{i}.png": picture(str(i), (8, 8 + i, 3)) for i in range(3)}
     opened = load(unpack(tmp_path, content), test_fraction=0.0)
     assert opened.shape == (None, None, 3) and not opened.one_size
-    assert opened.describe() == "folder, train: 3 images of many sizes, no labels"
+    assert opened.describe() == f"{tmp_path.name}, train: 3 images of many sizes, no labels"
     shapes = {name: image.shape for name, (_, image) in contents(opened).items()}
     assert shapes == {f"{i}.png": (8, 8 + i, 3) for i in range(3)}
     assert opened.images(4).shape == (3, 4, 4, 3)
@@ -363,25 +343,13 @@ def test_pictures_of_many_sizes(load, tmp_path):
 # Prepared once, and again when the folder changes.
 
 
-@pytest.fixture
-def never(monkeypatch):
-    """Nothing may be prepared from now on."""
-
-    def set_up():
-        monkeypatch.setattr(
-            folder.Builder, "download_and_prepare", lambda *_, **__: pytest.fail("prepared again")
-        )
-
-    return set_up
-
-
-def test_a_prepared_set_is_not_prepared_again(load, labelled, train_and_test, never):
-    never()
+def test_a_prepared_set_is_not_prepared_again(load, labelled, train_and_test, monkeypatch):
+    nothing_is_prepared(monkeypatch)
     assert files_of(load(labelled)) == files_of(train_and_test[0])
     assert load(labelled).class_names == CLASSES and load(labelled).shape == (HEIGHT, WIDTH, 3)
 
 
-def test_a_folder_that_changed_is_prepared_again(load, tmp_path):
+def test_a_rootthat_changed_is_prepared_again(load, tmp_path):
     unpack(tmp_path, pictures("a/1.png", "b/2.png"))
     whole = {"test_fraction": 0.0}
     assert len(load(tmp_path, **whole)) == 2
@@ -401,81 +369,3 @@ def test_other_shares_are_other_sets(load, labelled, train_and_test):
     other = load(labelled, "test", split_seed=1)
     assert len(other) == 6 and set(files_of(other)) != set(files_of(train_and_test[1]))
     assert len(load(labelled, "test", test_fraction=0.5)) == 15
-
-
-# Unreadable files.
-
-
-def snapshot(directory):
-    """The finished sets of a data directory."""
-    return sorted(directory.glob("*/*/1.0.0"))
-
-
-@pytest.fixture(scope="module")
-def broken(tmp_path_factory):
-    """A folder with three unreadable files, in both of its splits."""
-    content = {f"train/{name}": data for name, data in LABELLED.items()}
-    content |= {f"test/{name}": data for name, data in LABELLED.items()}
-    for name, (data, _) in BROKEN.items():
-        content[f"{'train' if name.startswith('ant') else 'test'}/{name}"] = data
-    return unpack(tmp_path_factory.mktemp("broken"), content)
-
-
-def test_unreadable_files_stop_a_run_and_nothing_is_prepared(load, broken, prepared):
-    before = snapshot(prepared)
-    for _ in range(2):
-        with refused(
-            f"3 of the pictures in {broken} cannot be read",
-            *(f"{name}: " for name in BROKEN),
-            *(reason for _, reason in BROKEN.values()),
-            "data.on_error=skip",
-        ) as _:
-            load(broken)
-        assert snapshot(prepared) == before
-
-
-@pytest.fixture
-def said(caplog, monkeypatch):
-    """The lines of our logger."""
-    monkeypatch.setattr(logging.getLogger("jaxssl"), "propagate", True)
-    caplog.set_level(logging.WARNING, "jaxssl")
-
-    def lines():
-        found = [record.getMessage() for record in caplog.records if record.name == "jaxssl"]
-        caplog.clear()
-        return found
-
-    return lines
-
-
-def test_unreadable_files_are_left_out_on_request_and_named_each_time(load, broken, said, never):
-    for _ in range(2):
-        opened = load(broken, on_error="skip")
-        [line] = said()
-        assert "3 unreadable pictures are left out" in line
-        assert all(name in line for name in BROKEN)
-        never()
-    assert sorted(files_of(opened)) == sorted(f"train/{name}" for name in LABELLED)
-    assert len(load(broken, "test", on_error="skip")) == len(LABELLED)
-    with refused(f"3 of the pictures in {broken} cannot be read", "ant/empty.jpg: is empty"):
-        load(broken)
-
-
-def test_a_damaged_file_of_a_zip_is_an_unreadable_picture(load, tmp_path, said):
-    path = pack(tmp_path / "pack.zip", LABELLED)
-    whole = path.read_bytes()
-    path.write_bytes(whole.replace(LABELLED["bee/3.png"], bytes(len(LABELLED["bee/3.png"]))))
-    with refused("1 of the pictures", "bee/3.png: Bad CRC"):
-        load(path)
-    opened = load(path, on_error="skip", test_fraction=0.0)
-    assert sorted(files_of(opened)) == sorted(set(LABELLED) - {"bee/3.png"})
-    assert "1 unreadable pictures are left out: bee/3.png" in said()[0]
-
-
-@pytest.mark.parametrize("on_error", ["stop", "skip"])
-def test_a_split_of_nothing_but_unreadable_files_is_refused(load, tmp_path, on_error):
-    content = {f"test/{name}": data for name, (data, _) in BROKEN.items()}
-    unpack(tmp_path, content | pictures("train/ant/1.png", "train/bee/2.png"))
-    for _ in range(2):
-        with refused("none of the 3 pictures of 'test'", str(tmp_path), "ant/empty.jpg: is empty"):
-            load(tmp_path, on_error=on_error)

@@ -303,11 +303,11 @@ def test_missing_files_are_named_with_where_they_come_from(tmp_path, name):
     assert "http" in message and "in a folder or an archive" in message and "\n" not in message
 
 
-def serve(monkeypatch, answers):
+def serve(monkeypatch, answers, status=200):
     """Answers tfds' downloads with bytes by their address, or an exception."""
 
     class Response:
-        status_code, headers = 200, {}
+        status_code, headers = status, {}
 
         def __init__(self, url):
             self.url = url
@@ -353,3 +353,14 @@ def test_without_network_the_way_out_is_named(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="cannot download 'cifar10': no route.*data.path") as error:
         load(group("cifar10", tmp_path / "data"), "train")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(404, "Failed to get url http.*HTTP code: 404"), (200, "wrong checksum")]
+)
+def test_a_failed_download_is_one_line_with_the_way_out(tmp_path, monkeypatch, status, reason):
+    serve(monkeypatch, dict.fromkeys(raw.Cifar10.url_infos, b"<html>"), status)
+    with pytest.raises(UserError, match=f"cannot download 'cifar10': .*{reason}; where") as error:
+        load(group("cifar10", tmp_path / "data"), "train")
+    assert "\n" not in str(error.value) and "data.path" in str(error.value)
+    assert not list((tmp_path / "data" / "cifar10").iterdir())

@@ -5,6 +5,7 @@ written beside the TFRecord files, which stay, and dataset_info.json names both 
 is not needed. The records are the same bytes in the same order.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -126,7 +127,8 @@ def _copy(source: Path, target: Path, length: int) -> int:
     except (OSError, RuntimeError) as error:
         raise UserError(f"cannot convert {source}: {error}") from error
     finally:
-        half.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            half.unlink()
     return count
 
 

@@ -1,5 +1,6 @@
 """Splits of prepared data sets, read by index."""
 
+import contextlib
 import logging
 import math
 import os
@@ -368,5 +369,6 @@ def _kept(part: Part, what: str, make: Callable[[Part], np.ndarray]) -> np.ndarr
         half.replace(path)
     except OSError as error:
         log.warning("data       %s is not kept: %s", path, error)
-        half.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            half.unlink()
     return array

@@ -1,0 +1,397 @@
+"""Splits, classes and images of prepared sets: what is asked for, in that order, nothing else."""
+
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from PIL import Image
+
+from configs import base
+from jaxssl.data import source as source_lib
+from jaxssl.data.source import Images, load, load_splits, read_classes
+from jaxssl.errors import UserError
+
+TRAIN, TEST = 1297, 500
+SIZES = [(90, 70), (64, 100), (120, 120), (71, 200), (99, 98), (80, 81), (150, 66)]  # width, height
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data")
+    load(group(path), "train")
+    return path
+
+
+@pytest.fixture(scope="module")
+def digits(directory):
+    """Every digit by split, as TFDS reads them: images, labels and ids."""
+    builder = tfds.builder_from_directory(directory / "digits" / "1.0.0")
+    out = {}
+    for split in ("train", "test"):
+        records = list(builder.as_data_source(split, file_format="array_record"))
+        out[split] = {key: np.array([r[key] for r in records]) for key in ("image", "label", "id")}
+    return out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pictures of many sizes in a folder without classes, and what they hold."""
+    path, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for i, (width, height) in enumerate(SIZES):
+        image = rng.integers(0, 256, (height, width, 3), np.uint8)
+        Image.fromarray(image).save(path / f"{i}.png")
+    return path
+
+
+def group(directory, **changes):
+    return base.get_config().data.to_dict() | {"name": "digits", "dir": str(directory)} | changes
+
+
+def of(folder, directory):
+    return group(directory, name="folder", path=str(folder), test_fraction=0.0)
+
+
+def fail(what, *arguments):
+    """The one line with which it fails."""
+    with pytest.raises(UserError) as error:
+        what(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def forget(directory):
+    """Remove the arrays that were kept."""
+    for path in directory.rglob("decoded-*"):
+        path.unlink()
+
+
+WHOLE = slice(None)
+SPECS = {
+    "train": [("train", WHOLE)],
+    "test": [("test", WHOLE)],
+    "train[:90%]": [("train", slice(0, 1167))],  # 0.9 * 1297 = 1167.3
+    "train[90%:]": [("train", slice(1167, None))],
+    "train[10:20]": [("train", slice(10, 20))],
+    "train[-3:]": [("train", slice(-3, None))],
+    "train+test": [("train", WHOLE), ("test", WHOLE)],
+    "test+train": [("test", WHOLE), ("train", WHOLE)],
+    "train[:10]+train[-10:]": [("train", slice(10)), ("train", slice(-10, None))],
+    "train[-10:]+test[:1]+train[:10]": [
+        ("train", slice(-10, None)),
+        ("test", slice(1)),
+        ("train", slice(10)),
+    ],
+    "train[:2]+train[1:3]": [("train", slice(2)), ("train", slice(1, 3))],
+    "test[7:8]": [("test", slice(7, 8))],
+}
+
+
+@pytest.mark.parametrize("split", SPECS)
+def test_a_split_is_exactly_these_examples_in_this_order(directory, digits, split):
+    source = load(group(directory), split)
+    images = np.concatenate([digits[s]["image"][part] for s, part in SPECS[split]])
+    labels = np.concatenate([digits[s]["label"][part] for s, part in SPECS[split]])
+    assert (len(source), source.shape, source.num_classes) == (len(labels), (8, 8, 1), 10)
+    assert source.labelled and source.one_size and source.split == split
+    assert source.describe() == f"digits, {split}: {len(labels)} images of 8x8x1, 10 classes"
+    found = source.images(99)  # of one size: stays 8
+    assert (found.dtype, source.labels.dtype) == (np.uint8, np.int32)
+    np.testing.assert_array_equal(found, images)
+    np.testing.assert_array_equal(source.labels, labels)
+    places = np.random.default_rng(0).integers(len(labels), size=30)  # some of them twice
+    examples = source.read(places)
+    assert [example.label for example in examples] == labels[places].tolist()
+    pixels = np.stack([np.asarray(example.picture) for example in examples])
+    np.testing.assert_array_equal(pixels[..., None], images[places])
+
+
+def test_reading_twice_gives_the_same(directory):
+    source = load(group(directory), "train[:20]")
+    for _ in range(2):
+        np.testing.assert_array_equal(
+            source.images(8), load(group(directory), "train[:20]").images(8)
+        )
+    one, two = source.read(np.arange(20)), source.read(np.arange(20))
+    assert [(e.picture.tobytes(), e.label) for e in one] == [
+        (e.picture.tobytes(), e.label) for e in two
+    ]
+
+
+def test_the_splits_of_a_run_are_those_of_the_config(directory):
+    splits = load_splits(group(directory, train_split="train[:30]", test_split="test[:7]"))
+    assert (len(splits.train), len(splits.bank), len(splits.test)) == (30, 30, 7)
+    assert splits.bank is splits.train and splits.labelled
+    splits = load_splits(group(directory, train_split="train+test", bank_split="train[5:10]"))
+    assert (len(splits.train), len(splits.bank), len(splits.test)) == (TRAIN + TEST, 5, TEST)
+    assert fail(load_splits, group(directory, bank_split="bank")).startswith(
+        "'digits' has no split 'bank'"
+    )
+
+
+BAD_SPLITS = {
+    "trian": "'digits' has no split 'trian'; did you mean 'train'? valid: test, train",
+    "unlabelled": "'digits' has no split 'unlabelled'; valid: test, train",
+    "train+tset": "Unknown split 'tset'",
+    "train[:2000]": "Requested slice [:2000] incompatible with 1297 examples; expected",
+    "train[5:2]": "has no examples",
+    "train[5:5]": "has no examples",
+}
+MALFORMED = ("", "train[", "train[:10%", "train[0]", "train[::2]", "train[:110%]", "train[a:b]")
+MALFORMED += ("train+", "train,test", "train test")
+
+
+@pytest.mark.parametrize("split", BAD_SPLITS)
+def test_an_unknown_or_empty_split_is_one_line(directory, split):
+    message = fail(load, group(directory), split)
+    assert BAD_SPLITS[split] in message and repr(split) in message
+
+
+@pytest.mark.parametrize("split", MALFORMED)
+def test_a_malformed_split_is_one_line_with_examples_and_the_valid_names(directory, split):
+    message = fail(load, group(directory), split)
+    assert message.startswith(f"split {split!r} of 'digits': Error parsing split {split!r}; ")
+    assert message.endswith("'train[:90%]' or 'train+test', of the splits test, train")
+
+
+def listed(tmp_path, text):
+    path = tmp_path / "classes.txt"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize("split", ["train", "train[:100]+test[-50:]"])
+def test_a_list_of_classes_gives_labels_by_its_order(directory, digits, tmp_path, split):
+    text = "# some digits\n7\tseven, as in 8\n\n  3 \n0\t\n# 5\n"
+    data = group(directory, classes=str(listed(tmp_path, text)))
+    source, whole = load(data, split), load(group(directory), split)
+    assert source.class_names == ("7", "3", "0") and source.num_classes == 3
+    members = np.flatnonzero(np.isin(whole.labels, [7, 3, 0]))
+    labels = np.array([{7: 0, 3: 1, 0: 2}[label] for label in whole.labels[members].tolist()])
+    assert len(source) == len(members) and source.labelled
+    np.testing.assert_array_equal(source.labels, labels)
+    np.testing.assert_array_equal(source.images(8), whole.images(8)[members])
+    examples = source.read(np.arange(len(members)))
+    assert [example.label for example in examples] == labels.tolist()
+    np.testing.assert_array_equal(
+        [np.asarray(example.picture) for example in examples], source.images(8)[..., 0]
+    )
+
+
+@pytest.mark.parametrize("text", ["1\r\n2\r\n", b"\xef\xbb\xbf1\n2", "2\n1"])
+def test_classes_as_other_systems_write_them(directory, tmp_path, text):
+    source = load(group(directory, classes=str(listed(tmp_path, text))), "train")
+    assert set(source.class_names) == {"1", "2"} and set(source.labels.tolist()) == {0, 1}
+
+
+BAD_CLASSES = {
+    "": "names no class; expected one class a line, each once",
+    "# none\n\n": "names no class;",
+    "1\n2\n1\n": "names '1' twice; expected one class a line, each once",
+    "1\nelf\nten\n": "'digits' has no class 'elf' (2 of 3 are unknown); valid: 0, 1, 2,",
+    b"\xff\xfe1": "cannot be read: 'utf-8' codec",
+}
+
+
+@pytest.mark.parametrize("text", BAD_CLASSES)
+def test_a_list_of_classes_that_does_not_fit_is_one_line(directory, tmp_path, text):
+    path = listed(tmp_path, text)
+    message = fail(load, group(directory, classes=str(path)), "train")
+    assert message.startswith(f"data.classes={path}") and BAD_CLASSES[text] in message
+
+
+def test_a_list_of_classes_that_is_not_there_is_named(directory, tmp_path):
+    for path in (tmp_path / "none.txt", tmp_path):
+        message = fail(load, group(directory, classes=str(path)), "train")
+        assert message.startswith(f"data.classes={path} cannot be read: ")
+
+
+def test_near_names_are_given_of_many_classes(monkeypatch):
+    names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
+    one = source_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
+    message = fail(source_lib._only, one, ["n01440765"], "mine.txt")
+    assert "has no class 'n01440765' (1 of 1 are unknown); near are " in message
+    assert "n01440764" in message and message.endswith("of 1000 valid ones")
+
+
+def test_imagenet100_is_a_hundred_classes_of_imagenet():
+    path = Path(source_lib.__file__).with_name("imagenet100.txt")
+    names = read_classes(path)
+    assert len(names) == len(set(names)) == 100
+    assert set(names) <= set(tfds.builder("imagenet2012").info.features["label"].names)
+
+
+def test_a_set_without_labels(directory, folder, tmp_path):
+    source = load(of(folder, directory), "train")
+    assert (source.class_names, source.num_classes, source.labelled) == ((), 0, False)
+    assert source.describe().endswith("7 images of many sizes, no labels")
+    np.testing.assert_array_equal(source.labels, np.full(7, -1, np.int32))
+    assert source.labels.dtype == np.int32
+    assert {example.label for example in source.read(np.arange(7))} == {-1}
+    data = of(folder, directory) | {"classes": str(listed(tmp_path, "cat"))}
+    assert fail(load, data, "train").endswith(": 'folder' has no labels, leave it empty")
+
+
+def middle(path, size):
+    """The central square of 7/8 of the short side, resized by Pillow."""
+    with Image.open(path) as image:
+        width, height = image.size
+        half = 7 / 8 * min(width, height) / 2
+        box = (width / 2 - half, height / 2 - half, width / 2 + half, height / 2 + half)
+        return np.asarray(image.resize((size, size), Image.Resampling.BILINEAR, box=box))
+
+
+def names_of(source):
+    return [record["file"].decode() for part, places in source.parts for record in part.get(places)]
+
+
+@pytest.mark.parametrize("size", [8, 80])
+def test_images_of_many_sizes_are_cut_to_one(directory, folder, size):
+    source = load(of(folder, directory), "train")
+    assert source.shape == (None, None, 3) and not source.one_size
+    images = source.images(size)
+    assert (images.shape, images.dtype) == ((7, size, size, 3), np.uint8)
+    for image, name in zip(images, names_of(source), strict=True):
+        np.testing.assert_array_equal(image, middle(folder / name, size))
+    sizes = [example.picture.size for example in source.read(np.arange(7))]
+    assert sizes == [SIZES[int(name[0])] for name in names_of(source)]
+
+
+KEYS = {
+    "whole": WHOLE,
+    "slice": slice(2, 9),
+    "steps backwards": slice(9, 1, -3),
+    "empty slice": slice(3, 3),
+    "one": 4,
+    "the last": -1,
+    "places": np.array([5, 0, 5, -2]),
+    "a list": [1, 2],
+    "no places": np.array([], int),
+    "a table of places": np.arange(12).reshape(3, 4)[::-1],
+    "a mask": np.arange(15) % 4 == 1,
+}
+
+
+@pytest.fixture(scope="module")
+def lazy(directory, folder):
+    """Stand-ins that decode on demand, and the arrays they stand for."""
+    grey = load(group(directory), "train[:9]+test[-6:]")
+    colour = load(of(folder, directory), "train")
+    twice = source_lib.replace(colour, parts=colour.parts * 3)
+    large = [twice.images(size)[:15] for size in (16, 72)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source_lib, "IN_MEMORY", 0)
+        fifteen = source_lib.replace(colour, parts=(*colour.parts * 2, (colour.parts[0][0], [0])))
+        found = [grey.images(8), fifteen.images(16), fifteen.images(72)]
+    return list(zip(found, [grey.images(8), *large], strict=True))
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("which", range(3), ids=["one size", "many sizes", "threads"])
+def test_images_that_are_too_many_are_decoded_on_demand(lazy, monkeypatch, which, key):
+    found, array = lazy[which]
+    monkeypatch.setattr(source_lib, "BLOCK", 4)
+    assert isinstance(found, Images) and not isinstance(array, Images)
+    assert (found.shape, len(found)) == (array.shape, len(array)) and len(array) == 15
+    part = found[KEYS[key]]
+    assert part.dtype == np.uint8
+    np.testing.assert_array_equal(part, array[KEYS[key]])
+
+
+def test_a_place_that_is_not_there_is_an_index_error(lazy):
+    with pytest.raises(IndexError):
+        lazy[0][0][15]
+
+
+def test_a_few_of_too_many_images_are_decoded_alone_and_not_kept(directory, digits, monkeypatch):
+    forget(directory)
+    monkeypatch.setattr(source_lib, "IN_MEMORY", 20 * 64)
+    images = load(group(directory), "train[5:25]").images(8)
+    assert isinstance(images, np.ndarray)
+    np.testing.assert_array_equal(images, digits["train"]["image"][5:25])
+    assert not list(directory.rglob("decoded-*"))
+    assert isinstance(load(group(directory), "train[5:26]").images(8), Images)
+
+
+def kept(directory):
+    return {path.name: path.stat().st_mtime_ns for path in directory.rglob("decoded-*")}
+
+
+def test_decoded_arrays_are_written_once_and_used_again(directory, digits, monkeypatch):
+    forget(directory)
+    first = load(group(directory), "train+test[:5]")
+    first.images(8), first.labels
+    before = kept(directory)
+    names = ["decoded-test-8x8.npy", "decoded-test-labels.npy"]
+    names += ["decoded-train-8x8.npy", "decoded-train-labels.npy"]
+    assert sorted(before) == names
+    monkeypatch.setattr(source_lib.Part, "get", lambda *_: pytest.fail("read again"))
+    second = load(group(directory), "train+test[:5]")
+    np.testing.assert_array_equal(second.images(8)[:TRAIN], digits["train"]["image"])
+    np.testing.assert_array_equal(second.labels[:TRAIN], digits["train"]["label"])
+    np.testing.assert_array_equal(second.images(8)[TRAIN:], digits["test"]["image"][:5])
+    assert kept(directory) == before
+
+
+def test_sizes_are_kept_apart(directory, folder):
+    source = load(of(folder, directory), "train")
+    assert [source.images(size).shape[1] for size in (8, 12, 8)] == [8, 12, 8]
+
+
+SPOILT = {
+    "cut": lambda data: data[:-10],
+    "cut in the head": lambda data: data[:50],
+    "empty": lambda data: b"",
+    "no array": lambda data: b"decoded" * 99,
+    "an archive": lambda data: b"PK\3\4" + data[4:],
+    "of another set": lambda data: data.replace(str(TRAIN).encode(), b"1296", 1),
+    "of another shape": lambda data: data.replace(b"(1297", b"(1297, 1", 1).replace(b"  ", b"", 1),
+}
+
+
+@pytest.mark.parametrize("kind", SPOILT)
+@pytest.mark.parametrize("what", ["8x8", "labels"])
+def test_a_damaged_array_is_made_again(directory, digits, what, kind):
+    source = load(group(directory), "train")
+    source.images(8), source.labels
+    path = next(directory.rglob(f"decoded-train-{what}.npy"))
+    good = path.read_bytes()
+    path.write_bytes(SPOILT[kind](good))
+    assert path.read_bytes() != good
+    again = load(group(directory), "train")
+    np.testing.assert_array_equal(again.images(8), digits["train"]["image"])
+    np.testing.assert_array_equal(again.labels, digits["train"]["label"])
+    assert path.read_bytes() == good
+
+
+@pytest.mark.parametrize("reason", ["read-only", "full"])
+def test_where_nothing_can_be_written_there_is_only_a_warning(
+    directory, digits, monkeypatch, caplog, reason
+):
+    forget(directory)
+    path_open = Path.open
+
+    def refuse(*arguments, **_):
+        raise OSError(30, "Read-only file system")
+
+    def only_reading(path, mode="r", **keywords):
+        return refuse() if "w" in mode else path_open(path, mode, **keywords)
+
+    if reason == "full":
+        monkeypatch.setattr(source_lib.np, "save", refuse)
+    else:
+        monkeypatch.setattr(Path, "open", only_reading)
+        monkeypatch.setattr(Path, "unlink", refuse)
+    with caplog.at_level(logging.WARNING, "jaxssl"):
+        images = load(group(directory), "train[:9]").images(8)
+    np.testing.assert_array_equal(images, digits["train"]["image"][:9])
+    lines = [record.getMessage() for record in caplog.records if record.name == "jaxssl"]
+    assert len(lines) == 1 and "decoded-train-8x8.npy is not kept: " in lines[0]
+    monkeypatch.undo()
+    assert not kept(directory)
+
+
+def test_nothing_of_this_needs_tensorflow():
+    assert "tensorflow" not in sys.modules
