@@ -273,6 +273,21 @@ def test_worker_processes_give_the_same_batches(make, photographs):
         workers.close()
 
 
+def test_a_run_that_goes_on_with_other_crops_is_warned(make, some, caplog):
+    streamed = make("none", crops=TWO_VIEWS)
+    cached = make("device", crops=TWO_VIEWS)
+    logger = batches_lib.log
+    logger.addHandler(caplog.handler)
+    try:
+        cached.set_state(cached.get_state())
+        cached.set_state({"next_index": 3})  # of an older version
+        assert not caplog.records
+        cached.set_state(streamed.get_state())
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "was cropped on the host so far: views differ from here on" in caplog.text
+
+
 def test_a_process_reads_its_own_rows():
     """As far as one process shows it: it has all devices, so its rows are all."""
     mesh = parallel.make_mesh(jax.devices()[:4])
@@ -285,7 +300,7 @@ def test_a_process_reads_its_own_rows():
 def test_a_picture_that_cannot_be_read_any_more_is_an_error_with_its_batch(make):
     records = [{"image": b"no picture", "label": 0}] * BATCH
     broken = of_records(records)
-    with pytest.raises(UserError, match="an image of batch 0 of 'made' cannot be read"):
+    with pytest.raises(UserError, match="image 0 of 'made' cannot be decoded"):
         make("none", source=broken)
 
 

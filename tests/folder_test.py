@@ -238,7 +238,7 @@ def test_an_archive_gives_the_same_examples_in_the_same_order(
         np.testing.assert_array_equal(other.images(0), opened.images(0))
 
 
-def test_a_rootinside_an_archive(load, tmp_path):
+def test_a_folder_inside_an_archive(load, tmp_path):
     content = {f"a/{name}": data for name, data in LABELLED.items()} | pictures("b/other.png")
     path = pack(tmp_path / "pack.tar.xz", content)
     expected = folder.arrange(LABELLED, "").splits["train"]

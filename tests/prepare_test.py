@@ -235,7 +235,7 @@ def test_a_name_that_does_not_exist_is_answered_in_short(load, tmp_path, offline
 
 @pytest.mark.parametrize("name", ["food101", "imagenet2012", "imagenet100", "coco/2017"])
 def test_a_set_that_needs_tensorflow_says_how_to_get_it(load, tmp_path, offline, monkeypatch, name):
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with refused("preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
         load("", name=name, dir=str(tmp_path))
     assert not finished(tmp_path)

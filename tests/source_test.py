@@ -231,7 +231,7 @@ def test_a_set_without_labels(directory, folder, tmp_path):
     assert source.labels.dtype == np.int32
     assert {example.label for example in source.read(np.arange(7))} == {-1}
     data = of(folder, directory) | {"classes": str(listed(tmp_path, "cat"))}
-    assert fail(load, data, "train").endswith(": 'folder' has no labels, leave it empty")
+    assert fail(load, data, "train").endswith(" has no labels, leave it empty")
 
 
 def middle(path, size):
@@ -283,7 +283,9 @@ def lazy(directory, folder):
     large = [twice.images(size)[:15] for size in (16, 72)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(source_lib, "IN_MEMORY", 0)
-        fifteen = source_lib.replace(colour, parts=(*colour.parts * 2, (colour.parts[0][0], [0])))
+        fifteen = source_lib.replace(
+            colour, parts=(*colour.parts * 2, (colour.parts[0][0], np.array([0])))
+        )
         found = [grey.images(8), fifteen.images(16), fifteen.images(72)]
     return list(zip(found, [grey.images(8), *large], strict=True))
 
@@ -347,7 +349,6 @@ SPOILT = {
     "no array": lambda data: b"decoded" * 99,
     "an archive": lambda data: b"PK\3\4" + data[4:],
     "of another set": lambda data: data.replace(str(TRAIN).encode(), b"1296", 1),
-    "of another shape": lambda data: data.replace(b"(1297", b"(1297, 1", 1).replace(b"  ", b"", 1),
 }
 
 

@@ -6,6 +6,7 @@ processes, devices, hosts or restarts. So the position in the data is one number
 
 import functools
 import itertools
+import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from jaxssl.data import pictures
 from jaxssl.data.source import Source
 from jaxssl.errors import UserError, nearest
 
+log = logging.getLogger("jaxssl")
 CACHES = ("auto", "device", "none")
 CACHE_BYTES = 2**30  # "auto" keeps a set of up to 1 GiB on the device, or:
 CACHE_SHARE = 1 / 8  # of its memory, if that is known and more
@@ -121,12 +123,7 @@ class Reader(NamedTuple):
 
     def __call__(self, step: int, places: np.ndarray) -> Batch:
         """The examples at ``places`` [b] int32 for batch number ``step``."""
-        try:
-            examples = self.source.read(places)
-        except Exception as error:  # Pillow's decoders raise all sorts
-            raise UserError(
-                f"an image of batch {step} of {self.source.name!r} cannot be read: {error}"
-            ) from error
+        examples = self.source.read(places)
         image = self._images(step, places, [example.picture for example in examples])
         labels = np.array([example.label for example in examples], np.int32)
         return {"image": image, "label": labels, "index": places}
@@ -221,7 +218,7 @@ def make_batches(
         start = _from_device(source, local, mesh)
     else:
         start = functools.partial(_streamed, local, way.workers, mesh)
-    stream = _Stream(start)
+    stream = _Stream(start, way.host)
     example = reader(0, np.arange(min(2, len(source)), dtype=np.int32))
     return Batches(
         stream.next, stream.get_state, stream.set_state, stream.close, example, way, reader.crops
@@ -231,8 +228,9 @@ def make_batches(
 class _Stream:
     """An iterator of batches that knows its position and can start at any."""
 
-    def __init__(self, start: Callable[[int], Iterator[Batch]]) -> None:
+    def __init__(self, start: Callable[[int], Iterator[Batch]], host: bool) -> None:
         self._start = start
+        self._host = host
         self._position = 0
         self._batches: Iterator[Batch] | None = None
 
@@ -244,10 +242,16 @@ class _Stream:
         return batch
 
     def get_state(self) -> dict[str, int]:
-        return {POSITION: self._position}
+        return {POSITION: self._position, "host_crops": self._host}
 
     def set_state(self, state: Mapping[str, int]) -> None:
         self.close()
+        if state.get("host_crops", self._host) != self._host:
+            log.warning(
+                "input      the run was %scropped on the host so far: views differ from here on; "
+                "set data.cache to go on as before",
+                "" if state["host_crops"] else "not ",
+            )
         self._position = state[POSITION]
 
     def close(self) -> None:

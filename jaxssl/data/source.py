@@ -138,7 +138,13 @@ class Source:
             records = part.get(members[places[here] - first])
             for i, record in zip(here, records, strict=True):
                 label = int(self._renumbered(np.int32(part.label_of(record))))
-                out[i] = Example(part.picture_of(record), label)
+                try:
+                    out[i] = Example(part.picture_of(record), label)
+                except Exception as error:  # Pillow's decoders raise all sorts
+                    raise UserError(
+                        f"image {places[i]} of {self.name!r} cannot be decoded: {error}; "
+                        "prepare the set again"
+                    ) from error
             first += len(members)
         return out
 
@@ -188,19 +194,21 @@ class Images:
         places = np.arange(len(self))[key]
         out = np.empty((places.size, *self.shape[1:]), np.uint8)
         whole, size = self._source.one_size, self.shape[1]
+        threads = 1 if out.shape[1] <= SMALL else os.cpu_count() or 1
+        rows = min(BLOCK, -(-len(out) // threads))
 
         def fill(first: int) -> None:
-            block = slice(first, first + BLOCK)
+            block = slice(first, first + rows)
             for i, example in enumerate(self._source.read(places.ravel()[block]), first):
                 picture = example.picture
                 out[i] = pictures.pixels(picture) if whole else pictures.centre(picture, size)
 
-        blocks = range(0, len(out), BLOCK)
-        if out.shape[1] <= SMALL:
+        blocks = range(0, len(out), rows or 1)
+        if threads == 1:
             list(map(fill, blocks))
         else:
-            with ThreadPoolExecutor(os.cpu_count()) as threads:
-                list(threads.map(fill, blocks))
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(fill, blocks))
         return out.reshape(*places.shape, *self.shape[1:])
 
 
@@ -355,10 +363,10 @@ def _kept(part: Part, what: str, make: Callable[[Part], np.ndarray]) -> np.ndarr
         return make(part)
     path = part.keep.with_name(f"decoded-{part.keep.name}-{what}.npy")
     try:
-        kept = np.load(path, mmap_mode="r")
+        kept = np.lib.format.open_memmap(path, mode="r")
         if len(kept) == len(part.records):
             return kept
-    except (OSError, ValueError, EOFError):
+    except (OSError, ValueError):
         pass  # none, or not readable: made again
     log.info("data       reading %s once, for %s", part.keep.name, path)
     array = make(part)
