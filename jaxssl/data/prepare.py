@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import requests
 import tensorflow_datasets as tfds
+from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
+from tensorflow_datasets.core.download.util import DownloadError
 
 from jaxssl.data import digits, folder, raw
 from jaxssl.errors import UserError, nearest
@@ -38,9 +41,10 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
         builder = _builder(name, data, directory)
         if not Path(builder.data_dir).exists():
             _prepare(builder)
-    except requests.RequestException as error:
+    except (requests.RequestException, DownloadError, NonMatchingChecksumError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".:")
         raise UserError(
-            f"cannot download {name!r}: {error}; where there is no network, bring the files and "
+            f"cannot download {name!r}: {reason}; where there is no network, bring the files and "
             "name them with data.path, or the prepared set with data.dir"
         ) from error
     except OSError as error:
@@ -48,10 +52,13 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
             f"cannot prepare {name!r} under {directory or 'the TFDS data directory'}: {error}; "
             "name a directory that can be written and has room with --config.data.dir"
         ) from error
-    if FORMAT not in {f.value for f in builder.info.available_file_formats()}:
+    formats = {f.value for f in builder.info.available_file_formats()}
+    if FORMAT in set(builder.info.as_proto.alternative_file_formats) - formats:
+        builder.info.add_alternative_file_format(FORMAT)  # TFDS' code for a set forgets it
+    elif FORMAT not in formats:
         raise UserError(
             f"{name!r} is prepared as {builder.info.file_format.value}, which is no random access; "
-            f"convert it once: python -m jaxssl.data.convert {builder.data_dir}"
+            f"convert it once: python -m jaxssl.data.convert {shlex.quote(builder.data_dir)}"
         )
     if skipped := (builder.info.metadata or {}).get("skipped"):
         if data["on_error"] == "stop":
