@@ -72,10 +72,13 @@ def finished(directory):
 
 
 def nothing_is_prepared(monkeypatch):
-    """From now on, preparing a folder fails."""
-    monkeypatch.setattr(
-        folder.Builder, "download_and_prepare", lambda *_, **__: pytest.fail("prepared again")
-    )
+    """From now on, preparing a folder or looking through it fails."""
+
+    def again(*_, **__):
+        pytest.fail("prepared again")
+
+    monkeypatch.setattr(folder.Builder, "download_and_prepare", again)
+    monkeypatch.setattr(folder, "arrange", again)
 
 
 def files_of(opened):

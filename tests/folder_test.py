@@ -64,7 +64,7 @@ def arrange(names, path="PATH", **options):
 
 
 @pytest.mark.parametrize("around", ["", "pack/", "pack/images/"])
-def test_a_rootof_each_class(around):
+def test_a_folder_of_each_class(around):
     names = [f"{around}{name}" for name in LABELLED] + [f"{around}README.md"]
     found = arrange(names)
     assert found.classes == CLASSES and list(found.splits) == ["train", "test"]
@@ -88,7 +88,7 @@ def test_folders_of_splits_and_classes(around):
 
 
 @pytest.mark.parametrize("only", ["train", "images", "test"])
-def test_the_rootof_a_single_split_is_one_around_all(only):
+def test_the_folder_of_a_single_split_is_one_around_all(only):
     assert arrange([f"{only}/{name}" for name in LABELLED]).classes == CLASSES
 
 
@@ -104,8 +104,8 @@ def test_pictures_without_folders_have_no_labels():
         "train": 8,
         "test": 2,
     }
-    found = arrange(["train/1.png", "test/2.png"])
-    assert found.splits == {"test": {"test/2.png": ""}, "train": {"train/1.png": ""}}
+    found = arrange(["Train/1.png", "TEST/2.png"])
+    assert found.splits == {"TEST": {"TEST/2.png": ""}, "Train": {"Train/1.png": ""}}
 
 
 def test_suffixes_may_be_large_and_other_files_are_no_pictures():
@@ -247,6 +247,12 @@ def test_a_folder_inside_an_archive(load, tmp_path):
         load(f"{path}/c")
 
 
+def test_folders_of_the_same_name_in_an_archive_are_two_sets(load, tmp_path):
+    path = pack(tmp_path / "pack.zip", pictures("a/all/1.png", "b/all/2.png"))
+    assert files_of(load(f"{path}/a/all")) == ["1.png"]
+    assert files_of(load(f"{path}/b/all")) == ["2.png"]
+
+
 def test_an_unlabelled_split_beside_labelled_ones(load, tmp_path):
     unpack(tmp_path, pictures("train/a/1.png", "train/b/2.png", "test/a/3.png", "unlabelled/4.png"))
     opened = load(tmp_path, "unlabelled")
@@ -349,7 +355,7 @@ def test_a_prepared_set_is_not_prepared_again(load, labelled, train_and_test, mo
     assert load(labelled).class_names == CLASSES and load(labelled).shape == (HEIGHT, WIDTH, 3)
 
 
-def test_a_rootthat_changed_is_prepared_again(load, tmp_path):
+def test_a_folder_that_changed_is_prepared_again(load, tmp_path):
     unpack(tmp_path, pictures("a/1.png", "b/2.png"))
     whole = {"test_fraction": 0.0}
     assert len(load(tmp_path, **whole)) == 2
