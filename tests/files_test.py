@@ -1,5 +1,7 @@
 """Files of a folder and of archives of it, and what is refused."""
 
+import gzip
+import io
 import os
 import stat
 import tarfile
@@ -117,7 +119,7 @@ def test_links_in_a_folder_are_followed_and_circles_end(tmp_path):
 def test_a_link_to_nothing_is_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "1.png").symlink_to(tmp_path / "gone.png")
     [(name, read)] = files.read_all(tmp_path)
-    assert name == "1.png" and files.stamp(tmp_path)
+    assert name == "1.png" and files.stamp(tmp_path, (".png",))
     with pytest.raises(OSError, match="No such file"):
         read()
 
@@ -175,7 +177,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path):
         archive.addfile(tarfile.TarInfo(bad))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / bad).write_bytes(b"")
-    for root, read in ((path, names), (path.with_name("folder"), files.stamp)):
+    for root, read in ((path, names), (path.with_name("folder"), names)):
         with refused(str(root), r"'b\udcffd.png'", "not UTF-8; rename it"):
             read(root)
 
@@ -211,6 +213,16 @@ def test_a_damaged_archive_is_refused(archive, kind, tmp_path):
     damaged.write_bytes(whole)
     with refused(str(damaged), "is damaged", "get it again"):
         names(damaged)
+
+
+def test_a_checksum_that_does_not_fit_is_damage(tmp_path):
+    """Stored without compression, so that a changed byte is still a file of that length."""
+    whole = bytearray(gzip.compress(pack(tmp_path / "a.tar", {"1.png": b"pixels"}).read_bytes(), 0))
+    whole[whole.index(b"pixels")] ^= 1
+    path = tmp_path / "flipped.tar.gz"
+    path.write_bytes(whole)
+    with refused(str(path), "is damaged", "get it again"):
+        names(path)
 
 
 @each_kind
@@ -271,7 +283,7 @@ def test_what_may_not_be_read_is_named(archive, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", denied)
     with refused(f"the folder {tmp_path} cannot be read: Permission denied"):
         names(tmp_path)
-    monkeypatch.setattr(tarfile, "open", denied)
+    monkeypatch.setattr(io, "open", denied)
     with refused(f"the archive {archive('.tar')} cannot be read", "Permission denied"):
         names(archive(".tar"))
 
@@ -281,15 +293,16 @@ def test_what_may_not_be_read_is_named(archive, tmp_path, monkeypatch):
 
 def test_the_stamp_of_a_folder_changes_when_its_files_do(tmp_path):
     unpack(tmp_path, {"a/1.png": b"one", "b/2.png": b"two"})
-    seen = [files.stamp(tmp_path)]
+    seen = [files.stamp(tmp_path, (".png",))]
 
     def changed():
-        seen.append(files.stamp(tmp_path))
+        seen.append(files.stamp(tmp_path, (".png",)))
         return len(set(seen)) == len(seen)
 
     (tmp_path / ".hidden").write_bytes(b"x")
+    (tmp_path / "notes.txt").write_bytes(b"no picture")
     found(tmp_path)
-    assert files.stamp(tmp_path) == seen[0]
+    assert files.stamp(tmp_path, (".png",)) == seen[0]
     (tmp_path / "b/3.png").write_bytes(b"three")
     assert changed()
     (tmp_path / "b/3.png").write_bytes(b"four!")
@@ -306,8 +319,8 @@ def test_the_stamp_of_a_folder_changes_when_its_files_do(tmp_path):
 
 def test_the_stamp_of_an_archive_changes_with_it(tmp_path):
     path = pack(tmp_path / "pack.zip", CONTENT)
-    first = files.stamp(path)
+    first = files.stamp(path, (".png",))
     found(path)
-    assert files.stamp(path) == first
+    assert files.stamp(path, (".png",)) == first
     pack(path, CONTENT | {"new.png": b""})
-    assert files.stamp(path) != first
+    assert files.stamp(path, (".png",)) != first

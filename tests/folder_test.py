@@ -243,7 +243,7 @@ def test_a_folder_inside_an_archive(load, tmp_path):
     path = pack(tmp_path / "pack.tar.xz", content)
     expected = folder.arrange(LABELLED, "").splits["train"]
     assert classes_of(load(f"{path}/a")) == expected
-    with refused(f"data.path={path}/c holds no pictures"):
+    with refused(f"data.path={path}/c: the archive {path} has no folder 'c'"):
         load(f"{path}/c")
 
 

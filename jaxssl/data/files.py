@@ -1,6 +1,8 @@
 """Files of a folder or an archive, by name; nothing is ever unpacked to the disk."""
 
+import gzip
 import hashlib
+import io
 import lzma
 import os
 import re
@@ -17,7 +19,8 @@ from jaxssl.errors import UserError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 LARGEST = 2**28  # bytes of a picture in an archive
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError)
+DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+DAMAGED += (EOFError,)
 
 Read = Callable[[], bytes]
 
@@ -83,10 +86,15 @@ def read_all(root: Path, inside: str = "", largest: int = LARGEST) -> Iterator[t
         raise UserError(f"the archive {root} cannot be read: {error}") from error
 
 
-def stamp(root: Path) -> str:
-    """Changes when a file of the folder, or the archive, does: by names, sizes and times."""
+def stamp(root: Path, suffixes: tuple[str, ...]) -> str:
+    """Changes when a file of the folder, or the archive, does: by names, sizes and times.
+
+    Files of a folder with other suffixes do not count.
+    """
     digest = hashlib.sha256()
     for name in _names(root) if root.is_dir() else ("",):
+        if name and not name.lower().endswith(suffixes):
+            continue
         path = f"{root}/{name}" if name else root
         try:
             facts = os.stat(path)
@@ -117,13 +125,19 @@ def _names(root: Path) -> list[str]:
 
 
 def _in_tar(root: Path, largest: int) -> Iterator[tuple[str, Read]]:
-    with tarfile.open(root, "r|*", tarinfo=_Entry) as archive:
+    zipped = root.name.lower().endswith(("gz", "tgz"))  # tarfile does not look at its checksum
+    with (
+        (gzip if zipped else io).open(root, "rb") as file,
+        tarfile.open(fileobj=file, mode="r|" if zipped else "r|*", tarinfo=_Entry) as archive,
+    ):
         for member in archive:
             if member.isdir():
                 continue
             if not member.isfile():
                 raise UserError(_refused(root, member.name, "is a link or a device"))
             yield member.name, partial(_limited, partial(archive.extractfile, member), largest)
+        while zipped and file.read(2**20):  # on to the checksum
+            pass
 
 
 def _in_zip(root: Path, largest: int) -> Iterator[tuple[str, Read]]:

@@ -13,6 +13,7 @@ import csv
 import dataclasses
 import hashlib
 import io
+import logging
 import os
 import re
 from collections import Counter, deque
@@ -27,6 +28,7 @@ import tensorflow_datasets as tfds
 from jaxssl.data import files, pictures
 from jaxssl.errors import UserError, nearest
 
+log = logging.getLogger("jaxssl")
 UNLABELLED = ("unlabeled", "unlabelled")
 SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", *UNLABELLED)
 ON_ERROR = ("stop", "skip")
@@ -137,7 +139,14 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
         raise UserError(f"data.test_fraction={fraction} must lie in [0, 1)")
     root, inside = files.locate(path)
     labels = read_labels(data["labels"]) if data["labels"] else None
-    state = (RULES, files.stamp(root), inside, str(root.resolve()), fraction, data["split_seed"])
+    state = (
+        RULES,
+        files.stamp(root, pictures.SUFFIXES),
+        inside,
+        str(root.resolve()),
+        fraction,
+        data["split_seed"],
+    )
     digest = hashlib.sha256(repr((state, labels)).encode()).hexdigest()[:16]
     stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0])[:64] or "folder"
     config = Config(name=f"{stem}-{digest}", root=root, inside=inside, on_error=on_error)
@@ -146,9 +155,13 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     if done.exists():  # what it was made of need not be looked through again
         return tfds.builder_from_directory(done)
     names = [name for name, _ in files.read_all(root, inside)]
+    if inside and not names:
+        raise UserError(f"data.path={path}: the archive {root} has no folder {inside!r}")
     config.layout = arrange(
         names, path, of_picture=labels, test_fraction=fraction, split_seed=data["split_seed"]
     )
+    if other := config.layout.other:
+        log.info("data       %d files are no pictures and left out: %s", len(other), some(other))
     return Builder(data_dir=data_dir, config=config)
 
 

@@ -41,6 +41,7 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
         builder = _builder(name, data, directory)
         if not Path(builder.data_dir).exists():
             _prepare(builder)
+            builder = _builder(name, data, directory)
     except (requests.RequestException, DownloadError, NonMatchingChecksumError) as error:
         reason = str(error).partition("\n")[0].rstrip(".:")
         raise UserError(
@@ -107,6 +108,10 @@ def _prepare(builder: tfds.core.DatasetBuilder) -> None:
     log.info("data       preparing %s in %s", builder.name, builder.data_dir)
     try:
         builder.download_and_prepare(file_format=FORMAT)
+    except OSError:
+        if not Path(builder.data_dir).exists():
+            raise
+        log.info("data       another process has prepared it meanwhile")
     except RuntimeError as error:
         if "write() failed" not in str(error):
             raise
