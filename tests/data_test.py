@@ -285,7 +285,14 @@ def test_a_run_that_goes_on_with_other_crops_is_warned(make, some, caplog):
         cached.set_state(streamed.get_state())
     finally:
         logger.removeHandler(caplog.handler)
-    assert "was cropped on the host so far: views differ from here on" in caplog.text
+    assert "so far the images were cropped on the host: views differ from here on" in caplog.text
+
+
+def test_a_run_does_not_go_on_with_another_number_of_images(make, some):
+    state = make().get_state()
+    fewer = make(source=of_records(list(some.parts[0][0].records[:40])))
+    with pytest.raises(UserError, match="a run on 51 images, the training split has 40 now"):
+        fewer.set_state(state)
 
 
 def test_a_process_reads_its_own_rows():

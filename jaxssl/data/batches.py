@@ -72,7 +72,7 @@ class Batches(NamedTuple):
             examples. "image" is uint8 [B, h, w, c], or of pictures that the host crops
             {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}.
         get_state: () -> the position, JSON-able.
-        set_state: goes to a position.
+        set_state: goes to a position; UserError if it is of another number of images.
         close: ends threads and processes.
         example: two examples as they are in a batch, on the host.
         plan: how the images are read.
@@ -218,7 +218,7 @@ def make_batches(
         start = _from_device(source, local, mesh)
     else:
         start = functools.partial(_streamed, local, way.workers, mesh)
-    stream = _Stream(start, way.host)
+    stream = _Stream(start, len(source), way.host)
     example = reader(0, np.arange(min(2, len(source)), dtype=np.int32))
     return Batches(
         stream.next, stream.get_state, stream.set_state, stream.close, example, way, reader.crops
@@ -228,9 +228,11 @@ def make_batches(
 class _Stream:
     """An iterator of batches that knows its position and can start at any."""
 
-    def __init__(self, start: Callable[[int], Iterator[Batch]], host: bool) -> None:
+    def __init__(
+        self, start: Callable[[int], Iterator[Batch]], num_examples: int, host: bool
+    ) -> None:
         self._start = start
-        self._host = host
+        self._made_of = {"num_examples": num_examples, "host_crops": host}
         self._position = 0
         self._batches: Iterator[Batch] | None = None
 
@@ -242,16 +244,22 @@ class _Stream:
         return batch
 
     def get_state(self) -> dict[str, int]:
-        return {POSITION: self._position, "host_crops": self._host}
+        return {POSITION: self._position, **self._made_of}
 
     def set_state(self, state: Mapping[str, int]) -> None:
-        self.close()
-        if state.get("host_crops", self._host) != self._host:
-            log.warning(
-                "input      the run was %scropped on the host so far: views differ from here on; "
-                "set data.cache to go on as before",
-                "" if state["host_crops"] else "not ",
+        before, now = self._made_of | state, self._made_of
+        if before["num_examples"] != now["num_examples"]:
+            raise UserError(
+                f"the checkpoint is of a run on {before['num_examples']} images, the training "
+                f"split has {now['num_examples']} now; take another --workdir, or the old images"
             )
+        if before["host_crops"] != now["host_crops"]:
+            log.warning(
+                "input      so far the images were %scropped on the host: views differ from here "
+                "on; set data.cache to go on as before",
+                "" if before["host_crops"] else "not ",
+            )
+        self.close()
         self._position = state[POSITION]
 
     def close(self) -> None:
