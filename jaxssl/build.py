@@ -11,6 +11,7 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl import optim, schedules
+from jaxssl.augment.image import random_crop_box
 from jaxssl.augment.views import make_views
 from jaxssl.config import component, hyper
 from jaxssl.data.batches import Crops
@@ -147,13 +148,16 @@ def make_crops(config: ConfigDict) -> Crops:
     """The part of the views that the host can make of a picture: their random resized crops.
 
     Recipes that crop in another way get the middle of the picture.
+
+    Raises:
+        UserError: on a range of areas or ratios that is none.
     """
     views, small = _arguments(config)
-    of_views = [_crop(views[view == 1]) for view in range(config.views)]
-    size = config.augment.size
-    if None in of_views:
-        return Crops((), (), size)
-    return Crops(tuple(of_views), (_crop(small),) * config.crops.number, size)
+    of_views = tuple(_crop(views[view == 1]) for view in range(config.views))
+    of_crops = (_crop(small),) * config.crops.number
+    if None in of_views + of_crops:
+        of_views, of_crops = (), ()
+    return Crops(of_views, of_crops, config.augment.size)
 
 
 def _arguments(config: ConfigDict) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -167,8 +171,12 @@ def _arguments(config: ConfigDict) -> tuple[list[dict[str, Any]], dict[str, Any]
 def _crop(values: Mapping[str, Any]) -> Crop | None:
     if "crop_scale" not in values or values.get("crop") == "pad":
         return None
-    ratio = values.get("crop_ratio", (3 / 4, 4 / 3))
-    return Crop(values["size"], tuple(values["crop_scale"]), tuple(ratio))
+    scale, ratio = tuple(values["crop_scale"]), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
+    try:
+        random_crop_box(jnp.zeros(4), (1, 1), scale, ratio)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return Crop(values["size"], scale, ratio)
 
 
 def check_fit(config: ConfigDict) -> None:

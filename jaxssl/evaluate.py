@@ -112,7 +112,7 @@ def arrays(splits: source.Splits, size: int) -> dict[str, dict[str, Any]]:
 def raw_pixels(images: np.ndarray, mesh: jax.sharding.Mesh) -> np.ndarray:
     """[n, f] pixels in [0, 1], of images larger than `RAW_SIZE` resized to it."""
     if max(images.shape[1:3]) <= RAW_SIZE:
-        return np.reshape(images, (len(images), -1)) / np.float32(255)
+        return np.reshape(images[:], (len(images), -1)) / np.float32(255)
 
     def shrink(_: None, block: Array) -> Array:
         return (preprocess(block, RAW_SIZE).reshape(len(block), -1) + 1) / 2

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import numpy as jnp
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from sklearn.manifold import TSNE
@@ -13,10 +12,9 @@ from sklearn.manifold import TSNE
 from jaxssl.augment.views import to_uint8
 from jaxssl.build import make_augment, make_crops
 from jaxssl.data import batches
-from jaxssl.data.source import Source, Splits
+from jaxssl.data.source import Images, Source, Splits
 from jaxssl.evals import Features
-from jaxssl.evals.knn import nearest_neighbours
-from jaxssl.pairs import unit
+from jaxssl.evals.knn import neighbours
 
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
 
@@ -67,14 +65,15 @@ def pairs(
         uint8 images [n, h, w, c], those of many sizes cut to the views' size, and
         {"views": [n, V, s, s, c]}, with small crops {"crops": [n, L, t, t, c]} too.
     """
-    way = batches.plan(source, config.augment.size, cache=config.data.cache)
-    crops = make_crops(config) if way.host else None
+    crops = make_crops(config)
+    way = batches.plan(source, crops, cache=config.data.cache)
+    crops = crops if way.host else None
     places = np.arange(min(count, len(source)), dtype=np.int32)
     batch = batches.Reader(source, crops, config.seed)(0, places)
     augment = jax.jit(make_augment(config, crops))
     views = augment(jax.random.key(config.seed), batch["image"], batch["index"])
     views = {name: np.asarray(to_uint8(found)).swapaxes(0, 1) for name, found in views.items()}
-    return source.images(config.augment.size)[: len(places)], views
+    return Images(source, source.shape_at(config.augment.size))[places], views
 
 
 def sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> None:
@@ -110,10 +109,7 @@ def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.
     """One test example of each class (then more), and its nearest training examples."""
     _, first = np.unique(labels, return_index=True)
     query = np.concatenate([first, np.setdiff1d(np.arange(len(labels)), first)])[:QUERIES]
-    bank, rows = unit(jnp.asarray(features.train)), unit(jnp.asarray(features.test[query]))
-    k = min(NEIGHBOURS, len(features.train))
-    _, neighbour = jax.vmap(lambda row: nearest_neighbours(bank, row, k))(rows)
-    return query, np.asarray(neighbour)
+    return query, neighbours(features.train, features.test[query], NEIGHBOURS)[1]
 
 
 def _map(features: np.ndarray, seed: int) -> np.ndarray:

@@ -24,6 +24,9 @@ from jaxssl.features import extract
 from jaxssl.record import log
 from jaxssl.state import TrainState, make_train_step
 
+# Where the images lie and how they are read; a run may go on with other values.
+FREE = ("data.dir", "data.cache", "data.workers")
+
 
 def train(config: ConfigDict, workdir: Path) -> None:
     """Pretrain, evaluate, report; resume from the workdir's last checkpoint if there is one.
@@ -139,11 +142,12 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
 
 def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
-    """A workdir belongs to one config."""
+    """A workdir belongs to one config, but for `FREE`."""
     if not (workdir / "config.json").exists():
         return
     ours = json.loads(json.dumps(config.to_dict()))
     changed = differences(ours, evaluate.read_config(workdir).to_dict())
+    changed = [change for change in changed if change.partition(":")[0] not in FREE]
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(

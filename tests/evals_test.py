@@ -44,9 +44,11 @@ def knn_oracle(features, *, k, temperature):
 @pytest.mark.parametrize(
     ("m", "classes"), [(130, 8), (130, 2), (7, 8)], ids=["blocks", "two classes", "few queries"]
 )
-def test_knn_votes_as_the_loop_does(k, m, classes):
+@pytest.mark.parametrize("bank_block", [2**27, 4 * 6 * 25], ids=["one block", "three"])
+def test_knn_votes_as_the_loop_does(k, m, classes, bank_block, monkeypatch):
     assert m % knn.QUERY_BLOCK
     features = labelled(60, m, 6, classes)
+    monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
     found = knn.evaluate(*features, k=k, temperature=0.2)
     expected = knn_oracle(features, k=k, temperature=0.2)
     assert found == pytest.approx(expected)
@@ -60,11 +62,22 @@ def test_knn_votes_as_the_loop_does(k, m, classes):
 def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
     features = labelled(60, 130, 6, 4)
     train, labels, test, _ = features
-    votes = knn.votes(train, labels, test, num_classes=4, k=60, temperature=temperature)
+    similarity, place = knn.neighbours(train, test, 60)
+    votes = knn.votes(similarity, labels[place], num_classes=4, temperature=temperature)
     assert np.isfinite(votes).all()
     assert (votes.max(axis=1) > 0).all()
     expected = knn_oracle(features, k=60, temperature=temperature)
     assert knn.evaluate(*features, k=60, temperature=temperature) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("bank_block", [2**27, 4 * 2 * 7])
+def test_of_equally_near_rows_the_first_ones_are_taken(bank_block, monkeypatch):
+    monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
+    bank = np.tile(np.eye(2, dtype=np.float32), (10, 1))
+    similarity, place = knn.neighbours(bank, 3 * bank[:2], 12)
+    np.testing.assert_array_equal(place[0], [*range(0, 20, 2), 1, 3])
+    np.testing.assert_array_equal(place[1], [*range(1, 20, 2), 0, 2])
+    np.testing.assert_allclose(similarity, [[1] * 10 + [0] * 2] * 2)
 
 
 def test_the_nearest_neighbour_of_a_training_row_is_itself():

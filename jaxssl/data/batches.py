@@ -8,7 +8,10 @@ import functools
 import itertools
 import logging
 import math
+import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -143,12 +146,12 @@ class Reader(NamedTuple):
         return {name: np.stack(images) for name, images in groups.items() if images}
 
 
-def plan(source: Source, size: int, *, cache: str = "auto", workers: int = -1) -> Plan:
+def plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int = -1) -> Plan:
     """Choose the way of the images.
 
     Args:
         source: the training split.
-        size: pixels a side of a view.
+        crops: what the host can cut; images of one size are sent whole if there is no random crop.
         cache: "device" keeps the uint8 images on every device, "none" streams them, "auto" takes
             "device" if they are of one size and few enough.
         workers: processes that read a stream; 0 is threads of this process, -1 half of the cores if
@@ -175,11 +178,11 @@ def plan(source: Source, size: int, *, cache: str = "auto", workers: int = -1) -
         )
     if cached:
         return Plan(True, False, 0, f"kept on the device ({why}), cropped there")
-    host = not source.one_size or min(source.shape[:2]) > size
+    host = not source.one_size or (bool(crops.views) and min(source.shape[:2]) > crops.size)
     if workers == -1:
         workers = cores // 2 if cores > 4 else 0
     readers = f"{workers} processes" if workers > 1 else "1 process" if workers else "threads"
-    where = f"cropped to {size} on the host" if host else "cropped on the device"
+    where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
     return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
 
 
@@ -210,7 +213,7 @@ def make_batches(
         UserError: as `plan`, and on a batch that does not fit the set or the devices.
     """
     check_batch(batch_size, len(source), mesh.size)
-    way = plan(source, crops.size, cache=cache, workers=workers)
+    way = plan(source, crops, cache=cache, workers=workers)
     reader = Reader(source, crops if way.host else None, seed)
     order = Order(len(source), batch_size, seed)
     local = _Local(order, parallel.local_rows(batch_size, mesh), reader)
@@ -239,7 +242,15 @@ class _Stream:
     def next(self) -> Batch:
         if self._batches is None:
             self._batches = self._start(self._position)
-        batch = next(self._batches)
+        try:
+            batch = next(self._batches)
+        except RuntimeError as error:
+            if "terminated unexpectedly" not in str(error):
+                raise
+            raise UserError(
+                "a process that reads the images was ended, as when memory runs out, or shared "
+                "memory, /dev/shm (docker run --shm-size); try fewer data.workers, or 0"
+            ) from error
         self._position += 1
         return batch
 
@@ -288,7 +299,7 @@ def _from_device(source: Source, local: _Local, mesh: Mesh) -> Callable[[int], I
 
     @functools.cache
     def data() -> dict[str, jax.Array]:
-        return parallel.replicate({"image": source.images(0), "label": source.labels}, mesh)
+        return parallel.replicate({"image": source.images(0)[:], "label": source.labels}, mesh)
 
     def start(position: int) -> Iterator[Batch]:
         for step in itertools.count(position):
@@ -315,11 +326,24 @@ def _streamed(local: _Local, workers: int, mesh: Mesh, position: int) -> Iterato
     if workers:
         if not absl.flags.FLAGS.is_parsed():
             absl.flags.FLAGS.mark_as_parsed()  # Grain's workers read them
-        stream = stream.mp_prefetch(grain.MultiprocessingOptions(workers))
+        stream = stream.mp_prefetch(grain.MultiprocessingOptions(workers), _begin_worker)
         # On a CPU, JAX would keep hold of the memory that the processes share.
         stream = stream.map(lambda batch: jax.tree.map(np.array, batch))
     stream = stream.map(lambda batch: parallel.shard_rows(batch, mesh))
     return iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=AHEAD))
+
+
+def _begin_worker(index: int, count: int) -> None:
+    """In a worker process: it ends when the run ends it or is no more, not by signals to all."""
+    del index, count
+    for number in (signal.SIGINT, signal.SIGTERM):  # the run may still need batches to stop well
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_run, daemon=True).start()
+
+
+def _end_with_run() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 def _limit() -> float:

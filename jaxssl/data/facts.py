@@ -44,5 +44,4 @@ def facts(data: Mapping[str, Any], size: int) -> Facts:
     if data["name"] in FACTS:
         return FACTS[data["name"]]
     train = source.load(data, data["train_split"])
-    shape = train.shape if train.one_size else (size, size, train.shape[2])
-    return Facts(shape, len(train), train.num_classes)
+    return Facts(train.shape_at(size), len(train), train.num_classes)

@@ -26,7 +26,7 @@ class Crop(NamedTuple):
 
     Attributes:
         size: pixels a side of the result.
-        scale: smallest and largest share of the area.
+        scale: smallest and largest share of the area; (1, 1) keeps all of the picture.
         ratio: smallest and largest width / height, drawn log-uniformly.
     """
 
@@ -101,6 +101,9 @@ def random_crops(
     out = []
     for crop in crops:
         u = rng.random(4)
+        if tuple(crop.scale) == (1, 1):  # as the recipes have it
+            out.append(_resized(picture, (0, 0, width, height), crop.size))
+            continue
         area = width * height * (crop.scale[0] + u[0] * (crop.scale[1] - crop.scale[0]))
         low, high = map(math.log, crop.ratio)
         aspect = math.exp(low + u[1] * (high - low))

@@ -148,6 +148,10 @@ class Source:
             first += len(members)
         return out
 
+    def shape_at(self, size: int) -> tuple[int, int, int]:
+        """[h, w, c] of the images, those of many sizes cut to ``size``."""
+        return self.shape if self.one_size else (size, size, self.shape[2])
+
     def images(self, size: int) -> "np.ndarray | Images":
         """All images as [n, h, w, c] uint8; if they are too many, a stand-in that decodes slices.
 
@@ -155,7 +159,7 @@ class Source:
             size: pixels a side that images of many sizes are cut to, see `pictures.centre`; those
                 of one size stay as they are.
         """
-        shape = self.shape if self.one_size else (size, size, self.shape[2])
+        shape = self.shape_at(size)
         if len(self) * math.prod(shape) > IN_MEMORY:
             return Images(self, shape)
         if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
@@ -262,7 +266,8 @@ def _open(builder: Any, data: Mapping[str, Any], split: str) -> Source:
     image, label = _features(data["name"], info.features)
     feature = info.features[image]
     metadata = dict(info.metadata or {})
-    shape = tuple(metadata.get("shape") or feature.shape)
+    *sides, channels = metadata.get("shape") or feature.shape
+    shape = (*sides, 1 if channels == 1 else 3)  # an alpha channel is dropped
     names = tuple(info.features[label].names) if label else ()
 
     def part(name: str) -> Part:

@@ -19,7 +19,8 @@ PRESETS = {
     "moco_v3_100": {"k": 100, "temperature": 0.07},
     "uniform": {"k": 1, "temperature": 1.0},
 }
-QUERY_BLOCK = 100  # rows of test features at a time: the similarities stay in cache
+QUERY_BLOCK = 100  # queries at a time: their similarities stay in cache
+BANK_BLOCK = 2**27  # bytes of the bank that are on the device at a time
 
 
 def evaluate(
@@ -33,10 +34,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Accuracy of votes of the k most cosine-similar training examples, each exp(sim / T).
 
-    Memory is that of the features plus a block of `QUERY_BLOCK` x n similarities.
-
     Args:
-        train_features: [n, f].
+        train_features: [n, f], the bank; it may be a memory map.
         train_labels: [n] int >= 0.
         test_features: [m, f].
         test_labels: [m] int >= 0.
@@ -53,49 +52,84 @@ def evaluate(
         raise ValueError(f"k must be >= 1 and temperature > 0, got {k} and {temperature}")
     if len(train_features) != len(train_labels) or len(test_features) != len(test_labels):
         raise ValueError("features and labels must have the same length")
-    num_classes = int(max(np.max(train_labels), np.max(test_labels))) + 1
+    train_labels, test_labels = np.asarray(train_labels), np.asarray(test_labels)
+    num_classes = int(max(train_labels.max(), test_labels.max())) + 1
+    similarity, place = neighbours(train_features, test_features, k)
     scores = votes(
-        jnp.asarray(train_features),
-        jnp.asarray(train_labels),
-        jnp.asarray(test_features),
-        num_classes=num_classes,
-        k=min(k, len(train_features)),
-        temperature=temperature,
+        similarity, train_labels[place], num_classes=num_classes, temperature=temperature
     )
-    labels = jnp.asarray(test_labels)
     _, ranked = lax.top_k(scores, min(5, num_classes))
-    hit = np.asarray(ranked == labels[:, None])
+    hit = np.asarray(ranked) == test_labels[:, None]
     return {
         "knn_top1": 100.0 * float(hit[:, 0].mean()),
         "knn_top5": 100.0 * float(hit.any(axis=1).mean()),
     }
 
 
-@partial(jax.jit, static_argnames=("num_classes", "k"))
+@partial(jax.jit, static_argnames="num_classes")
 def votes(
-    train_features: Array,
-    train_labels: Array,
-    test_features: Array,
+    similarity: Array | np.ndarray,
+    labels: Array | np.ndarray,
     *,
     num_classes: int,
-    k: int,
     temperature: float,
 ) -> Array:
-    """[m, num_classes] summed weights of the k nearest neighbours of each test example."""
-    bank = unit(train_features)
-
-    def of_query(query: Array) -> Array:
-        similarity, neighbour = nearest_neighbours(bank, query, k)
-        # Relative to the nearest: exp(1 / T) would overflow for small T; the ranking is the same.
-        weight = jnp.exp((similarity - similarity[0]) / temperature)
-        return jax.ops.segment_sum(weight, train_labels[neighbour], num_segments=num_classes)
-
-    return lax.map(of_query, unit(test_features), batch_size=QUERY_BLOCK)
+    """[m, num_classes] summed weights of each query's neighbours [m, k], nearest first."""
+    # Relative to the nearest: exp(1 / T) would overflow for small T; the ranking is the same.
+    weight = jnp.exp((similarity - similarity[:, :1]) / temperature)
+    total = partial(jax.ops.segment_sum, num_segments=num_classes)
+    return jax.vmap(total)(weight, labels)
 
 
-def nearest_neighbours(bank: Array, query: Array, k: int) -> tuple[Array, Array]:
-    """Similarities and places of the k rows of ``bank`` nearest to ``query``, nearest first."""
-    return lax.top_k(jnp.matmul(bank, query, precision=lax.Precision.HIGHEST), k)
+def neighbours(
+    bank: Array | np.ndarray, queries: Array | np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cosine similarities and places of the k rows of ``bank`` nearest to each query.
+
+    Both sides are taken in blocks. Above the bank, memory is a block of it (128 MiB), the queries,
+    their k neighbours, and `QUERY_BLOCK` rows of similarities.
+
+    Args:
+        bank: [n, f], any length.
+        queries: [m, f], any length.
+        k: neighbours; n if there are fewer.
+
+    Returns:
+        [m, k] float32 and int32, nearest first; of equal ones the first in the bank.
+    """
+    (n, f), m, k = bank.shape, len(queries), min(k, len(bank))
+    rows = min(n, max(k, BANK_BLOCK // (4 * f)))
+    padded = np.zeros((-(-m // QUERY_BLOCK) * QUERY_BLOCK, f), np.float32)
+    padded[:m] = queries
+    blocks = unit(jnp.asarray(padded)).reshape(-1, QUERY_BLOCK, f)
+    best = (
+        jnp.full((*blocks.shape[:2], k), -jnp.inf),
+        jnp.zeros((*blocks.shape[:2], k), jnp.int32),
+    )
+    for first in range(0, n, rows):
+        part = jnp.asarray(bank[first : first + rows], jnp.float32)
+        best = _nearer(*best, blocks, part, first)
+    similarity, place = (np.asarray(x).reshape(-1, k)[:m] for x in best)
+    return similarity, place
+
+
+@jax.jit
+def _nearer(similarity: Array, place: Array, queries: Array, bank: Array, first: int) -> tuple:
+    """The best so far, or better ones from a part of the bank that begins at ``first``."""
+    # The similarities are scaled, not the bank: it need not be copied.
+    scale = 1 / jnp.maximum(jnp.linalg.norm(bank, axis=1), 1e-12)
+    k = similarity.shape[-1]
+
+    def of_block(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        query, old, old_place = block
+        found = jnp.matmul(query, bank.T, precision=lax.Precision.HIGHEST) * scale[None, :]
+        found, where = lax.top_k(found, min(k, len(bank)))
+        found = jnp.concatenate([old, found], axis=1)
+        where = jnp.concatenate([old_place, where.astype(jnp.int32) + first], axis=1)
+        found, chosen = lax.top_k(found, k)
+        return found, jnp.take_along_axis(where, chosen, axis=1)
+
+    return lax.map(of_block, (queries, similarity, place))
 
 
 def run(features: Features, *, seed: int, preset: str = "cifar_simclr") -> list[Row]:
