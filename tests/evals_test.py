@@ -119,13 +119,20 @@ def test_a_knn_preset_reports_what_it_ran_with(preset):
         assert row.details == {"preset": preset, **hyper}
 
 
-SETTINGS = {"C": (1.0, 1e-3, 0.1), "validation": 0.25, "max_iter": 500, "seed": 0}
+SETTINGS = {
+    "C": (1.0, 1e-3, 0.1),
+    "validation": 0.25,
+    "tolerance": 1e-4,
+    "max_iter": 500,
+    "seed": 0,
+}
 
 
 @pytest.mark.parametrize("classes", [2, 7])
 def test_separable_classes_are_all_right_at_the_strongest_regularisation(classes):
     settings = {**SETTINGS, "C": (100.0, 1.0, 10.0)}
     scores = linear.evaluate(labelled(140, 56, 8, classes, spread=0.01), **settings)
+    assert scores.pop("gradient_norm") < 1e-3
     assert scores == {"linear_top1": 100, "linear_top5": 100, "C": 1.0}
 
 
@@ -137,14 +144,34 @@ def test_two_classes_are_always_among_five():
 
 def test_a_linear_probe_is_scikit_learns_pipeline_with_the_strength_it_chose():
     features = labelled(160, 80, 6, 8, spread=2.0)
-    found = linear.evaluate(features, **SETTINGS)
-    model = make_pipeline(StandardScaler(), LogisticRegression(C=found["C"], max_iter=500))
+    found = linear.evaluate(features, **{**SETTINGS, "C": (10.0, 0.1, 1.0)})
+    model = make_pipeline(
+        StandardScaler(), LogisticRegression(C=found["C"], tol=1e-8, max_iter=5000)
+    )
     model.fit(features.train.astype(np.float64), features.train_labels)
     scores = model.decision_function(features.test.astype(np.float64))
     for k in (1, 5):
         expected = 100 * top_k_accuracy_score(features.test_labels, scores, k=k)
         assert found[f"linear_top{k}"] == pytest.approx(expected)
     assert found["linear_top1"] < found["linear_top5"] < 100
+
+
+def test_a_fit_is_the_optimum_whatever_the_conditioning():
+    features = labelled(160, 80, 6, 4, spread=2.0)
+    scale = np.logspace(0, -3, 6)
+    mixed = np.random.default_rng(1).normal(size=(6, 6)) * scale
+    x = (features.train @ mixed).astype(np.float32)
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    used = np.ones(160, np.float32)
+    used[100:] = 0
+    settings = {"C": 0.3, "tolerance": 1e-6, "max_iter": 500}
+    y = features.train_labels
+    found = linear.regression(x, y, 4, np.cov(x.T, bias=True), used, **settings)
+    expected = LogisticRegression(C=0.3, tol=1e-8, max_iter=5000).fit(x[:100], y[:100])
+    np.testing.assert_allclose(found.weights.T, expected.coef_, atol=2e-3)
+    np.testing.assert_allclose(found.bias, expected.intercept_, atol=2e-3)
+    again = linear.regression(x, y, 4, np.cov(x.T, bias=True), used, **settings, start=found)
+    assert again.num_steps < found.num_steps
 
 
 def test_the_choice_of_c_never_looks_at_the_test_labels():
@@ -165,8 +192,9 @@ def test_a_linear_probe_does_not_mind_scale_offset_or_dead_features():
         return np.concatenate([rows * scale + 2, dead], axis=1)
 
     same = features._replace(train=changed(features.train), test=changed(features.test))
-    expected = linear.evaluate(features, **SETTINGS)
-    assert linear.evaluate(same, **SETTINGS) == pytest.approx(expected)
+    expected, found = (linear.evaluate(f, **SETTINGS) for f in (features, same))
+    assert max(expected.pop("gradient_norm"), found.pop("gradient_norm")) < 2e-4
+    assert found == pytest.approx(expected)
 
 
 def test_a_linear_probe_reports_the_strength_it_chose():
@@ -176,7 +204,8 @@ def test_a_linear_probe_reports_the_strength_it_chose():
     scores = linear.evaluate(features, **preset, seed=2)
     for row, metric in zip(rows, ["linear_top1", "linear_top5"], strict=True):
         assert (row.metric, row.value, row.std) == (metric, scores[metric], None)
-        assert row.details == {**preset, "preset": "fast", "C": scores["C"]}
+        found = {name: scores[name] for name in ("C", "gradient_norm")}
+        assert row.details == {**preset, "preset": "fast", **found}
 
 
 DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
