@@ -1,7 +1,13 @@
 """The bundled digits, and batches whose order is a matter of the seed alone."""
 
 import json
+import multiprocessing
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,6 +19,7 @@ from sklearn.datasets import load_digits
 from jaxssl import parallel
 from jaxssl.data import batches as batches_lib
 from jaxssl.data import digits, pictures
+from jaxssl.data import source as source_lib
 from jaxssl.data.batches import Crops, make_batches, plan
 from jaxssl.data.source import Part, Source, load
 from jaxssl.errors import UserError
@@ -215,7 +222,17 @@ def test_a_large_device_caches_more(some, monkeypatch):
             return {"bytes_limit": 2**40}
 
     monkeypatch.setattr(batches_lib.jax, "local_devices", lambda: [Device()])
-    assert plan(some, 8).why.startswith(f"kept on the device (0.0 MiB, the limit is {2**17} MiB)")
+    assert plan(some, NO_CROPS).why.startswith(
+        f"kept on the device (0.0 MiB, the limit is {2**17} MiB)"
+    )
+
+
+def test_images_too_many_to_be_decoded_at_once_lie_on_the_device_all_the_same(
+    make, some, monkeypatch
+):
+    monkeypatch.setattr(source_lib, "IN_MEMORY", 0)
+    assert isinstance(some.images(8), source_lib.Images)
+    assert_same(take(make("device"), 2), take(make("none"), 2))
 
 
 @pytest.mark.parametrize("crops", [TWO_VIEWS, MULTI_CROP], ids=["views", "multi-crop"])
@@ -248,6 +265,7 @@ def test_images_larger_than_a_view_are_cropped_on_the_host_if_streamed(make, som
     assert make("none", crops=TWO_VIEWS).plan.host
     assert not make("device", crops=TWO_VIEWS).plan.host
     assert not make("none", crops=TWO_VIEWS._replace(size=8)).plan.host
+    assert not make("none", crops=NO_CROPS._replace(size=4)).plan.host  # none to be made
 
 
 def test_cropped_batches_are_those_of_one_device_and_go_on_where_they_were(make, photographs):
@@ -271,6 +289,41 @@ def test_worker_processes_give_the_same_batches(make, photographs):
         assert_same(take(workers, 1), expected[PER_EPOCH:])
     finally:
         workers.close()
+
+
+def test_a_worker_process_is_ended_by_no_signal_to_all_and_its_loss_is_named(make, some):
+    before = set(multiprocessing.active_children())
+    expected, workers = take(make("none"), 8), make("none", workers=1)
+    try:
+        found = take(workers, 1)
+        [process] = set(multiprocessing.active_children()) - before
+        for number in (signal.SIGINT, signal.SIGTERM):  # as a terminal or a scheduler sends them
+            os.kill(process.pid, number)
+        assert_same(found + take(workers, 7), expected)
+        process.kill()  # as the kernel does where memory runs out
+        with pytest.raises(UserError, match="a process that reads the images was ended"):
+            take(workers, 20)
+    finally:
+        workers.close()
+
+
+def abandon():
+    """Be killed while a worker waits for its next batch to be wanted."""
+    source = of_records([{"image": np.zeros((8, 8, 1), np.uint8), "label": 0}] * BATCH)
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    settings = {"seed": 0, "crops": NO_CROPS, "mesh": mesh, "cache": "none", "workers": 1}
+    stream = make_batches(source, BATCH, **settings)
+    stream.next()
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_worker_processes_end_with_their_run():
+    """Their standard output is open as long as they live."""
+    command = [sys.executable, "-c", "import data_test; data_test.abandon()"]
+    run = {"cwd": Path(__file__).parent, "stderr": subprocess.DEVNULL}
+    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=50, check=False, **run)
+    assert ended.returncode == -signal.SIGKILL
 
 
 def test_a_run_that_goes_on_with_other_crops_is_warned(make, some, caplog):
@@ -307,7 +360,7 @@ def test_a_process_reads_its_own_rows():
 def test_a_picture_that_cannot_be_read_any_more_is_an_error_with_its_batch(make):
     records = [{"image": b"no picture", "label": 0}] * BATCH
     broken = of_records(records)
-    with pytest.raises(UserError, match="image 0 of 'made' cannot be decoded"):
+    with pytest.raises(UserError, match=r"image 0 of 'made' cannot be decoded \(is no picture"):
         make("none", source=broken)
 
 

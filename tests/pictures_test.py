@@ -275,10 +275,12 @@ def test_random_crops_show_what_is_in_their_boxes(monkeypatch):
         np.testing.assert_allclose(view, expected, atol=1.01)
 
 
-def test_random_crops_of_the_whole_are_the_whole():
-    crop = Crop(16, (1.0, 1.0), (1.0, 1.0))
-    [found] = pictures.random_crops(smooth(16, 16), [crop], np.random.default_rng(0))
-    np.testing.assert_array_equal(found, smooth(16, 16))
+@pytest.mark.parametrize("ratio", [(1.0, 1.0), (3 / 4, 4 / 3)])
+@pytest.mark.parametrize("size", [(16, 16), (60, 40)])
+def test_random_crops_of_the_whole_are_the_whole(size, ratio):
+    picture, crop = smooth(*size), Crop(16, (1.0, 1.0), ratio)
+    [found] = pictures.random_crops(picture, [crop], np.random.default_rng(0))
+    np.testing.assert_array_equal(found, picture.resize((16, 16), Image.Resampling.BILINEAR))
 
 
 def test_random_crops_are_a_matter_of_the_generator():

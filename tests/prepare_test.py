@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from file_cases import (
     LABELLED,
     files_of,
@@ -16,11 +17,12 @@ from file_cases import (
     pack,
     picture,
     pictures,
+    pixels_of,
     refused,
     unpack,
 )
 
-from jaxssl.data import folder
+from jaxssl.data import folder, prepare
 
 SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 
@@ -287,3 +289,32 @@ def test_the_photographs_of_flickr(load, public):
     opened = load(path)
     assert len(opened) == 800 and len(load(path, "test")) == 200
     assert not opened.labelled and opened.num_classes == 0 and not opened.one_size
+
+
+# What other builders have.
+
+
+class Transparent(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Two pictures with an alpha channel."""
+
+    name = "transparent"
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(2, 3, 4))})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for i in range(2):
+            yield i, {"image": picture(str(i), (2, 3, 4))}
+
+
+def test_an_alpha_channel_is_dropped(load, monkeypatch):
+    monkeypatch.setitem(prepare.OWN, "transparent", Transparent)
+    opened = load("", name="transparent")
+    assert opened.shape == (2, 3, 3)
+    images = {image.tobytes() for image in opened.images(8)}
+    assert images == {pixels_of(str(i), (2, 3, 4))[:, :, :3].tobytes() for i in range(2)}

@@ -172,6 +172,11 @@ def test_a_finished_run_says_so_and_changes_nothing(tiny, whole, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
 
 
+def test_how_images_are_read_may_change(tiny, whole, capsys):
+    loop.train(tiny(**{"data.cache": "none", "data.workers": "1"}), whole)
+    assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
+
+
 def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match="another config .seed: 0 -> 1; total_steps: 12 -> 20"):

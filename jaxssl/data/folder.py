@@ -22,7 +22,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import PIL
 import tensorflow_datasets as tfds
 
 from jaxssl.data import files, pictures
@@ -306,8 +305,6 @@ def _size(data: bytes) -> tuple[int, int] | str:
         return "is empty"
     try:
         picture = pictures.open_picture(data, CHANNELS, upright=True)
-    except PIL.UnidentifiedImageError:  # its message is about a place in memory
-        return "is no picture that Pillow knows"
     except Exception as error:  # Pillow's decoders raise all sorts
         return str(error) or type(error).__name__
     return picture.height, picture.width

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 TURNS = {  # by EXIF orientation
@@ -47,7 +47,10 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     Raises:
         OSError: if it is no picture or cut short; Pillow has other exceptions for other damage.
     """
-    picture = Image.open(io.BytesIO(data))
+    try:
+        picture = Image.open(io.BytesIO(data))
+    except UnidentifiedImageError as error:  # its message is about a place in memory
+        raise OSError("is no picture that Pillow knows") from error
     picture.load()
     if upright and "exif" in picture.info and (turn := _turn(picture)) is not None:
         picture = picture.transpose(turn)

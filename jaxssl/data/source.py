@@ -142,7 +142,7 @@ class Source:
                     out[i] = Example(part.picture_of(record), label)
                 except Exception as error:  # Pillow's decoders raise all sorts
                     raise UserError(
-                        f"image {places[i]} of {self.name!r} cannot be decoded: {error}; "
+                        f"image {places[i]} of {self.name!r} cannot be decoded ({error}); "
                         "prepare the set again"
                     ) from error
             first += len(members)
