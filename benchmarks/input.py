@@ -224,11 +224,11 @@ def streams(rounds: int) -> None:
     small = source_of([encoded(smooth(rng, 32), "png") for _ in range(2048)], (32, 32, 3))
     jpegs = [encoded(smooth(rng, 256), "jpeg") for _ in range(256)] * 8
     large = source_of(jpegs, (256, 256, 3))
-    none = batches.Crops((), (), 32)
+    none = pictures.Crops((), (), 32)
     crop = pictures.Crop(224, (0.2, 1.0), (3 / 4, 4 / 3))
     cases = {
         "PNG 32": (small, none, BATCH),
-        "JPEG 256, two crops of 224": (large, batches.Crops((crop,) * 2, (), 224), 64),
+        "JPEG 256, two crops of 224": (large, pictures.Crops((crop,) * 2, (), 224), 64),
     }
     print("\n| stream | images/s | first batch, s |\n| --- | --- | --- |")
     for name, (source, crops, size) in cases.items():

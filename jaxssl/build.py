@@ -14,8 +14,7 @@ from jaxssl import optim, schedules
 from jaxssl.augment.image import random_crop_box
 from jaxssl.augment.views import make_views
 from jaxssl.config import component, hyper
-from jaxssl.data.batches import Crops
-from jaxssl.data.pictures import Crop
+from jaxssl.data.pictures import Crop, Crops
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, nearest
 from jaxssl.method import Method

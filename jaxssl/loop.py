@@ -103,7 +103,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)
         if not splits.labelled:
-            log.info("evaluation none: %s has no labels", config.data.name)
+            log.info("evaluation none: %s has no labels", train_set.name)
         for line in summary.lines(config, parts, state, batches.example, mesh.size):
             log.info(line)
         with _progress_bar(first, total) as show:
@@ -169,7 +169,7 @@ def _open_workdir(config: ConfigDict, workdir: Path) -> None:
 def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
     print(f"{workdir} is finished ({step} steps).")
     results = evaluate.read_results(workdir)
-    if config.eval.protocols and not results:
+    if config.eval.protocols and not (workdir / "report.html").exists():
         evaluate.evaluate(workdir)
     elif results:
         record.console.print(evaluate.table(results, config, step))

@@ -20,7 +20,8 @@ from jaxssl import parallel
 from jaxssl.data import batches as batches_lib
 from jaxssl.data import digits, pictures
 from jaxssl.data import source as source_lib
-from jaxssl.data.batches import Crops, make_batches, plan
+from jaxssl.data.batches import make_batches, plan
+from jaxssl.data.pictures import Crops
 from jaxssl.data.source import Part, Source, load
 from jaxssl.errors import UserError
 

@@ -11,8 +11,8 @@ import jax
 import numpy as np
 
 from jaxssl import parallel
-from jaxssl.data.batches import Crops, make_batches
-from jaxssl.data.pictures import Crop
+from jaxssl.data.batches import make_batches
+from jaxssl.data.pictures import Crop, Crops
 from jaxssl.data.source import Part, Source
 
 CACHES = ("device", "none")

@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl import parallel
-from jaxssl.data import pictures
+from jaxssl.data import files, pictures
 from jaxssl.data.source import Source
 from jaxssl.errors import UserError, nearest
 
@@ -30,25 +30,12 @@ log = logging.getLogger("jaxssl")
 CACHES = ("auto", "device", "none")
 CACHE_BYTES = 2**30  # "auto" keeps a set of up to 1 GiB on the device, or:
 CACHE_SHARE = 1 / 8  # of its memory, if that is known and more
+READ_AHEAD = 2**33  # bytes of batches that threads hold on the host
 AHEAD = 2  # batches that are on the device before they are asked for
 POSITION = "next_index"
 FOREVER = 2**40  # batches
 
 Batch = dict[str, Any]
-
-
-class Crops(NamedTuple):
-    """What a batch needs of each picture if the host crops it.
-
-    Attributes:
-        views: a random crop for each view; () is the picture's `pictures.centre` for all of them.
-        crops: likewise for each small crop.
-        size: pixels a side of a view.
-    """
-
-    views: tuple[pictures.Crop, ...]
-    crops: tuple[pictures.Crop, ...]
-    size: int
 
 
 class Plan(NamedTuple):
@@ -88,7 +75,7 @@ class Batches(NamedTuple):
     close: Callable[[], None]
     example: Batch
     plan: Plan
-    crops: Crops | None
+    crops: pictures.Crops | None
 
 
 class Order(NamedTuple):
@@ -121,7 +108,7 @@ class Reader(NamedTuple):
     """
 
     source: Source
-    crops: Crops | None
+    crops: pictures.Crops | None
     seed: int
 
     def __call__(self, step: int, places: np.ndarray) -> Batch:
@@ -146,7 +133,7 @@ class Reader(NamedTuple):
         return {name: np.stack(images) for name, images in groups.items() if images}
 
 
-def plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int = -1) -> Plan:
+def plan(source: Source, crops: pictures.Crops, *, cache: str = "auto", workers: int = -1) -> Plan:
     """Choose the way of the images.
 
     Args:
@@ -162,7 +149,7 @@ def plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int = -1
     """
     if cache not in CACHES:
         raise UserError(f"data.cache={cache!r} is unknown{nearest(cache, CACHES)}")
-    cores = os.cpu_count() or 1
+    cores = files.cores()
     if not -1 <= workers <= 8 * cores:
         raise UserError(f"data.workers={workers} must be -1 (automatic) or 0 to {8 * cores} here")
     cached, why = False, "pictures of many sizes"
@@ -191,7 +178,7 @@ def make_batches(
     batch_size: int,
     *,
     seed: int,
-    crops: Crops,
+    crops: pictures.Crops,
     mesh: Mesh,
     cache: str = "auto",
     workers: int = -1,
@@ -217,12 +204,12 @@ def make_batches(
     reader = Reader(source, crops if way.host else None, seed)
     order = Order(len(source), batch_size, seed)
     local = _Local(order, parallel.local_rows(batch_size, mesh), reader)
+    example = reader(0, np.arange(min(2, len(source)), dtype=np.int32))
     if way.cached:
         start = _from_device(source, local, mesh)
     else:
-        start = functools.partial(_streamed, local, way.workers, mesh)
+        start = functools.partial(_streamed, local, example, way.workers, mesh)
     stream = _Stream(start, len(source), way.host)
-    example = reader(0, np.arange(min(2, len(source)), dtype=np.int32))
     return Batches(
         stream.next, stream.get_state, stream.set_state, stream.close, example, way, reader.crops
     )
@@ -319,8 +306,13 @@ def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(n).astype(np.int32)
 
 
-def _streamed(local: _Local, workers: int, mesh: Mesh, position: int) -> Iterator[Batch]:
-    threads = 1 if workers else min(16, os.cpu_count() or 1)
+def _streamed(
+    local: _Local, example: Batch, workers: int, mesh: Mesh, position: int
+) -> Iterator[Batch]:
+    # Each thread holds a batch; together they may hold `READ_AHEAD` bytes.
+    sizes = jax.tree.map(lambda x: x.nbytes // len(x), example["image"])
+    batch = max(1, sum(jax.tree.leaves(sizes)) * len(local.rows))
+    threads = 1 if workers else max(1, min(16, files.cores(), READ_AHEAD // batch))
     steps = grain.MapDataset.range(position, FOREVER)
     stream = steps.map(local).to_iter_dataset(grain.ReadOptions(threads, threads))
     if workers:

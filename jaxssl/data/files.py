@@ -86,6 +86,13 @@ def read_all(root: Path, inside: str = "", largest: int = LARGEST) -> Iterator[t
         raise UserError(f"the archive {root} cannot be read: {error}") from error
 
 
+def cores() -> int:
+    """How many CPU cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def stamp(root: Path, suffixes: tuple[str, ...]) -> str:
     """Changes when a file of the folder, or the archive, does: by names, sizes and times.
 

@@ -288,7 +288,7 @@ def _checked(
                 group, total = [], 0
         yield group
 
-    threads = os.cpu_count() or 1
+    threads = files.cores()
     with ThreadPoolExecutor(threads) as pool:
         running = deque()
         for group in groups():

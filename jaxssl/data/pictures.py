@@ -35,6 +35,20 @@ class Crop(NamedTuple):
     ratio: tuple[float, float]
 
 
+class Crops(NamedTuple):
+    """What a batch needs of each picture if the host crops it.
+
+    Attributes:
+        views: a random crop for each view; () is the picture's `centre` for all of them.
+        crops: likewise for each small crop.
+        size: pixels a side of a view.
+    """
+
+    views: tuple[Crop, ...]
+    crops: tuple[Crop, ...]
+    size: int
+
+
 def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.Image:
     """A decoded picture of 8 bits a channel.
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import pictures, prepare
+from jaxssl.data import files, pictures, prepare
 from jaxssl.errors import UserError, nearest
 
 log = logging.getLogger("jaxssl")
@@ -198,7 +198,7 @@ class Images:
         places = np.arange(len(self))[key]
         out = np.empty((places.size, *self.shape[1:]), np.uint8)
         whole, size = self._source.one_size, self.shape[1]
-        threads = 1 if out.shape[1] <= SMALL else os.cpu_count() or 1
+        threads = 1 if out.shape[1] <= SMALL else files.cores()
         rows = min(BLOCK, -(-len(out) // threads))
 
         def fill(first: int) -> None:
