@@ -1,15 +1,17 @@
 """A recipe tried out without its data: shapes, settings, memory, and one step on noise."""
 
 import time
+from typing import Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import evaluate, parallel, summary
-from jaxssl.build import build, check_labels
+from jaxssl.build import build, check_labels, make_crops
 from jaxssl.data.batches import check_batch
-from jaxssl.data.facts import facts
+from jaxssl.data.facts import Facts, facts
+from jaxssl.data.pictures import Crops
 from jaxssl.record import console
 from jaxssl.state import make_train_step
 
@@ -30,12 +32,13 @@ def dry_run(config: ConfigDict) -> None:
     mesh = parallel.make_mesh()
     check_batch(config.batch_size, known.num_examples, mesh.size)
     rng = np.random.default_rng(config.seed)
+    crops = None if known.one_size else make_crops(config)
     batch = {
-        "image": rng.integers(0, 256, (config.batch_size, *known.shape), np.uint8),
+        "image": _images(rng, config.batch_size, known, crops),
         "label": rng.integers(0, max(1, known.num_classes), config.batch_size, np.int32),
         "index": np.arange(config.batch_size, dtype=np.int32),
     }
-    parts = build(config, known.num_examples, mesh.size)
+    parts = build(config, known.num_examples, mesh.size, crops=crops)
     state = evaluate.initial_state(config, parts, batch, known.num_examples, mesh)
     _say(f"data       {config.data.name}, {known.num_examples} images {list(known.shape)}")
     for line in summary.lines(config, parts, state, batch, mesh.size):
@@ -60,6 +63,20 @@ def dry_run(config: ConfigDict) -> None:
     state, metrics, _ = compiled(state, parallel.shard(batch, mesh))
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     _say("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+
+
+def _images(rng: np.random.Generator, batch_size: int, known: Facts, crops: Crops | None) -> Any:
+    """Random images as they are in a batch, whole or as the host crops them."""
+    *sides, channels = known.shape
+    if crops is None or not crops.views:
+        sides = sides if crops is None else (crops.size, crops.size)
+        return rng.integers(0, 256, (batch_size, *sides, channels), np.uint8)
+    shapes = {
+        name: (batch_size, len(group), group[0].size, group[0].size, channels)
+        for name, group in (("views", crops.views), ("crops", crops.crops))
+        if group
+    }
+    return {name: rng.integers(0, 256, shape, np.uint8) for name, shape in shapes.items()}
 
 
 def _say(line: str) -> None:

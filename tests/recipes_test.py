@@ -13,6 +13,7 @@ from jaxssl import build as build_lib
 from jaxssl import config as config_lib
 from jaxssl import dry_run, evaluate, parallel
 from jaxssl.build import build, check_labels, make_networks
+from jaxssl.data import pictures
 from jaxssl.data.facts import facts
 from jaxssl.errors import UserError
 from jaxssl.nets import resnet, vit
@@ -280,6 +281,18 @@ def test_a_dry_run_prints_what_a_run_would_do(capsys, monkeypatch):
     assert "peak learning rate 0.09" in lines["optimiser"]
     assert "MiB on each device" in lines["memory"]
     assert np.isfinite(float(lines["one"].split("loss ")[1].split(",")[0]))
+
+
+def test_a_dry_run_gets_photographs_as_the_host_crops_them():
+    known = facts({"name": "imagenet2012"}, 224)
+    assert not known.one_size
+    config = config_lib.load(PATHS["imagenet_dino_vit_s"], [("batch_size", "3")])
+    rng = np.random.default_rng(0)
+    found = dry_run._images(rng, 3, known, build_lib.make_crops(config))
+    expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
+    assert {name: images.shape for name, images in found.items()} == expected
+    whole = dry_run._images(rng, 3, known, pictures.Crops((), (), 224))
+    assert whole.shape == (3, 224, 224, 3)
 
 
 @pytest.mark.parametrize(

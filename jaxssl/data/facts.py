@@ -13,11 +13,13 @@ class Facts(NamedTuple):
         shape: [h, w, c] of an image; of photographs of many sizes, what they are resized to.
         num_examples: how many images there are.
         num_classes: how many labels there are.
+        one_size: whether all images have that shape; if not, the host crops them.
     """
 
     shape: tuple[int, int, int]
     num_examples: int
     num_classes: int
+    one_size: bool = True
 
 
 FACTS = {
@@ -26,8 +28,8 @@ FACTS = {
     "cifar100": Facts((32, 32, 3), 50_000, 100),
     "stl10": Facts((96, 96, 3), 105_000, 10),  # train and unlabelled
     "fashion_mnist": Facts((28, 28, 1), 60_000, 10),
-    "imagenet100": Facts((256, 256, 3), 126_689, 100),
-    "imagenet2012": Facts((256, 256, 3), 1_281_167, 1000),
+    "imagenet100": Facts((256, 256, 3), 126_689, 100, one_size=False),
+    "imagenet2012": Facts((256, 256, 3), 1_281_167, 1000, one_size=False),
 }
 
 
@@ -44,4 +46,4 @@ def facts(data: Mapping[str, Any], size: int) -> Facts:
     if data["name"] in FACTS:
         return FACTS[data["name"]]
     train = source.load(data, data["train_split"])
-    return Facts(train.shape_at(size), len(train), train.num_classes)
+    return Facts(train.shape_at(size), len(train), train.num_classes, train.one_size)
