@@ -35,6 +35,28 @@ def data_dir(tmp_path_factory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """Where the sets of a test file are prepared."""
+    return tmp_path_factory.mktemp("prepared")
+
+
+@pytest.fixture(scope="module")
+def load(prepared):
+    """Opens a split of a folder, or of another set."""
+    from file_cases import loader
+
+    return loader(prepared)
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory) -> Path:
+    """A folder of three classes."""
+    from file_cases import LABELLED, unpack
+
+    return unpack(tmp_path_factory.mktemp("labelled"), LABELLED)
+
+
 def data_config(**changes: object) -> dict[str, object]:
     """The group `data` of a config: the defaults, changed."""
     from configs import base

@@ -11,7 +11,6 @@ from file_cases import (
     LABELLED,
     WIDTH,
     files_of,
-    loader,
     nothing_is_prepared,
     pack,
     picture,
@@ -23,24 +22,6 @@ from file_cases import (
 from PIL import Image
 
 from jaxssl.data import folder
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """Where the sets of this file are prepared."""
-    return tmp_path_factory.mktemp("prepared")
-
-
-@pytest.fixture(scope="module")
-def load(prepared):
-    """Opens a split of a folder."""
-    return loader(prepared)
-
-
-@pytest.fixture(scope="module")
-def labelled(tmp_path_factory):
-    """A folder of three classes."""
-    return unpack(tmp_path_factory.mktemp("labelled"), LABELLED)
 
 
 def contents(opened):

@@ -12,7 +12,6 @@ from file_cases import (
     LABELLED,
     files_of,
     finished,
-    loader,
     nothing_is_prepared,
     pack,
     picture,
@@ -32,24 +31,6 @@ BROKEN = {
     "bee/cut.jpg": (picture("x", (60, 80, 3), "jpeg")[:-400], "truncated"),
     "bee/text.jpg": (b"a text", "is no picture"),
 }
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    """Where the sets of this file are prepared."""
-    return tmp_path_factory.mktemp("prepared")
-
-
-@pytest.fixture(scope="module")
-def load(prepared):
-    """Opens a split of a folder, or of another set."""
-    return loader(prepared)
-
-
-@pytest.fixture(scope="module")
-def labelled(tmp_path_factory):
-    """A folder of three classes."""
-    return unpack(tmp_path_factory.mktemp("labelled"), LABELLED)
 
 
 # Unreadable files.

@@ -207,12 +207,8 @@ class Images:
                 picture = example.picture
                 out[i] = pictures.pixels(picture) if whole else pictures.centre(picture, size)
 
-        blocks = range(0, len(out), rows or 1)
-        if threads == 1:
-            list(map(fill, blocks))
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(fill, blocks))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(fill, range(0, len(out), rows or 1)))
         return out.reshape(*places.shape, *self.shape[1:])
 
 
@@ -312,9 +308,8 @@ def _features(name: str, features: Any) -> tuple[str, str | None]:
     labels = [key for key, f in features.items() if isinstance(f, tfds.features.ClassLabel)]
     if not images:
         raise UserError(f"{name!r} has no feature that is an image; it has {', '.join(features)}")
-    return sorted(images, key=lambda key: key != "image")[0], next(
-        iter(sorted(labels, key=lambda key: key != "label")), None
-    )
+    image = min(images, key=lambda key: key != "image")
+    return image, min(labels, key=lambda key: key != "label", default=None)
 
 
 def _places(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:

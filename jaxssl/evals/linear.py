@@ -83,7 +83,8 @@ def evaluate(
     )
     used = np.zeros(len(y), np.float32)
     used[chosen] = 1
-    on_device, covariance = jnp.asarray(x), _covariance(x)
+    on_device = jnp.asarray(x)
+    covariance = _covariance(on_device)
     fit_to = partial(regression, on_device, y, len(classes), covariance, max_iter=max_iter)
     scores, fits = [], [None]
     for c in sorted(C):
@@ -184,10 +185,9 @@ def _objective(
     return value + 0.5 * strength * jnp.sum(weights**2), gradient
 
 
-def _covariance(x: np.ndarray) -> np.ndarray:
+def _covariance(x: Array) -> np.ndarray:
     """[f, f] of centred rows, in float64 in the end."""
-    on_device = jnp.asarray(x)
-    product = jnp.matmul(on_device.T, on_device, precision=lax.Precision.HIGHEST)
+    product = jnp.matmul(x.T, x, precision=lax.Precision.HIGHEST)
     return np.asarray(product, np.float64) / len(x)
 
 
