@@ -1,4 +1,8 @@
-"""Evaluate a checkpoint: python eval.py --workdir DIR [--protocols knn,linear] [--step N]."""
+"""Evaluate encoders: python eval.py --workdir DIR | --weights FILE [--protocols knn,linear].
+
+A protocol is a file of jaxssl/evals/, given as NAME or NAME:PRESET; "all" is every one that fits.
+The data set is that of the run, or --dataset NAME with --config.data.KEY=VALUE where need be.
+"""
 
 from pathlib import Path
 
@@ -6,23 +10,46 @@ from absl import flags
 
 from jaxssl import cli
 
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the run.")
-PROTOCOLS = flags.DEFINE_list(
-    "protocols", None, "Files of jaxssl/evals/, each NAME or NAME:PRESET."
+WORKDIR = flags.DEFINE_list("workdir", [], "Folder of a run, or several.")
+WEIGHTS = flags.DEFINE_list("weights", [], "Weights file (.safetensors, .pth), or several.")
+PROTOCOLS = flags.DEFINE_list("protocols", None, "NAME, NAME:PRESET or all; default the run's.")
+DATASET = flags.DEFINE_string("dataset", None, "Another data set, as config.data.name.")
+SUITE = flags.DEFINE_string("suite", None, "Python file with get_suite(): many data sets.")
+STEP = flags.DEFINE_string("step", None, "Of the checkpoint: a number, last (default) or best.")
+LAYER = flags.DEFINE_string("layer", "backbone", "Features: of the backbone or the projector.")
+KINDS = flags.DEFINE_list(
+    "kinds", None, "Of features: some of raw,untrained,pretrained; default all that fit."
 )
-STEP = flags.DEFINE_integer("step", None, "Step of the checkpoint; default the latest.")
+SEED = flags.DEFINE_integer("seed", None, "Of the protocols' draws; default the run's.")
+OUT = flags.DEFINE_string("out", None, "Folder of results.json; default the workdir.")
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.evaluate.evaluate`."""
+    """Flags to `jaxssl.evaluate.evaluate`, or to `jaxssl.suite.run`."""
+    # Imports come late, so that a mistake is answered at once.
+    from configs import base
     from jaxssl import evaluate
     from jaxssl.errors import UserError
 
-    if overrides:
-        raise UserError("eval.py takes its config from the workdir; leave --config.* out")
-    if WORKDIR.value is None:
-        raise UserError("name the run to evaluate: --workdir DIR")
-    evaluate.evaluate(Path(WORKDIR.value), PROTOCOLS.value, STEP.value)
+    paths = [Path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
+    if not paths:
+        raise UserError("name what to evaluate: --workdir DIR or --weights FILE")
+    options = {
+        "step": evaluate.parse_step(STEP.value),
+        "kinds": KINDS.value,
+        "layer": LAYER.value,
+        "seed": SEED.value,
+        "out": OUT.value and Path(OUT.value),
+    }
+    if SUITE.value:
+        from jaxssl import suite
+
+        if DATASET.value or overrides or PROTOCOLS.value:
+            raise UserError("a suite names its data sets and protocols; leave those flags out")
+        return suite.run(Path(SUITE.value), paths, base.get_config().data, **options)
+    for path in paths:
+        data = evaluate.data_of(path, base.get_config().data, DATASET.value, overrides)
+        evaluate.evaluate(path, PROTOCOLS.value, data=data, **options)
 
 
 if __name__ == "__main__":

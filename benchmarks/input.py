@@ -32,10 +32,10 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from PIL import Image, ImageEnhance, ImageOps  # noqa: E402
 
-from jaxssl import evaluate, parallel  # noqa: E402
+from jaxssl import parallel  # noqa: E402
 from jaxssl.augment import recipes  # noqa: E402
 from jaxssl.augment.views import make_views  # noqa: E402
-from jaxssl.build import build, make_crops  # noqa: E402
+from jaxssl.build import build, initial_state, make_crops  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import batches, pictures  # noqa: E402
 from jaxssl.data.source import Part, Source  # noqa: E402
@@ -193,7 +193,7 @@ def beside_a_step(rounds: int, steps: int) -> None:
     crops = make_crops(config)
     cached = batches.make_batches(source, BATCH, seed=0, crops=crops, mesh=mesh, cache="device")
     parts = build(config, len(source), mesh.size)
-    state = evaluate.initial_state(config, parts, cached.example, len(source), mesh)
+    state = initial_state(config, parts, cached.example, len(source), mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     augment = jax.jit(parts.augment)
     key, batch = jax.random.key(0), cached.next()

@@ -19,14 +19,16 @@ sys.path.insert(0, str(ROOT))
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
-from jaxssl import evaluate, parallel  # noqa: E402
-from jaxssl.build import build, make_crops  # noqa: E402
+from jaxssl import collapse, parallel  # noqa: E402
+from jaxssl.augment.views import Inputs  # noqa: E402
+from jaxssl.build import build, initial_state, make_crops  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import source  # noqa: E402
 from jaxssl.data.batches import make_batches  # noqa: E402
-from jaxssl.evals import Features, collapse, fewshot, knn, linear  # noqa: E402
+from jaxssl.evals import Features, Subject, fewshot, knn, linear  # noqa: E402
 from jaxssl.features import extract  # noqa: E402
 from jaxssl.state import make_train_step  # noqa: E402
+from jaxssl.subject import arrays, make_encoder  # noqa: E402
 
 PREDICTOR = {"predictor.name": "mlp", "predictor.pred_hidden_dim": "256"}
 EMA = "{'schedule': 'cosine', 'start': 0.95, 'end': 1.0}"
@@ -112,11 +114,11 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     config = load(ROOT / "configs" / "digits.py", list(settings.items()))
     mesh = parallel.make_mesh()
     splits = source.load_splits(config.data)
-    data = list(evaluate.arrays(splits, config.augment.size).values())
+    data = list(arrays(splits, config.augment.size).values())
     parts = build(config, len(splits.train))
     crops = make_crops(config)
     batches = make_batches(splits.train, batch, seed=seed, crops=crops, mesh=mesh)
-    state = evaluate.initial_state(config, parts, batches.example, len(splits.train), mesh)
+    state = initial_state(config, parts, batches.example, len(splits.train), mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     state, metrics, z = step(state, batches.next())
     jax.block_until_ready(metrics)
@@ -125,12 +127,12 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
         state, metrics, z = step(state, batches.next())
     jax.block_until_ready(metrics)
     speed = batch * (parts.total_steps - 1) / (time.perf_counter() - start)
-    encode = evaluate.make_encoder(parts, config.augment.size)
+    encode = make_encoder(parts.method, Inputs(config.augment.size, splits.train.shape[2]))
     x = [extract(each["image"], encode, (state.params, state.carried), mesh) for each in data]
     y = [each["label"] for each in data]
-    features = Features(x[0], y[0], x[1], y[1])
-    rows = [*fewshot.run(features, seed=seed), *linear.run(features, seed=seed)]
-    rows += knn.run(features, seed=seed, preset="cifar_simclr")
+    subject = Subject(Features(x[0], y[0], x[1], y[1]))
+    rows = [*fewshot.run(subject, seed=seed), *linear.run(subject, seed=seed)]
+    rows += knn.run(subject, seed=seed, preset="cifar_simclr")
     found = {row.metric: row.value for row in rows if row.metric.endswith("top1")}
     spread = collapse.measures(z)
     return found | {

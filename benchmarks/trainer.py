@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
-from jaxssl import evaluate, loop, parallel, record  # noqa: E402
-from jaxssl.build import build, make_crops  # noqa: E402
+from jaxssl import loop, parallel, record  # noqa: E402
+from jaxssl.build import build, initial_state, make_crops  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import source  # noqa: E402
 from jaxssl.data.batches import make_batches  # noqa: E402
@@ -65,7 +65,7 @@ class Bare:
         crops = make_crops(config)
         batches = make_batches(train_set, batch_size, seed=0, crops=crops, mesh=mesh)
         example = batches.example
-        self.state = evaluate.initial_state(config, parts, example, len(train_set), mesh)
+        self.state = initial_state(config, parts, example, len(train_set), mesh)
         self.batch = batches.next()
         self.step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
         self.run(2)

@@ -8,6 +8,7 @@ import jax
 import optax
 from jax import Array
 from jax import numpy as jnp
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import optim, schedules
@@ -18,7 +19,7 @@ from jaxssl.data.pictures import Crop, Crops
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, nearest
 from jaxssl.method import Method
-from jaxssl.state import Augment
+from jaxssl.state import Augment, TrainState, init_state
 
 # Losses that a method cannot train, and why.
 NEED_OTHER_KEYS = ("auc_dino", "byol", "dino", "ressl", "simsiam")
@@ -114,6 +115,26 @@ def build(
     except ValueError as error:
         raise UserError(str(error)) from error
     return Parts(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
+
+
+def initial_state(
+    config: ConfigDict,
+    parts: Parts,
+    example: dict[str, Any],
+    num_examples: int,
+    mesh: Mesh,
+) -> TrainState:
+    """The untrained state of a run on ``num_examples`` images that are like those of ``example``.
+
+    Raises:
+        UserError: if networks or views refuse the images; the message is theirs.
+    """
+    try:
+        return init_state(
+            parts.method, parts.optimiser, parts.augment, example, num_examples, config.seed, mesh
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def make_networks(config: ConfigDict) -> Encoder:

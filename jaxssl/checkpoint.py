@@ -35,20 +35,23 @@ class Restored(NamedTuple):
 def manager(workdir: Path) -> ocp.CheckpointManager:
     """Writes the checkpoints of a workdir; keeps the latest and the one of the best online k-NN.
 
-    Orbax' own `best_fn` with `max_to_keep` may delete the latest one, hence the policies.
+    Orbax' own `best_fn` with `max_to_keep` may delete the latest one, hence the policies; without
+    `best_fn` it would not write the figures down.
     """
     policy = keep.AnyPreservationPolicy(
         [
             keep.LatestN(1),
-            keep.BestN(
-                get_metric_fn=lambda metrics: metrics[BEST_METRIC],
-                n=1,
-                keep_checkpoints_without_metrics=False,
-            ),
+            keep.BestN(get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False),
         ]
     )
-    options = ocp.CheckpointManagerOptions(preservation_policy=policy, cleanup_tmp_directories=True)
+    options = ocp.CheckpointManagerOptions(
+        preservation_policy=policy, best_fn=_score, cleanup_tmp_directories=True
+    )
     return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
+
+
+def _score(metrics: Any) -> float:
+    return metrics[BEST_METRIC]
 
 
 def save(
@@ -75,6 +78,20 @@ def steps(workdir: Path) -> list[int]:
         return []
     with _reader(workdir) as checkpoints:
         return sorted(checkpoints.all_steps())
+
+
+def best_step(workdir: Path) -> int:
+    """The step with the best online k-NN of those in a workdir; the latest of equals.
+
+    Raises:
+        UserError: if no checkpoint there has a figure.
+    """
+    with _reader(workdir) as checkpoints:
+        scores = {step: checkpoints.metrics(step) for step in sorted(steps(workdir))}
+    scores = {step: _score(metrics) for step, metrics in scores.items() if metrics}
+    if not scores:
+        raise UserError(f"{workdir} holds no checkpoint with an online k-NN figure; name a step")
+    return max(scores, key=lambda step: (scores[step], step))
 
 
 def restore(workdir: Path, template: Any, mesh: Mesh, step: int | None = None) -> Restored:

@@ -64,11 +64,19 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
             known = ", ".join(sorted(hyper(config.augment)))
             raise UserError(f"{group}.{unknown[0]} is no argument of {recipe}, which has: {known}")
     config.lock()
-    for key, text in ordered:
-        if not _is_choice(key):
-            _set(config, key, text)
+    override(config, [item for item in ordered if not _is_choice(item[0])])
     _check(config)
     return config
+
+
+def override(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
+    """Set values, each (dotted key, text of the value); keys that are not there are refused.
+
+    Raises:
+        UserError: on an unknown key or a value of another type.
+    """
+    for key, text in overrides:
+        _set(config, key, text)
 
 
 def component(group: str, name: str) -> Callable[..., Any]:

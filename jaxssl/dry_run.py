@@ -7,8 +7,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxssl import evaluate, parallel, summary
-from jaxssl.build import build, check_labels, make_crops
+from jaxssl import parallel, summary
+from jaxssl.build import build, check_labels, initial_state, make_crops
 from jaxssl.data.batches import check_batch
 from jaxssl.data.facts import Facts, facts
 from jaxssl.data.pictures import Crops
@@ -39,7 +39,7 @@ def dry_run(config: ConfigDict) -> None:
         "index": np.arange(config.batch_size, dtype=np.int32),
     }
     parts = build(config, known.num_examples, mesh.size, crops=crops)
-    state = evaluate.initial_state(config, parts, batch, known.num_examples, mesh)
+    state = initial_state(config, parts, batch, known.num_examples, mesh)
     _say(f"data       {config.data.name}, {known.num_examples} images {list(known.shape)}")
     for line in summary.lines(config, parts, state, batch, mesh.size):
         _say(line)

@@ -139,5 +139,34 @@ def features(encoder: Encoder, params: Any, stats: Any, images: Array) -> Array:
     return encoder.net.apply(variables, _cast(images, dtype), train=False).astype(jnp.float32)
 
 
+def features_in_training(
+    encoder: Encoder,
+    params: Any,
+    stats: Any,
+    images: Array,
+    *,
+    axis_name: str | None,
+    keys: Array | None,
+) -> tuple[Array, Any]:
+    """[n, f] float32 and the new statistics: the backbone in training mode."""
+    dtype = PRECISIONS[encoder.precision]
+    h, updated = encoder.net.apply(
+        {"params": _cast(params, dtype), "batch_stats": stats},
+        _cast(images, dtype),
+        train=True,
+        axis_name=axis_name,
+        keys=keys,
+        mutable=["batch_stats"],
+    )
+    return h.astype(jnp.float32), updated.get("batch_stats", {})
+
+
+def project(encoder: Encoder, params: Any, stats: Any, h: Array) -> Array:
+    """[n, d] float32: the projector in evaluation mode, on features [n, f]."""
+    dtype = PRECISIONS[encoder.precision]
+    variables = {"params": _cast(params, dtype), "batch_stats": stats}
+    return encoder.projector.apply(variables, _cast(h, dtype), train=False).astype(jnp.float32)
+
+
 def _cast(tree: Any, dtype: Any) -> Any:
     return jax.tree.map(lambda x: x.astype(dtype), tree)

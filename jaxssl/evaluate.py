@@ -1,156 +1,126 @@
-"""Evaluate a checkpoint: its features, every protocol on them, results.json and the report."""
+"""Evaluate an encoder: its features, every protocol on them, results.json and the report."""
 
 import importlib
 import json
-import math
 import pkgutil
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jax import Array
 from ml_collections import ConfigDict
-from rich.table import Table
 
 import jaxssl.evals
-from jaxssl import checkpoint, gallery, parallel, record, report
-from jaxssl.augment.views import preprocess
-from jaxssl.build import Parts, build
-from jaxssl.config import label
+from jaxssl import gallery, parallel, record, report, results
+from jaxssl.config import override
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
-from jaxssl.evals import Features
-from jaxssl.features import extract
-from jaxssl.state import TrainState, init_state
+from jaxssl.evals import KINDS, Row, Subject
+from jaxssl.features import load_backbone
+from jaxssl.subject import arrays, make_subject
 
-KINDS = ("raw", "untrained", "pretrained")
-RAW_SIZE = 32  # pixels a side that raw pixels are compared at, if the images are larger
+
+class Run(NamedTuple):
+    """A protocol that was asked for.
+
+    Attributes:
+        text: "NAME" or "NAME:PRESET", as it was asked for.
+        name: of the protocol.
+        module: its file.
+        options: of its `run`.
+    """
+
+    text: str
+    name: str
+    module: ModuleType
+    options: dict[str, str]
 
 
 def evaluate(
-    workdir: Path, protocols: Sequence[str] | None = None, step: int | None = None
+    path: Path,
+    protocols: Sequence[str] | None = None,
+    *,
+    step: int | str | None = None,
+    data: Mapping[str, Any] | None = None,
+    kinds: Sequence[str] | None = None,
+    layer: str = "backbone",
+    seed: int | None = None,
+    out: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluate a run's checkpoint without training; write results.json and report.html.
-
-    Every protocol is run on raw pixels and on the untrained encoder too.
+    """Evaluate an encoder without training it; write results.json, of a run also report.html.
 
     Args:
-        workdir: of the run.
-        protocols: "NAME" or "NAME:PRESET", NAME a file of `jaxssl/evals/`; by default the config's.
-        step: of the checkpoint; by default the latest.
+        path: workdir of a run, or a weights file.
+        protocols: "NAME" or "NAME:PRESET", NAME a file of `jaxssl/evals/`, or "all"; by default
+            those of the run's config.
+        step: of a run's checkpoint, "last" (the default) or "best".
+        data: the group `config.data`; by default the run's.
+        kinds: of features, some of `KINDS`; pretraining is compared with the others. By default
+            all, or those that a protocol is meant for.
+        layer: "backbone" or "projector".
+        seed: of the protocols' draws; by default the run's, or 0.
+        out: folder of results.json; by default the workdir, or beside the weights file.
 
     Returns:
-        The new rows of results.json; those of other protocols and steps are kept there.
+        The new rows of results.json; other rows are kept there.
 
     Raises:
-        UserError: if the workdir holds no run or no such checkpoint, or a protocol is unknown.
+        UserError: if there is no such run, checkpoint or file, a protocol is unknown, or it does
+            not fit the data set.
     """
     record.show_log()
-    config = read_config(workdir)
-    asked = protocols
+    if path.is_dir() or not path.suffix:
+        read_config(path)
+    asked, found = protocols, load_backbone(path, step)
+    config = ConfigDict(found.facts["config"]) if "config" in found.facts else None
+    if asked is None and config is None:
+        raise UserError(f"name the protocols to run on {path}: --protocols knn,linear")
+    if data is None and config is None:
+        raise UserError(f"name the data set to evaluate {path} on: --dataset NAME")
     runs = check_protocols(config.eval.protocols if asked is None else asked)
+    out = out or (path if path.is_dir() else path.with_suffix(".eval"))
+    seed = seed if seed is not None else config.seed if config else 0
 
-    splits = source.load_splits(config.data)
-    if not splits.labelled:
-        if asked:
-            raise UserError(
-                f"protocols {','.join(asked)} need labels, and {config.data.name!r} has none in "
-                "data.bank_split (or train_split) or data.test_split"
-            )
-        runs = []
-    data = arrays(splits, config.augment.size)
-    parts = build(config, len(splits.train))
+    splits = source.load_splits(config.data if data is None else data)
+    explicit = asked is not None and "all" not in asked
+    runs = _fitting(runs, splits, explicit)
     mesh = parallel.make_mesh()
-    example = {"image": data["train"]["image"][:2], "index": np.arange(2, dtype=np.int32)}
-    fresh = initial_state(config, parts, example, len(splits.train), mesh)
-    restored = checkpoint.restore(workdir, fresh, mesh, step)
-    encode = make_encoder(parts, config.augment.size)
+    kinds = _kinds(kinds) if runs else KINDS[-1:]
+    rows, features = [], None
+    for kind in kinds:
+        subject = make_subject(found, config, splits, kind, mesh, layer=layer, seed=seed)
+        if kind == "pretrained":
+            features = subject.features
+        labels = {
+            **{name: found.facts.get(name) for name in ("source", "loss", "checkpoint")},
+            "step": {"raw": None, "untrained": 0}.get(kind, found.facts.get("step")),
+            "features": kind,
+            "layer": layer if kind != "raw" else "pixels",
+            "dataset": splits.test.name,
+            "bank": splits.bank.split,
+            "split": splits.test.split,
+            "seed": seed,
+        }
+        for run in runs:
+            if kind in getattr(run.module, "KINDS", KINDS):
+                figures = _figures(run, subject, seed, explicit=explicit)
+                rows += [{"protocol": run.name, **row._asdict(), **labels} for row in figures]
 
-    def features(kind: str, images: np.ndarray) -> np.ndarray:
-        if kind == "raw":
-            return raw_pixels(images, mesh)
-        state = fresh if kind == "untrained" else restored.state
-        return extract(images, encode, (state.params, state.carried), mesh)
-
-    steps = {"raw": None, "untrained": 0, "pretrained": restored.step}
-    test = splits.test
-    where = {"dataset": test.name, "split": test.split, "seed": config.seed}
-    where["loss"] = label("loss", config.loss)
-    results = []
-    for kind in KINDS if runs else KINDS[-1:]:
-        x = [features(kind, data[split]["image"]) for split in ("train", "test")]
-        found = Features(x[0], data["train"]["label"], x[1], data["test"]["label"])
-        for text, protocol, options in runs:
-            try:
-                rows = protocol.run(found, seed=config.seed, **options)
-            except ValueError as error:
-                if asked is not None:
-                    raise UserError(f"protocol {text!r}: {error}") from error
-                # At the end of a run the others still count.
-                record.log.warning("protocol %r is left out: %s", text, error)
-                continue
-            name = {"protocol": text.partition(":")[0], "features": kind, "step": steps[kind]}
-            results += [{**name, **row._asdict(), **where} for row in rows]
-
-    kept = [row for row in read_results(workdir) if _key(row) not in set(map(_key, results))]
-    record.write_json(workdir / "results.json", {"results": kept + results})
-    gallery.write(workdir, config, splits, found, data)
-    page = report.write(workdir)
-    if results:
-        record.console.print(table(results, config, restored.step))
-    record.console.print(f"results: {workdir / 'results.json'}\nreport:  {page}", soft_wrap=True)
-    return results
-
-
-def arrays(splits: source.Splits, size: int) -> dict[str, dict[str, Any]]:
-    """Images and labels of the "train" part, which evaluation learns from, and of the "test" part.
-
-    Images of many sizes are cut to ``size``; those of too large a split are decoded when used.
-    """
-    parts = {"train": splits.bank, "test": splits.test}
-    return {name: {"image": s.images(size), "label": s.labels} for name, s in parts.items()}
-
-
-def raw_pixels(images: np.ndarray, mesh: jax.sharding.Mesh) -> np.ndarray:
-    """[n, f] pixels in [0, 1], of images larger than `RAW_SIZE` resized to it."""
-    if max(images.shape[1:3]) <= RAW_SIZE:
-        return np.reshape(images[:], (len(images), -1)) / np.float32(255)
-
-    def shrink(_: None, block: Array) -> Array:
-        return (preprocess(block, RAW_SIZE).reshape(len(block), -1) + 1) / 2
-
-    return extract(images, jax.jit(shrink), None, mesh)
-
-
-def initial_state(
-    config: ConfigDict,
-    parts: Parts,
-    example: dict[str, Any],
-    num_examples: int,
-    mesh: jax.sharding.Mesh,
-) -> TrainState:
-    """The untrained state of a run on ``num_examples`` images that are like those of ``example``.
-
-    Raises:
-        UserError: if networks or views refuse the images; the message is theirs.
-    """
     try:
-        return init_state(
-            parts.method, parts.optimiser, parts.augment, example, num_examples, config.seed, mesh
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
-def make_encoder(parts: Parts, size: int) -> Any:
-    """The jitted `(variables, uint8 images) -> backbone features`."""
-
-    def encode(variables: tuple[Any, Any], images: Array) -> Array:
-        return parts.method.features(*variables, preprocess(images, size))
-
-    return jax.jit(encode)
+        results.add(out, rows)
+    except OSError as error:
+        raise UserError(f"cannot write results to {out}: {error.strerror}; see --out") from error
+    if rows:
+        record.console.print(results.table(rows))
+        for row in (r for r in rows if "verdict" in r["details"]):
+            record.console.print(f"{row['features']}: {row['details']['verdict']}")
+    record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
+    if config and data is None and out == path and features is not None:
+        gallery.write(path, config, splits, features, arrays(splits, found.inputs.size))
+        record.console.print(f"report:  {report.write(path)}", soft_wrap=True)
+    return rows
 
 
 def read_config(workdir: Path) -> ConfigDict:
@@ -169,59 +139,128 @@ def read_config(workdir: Path) -> ConfigDict:
         ) from error
 
 
-def read_results(workdir: Path) -> list[dict[str, Any]]:
-    """The rows of results.json; [] if there is none."""
-    path = workdir / "results.json"
-    return json.loads(path.read_text())["results"] if path.exists() else []
+def data_of(
+    path: Path,
+    defaults: ConfigDict,
+    dataset: str | None,
+    overrides: Sequence[tuple[str, str]] = (),
+) -> ConfigDict | None:
+    """The group `config.data` to evaluate on; None is that of the run as it was.
+
+    Args:
+        path: of the run, or of a weights file.
+        defaults: of the group, for another set than the run's.
+        dataset: its name; None is the run's.
+        overrides: ("data.KEY", text) from the command line.
+
+    Raises:
+        UserError: on keys that are not of data, or a run that is none.
+    """
+    for name, _ in overrides:
+        if not name.startswith("data."):
+            raise UserError(
+                f"--config.{name}: eval.py takes the config from the run; only --config.data.KEY "
+                "may be given, to evaluate on other images"
+            )
+    if dataset is None and not overrides:
+        return None
+    data = defaults.copy_and_resolve_references()
+    if path.is_dir():
+        run = read_config(path).data
+        data = run if dataset is None else data
+        data.dir = run.dir
+    if dataset is not None:
+        data.name = dataset
+    config = ConfigDict({"data": data})
+    override(config, overrides)
+    return config.data
 
 
-def table(results: Sequence[dict[str, Any]], config: ConfigDict, step: int) -> Table:
-    """What pretraining added: a row a metric, a column for each kind of features."""
-    run = f"{label('loss', config.loss)}, step {step}, seed {config.seed}"
-    title = f"{results[0]['dataset']} {config.data.test_split}, {run}"
-    out = Table(title=title, caption="percent; ± over the draws of the labelled examples")
-    for heading in ("metric", "preset"):
-        out.add_column(heading)
-    for kind in KINDS:
-        out.add_column(kind, justify="right")
-    lines: dict[tuple[str, str], dict[str, str]] = {}
-    for row in results:
-        if row["step"] in (None, 0, step):
-            line = lines.setdefault((row["metric"], row["details"]["preset"]), {})
-            line[row["features"]] = _cell(row)
-    for heading, cells in lines.items():
-        out.add_row(*heading, *(cells.get(kind, "") for kind in KINDS))
-    return out
+def parse_step(text: str | None) -> int | str | None:
+    """A step from the command line.
+
+    Raises:
+        UserError: if it is neither a number nor "last" or "best".
+    """
+    if text in (None, "last", "best"):
+        return text
+    if not text.isdecimal():
+        raise UserError(f"--step {text!r}: expected a number, last or best")
+    return int(text)
 
 
-def _key(row: dict[str, Any]) -> tuple:
-    """What a figure is of: a later one of the same takes its place."""
-    return (*(row[k] for k in ("metric", "features", "step")), row["details"]["preset"])
+def _kinds(names: Sequence[str] | None) -> list[str]:
+    unknown = sorted(set(names or ()) - set(KINDS))
+    if unknown:
+        raise UserError(f"--kinds: {unknown[0]!r} is unknown{nearest(unknown[0], KINDS)}")
+    return [kind for kind in KINDS if kind in (names or KINDS)]
 
 
-def _cell(row: dict[str, Any]) -> str:
-    if not math.isfinite(row["value"]):
-        return "not finite"
-    return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if row["std"] is not None else "")
+def _figures(run: Run, subject: Subject, seed: int, *, explicit: bool) -> list[Row]:
+    """A protocol's figures; none if it does not fit and was not asked for by name."""
+    start = time.perf_counter()
+    try:
+        found = run.module.run(subject, seed=seed, **run.options)
+    except ValueError as error:
+        if explicit:
+            raise UserError(f"protocol {run.text!r}: {error}") from error
+        # The others still count.
+        record.log.warning("protocol %r is left out: %s", run.text, error)
+        return []
+    record.log.info("%s: %.1f s", run.text, time.perf_counter() - start)
+    return found
 
 
-def check_protocols(protocols: Sequence[str]) -> list[tuple[str, Any, dict[str, str]]]:
-    """For each "NAME" or "NAME:PRESET" its text, module and options.
+def _fitting(runs: list[Run], splits: source.Splits, explicit: bool) -> list[Run]:
+    """The protocols that the labels allow.
+
+    Raises:
+        UserError: if one that was asked for needs labels that there are not.
+    """
+    if splits.labelled:
+        unseen = np.setdiff1d(splits.test.labels, splits.bank.labels)
+        if len(unseen):
+            names = [splits.test.class_names[label] for label in unseen[:3]]
+            raise UserError(
+                f"{splits.test.split!r} of {splits.test.name!r} has images of {len(unseen)} "
+                f"classes ({', '.join(names)}) of which {splits.bank.split!r} has none"
+            )
+        return runs
+    need = [run.text for run in runs if getattr(run.module, "LABELS", True)]
+    if need and explicit:
+        raise UserError(
+            f"protocols {','.join(need)} need labels, and {splits.test.name!r} has none in "
+            "data.bank_split (or train_split) or data.test_split"
+        )
+    return [run for run in runs if run.text not in need]
+
+
+def check_protocols(protocols: Sequence[str]) -> list[Run]:
+    """What is meant by each "NAME" or "NAME:PRESET", or "all".
 
     Raises:
         UserError: on an unknown name or preset.
     """
-    return [(text, *_protocol(text)) for text in protocols]
+    if "all" in protocols:
+        protocols = [name for name in protocol_names() if name not in protocols] + [
+            text for text in protocols if text != "all"
+        ]
+    return [_protocol(text) for text in protocols]
 
 
-def _protocol(text: str) -> tuple[Any, dict[str, str]]:
+def protocol_names() -> list[str]:
+    """The files of `jaxssl/evals/`."""
+    return sorted(m.name for m in pkgutil.iter_modules(jaxssl.evals.__path__))
+
+
+def _protocol(text: str) -> Run:
     name, _, preset = text.partition(":")
-    names = [m.name for m in pkgutil.iter_modules(jaxssl.evals.__path__) if m.name != "collapse"]
+    names = protocol_names()
     if name not in names:
-        raise UserError(f"protocol {name!r} is unknown{nearest(name, names)}")
+        raise UserError(f"protocol {name!r} is unknown{nearest(name, [*names, 'all'])}")
     module = importlib.import_module(f"jaxssl.evals.{name}")
     if preset and preset not in module.PRESETS:
         raise UserError(
             f"preset {preset!r} of protocol {name!r} is unknown{nearest(preset, module.PRESETS)}"
         )
-    return module, {"preset": preset} if preset else {}
+    return Run(text, name, module, {"preset": preset} if preset else {})

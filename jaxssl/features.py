@@ -1,4 +1,4 @@
-"""Encoders from checkpoints, and the features they give."""
+"""Backbones from checkpoints and weights files, and the features they give."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,47 +11,95 @@ from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl import checkpoint, parallel
-from jaxssl import encoder as networks
-from jaxssl.augment.views import preprocess
-from jaxssl.build import make_networks
+from jaxssl import backbone, checkpoint, parallel, weights
+from jaxssl.augment.views import Inputs, preprocess
+from jaxssl.backbone import Backbone, Variables
+from jaxssl.build import build, make_networks
+from jaxssl.config import label
+from jaxssl.state import init_variables
 
 Apply = Callable[[Any, Array], Array]
 BLOCK = 256  # images at a time
 
 
 def load_encoder(
-    workdir: str | Path, step: int | None = None
+    path: str | Path, step: int | str | None = None
 ) -> tuple[Apply, Any, Callable[[Array], Array]]:
-    """The backbone of a checkpoint, for use in any JAX project.
+    """The backbone of a checkpoint or of a weights file, for use in any JAX project.
 
         apply, variables, preprocess = jaxssl.load_encoder("runs/digits")
         features = apply(variables, preprocess(images))
 
     Args:
-        workdir: of a run.
-        step: of the checkpoint; by default the latest.
+        path: workdir of a run, or a file that `jaxssl.weights` reads.
+        step: of a run's checkpoint, or "last" (the default) or "best" (by online k-NN).
 
     Returns:
         ``apply(variables, x) -> [n, f]``, pure and in evaluation mode; its variables, as NumPy
         arrays; and ``preprocess``, from uint8 images [n, h, w, c] to x.
 
     Raises:
-        UserError: if there is no such checkpoint or it cannot be read.
+        UserError: if there is no such checkpoint or file, or it cannot be read.
     """
-    found = checkpoint.restore_arrays(Path(workdir), step)
+    found = load_backbone(path, step)
+    variables = {"params": found.net.params, "batch_stats": found.net.batch_stats}
+    return backbone.apply(found), variables, partial(preprocess, inputs=found.inputs)
+
+
+def load_backbone(path: str | Path, step: int | str | None = None) -> Backbone:
+    """What `load_encoder` reads, whole: the projector and what is known of it too."""
+    path = Path(path)
+    if path.is_dir() or not path.suffix:
+        return _of_run(path, step)
+    return weights.load(path)
+
+
+def _of_run(workdir: Path, step: int | str | None) -> Backbone:
+    best = step == "best"
+    which = checkpoint.best_step(workdir) if best else None if step == "last" else step
+    found = checkpoint.restore_arrays(workdir, which)
     config = ConfigDict(found.config)
-    params, stats = found.state["params"], found.state["carried"]["batch_stats"]
-    if config.method.get("evaluate") == "target":
-        target = found.state["carried"]["target"]
-        params, stats = target["params"], target["batch_stats"]
-    variables = {"params": params["net"], "batch_stats": stats["net"]}
     encoder = make_networks(config)
+    net, projector = _variables(config, found.state["params"], found.state["carried"])
+    size = config.augment.size
+    inputs = Inputs(size, backbone.num_channels(encoder.net, net, size))
+    known = checkpoint.steps(workdir)
+    facts = {
+        "source": workdir.name,
+        "step": found.step,
+        "checkpoint": "best" if best else "last" if found.step == known[-1] else "by step",
+        "loss": label("loss", config.loss),
+        "net": config.net.to_dict(),
+        "config": config.to_dict(),
+    }
 
-    def apply(variables: Any, x: Array) -> Array:
-        return networks.features(encoder, variables["params"], variables["batch_stats"], x)
+    def untrained(seed: int) -> tuple[Variables, Variables | None]:
+        # What a run of this seed starts from, to the bit.
+        method = build(config, max(found.data["num_examples"], config.batch_size)).method
+        image = jax.ShapeDtypeStruct((config.views, 2, size, size, inputs.channels), jnp.float32)
+        views = {"views": image}
+        if config.crops.number:
+            side = config.crops.get("size", size)
+            shape = (config.crops.number, 2, side, side, inputs.channels)
+            views["crops"] = jax.ShapeDtypeStruct(shape, jnp.float32)
 
-    return apply, variables, partial(preprocess, size=config.augment.size)
+        @jax.jit
+        def init(key: Array) -> Any:
+            params, carried = init_variables(method, views, 1, key)
+            return _variables(config, params, carried._asdict())
+
+        return init(jax.random.key(seed))
+
+    return Backbone(encoder, net, projector, inputs, untrained, facts)
+
+
+def _variables(config: ConfigDict, params: Any, carried: Any) -> tuple[Variables, Variables]:
+    """Those of backbone and projector of the network that the method has evaluated."""
+    stats = carried["batch_stats"]
+    if config.method.get("evaluate") == "target":
+        params, stats = (carried["target"][name] for name in ("params", "batch_stats"))
+    # An empty tree is not in a checkpoint.
+    return tuple(Variables(params.get(n, {}), stats.get(n, {})) for n in ("net", "projector"))
 
 
 def extract(

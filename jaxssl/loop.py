@@ -13,16 +13,18 @@ import jax
 from ml_collections import ConfigDict
 from rich import progress
 
-from jaxssl import checkpoint, evaluate, parallel, record, summary
-from jaxssl.build import build, check_labels, make_crops
+from jaxssl import checkpoint, collapse, evaluate, parallel, record, results, summary
+from jaxssl.augment.views import Inputs
+from jaxssl.build import build, check_labels, initial_state, make_crops
 from jaxssl.config import differences
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
 from jaxssl.errors import UserError, nearest
-from jaxssl.evals import collapse, knn
+from jaxssl.evals import knn
 from jaxssl.features import extract
 from jaxssl.record import log
 from jaxssl.state import TrainState, make_train_step
+from jaxssl.subject import arrays, make_encoder
 
 # Where the images lie and how they are read; a run may go on with other values.
 FREE = ("data.dir", "data.cache", "data.workers")
@@ -61,7 +63,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         workers=config.data.workers,
     )
     parts = build(config, len(train_set), mesh.size, crops=batches.crops)
-    state = evaluate.initial_state(config, parts, batches.example, len(train_set), mesh)
+    state = initial_state(config, parts, batches.example, len(train_set), mesh)
     first = 0
     if checkpoint.steps(workdir):
         restored = checkpoint.restore(workdir, state, mesh)
@@ -74,11 +76,12 @@ def train(config: ConfigDict, workdir: Path) -> None:
     # ---- The workdir and its files.
     _open_workdir(config, workdir)
     total = parts.total_steps
-    data = evaluate.arrays(splits, config.augment.size) if splits.labelled else None
+    data = arrays(splits, config.augment.size) if splits.labelled else None
     eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
     train_step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-    encode = evaluate.make_encoder(parts, config.augment.size)
+    inputs = Inputs(config.augment.size, train_set.shape[2])
+    encode = make_encoder(parts.method, inputs)
     step, clock = first, (first, time.perf_counter())  # speed is counted from this step and time
     late = None  # a step's metrics, still on the device
 
@@ -168,11 +171,11 @@ def _open_workdir(config: ConfigDict, workdir: Path) -> None:
 
 def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
     print(f"{workdir} is finished ({step} steps).")
-    results = evaluate.read_results(workdir)
+    rows = results.read(workdir)
     if config.eval.protocols and not (workdir / "report.html").exists():
         evaluate.evaluate(workdir)
-    elif results:
-        record.console.print(evaluate.table(results, config, step))
+    elif rows:
+        record.console.print(results.table([row for row in rows if row["step"] in (None, 0, step)]))
         print(f"evaluate it again with: python eval.py --workdir {workdir}")
 
 

@@ -53,12 +53,19 @@ def init_state(
     views = jax.eval_shape(augment, key, batch["image"], batch["index"])
 
     def init(key: Array) -> TrainState:
-        init_key, run_key = jax.random.split(key)
-        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
-        params, carried = method.init(init_key, blank, num_examples)
+        params, carried = init_variables(method, views, num_examples, key)
+        run_key = jax.random.split(key)[1]
         return TrainState(jnp.int32(0), run_key, params, carried, optimiser.init(params))
 
     return parallel.replicate(jax.jit(init)(key), mesh)
+
+
+def init_variables(
+    method: Method, views: Batch, num_examples: int, key: Array
+) -> tuple[Any, Carried]:
+    """What a run with this key starts from; of ``views`` the shapes are enough."""
+    blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
+    return method.init(jax.random.split(key)[0], blank, num_examples)
 
 
 def make_train_step(

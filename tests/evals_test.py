@@ -7,7 +7,8 @@ from sklearn.metrics import top_k_accuracy_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from jaxssl.evals import Features, collapse, fewshot, knn, linear
+from jaxssl import collapse
+from jaxssl.evals import Features, Subject, fewshot, knn, linear
 
 
 def labelled(n, m, f, classes, *, spread=1.0, seed=0):
@@ -111,7 +112,7 @@ def test_knn_refuses_labels_of_another_length(short):
 @pytest.mark.parametrize("preset", knn.PRESETS)
 def test_a_knn_preset_reports_what_it_ran_with(preset):
     features = labelled(60, 7, 6, 8)
-    rows = knn.run(features, seed=0, preset=preset)
+    rows = knn.run(Subject(features), seed=0, preset=preset)
     hyper = knn.PRESETS[preset]
     assert {row.metric: row.value for row in rows} == pytest.approx(knn_oracle(features, **hyper))
     for row in rows:
@@ -199,7 +200,7 @@ def test_a_linear_probe_does_not_mind_scale_offset_or_dead_features():
 
 def test_a_linear_probe_reports_the_strength_it_chose():
     features = labelled(60, 30, 4, 3, spread=1.5)
-    rows = linear.run(features, seed=2)
+    rows = linear.run(Subject(features), seed=2)
     preset = linear.PRESETS["fast"]
     scores = linear.evaluate(features, **preset, seed=2)
     for row, metric in zip(rows, ["linear_top1", "linear_top5"], strict=True):
@@ -263,7 +264,7 @@ def test_few_shot_figures_are_the_mean_and_deviation_over_the_draws(monkeypatch)
     settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
     monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})
     features = labelled(60, 40, 4, 3, spread=1.5)
-    rows = fewshot.run(features, seed=3)
+    rows = fewshot.run(Subject(features), seed=3)
     for row, shots in zip(rows, (1, 3), strict=True):
         accuracy = fewshot.evaluate(features, shots=shots, **settings, seed=3)
         assert row.metric == f"fewshot_{shots}shot_top1"

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jaxssl import build as build_lib
 from jaxssl import config as config_lib
 from jaxssl import dry_run, evaluate, parallel
-from jaxssl.build import build, check_labels, make_networks
+from jaxssl.build import build, check_labels, initial_state, make_networks
 from jaxssl.data import pictures
 from jaxssl.data.facts import facts
 from jaxssl.errors import UserError
@@ -230,7 +230,7 @@ def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
         "index": np.arange(BATCH, dtype=np.int32),
     }
     with jax.disable_jit():  # its many random draws compile once for all recipes
-        state = evaluate.initial_state(config, parts, batch, BATCH, mesh)
+        state = initial_state(config, parts, batch, BATCH, mesh)
     before = jax.tree.map(np.array, state.params)
     batch = parallel.shard(batch, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)

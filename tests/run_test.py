@@ -11,9 +11,11 @@ import pytest
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, features, loop, parallel, record
-from jaxssl.build import build
+from jaxssl.augment.views import Inputs
+from jaxssl.build import build, initial_state
 from jaxssl.data import source
 from jaxssl.errors import UserError
+from jaxssl.subject import make_encoder
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
 STEPS, SAVED = 12, 7  # SAVED lies in the middle of the only epoch
@@ -255,7 +257,7 @@ def test_a_checkpoint_is_restored_on_another_number_of_devices(tiny, whole):
     expected = saved_arrays(whole)
     for devices in (1, 2):
         mesh = parallel.make_mesh(jax.devices()[:devices])
-        template = evaluate.initial_state(settings, parts, EXAMPLE, 1297, mesh)
+        template = initial_state(settings, parts, EXAMPLE, 1297, mesh)
         found = checkpoint.restore(whole, template, mesh)
         params = jax.tree.leaves(found.state.params)
         assert {len(leaf.sharding.device_set) for leaf in params} == {devices}
@@ -278,9 +280,9 @@ def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_pat
     found = apply(variables, preprocess(images))
     assert found.shape == (20, 8)
     parts, mesh = build(settings, 1297), parallel.make_mesh()
-    template = evaluate.initial_state(settings, parts, EXAMPLE, 1297, mesh)
+    template = initial_state(settings, parts, EXAMPLE, 1297, mesh)
     state = checkpoint.restore(workdir, template, mesh).state
-    encode = evaluate.make_encoder(parts, settings.augment.size)
+    encode = make_encoder(parts.method, Inputs(settings.augment.size, 1))
     expected = features.extract(images, encode, (state.params, state.carried), mesh)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     if which == "target":  # which is another network by now

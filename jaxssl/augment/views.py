@@ -2,16 +2,35 @@
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.augment.image import resize
+from jaxssl.augment.image import crop_resize, resize
 from jaxssl.augment.recipes import Recipe
 
 Images = Array | dict[str, Array]
 Augment = Callable[[Array, Images, Array], dict[str, Array]]
+
+
+class Inputs(NamedTuple):
+    """How a network wants its images.
+
+    Attributes:
+        size: pixels a side.
+        channels: 1 (grey) or 3 (RGB).
+        mean: of each channel, or of all, in [0, 1]; taken off.
+        std: likewise; divided by.
+        crop: share of the short side that a central square keeps; 0 resizes all of the image.
+    """
+
+    size: int
+    channels: int
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+    crop: float = 0.0
 
 
 def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augment:
@@ -57,9 +76,42 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
     return augment
 
 
-def preprocess(images: Array, size: int) -> Array:
-    """[n, h, w, c] uint8 images as the network sees them in evaluation: resized, not augmented."""
-    return normalise(jax.vmap(lambda image: resize(image, size))(to_float(images)))
+def preprocess(images: Array, inputs: Inputs) -> Array:
+    """Uint8 images [n, h, w, c] as the network sees them in evaluation: not augmented.
+
+    Grey images are repeated for a network of three channels.
+
+    Raises:
+        ValueError: if the network takes one channel and the images have three.
+    """
+    return standardise(resized(images, inputs), inputs)
+
+
+def resized(images: Array, inputs: Inputs) -> Array:
+    """`preprocess` before `standardise`: float32 in [0, 1] of the network's size and channels."""
+    if images.shape[3] > inputs.channels:
+        raise ValueError(
+            f"the network takes images of {inputs.channels} channel, these have {images.shape[3]}"
+        )
+    if images.shape[3] < inputs.channels:
+        images = jnp.broadcast_to(images, (*images.shape[:3], inputs.channels))
+
+    def of_image(image: Array) -> Array:
+        if not inputs.crop:
+            return resize(image, inputs.size)
+        h, w = image.shape[:2]
+        side = inputs.crop * min(h, w)
+        left, top = (w - side) / 2, (h - side) / 2
+        box = jnp.array([left, top, left + side, top + side], jnp.float32)
+        return crop_resize(image, box, inputs.size)
+
+    return jax.vmap(of_image)(to_float(images))
+
+
+def standardise(images: Array, inputs: Inputs) -> Array:
+    """[0, 1] to a network's range."""
+    mean, std = (jnp.asarray(x, jnp.float32)[None, None, None] for x in (inputs.mean, inputs.std))
+    return (images - mean) / std
 
 
 def to_float(images: Array) -> Array:

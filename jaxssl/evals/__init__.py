@@ -1,16 +1,25 @@
-"""Evaluation protocols: arrays in, numbers out.
+"""Evaluation protocols: features, images and networks in, numbers out.
 
-A protocol's file has `PRESETS`, its named settings, and `run(features, *, seed, preset) -> rows`.
-`jaxssl.evaluate` finds it by its file name and runs it on a checkpoint's features.
+A protocol is a file here. It has `PRESETS`, its named settings, and
+``run(subject, *, seed, preset) -> rows``; `KINDS` too if it is not meant for all kinds of features.
+`jaxssl.evaluate` finds it by its file name.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from jax.sharding import Mesh
+
+if TYPE_CHECKING:  # those who import a protocol need not have the data layer
+    from jaxssl.data.source import Source
+    from jaxssl.tune import Network
+
+KINDS = ("raw", "untrained", "pretrained")
 
 
 class Features(NamedTuple):
-    """What a protocol sees of a data set.
+    """Of a data set, as most protocols see it.
 
     Attributes:
         train: [n, f] float32.
@@ -25,17 +34,45 @@ class Features(NamedTuple):
     test_labels: np.ndarray
 
 
+class Subject(NamedTuple):
+    """What a protocol is run on.
+
+    Attributes:
+        features: of the labelled training images and the test images.
+        train: where the training images come from.
+        test: the test images.
+        encode: ``(uint8 images [n, h, w, c]) -> [n, f]``, features like those above.
+        views: ``(uint8 images, number, seed) -> uint8 [number, n, s, s, c]``, random views as in
+            training.
+        network: what may be trained further; None for raw pixels.
+        size: pixels a side that images of many sizes are cut to.
+        mesh: the devices.
+    """
+
+    features: Features
+    train: "Source | None" = None
+    test: "Source | None" = None
+    encode: Callable[[np.ndarray], np.ndarray] | None = None
+    views: Callable[[np.ndarray, int, int], np.ndarray] | None = None
+    network: "Network | None" = None
+    size: int = 0
+    mesh: Mesh | None = None
+
+
 class Row(NamedTuple):
     """One figure.
 
     Attributes:
         metric: such as "knn_top1".
-        value: in percent.
-        std: over the protocol's repetitions, in percent; None if there is one only.
-        details: the effective settings of the protocol.
+        value: in percent, or in ``unit``.
+        std: over the protocol's repetitions, in the same unit; None if there is one only.
+        details: the effective settings of the protocol. "ci95" is half the width of a 95 %
+            interval, which is then shown in place of ``std``; "verdict" is said in words.
+        unit: of the value; "" is a bare number.
     """
 
     metric: str
     value: float
     std: float | None
     details: dict[str, Any]
+    unit: str = "%"

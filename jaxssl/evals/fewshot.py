@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxssl.evals import Features, Row
+from jaxssl.evals import Features, Row, Subject
 from jaxssl.evals.linear import fit
 
 PRESETS = {"default": {"shots": (1, 5), "draws": 20, "C": 10.0, "max_iter": 1000}}
@@ -47,12 +47,12 @@ def evaluate(
     return np.array(accuracy)
 
 
-def run(features: Features, *, seed: int, preset: str = "default") -> list[Row]:
+def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
     """`evaluate` for each number of shots of a preset; mean and deviation over the draws."""
     settings = dict(PRESETS[preset])
     rows = []
     for shots in settings.pop("shots"):
-        accuracy = evaluate(features, shots=shots, **settings, seed=seed)
+        accuracy = evaluate(subject.features, shots=shots, **settings, seed=seed)
         details = {"preset": preset, "shots": shots, **settings}
         name = f"fewshot_{shots}shot_top1"
         rows.append(Row(name, float(accuracy.mean()), float(accuracy.std()), details))

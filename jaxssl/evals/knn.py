@@ -7,7 +7,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evals import Features, Row
+from jaxssl.evals import Row, Subject
 from jaxssl.pairs import unit
 
 # k and temperature of public protocols.
@@ -132,11 +132,11 @@ def _nearer(similarity: Array, place: Array, queries: Array, bank: Array, first:
     return lax.map(of_block, (queries, similarity, place))
 
 
-def run(features: Features, *, seed: int, preset: str = "cifar_simclr") -> list[Row]:
+def run(subject: Subject, *, seed: int, preset: str = "cifar_simclr") -> list[Row]:
     """`evaluate` with a preset's k and temperature."""
     del seed
     hyper = PRESETS[preset]
-    scores = evaluate(*features, **hyper)
+    scores = evaluate(*subject.features, **hyper)
     return [
         Row(metric, value, None, {"preset": preset, **hyper}) for metric, value in scores.items()
     ]

@@ -14,7 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-from jaxssl.evals import Features, Row
+from jaxssl.evals import Features, Row, Subject
 
 # C: inverse L2 strengths tried; validation: the share of the training set that chooses among them;
 # tolerance: gradient's norm, as a share of that of zero weights, at which a fit ends.
@@ -200,9 +200,9 @@ def fit(x: np.ndarray, y: np.ndarray, C: float, max_iter: int) -> LogisticRegres
         return LogisticRegression(C=C, max_iter=max_iter).fit(x, y)
 
 
-def run(features: Features, *, seed: int, preset: str = "fast") -> list[Row]:
+def run(subject: Subject, *, seed: int, preset: str = "fast") -> list[Row]:
     """`evaluate` with a preset's settings."""
-    scores = evaluate(features, **PRESETS[preset], seed=seed)
+    scores = evaluate(subject.features, **PRESETS[preset], seed=seed)
     found = {name: scores.pop(name) for name in ("C", "gradient_norm")}
     details = {"preset": preset, **PRESETS[preset], **found}
     return [Row(metric, value, None, details) for metric, value in scores.items()]

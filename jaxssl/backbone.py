@@ -1,0 +1,106 @@
+"""A pretrained backbone and what it takes to use it, wherever it comes from."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+from jax import Array
+from jax import numpy as jnp
+
+from jaxssl import encoder as networks
+from jaxssl.augment.views import Inputs, preprocess
+from jaxssl.encoder import Encoder
+from jaxssl.errors import UserError
+
+LAYERS = ("backbone", "projector")
+
+
+class Variables(NamedTuple):
+    """Of one network, as nested dicts of arrays.
+
+    Attributes:
+        params: what training moves.
+        batch_stats: BatchNorm's running statistics; {} without any.
+    """
+
+    params: Any
+    batch_stats: Any
+
+
+class Backbone(NamedTuple):
+    """A pretrained backbone.
+
+    Attributes:
+        encoder: the networks.
+        net: the backbone's variables.
+        projector: those of the projector; None if there is none.
+        inputs: how it wants its images.
+        untrained: ``(seed) -> (net, projector)``, the variables that training starts from.
+        facts: what is known of it, JSON-able: "source", "step", "checkpoint", "loss", "net" and
+            more; labels and model cards show them.
+    """
+
+    encoder: Encoder
+    net: Variables
+    projector: Variables | None
+    inputs: Inputs
+    untrained: Callable[[int], tuple[Variables, Variables | None]]
+    facts: dict[str, Any]
+
+
+def apply(backbone: Backbone) -> Callable[[Any, Array], Array]:
+    """``(variables, x [n, s, s, c]) -> [n, f]`` float32, pure, in evaluation mode.
+
+    Variables are {"params", "batch_stats"} of the backbone, x is what `preprocess` gives.
+    """
+
+    def features(variables: Any, x: Array) -> Array:
+        return networks.features(backbone.encoder, variables["params"], variables["batch_stats"], x)
+
+    return features
+
+
+def make_encode(
+    backbone: Backbone, inputs: Inputs, layer: str = "backbone"
+) -> Callable[[tuple[Variables, Variables | None], Array], Array]:
+    """The jitted ``((net, projector), uint8 images) -> [n, f]`` float32.
+
+    Args:
+        backbone: whose networks to run.
+        inputs: its own, or without the crop if the images are cut already.
+        layer: one of `LAYERS`: features of the backbone, or the projector's embeddings.
+
+    Raises:
+        UserError: if there is no such layer.
+    """
+    if layer not in LAYERS:
+        raise UserError(f"layer {layer!r} is unknown; valid: {', '.join(LAYERS)}")
+    if layer == "projector" and backbone.projector is None:
+        raise UserError("layer 'projector': these weights have no projector; take 'backbone'")
+
+    def encode(variables: tuple[Variables, Variables | None], images: Array) -> Array:
+        net, projector = variables
+        h = networks.features(backbone.encoder, *net, preprocess(images, inputs))
+        if layer == "backbone":
+            return h
+        return networks.project(backbone.encoder, *projector, h)
+
+    return jax.jit(encode)
+
+
+def num_channels(net: nn.Module, variables: Variables, size: int) -> int:
+    """How many channels a backbone's images have: 3, or 1.
+
+    Raises:
+        ValueError: if it takes neither.
+    """
+    tree = {"params": variables.params, "batch_stats": variables.batch_stats}
+    for channels in (3, 1):
+        image = jax.ShapeDtypeStruct((1, size, size, channels), jnp.float32)
+        try:
+            jax.eval_shape(lambda x: net.apply(tree, x, train=False), image)
+        except Exception:  # flax has several for a kernel of another shape
+            continue
+        return channels
+    raise ValueError(f"the backbone takes no images of {size} x {size} pixels")

@@ -1,0 +1,166 @@
+"""What protocols are run on: the features, images and network of a backbone on a data set."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from ml_collections import ConfigDict
+
+from jaxssl import encoder as networks
+from jaxssl import parallel
+from jaxssl.augment import recipes
+from jaxssl.augment.views import Inputs, make_views, preprocess, resized, standardise, to_uint8
+from jaxssl.backbone import Backbone, Variables, make_encode
+from jaxssl.build import make_augment
+from jaxssl.data import source
+from jaxssl.errors import UserError
+from jaxssl.evals import Features, Subject
+from jaxssl.features import extract
+from jaxssl.tune import Network
+
+RAW = Inputs(size=32, channels=3)  # raw pixels are compared at this size, if images are larger
+BLOCK = 64  # images whose views are made at a time
+
+
+def make_subject(
+    found: Backbone,
+    config: ConfigDict | None,
+    splits: source.Splits,
+    kind: str,
+    mesh: Mesh,
+    *,
+    layer: str,
+    seed: int,
+) -> Subject:
+    """What protocols are run on: features, images and network of one kind.
+
+    Args:
+        found: the pretrained backbone.
+        config: of its run, whose views are taken; None takes SimCLR's.
+        splits: of the data set.
+        kind: one of `KINDS`.
+        mesh: the devices.
+        layer: "backbone" or "projector".
+        seed: of the untrained network.
+
+    Raises:
+        UserError: if the network does not take the images, or has no such layer.
+    """
+    images = arrays(splits, found.inputs.size)
+    channels = splits.test.shape[2]
+    if channels > found.inputs.channels:
+        raise UserError(
+            f"the network takes images of {found.inputs.channels} channel, those of "
+            f"{splits.test.name!r} have {channels}"
+        )
+    # Pictures of many sizes are cut to the middle when they are read.
+    inputs = found.inputs if splits.test.one_size else found.inputs._replace(crop=0.0)
+    network = None
+    if kind == "raw":
+        encode = partial(raw_pixels, mesh=mesh)
+    else:
+        variables = (found.net, found.projector)
+        if kind == "untrained":
+            variables = found.untrained(seed)
+        encode = partial(
+            extract,
+            apply=make_encode(found, inputs, layer),
+            variables=parallel.replicate(variables, mesh),
+            mesh=mesh,
+        )
+        network = make_network(found, variables[0])
+
+    train, test = (encode(images[split]["image"]) for split in ("train", "test"))
+    features = Features(train, images["train"]["label"], test, images["test"]["label"])
+    views = _make_views(config, inputs)
+    return Subject(
+        features, splits.bank, splits.test, encode, views, network, found.inputs.size, mesh
+    )
+
+
+def make_network(found: Backbone, variables: Variables) -> Network:
+    """A backbone as `jaxssl.tune` trains it."""
+    inputs, encoder = found.inputs, found.encoder
+
+    def apply(
+        variables: Any,
+        images: Array,
+        *,
+        train: bool,
+        axis_name: str | None = None,
+        keys: Array | None = None,
+    ) -> tuple[Array, Any]:
+        x = standardise(images, inputs)
+        params, stats = variables["params"], variables["batch_stats"]
+        if not train:
+            return networks.features(encoder, params, stats, x), variables
+        h, stats = networks.features_in_training(
+            encoder, params, stats, x, axis_name=axis_name, keys=keys
+        )
+        return h, {"params": params, "batch_stats": stats}
+
+    tree = {"params": variables.params, "batch_stats": variables.batch_stats}
+    return Network(apply, tree, inputs.size, inputs.channels)
+
+
+def _make_views(config: ConfigDict | None, inputs: Inputs) -> Any:
+    """`Subject.views`."""
+    if config is None:
+        augment = make_views([recipes.simclr(size=inputs.size)])
+    else:
+        one = ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}})
+        augment = make_augment(one)
+
+    @jax.jit
+    def block(key: Array, images: Array, index: Array) -> Array:
+        return to_uint8(augment(key, images, index)["views"])
+
+    def views(images: np.ndarray, number: int, seed: int) -> np.ndarray:
+        key, found = jax.random.key(seed), []
+        for first in range(0, len(images), BLOCK):
+            part = images[first : first + BLOCK]
+            index = np.arange(first, first + BLOCK, dtype=np.int32)
+            filled = np.zeros((BLOCK, *part.shape[1:]), part.dtype)
+            filled[: len(part)] = part
+            of_part = [
+                np.asarray(block(jax.random.fold_in(key, v), filled, index))[0, : len(part)]
+                for v in range(number)
+            ]
+            found.append(np.stack(of_part))
+        return np.concatenate(found, axis=1)
+
+    return views
+
+
+def arrays(splits: source.Splits, size: int) -> dict[str, dict[str, Any]]:
+    """Images and labels of the "train" part, which evaluation learns from, and of the "test" part.
+
+    Images of many sizes are cut to ``size``; those of too large a split are decoded when used.
+    """
+    parts = {"train": splits.bank, "test": splits.test}
+    return {name: {"image": s.images(size), "label": s.labels} for name, s in parts.items()}
+
+
+def raw_pixels(images: np.ndarray, mesh: Mesh) -> np.ndarray:
+    """[n, f] pixels in [0, 1], of images larger than `RAW` resized to it."""
+    if max(images.shape[1:3]) <= RAW.size:
+        return np.reshape(images[:], (len(images), -1)) / np.float32(255)
+    inputs = RAW._replace(channels=images.shape[3])
+    return extract(images, _shrink, inputs, mesh)
+
+
+@partial(jax.jit, static_argnums=0)
+def _shrink(inputs: Inputs, block: Array) -> Array:
+    return resized(block, inputs).reshape(len(block), -1)
+
+
+def make_encoder(method: Any, inputs: Inputs) -> Any:
+    """The jitted `((params, carried), uint8 images) -> backbone features` of a run in progress."""
+
+    def encode(variables: tuple[Any, Any], images: Array) -> Array:
+        return method.features(*variables, preprocess(images, inputs))
+
+    return jax.jit(encode)
