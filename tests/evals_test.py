@@ -7,7 +7,7 @@ from sklearn.metrics import top_k_accuracy_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from jaxssl import collapse
+from jaxssl import collapse, logistic
 from jaxssl.evals import Features, Subject, fewshot, knn, linear
 
 
@@ -167,11 +167,11 @@ def test_a_fit_is_the_optimum_whatever_the_conditioning():
     used[100:] = 0
     settings = {"C": 0.3, "tolerance": 1e-6, "max_iter": 500}
     y = features.train_labels
-    found = linear.regression(x, y, 4, np.cov(x.T, bias=True), used, **settings)
+    found = logistic.regression(x, y, 4, np.cov(x.T, bias=True), used, **settings)
     expected = LogisticRegression(C=0.3, tol=1e-8, max_iter=5000).fit(x[:100], y[:100])
     np.testing.assert_allclose(found.weights.T, expected.coef_, atol=2e-3)
     np.testing.assert_allclose(found.bias, expected.intercept_, atol=2e-3)
-    again = linear.regression(x, y, 4, np.cov(x.T, bias=True), used, **settings, start=found)
+    again = logistic.regression(x, y, 4, np.cov(x.T, bias=True), used, **settings, start=found)
     assert again.num_steps < found.num_steps
 
 

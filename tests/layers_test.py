@@ -32,9 +32,10 @@ ALLOWED = {
     "state": {"parallel", "method"},
     "checkpoint": {"parallel"},
     "collapse": {"pairs"},
+    "logistic": set(),
     "tune": {"parallel", "schedules", "augment", "optim", "data"},
     # Protocols that train, or look at images, need more than those that are handed features.
-    "evals": {"pairs", "parallel", "collapse", "augment", "data", "tune"},
+    "evals": {"pairs", "parallel", "collapse", "logistic", "augment", "data", "tune"},
     "backbone": {"augment", "encoder"},
     "weights": {"augment", "backbone", "encoder", "nets"},
     "config": {"augment"},
