@@ -105,7 +105,7 @@ def evaluate(
         }
         for run in runs:
             if kind in getattr(run.module, "KINDS", KINDS):
-                figures = _figures(run, subject, seed, explicit=explicit)
+                figures = _figures(run, subject, kind, seed, explicit=explicit)
                 rows += [{"protocol": run.name, **row._asdict(), **labels} for row in figures]
 
     try:
@@ -113,9 +113,7 @@ def evaluate(
     except OSError as error:
         raise UserError(f"cannot write results to {out}: {error.strerror}; see --out") from error
     if rows:
-        record.console.print(results.table(rows))
-        for row in (r for r in rows if "verdict" in r["details"]):
-            record.console.print(f"{row['features']}: {row['details']['verdict']}")
+        results.show(rows)
     record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
     if config and data is None and out == path and features is not None:
         gallery.write(path, config, splits, features, arrays(splits, found.inputs.size))
@@ -196,7 +194,7 @@ def _kinds(names: Sequence[str] | None) -> list[str]:
     return [kind for kind in KINDS if kind in (names or KINDS)]
 
 
-def _figures(run: Run, subject: Subject, seed: int, *, explicit: bool) -> list[Row]:
+def _figures(run: Run, subject: Subject, kind: str, seed: int, *, explicit: bool) -> list[Row]:
     """A protocol's figures; none if it does not fit and was not asked for by name."""
     start = time.perf_counter()
     try:
@@ -207,7 +205,7 @@ def _figures(run: Run, subject: Subject, seed: int, *, explicit: bool) -> list[R
         # The others still count.
         record.log.warning("protocol %r is left out: %s", run.text, error)
         return []
-    record.log.info("%s: %.1f s", run.text, time.perf_counter() - start)
+    record.log.info("%s of %s features: %.1f s", run.text, kind, time.perf_counter() - start)
     return found
 
 

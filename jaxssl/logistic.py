@@ -1,5 +1,6 @@
 """Multinomial logistic regression of many examples, by L-BFGS in whitened coordinates."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -9,6 +10,12 @@ import scipy.linalg
 import scipy.optimize
 from jax import Array, lax
 from jax import numpy as jnp
+from sklearn.model_selection import train_test_split
+
+CHOICE = 10_000  # examples at most that the strength is chosen on, or this many of each class:
+CHOICE_OF_CLASS = 50
+COARSE = 10  # times the tolerance, for the fits that choose
+TURNED = 2**31  # bytes up to which a transposed copy is kept
 
 
 class Fit(NamedTuple):
@@ -27,11 +34,105 @@ class Fit(NamedTuple):
     num_steps: int
 
 
+class Examples(NamedTuple):
+    """Labelled rows as `regression` reads them.
+
+    Attributes:
+        x: [n, f] float32, standardised.
+        turned: [f, n], the same; None if that would take too much memory.
+        labels: [n] in [0, c).
+        num_classes: c.
+        covariance: [f, f] of x, float64.
+    """
+
+    x: Array
+    turned: Array | None
+    labels: Array
+    num_classes: int
+    covariance: np.ndarray
+
+
+class Probe(NamedTuple):
+    """A classifier of features as they come.
+
+    Attributes:
+        fit: of standardised features.
+        mean: [f] that is taken off.
+        scale: [f] that is divided by.
+        C: inverse L2 strength.
+    """
+
+    fit: Fit
+    mean: np.ndarray
+    scale: np.ndarray
+    C: float
+
+
+def fit_probe(
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    C: Sequence[float],
+    validation: float,
+    tolerance: float,
+    max_iter: int,
+    seed: int,
+) -> Probe:
+    """Logistic regression on standardised features, of the strength that does best on a part.
+
+    Strengths are tried from the strongest regularisation on, each fit beginning where the last one
+    ended, on at most `CHOICE` examples, or `CHOICE_OF_CLASS` of each class if that is more. The
+    classifier is then fitted on all of them.
+
+    Args:
+        features: [n, f], finite.
+        labels: [n] in [0, c), each class at least twice.
+        C: inverse L2 strengths to choose from, as in `regression`; the strongest regularisation
+            of those that do equally well is taken.
+        validation: share of the examples for the choice, in (0, 1).
+        tolerance: of the last fit; those that choose are `COARSE` times as coarse.
+        max_iter: of L-BFGS.
+        seed: of the split.
+    """
+    num_classes = int(labels.max()) + 1
+    x, turned, mean, scale, gram = _standardised(jnp.asarray(features, jnp.float32))
+    covariance = np.asarray(gram, np.float64) / len(labels)
+    turned = turned if features.nbytes <= TURNED else None
+    whole = Examples(x, turned, jnp.asarray(labels), num_classes, covariance)
+
+    places = np.arange(len(labels))
+    limit = max(CHOICE, CHOICE_OF_CLASS * num_classes)
+    split = partial(train_test_split, random_state=seed)
+    tried = whole
+    if len(labels) > limit:
+        places = split(places, train_size=limit, stratify=labels)[0]
+        part = x[places]
+        tried = whole._replace(x=part, turned=part.T, labels=jnp.asarray(labels[places]))
+    chosen, kept = split(np.arange(len(places)), test_size=validation, stratify=labels[places])
+    used = np.zeros(len(places), np.float32)
+    used[chosen] = 1
+    held, held_labels = np.asarray(tried.x[kept]), labels[places[kept]]
+    scores, fits = [], [None]
+    for c in sorted(C):
+        options = {"C": c, "tolerance": COARSE * tolerance, "max_iter": max_iter}
+        fits.append(regression(tried, used, **options, start=fits[-1]))
+        predicted = np.argmax(held @ fits[-1].weights + fits[-1].bias, axis=1)
+        scores.append(float(np.mean(predicted == held_labels)))
+    best = int(np.argmax(scores))
+    options = {"C": sorted(C)[best], "tolerance": tolerance, "max_iter": max_iter}
+    every = np.ones(len(labels), np.float32)
+    fit = regression(whole, every, **options, start=fits[best + 1])
+    return Probe(fit, np.asarray(mean), np.asarray(scale), options["C"])
+
+
+def scores(probe: Probe, features: np.ndarray) -> np.ndarray:
+    """[m, c] of features [m, f]; the class is the largest."""
+    x = np.asarray((features - probe.mean) / probe.scale, np.float32)
+    return x @ probe.fit.weights + probe.fit.bias
+
+
 def regression(
-    x: Array,
-    y: np.ndarray,
-    num_classes: int,
-    covariance: np.ndarray,
+    rows: Examples,
     used: np.ndarray,
     *,
     C: float,
@@ -48,34 +149,32 @@ def regression(
     identity, and a few dozen steps do for features of any conditioning. The optimum is the same.
 
     Args:
-        x: [n, f] float32, standardised.
-        y: [n] in [0, c).
-        num_classes: c.
-        covariance: [f, f] of x.
+        rows: features and labels.
         used: [n] 1 for examples that count, 0 for others.
         C: inverse L2 strength, as scikit-learn's.
         tolerance: share of the gradient's norm at zero weights at which to stop.
         max_iter: steps at most.
         start: where to begin; None is zero weights.
     """
-    f, n = x.shape[1], used.sum()
+    f, c, n = rows.x.shape[1], rows.num_classes, used.sum()
     strength = 1 / (C * n)
-    factor = np.linalg.cholesky(covariance / num_classes + strength * np.eye(f))
+    factor = np.linalg.cholesky(rows.covariance / c + strength * np.eye(f))
     turn = jnp.asarray(scipy.linalg.solve_triangular(factor, np.eye(f), lower=True).T, jnp.float32)
-    labels, share = jnp.asarray(y), jnp.asarray(used / n)
+    share = jnp.asarray(used / n)
     norm = np.inf
 
     def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal norm
-        v = jnp.asarray(v.reshape(f + 1, num_classes), jnp.float32)
-        value, gradient = jax.device_get(_objective(v, turn, x, labels, share, strength))
+        v = jnp.asarray(v.reshape(f + 1, c), jnp.float32)
+        value, gradient = jax.device_get(
+            _objective(v, turn, rows.x, rows.turned, rows.labels, share, strength)
+        )
         gradient = gradient.astype(np.float64).ravel()
         norm = np.linalg.norm(gradient)
         return float(value), gradient
 
-    first = np.zeros((f + 1, num_classes))
-    objective(first)
-    zero_norm = norm
+    first = np.zeros((f + 1, c))
+    zero_norm = np.linalg.norm(objective(first)[1])
 
     def stop(intermediate_result: scipy.optimize.OptimizeResult) -> None:
         if norm <= tolerance * zero_norm:
@@ -87,14 +186,20 @@ def regression(
     found = scipy.optimize.minimize(
         objective, first.ravel(), jac=True, method="L-BFGS-B", callback=stop, options=options
     )
-    v = found.x.reshape(f + 1, num_classes).astype(np.float32)
+    v = found.x.reshape(f + 1, c).astype(np.float32)
     share_left = float(np.linalg.norm(found.jac) / zero_norm)
     return Fit(np.asarray(turn) @ v[:-1], v[-1], share_left, found.nit)
 
 
 @jax.jit
 def _objective(
-    v: Array, turn: Array, x: Array, labels: Array, share: Array, strength: float
+    v: Array,
+    turn: Array,
+    x: Array,
+    turned: Array | None,
+    labels: Array,
+    share: Array,
+    strength: float,
 ) -> tuple[Array, Array]:
     """Value and gradient of the mean loss; the last row of v is the bias."""
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
@@ -103,12 +208,16 @@ def _objective(
     target = jax.nn.one_hot(labels, v.shape[1])
     value = -jnp.sum(share * jnp.sum(target * log_p, axis=1))
     residual = share[:, None] * (jnp.exp(log_p) - target)
-    gradient = dot(residual.T, x).T + strength * weights  # faster than x.T @ residual on a CPU
+    gradient = dot(residual.T, x).T if turned is None else dot(turned, residual)
+    gradient = gradient + strength * weights
     gradient = jnp.concatenate([dot(turn.T, gradient), jnp.sum(residual, axis=0)[None, :]])
     return value + 0.5 * strength * jnp.sum(weights**2), gradient
 
 
-def covariance_of(x: Array) -> np.ndarray:
-    """[f, f] of centred rows, in float64 in the end."""
-    product = jnp.matmul(x.T, x, precision=lax.Precision.HIGHEST)
-    return np.asarray(product, np.float64) / len(x)
+@jax.jit
+def _standardised(x: Array) -> tuple[Array, ...]:
+    """Rows of mean 0 and deviation 1, these transposed, what was taken off and divided by, Gram."""
+    mean, std = jnp.mean(x, axis=0), jnp.std(x, axis=0)
+    scale = jnp.where(std > 0, std, 1)
+    x = (x - mean[None]) / scale[None]
+    return x, x.T, mean, scale, jnp.matmul(x.T, x, precision=lax.Precision.HIGHEST)

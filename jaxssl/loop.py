@@ -105,8 +105,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)
-        if not splits.labelled:
-            log.info("evaluation none: %s has no labels", train_set.name)
+        log.info("evaluation %s", _online(config, splits))
         for line in summary.lines(config, parts, state, batches.example, mesh.size):
             log.info(line)
         with _progress_bar(first, total) as show:
@@ -175,7 +174,7 @@ def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
     if config.eval.protocols and not (workdir / "report.html").exists():
         evaluate.evaluate(workdir)
     elif rows:
-        record.console.print(results.table([row for row in rows if row["step"] in (None, 0, step)]))
+        results.show([row for row in rows if row["step"] in (None, 0, step)])
         print(f"evaluate it again with: python eval.py --workdir {workdir}")
 
 
@@ -252,6 +251,17 @@ def _put(
             "step %d: collapsed: the embeddings are nearly equal (feature_std %.4f < %.1f)",
             *(step, values["feature_std"], collapse.COLLAPSED_STD),
         )
+
+
+def _online(config: ConfigDict, splits: source.Splits) -> str:
+    """What the k-NN figures in the log are."""
+    if not splits.labelled:
+        return f"none: {splits.train.name} has no labels"
+    settings = ", ".join(f"{k} {v:g}" for k, v in knn.PRESETS[config.eval.knn].items())
+    return (
+        f"k-NN {config.eval.knn} ({settings}) of backbone features, bank {splits.bank.split}, "
+        f"tested on {splits.test.split}, every {config.eval.every:g} epochs"
+    )
 
 
 def _online_knn(

@@ -15,26 +15,26 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 from matplotlib.patheffects import withStroke
 
-from jaxssl import page, record
+from jaxssl import page, record, results
 
 KINDS = ("raw", "untrained", "pretrained")
 PROTOCOLS = {
+    "corruptions": "classification of corrupted test images",
+    "diagnostics": "measures of the features themselves",
+    "episodes": "nearest class mean in small tasks drawn from the test images",
+    "fewshot": "a linear classifier on a few labels of each class",
+    "finetune": "all weights trained further on the labels",
     "knn": "votes of the nearest training images",
-    "linear": "logistic regression on frozen features",
-    "fewshot": "logistic regression on a few labels of each class",
+    "linear": "a linear classifier on frozen features",
+    "noise": "votes of neighbours under noise on the similarities",
+    "retrieval": "whether the nearest images have the query's label",
+    "semi": "all weights trained further on a few of the labels",
 }
-ROW_KEYS = {
-    "protocol",
-    "metric",
-    "value",
-    "std",
-    "features",
-    "dataset",
-    "split",
-    "step",
-    "seed",
-    "loss",
-}
+LABELS = (  # of a row, besides its settings; they stand at the end of its description
+    *("protocol", "metric", "value", "std", "unit", "features", "details"),
+    *("source", "loss", "checkpoint", "step", "layer", "dataset", "bank", "split", "seed"),
+)
+LONG = 12  # lists of more entries, such as tables of confusion, are left to results.json
 CURVES = {  # label of the vertical axis: (keys of metrics.jsonl, how to read it)
     "loss": ("loss", "What training minimises: it should fall, then level off."),
     "k-NN top-1, %": ("knn_top1", "Accuracy of neighbours' votes in training: higher is better."),
@@ -72,14 +72,14 @@ def write(workdir: Path) -> Path:
     """
     config = json.loads(_read(workdir / "config.json") or "{}")
     metrics = record.read(workdir / "metrics.jsonl")
-    results = json.loads(_read(workdir / "results.json") or "{}").get("results", [])
+    rows = results.read(workdir)
     gallery = _read_gallery(workdir / "gallery.npz")
-    title = _title(config, results)
+    title = _title(config, rows)
     with matplotlib.rc_context(STYLE):
         sections = [
             f"<h1>{title}</h1>",
-            _summary(config, metrics, results),
-            _results(results),
+            _summary(config, metrics, rows),
+            _results(rows),
             _curves(metrics),
             _pairs(gallery),
             _neighbours(gallery),
@@ -91,14 +91,14 @@ def write(workdir: Path) -> Path:
     return path
 
 
-def _title(config: dict, results: list[dict]) -> str:
+def _title(config: dict, rows: list[dict]) -> str:
     data, loss, net = (config.get(group, {}).get("name") for group in ("data", "loss", "net"))
-    loss = results[-1].get("loss", loss) if results else loss
+    loss = rows[-1].get("loss", loss) if rows else loss
     return escape(f"{data}: {loss} with {net}")
 
 
-def _summary(config: dict, metrics: list[dict], results: list[dict]) -> str:
-    steps = [row["step"] for row in results if row.get("features") == "pretrained"]
+def _summary(config: dict, metrics: list[dict], rows: list[dict]) -> str:
+    steps = [row["step"] for row in rows if row.get("features") == "pretrained"]
     steps += [row["step"] for row in metrics[-1:]]
     length, unit = config.get("total_steps"), "steps"
     if not length:
@@ -115,13 +115,15 @@ def _summary(config: dict, metrics: list[dict], results: list[dict]) -> str:
     return f"<p>{escape(' · '.join(facts))}</p>"
 
 
-def _results(results: list[dict]) -> str:
-    if not results:
+def _results(rows: list[dict]) -> str:
+    if not rows:
         return page.section("Results", "<p>No evaluation was recorded.</p>")
     groups: dict[tuple, dict[str, dict]] = {}
-    for row in results:  # a metric may stand there for several data sets or presets
+    for row in rows:  # a metric may stand there for several data sets or presets
         preset = row.get("details", {}).get("preset")
-        key = (row["metric"], row.get("dataset"), row.get("split"), preset)
+        layer = "backbone" if row.get("layer") == "pixels" else row.get("layer")
+        of = (row.get(name) for name in ("dataset", "bank", "split", "seed"))
+        key = (row["metric"], preset, layer, *of)
         groups.setdefault(key, {})[row["features"]] = row
     body = [
         [
@@ -233,12 +235,15 @@ def _protocol(kinds: dict[str, dict]) -> str:
     """How a row was measured; settings that differ between its columns stand side by side."""
     settings: dict[str, list[str]] = {}
     for row in (kinds[kind] for kind in KINDS if kind in kinds):
-        extra = {k: v for k, v in row.items() if k not in ROW_KEYS | {"details"}}
+        extra = {k: v for k, v in row.items() if k not in LABELS}
         for key, value in (extra | row.get("details", {})).items():
-            settings.setdefault(key, []).append(_plain(value))
+            if not isinstance(value, list | dict) or len(value) <= LONG:
+                settings.setdefault(key, []).append(_plain(value))
     words = [f"{k} {' / '.join(v if len(set(v)) > 1 else v[:1])}" for k, v in settings.items()]
-    what = [PROTOCOLS.get(row["protocol"], row["protocol"]), ", ".join(words)]
-    return "; ".join(filter(None, [*what, f"{row['dataset']}, {row['split']} split"]))
+    last = list(kinds.values())[-1]
+    what = [PROTOCOLS.get(last["protocol"], last["protocol"]), ", ".join(words)]
+    what += results.provenance(last).values()
+    return "; ".join(filter(None, what))
 
 
 def _score(row: dict | None) -> str:
@@ -246,7 +251,7 @@ def _score(row: dict | None) -> str:
         return "–"
     if not _finite(row["value"]):
         return "not finite"
-    return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if _finite(row.get("std")) else "")
+    return results.cell(row)
 
 
 def _gain(kinds: dict[str, dict]) -> str:

@@ -9,16 +9,27 @@ from typing import Any
 from rich.table import Table
 
 from jaxssl import record
+from jaxssl.errors import UserError
 from jaxssl.evals import KINDS
 
+SPREAD = "accuracies in percent; ± one standard deviation over draws, where not said otherwise"
 # What tells one figure from another: a later one of the same takes its place.
 KEY = ("source", "step", "features", "layer", "dataset", "bank", "split", "seed", "protocol")
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of results.json; [] if there is none."""
+    """The rows of results.json; [] if there is none.
+
+    Raises:
+        UserError: if it is no such file.
+    """
     path = folder / "results.json"
-    return json.loads(path.read_text())["results"] if path.exists() else []
+    if not path.exists():
+        return []
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["results"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}); move it away") from error
 
 
 def add(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -33,15 +44,35 @@ def add(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     record.write_json(folder / "results.json", {"results": [*kept, *rows]})
 
 
-def table(rows: Sequence[dict[str, Any]]) -> Table:
+def show(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print figures of one encoder on one data set: what they are of, a table, what it means."""
+    facts = provenance(rows[-1])
+    record.console.print(facts["encoder"], soft_wrap=True, highlight=False)
+    record.console.print(facts["data"], soft_wrap=True, highlight=False)
+    record.console.print(table(rows))
+    record.console.print(SPREAD, soft_wrap=True, highlight=False)
+    for row in (row for row in rows if "verdict" in row["details"]):
+        record.console.print(f"{row['features']}: {row['details']['verdict']}", soft_wrap=True)
+
+
+def provenance(row: Mapping[str, Any]) -> dict[str, str]:
+    """In words: "encoder", what was evaluated, and "data", on what."""
+    encoder = [str(row.get("source")), row.get("loss")]
+    if row.get("step") is not None:
+        encoder.append(f"{row.get('checkpoint')} checkpoint (step {row['step']})")
+    elif row.get("checkpoint"):
+        encoder.append(f"weights of a {row['checkpoint']}")
+    data = f"{row['dataset']}, fitted on {row.get('bank')}, tested on {row['split']}"
+    layer = f"{row.get('layer')} features"
+    return {
+        "encoder": ", ".join(part for part in encoder if part),
+        "data": f"{data}; {layer}; seed {row['seed']}",
+    }
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """What pretraining added: a row a metric, a column for each kind of features."""
-    last = rows[-1]
-    which = f", {last['checkpoint']} checkpoint, step {last['step']}" if last["step"] else ""
-    loss = f", {last['loss']}" if last["loss"] else ""
-    title = f"{last['source']}{loss}{which}"
-    where = f"{last['dataset']}: fitted on {last['bank']}, tested on {last['split']}"
-    caption = f"{where}; {last['layer']} features; seed {last['seed']}; percent where no unit is "
-    out = Table(title=title, caption=caption + "named; ± one standard deviation over draws")
+    out = Table()
     for heading in ("metric", "protocol"):
         out.add_column(heading)
     kinds = [kind for kind in KINDS if any(row["features"] == kind for row in rows)]
@@ -49,7 +80,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
         out.add_column(kind, justify="right")
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
-        unit = {"%": "", "": ""}.get(row["unit"], f" ({row['unit']})")
+        unit = {"%": "", "": ""}.get(row.get("unit", "%"), f" ({row.get('unit')})")
         name = (row["metric"] + unit, f"{row['protocol']}:{row['details']['preset']}")
         lines.setdefault(name, {})[row["features"]] = cell(row)
     for heading, cells in lines.items():
@@ -68,4 +99,4 @@ def cell(row: Mapping[str, Any]) -> str:
 
 def key(row: Mapping[str, Any]) -> tuple:
     """What tells a figure from others."""
-    return (*(row.get(name) for name in KEY), row["metric"], row["details"]["preset"])
+    return (*(row.get(name) for name in KEY), row["metric"], row["details"].get("preset"))

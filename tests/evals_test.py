@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from jaxssl import collapse, logistic
-from jaxssl.evals import Features, Subject, fewshot, knn, linear
+from jaxssl.evals import Features, Subject, knn, linear
 
 
 def labelled(n, m, f, classes, *, spread=1.0, seed=0):
@@ -167,11 +167,12 @@ def test_a_fit_is_the_optimum_whatever_the_conditioning():
     used[100:] = 0
     settings = {"C": 0.3, "tolerance": 1e-6, "max_iter": 500}
     y = features.train_labels
-    found = logistic.regression(x, y, 4, np.cov(x.T, bias=True), used, **settings)
+    rows = logistic.Examples(x, x.T, y, 4, np.cov(x.T, bias=True))
+    found = logistic.regression(rows, used, **settings)
     expected = LogisticRegression(C=0.3, tol=1e-8, max_iter=5000).fit(x[:100], y[:100])
     np.testing.assert_allclose(found.weights.T, expected.coef_, atol=2e-3)
     np.testing.assert_allclose(found.bias, expected.intercept_, atol=2e-3)
-    again = logistic.regression(x, y, 4, np.cov(x.T, bias=True), used, **settings, start=found)
+    again = logistic.regression(rows, used, **settings, start=found)
     assert again.num_steps < found.num_steps
 
 
@@ -207,70 +208,6 @@ def test_a_linear_probe_reports_the_strength_it_chose():
         assert (row.metric, row.value, row.std) == (metric, scores[metric], None)
         found = {name: scores[name] for name in ("C", "gradient_norm")}
         assert row.details == {**preset, "preset": "fast", **found}
-
-
-DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
-
-
-def test_few_shots_of_separable_classes_are_enough():
-    accuracy = fewshot.evaluate(labelled(60, 30, 6, 5, spread=0.01), **DRAWS, seed=0)
-    np.testing.assert_array_equal(accuracy, np.full(6, 100.0))
-
-
-def test_few_shots_are_drawn_alike_whatever_the_features():
-    """An isometry to another width changes no decision, so equal figures mean equal draws."""
-    features = labelled(80, 40, 5, 4, spread=1.5)
-    basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 5)))
-    wider = features._replace(train=features.train @ basis.T, test=features.test @ basis.T)
-    accuracy = fewshot.evaluate(features, **DRAWS, seed=0)
-    np.testing.assert_allclose(fewshot.evaluate(wider, **DRAWS, seed=0), accuracy)
-    assert len(set(accuracy)) > 1  # the draws differ
-
-
-def test_few_shots_are_a_matter_of_the_seed():
-    features = labelled(80, 40, 5, 4, spread=1.5)
-    first = fewshot.evaluate(features, **DRAWS, seed=0)
-    np.testing.assert_array_equal(fewshot.evaluate(features, **DRAWS, seed=0), first)
-    assert not np.array_equal(fewshot.evaluate(features, **DRAWS, seed=1), first)
-
-
-def test_each_class_gets_its_shots_without_repetition(monkeypatch):
-    n, classes = 40, 4
-    labels = np.arange(n) % classes
-    features = Features(np.eye(n), labels, np.eye(n), labels)  # a row tells its own number
-    seen = []
-
-    def spy(x, y, C, max_iter):
-        seen.append((x.argmax(axis=1), y))
-        return linear.fit(x, y, C, max_iter)
-
-    monkeypatch.setattr(fewshot, "fit", spy)
-    fewshot.evaluate(features, **{**DRAWS, "shots": 3}, seed=0)
-    assert len(seen) == DRAWS["draws"]
-    for chosen, given in seen:
-        np.testing.assert_array_equal(given, labels[chosen])
-        assert len(set(chosen)) == 3 * classes
-        assert np.bincount(given).tolist() == [3] * classes
-
-
-def test_a_class_with_too_few_examples_is_named():
-    features = labelled(10, 4, 3, 2)
-    labels = np.array([0] * 9 + [1])
-    with pytest.raises(ValueError, match="class 1 has 1 training examples, 2 are needed"):
-        fewshot.evaluate(features._replace(train_labels=labels), **DRAWS, seed=0)
-
-
-def test_few_shot_figures_are_the_mean_and_deviation_over_the_draws(monkeypatch):
-    settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
-    monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})
-    features = labelled(60, 40, 4, 3, spread=1.5)
-    rows = fewshot.run(Subject(features), seed=3)
-    for row, shots in zip(rows, (1, 3), strict=True):
-        accuracy = fewshot.evaluate(features, shots=shots, **settings, seed=3)
-        assert row.metric == f"fewshot_{shots}shot_top1"
-        assert row.value == pytest.approx(sum(accuracy) / 4)
-        assert row.std == pytest.approx(np.sqrt(np.mean((accuracy - row.value) ** 2)))
-        assert row.details == {"preset": "default", "shots": shots, **settings}
 
 
 def measures(embeddings):

@@ -40,7 +40,7 @@ ALLOWED = {
     "weights": {"augment", "backbone", "encoder", "nets"},
     "config": {"augment"},
     "page": set(),
-    "report": {"page", "record"},
+    "report": {"page", "record", "results"},
     "build": {
         "augment",
         "config",

@@ -1,0 +1,33 @@
+"""Five labels a class: ELEVATER's linear probe, on those of its 20 data sets that TFDS has.
+
+Papers: Li et al., ELEVATER, NeurIPS 2022; AUC-CL, Table 4, and DeCL, Table 4, report it.
+Command: python eval.py --suite configs/suites/elevater.py --workdir runs/A,runs/B
+Mean and deviation over three seeds. Not in TFDS: country211, fer2013, fgvc_aircraft, gtsrb,
+hateful memes, KITTI distance, rendered SST-2; VOC 2007 has many labels an image.
+"""
+
+from typing import Any
+
+
+def get_suite() -> dict[str, Any]:
+    """The protocol and its data sets."""
+    both = {"train_split": "train+validation"}
+    parts = {"train_split": "train[:80%]", "test_split": "train[80%:]"}
+    return {
+        "protocol": "fewshot:elevater",
+        "metric": "fewshot_5shot_top1",
+        "datasets": {
+            "Caltech-101": {"name": "caltech101"},
+            "Cars": {"name": "cars196"},
+            "CIFAR-10": {"name": "cifar10"},
+            "CIFAR-100": {"name": "cifar100"},
+            "DTD": {"name": "dtd", **both},
+            "EuroSAT": {"name": "eurosat", **parts},
+            "Flowers": {"name": "oxford_flowers102", **both},
+            "Food": {"name": "food101", "test_split": "validation"},
+            "MNIST": {"name": "mnist"},
+            "Pets": {"name": "oxford_iiit_pet"},
+            "PatchCamelyon": {"name": "patch_camelyon"},
+            "RESISC45": {"name": "resisc45", **parts},
+        },
+    }

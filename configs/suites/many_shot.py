@@ -1,0 +1,30 @@
+"""Many-shot transfer: SSL-transfer's fine-tuning, as MMCL's Table 1 reports it.
+
+Papers: Ericsson et al., How Well Do Self-Supervised Models Transfer?, CVPR 2021; Shah et al.,
+MMCL, AAAI 2022, Table 1. Flowers, Pets and Caltech-101 are mean per-class accuracies.
+Command: python eval.py --suite configs/suites/many_shot.py --weights A.safetensors,B.pth
+FGVC-Aircraft is not in TFDS: add {"name": "folder", "path": ...} with "metric":
+"finetune_mean_per_class".
+"""
+
+from typing import Any
+
+
+def get_suite() -> dict[str, Any]:
+    """The protocol and its data sets."""
+    both = {"train_split": "train+validation"}
+    per_class = {"metric": "finetune_mean_per_class"}
+    return {
+        "protocol": "finetune:ssl_transfer",
+        "metric": "finetune_top1",
+        "datasets": {
+            "Caltech-101": {"name": "caltech101", **per_class},
+            "Cars": {"name": "cars196"},
+            "CIFAR-10": {"name": "cifar10"},
+            "CIFAR-100": {"name": "cifar100"},
+            "DTD": {"name": "dtd", **both},
+            "Flowers": {"name": "oxford_flowers102", **both, **per_class},
+            "Food": {"name": "food101", "test_split": "validation"},
+            "Pets": {"name": "oxford_iiit_pet", **per_class},
+        },
+    }

@@ -1,0 +1,139 @@
+"""A suite: one protocol on many data sets, for one encoder or several, as a table of papers."""
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+from rich.table import Table
+
+from jaxssl import record, results
+from jaxssl.errors import UserError
+from jaxssl.evaluate import check_protocols, data_of, evaluate
+
+
+class Suite(NamedTuple):
+    """What a suite file says.
+
+    Attributes:
+        protocol: "NAME" or "NAME:PRESET".
+        metric: the figure of it that is shown, such as "finetune_top1"; a data set may name
+            another one.
+        datasets: for each column's heading the values of `config.data` that differ from the
+            defaults, and "metric" where it is another one.
+    """
+
+    protocol: str
+    metric: str
+    datasets: dict[str, dict[str, Any]]
+
+
+def run(
+    path: Path, encoders: Sequence[Path], defaults: ConfigDict, **options: Any
+) -> list[dict[str, Any]]:
+    """Evaluate every encoder on every data set of a suite and print the table.
+
+    Args:
+        path: Python file with ``get_suite() -> dict``, the fields of `Suite`.
+        encoders: workdirs and weights files, the rows.
+        defaults: of the group `config.data`.
+        **options: of `jaxssl.evaluate.evaluate`.
+
+    Returns:
+        All figures, as `evaluate` returns them, with "encoder" and "column" besides.
+
+    Raises:
+        UserError: on a file that is no suite, or as `evaluate`; every data set is looked up before
+            the first one is evaluated on.
+    """
+    suite = read(path)
+    check_protocols([suite.protocol])
+    options["kinds"] = options.get("kinds") or ["pretrained"]
+    found = []
+    columns = {
+        name: {k: v for k, v in values.items() if k != "metric"}
+        for name, values in suite.datasets.items()
+    }
+    data = {
+        (encoder, name): _data(path, encoder, defaults, name, values)
+        for encoder in encoders
+        for name, values in columns.items()
+    }
+    for (encoder, name), settings in data.items():
+        rows = evaluate(encoder, [suite.protocol], data=settings, **options)
+        found += [{**row, "encoder": str(encoder), "column": name} for row in rows]
+    record.console.print(table(suite, found))
+    return found
+
+
+def read(path: Path) -> Suite:
+    """A suite file.
+
+    Raises:
+        UserError: if it cannot be run, or does not say what a suite says.
+    """
+    if not path.is_file():
+        raise UserError(f"suite file {str(path)!r} does not exist; expected a Python file")
+    spec = importlib.util.spec_from_file_location(f"jaxssl_suite_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"suite file {str(path)!r} is no Python file (its name must end in .py)")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        suite = Suite(**module.get_suite())
+    except Exception as error:
+        raise UserError(
+            f"suite file {str(path)!r} failed: {type(error).__name__}: {error}; expected "
+            f"get_suite() that returns a dict of {', '.join(Suite._fields)}"
+        ) from error
+    if not suite.datasets or not all(isinstance(v, Mapping) for v in suite.datasets.values()):
+        raise UserError(f"suite file {str(path)!r}: datasets must be a dict of dicts, not empty")
+    return suite
+
+
+def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A row an encoder, a column a data set, their mean, and on how many it is the best.
+
+    Encoders that share a best figure (of two decimals) all win.
+    """
+    last = rows[-1]
+    record_of = f"{last['layer']} features, seed {last['seed']}"
+    out = Table(title=f"{suite.protocol}, {suite.metric}; {record_of}; percent")
+    for heading in ("encoder", "checkpoint", "features"):
+        out.add_column(heading)
+    for name, values in suite.datasets.items():
+        split = next(row["split"] for row in rows if row["column"] == name)
+        own = [values["metric"]] if "metric" in values else []
+        out.add_column("\n".join([name, f"({split})", *own]), justify="right")
+    for heading in ("mean", "wins"):
+        out.add_column(heading, justify="right")
+    lines: dict[tuple, dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        metric = suite.datasets[row["column"]].get("metric", suite.metric)
+        if row["metric"] == metric:
+            step = "" if row["step"] is None else f" (step {row['step']})"
+            which = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
+            key = (row["encoder"], which, row["features"])
+            lines.setdefault(key, {})[row["column"]] = row
+    best = {
+        name: max(round(cells[name]["value"], 2) for cells in lines.values() if name in cells)
+        for name in suite.datasets
+        if any(name in cells for cells in lines.values())
+    }
+    for key, cells in lines.items():
+        values = [cells[name]["value"] for name in suite.datasets if name in cells]
+        mean = f"{sum(values) / len(values):.2f}" if len(values) == len(suite.datasets) else "–"
+        wins = sum(round(cell["value"], 2) == best[name] for name, cell in cells.items())
+        shown = [results.cell(cells[name]) if name in cells else "–" for name in suite.datasets]
+        out.add_row(*key, *shown, mean, str(wins))
+    return out
+
+
+def _data(
+    path: Path, encoder: Path, defaults: ConfigDict, name: str, values: Mapping[str, Any]
+) -> ConfigDict:
+    if "name" not in values:
+        raise UserError(f"suite file {str(path)!r}: data set {name!r} has no 'name'")
+    given = [(f"data.{key}", str(value)) for key, value in values.items() if key != "name"]
+    return data_of(encoder, defaults, values["name"], given)

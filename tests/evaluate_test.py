@@ -1,0 +1,269 @@
+"""Evaluation as a user asks for it: encoder, features, protocols and data; what is refused."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from conftest import data_config
+from ml_collections import ConfigDict
+
+import jaxssl
+from jaxssl import checkpoint, config, evaluate, features, loop, results, suite
+from jaxssl.data import source
+from jaxssl.errors import UserError
+
+DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
+TINY = {
+    "batch_size": "16",
+    "total_steps": "6",
+    "log_every": "4",
+    "net.widths": "(4, 8)",
+    "net.strides": "(2, 2)",
+    "augment.size": "8",
+    "head.proj_hidden_dim": "8",
+    "head.proj_output_dim": "6",
+    "schedule.warmup_epochs": "0",
+    "eval.every": str(3 / 81),
+    "eval.protocols": "()",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(data_dir, tmp_path_factory) -> Path:
+    """The workdir of a tiny run whose best checkpoint is not its last one."""
+    workdir = tmp_path_factory.mktemp("runs") / "tiny"
+    scores = iter((90.0, 80.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_online_knn", lambda *_: {"knn_top1": next(scores)})
+        loop.train(config.load(DIGITS, [*TINY.items(), ("data.dir", str(data_dir))]), workdir)
+    assert checkpoint.steps(workdir) == [3, 6]
+    return workdir
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    return tmp_path / "out"
+
+
+def knn(run, out, **options):
+    return evaluate.evaluate(run, ["knn:uniform"], out=out, **options)
+
+
+def by_kind(rows, metric="knn_top1"):
+    return {row["features"]: row for row in rows if row["metric"] == metric}
+
+
+def test_a_figure_says_what_it_is_of(run, out):
+    rows = by_kind(knn(run, out))
+    assert set(rows) == {"raw", "untrained", "pretrained"}
+    row = rows["pretrained"]
+    assert row == {
+        **{"protocol": "knn", "metric": "knn_top1", "value": row["value"], "std": None},
+        **{"unit": "%", "details": row["details"], "source": "tiny", "loss": row["loss"]},
+        **{"checkpoint": "last", "step": 6, "features": "pretrained", "layer": "backbone"},
+        **{"dataset": "digits", "bank": "train", "split": "test", "seed": 0},
+    }
+    assert row["details"]["preset"] == "uniform" and row["loss"].startswith("auc_cl")
+    assert rows["raw"]["layer"] == "pixels" and rows["raw"]["step"] is None
+    assert rows["untrained"]["step"] == 0
+
+
+def test_the_table_and_what_stands_above_it_name_everything(run, out, capsys):
+    knn(run, out)
+    text = capsys.readouterr().out
+    for shown in ("tiny, auc_cl", "last checkpoint (step 6)", "fitted on train, tested on test"):
+        assert shown in text
+    for shown in ("backbone features; seed 0", "knn:uniform", "knn_top1", "percent"):
+        assert shown in text
+
+
+def test_the_best_checkpoint_is_that_of_the_best_online_figure(run, out):
+    rows = by_kind(knn(run, out, step="best"))
+    assert (rows["pretrained"]["step"], rows["pretrained"]["checkpoint"]) == (3, "best")
+    assert by_kind(knn(run, out, step=3))["pretrained"]["value"] == rows["pretrained"]["value"]
+    apply, variables, preprocess = jaxssl.load_encoder(run, "best")
+    last = jaxssl.load_encoder(run)[1]
+    different = jax.tree.map(lambda a, b: not np.array_equal(a, b), variables, last)
+    assert any(jax.tree.leaves(different))
+
+
+def test_the_untrained_network_is_what_the_run_began_with(run):
+    settings = ConfigDict(json.loads((run / "config.json").read_text()))
+    found = features.load_backbone(run).untrained(settings.seed)[0]
+    example = {"image": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
+    from jaxssl import build, parallel
+
+    parts = build.build(settings, 1297)
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    state = build.initial_state(settings, parts, example, 1297, mesh)
+    jax.tree.map(np.testing.assert_array_equal, found.params, state.params["net"])
+
+
+def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
+    rows = by_kind(knn(run, out, layer="projector", kinds=["pretrained"]))
+    assert rows["pretrained"]["layer"] == "projector"
+    found = features.load_backbone(run)
+    images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:4]
+    from jaxssl.backbone import make_encode
+
+    embeddings = make_encode(found, found.inputs, "projector")((found.net, found.projector), images)
+    assert embeddings.shape == (4, 6)
+    h = make_encode(found, found.inputs)((found.net, found.projector), images)
+    dense = found.projector.params
+    x = np.asarray(h) @ dense["Dense_0"]["kernel"]
+    norm, stats = dense["BatchNorm_0"], found.projector.batch_stats["BatchNorm_0"]
+    x = (x - stats["mean"]) / np.sqrt(stats["var"] + 1e-5) * norm["scale"] + norm["bias"]
+    expected = np.maximum(x, 0) @ dense["Dense_1"]["kernel"] + dense["Dense_1"]["bias"]
+    np.testing.assert_allclose(embeddings, expected, atol=1e-4)
+
+
+def test_another_data_set_leaves_the_runs_own_figures_and_report_alone(run, out, data_dir):
+    knn(run, out)
+    data = evaluate.data_of(
+        run, ConfigDict(data_config()), "digits", [("data.train_split", "train[:50%]")]
+    )
+    assert data.dir == str(data_dir) and data.train_split == "train[:50%]"
+    rows = knn(run, out, data=data)
+    assert {row["bank"] for row in rows} == {"train[:50%]"}
+    assert len(results.read(out)) == 12
+    assert knn(run, out, data=data) and len(results.read(out)) == 12
+    assert not (out / "report.html").exists()
+
+
+def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, run, out, caplog):
+    monkeypatch.setattr(evaluate, "protocol_names", lambda: ["knn", "linear"])
+    monkeypatch.setattr(evaluate.record.log, "propagate", True)
+
+    def refuse(*args, **kwargs):
+        raise ValueError("too few images")
+
+    monkeypatch.setattr("jaxssl.evals.linear.run", refuse)
+    rows = evaluate.evaluate(run, ["all"], out=out, kinds=["raw"])
+    assert {row["protocol"] for row in rows} == {"knn"}
+    assert "protocol 'linear' is left out: too few images" in caplog.text
+    with pytest.raises(UserError, match="protocol 'linear': too few images"):
+        evaluate.evaluate(run, ["linear"], out=out, kinds=["raw"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocols": ["knm"]}, "protocol 'knm' is unknown; did you mean 'knn'"),
+        ({"protocols": ["knn:k7"]}, "preset 'k7' of protocol 'knn' is unknown"),
+        ({"kinds": ["pixels"]}, "--kinds: 'pixels' is unknown"),
+        ({"layer": "head"}, "layer 'head' is unknown; valid: backbone, projector"),
+        ({"step": 5}, r"no checkpoint of step 5, only of \[3, 6\]"),
+    ],
+)
+def test_wrong_options_are_named(run, out, options, message):
+    with pytest.raises(UserError, match=message):
+        evaluate.evaluate(run, **{"protocols": ["knn"], "out": out, **options})
+    assert not out.exists()
+
+
+def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data_dir):
+    colour = data_config(name="folder", path=str(labelled), dir=str(data_dir))
+    with pytest.raises(UserError, match="takes images of 1 channel, those of .* have 3"):
+        knn(run, out, data=colour)
+    other = data_config(dir=str(data_dir), classes=str(out))
+    out.write_text("\n".join("0123456789"))
+    unseen = {**other, "classes": "", "train_split": "train[:3]"}
+    with pytest.raises(UserError, match=r"has images of \d classes .* of which .* has none"):
+        knn(run, out.with_name("x"), data=unseen)
+
+
+@pytest.mark.parametrize(("text", "step"), [(None, None), ("best", "best"), ("12", 12)])
+def test_steps_of_the_command_line(text, step):
+    assert evaluate.parse_step(text) == step
+
+
+def test_a_step_that_is_none_is_refused():
+    with pytest.raises(UserError, match="expected a number, last or best"):
+        evaluate.parse_step("-1")
+
+
+def test_only_keys_of_the_data_may_be_changed(run):
+    with pytest.raises(UserError, match="only --config.data.KEY may be given"):
+        evaluate.data_of(run, ConfigDict(data_config()), None, [("net.name", "vit")])
+    with pytest.raises(UserError, match="data.splt.* is unknown"):
+        evaluate.data_of(run, ConfigDict(data_config()), None, [("data.splt", "x")])
+
+
+def test_damaged_results_are_not_overwritten(run, out):
+    out.mkdir()
+    (out / "results.json").write_text("{")
+    with pytest.raises(UserError, match=r"results.json is damaged"):
+        knn(run, out, kinds=["raw"])
+    assert (out / "results.json").read_text() == "{"
+
+
+SUITE = """
+def get_suite():
+    half = {"name": "digits", "train_split": "train[:50%]", "metric": "knn_top5"}
+    datasets = {"A": {"name": "digits"}, "B": half}
+    return {"protocol": "knn", "metric": "knn_top1", "datasets": datasets}
+"""
+
+
+def test_a_suite_is_a_table_of_encoders_and_data_sets(run, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(SUITE)
+    rows = suite.run(path, [run], ConfigDict(data_config()), out=tmp_path / "out")
+    assert {(row["column"], row["bank"]) for row in rows} == {("A", "train"), ("B", "train[:50%]")}
+    shown = {(r["column"], r["metric"]): r["value"] for r in rows}
+    text = capsys.readouterr().out
+    mean = (shown["A", "knn_top1"] + shown["B", "knn_top5"]) / 2
+    for figure in (shown["A", "knn_top1"], shown["B", "knn_top5"], mean):
+        assert f"{figure:.2f}" in text
+
+
+def test_wins_and_means_of_a_suite_are_counted():
+    made = suite.Suite("knn", "knn_top1", {"A": {}, "B": {}, "C": {}})
+    scores = {"x": (50.0, 60.001, 70.0), "y": (40.0, 60.002, 80.0), "z": (45.0, None, 10.0)}
+    common = {"features": "pretrained", "step": 1, "checkpoint": "last", "split": "test"}
+    common |= {"metric": "knn_top1", "details": {}, "std": None, "layer": "backbone", "seed": 0}
+    rows = [
+        {**common, "encoder": encoder, "column": column, "value": value}
+        for encoder, values in scores.items()
+        for column, value in zip("ABC", values, strict=True)
+        if value is not None
+    ]
+    columns = {column.header: list(column.cells) for column in suite.table(made, rows).columns}
+    assert columns["wins"] == ["2", "2", "0"]  # equal figures of two decimals both win
+    assert columns["mean"] == ["60.00", "60.00", "–"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "def get_suite():\n    return {'protocol': 'knn'}",
+            "expected get_suite.* protocol, metric",
+        ),
+        ("x = 1", "failed: AttributeError"),
+        (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "{}"), "must be a dict of"),
+    ],
+)
+def test_a_file_that_is_no_suite_is_named(tmp_path, text, message):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        suite.read(path)
+    with pytest.raises(UserError, match="does not exist"):
+        suite.read(tmp_path / "none.py")
+
+
+def test_the_suites_that_come_along_name_protocols_there_are():
+    paths = sorted((DIGITS.parent / "suites").glob("*.py"))
+    assert len(paths) == 3
+    for path in paths:
+        evaluate.check_protocols([suite.read(path).protocol])
