@@ -1,5 +1,7 @@
 """Backbones from checkpoints and weights files, and the features they give."""
 
+import math
+import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from jaxssl.state import init_variables
 
 Apply = Callable[[Any, Array], Array]
 BLOCK = 256  # images at a time
+IN_MEMORY = 2**32  # bytes of features
 
 
 def load_encoder(
@@ -117,14 +120,35 @@ def extract(
         mesh: the devices.
 
     Returns:
-        [n, f] float32.
+        [n, f] float32; more than 4 GiB lie in a temporary file.
     """
     block = -(-BLOCK // mesh.size) * mesh.size
-    rows = []
+    rows: np.ndarray | None = None
+    waiting: tuple[int, int, Array] | None = None  # on the device, while the next block is read
+
+    def fetch(start: int, count: int, found: Array) -> None:
+        nonlocal rows
+        values = np.asarray(found.astype(jnp.float32))
+        rows = _room((len(images), values.shape[1])) if rows is None else rows
+        rows[start : start + count] = values[:count]
+
     for start in range(0, len(images), block):
         part = images[start : start + block]
         # The last block is filled up, so that there is one compilation and an even split.
         filled = np.concatenate([part, np.zeros((block - len(part), *part.shape[1:]), part.dtype)])
-        out = apply(variables, parallel.shard(filled, mesh))
-        rows.append(np.asarray(jnp.asarray(out, jnp.float32))[: len(part)])
-    return np.concatenate(rows)
+        found = apply(variables, parallel.shard(filled, mesh))
+        if waiting is not None:
+            fetch(*waiting)
+        waiting = start, len(part), found
+    if waiting is None:
+        raise ValueError("there are no images to take features of")
+    fetch(*waiting)
+    return rows
+
+
+def _room(shape: tuple[int, int]) -> np.ndarray:
+    """A float32 array, of many rows in a temporary file."""
+    if 4 * math.prod(shape) <= IN_MEMORY:
+        return np.empty(shape, np.float32)
+    with tempfile.TemporaryFile() as file:
+        return np.memmap(file, np.float32, "w+", shape=shape)

@@ -1,0 +1,141 @@
+"""Few-shot episodes: nearest class mean among a few classes, many draws."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl.evals import Row, Subject
+from jaxssl.pairs import unit
+
+CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
+PRESETS: dict[str, dict[str, Any]] = {
+    "cdfsl_5way_20shot": {**CDFSL, "shots": 20},
+    "cdfsl_5way_5shot": {**CDFSL, "shots": 5},
+    "cdfsl_5way_1shot": {**CDFSL, "shots": 1},
+    "cosine_5way_20shot": {**CDFSL, "shots": 20, "distance": "cosine"},
+}
+DISTANCES = ("euclidean", "cosine")
+BLOCK = 20  # episodes at a time: 5 ways of 35 examples of 2048 features are 28 MB
+
+
+def evaluate(
+    features: np.ndarray,
+    labels: np.ndarray,
+    *,
+    ways: int,
+    shots: int,
+    queries: int,
+    episodes: int,
+    distance: str = "euclidean",
+    seed: int,
+) -> np.ndarray:
+    r"""Accuracy of nearest prototypes in each of many small tasks.
+
+    .. math:: \hat y(q) = \arg\min_c |q - p_c|^2, \quad p_c = \frac{1}{K} \sum_{x \in S_c} x
+
+    An episode draws classes, and of each a support and queries that are different examples. The
+    draws are the same whatever the features are, so that features can be compared. Classes with
+    fewer than ``shots + queries`` examples are not drawn.
+
+    Args:
+        features: [m, f] float32, frozen and as they are: not set to length 1.
+        labels: [m] int.
+        ways: classes of an episode, >= 2.
+        shots: K, examples a class in the support S, >= 1.
+        queries: examples a class that are classified, >= 1.
+        episodes: how many are drawn, >= 1.
+        distance: "euclidean", or "cosine": the largest cosine similarity to a prototype.
+        seed: of the draws.
+
+    Returns:
+        [episodes] accuracies in percent.
+
+    Raises:
+        ValueError: on settings below those bounds, an unknown distance, or if fewer than ``ways``
+            classes have enough examples.
+
+    References:
+        Snell et al., Prototypical Networks for Few-shot Learning, 2017, eq. 1-2; Guo et al., A
+        Broader Study of Cross-Domain Few-Shot Learning, 2020 (600 episodes, 15 queries).
+    """
+    if ways < 2 or min(shots, queries, episodes) < 1:
+        raise ValueError(
+            "ways must be >= 2, shots, queries and episodes >= 1, "
+            f"got {ways}, {shots}, {queries} and {episodes}"
+        )
+    if distance not in DISTANCES:
+        raise ValueError(f"distance must be one of {DISTANCES}, got {distance!r}")
+    places = draw(labels, ways, shots + queries, episodes, seed)
+    h = jnp.asarray(features, jnp.float32)
+    return 100 * np.asarray(_accuracies(h, places, shots=shots, distance=distance), np.float64)
+
+
+def draw(labels: np.ndarray, ways: int, each: int, episodes: int, seed: int) -> np.ndarray:
+    """[episodes, ways, each] int32 places of examples: of different classes, in random order.
+
+    Args:
+        labels: [m] int.
+        ways: classes of an episode.
+        each: different examples of each of its classes.
+        episodes: how many.
+        seed: of the draws.
+
+    Raises:
+        ValueError: if fewer than ``ways`` classes have ``each`` examples.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    members = [np.flatnonzero(labels == c) for c in classes[counts >= each]]
+    if len(members) < ways:
+        raise ValueError(
+            f"episodes need {ways} classes with {each} examples or more; {len(members)} of the "
+            f"{len(classes)} classes have as many, the largest has {max(counts, default=0)}"
+        )
+    rng = np.random.default_rng(seed)
+    found = np.empty((episodes, ways, each), np.int32)
+    for episode in found:
+        for way, c in enumerate(rng.choice(len(members), ways, replace=False)):
+            episode[way] = rng.choice(members[c], each, replace=False)
+    return found
+
+
+@partial(jax.jit, static_argnames=("shots", "distance"))
+def _accuracies(h: Array, places: np.ndarray, *, shots: int, distance: str) -> Array:
+    """[episodes] shares of queries that are right."""
+
+    def one(place: Array) -> Array:
+        examples = h[place]
+        prototypes = jnp.mean(examples[:, :shots], axis=1)
+        queries = examples[:, shots:]
+        if distance == "cosine":
+            queries, prototypes, length = unit(queries), unit(prototypes), jnp.zeros(len(place))
+        else:
+            # Distances do not mind the origin, their digits do. |q|^2 is the same for all classes.
+            centre = jnp.mean(prototypes, axis=0)
+            queries = queries - centre[None, None, :]
+            prototypes = prototypes - centre[None, :]
+            length = jnp.sum(prototypes**2, axis=1)
+        scores = jnp.matmul(queries, prototypes.T, precision=lax.Precision.HIGHEST)
+        nearest = jnp.argmax(scores - 0.5 * length[None, None, :], axis=2)
+        return jnp.mean((nearest == jnp.arange(len(place))[:, None]).astype(h.dtype))
+
+    return lax.map(one, jnp.asarray(places), batch_size=BLOCK)
+
+
+def run(subject: Subject, *, seed: int, preset: str = "cdfsl_5way_20shot") -> list[Row]:
+    """`evaluate` on the test images, mean over the episodes with a 95 % interval.
+
+    The episodes are drawn from the test split alone: the training images may have taught the
+    network. CD-FSL's classes are novel too; here they are if those of the data set are.
+    """
+    settings = PRESETS[preset]
+    features = subject.features
+    accuracy = evaluate(features.test, features.test_labels, **settings, seed=seed)
+    mean, std = float(accuracy.mean()), float(accuracy.std())
+    ci95 = 1.96 * std / len(accuracy) ** 0.5
+    details = {"preset": preset, **settings, "from": "test", "ci95": ci95}
+    name = f"episodes_{settings['ways']}way_{settings['shots']}shot_top1"
+    return [Row(name, mean, std, details)]

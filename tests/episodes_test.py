@@ -1,0 +1,141 @@
+"""Episodes against a float64 loop, and the promises that make their figures comparable."""
+
+import numpy as np
+import pytest
+
+from jaxssl.evals import Features, Subject, episodes
+
+# One shape for most tests: what is compiled first serves them all.
+SETTINGS = {"ways": 3, "shots": 2, "queries": 4, "episodes": 45}
+
+
+def classes(each, f=6, spread=1.0, seed=0):
+    """[m, f] Gaussian classes of as many examples as `each` says, in mixed order."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.repeat(np.arange(len(each)), each))
+    centres = rng.normal(size=(len(each), f))
+    rows = centres[labels] + spread * rng.normal(size=(len(labels), f))
+    return rows.astype(np.float32), labels
+
+
+FEATURES, LABELS = classes([9, 6, 12, 8, 7])
+
+
+def oracle(features, places, shots, distance):
+    """Accuracy of each episode, query by query."""
+    h, accuracy = features.astype(np.float64), []
+    for episode in places:
+        prototypes = [h[row[:shots]].mean(axis=0) for row in episode]
+        right = []
+        for way, row in enumerate(episode):
+            for q in h[row[shots:]]:
+                if distance == "euclidean":
+                    far = [((q - p) ** 2).sum() for p in prototypes]
+                else:
+                    norm = np.linalg.norm
+                    far = [1 - q @ p / norm(q) / norm(p) for p in prototypes]
+                right.append(np.argmin(far) == way)
+        accuracy.append(100 * np.mean(right))
+    return np.array(accuracy)
+
+
+@pytest.mark.parametrize("distance", episodes.DISTANCES)
+@pytest.mark.parametrize("number", [45, 20, 1], ids=["blocks", "one block", "one"])
+def test_prototypes_answer_as_the_loop_does(distance, number):
+    settings = {**SETTINGS, "episodes": number}
+    assert 45 % episodes.BLOCK and not 20 % episodes.BLOCK
+    found = episodes.evaluate(FEATURES, LABELS, **settings, distance=distance, seed=3)
+    places = episodes.draw(LABELS, 3, 6, number, 3)
+    expected = oracle(FEATURES, places, 2, distance)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert number == 1 or 40 < found.mean() < 95
+
+
+def test_an_episode_has_different_classes_and_no_example_twice():
+    places = episodes.draw(LABELS, 3, 6, 200, 0)
+    assert places.shape == (200, 3, 6)
+    for episode in places:
+        assert len(set(episode.ravel())) == 18
+        labels = LABELS[episode]
+        assert (labels == labels[:, :1]).all()
+        assert len(set(labels[:, 0])) == 3
+    assert set(places.ravel()) == set(range(len(LABELS)))  # all have their turn
+    assert set(places[:, :, 0].ravel()) == set(range(len(LABELS)))  # in the support too
+
+
+def test_classes_with_too_few_examples_are_not_drawn():
+    places = episodes.draw(LABELS, 3, 8, 60, 0)
+    assert set(LABELS[places].ravel()) == {0, 2, 3}
+    message = (
+        "episodes need 4 classes with 8 examples or more; 3 of the 5 classes have as many, "
+        "the largest has 12"
+    )
+    with pytest.raises(ValueError, match=message):
+        episodes.draw(LABELS, 4, 8, 60, 0)
+
+
+def test_draws_are_a_matter_of_labels_and_seed_alone():
+    """An isometry to another width changes no distance, so equal figures mean equal draws."""
+    basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 6)))
+    wider = (5 + 3 * FEATURES @ basis.T).astype(np.float32)
+    first = episodes.evaluate(FEATURES, LABELS, **SETTINGS, seed=0)
+    np.testing.assert_array_equal(episodes.evaluate(wider, LABELS, **SETTINGS, seed=0), first)
+    again = episodes.evaluate(FEATURES, LABELS, **SETTINGS, seed=0)
+    np.testing.assert_array_equal(again, first)
+    assert not np.array_equal(episodes.evaluate(FEATURES, LABELS, **SETTINGS, seed=1), first)
+
+
+def test_distances_keep_their_digits_far_from_the_origin():
+    """Where |q|^2 - 2 q p + |p|^2 in float32 would have none left."""
+    features, labels = classes([9, 6, 12, 8, 7], spread=0.05)
+    far = (features / 64).round(4) + 1000
+    far = far.astype(np.float32)
+    found = episodes.evaluate(far, labels, **SETTINGS, seed=0)
+    expected = oracle(far, episodes.draw(labels, 3, 6, 45, 0), 2, "euclidean")
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found.mean() > 99
+
+
+@pytest.mark.parametrize("distance", episodes.DISTANCES)
+def test_equal_or_zero_features_are_guessed(distance):
+    zero = np.zeros_like(FEATURES)
+    found = episodes.evaluate(zero, LABELS, **SETTINGS, distance=distance, seed=0)
+    np.testing.assert_allclose(found, 100 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ways": 1}, "got 1, 2, 4 and 45"),
+        ({"shots": 0}, "got 3, 0, 4 and 45"),
+        ({"queries": 0}, "got 3, 2, 0 and 45"),
+        ({"episodes": 0}, "got 3, 2, 4 and 0"),
+        ({"distance": "manhattan"}, "distance must be one of .* got 'manhattan'"),
+        ({"shots": 9}, "3 classes with 13 examples or more; 0 of the 5 classes"),
+    ],
+)
+def test_impossible_episodes_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        episodes.evaluate(FEATURES, LABELS, **{**SETTINGS, **change}, seed=0)
+
+
+@pytest.mark.parametrize("preset", ["cdfsl_5way_1shot", "cosine_5way_20shot"])
+def test_a_preset_reports_mean_deviation_and_interval_on_the_test_images(preset):
+    test, labels = classes([40] * 6, f=3)
+    features = Features(np.zeros((0, 3), np.float32), np.zeros(0, int), test, labels)
+    (row,) = episodes.run(Subject(features), seed=4, preset=preset)
+    settings = episodes.PRESETS[preset]
+    accuracy = episodes.evaluate(test, labels, **settings, seed=4)
+    assert len(accuracy) == 600
+    assert row.metric == f"episodes_5way_{settings['shots']}shot_top1"
+    assert row.value == pytest.approx(accuracy.mean())
+    assert row.std == pytest.approx(accuracy.std())
+    ci95 = pytest.approx(1.96 * accuracy.std() / 600**0.5)
+    assert row.details == {"preset": preset, **settings, "from": "test", "ci95": ci95}
+
+
+def test_the_default_preset_is_cd_fsls():
+    name, settings = next(iter(episodes.PRESETS.items()))
+    assert name == "cdfsl_5way_20shot"
+    expected = {"ways": 5, "shots": 20, "queries": 15, "episodes": 600, "distance": "euclidean"}
+    assert settings == expected

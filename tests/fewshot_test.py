@@ -1,0 +1,317 @@
+"""Few-shot probes against loops, and the promises that make their figures comparable."""
+
+import numpy as np
+import pytest
+
+from jaxssl.evals import Features, Subject, fewshot, linear
+
+
+def labelled(n, m, f, classes, *, spread=1.0, seed=0):
+    """Gaussian classes; a small spread separates them."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(classes, f))
+    sets = []
+    for size in (n, m):
+        labels = np.arange(size) % classes
+        rows = centres[labels] + spread * rng.normal(size=(size, f))
+        sets += [rows.astype(np.float32), labels]
+    return Features(*sets)
+
+
+DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
+
+
+def test_few_shots_of_separable_classes_are_enough():
+    accuracy = fewshot.evaluate(labelled(60, 30, 6, 5, spread=0.01), **DRAWS, seed=0)
+    np.testing.assert_array_equal(accuracy, np.full(6, 100.0))
+
+
+def test_few_shots_are_drawn_alike_whatever_the_features():
+    """An isometry to another width changes no decision, so equal figures mean equal draws."""
+    features = labelled(80, 40, 5, 4, spread=1.5)
+    basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 5)))
+    wider = features._replace(train=features.train @ basis.T, test=features.test @ basis.T)
+    accuracy = fewshot.evaluate(features, **DRAWS, seed=0)
+    np.testing.assert_allclose(fewshot.evaluate(wider, **DRAWS, seed=0), accuracy)
+    assert len(set(accuracy)) > 1  # the draws differ
+
+
+def test_few_shots_are_a_matter_of_the_seed():
+    features = labelled(80, 40, 5, 4, spread=1.5)
+    first = fewshot.evaluate(features, **DRAWS, seed=0)
+    np.testing.assert_array_equal(fewshot.evaluate(features, **DRAWS, seed=0), first)
+    assert not np.array_equal(fewshot.evaluate(features, **DRAWS, seed=1), first)
+
+
+def test_each_class_gets_its_shots_without_repetition(monkeypatch):
+    n, classes = 40, 4
+    labels = np.arange(n) % classes
+    features = Features(np.eye(n), labels, np.eye(n), labels)  # a row tells its own number
+    seen = []
+
+    def spy(x, y, C, max_iter):
+        seen.append((x.argmax(axis=1), y))
+        return linear.fit(x, y, C, max_iter)
+
+    monkeypatch.setattr(fewshot, "fit", spy)
+    fewshot.evaluate(features, **{**DRAWS, "shots": 3}, seed=0)
+    assert len(seen) == DRAWS["draws"]
+    for chosen, given in seen:
+        np.testing.assert_array_equal(given, labels[chosen])
+        assert len(set(chosen)) == 3 * classes
+        assert np.bincount(given).tolist() == [3] * classes
+
+
+# One shape and length for all tests of ELEVATER: what is compiled first serves them all.
+SEARCH = {
+    **fewshot.ELEVATER,
+    "shots": 4,
+    "draws": 2,
+    "search_epochs": 6,
+    "epochs": 12,
+    "warmup_epochs": 3,
+    "batch_size": 8,
+}
+FEW = {**DRAWS, "shots": 2}
+
+
+@pytest.mark.parametrize(
+    ("probe", "settings"), [(fewshot.evaluate, FEW), (fewshot.elevater, SEARCH)]
+)
+def test_a_class_with_too_few_examples_is_named(probe, settings):
+    features = labelled(10, 4, 3, 2)
+    labels = np.array([0] * 9 + [1])
+    message = f"class 1 has 1 training examples, {settings['shots']} are needed"
+    with pytest.raises(ValueError, match=message):
+        probe(features._replace(train_labels=labels), **settings, seed=0)
+
+
+def test_few_shot_figures_are_the_mean_and_deviation_over_the_draws(monkeypatch):
+    settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
+    monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})
+    features = labelled(60, 40, 4, 3, spread=1.5)
+    rows = fewshot.run(Subject(features), seed=3)
+    for row, shots in zip(rows, (1, 3), strict=True):
+        accuracy = fewshot.evaluate(features, shots=shots, **settings, seed=3)
+        assert row.metric == f"fewshot_{shots}shot_top1"
+        assert row.value == pytest.approx(sum(accuracy) / 4)
+        assert row.std == pytest.approx(np.sqrt(np.mean((accuracy - row.value) ** 2)))
+        assert row.details == {"preset": "default", "shots": shots, **settings}
+
+
+FEATURES = labelled(90, 3 * 80, 7, 3, spread=1.5)  # 12 shots: 8 fit a candidate, 4 choose
+
+
+def probe(features, *, seed=0, **changes):
+    return fewshot.elevater(features, **{**SEARCH, **changes}, seed=seed)
+
+
+def classifier(x, y, batches, rates, *, lr, decay, start, momentum):
+    """Weights, biases and BatchNorm's statistics, in float64, batch by batch."""
+    x, w = x.astype(np.float64), start.astype(np.float64)
+    v = np.zeros_like(w)
+    for batch, rate in zip(batches, rates, strict=True):
+        rows = [i for i in batch if i >= 0]
+        z = (x[rows] - x[rows].mean(axis=0)) / np.sqrt(x[rows].var(axis=0) + 1e-5)
+        logits = z @ w[:-1] + w[-1]
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        p[np.arange(len(rows)), y[rows]] -= 1
+        gradient = np.vstack([z.T @ p, p.sum(axis=0)]) / len(rows)
+        v = momentum * v + gradient + decay * w
+        w = w - lr * rate * v
+    return w, x.mean(axis=0), x.var(axis=0)
+
+
+def answers(x, w, mean, variance):
+    return ((x - mean) / np.sqrt(variance + 1e-5) @ w[:-1] + w[-1]).argmax(axis=1)
+
+
+@pytest.mark.parametrize("lr", [1e-4, 1e-2, 0.1])
+def test_one_candidate_is_trained_as_the_loop_does(lr, monkeypatch):
+    """One rate and one decay are no search, so the figure is that of the final run alone."""
+    monkeypatch.setattr(fewshot, "DECAYS", np.array([0.3]))
+    calls = []
+
+    def spy(*args, **kwargs):
+        calls.append((args, kwargs))
+        return original(*args, **kwargs)
+
+    original = fewshot.num_right
+    monkeypatch.setattr(fewshot, "num_right", spy)
+    found = probe(FEATURES, draws=1, lr=(lr,))
+    assert (found["lr"], found["weight_decay"]) == ([lr], [0.3])
+    # The last call is the final run: its batches, rates and first weights are the case's inputs.
+    (train, _, batches, rates, *_), options = calls[-1]
+    np.testing.assert_array_equal(rates, fewshot.warmup_cosine(24, 6))  # two batches an epoch
+    np.testing.assert_array_equal(calls[0][0][3], np.ones(6))
+    x, y = (np.asarray(part) for part in train)
+    w = classifier(x, y, batches, rates, lr=lr, decay=0.3, **options)
+    predicted = answers(FEATURES.test, *w)
+    expected = 100 * np.mean(predicted == FEATURES.test_labels)
+    assert found["accuracy"] == pytest.approx([expected], abs=1e-6)
+    assert len(x) == 12 and all((FEATURES.train == row).all(axis=1).any() for row in x)
+    assert np.bincount(y).tolist() == [4, 4, 4]
+
+
+def test_the_final_rate_warms_up_and_falls_by_a_cosine():
+    rates = fewshot.warmup_cosine(50, 5)
+    np.testing.assert_allclose(rates[:6], [0, 0.2, 0.4, 0.6, 0.8, 1], rtol=1e-6)
+    expected = [(1 + np.cos(np.pi * (t - 5) / 45)) / 2 for t in range(5, 50)]
+    np.testing.assert_allclose(rates[5:], expected, rtol=1e-5)
+    np.testing.assert_allclose(fewshot.warmup_cosine(2, 0), [1, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "expected"),
+    [(12, 8, [8, 4]), (8, 8, [8]), (5, 8, [5]), (9, 8, [8]), (10, 8, [8, 2])],
+)
+def test_an_epoch_is_every_example_once_but_no_batch_of_one(n, size, expected):
+    found = fewshot.batches(n, size, 30, np.random.default_rng(0))
+    assert found.shape == (30 * len(expected), min(n, size))
+    for epoch in found.reshape(30, -1):
+        used = epoch[epoch >= 0]
+        assert len(set(used)) == len(used) == sum(expected)
+    real = (found.reshape(30, len(expected), -1) >= 0).sum(axis=2)
+    np.testing.assert_array_equal(real, [expected] * 30)
+    assert set(found.ravel()) - {-1} == set(range(n))  # nobody is left out for good
+
+
+def test_the_search_tries_what_elevater_tries():
+    """A plain loop per rate, as published: 7 decays, then neighbours of the best so far."""
+    grid = np.logspace(-6, 6, 97)
+    table = np.random.default_rng(0).integers(0, 5, (4, 97))  # many ties
+    lr = (0.1, 0.2, 0.3, 0.4)
+    tried = [[] for _ in lr]
+
+    def score(rates, decays):
+        np.testing.assert_allclose(rates, lr, rtol=1e-6)
+        places = [int(np.abs(grid - d).argmin()) for d in decays]
+        for row, place in zip(tried, places, strict=True):
+            row.append(place)
+        return table[np.arange(4), places]
+
+    found = fewshot.search(score, lr)
+    best = (-1, None, None)
+    for i in range(4):
+        order = list(range(0, 97, 16))
+        peak = max(order, key=lambda place: table[i, place])  # max takes the first of equals
+        for span in (8, 4, 2, 1):
+            around = [max(peak - span, 0), min(peak + span, 96)]
+            order += around
+            for place in around:
+                peak = place if table[i, place] > table[i, peak] else peak
+        assert tried[i] == order
+        if table[i, peak] > best[0]:
+            best = (table[i, peak], lr[i], grid[peak])
+    assert found == (best[1], pytest.approx(best[2]))
+
+
+def test_the_choice_is_made_on_the_shots_alone():
+    rng = np.random.default_rng(1)
+    labels, other = rng.permutation(FEATURES.test_labels), rng.normal(size=FEATURES.test.shape)
+    one = probe(FEATURES)
+    shuffled = probe(FEATURES._replace(test_labels=labels))
+    changed = probe(FEATURES._replace(test=other.astype(np.float32)))
+    for name in ("lr", "weight_decay"):
+        np.testing.assert_array_equal(one[name], shuffled[name])
+        np.testing.assert_array_equal(one[name], changed[name])
+    assert not np.array_equal(one["accuracy"], shuffled["accuracy"])
+
+
+def test_those_held_out_are_shots_of_every_class_and_not_trained_on(monkeypatch):
+    n, classes = 60, 3
+    labels = np.arange(n) % classes
+    number = np.arange(n, dtype=np.float32)[:, None] * np.ones(7, np.float32)  # a row tells which
+    seen = []
+
+    def spy(train, test, *args, start, momentum):
+        seen.append([np.asarray(x)[:, 0].astype(int) for x, _ in (train, test)])
+        return np.zeros(len(args[2]))
+
+    monkeypatch.setattr(fewshot, "num_right", spy)
+    probe(Features(number, labels, number, labels), draws=1)
+    (kept, held), (every, _) = seen[0], seen[-1]
+    assert all((k == kept).all() and (h == held).all() for k, h in seen[:-1])
+    assert sorted(np.concatenate([kept, held])) == sorted(every)
+    assert len(set(every)) == 4 * classes
+    assert np.bincount(labels[kept]).tolist() == [3, 3, 3]
+    assert np.bincount(labels[held]).tolist() == [1, 1, 1]
+
+
+def test_elevater_is_a_matter_of_the_seed_alone():
+    one, again, other = (probe(FEATURES, seed=seed) for seed in (0, 0, 1))
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, again[name])
+    assert not np.array_equal(one["accuracy"], other["accuracy"])
+    assert one["accuracy"][0] != one["accuracy"][1]  # the draws differ
+
+
+def test_elevater_does_not_mind_scale_or_offset_or_dead_features():
+    """BatchNorm takes them away, so the choice and the answers are the same."""
+    scale = np.float32([8, 4, 2, 1, 16, 2, 1])  # powers of two: not even rounding differs much
+
+    def changed(rows):
+        return np.where(np.arange(7) < 6, rows * scale + 1, 3).astype(np.float32)
+
+    def dead(rows):
+        return np.where(np.arange(7) < 6, rows, 0).astype(np.float32)
+
+    one, other = (
+        probe(FEATURES._replace(train=f(FEATURES.train), test=f(FEATURES.test)))
+        for f in (dead, changed)
+    )
+    for name, value in one.items():
+        np.testing.assert_allclose(other[name], value, atol=0.5 if name == "accuracy" else 0)
+
+
+def test_elevater_separates_what_is_separable_whatever_the_labels_are():
+    features = labelled(90, 240, 7, 3, spread=0.01)
+    names = np.array([2, 7, 40])
+    features = features._replace(
+        train_labels=names[features.train_labels], test_labels=names[features.test_labels]
+    )
+    np.testing.assert_array_equal(probe(features, lr=(0.1,))["accuracy"], [100, 100])
+    # Classes that were never seen in training cannot be right.
+    unseen = np.where(np.arange(240) < 120, features.test_labels, 5)
+    found = probe(features._replace(test_labels=unseen), lr=(0.1,))
+    np.testing.assert_array_equal(found["accuracy"], [50, 50])
+
+
+def test_settings_that_diverge_are_never_right_and_not_chosen(monkeypatch):
+    found = probe(FEATURES)
+    assert fewshot.DECAYS.max() * max(SEARCH["lr"]) > 1e4
+    assert (found["lr"] * found["weight_decay"] < 2 * (1 + SEARCH["momentum"])).all()
+    monkeypatch.setattr(fewshot, "DECAYS", np.array([1e6]))
+    np.testing.assert_array_equal(probe(FEATURES, lr=(0.1,))["accuracy"], [0, 0])
+
+
+def test_features_that_are_all_equal_give_finite_figures():
+    flat = probe(FEATURES._replace(train=np.zeros_like(FEATURES.train)))
+    assert np.isfinite(list(flat.values())).all()
+
+
+@pytest.mark.parametrize("shots", [1, 0])
+def test_shots_that_cannot_be_divided_are_refused(shots):
+    with pytest.raises(ValueError, match=f"{shots} shots cannot be divided"):
+        probe(FEATURES, shots=shots)
+
+
+def test_an_elevater_preset_reports_what_it_chose(monkeypatch):
+    settings = {**SEARCH, "shots": (4,)}
+    monkeypatch.setitem(fewshot.PRESETS, "elevater", settings)
+    (row,) = fewshot.run(Subject(FEATURES), seed=2, preset="elevater")
+    found = probe(FEATURES, seed=2)
+    assert row.metric == "fewshot_4shot_top1"
+    assert row.value == pytest.approx(found["accuracy"].mean())
+    assert row.std == pytest.approx(found["accuracy"].std())
+    chosen = {f"chosen_{name}": found[name].tolist() for name in ("lr", "weight_decay")}
+    assert row.details == {"preset": "elevater", **SEARCH, **chosen}
+
+
+def test_the_presets_are_the_benchmarks():
+    assert next(iter(fewshot.PRESETS)) == "default"
+    for name, shots in (("elevater", 5), ("elevater_20", 20), ("elevater_50", 50)):
+        assert fewshot.PRESETS[name] == {"shots": (shots,), **fewshot.ELEVATER}
+    assert fewshot.ELEVATER["draws"] == 3
+    np.testing.assert_allclose(np.log10(fewshot.ELEVATER["lr"]), [-6, -5, -4, -3, -2, -1])
