@@ -108,6 +108,12 @@ def evaluate(
                 figures = _figures(run, subject, kind, seed, explicit=explicit)
                 rows += [{"protocol": run.name, **row._asdict(), **labels} for row in figures]
 
+    for run in runs if explicit else ():
+        if run.name not in {row["protocol"] for row in rows}:
+            raise UserError(
+                f"protocol {run.text!r} trains a network: it needs --layer backbone, and a kind of "
+                f"features besides raw (got {','.join(kinds)})"
+            )
     try:
         results.add(out, rows)
     except OSError as error:

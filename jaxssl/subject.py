@@ -71,7 +71,8 @@ def make_subject(
             variables=parallel.replicate(variables, mesh),
             mesh=mesh,
         )
-        network = make_network(found, variables[0])
+        if layer == "backbone":
+            network = make_network(found, variables[0])
 
     train, test = (encode(images[split]["image"]) for split in ("train", "test"))
     features = Features(train, images["train"]["label"], test, images["test"]["label"])
@@ -103,7 +104,7 @@ def make_network(found: Backbone, variables: Variables) -> Network:
         return h, {"params": params, "batch_stats": stats}
 
     tree = {"params": variables.params, "batch_stats": variables.batch_stats}
-    return Network(apply, tree, inputs.size, inputs.channels)
+    return Network(apply, tree, inputs.size, inputs.channels, inputs.crop)
 
 
 def _make_views(config: ConfigDict | None, inputs: Inputs) -> Any:

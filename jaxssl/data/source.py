@@ -129,6 +129,15 @@ class Source:
         found = [_kept(part, "labels", _labels)[places] for part, places in self.parts]
         return self._renumbered(np.concatenate(found))
 
+    def take(self, places: np.ndarray) -> "Source":
+        """The examples at ``places`` [k] only, in the order of this split, each once."""
+        places, parts, first = np.unique(places), [], 0
+        for part, members in self.parts:
+            here = places[(places >= first) & (places < first + len(members))] - first
+            parts.append((part, members[here]))
+            first += len(members)
+        return replace(self, parts=tuple(parts))
+
     def read(self, places: np.ndarray) -> list[Example]:
         """Examples at places [k] of this split, decoded."""
         out: list[Any] = [None] * len(places)

@@ -44,7 +44,7 @@ class Subject(NamedTuple):
         encode: ``(uint8 images [n, h, w, c]) -> [n, f]``, features like those above.
         views: ``(uint8 images, number, seed) -> uint8 [number, n, s, s, c]``, random views as in
             training.
-        network: what may be trained further; None for raw pixels.
+        network: what may be trained further; None for raw pixels and projectors.
         size: pixels a side that images of many sizes are cut to.
         mesh: the devices.
     """

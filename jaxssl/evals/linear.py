@@ -1,28 +1,61 @@
-"""Linear probe: multinomial logistic regression on frozen, cached features."""
+"""Linear probe of a frozen backbone: on cached features, or trained on crops of the images."""
 
 import warnings
-from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jax import numpy as jnp
+from jax.sharding import Mesh
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import train_test_split
 
+from jaxssl import logistic, parallel, tune
 from jaxssl.evals import Features, Row, Subject
-from jaxssl.logistic import covariance_of, regression
+from jaxssl.tune import Network, Training
 
-# C: inverse L2 strengths tried; validation: the share of the training set that chooses among them;
-# tolerance: gradient's norm, as a share of that of zero weights, at which a fit ends.
+if TYPE_CHECKING:
+    from jaxssl.data.source import Source
+
+HCL = Training(
+    optimiser="adam",
+    batch_size=512,
+    epochs=100,
+    schedule="constant",
+    frozen=True,
+    moving_statistics=True,
+    augment="simclr",
+)
 PRESETS = {
+    # C: inverse L2 strengths tried; validation: the share of the training set that chooses among
+    # them; tolerance: gradient's norm, as a share of that of zero weights, at which a fit ends.
     "fast": {
         "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
         "validation": 0.2,
-        "tolerance": 1e-3,
+        "tolerance": 3e-3,
         "max_iter": 500,
-    }
+    },
+    # MoCo-v3's script: its rate is lr * batch / 256, 0.4 at 1024.
+    "paper_imagenet": {
+        "training": Training(batch_size=1024, epochs=90, lr_batch=256, head_std=0.01, frozen=True),
+        "lr": 0.1,
+        "weight_decay": 0.0,
+    },
+    "cifar": {
+        "training": HCL._replace(moving_statistics=False, augment="resized"),
+        "lr": 1e-3,
+        "weight_decay": 1e-6,
+    },
+    # solo-learn's.
+    "cifar_sgd": {
+        "training": Training(
+            batch_size=256, epochs=100, schedule="step", milestones=(60, 80), frozen=True
+        ),
+        "lr": 0.1,
+        "weight_decay": 0.0,
+    },
+    # What the code of HCL and MMCL does, and no protocol should: BatchNorm of the frozen backbone
+    # stays in training mode, and the figure is the best on the test images, of every 5th epoch.
+    "hcl_quirks": {"training": HCL, "lr": 1e-3, "weight_decay": 1e-6, "best_of_every": 5},
 }
-COARSE = 10  # times the tolerance, for the fits that choose C
 
 
 def evaluate(
@@ -42,9 +75,9 @@ def evaluate(
 
     Args:
         features: of a training and a test set; each training class needs two examples or more.
-        C: inverse strengths to choose from, as in `regression`.
+        C: inverse strengths to choose from, as in `jaxssl.logistic.regression`.
         validation: share of the training set for the choice, in (0, 1).
-        tolerance: of the last fit; those that choose are `COARSE` times as coarse.
+        tolerance: of the last fit, the gradient's norm as a share of that at zero weights.
         max_iter: of L-BFGS.
         seed: of the split.
 
@@ -52,35 +85,16 @@ def evaluate(
         "linear_top1" and "linear_top5" in percent, "C", the strength chosen, and "gradient_norm"
         of the last fit.
     """
-    mean, std = features.train.mean(axis=0), features.train.std(axis=0)
-    scale = np.where(std > 0, std, 1)
-    x, x_test = (
-        np.asarray((h - mean) / scale, np.float32) for h in (features.train, features.test)
-    )
     classes, y = np.unique(features.train_labels, return_inverse=True)
-    chosen, kept = train_test_split(
-        np.arange(len(y)), test_size=validation, random_state=seed, stratify=y
-    )
-    used = np.zeros(len(y), np.float32)
-    used[chosen] = 1
-    on_device = jnp.asarray(x)
-    covariance = covariance_of(on_device)
-    fit_to = partial(regression, on_device, y, len(classes), covariance, max_iter=max_iter)
-    scores, fits = [], [None]
-    for c in sorted(C):
-        fits.append(fit_to(used, C=c, tolerance=COARSE * tolerance, start=fits[-1]))
-        predicted = np.argmax(x[kept] @ fits[-1].weights + fits[-1].bias, axis=1)
-        scores.append(np.mean(predicted == y[kept]))
-    best = int(np.argmax(scores))
-    chosen_c = sorted(C)[best]
-    final = fit_to(np.ones_like(used), C=chosen_c, tolerance=tolerance, start=fits[best + 1])
-    ranked = classes[np.argsort(-(x_test @ final.weights + final.bias), axis=1)[:, :5]]
+    options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
+    probe = logistic.fit_probe(features.train, y, C=C, **options, seed=seed)
+    ranked = classes[np.argsort(-logistic.scores(probe, features.test), axis=1)[:, :5]]
     hit = ranked == features.test_labels[:, None]
     return {
         "linear_top1": 100 * float(hit[:, 0].mean()),
         "linear_top5": 100 * float(hit.any(axis=1).mean()),
-        "C": chosen_c,
-        "gradient_norm": final.gradient_norm,
+        "C": probe.C,
+        "gradient_norm": probe.fit.gradient_norm,
     }
 
 
@@ -93,9 +107,68 @@ def fit(x: np.ndarray, y: np.ndarray, C: float, max_iter: int) -> LogisticRegres
         return LogisticRegression(C=C, max_iter=max_iter).fit(x, y)
 
 
+def evaluate_on_crops(
+    network: Network,
+    train: "Source",
+    test: "Source",
+    *,
+    training: Training,
+    lr: float,
+    weight_decay: float,
+    best_of_every: int = 0,
+    seed: int,
+    mesh: Mesh,
+) -> dict[str, Any]:
+    """Accuracy of a linear classifier trained on random crops, through the frozen backbone.
+
+    Args:
+        network: the backbone, which stays as it is.
+        train: labelled images.
+        test: images of the same classes.
+        training: the settings, `frozen`.
+        lr: before its scaling by the batch.
+        weight_decay: >= 0.
+        best_of_every: 0 takes the last epoch; k the best on the test images of every k-th and the
+            last, which flatters.
+        seed: of weights, order and crops.
+        mesh: the devices.
+
+    Returns:
+        "linear_top1" and "linear_top5" in percent, "train_loss" of the last epoch, and
+        "best_epoch" if it was chosen.
+
+    Raises:
+        ValueError: if the training images do not fit.
+    """
+    tuner = tune.make_tuner(network, training, train.num_classes, mesh)
+    hyper = {"lr": lr, "weight_decay": weight_decay, "seed": seed, "every": best_of_every}
+    found = []
+    for classifier in tuner.epochs(train, **hyper):
+        accuracy = tune.scores(tuner.logits(classifier, test), test.labels)
+        found.append({f"linear_{name}": accuracy[name] for name in ("top1", "top5")})
+    best = int(np.argmax([scores["linear_top1"] for scores in found]))
+    last = {"train_loss": classifier.loss}
+    if not best_of_every:
+        return found[-1] | last
+    return found[best] | last | {"best_epoch": min((best + 1) * best_of_every, training.epochs)}
+
+
 def run(subject: Subject, *, seed: int, preset: str = "fast") -> list[Row]:
-    """`evaluate` with a preset's settings."""
-    scores = evaluate(subject.features, **PRESETS[preset], seed=seed)
-    found = {name: scores.pop(name) for name in ("C", "gradient_norm")}
-    details = {"preset": preset, **PRESETS[preset], **found}
-    return [Row(metric, value, None, details) for metric, value in scores.items()]
+    """`evaluate` or `evaluate_on_crops` with a preset's settings; raw pixels have no crops."""
+    settings = PRESETS[preset]
+    if "training" not in settings:
+        scores = evaluate(subject.features, **settings, seed=seed)
+        details = {"preset": preset, **settings}
+    elif subject.network is None or subject.train is None or subject.test is None:
+        return []
+    else:
+        mesh = subject.mesh or parallel.make_mesh()
+        images = (subject.network, subject.train, subject.test)
+        scores = evaluate_on_crops(*images, **settings, seed=seed, mesh=mesh)
+        hyper = {name: settings[name] for name in ("training", "lr", "weight_decay")}
+        in_effect = tune.described(**hyper, num_examples=len(subject.train), num_devices=mesh.size)
+        details = {"preset": preset, **in_effect}
+        if "best_of_every" in settings:
+            details["best_of_every"] = settings["best_of_every"]
+    metrics = {name: scores.pop(name) for name in ("linear_top1", "linear_top5")}
+    return [Row(metric, value, None, details | scores) for metric, value in metrics.items()]

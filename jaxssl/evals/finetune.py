@@ -1,0 +1,189 @@
+"""Fine-tuning of all weights, with a search of learning rate and weight decay."""
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxssl import parallel, tune
+from jaxssl.evals import Row, Subject
+from jaxssl.tune import Network, Training, Tuner
+
+if TYPE_CHECKING:
+    from jaxssl.data.source import Source
+
+KINDS = ("pretrained",)
+METRICS = ("top1", "top5", "mean_per_class")
+MOCO_V3 = Training(
+    optimiser="adamw",
+    batch_size=1024,
+    epochs=100,
+    warmup=3,
+    lr_batch=512,
+    smoothing=0.1,
+)
+# lr, weight_decay: those that are tried; validation: the share of the training set that chooses.
+PRESETS = {
+    # For laptops and small sets: seconds on a small network. Without flips, which not every set
+    # bears.
+    "quick": {
+        "training": Training(
+            optimiser="adamw",
+            batch_size=64,
+            steps=100,
+            warmup=1,
+            crop_scale=(0.5, 1.0),
+            flip=0.0,
+        ),
+        "lr": (1e-3, 3e-3),
+        "weight_decay": (0.01,),
+        "validation": 0.2,
+    },
+    # MoCo-v3's transfer, by DeiT's code, whose rate is lr * batch / 512. Its RandAugment is left
+    # out, and a patch projection that pretraining kept frozen stays so.
+    "moco_v3": {
+        "training": MOCO_V3,
+        "lr": (3e-4,),
+        "weight_decay": (0.1, 0.3),
+        "validation": 0.2,
+    },
+    "moco_v3_mix": {
+        "training": MOCO_V3._replace(mixup=0.8, cutmix=1.0),
+        "lr": (3e-4,),
+        "weight_decay": (0.1, 0.3),
+        "validation": 0.2,
+    },
+    # The many-shot recipe of Kornblith et al. as ssl-transfer has it.
+    "ssl_transfer": {
+        "training": Training(nesterov=True, batch_size=64, steps=5000),
+        "lr": (1e-4, 1e-3, 1e-2, 1e-1),
+        "weight_decay": (0.0, 1e-6, 1e-5, 1e-4, 1e-3),
+        "validation": 0.2,
+        "decay_over_lr": True,
+    },
+}
+
+
+def evaluate(
+    network: Network,
+    train: "Source",
+    test: "Source",
+    *,
+    training: Training,
+    lr: tuple[float, ...],
+    weight_decay: tuple[float, ...],
+    validation: float,
+    decay_over_lr: bool = False,
+    seed: int,
+    mesh: Mesh,
+) -> dict[str, Any]:
+    """Accuracy of a network trained further, all of it, with a linear layer on top.
+
+    If there is more than one pair of learning rate and weight decay, each is trained on a part of
+    the training images and judged by its top-1 on the rest; the best one (the first of equals) is
+    trained again on all of them. The test images are used once.
+
+    Args:
+        network: where training begins; it stays as it is.
+        train: labelled images.
+        test: images of the same classes.
+        training: the settings.
+        lr: rates to choose from, before their scaling by the batch.
+        weight_decay: decays to choose from.
+        validation: share of each class's training images that chooses, in (0, 1).
+        decay_over_lr: whether the decays are divided by the rate.
+        seed: of the split, the linear layer, order and augmentation.
+        mesh: the devices.
+
+    Returns:
+        "finetune_top1", "finetune_top5" and "finetune_mean_per_class" in percent; "lr" and
+        "weight_decay", those chosen; "train_loss" of the last epoch; and "grid", the pairs and
+        their "validation_top1".
+
+    Raises:
+        ValueError: if the training images do not fit, or are too few for a search.
+
+    References:
+        Kornblith, Shlens and Le, Do Better ImageNet Models Transfer Better?, 2019, A.5;
+        Ericsson, Gouk and Hospedales, How Well Do Self-Supervised Models Transfer?, 2021;
+        Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
+    """
+    tune.check_labels(train)
+    tuner = tune.make_tuner(network, training, train.num_classes, mesh)
+    pairs = [
+        {"lr": rate, "weight_decay": decay / rate if decay_over_lr else decay}
+        for rate, decay in itertools.product(lr, weight_decay)
+    ]
+    grid = search(tuner, train, pairs, validation=validation, seed=seed) if pairs[1:] else pairs
+    best = max(grid, key=lambda point: point.get("validation_top1", 0.0))
+    chosen = {name: best[name] for name in ("lr", "weight_decay")}
+    classifier = tuner.fit(train, **chosen, seed=seed)
+    scores = tune.scores(tuner.logits(classifier, test), test.labels)
+    metrics = {f"finetune_{name}": scores[name] for name in METRICS}
+    return metrics | chosen | {"train_loss": classifier.loss, "grid": grid}
+
+
+def search(
+    tuner: Tuner, source: "Source", pairs: list[dict[str, float]], *, validation: float, seed: int
+) -> list[dict[str, float]]:
+    """Each of ``pairs``, "lr" and "weight_decay", and its "validation_top1" in percent.
+
+    Raises:
+        ValueError: if the part for validation would be empty.
+    """
+    kept = stratified(source.labels, validation, seed=seed)
+    if not len(kept):
+        raise ValueError(
+            f"the search needs a class with {np.ceil(1 / (2 * validation)):.0f} training images "
+            f"or more, to keep {validation:.0%} of them for validation"
+        )
+    used = source.take(np.setdiff1d(np.arange(len(source)), kept))
+    held_out = source.take(kept)
+    found = []
+    for pair in pairs:
+        classifier = tuner.fit(used, **pair, seed=seed)
+        accuracy = tune.scores(tuner.logits(classifier, held_out), held_out.labels)["top1"]
+        found.append({**pair, "validation_top1": accuracy})
+    return found
+
+
+def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -> np.ndarray:
+    """Sorted places of a share of the examples of each class; a larger share holds a smaller one.
+
+    Args:
+        labels: [n] int.
+        share: in [0, 1); what is rounded away is left, and one example of each class too.
+        seed: of the draw.
+        least: examples of each class at least, as far as there are.
+    """
+    rng, chosen = np.random.default_rng(seed), []
+    for c in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == c))
+        number = max(least, min(round(share * len(members)), len(members) - 1))
+        chosen.append(members[:number])
+    return np.sort(np.concatenate(chosen))
+
+
+def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
+    """`evaluate` with a preset's settings.
+
+    Raises:
+        ValueError: as `evaluate`, and if there is no network.
+    """
+    if subject.network is None or subject.train is None or subject.test is None:
+        raise ValueError("fine-tuning needs a network: take backbone features, and no raw pixels")
+    settings, mesh = PRESETS[preset], subject.mesh or parallel.make_mesh()
+    images = (subject.network, subject.train, subject.test)
+    found = evaluate(*images, **settings, seed=seed, mesh=mesh)
+    metrics = {name: found.pop(name) for name in [f"finetune_{m}" for m in METRICS]}
+    chosen = {name: found.pop(name) for name in ("lr", "weight_decay")}
+    details = {
+        "preset": preset,
+        "validation": settings["validation"],
+        **tune.described(
+            settings["training"], **chosen, num_examples=len(subject.train), num_devices=mesh.size
+        ),
+        **found,
+    }
+    return [Row(metric, value, None, details) for metric, value in metrics.items()]

@@ -1,0 +1,194 @@
+"""Fine-tuning: the search sees no test image; semi-supervised draws; rows of whole runs."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from tune_cases import SIZE, digits, flat_network, same, tiny_network
+
+from jaxssl import parallel, tune
+from jaxssl.evals import Features, Subject, finetune, semi
+from jaxssl.tune import Classifier, Training, Tuner
+
+BLANK = Features(*[np.zeros((0, 0))] * 4)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return parallel.make_mesh(jax.devices()[:1])
+
+
+@pytest.fixture
+def subject(data_dir, mesh):
+    sets = digits(data_dir, 60), digits(data_dir, 40, "test")
+    return Subject(BLANK, *sets, network=tiny_network(), size=SIZE, mesh=mesh)
+
+
+def oracle(good_lr):
+    """A tuner whose classifiers know all labels if they had the good rate; it records its sets."""
+    seen = SimpleNamespace(fitted=[], judged=[])
+
+    def fit(source, *, lr, weight_decay, seed):
+        seen.fitted.append((source, lr, weight_decay))
+        return Classifier(lr, {}, 0.5)
+
+    def logits(classifier, source):
+        seen.judged.append(source)
+        right = np.eye(10)[source.labels]
+        return right if classifier.variables == good_lr else -right
+
+    return Tuner(None, fit, logits), seen
+
+
+SEARCH = {"lr": (0.1, 0.2, 0.3), "weight_decay": (0.0, 0.5), "validation": 0.25, "seed": 0}
+
+
+def names(source):
+    return {tuple(image.ravel()) for image in source.images(SIZE)}
+
+
+def test_a_search_learns_and_judges_on_parts_of_the_training_images(subject, monkeypatch):
+    tuner, seen = oracle(good_lr=0.2)
+    monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
+    found = finetune.evaluate(*subject[5:6], *subject[1:3], training=None, **SEARCH, mesh=None)
+    assert (found["lr"], found["weight_decay"]) == (0.2, 0.0)  # the first of equals
+    assert found["finetune_top1"] == found["finetune_mean_per_class"] == 100
+    assert [(p["lr"], p["weight_decay"]) for p in found["grid"]] == [
+        (lr, decay) for lr in (0.1, 0.2, 0.3) for decay in (0.0, 0.5)
+    ]
+    assert [p["validation_top1"] for p in found["grid"]] == [0, 0, 100, 100, 0, 0]
+    *searched, (final, *_) = seen.fitted
+    *held_out, judged = seen.judged
+    assert final is subject.train
+    assert judged is subject.test
+    for (used, *_), kept in zip(searched, held_out, strict=True):
+        assert len(used) + len(kept) == 60
+        assert names(used) | names(kept) == names(subject.train)
+        assert not names(used) & names(kept)
+        assert set(used.labels) == set(subject.train.labels)
+
+
+def test_one_pair_needs_no_search(subject, monkeypatch):
+    tuner, seen = oracle(good_lr=0.2)
+    monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
+    one = {**SEARCH, "lr": (0.2,), "weight_decay": (0.5,)}
+    finetune.evaluate(*subject[5:6], *subject[1:3], training=None, **one, mesh=None)
+    assert [source for source, *_ in seen.fitted] == [subject.train]
+
+
+def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(subject, monkeypatch):
+    tuner, _ = oracle(good_lr=0.1)
+    monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
+    settings = finetune.PRESETS["ssl_transfer"]
+    found = finetune.evaluate(*subject[5:6], *subject[1:3], **settings, seed=0, mesh=None)
+    expected = [
+        (lr, decay / lr)
+        for lr in np.logspace(-4, -1, 4)
+        for decay in [0.0, *np.logspace(-6, -3, 4)]
+    ]
+    pairs = [(p["lr"], p["weight_decay"]) for p in found["grid"]]
+    np.testing.assert_allclose(pairs, expected)
+
+
+def test_a_search_needs_enough_images_of_a_class(subject):
+    few = subject.train.take(finetune.stratified(subject.train.labels, 0.0, seed=0, least=1))
+    with pytest.raises(ValueError, match="needs a class with 3 training images or more"):
+        finetune.search(oracle(0)[0], few, [], validation=0.2, seed=0)
+
+
+def test_a_stratified_share_has_its_part_of_each_class():
+    labels = np.repeat([3, 0, 7, 5], [100, 40, 9, 1])
+    for share, least, counts in (
+        (0.1, 0, {3: 10, 0: 4, 7: 1}),
+        (0.1, 1, {3: 10, 0: 4, 7: 1, 5: 1}),
+        (0.01, 1, {3: 1, 0: 1, 7: 1, 5: 1}),
+        (0.99, 0, {3: 99, 0: 39, 7: 8}),
+    ):
+        places = finetune.stratified(labels, share, seed=0, least=least)
+        assert dict(zip(*np.unique(labels[places], return_counts=True), strict=True)) == counts
+        assert len(set(places)) == len(places)
+        assert list(places) == sorted(places)
+    small, large = (finetune.stratified(labels, s, seed=0, least=1) for s in (0.01, 0.1))
+    assert set(small) < set(large)
+    assert set(small) != set(finetune.stratified(labels, 0.01, seed=1, least=1))
+
+
+SHORT = Training(
+    optimiser="adam",
+    batch_size=30,
+    steps=40,
+    schedule="constant",
+    crop_scale=(1.0, 1.0),
+    flip=0.0,
+)
+
+
+def test_fine_tuning_learns_and_says_what_it_did(subject, monkeypatch):
+    quick = {**finetune.PRESETS["quick"], "training": SHORT, "lr": (1e-6, 0.02)}
+    monkeypatch.setitem(finetune.PRESETS, "quick", quick)
+    subject = subject._replace(network=flat_network())
+    before = jax.tree.map(np.array, subject.network.variables)
+    with jax.numpy_dtype_promotion("standard"):  # optax' Adam
+        rows = finetune.run(subject, seed=0)
+    assert same(before, subject.network.variables)
+    assert [row.metric for row in rows] == [
+        "finetune_top1",
+        "finetune_top5",
+        "finetune_mean_per_class",
+    ]
+    details = json.loads(json.dumps(rows[0].details))
+    assert (details["preset"], details["batch_size"], details["lr"]) == ("quick", 30, 0.02)
+    assert [point["lr"] for point in details["grid"]] == [1e-6, 0.02]
+    assert rows[0].value > 50  # chance is 10
+    assert rows[1].value >= rows[0].value
+
+
+def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(subject, monkeypatch):
+    drawn = []
+
+    def make_tuner(*_):
+        tuner, seen = oracle(good_lr=1e-3)
+        drawn.append(seen)
+        return tuner
+
+    monkeypatch.setattr(tune, "make_tuner", make_tuner)
+    for network, seed in ((subject.network, 0), (tiny_network(), 0), (subject.network, 5)):
+        rows = semi.run(subject._replace(network=network), seed=seed)
+        assert [row.metric for row in rows] == [
+            "semi_1pct_top1",
+            "semi_1pct_top5",
+            "semi_10pct_top1",
+            "semi_10pct_top5",
+        ]
+        assert [row.value for row in rows] == [100] * 4
+    sets = [names(seen.fitted[0][0]) for seen in drawn]
+    assert sets[:2] == sets[2:4] != sets[4:]
+    assert sets[0] <= sets[1]
+    details = rows[0].details
+    assert (details["images"], details["share"], details["batch_size"]) == (10, 0.01, 10)
+
+
+@pytest.mark.parametrize("protocol", [finetune, semi])
+def test_presets_are_recipes_that_can_be_run(protocol):
+    for settings in protocol.PRESETS.values():
+        parts = [settings] if "training" in settings else settings.values()
+        for part in parts:
+            details = tune.described(part["training"], 0.1, 0.0, 5000, 8)
+            assert details["steps"] > 0
+            json.dumps(details)
+            tune._shape_of_rate(tune.settle(part["training"], 5000, 8), 5000)
+
+
+@pytest.mark.parametrize("protocol", [finetune, semi])
+def test_raw_pixels_are_refused(protocol, subject):
+    with pytest.raises(ValueError, match="a network and images are needed"):
+        protocol.run(subject._replace(network=None), seed=0)
+
+
+def test_a_set_of_one_class_is_refused(subject):
+    one = subject.train.take(np.flatnonzero(subject.train.labels == 2))
+    for protocol in (finetune, semi):
+        with pytest.raises(ValueError, match="are of one class"):
+            protocol.run(subject._replace(train=one), seed=0)

@@ -1,0 +1,274 @@
+"""Training on images against float64 loops; what is frozen stays; devices make no difference."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from file_cases import picture, unpack
+from jax import numpy as jnp
+from sklearn.metrics import recall_score, top_k_accuracy_score
+from tune_cases import SIZE, digits, same, tiny_network
+
+from jaxssl import parallel, tune
+from jaxssl.augment.mix import mix
+from jaxssl.evals import Features, Subject, linear
+from jaxssl.tune import Training
+
+PLAIN = {"crop_scale": (1.0, 1.0), "flip": 0.0}
+HYPER = {"lr": 0.5, "weight_decay": 1e-3, "seed": 0}
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return parallel.make_mesh(jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def train(data_dir):
+    return digits(data_dir, 48)
+
+
+@pytest.fixture(scope="module")
+def frozen(mesh):
+    """A tuner of a linear layer, whose batches are as large as `train`, and its network."""
+    network = tiny_network()
+    training = Training(
+        batch_size=64, steps=5, lr_batch=96, nesterov=True, frozen=True, smoothing=0.1, **PLAIN
+    )
+    return network, training, tune.make_tuner(network, training, 10, mesh)
+
+
+def features_of(network, source):
+    images = source.images(SIZE).astype(np.float32) / 255
+    return np.asarray(network.apply(network.variables, images, train=False)[0], np.float64)
+
+
+def softmax(logits):
+    e = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+
+
+def test_a_linear_layer_is_trained_as_the_formulas_say(frozen, train):
+    """Batches are the whole set, so the order does not matter."""
+    network, _, tuner = frozen
+    h, n = features_of(network, train), len(train)
+    target = 0.9 * np.eye(10)[train.labels] + 0.01
+    kernel, bias, moved = np.zeros((6, 10)), np.zeros(10), [np.zeros((6, 10)), np.zeros(10)]
+    for step in range(5):
+        rate = 0.5 * (48 / 96) * (1 + np.cos(np.pi * step / 5)) / 2
+        p = softmax(h @ kernel + bias)
+        loss = -np.mean(np.sum(target * np.log(p), axis=1))
+        gradients = h.T @ (p - target) / n + 1e-3 * kernel, (p - target).mean(axis=0)
+        moved = [0.9 * v + g for v, g in zip(moved, gradients, strict=True)]
+        kernel -= rate * (gradients[0] + 0.9 * moved[0])
+        bias -= rate * (gradients[1] + 0.9 * moved[1])
+    found = tuner.fit(train, **HYPER)
+    np.testing.assert_allclose(found.head["kernel"], kernel, atol=1e-5)
+    np.testing.assert_allclose(found.head["bias"], bias, atol=1e-5)
+    assert found.loss == pytest.approx(loss, rel=1e-5)  # an epoch is one step
+
+
+def test_frozen_means_that_parameters_and_statistics_stay_to_the_bit(frozen, train):
+    network, training, tuner = frozen
+    found = tuner.fit(train, **HYPER)
+    assert same(found.variables, network.variables)
+    state = tune._init(network, training, 10, jax.random.key(0), network.variables)
+    shapes = {np.shape(x) for x in jax.tree.leaves(state.opt_state)}
+    assert shapes <= {(), (6, 10), (10,)}  # of the linear layer only
+
+
+def test_statistics_move_only_where_that_was_asked_for(train, mesh):
+    network = tiny_network()
+    training = Training(
+        batch_size=16, steps=2, frozen=True, moving_statistics=True, schedule="constant", **PLAIN
+    )
+    found = tune.make_tuner(network, training, 10, mesh).fit(train, **HYPER)
+    assert same(found.variables["params"], network.variables["params"])
+    assert not same(found.variables["batch_stats"], network.variables["batch_stats"])
+
+
+def test_logits_are_those_of_whole_images(frozen, train, data_dir, monkeypatch):
+    network, _, tuner = frozen
+    found, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
+    monkeypatch.setattr(tune, "BLOCK", 32)
+    kernel, bias = (np.asarray(found.head[name], np.float64) for name in ("kernel", "bias"))
+    expected = features_of(network, test) @ kernel + bias
+    np.testing.assert_allclose(tuner.logits(found, test), expected, atol=1e-5)
+
+
+TUNED = Training(batch_size=16, steps=4, head_std=0.1, warmup=1, mixup=0.8, cutmix=1.0, head_lr=2.0)
+
+
+@pytest.fixture(scope="module")
+def tuned(train):
+    """Networks trained whole on one device and on eight, and how often they were traced."""
+    found, network, traced = {}, tiny_network(), []
+
+    def apply(*args, **options):
+        traced.append(options["train"])
+        return network.apply(*args, **options)
+
+    before = jax.tree.map(np.array, network.variables)
+    for devices in (1, 8):
+        mesh = parallel.make_mesh(jax.devices()[:devices])
+        tuner = tune.make_tuner(network._replace(apply=apply), TUNED, 10, mesh)
+        found[devices] = [tuner.fit(train, **HYPER)]
+        once = len(traced)
+        for changed in ({}, {"seed": 1}, {"lr": 0.1}, {"weight_decay": 0.5}):
+            if devices == 1:
+                found[1].append(tuner.fit(train, **{**HYPER, **changed}))
+        assert len(traced) == once, "a search compiles once"
+    assert same(before, network.variables), "the network handed in has changed"
+    return network, found
+
+
+def test_devices_make_no_difference(tuned):
+    _, found = tuned
+    one, eight = found[1][0], found[8][0]
+    assert one.loss == pytest.approx(eight.loss, rel=1e-4)
+    for a, b in zip(jax.tree.leaves(one[:2]), jax.tree.leaves(eight[:2]), strict=True):
+        np.testing.assert_allclose(a, b, atol=2e-4)
+
+
+def test_training_is_a_matter_of_seed_rate_and_decay(tuned):
+    _, found = tuned
+    first, again, *others = found[1]
+    assert same(first[:2], again[:2])
+    for other in others:
+        assert not same(first.head, other.head)
+
+
+def test_all_of_a_network_is_trained_and_its_statistics_move(tuned):
+    network, found = tuned
+    before, after = (jax.tree.leaves(x) for x in (network.variables, found[1][0].variables))
+    assert not any(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_epochs_give_a_classifier_each_and_one_at_the_end(frozen, train, mesh):
+    network, training, _ = frozen
+    training = training._replace(batch_size=20, steps=0, epochs=5)
+    tuner = tune.make_tuner(network, training, 10, mesh)
+    found = list(tuner.epochs(train, **HYPER, every=2))  # two batches of 20 an epoch
+    assert len(found) == 3
+    assert same(found[-1].head, tuner.fit(train, **HYPER).head)
+    assert not same(found[0].head, found[1].head)
+
+
+def test_pictures_of_many_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
+    shapes = [(10, 12, 3), (14, 9, 3), (8, 8, 3)]
+    files = {f"{c}/{i}.png": picture(f"{c}{i}", shapes[i]) for c in "ab" for i in range(3)}
+    source = load(unpack(tmp_path, files))
+    assert not source.one_size
+    training = Training(batch_size=4, epochs=1, frozen=True)
+    tuner = tune.make_tuner(tiny_network(3), training, 2, mesh)
+    found = tuner.fit(source, **HYPER)
+    assert np.isfinite(found.loss)
+    assert tuner.logits(found, source).shape == (len(source), 2)
+
+
+def test_grey_images_are_repeated_for_a_network_of_three_channels(train, mesh):
+    training = Training(batch_size=16, steps=1, frozen=True, augment="pad", pad=1)
+    tuner = tune.make_tuner(tiny_network(3), training, 10, mesh)
+    assert np.isfinite(tuner.logits(tuner.fit(train, **HYPER), train)).all()
+
+
+def test_bad_settings_and_sets_are_refused(frozen, train, mesh, monkeypatch):
+    network, training, tuner = frozen
+    for changed, message in (
+        ({"augment": "none"}, "augment is 'none'; expected one of resized, pad, simclr"),
+        ({"steps": 0}, "either epochs or steps must be positive, got 0.0 and 0"),
+        ({"epochs": 2.0}, "either epochs or steps must be positive, got 2.0 and 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tune.make_tuner(network, training._replace(**changed), 10, mesh).fit(train, **HYPER)
+    with pytest.raises(ValueError, match="two classes or more, got 1"):
+        tune.make_tuner(network, training, 1, mesh)
+    with pytest.raises(ValueError, match="3 training images are too few for 8 devices"):
+        tune.settle(training, 3, 8)
+    one = train.take(np.flatnonzero(train.labels == 4))
+    with pytest.raises(ValueError, match="are of one class"):
+        tuner.fit(one, **HYPER)
+    some = train.take(np.arange(20))
+    some.__dict__["labels"] = np.where(np.arange(20) < 3, -1, some.labels)
+    with pytest.raises(ValueError, match="3 of 20 training images have no label"):
+        tuner.fit(some, **HYPER)
+
+
+@pytest.mark.parametrize(
+    ("n", "devices", "batch", "steps"), [(100, 1, 64, 3), (50, 8, 48, 3), (50, 1, 50, 3)]
+)
+def test_the_batch_is_cut_to_the_set(n, devices, batch, steps):
+    settled = tune.settle(Training(batch_size=64, epochs=3.0), n, devices)
+    assert (settled.batch_size, settled.steps) == (batch, steps)
+    details = tune.described(Training(batch_size=64, epochs=3.0, lr_batch=256), 0.1, 0, n, devices)
+    assert details["peak_lr"] == pytest.approx(0.1 * batch / 256)
+    assert details.get("batch_size_asked", batch) == 64
+
+
+def test_scores_are_scikit_learns():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(200, 8)), rng.choice(7, 200, p=np.arange(1, 8) / 28)
+    found, classes = tune.scores(logits, labels), np.arange(8)
+    for k in (1, 5):
+        expected = top_k_accuracy_score(labels, logits, k=k, labels=classes)
+        assert found[f"top{k}"] == pytest.approx(100 * expected)
+    kinds = {"labels": np.unique(labels), "average": "macro"}
+    expected = recall_score(labels, logits.argmax(axis=1), **kinds)
+    assert found["mean_per_class"] == pytest.approx(100 * expected)
+    assert tune.scores(logits[:, :2], labels % 2)["top5"] == 100
+
+
+@pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])
+def test_labels_are_mixed_as_pixels_are(mixup, cutmix):
+    """Images that are all 1 among others that are all 0: their mean is the share of the label."""
+    ones, zeros = jnp.ones((2, 12, 9, 1)), jnp.zeros((2, 12, 9, 1))
+    first, second = jax.nn.one_hot(jnp.array([[0, 1], [2, 2]]), 3)
+    mixed = jax.jit(
+        lambda key: mix(key, (ones, first), (zeros, second), mixup=mixup, cutmix=cutmix)
+    )
+    shares, cut = [], []
+    for seed in range(20):
+        images, targets = mixed(jax.random.key(seed))
+        share = np.asarray(images).mean(axis=(1, 2, 3))
+        np.testing.assert_allclose(targets[:, 2], 1 - share, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(targets).sum(axis=1), 1, atol=1e-6)
+        assert targets[0, 0] == targets[1, 1]
+        shares.append(float(share[0]))
+        cut.append(set(np.unique(images)) <= {0, 1})
+    assert len({round(share, 3) for share in shares}) > 10
+    assert (any(cut), all(cut)) == (cutmix > 0, mixup == 0)
+
+
+def test_a_part_of_a_source_keeps_images_and_labels_together(train):
+    places = np.array([40, 3, 17, 3])
+    part, kept = train.take(places), [3, 17, 40]
+    assert len(part) == 3
+    np.testing.assert_array_equal(part.labels, train.labels[kept])
+    np.testing.assert_array_equal(part.images(SIZE), train.images(SIZE)[kept])
+    assert [x.label for x in part.read(np.array([2, 0]))] == list(train.labels[[40, 3]])
+    both = train.take(np.arange(10)).take(np.array([9]))
+    np.testing.assert_array_equal(both.labels, train.labels[[9]])
+
+
+@pytest.mark.parametrize("preset", [name for name in linear.PRESETS if name != "fast"])
+def test_a_linear_probe_on_crops_leaves_the_network_as_it_was(preset, data_dir, mesh, monkeypatch):
+    settings = linear.PRESETS[preset]
+    # Epochs of one step; the milestones stay before the end.
+    training = settings["training"]._replace(epochs=12, milestones=(6, 9))
+    monkeypatch.setitem(linear.PRESETS, preset, {**settings, "training": training})
+    network, train, test = tiny_network(), digits(data_dir, 40), digits(data_dir, 30, "test")
+    before = jax.tree.map(np.array, network.variables)
+    blank = Features(*[np.zeros((0, 0))] * 4)
+    subject = Subject(blank, train, test, network=network, size=SIZE, mesh=mesh)
+    with jax.numpy_dtype_promotion("standard"):  # optax' Adam
+        top1, top5 = linear.run(subject, seed=0, preset=preset)
+    assert same(before, network.variables)
+    assert (top1.metric, top5.metric) == ("linear_top1", "linear_top5")
+    assert 0 <= top1.value <= top5.value <= 100
+    details = json.loads(json.dumps(top1.details))
+    assert (details["preset"], details["batch_size"], details["steps"]) == (preset, 40, 12)
+    assert details["batch_size_asked"] == settings["training"].batch_size
+    assert details["train_loss"] < np.log(10) + 0.5
+    assert details.get("best_epoch") in ((5, 10, 12) if preset == "hcl_quirks" else (None,))
+    assert linear.run(subject._replace(network=None), seed=0, preset=preset) == []
