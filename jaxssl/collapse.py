@@ -1,6 +1,8 @@
-"""Is the encoder collapsing? Measures on a batch of embeddings."""
+"""Is the encoder collapsing? Measures on a batch of embeddings, and on a data set's features."""
 
 import jax
+import numpy as np
+import scipy.linalg
 from jax import Array
 from jax import numpy as jnp
 
@@ -8,6 +10,10 @@ from jaxssl.pairs import unit
 
 # A deviation below this share of that of evenly spread embeddings is called collapsed.
 COLLAPSED_STD = 0.2  # a mean cosine of about 0.96
+# So is a rank below this share of the largest possible one, or below the other number.
+COLLAPSED_RANK_SHARE, COLLAPSED_RANK = 0.1, 1.5
+DEAD = 1e-6  # deviation of a dead dimension, as a share of the largest feature
+RANKME_EPS = 1e-7  # of the paper, for float32
 
 
 @jax.jit
@@ -51,5 +57,116 @@ def measures(embeddings: Array) -> dict[str, Array]:
     }
 
 
+def rankme(features: np.ndarray) -> float:
+    r"""Effective rank of features: exp of the entropy of their normalised singular values.
+
+    .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \sigma_k / \sum_j \sigma_j + \epsilon
+
+    Args:
+        features: [n, d], neither centred nor scaled to length 1; 25 600 rows in the paper.
+
+    Returns:
+        In [1, min(n, d)], up to the influence of epsilon; 0 if all features are 0.
+
+    References:
+        Garrido et al., RankMe, 2023, eq. 1.
+    """
+    singular = np.sqrt(_eigenvalues_of_gram(np.asarray(features, np.float64)))
+    if not singular.any():
+        return 0.0
+    return _exp_entropy(singular / singular.sum() + RANKME_EPS)
+
+
+def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
+    r"""LiDAR: effective rank of what tells images apart, relative to what tells views apart.
+
+    .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \lambda_k / \sum_j \lambda_j
+
+    with the eigenvalues of S_w^{-1/2} S_b S_w^{-1/2}: S_b is the scatter of the images' mean views,
+    S_w that of the views about them, plus delta I.
+
+    Args:
+        views: [q, n, d] features of q >= 2 views of n images.
+        delta: > 0, in squared units of the features; one too small for float64 to tell from 0 is
+            raised.
+
+    Returns:
+        In [1, min(n - 1, d)]; 0 if the mean views of all images are equal.
+
+    Raises:
+        ValueError: with one view or one image only, or a delta that is not positive.
+
+    References:
+        Thilak et al., LiDAR, 2024, eq. 1 and 2. Its epsilon only keeps the logarithm finite, which
+        an eigenvalue of 0 needs no more here.
+    """
+    q, n, d = views.shape
+    if q < 2 or n < 2 or delta <= 0:
+        raise ValueError(f"LiDAR needs 2 views, 2 images, delta > 0; got {q}, {n} and {delta}")
+    views = np.asarray(views, np.float64)
+    means = views.mean(axis=0)
+    within = (views - means).reshape(-1, d)
+    scatter = within.T @ within / len(within)
+    scatter += max(delta, 1e-13 * np.trace(scatter)) * np.eye(d)
+    factor = np.linalg.cholesky(scatter)
+    between = (means - means.mean(axis=0)) / np.sqrt(n)
+    # The same eigenvalues, of factor^-1 S_b factor^-T.
+    turned = scipy.linalg.solve_triangular(factor, between.T, lower=True)
+    found = _eigenvalues_of_gram(turned.T)
+    return _exp_entropy(found / found.sum()) if found.any() else 0.0
+
+
+def feature_std(features: np.ndarray) -> float:
+    """Mean deviation of a dimension of the unit-length features [n, d], times sqrt(d), in [0, 1].
+
+    As in `measures`: 1 spread evenly over the sphere, 0 all of one direction.
+    """
+    norm = np.linalg.norm(features, axis=1, keepdims=True)
+    rows = np.asarray(features, np.float64) / np.maximum(norm, 1e-12)
+    return float(rows.std(axis=0).mean() * np.sqrt(rows.shape[1]))
+
+
+def dead_dimensions(features: np.ndarray) -> float:
+    """Share in percent of the dimensions of features [n, d] that are the same for all examples."""
+    largest = np.max(np.abs(features), initial=0)
+    spread = np.asarray(features, np.float64).std(axis=0)
+    return 100 * float(np.mean(spread <= DEAD * largest))
+
+
+def verdict(*, rank: float, spread: float, most: int) -> str:
+    """Whether features have collapsed, in words.
+
+    * complete collapse: nearly all have one direction: ``spread`` is below `COLLAPSED_STD`;
+    * dimensional collapse: they keep to few dimensions: ``rank`` is below `COLLAPSED_RANK_SHARE` of
+      the largest possible one, or below `COLLAPSED_RANK`;
+    * no collapse: neither.
+
+    Args:
+        rank: their `rankme`.
+        spread: their `feature_std`.
+        most: the largest possible rank, min(n, d).
+    """
+    said = f"rank {rank:.1f} of {most}, standard deviation {spread:.2f} of at most 1"
+    if spread < COLLAPSED_STD:
+        return f"complete collapse: the features are nearly equal; {said}"
+    if most > 1 and rank < max(COLLAPSED_RANK, COLLAPSED_RANK_SHARE * most):
+        return f"dimensional collapse: the features use few of their dimensions; {said}"
+    return f"no collapse: {said}"
+
+
 def _mean(x: Array, where: Array) -> Array:
     return jnp.sum(jnp.where(where, x, 0)) / jnp.maximum(jnp.sum(where, dtype=x.dtype), 1)
+
+
+def _eigenvalues_of_gram(rows: np.ndarray) -> np.ndarray:
+    """Squared singular values of rows [n, d] float64: eigenvalues of the smaller product."""
+    n, d = rows.shape
+    gram = rows.T @ rows if d <= n else rows @ rows.T
+    found = np.linalg.eigvalsh(gram)
+    # Those that are 0 come out as the rounding errors of the largest.
+    return np.where(found > len(gram) * np.finfo(np.float64).eps * found[-1], found, 0)
+
+
+def _exp_entropy(share: np.ndarray) -> float:
+    share = share[share > 0]
+    return float(np.exp(-np.sum(share * np.log(share))))

@@ -183,7 +183,7 @@ def test_presets_are_recipes_that_can_be_run(protocol):
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
 def test_raw_pixels_are_refused(protocol, subject):
-    with pytest.raises(ValueError, match="a network and images are needed"):
+    with pytest.raises(ValueError, match="fine-tuning needs a network"):
         protocol.run(subject._replace(network=None), seed=0)
 
 

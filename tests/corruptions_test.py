@@ -1,0 +1,344 @@
+"""Corruptions against Pillow, SciPy, Matplotlib and NumPy, and the protocol."""
+
+import io
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
+from PIL import Image
+from scipy import ndimage
+from sklearn.datasets import load_sample_images
+
+from jaxssl.augment import corruptions as ops
+from jaxssl.evals import Features, Subject, corruptions
+
+NAMES = tuple(ops.CORRUPTIONS)
+SHAPES = [(32, 32, 3), (8, 8, 1), (11, 9, 3)]
+
+
+@pytest.fixture(scope="module")
+def photos():
+    """[8, 32, 32, 3] uint8 parts of two photographs."""
+    found = []
+    for photo in load_sample_images().images:
+        small = np.asarray(Image.fromarray(photo).resize((128, 64), Image.Resampling.BOX))
+        found += [small[y : y + 32, x : x + 32] for y in (0, 32) for x in (16, 64)]
+    return np.stack(found)
+
+
+def apply(name, images, severity, seed=0):
+    """Grey levels of corrupted uint8 images, not rounded, and the numbers they were made from."""
+    key, shape = jax.random.key(seed), images.shape[1:]
+    u = corruptions._draws(key, np.arange(len(images), dtype=np.int32), shape)
+    return 255 * np.asarray(exact(name, u, images / np.float32(255), severity)), np.asarray(u)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled():
+    """One compilation a corruption and shape."""
+    global exact
+
+    def of_batch(name, u, images, severity):
+        return jax.vmap(ops.CORRUPTIONS[name], in_axes=(0, 0, None))(u, images, severity)
+
+    exact = jax.jit(of_batch, static_argnums=0)
+
+
+def batch(photos, shape):
+    h, w, c = shape
+    return np.ascontiguousarray(photos[:, 4 : 4 + h, 8 : 8 + w, :c]) if h < 32 else photos
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_corrupted_image_is_an_image_at_every_severity(name, shape, photos):
+    images = batch(photos, shape)
+    images = np.concatenate([images, np.zeros_like(images[:1]), np.full_like(images[:1], 255)])
+    found = [apply(name, images, severity)[0] for severity in ops.SEVERITIES]
+    for x in found:
+        assert x.shape == images.shape
+        assert np.isfinite(x).all()
+        assert x.min() >= 0
+        assert x.max() <= 255.001
+    assert np.abs(found[4][:8] - images[:8]).mean() > 1
+    assert not np.allclose(found[0], found[4])
+    assert exact._cache_size() <= len(NAMES) * len(SHAPES)  # one for all severities
+
+
+def test_corruptions_differ_from_one_another(photos):
+    found = [apply(name, photos, 5)[0] for name in NAMES]
+    for i, one in enumerate(found):
+        for other in found[:i]:
+            assert np.abs(one - other).mean() > 1
+
+
+# Those of one strength. Several constants of the others change, and not all for the worse.
+GROWING = sorted(set(NAMES) - {"glass_blur", "snow", "frost", "elastic_transform"})
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_harm_grows_with_severity(name, photos):
+    found = [np.square(apply(name, photos, s)[0] - photos).mean() for s in ops.SEVERITIES]
+    assert (np.diff(found) >= (-1e-9 if name == "motion_blur" else 0)).all()
+    assert found[4] > 1.5 * found[0]
+
+
+def test_an_image_is_corrupted_alike_whatever_is_beside_it(photos):
+    many = np.concatenate([photos] * 40)
+    for name in ("gaussian_noise", "snow"):
+        found = corruptions.corrupted(name, many, 2, seed=3)
+        few = corruptions.corrupted(name, many[:2], 2, seed=3)
+        np.testing.assert_array_equal(found[:2], few)
+        assert not np.array_equal(found[0], found[8])  # the same picture at another place
+        other = corruptions.corrupted(name, many[:2], 2, seed=4)
+        assert not np.array_equal(few, other)
+        alone, key = np.float32(many[1]) / 255, jax.random.fold_in(jax.random.key(3), 1)
+        levels = 255 * ops.corrupt(name, key, jnp.asarray(alone), 2)
+        np.testing.assert_allclose(found[1], levels, atol=0.51)
+
+
+def test_an_unknown_corruption_is_named():
+    with pytest.raises(ValueError, match="corruption 'rain' is unknown; one of gaussian_noise"):
+        ops.corrupt("rain", jax.random.key(0), jnp.zeros((8, 8, 3)), 1)
+
+
+GREY = np.full((16, 32, 32, 3), 128, np.uint8)
+
+
+def test_gaussian_noise_has_its_deviation():
+    for severity, stddev in zip(ops.SEVERITIES, (0.04, 0.06, 0.08, 0.09, 0.10), strict=True):
+        change = (apply("gaussian_noise", GREY, severity)[0] - GREY) / 255
+        assert change.mean() == pytest.approx(0, abs=1e-3)
+        assert change.std() == pytest.approx(stddev, rel=0.02)
+
+
+@pytest.mark.parametrize("level", [0, 1, 5, 40, 128])
+def test_shot_noise_counts_as_poisson_does(level):
+    images = np.full_like(GREY, level)
+    for severity, full in zip(ops.SEVERITIES, (500, 250, 100, 75, 50), strict=True):
+        counts = apply("shot_noise", images, severity)[0] / 255 * full
+        expected = level / 255 * full
+        np.testing.assert_allclose(counts, np.round(counts), atol=1e-3)
+        assert counts.mean() == pytest.approx(expected, abs=0.06 + 0.005 * expected)
+        assert counts.var() == pytest.approx(expected, abs=0.06 + 0.05 * expected)
+
+
+def test_impulse_noise_is_salt_and_pepper():
+    for severity, share in zip(ops.SEVERITIES, (0.01, 0.02, 0.03, 0.05, 0.07), strict=True):
+        found = np.round(apply("impulse_noise", GREY, severity)[0])
+        assert set(np.unique(found)) == {0, 128, 255}
+        for value in (0, 255):
+            assert np.mean(found == value) == pytest.approx(share / 2, rel=0.15)
+
+
+def test_defocus_blur_is_scipys_with_kernels_that_sum_to_1(photos):
+    for scale, width in ((1.0, 7), (4.0, 21)):
+        kernels = ops.disks(scale)
+        assert kernels.shape == (5, width, width)
+        np.testing.assert_allclose(kernels.sum(axis=(1, 2)), 1)
+        np.testing.assert_allclose(kernels, kernels[:, ::-1, ::-1].swapaxes(1, 2))
+    # At 32 x 32 and radius 1.5 the disk is the 3 x 3 square.
+    np.testing.assert_allclose(ops.disks(1.0)[4, 2:5, 2:5], 1 / 9, atol=1e-6)
+    for severity in ops.SEVERITIES:
+        kernel = ops.disks(1.0)[severity - 1][:, :, None]
+        expected = [ndimage.convolve(x.astype(float), kernel, mode="mirror") for x in photos]
+        found, _ = apply("defocus_blur", photos, severity)
+        np.testing.assert_allclose(found, expected, atol=1e-2)
+
+
+def test_glass_blur_moves_pixels_by_one_place(photos):
+    found, _ = apply("glass_blur", photos, 1)  # its blur is too narrow to be any
+    padded = np.pad(photos.astype(float), ((0, 0), (1, 1), (1, 1), (0, 0)), mode="edge")
+    near = [padded[:, y : y + 32, x : x + 32] for y in range(3) for x in range(3)]
+    distance = np.abs(np.stack(near) - found).max(axis=-1)
+    assert distance.min(axis=0).max() < 1e-2
+    assert np.mean(distance[4] < 1e-2) < 0.6  # most have moved
+    np.testing.assert_allclose(apply("glass_blur", GREY, 5)[0], GREY, atol=1e-3)
+
+
+def test_motion_blur_is_a_half_gaussian_along_a_line(photos):
+    table = [(6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)]
+    for severity, (radius, sigma) in zip(ops.SEVERITIES, table, strict=True):
+        found, u = apply("motion_blur", photos[:2], severity)
+        for image, of_image, result in zip(photos, u, found, strict=False):
+            angle = np.pi / 2 * (of_image[0] - 0.5)
+            expected, total = np.zeros(image.shape), 0.0
+            for i in range(2 * radius + 1):
+                weight = np.exp(-(i**2) / (2 * sigma**2))
+                dy, dx = (int(np.ceil(i * d - 0.5)) for d in (np.sin(angle), np.cos(angle)))
+                y, x = np.arange(32) + dy, np.arange(32) + dx
+                expected += weight * image[np.clip(y, 0, 31)][:, np.clip(x, 0, 31)]
+                total += weight
+            np.testing.assert_allclose(result, expected / total, atol=2e-2)
+
+
+def test_zoom_blur_is_the_mean_of_scipys_zooms(photos):
+    image, found = photos[0].astype(float), apply("zoom_blur", photos, 3)[0][0]
+    factors = np.arange(1, 1.16, 0.01)
+    total = image.copy()
+    for factor in factors:
+        matrix, offset = [1 / factor, 1 / factor, 1], 15.5 * (1 - 1 / factor)
+        options = {"offset": [offset, offset, 0], "order": 1, "mode": "nearest"}
+        total += ndimage.affine_transform(image, matrix, **options)
+    np.testing.assert_allclose(found, total / (len(factors) + 1), atol=1e-2)
+
+
+def test_snow_whitens_and_its_flakes_cover_more_and_more(photos):
+    kept = [0.95, 0.9, 0.9, 0.85, 0.8]
+    images = photos / 255
+    light = images @ [0.299, 0.587, 0.114]
+    white = np.maximum(images, 1.5 * light[..., None] + 0.5)
+    for severity, share in zip(ops.SEVERITIES, kept, strict=True):
+        flakes = apply("snow", photos, severity)[0] / 255 - share * images - (1 - share) * white
+        free = white < 0.9  # where nothing is clipped, a flake is of no colour and only adds
+        assert flakes[free].min() > -1e-5
+        assert flakes[free].max() > 0.2
+
+
+def test_frost_adds_the_same_ice_to_a_darkened_image(photos):
+    kept = [1, 1, 0.9, 0.85, 0.75]
+    for severity, share in zip(ops.SEVERITIES, kept, strict=True):
+        ice, _ = apply("frost", np.zeros_like(photos), severity)
+        assert ice.std(axis=(1, 2)).min() > 3
+        expected = np.minimum(share * photos + ice, 255)
+        np.testing.assert_allclose(apply("frost", photos, severity)[0], expected, atol=1e-2)
+
+
+def test_fog_of_one_brightness_reaches_from_none_to_its_strength():
+    x = 128 / 255
+    for severity, strength in zip(ops.SEVERITIES, (0.2, 0.5, 0.75, 1, 1.5), strict=True):
+        found = apply("fog", GREY, severity)[0] / 255
+        np.testing.assert_allclose(found.max(axis=(1, 2)), x, atol=1e-5)
+        np.testing.assert_allclose(found.min(axis=(1, 2)), x**2 / (x + strength), atol=1e-5)
+        smooth = (
+            np.abs(np.diff(found, axis=1)).mean(),
+            np.abs(np.diff(found[:, ::8], axis=1)).mean(),
+        )
+        assert smooth[0] < 0.5 * smooth[1]  # neighbours resemble each other
+
+
+def test_brightness_raises_the_value_in_hsv(photos):
+    for severity, amount in zip(ops.SEVERITIES, (0.05, 0.1, 0.15, 0.2, 0.3), strict=True):
+        hsv = rgb_to_hsv(photos / 255)
+        hsv[..., 2] = np.minimum(hsv[..., 2] + amount, 1)
+        found, _ = apply("brightness", photos, severity)
+        np.testing.assert_allclose(found, 255 * hsv_to_rgb(hsv), atol=1e-2)
+
+
+def test_contrast_brings_channels_to_their_means(photos):
+    for severity, factor in zip(ops.SEVERITIES, (0.75, 0.5, 0.4, 0.3, 0.15), strict=True):
+        mean = photos.mean(axis=(1, 2), keepdims=True)
+        found, _ = apply("contrast", photos, severity)
+        np.testing.assert_allclose(found, mean + factor * (photos - mean), atol=1e-2)
+
+
+def test_elastic_transform_interpolates_at_displaced_places(photos):
+    table = [(0, 1, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05)]
+    grid = np.stack(np.meshgrid(np.arange(32.0), np.arange(32.0), indexing="ij"))
+    corners = np.array([[26, 26], [6, 26], [6, 6]])  # row and column
+    for severity, (alpha, sigma, bend) in zip(ops.SEVERITIES, table, strict=False):
+        found, u = apply("elastic_transform", photos, severity)
+        for image, of_image, result in zip(photos[:2], u, found, strict=False):
+            moved = 32 * bend * (2 * of_image[:6].reshape(2, 3) - 1)
+            affine = np.linalg.solve(np.c_[corners, np.ones(3)], moved.T)
+            places = grid + np.einsum("kyx,kd->dyx", np.r_[grid, np.ones((1, 32, 32))], affine)
+            for axis in range(2):
+                raw = 2 * of_image[6 + 1024 * axis :][:1024].reshape(32, 32) - 1
+                smooth = ndimage.gaussian_filter(raw, 32 * sigma, mode="mirror")
+                places[axis] += 32 * alpha * smooth
+            expected = [
+                ndimage.map_coordinates(image[..., c].astype(float), places, order=1, mode="mirror")
+                for c in range(3)
+            ]
+            np.testing.assert_allclose(result, np.moveaxis(expected, 0, 2), atol=0.5)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_pixelate_is_pillows_box_filter_there_and_back(shape, photos):
+    images = batch(photos, shape)
+    h, w, channels = shape
+    for severity, share in zip(ops.SEVERITIES, (0.95, 0.9, 0.85, 0.75, 0.65), strict=True):
+        found, _ = apply("pixelate", images, severity)
+        for image, result in zip(images, found, strict=True):
+            picture = Image.fromarray(image if channels == 3 else image[..., 0])
+            small = picture.resize((int(w * share), int(h * share)), Image.Resampling.BOX)
+            expected = np.asarray(small.resize((w, h), Image.Resampling.BOX))
+            np.testing.assert_allclose(result, expected.reshape(shape), atol=1.51)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_jpeg_compression_leaves_what_pillow_decodes(shape, photos):
+    images = batch(photos, shape)
+    for severity, quality in zip(ops.SEVERITIES, (80, 65, 58, 50, 40), strict=True):
+        found, _ = apply("jpeg_compression", images, severity)
+        difference = []
+        for image, result in zip(images, found, strict=True):
+            file = io.BytesIO()
+            picture = Image.fromarray(image if shape[2] == 3 else image[..., 0])
+            picture.save(file, "JPEG", quality=quality)
+            decoded = np.asarray(Image.open(file)).reshape(shape)
+            difference.append(np.abs(result - decoded).mean())
+        # A coefficient halfway between two steps may go either way in libjpeg's integers; it alone
+        # changes its block by up to some levels.
+        assert np.median(difference) < 0.7
+        assert max(difference) < 5
+        assert np.mean(difference) < 0.4 * np.abs(found - images).mean()
+
+
+def subject_of(photos):
+    """Grey and coloured pictures as two classes, pixels as features."""
+    grey = np.broadcast_to(photos[..., :1], photos.shape)
+    images = np.concatenate([photos, grey])
+    labels = np.repeat([3, 7], 8)
+    source = SimpleNamespace(images=lambda size: images, class_names=())
+
+    def encode(x):
+        return np.float32(x[:, ::4, ::4].reshape(len(x), -1)) / 255
+
+    features = Features(encode(images), labels, encode(images), labels)
+    return Subject(features, source, source, encode, size=32), images
+
+
+def test_accuracy_is_that_of_the_corrupted_images(photos):
+    seen = []
+
+    def predict(images):
+        seen.append(images)
+        return np.arange(len(images)) % 2
+
+    labels = np.array([0, 0, 0, 1])
+    settings = {"severities": (2, 4), "seed": 1}
+    found = corruptions.evaluate(photos[:4], labels, predict, **settings)
+    assert tuple(found) == NAMES
+    for name, accuracy in found.items():
+        np.testing.assert_array_equal(accuracy, [75, 75], err_msg=name)
+    expected = [
+        corruptions.corrupted(name, photos[:4], s, seed=1) for name in NAMES for s in (2, 4)
+    ]
+    np.testing.assert_array_equal(seen, expected)
+
+
+@pytest.mark.parametrize(("n", "severities"), [(2, (0, 1)), (2, (6,)), (0, (1,))])
+def test_impossible_severities_are_refused(n, severities, photos):
+    with pytest.raises(ValueError, match="severities of 1 to 5 and an image or more"):
+        corruptions.evaluate(photos[:n], np.zeros(n), len, severities=severities, seed=0)
+
+
+def test_corruption_figures_have_their_settings(photos, monkeypatch):
+    preset = {**corruptions.PRESETS["quick"], "limit": 10}
+    monkeypatch.setitem(corruptions.PRESETS, "quick", preset)
+    subject, _ = subject_of(photos)
+    rows = {row.metric: row for row in corruptions.run(subject, seed=0)}
+    single = [rows[f"corruption_{name}_top1"] for name in NAMES]
+    mean, clean = rows["corruption_mean_top1"].value, rows["corruption_clean_top1"].value
+    assert len(rows) == 18
+    assert mean == pytest.approx(np.mean([row.value for row in single]))
+    assert rows["corruption_drop"].value == pytest.approx(100 * (clean - mean) / clean)
+    assert clean > 60
+    for row in rows.values():
+        assert row.details.items() >= {**preset, "preset": "quick", "images": 10}.items()
+    for row in single:
+        assert row.details["by_severity"] == {"3": row.value}

@@ -1,0 +1,305 @@
+"""Diagnostics and noise on similarities against NumPy, SciPy and scikit-learn; collapses."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from scipy import linalg
+from sklearn.metrics import confusion_matrix
+
+from jaxssl import collapse
+from jaxssl.evals import Features, Subject, diagnostics, knn, noise
+
+
+def verdict(features):
+    numbers = {"rank": collapse.rankme(features), "spread": collapse.feature_std(features)}
+    return collapse.verdict(**numbers, most=min(features.shape))
+
+
+def gaussian(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def exp_entropy(values):
+    share = values[values > 1e-12 * values.max()] / values.sum()
+    return np.exp(-(share * np.log(share)).sum())
+
+
+@pytest.mark.parametrize("shape", [(60, 8), (8, 60), (20, 20)])
+def test_rankme_is_the_entropy_of_the_singular_values(shape):
+    features = gaussian(*shape) + 2  # not centred
+    expected = exp_entropy(linalg.svdvals(features.astype(float)))
+    assert collapse.rankme(features) == pytest.approx(expected, rel=1e-4)
+    assert collapse.rankme(1e3 * features) == pytest.approx(expected, rel=1e-4)
+
+
+def test_rankme_counts_orthogonal_directions():
+    assert collapse.rankme(np.eye(6, 9)) == pytest.approx(6, rel=1e-4)
+    assert collapse.rankme(np.outer(gaussian(50), gaussian(9))) == pytest.approx(1, rel=1e-3)
+    assert collapse.rankme(np.zeros((5, 3))) == 0
+
+
+@pytest.mark.parametrize(("q", "n", "d"), [(4, 60, 5), (10, 6, 8)])
+def test_lidar_is_the_entropy_of_the_generalised_eigenvalues(q, n, d):
+    views = (gaussian(1, n, d) * np.arange(1, d + 1) + 0.5 * gaussian(q, n, d, seed=1)) / 3
+    means = views.mean(axis=0, dtype=float)
+    between = np.cov(means.T, bias=True)
+    within = np.mean([np.cov(v.T, bias=True) for v in np.moveaxis(views, 1, 0)], axis=0)
+    values = linalg.eigh(between, within + 1e-2 * np.eye(d), eigvals_only=True)
+    found = collapse.lidar(views, delta=1e-2)
+    assert found == pytest.approx(exp_entropy(values), rel=1e-4)
+    assert 1 < found <= min(n - 1, d)
+
+
+def test_lidar_looks_at_what_views_agree_on():
+    """Eight dimensions tell views apart, two of them images too."""
+    apart = gaussian(10, 400, 8)
+    told = 5 * gaussian(1, 400, 8, seed=1) * (np.arange(8) < 2)
+    assert collapse.rankme((apart + told)[0]) > 4
+    # Means of ten views still differ by a tenth of the variance in the other dimensions.
+    assert 2 <= collapse.lidar(apart + told) < 2.2
+    assert collapse.lidar(apart) > 7.5
+
+
+def test_lidar_of_features_of_any_scale_is_finite():
+    views = gaussian(2, 20, 30)  # fewer than the dimensions
+    assert 1 <= collapse.lidar(1e9 * views) <= 19
+    assert collapse.lidar(np.ones((2, 5, 4))) == 0
+    assert collapse.lidar(views, delta=1e9) == pytest.approx(collapse.lidar(views, delta=1e6))
+
+
+@pytest.mark.parametrize(("shape", "delta"), [((1, 5, 3), 0.1), ((3, 1, 3), 0.1), ((3, 5, 3), 0.0)])
+def test_lidar_refuses_what_has_no_scatter(shape, delta):
+    with pytest.raises(ValueError, match="LiDAR needs 2 views, 2 images, delta > 0"):
+        collapse.lidar(np.zeros(shape), delta=delta)
+
+
+def test_the_deviation_is_that_of_a_batch_of_embeddings():
+    features = gaussian(50, 6) + 1
+    expected = collapse.measures(features[None])["feature_std"]
+    assert collapse.feature_std(features) == pytest.approx(float(expected), rel=1e-5)
+    assert collapse.feature_std(np.zeros((4, 3))) == 0
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1, 1e6])
+def test_dead_dimensions_are_those_that_do_not_move(scale):
+    features = gaussian(50, 8)
+    features[:, 1] = 0.3
+    features[:, 5:7] = 0
+    assert collapse.dead_dimensions(scale * features) == pytest.approx(100 * 3 / 8)
+    assert collapse.dead_dimensions(np.full((5, 4), 0.1, np.float32)) == 100
+
+
+LOW = gaussian(500, 3) @ gaussian(3, 64, seed=1)
+CLUSTERS = 3 * gaussian(10, 64, seed=2)[np.arange(500) % 10]
+CASES = {
+    "constant": (np.ones((500, 64)), "complete collapse"),
+    "zero": (np.zeros((500, 64)), "complete collapse"),
+    "nearly constant": (5 + gaussian(500, 64), "complete collapse"),
+    "one direction": (np.abs(gaussian(500, 1)) * gaussian(1, 64, seed=1), "complete collapse"),
+    "a line": (gaussian(500, 1) * gaussian(1, 64, seed=1), "dimensional collapse"),
+    "three dimensions": (LOW + 1e-3 * gaussian(500, 64), "dimensional collapse"),
+    "a line of few": (gaussian(500, 1) * gaussian(1, 8, seed=1), "dimensional collapse"),
+    "gaussian": (gaussian(500, 64), "no collapse"),
+    "few features": (gaussian(500, 2), "no collapse"),
+    "one feature": (gaussian(500, 1), "no collapse"),
+    "few examples": (gaussian(5, 64), "no collapse"),
+    "clustered": (CLUSTERS + gaussian(500, 64), "no collapse"),
+    "rectified": (np.maximum(gaussian(500, 64), 0), "no collapse"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_collapse_is_called_by_its_name(name):
+    features, expected = CASES[name]
+    words, _, rest = verdict(features).partition(":")
+    assert words == expected
+    assert f"rank {collapse.rankme(features):.1f} of {min(features.shape)}" in rest
+
+
+def test_alignment_and_uniformity_are_of_the_first_two_views():
+    views = gaussian(3, 20, 5)
+    views[1] = views[0]
+    found = diagnostics.evaluate(gaussian(30, 5), views, delta=1e-4)
+    z = views[0].astype(float) / np.linalg.norm(views[0], axis=1, keepdims=True)
+    distance = ((z[:, None] - z) ** 2).sum(axis=2)[~np.eye(20, dtype=bool)]
+    assert found["alignment"] == pytest.approx(0, abs=1e-6)
+    assert found["uniformity"] == pytest.approx(np.log(np.exp(-2 * distance).mean()), rel=1e-4)
+
+
+def test_features_that_are_not_finite_are_refused():
+    with pytest.raises(ValueError, match="features must be finite"):
+        diagnostics.evaluate(np.full((5, 3), np.nan), gaussian(2, 5, 3), delta=1e-4)
+
+
+def test_confusions_are_scikit_learns_of_the_nearest_class_mean():
+    rng = np.random.default_rng(0)
+    train, test = gaussian(60, 5), gaussian(40, 5, seed=1)
+    labels, test_labels = rng.integers(0, 6, 60), rng.integers(0, 7, 40)
+    labels[labels == 2] = 3  # class 2 has no examples, class 6 is only tested
+    rows, queries = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (train, test))
+    classes = np.unique(labels)
+    means = np.stack([rows[labels == c].mean(axis=0) for c in classes])
+    means /= np.linalg.norm(means, axis=1, keepdims=True)
+    predicted = classes[(queries @ means.T).argmax(axis=1)]
+    found = diagnostics.confusion(train, labels, test, test_labels, 7)
+    np.testing.assert_array_equal(found, confusion_matrix(test_labels, predicted, labels=range(7)))
+
+
+def test_the_most_confused_pair_comes_first():
+    counts = np.array([[8, 1, 1], [0, 9, 1], [6, 0, 14]])
+    assert diagnostics.confused_pairs(counts) == [
+        (0, 2, pytest.approx(100 * 7 / 30)),
+        (0, 1, 5.0),
+        (1, 2, pytest.approx(100 / 30)),
+    ]
+    assert diagnostics.confused_pairs(np.diag([3, 4])) == []
+
+
+def make_subject(num_classes, names=()):
+    """Images of 2 x 2 pixels in classes of one colour; classes 0 and 1 are nearly alike."""
+    rng = np.random.default_rng(0)
+    colours = rng.integers(0, 256, (num_classes, 3))
+    colours[1] = colours[0] + 1
+    labels = np.arange(6 * num_classes) % num_classes
+
+    def noisy(images, seed):
+        change = np.random.default_rng(seed).integers(-3, 4, images.shape)
+        return np.clip(images + change, 0, 255).astype(np.uint8)
+
+    images = noisy(np.broadcast_to(colours[labels][:, None, None], (len(labels), 2, 2, 3)), 1)
+    source = SimpleNamespace(images=lambda size: images, class_names=names)
+
+    def encode(x):
+        return np.float32(x.reshape(len(x), -1)) - 128
+
+    def views(x, number, seed):
+        return np.stack([noisy(x.astype(int), (seed, v)) for v in range(number)])
+
+    features = Features(encode(images), labels, encode(noisy(images, 2)), labels)
+    return Subject(features, source, source, encode, views, size=2)
+
+
+def test_diagnostics_of_labelled_images():
+    subject = make_subject(5, ("ape", "ass", "bat", "bee", "cat"))
+    rows = {row.metric: row for row in diagnostics.run(subject, seed=0)}
+    units = {name: row.unit for name, row in rows.items()}
+    percent = ("dead_dimensions", "class_mean_top1", "worst_class_top1", "most_confused_pair")
+    assert [name for name in units if units[name] == "%"] == list(percent)
+    assert list(units)[:5] == ["rankme", "lidar", "alignment", "uniformity", "feature_std"]
+    said = rows["rankme"].details["verdict"]
+    assert said == verdict(subject.features.train)
+    assert [name for name, row in rows.items() if "verdict" in row.details] == ["rankme"]
+    for row in rows.values():
+        known = {"preset": "default", "features": 30, "images": 30, "views": 10, "delta": 1e-4}
+        assert row.details.items() >= known.items()
+        assert row.std is None
+        assert np.isfinite(row.value)
+    json.dumps([row._asdict() for row in rows.values()])
+
+    means = rows["class_mean_top1"].details
+    counts = np.array(means["confusion"])
+    assert counts.sum() == 30
+    assert rows["class_mean_top1"].value == pytest.approx(100 * np.trace(counts) / 30)
+    assert set(means["per_class"]) == {"ape", "ass", "bat", "bee", "cat"}
+    assert rows["worst_class_top1"].value == min(means["per_class"].values())
+    assert rows["most_confused_pair"].details["pairs"][0][:2] == ("ape", "ass")
+
+
+def test_diagnostics_without_labels_have_no_figures_of_classes():
+    subject = make_subject(3)
+    unknown = np.full_like(subject.features.train_labels, -1)
+    features = subject.features._replace(train_labels=unknown, test_labels=unknown)
+    rows = diagnostics.run(subject._replace(features=features), seed=0)
+    whole = diagnostics.run(subject, seed=0)
+    assert [row.metric for row in rows] == [row.metric for row in whole[:6]]
+    assert [row.value for row in rows] == [row.value for row in whole[:6]]
+    assert not diagnostics.LABELS
+
+
+def test_the_matrix_of_many_classes_is_not_kept(monkeypatch):
+    monkeypatch.setattr(diagnostics, "MATRIX", 11)
+    *_, means, _, pairs = diagnostics.run(make_subject(12), seed=0)
+    assert "confusion" not in means.details
+    assert 1 <= len(pairs.details["pairs"]) <= diagnostics.PAIRS
+
+
+def test_features_and_images_are_limited(monkeypatch):
+    limits = {"features": 7, "images": 4, "views": 2, "delta": 0.1}
+    monkeypatch.setitem(diagnostics.PRESETS, "default", limits)
+    subject = make_subject(3)
+    row = diagnostics.run(subject, seed=0)[0]
+    assert row.details.items() >= limits.items()
+    chosen = np.sort(np.random.default_rng(0).choice(18, 7, replace=False))
+    assert row.value == pytest.approx(collapse.rankme(subject.features.train[chosen]))
+
+
+def labelled(n=70, m=23, f=6, classes=4):
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(classes, f))
+    sets = []
+    for size in (n, m):
+        labels = np.arange(size) % classes
+        rows = centres[labels] + rng.normal(size=(size, f))
+        sets += [rows.astype(np.float32), labels]
+    return Features(*sets)
+
+
+NOISE = {"draws": 2, "k": 9, "temperature": 0.5, "seed": 5}
+
+
+def test_without_noise_on_the_similarities_it_is_k_nn():
+    features = labelled()
+    expected = knn.evaluate(*features, k=9, temperature=0.5)["knn_top1"]
+    found = noise.evaluate(features, stddevs=(0.0, 1e-9), **NOISE)
+    np.testing.assert_array_equal(found, np.full((2, 2), expected))
+
+
+def test_noisy_neighbours_are_those_of_the_noisy_similarities(monkeypatch):
+    monkeypatch.setattr(noise, "BANK_BLOCK", 32)
+    features, key = labelled(), jax.random.key(1)
+    stddevs = np.array([0.1, 0.4], np.float32)
+    found = noise.neighbours(features.train, features.test, 9, jnp.asarray(stddevs), key)
+    train, test = (
+        x.astype(float) / np.linalg.norm(x, axis=1, keepdims=True)
+        for x in (features.train, features.test)
+    )
+    index = np.arange(23, dtype=np.int32)
+    drawn = [noise._noise(key, index, first, min(32, 70 - first)) for first in (0, 32, 64)]
+    drawn = np.concatenate(drawn, axis=1)
+    assert np.unique(drawn).size > 0.99 * drawn.size
+    assert drawn.std() == pytest.approx(1, abs=0.05)
+    for stddev, similarity, place in zip(stddevs, *found, strict=True):
+        noisy = test @ train.T + stddev * drawn
+        np.testing.assert_array_equal(place, np.argsort(-noisy, axis=1)[:, :9])
+        np.testing.assert_allclose(similarity, -np.sort(-noisy, axis=1)[:, :9], atol=1e-5)
+
+
+def test_a_querys_noise_is_its_own_and_the_draws_differ(monkeypatch):
+    features = labelled(m=40)
+    found = noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE)
+    monkeypatch.setattr(noise, "QUERY_BLOCK", 7)
+    np.testing.assert_array_equal(noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE), found)
+    other = noise.evaluate(features, stddevs=(0.3, 1.0), **{**NOISE, "seed": 6})
+    assert not np.array_equal(found, other)
+
+
+def test_noise_figures_fall_to_chance(monkeypatch):
+    preset = {"stddevs": (0.0, 0.1, 50.0), "draws": 3, "limit": 60, "k": 20, "temperature": 0.5}
+    monkeypatch.setitem(noise.PRESETS, "cifar_simclr", preset)
+    rows = noise.run(Subject(labelled(n=200, m=90)), seed=0)
+    assert [row.metric for row in rows] == ["noise_0_top1", "noise_0.1_top1", "noise_50_top1"]
+    assert rows[0].std == 0
+    assert rows[0].value > 60
+    assert 10 < rows[2].value < 45
+    for row, stddev in zip(rows, preset["stddevs"], strict=True):
+        expected = {**preset, "preset": "cifar_simclr", "stddev": stddev, "images": 60}
+        assert row.details == expected
+
+
+def test_negative_noise_is_refused():
+    with pytest.raises(ValueError, match="stddevs must be >= 0"):
+        noise.evaluate(labelled(), stddevs=(-0.1,), **NOISE)
