@@ -19,7 +19,7 @@ from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import KINDS, Row, Subject
 from jaxssl.features import load_backbone
-from jaxssl.subject import arrays, make_subject
+from jaxssl.subject import arrays, subjects
 
 
 class Run(NamedTuple):
@@ -89,8 +89,7 @@ def evaluate(
     mesh = parallel.make_mesh()
     kinds = _kinds(kinds) if runs else KINDS[-1:]
     rows, features = [], None
-    for kind in kinds:
-        subject = make_subject(found, config, splits, kind, mesh, layer=layer, seed=seed)
+    for kind, subject in subjects(found, config, splits, kinds, mesh, layer=layer, seed=seed):
         if kind == "pretrained":
             features = subject.features
         labels = {

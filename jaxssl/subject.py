@@ -1,5 +1,6 @@
 """What protocols are run on: the features, images and network of a backbone on a data set."""
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,23 +26,23 @@ RAW = Inputs(size=32, channels=3)  # raw pixels are compared at this size, if im
 BLOCK = 64  # images whose views are made at a time
 
 
-def make_subject(
+def subjects(
     found: Backbone,
     config: ConfigDict | None,
     splits: source.Splits,
-    kind: str,
+    kinds: Sequence[str],
     mesh: Mesh,
     *,
-    layer: str,
+    layer: str = "backbone",
     seed: int,
-) -> Subject:
-    """What protocols are run on: features, images and network of one kind.
+) -> Iterator[tuple[str, Subject]]:
+    """Each kind, and what protocols are run on: its features, images and network.
 
     Args:
         found: the pretrained backbone.
         config: of its run, whose views are taken; None takes SimCLR's.
         splits: of the data set.
-        kind: one of `KINDS`.
+        kinds: some of `KINDS`.
         mesh: the devices.
         layer: "backbone" or "projector".
         seed: of the untrained network.
@@ -49,7 +50,6 @@ def make_subject(
     Raises:
         UserError: if the network does not take the images, or has no such layer.
     """
-    images = arrays(splits, found.inputs.size)
     channels = splits.test.shape[2]
     if channels > found.inputs.channels:
         raise UserError(
@@ -58,28 +58,25 @@ def make_subject(
         )
     # Pictures of many sizes are cut to the middle when they are read.
     inputs = found.inputs if splits.test.one_size else found.inputs._replace(crop=0.0)
-    network = None
-    if kind == "raw":
-        encode = partial(raw_pixels, mesh=mesh)
-    else:
-        variables = (found.net, found.projector)
-        if kind == "untrained":
-            variables = found.untrained(seed)
-        encode = partial(
-            extract,
-            apply=make_encode(found, inputs, layer),
-            variables=parallel.replicate(variables, mesh),
-            mesh=mesh,
-        )
-        if layer == "backbone":
-            network = make_network(found, variables[0])
+    apply, views = make_encode(found, inputs, layer), _make_views(config, inputs)
+    images = arrays(splits, inputs.size)
 
-    train, test = (encode(images[split]["image"]) for split in ("train", "test"))
-    features = Features(train, images["train"]["label"], test, images["test"]["label"])
-    views = _make_views(config, inputs)
-    return Subject(
-        features, splits.bank, splits.test, encode, views, network, found.inputs.size, mesh
-    )
+    def subject(kind: str) -> Subject:
+        network, encode = None, partial(raw_pixels, mesh=mesh)
+        if kind != "raw":
+            untrained = kind == "untrained"
+            variables = found.untrained(seed) if untrained else (found.net, found.projector)
+            on_devices = parallel.replicate(variables, mesh)
+            encode = partial(extract, apply=apply, variables=on_devices, mesh=mesh)
+            network = make_network(found, variables[0]) if layer == "backbone" else None
+        train, test = (encode(images[split]["image"]) for split in ("train", "test"))
+        features = Features(train, images["train"]["label"], test, images["test"]["label"])
+        return Subject(
+            features, splits.bank, splits.test, encode, views, network, inputs.size, mesh
+        )
+
+    for kind in kinds:
+        yield kind, subject(kind)
 
 
 def make_network(found: Backbone, variables: Variables) -> Network:

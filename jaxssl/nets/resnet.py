@@ -15,7 +15,7 @@ DEPTHS = {
     50: ((3, 4, 6, 3), True),
     101: ((3, 4, 23, 3), True),
 }
-STEMS = ("cifar", "imagenet")
+STEMS = ("cifar", "cifar_wide", "imagenet")
 # Kaiming-normal by fan-out, as torchvision's ResNets; flax's own default is LeCun's by fan-in.
 KERNEL_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
 
@@ -60,7 +60,8 @@ class ResNet(nn.Module):
     Attributes:
         stages: blocks of each stage.
         bottleneck: the block's form.
-        stem: "imagenet", 7x7 stride 2 and max-pool, or "cifar", 3x3 stride 1.
+        stem: "imagenet", 7x7 stride 2 and max-pool, or "cifar", 3x3 stride 1; "cifar_wide" is the
+            latter with two pixels of padding (solo-learn's).
         width: channels of the first stage; every further stage has twice those of the one before.
         zero_init_residual: whether every block starts as its shortcut.
     """
@@ -77,7 +78,12 @@ class ResNet(nn.Module):
     ) -> Array:
         """Images [n, h, w, c] to features [n, f]; ``keys`` are not used."""
         del keys
-        x = _conv(self.width, 3)(x) if self.stem == "cifar" else _conv(self.width, 7, 2)(x)
+        side, stride, padding = {
+            "cifar": (3, 1, 1),
+            "cifar_wide": (3, 1, 2),
+            "imagenet": (7, 2, 3),
+        }[self.stem]
+        x = _conv(self.width, side, stride, padding)(x)
         x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
@@ -97,7 +103,8 @@ def net(
 
     Args:
         depth: 18, 34, 50 or 101.
-        stem: "cifar" for images of about 32 pixels, "imagenet" for 224.
+        stem: "cifar" for images of about 32 pixels, "imagenet" for 224; "cifar_wide" is
+            solo-learn's, "cifar" with a padding of 2, which makes 34 of 32 pixels.
         width: channels of the first stage, >= 1; the paper's is 64.
         zero_init_residual: whether the last BatchNorm's scale of every block starts at 0, so that
             a block starts as its shortcut (Goyal et al., Accurate, Large Minibatch SGD, 2017).
@@ -115,13 +122,13 @@ def net(
     return ResNet(stages, bottleneck, stem, width, zero_init_residual)
 
 
-def _conv(width: int, side: int, stride: int = 1) -> nn.Module:
+def _conv(width: int, side: int, stride: int = 1, padding: int | None = None) -> nn.Module:
     # Explicit padding, as in PyTorch: "SAME" would pad a strided convolution on one side only.
     return nn.Conv(
         width,
         (side, side),
         strides=stride,
-        padding=side // 2,
+        padding=side // 2 if padding is None else padding,
         use_bias=False,
         kernel_init=KERNEL_INIT,
     )

@@ -5,6 +5,8 @@ References:
     Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
 """
 
+import math
+
 import flax.linen as nn
 import jax
 import numpy as np
@@ -16,6 +18,7 @@ from jaxssl.nets.norms import layer_norm
 # size: dim, layers, heads. Small has MoCo-v3's 12 heads; DeiT and DINO give it 6.
 SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 12), "base": (768, 12, 12)}
 POOLS = ("token", "mean")
+POSITIONS = ("fixed", "learned")
 XAVIER = nn.initializers.xavier_uniform()
 # Xavier's bound for each of the three [dim, dim] matrices, not for the [dim, 3 dim] that holds
 # them: sqrt(6 / (dim + dim)) is sqrt(3 / fan_in).
@@ -88,6 +91,8 @@ class ViT(nn.Module):
         freeze_patches: whether the patch projection stays at its random start.
         pool: "token" (the class token) or "mean" (over the patches).
         mlp_ratio: width of the blocks' perceptrons over ``dim``.
+        positions: "fixed" (see `positions`), or "learned": one more parameter for every token of
+            a square grid, the class token's too.
     """
 
     dim: int
@@ -98,6 +103,7 @@ class ViT(nn.Module):
     freeze_patches: bool = True
     pool: str = "token"
     mlp_ratio: int = 4
+    positions: str = "fixed"
 
     @nn.compact
     def __call__(
@@ -106,7 +112,8 @@ class ViT(nn.Module):
         """Images [n, h, w, c] to features [n, dim]; ``keys`` [n] are for stochastic depth.
 
         Raises:
-            ValueError: if a side of the images is not a multiple of the patch.
+            ValueError: if a side of the images is not a multiple of the patch, or they have
+                another grid of patches than that of the learned positions.
         """
         del axis_name
         n, h, w, _ = x.shape
@@ -117,9 +124,12 @@ class ViT(nn.Module):
             )
         name = "frozen_patches" if self.freeze_patches else "patches"
         x = Patches(self.dim, p, self.freeze_patches, name=name)(x)
-        x = x + jnp.asarray(positions(h // p, w // p, self.dim), x.dtype)[None]
+        if self.positions == "fixed":
+            x = x + jnp.asarray(positions(h // p, w // p, self.dim), x.dtype)[None]
         token = self.param("token", nn.initializers.normal(1e-6), (self.dim,))
         x = jnp.concatenate([jnp.broadcast_to(token[None, None], (n, 1, self.dim)), x], axis=1)
+        if self.positions == "learned":
+            x = x + self._learned_positions(h // p, w // p)[None]
         scales = [None] * self.layers
         if train and keys is not None and self.drop_path > 0:
             drawn = depth_scales(keys, layers=self.layers, drop_path=self.drop_path)
@@ -128,6 +138,20 @@ class ViT(nn.Module):
             x = Block(self.heads, self.mlp_ratio)(x, scale)
         x = layer_norm(x)
         return x[:, 0] if self.pool == "token" else jnp.mean(x[:, 1:], axis=1)
+
+    def _learned_positions(self, rows: int, columns: int) -> Array:
+        """[1 + rows * columns, dim], a parameter of the grid that the network started with."""
+        p, count = self.patch_size, rows * columns
+        if self.has_variable("params", "positions"):
+            count = self.get_variable("params", "positions").shape[0] - 1
+        side = math.isqrt(count)
+        # A number of patches tells one grid from another only if grids are square.
+        if (rows, columns) != (side, side):
+            raise ValueError(
+                f"net.positions 'learned' are those of square images, here of {side * p} x "
+                f"{side * p} pixels, got {rows * p} x {columns * p}"
+            )
+        return self.param("positions", nn.initializers.normal(0.02), (1 + count, self.dim))
 
 
 def net(
@@ -140,6 +164,7 @@ def net(
     num_heads: int | None = None,
     dim: int | None = None,
     layers: int | None = None,
+    positions: str = "fixed",
 ) -> nn.Module:
     """A `ViT` for images of any sides that are multiples of the patch.
 
@@ -154,6 +179,8 @@ def net(
         num_heads: of the attention, in place of the size's: 3, 12 (MoCo-v3's; DeiT has 6), 12.
         dim: of the tokens and features, in place of the size's; a multiple of 4 and of the heads.
         layers: in place of the size's, >= 1.
+        positions: "fixed" sines and cosines, for images of any sides, or "learned", for square
+            images of the one size that the network starts with (DeiT's, DINO's).
 
     Raises:
         ValueError: on a value out of its range.
@@ -162,6 +189,8 @@ def net(
         raise ValueError(f"net.size must be one of {tuple(SIZES)}, got {size!r}")
     if pool not in POOLS:
         raise ValueError(f"net.pool must be one of {POOLS}, got {pool!r}")
+    if positions not in POSITIONS:
+        raise ValueError(f"net.positions must be one of {POSITIONS}, got {positions!r}")
     if not 0 <= drop_path < 1:
         raise ValueError(f"net.drop_path must be in [0, 1), got {drop_path}")
     given = zip((dim, layers, num_heads), SIZES[size], strict=True)
@@ -173,7 +202,16 @@ def net(
         raise ValueError(
             f"net.dim must be a multiple of 4 and of net.num_heads {num_heads}, got {dim}"
         )
-    return ViT(dim, layers, num_heads, patch_size, drop_path, frozen_patches, pool)
+    return ViT(
+        dim,
+        layers,
+        num_heads,
+        patch_size,
+        drop_path,
+        frozen_patches,
+        pool,
+        positions=positions,
+    )
 
 
 def positions(rows: int, columns: int, dim: int) -> np.ndarray:

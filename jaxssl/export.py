@@ -1,0 +1,181 @@
+"""A backbone as a file for others: python -m jaxssl.export DIR --to safetensors|torch|stablehlo.
+
+Writes the file and README.md, a model card, into DIR/export or --out FOLDER. Names are
+torchvision's for ResNets and timm's for ViTs. DIR may be a weights file too.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from jaxssl import cli
+from jaxssl.errors import UserError, nearest
+
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, or a weights file; DIR for short.")
+TO = flags.DEFINE_list("to", [], "safetensors, torch (.pth; needs PyTorch) or stablehlo.")
+STEP = flags.DEFINE_string("step", None, "Of the checkpoint: a number, last (default) or best.")
+OUT = flags.DEFINE_string("out", None, "Folder to write into; default DIR/export.")
+
+
+def main(overrides: list[tuple[str, str]]) -> None:
+    """Flags to `export`."""
+    if overrides:
+        raise UserError("the config is the run's: leave --config flags out")
+    if WORKDIR.value is None:
+        raise UserError("name what to export: python -m jaxssl.export DIR --to safetensors")
+    step = STEP.value
+    if step not in (None, "last", "best"):
+        if not step.isdecimal():
+            raise UserError(f"--step {step!r}: expected a number, last or best")
+        step = int(step)
+    out = Path(OUT.value) if OUT.value else None
+    for path in export(Path(WORKDIR.value), TO.value, step=step, out=out):
+        print(path)
+
+
+def export(
+    path: Path, formats: list[str], *, step: int | str | None = None, out: Path | None = None
+) -> list[Path]:
+    """Write a backbone and its model card.
+
+    Args:
+        path: workdir of a run, or a weights file.
+        formats: some of `FORMATS`.
+        step: of a run's checkpoint, "last" (the default) or "best".
+        out: folder to write into; by default "export" in the workdir, or beside the file.
+
+    Returns:
+        The files, the card last.
+
+    Raises:
+        UserError: if there is no such checkpoint or file, a format is unknown or needs a package
+            that is not there, or the folder cannot be written.
+    """
+    if not formats:
+        raise UserError(f"name a format: --to {'|'.join(FORMATS)}")
+    for name in formats:
+        if name not in FORMATS:
+            raise UserError(f"--to {name!r} is unknown{nearest(name, FORMATS)}")
+    # Late, so that a mistake is answered at once.
+    from jaxssl import record, weights
+    from jaxssl.features import load_backbone
+    from jaxssl.weights import card
+
+    path, is_file = path.resolve(), path.is_file()
+    if is_file and step is not None:
+        raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
+    found = load_backbone(path, step)
+    stem = path.stem if is_file else f"{path.name}-{found.facts['step']}"
+    out = out or (path.parent if is_file else path) / "export"
+    try:
+        header = weights.header(found)
+        made = {stem + FORMATS[name][0]: FORMATS[name][1](found, header) for name in formats}
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in made.items():
+            _replace(out / name, content)
+        # The card is of all files of this checkpoint that lie there.
+        files = [stem + suffix for suffix, _ in FORMATS.values()]
+        files = [name for name in files if (out / name).exists()]
+        rows = _figures(path.with_suffix(".eval") if is_file else path, found.facts)
+        text = card.write(found, json.loads(header)["features"], files, rows)
+        record.write_text(out / "README.md", text)
+    except ValueError as error:
+        raise UserError(f"{path} cannot be exported: {error}") from error
+    except OSError as error:
+        raise UserError(f"cannot write into {out}: {error.strerror}; see --out") from error
+    return [out / name for name in (*made, "README.md")]
+
+
+def _safetensors(found: Any, header: str) -> bytes:
+    from safetensors.numpy import save
+
+    from jaxssl import weights
+
+    arrays = weights.public(found)
+    return save(arrays, {weights.HEADER: header})
+
+
+def _torch(found: Any, header: str) -> bytes:
+    try:
+        import torch
+    except ImportError as error:
+        raise UserError("--to torch needs PyTorch: pip install 'jaxssl[torch]'") from error
+    import io
+    from collections import OrderedDict
+
+    from jaxssl import weights
+
+    state = OrderedDict((k, torch.tensor(v)) for k, v in weights.public(found).items())
+    # Where state dicts keep their versions: PyTorch passes over what is of no module.
+    state._metadata = OrderedDict({weights.HEADER: header})
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+def _stablehlo(found: Any, header: str) -> bytes:
+    import jax
+    from jax import export as programs
+    from jax import numpy as jnp
+
+    from jaxssl.backbone import make_encode
+
+    encode, inputs = make_encode(found, found.inputs), found.inputs
+    (number,) = programs.symbolic_shape("b")
+    images = jax.ShapeDtypeStruct((number, inputs.size, inputs.size, inputs.channels), jnp.uint8)
+    program = jax.jit(lambda images: encode((found.net, None), images))
+    platforms = ("cpu", "cuda", "tpu")
+    return bytes(programs.export(program, platforms=platforms)(images).serialize())
+
+
+# name: suffix, what makes the file
+FORMATS: dict[str, tuple[str, Callable[[Any, str], bytes]]] = {
+    "safetensors": (".safetensors", _safetensors),
+    "torch": (".pth", _torch),
+    "stablehlo": (".stablehlo", _stablehlo),
+}
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file in one move, so that nobody reads half of it."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(content)
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _figures(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The rows of results.json that are of this checkpoint."""
+    path = folder / "results.json"
+    if not path.exists():
+        return []
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+    except (ValueError, KeyError) as error:
+        raise UserError(f"{path} is damaged; remove it, or run eval.py again") from error
+    wanted = (facts["source"], facts["step"], "pretrained")
+    return [r for r in rows if (r.get("source", wanted[0]), r["step"], r["features"]) == wanted]
+
+
+def _named(argv: list[str]) -> list[str]:
+    """`DIR` among the flags as `--workdir DIR`."""
+    flags.FLAGS.set_gnu_getopt(False)  # what is left begins with DIR, flags behind it follow
+    try:
+        rest = flags.FLAGS(argv)[1:]
+    except flags.Error:
+        return argv  # `cli.run` says what is wrong
+    if not rest:
+        return argv
+    return [*argv[: len(argv) - len(rest)], "--workdir", *rest]
+
+
+if __name__ == "__main__":
+    sys.argv = _named(sys.argv)
+    cli.run(main)
