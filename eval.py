@@ -34,21 +34,23 @@ def main(overrides: list[tuple[str, str]]) -> None:
     paths = [Path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
     if not paths:
         raise UserError("name what to evaluate: --workdir DIR or --weights FILE")
+    of_data, assumed = evaluate.split_overrides(overrides)
     options = {
-        "step": evaluate.parse_step(STEP.value),
+        "step": cli.parse_step(STEP.value),
         "kinds": KINDS.value,
         "layer": LAYER.value,
         "seed": SEED.value,
         "out": OUT.value and Path(OUT.value),
+        "assumed": assumed,
     }
     if SUITE.value:
         from jaxssl import suite
 
-        if DATASET.value or overrides or PROTOCOLS.value:
+        if DATASET.value or of_data or PROTOCOLS.value:
             raise UserError("a suite names its data sets and protocols; leave those flags out")
         return suite.run(Path(SUITE.value), paths, base.get_config().data, **options)
     for path in paths:
-        data = evaluate.data_of(path, base.get_config().data, DATASET.value, overrides)
+        data = evaluate.data_of(path, base.get_config().data, DATASET.value, of_data)
         evaluate.evaluate(path, PROTOCOLS.value, data=data, **options)
 
 

@@ -11,22 +11,29 @@ from jaxssl.errors import UserError
 PREFIX = "--config."
 
 
-def run(main: Callable[[list[tuple[str, str]]], None]) -> None:
+def run(main: Callable[[list[tuple[str, str]]], None], *, positional: str | None = None) -> None:
     """Parse the command line and call ``main(overrides)``.
+
+    An argument that is no flag is the value of the flag ``positional``.
 
     Exit status 2 and one line on stderr for a `UserError` or a wrong flag.
     """
-    sys.exit(_guarded(main, sys.argv))
+    sys.exit(_guarded(main, sys.argv, positional))
 
 
-def _guarded(main: Callable[[list[tuple[str, str]]], None], argv: list[str]) -> int:
+def _guarded(
+    main: Callable[[list[tuple[str, str]]], None], argv: list[str], positional: str | None = None
+) -> int:
     logging.getLogger("absl").setLevel(logging.ERROR)  # the libraries' chatter
     if {"-h", "--help"} & set(argv):
         print(sys.modules["__main__"].__doc__, flags.FLAGS.main_module_help(), sep="\n")
         return 0
     try:
         argv, overrides = split_overrides(argv)
+        flags.FLAGS.set_gnu_getopt(True)  # flags may stand behind other arguments
         rest = flags.FLAGS(argv)[1:]
+        if rest and positional:
+            flags.FLAGS[positional].value = rest.pop(0)
         if rest:
             raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
         main(overrides)
@@ -57,6 +64,19 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
                 raise UserError(f"{item} needs a value: {item}=VALUE")
         overrides.append((key, value))
     return rest, overrides
+
+
+def parse_step(text: str | None) -> int | str | None:
+    """A step from the command line.
+
+    Raises:
+        UserError: if it is neither a number nor "last" or "best".
+    """
+    if text in (None, "last", "best"):
+        return text
+    if not text.isdecimal():
+        raise UserError(f"--step {text!r}: expected a number, last or best")
+    return int(text)
 
 
 def _fail(error: Exception) -> int:

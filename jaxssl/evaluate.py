@@ -18,7 +18,7 @@ from jaxssl.config import override
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import KINDS, Row, Subject
-from jaxssl.features import load_backbone
+from jaxssl.features import is_run, load_backbone
 from jaxssl.subject import arrays, subjects
 
 
@@ -48,6 +48,7 @@ def evaluate(
     layer: str = "backbone",
     seed: int | None = None,
     out: Path | None = None,
+    assumed: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """Evaluate an encoder without training it; write results.json, of a run also report.html.
 
@@ -62,6 +63,7 @@ def evaluate(
         layer: "backbone" or "projector".
         seed: of the protocols' draws; by default the run's, or 0.
         out: folder of results.json; by default the workdir, or beside the weights file.
+        assumed: what a weights file does not say, as for `jaxssl.weights.load`.
 
     Returns:
         The new rows of results.json; other rows are kept there.
@@ -71,9 +73,9 @@ def evaluate(
             not fit the data set.
     """
     record.show_log()
-    if path.is_dir() or not path.suffix:
+    if is_run(path):
         read_config(path)
-    asked, found = protocols, load_backbone(path, step)
+    asked, found = protocols, load_backbone(path, step, **(assumed or {}))
     config = ConfigDict(found.facts["config"]) if "config" in found.facts else None
     if asked is None and config is None:
         raise UserError(f"name the protocols to run on {path}: --protocols knn,linear")
@@ -159,12 +161,6 @@ def data_of(
     Raises:
         UserError: on keys that are not of data, or a run that is none.
     """
-    for name, _ in overrides:
-        if not name.startswith("data."):
-            raise UserError(
-                f"--config.{name}: eval.py takes the config from the run; only --config.data.KEY "
-                "may be given, to evaluate on other images"
-            )
     if dataset is None and not overrides:
         return None
     data = defaults.copy_and_resolve_references()
@@ -179,17 +175,29 @@ def data_of(
     return config.data
 
 
-def parse_step(text: str | None) -> int | str | None:
-    """A step from the command line.
+def split_overrides(
+    overrides: Sequence[tuple[str, str]],
+) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """What the command line says of the data, and what of the network of a weights file.
 
     Raises:
-        UserError: if it is neither a number nor "last" or "best".
+        UserError: on other keys.
     """
-    if text in (None, "last", "best"):
-        return text
-    if not text.isdecimal():
-        raise UserError(f"--step {text!r}: expected a number, last or best")
-    return int(text)
+    kinds = {"net.num_heads": int, "net.stem": str}
+    assumed = {}
+    for key, text in overrides:
+        if key in kinds:
+            try:
+                assumed[key.removeprefix("net.")] = kinds[key](text)
+            except ValueError as error:
+                raise UserError(f"--config.{key} expects a number, got {text!r}") from error
+        elif not key.startswith("data."):
+            raise UserError(
+                f"--config.{key}: eval.py takes the config from the run; only --config.data.KEY, "
+                "to evaluate on other images, and for a weights file --config.net.num_heads and "
+                "--config.net.stem may be given"
+            )
+    return [item for item in overrides if item[0] not in kinds], assumed
 
 
 def _kinds(names: Sequence[str] | None) -> list[str]:

@@ -6,7 +6,6 @@ torchvision's for ResNets and timm's for ViTs. DIR may be a weights file too.
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError("the config is the run's: leave --config flags out")
     if WORKDIR.value is None:
         raise UserError("name what to export: python -m jaxssl.export DIR --to safetensors")
-    step = STEP.value
-    if step not in (None, "last", "best"):
-        if not step.isdecimal():
-            raise UserError(f"--step {step!r}: expected a number, last or best")
-        step = int(step)
+    step = cli.parse_step(STEP.value)
     out = Path(OUT.value) if OUT.value else None
     for path in export(Path(WORKDIR.value), TO.value, step=step, out=out):
         print(path)
@@ -62,11 +57,10 @@ def export(
         if name not in FORMATS:
             raise UserError(f"--to {name!r} is unknown{nearest(name, FORMATS)}")
     # Late, so that a mistake is answered at once.
-    from jaxssl import record, weights
-    from jaxssl.features import load_backbone
-    from jaxssl.weights import card
+    from jaxssl import card, record, results, weights
+    from jaxssl.features import is_run, load_backbone
 
-    path, is_file = path.resolve(), path.is_file()
+    path, is_file = path.resolve(), not is_run(path)
     if is_file and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
     found = load_backbone(path, step)
@@ -81,7 +75,9 @@ def export(
         # The card is of all files of this checkpoint that lie there.
         files = [stem + suffix for suffix, _ in FORMATS.values()]
         files = [name for name in files if (out / name).exists()]
-        rows = _figures(path.with_suffix(".eval") if is_file else path, found.facts)
+        of = (found.facts["source"], found.facts["step"], "pretrained")
+        rows = results.read(path.with_suffix(".eval") if is_file else path)
+        rows = [r for r in rows if (r.get("source"), r["step"], r["features"]) == of]
         text = card.write(found, json.loads(header)["features"], files, rows)
         record.write_text(out / "README.md", text)
     except ValueError as error:
@@ -151,31 +147,5 @@ def _replace(path: Path, content: bytes) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _figures(folder: Path, facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of results.json that are of this checkpoint."""
-    path = folder / "results.json"
-    if not path.exists():
-        return []
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["results"]
-    except (ValueError, KeyError) as error:
-        raise UserError(f"{path} is damaged; remove it, or run eval.py again") from error
-    wanted = (facts["source"], facts["step"], "pretrained")
-    return [r for r in rows if (r.get("source", wanted[0]), r["step"], r["features"]) == wanted]
-
-
-def _named(argv: list[str]) -> list[str]:
-    """`DIR` among the flags as `--workdir DIR`."""
-    flags.FLAGS.set_gnu_getopt(False)  # what is left begins with DIR, flags behind it follow
-    try:
-        rest = flags.FLAGS(argv)[1:]
-    except flags.Error:
-        return argv  # `cli.run` says what is wrong
-    if not rest:
-        return argv
-    return [*argv[: len(argv) - len(rest)], "--workdir", *rest]
-
-
 if __name__ == "__main__":
-    sys.argv = _named(sys.argv)
-    cli.run(main)
+    cli.run(main, positional="workdir")

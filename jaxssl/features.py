@@ -18,6 +18,7 @@ from jaxssl.augment.views import Inputs, preprocess
 from jaxssl.backbone import Backbone, Variables
 from jaxssl.build import build, make_networks
 from jaxssl.config import label
+from jaxssl.errors import UserError
 from jaxssl.state import init_variables
 
 Apply = Callable[[Any, Array], Array]
@@ -26,7 +27,7 @@ IN_MEMORY = 2**32  # bytes of features
 
 
 def load_encoder(
-    path: str | Path, step: int | str | None = None
+    path: str | Path, step: int | str | None = None, **assumed: Any
 ) -> tuple[Apply, Any, Callable[[Array], Array]]:
     """The backbone of a checkpoint or of a weights file, for use in any JAX project.
 
@@ -36,6 +37,8 @@ def load_encoder(
     Args:
         path: workdir of a run, or a file that `jaxssl.weights` reads.
         step: of a run's checkpoint, or "last" (the default) or "best" (by online k-NN).
+        **assumed: what a weights file does not say, see `jaxssl.weights.load`: ``num_heads``,
+            ``stem``.
 
     Returns:
         ``apply(variables, x) -> [n, f]``, pure and in evaluation mode; its variables, as NumPy
@@ -44,17 +47,26 @@ def load_encoder(
     Raises:
         UserError: if there is no such checkpoint or file, or it cannot be read.
     """
-    found = load_backbone(path, step)
+    found = load_backbone(path, step, **assumed)
     variables = {"params": found.net.params, "batch_stats": found.net.batch_stats}
     return backbone.apply(found), variables, partial(preprocess, inputs=found.inputs)
 
 
-def load_backbone(path: str | Path, step: int | str | None = None) -> Backbone:
+def load_backbone(path: str | Path, step: int | str | None = None, **assumed: Any) -> Backbone:
     """What `load_encoder` reads, whole: the projector and what is known of it too."""
     path = Path(path)
-    if path.is_dir() or not path.suffix:
+    if is_run(path):
+        if assumed:
+            raise UserError(f"{path} is a run, which knows its network; leave {list(assumed)} out")
         return _of_run(path, step)
-    return weights.load(path)
+    if step is not None:
+        raise UserError(f"{path} is a weights file, which has no steps; leave step {step!r} out")
+    return weights.load(path, **assumed)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a path is meant to be a run's workdir, and no weights file."""
+    return path.is_dir() or path.suffix.lower() not in weights.SUFFIXES
 
 
 def _of_run(workdir: Path, step: int | str | None) -> Backbone:

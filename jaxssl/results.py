@@ -58,10 +58,10 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 def provenance(row: Mapping[str, Any]) -> dict[str, str]:
     """In words: "encoder", what was evaluated, and "data", on what."""
     encoder = [str(row.get("source")), row.get("loss")]
-    if row.get("step") is not None:
+    if row.get("checkpoint") == "file":
+        encoder.append("weights file" + (f" of step {row['step']}" if row.get("step") else ""))
+    elif row.get("step") is not None:
         encoder.append(f"{row.get('checkpoint')} checkpoint (step {row['step']})")
-    elif row.get("checkpoint"):
-        encoder.append(f"weights of a {row['checkpoint']}")
     data = f"{row['dataset']}, fitted on {row.get('bank')}, tested on {row['split']}"
     layer = f"{row.get('layer')} features"
     return {

@@ -306,7 +306,6 @@ def _make_step(network: Network, training: Training, num_classes: int, mesh: Mes
         (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
         grads, loss = parallel.mean((grads, loss), axis)
         optimiser = _optimiser(training, rate, weight_decay)
-        updates: Any
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         head = jax.tree.map(lambda u: u * training.head_lr, updates["head"])
         params = optax.apply_updates(state.params, {**updates, "head": head})
@@ -340,7 +339,8 @@ def _init(
     shape = (1, network.size, network.size, network.channels)
     image = jax.ShapeDtypeStruct(shape, jnp.float32)
     h, _ = jax.eval_shape(partial(network.apply, train=False), variables, image)
-    kernel = training.head_std * jax.random.normal(key, (h.shape[1], num_classes))
+    shape, std = (h.shape[1], num_classes), training.head_std
+    kernel = std * jax.random.normal(key, shape) if std else jnp.zeros(shape)
     params = {"head": {"kernel": kernel, "bias": jnp.zeros(num_classes)}}
     if not training.frozen:
         params["net"] = variables["params"]

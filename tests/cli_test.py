@@ -87,7 +87,7 @@ def test_help_names_the_flags(script, flag, tmp_path):
         (("train.py", "--config.batchsize=3"), "did you mean 'batch_size'"),
         (("train.py", "--worker=3"), "Unknown command line flag 'worker'"),
         (("train.py", "digits"), "argument 'digits' is not understood"),
-        (("eval.py",), "name the run to evaluate: --workdir DIR"),
+        (("eval.py",), "name what to evaluate: --workdir DIR or --weights FILE"),
         (("eval.py", "--workdir=nowhere"), "nowhere holds no run"),
     ],
 )

@@ -10,7 +10,7 @@ from conftest import data_config
 from ml_collections import ConfigDict
 
 import jaxssl
-from jaxssl import checkpoint, config, evaluate, features, loop, results, suite
+from jaxssl import checkpoint, cli, config, evaluate, features, loop, results, suite
 from jaxssl.data import source
 from jaxssl.errors import UserError
 
@@ -181,19 +181,32 @@ def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data
         knn(run, out.with_name("x"), data=unseen)
 
 
+def test_what_a_run_knows_is_not_assumed_and_a_file_has_no_steps(run, tmp_path):
+    with pytest.raises(UserError, match=r"is a run, which knows its network; leave \['stem'\] out"):
+        jaxssl.load_encoder(run, stem="cifar")
+    with pytest.raises(UserError, match="is a weights file, which has no steps"):
+        jaxssl.load_encoder(tmp_path / "x.pth", "best")
+
+
 @pytest.mark.parametrize(("text", "step"), [(None, None), ("best", "best"), ("12", 12)])
 def test_steps_of_the_command_line(text, step):
-    assert evaluate.parse_step(text) == step
+    assert cli.parse_step(text) == step
 
 
 def test_a_step_that_is_none_is_refused():
     with pytest.raises(UserError, match="expected a number, last or best"):
-        evaluate.parse_step("-1")
+        cli.parse_step("-1")
 
 
 def test_only_keys_of_the_data_may_be_changed(run):
-    with pytest.raises(UserError, match="only --config.data.KEY may be given"):
-        evaluate.data_of(run, ConfigDict(data_config()), None, [("net.name", "vit")])
+    assert evaluate.split_overrides([("data.dir", "x"), ("net.num_heads", "6")]) == (
+        [("data.dir", "x")],
+        {"num_heads": 6},
+    )
+    with pytest.raises(UserError, match="net.name: eval.py takes the config from the run"):
+        evaluate.split_overrides([("net.name", "vit")])
+    with pytest.raises(UserError, match="net.num_heads expects a number, got 'six'"):
+        evaluate.split_overrides([("net.num_heads", "six")])
     with pytest.raises(UserError, match="data.splt.* is unknown"):
         evaluate.data_of(run, ConfigDict(data_config()), None, [("data.splt", "x")])
 

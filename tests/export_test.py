@@ -139,14 +139,14 @@ def test_the_card_has_the_facts_and_the_figures_of_this_checkpoint(runs):
         "| channels | 1, grey |",
         "| mean | 0.5 |",
         "bilinear",
-        "| knn_top1 | 71.25 % | knn:moco_v3 | digits | test | pretrained, backbone | last | 9 | 3",
+        "| knn_top1 (%) | 71.25 | knn:moco_v3 | digits | train | test | pretrained, backbone | last |",
         "### convnet-9.safetensors",
         "### convnet-9.stablehlo",
     ):
         assert fact in text, fact
     assert "11.50" not in text
     best = export(workdir, ["safetensors"], step="best")[-1].read_text()
-    assert "| 11.50 % |" in best and "| checkpoint | best |" in best and "-5.safetensors" in best
+    assert "| 11.50 |" in best and "| checkpoint | best |" in best and "-5.safetensors" in best
     assert not list(workdir.rglob("*.partial"))
 
 

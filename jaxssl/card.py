@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 
+from jaxssl import results
 from jaxssl.augment.views import Inputs
 from jaxssl.backbone import Backbone
 from jaxssl.nets import resnet, vit
@@ -87,18 +88,16 @@ def _training(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = ("figure", "value", "protocol", "data set", "split", "features", "checkpoint", "step")
-    lines = [[*head, "seed"]]
+    head = ("figure", "value", "protocol", "data set", "fitted on", "tested on", "features")
+    lines = [[*head, "checkpoint", "step", "seed"]]
     for row in rows:
-        unit = f" {row['unit']}".rstrip() if "unit" in row else " %"
-        spread = row["details"].get("ci95", row["std"])
-        kind = " (95 %)" if "ci95" in row["details"] else ""
-        spread = "" if spread is None else f" ± {spread:.2f}{kind}"
-        layer = f"{row['features']}, {row.get('layer', 'backbone')}"
-        which = (row.get("checkpoint", ""), row["step"], row["seed"])
+        unit = row.get("unit", "%")
+        figure = row["metric"] + (f" ({unit})" if unit else "")
+        layer = f"{row['features']}, {row.get('layer')}"
         protocol = f"{row['protocol']}:{row['details']['preset']}"
-        value = f"{row['value']:.2f}{spread}{unit}"
-        lines.append([row["metric"], value, protocol, row["dataset"], row["split"], layer, *which])
+        of = [row.get(name) for name in ("dataset", "bank", "split")]
+        which = [row.get(name) for name in ("checkpoint", "step", "seed")]
+        lines.append([figure, results.cell(row), protocol, *of, layer, *which])
     return _grid(lines)
 
 
