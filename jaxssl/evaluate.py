@@ -123,7 +123,10 @@ def evaluate(
         results.show(rows)
     record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
     if config and data is None and out == path and features is not None:
-        gallery.write(path, config, splits, features, arrays(splits, found.inputs.size))
+        step = found.facts["step"]
+        if gallery.step_of(path) != step:
+            images = arrays(splits, found.inputs.size)
+            gallery.write(path, config, splits, features, images, step)
         record.console.print(f"report:  {report.write(path)}", soft_wrap=True)
     return rows
 

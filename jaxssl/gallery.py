@@ -1,5 +1,6 @@
 """The pictures of a run as arrays: augmented pairs, nearest neighbours, a map of the embedding."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,6 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
-from sklearn.manifold import TSNE
 
 from jaxssl.augment.views import to_uint8
 from jaxssl.build import make_augment, make_crops
@@ -25,6 +25,7 @@ def write(
     splits: Splits,
     features: Features,
     data: dict[str, dict[str, Any]],
+    step: int,
 ) -> Path:
     """Write gallery.npz, which `jaxssl.report` shows.
 
@@ -34,12 +35,14 @@ def write(
         splits: of its data set.
         features: of the pretrained encoder.
         data: "train" and "test", each "image" uint8 [n, h, w, c] and "label" [n].
+        step: of the checkpoint.
     """
     train, test = data["train"], data["test"]
     originals, views = pairs(config, splits.train, PAIRS)
     query, neighbour = _neighbours(features, test["label"])
     points = min(MAP_POINTS, len(features.test))
     arrays: dict[str, Any] = {
+        "step": np.array(step),
         "pairs": views["views"],
         "pairs_original": originals,
         "query": test["image"][query],
@@ -54,6 +57,15 @@ def write(
     with path.open("wb") as file:
         np.savez_compressed(file, **arrays)
     return path
+
+
+def step_of(workdir: Path) -> int | None:
+    """The step of the checkpoint that gallery.npz is of; None if there is no such file."""
+    try:
+        with np.load(workdir / "gallery.npz") as file:
+            return int(file["step"])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return None
 
 
 def pairs(
@@ -114,6 +126,8 @@ def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.
 
 def _map(features: np.ndarray, seed: int) -> np.ndarray:
     """[n, 2] t-SNE of the features by cosine distance."""
+    from sklearn.manifold import TSNE  # late, it takes a second
+
     perplexity = min(30.0, (len(features) - 1) / 3)
     tsne = TSNE(
         metric="cosine", init="random", perplexity=perplexity, max_iter=500, random_state=seed

@@ -36,7 +36,7 @@ PRESETS = {
             crop_scale=(0.5, 1.0),
             flip=0.0,
         ),
-        "lr": (1e-3, 3e-3),
+        "lr": (3e-3,),
         "weight_decay": (0.01,),
         "validation": 0.2,
     },

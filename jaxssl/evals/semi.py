@@ -17,7 +17,7 @@ KINDS = ("pretrained",)
 QUICK = {
     "training": Training(
         optimiser="adamw",
-        batch_size=32,
+        batch_size=10,
         steps=100,
         head_lr=10.0,
         crop_scale=(0.5, 1.0),
@@ -79,20 +79,21 @@ def evaluate(
         Assignments, 2020.
     """
     tune.check_labels(train)
-    found = {}
+    found, tuners = {}, {}  # shares of the same training share its compiled step
     for share, settings in shares.items():
         few = train.take(stratified(train.labels, share, seed=seed, least=1))
         hyper = {name: settings[name] for name in ("lr", "weight_decay")}
-        tuner = tune.make_tuner(network, settings["training"], train.num_classes, mesh)
+        training = settings["training"]
+        if training not in tuners:
+            tuners[training] = tune.make_tuner(network, training, train.num_classes, mesh)
+        tuner = tuners[training]
         classifier = tuner.fit(few, **hyper, seed=seed)
         scores = tune.scores(tuner.logits(classifier, test), test.labels)
         found[share] = {
             **{name: scores[name] for name in ("top1", "top5")},
             "images": len(few),
             "train_loss": classifier.loss,
-            **tune.described(
-                settings["training"], **hyper, num_examples=len(few), num_devices=mesh.size
-            ),
+            **tune.described(training, **hyper, num_examples=len(few), num_devices=mesh.size),
         }
     return found
 
