@@ -34,7 +34,7 @@ LABELS = (  # of a row, besides its settings; they stand at the end of its descr
     *("protocol", "metric", "value", "std", "unit", "features", "details"),
     *("source", "loss", "checkpoint", "step", "layer", "dataset", "bank", "split", "seed"),
 )
-LONG = 12  # lists of more entries, such as tables of confusion, are left to results.json
+LONG = 12  # longer lists, and dicts, such as tables of confusion, are left to results.json
 CURVES = {  # label of the vertical axis: (keys of metrics.jsonl, how to read it)
     "loss": ("loss", "What training minimises: it should fall, then level off."),
     "k-NN top-1, %": ("knn_top1", "Accuracy of neighbours' votes in training: higher is better."),
@@ -118,28 +118,35 @@ def _summary(config: dict, metrics: list[dict], rows: list[dict]) -> str:
 def _results(rows: list[dict]) -> str:
     if not rows:
         return page.section("Results", "<p>No evaluation was recorded.</p>")
-    groups: dict[tuple, dict[str, dict]] = {}
-    for row in rows:  # a metric may stand there for several data sets or presets
-        preset = row.get("details", {}).get("preset")
+    groups: dict[tuple, dict[tuple, dict[str, dict]]] = {}
+    for row in rows:
         layer = "backbone" if row.get("layer") == "pixels" else row.get("layer")
-        of = (row.get(name) for name in ("dataset", "bank", "split", "seed"))
-        key = (row["metric"], preset, layer, *of)
-        groups.setdefault(key, {})[row["features"]] = row
-    body = [
-        [
-            f"{escape(metric)}<small>{escape(_protocol(kinds))}</small>",
-            *(_score(kinds.get(kind)) for kind in KINDS),
-            _gain(kinds),
-        ]
-        for (metric, *_), kinds in groups.items()
-    ]
-    note = """<p>Accuracy in percent, ± the standard deviation over a protocol's draws, on raw
-pixels and on features of the untrained and the pretrained network. Settings that differ between
-them are given as raw / untrained / pretrained.</p>"""
-    table = page.table(
-        "results", ["metric", *KINDS, "gain over untrained<small>points</small>"], body
-    )
-    return page.section("Results", note + table)
+        of = (row.get(name) for name in ("source", "dataset", "bank", "split", "seed"))
+        preset = row.get("details", {}).get("preset")
+        metrics = groups.setdefault((layer, *of), {})
+        metrics.setdefault((row["protocol"], preset, row["metric"]), {})[row["features"]] = row
+    note = """<p>Accuracy in percent where no unit is named, ± the standard deviation over draws, on
+raw pixels and on features of the untrained and the pretrained network. Settings hold for the lines
+below too; those that differ between columns are given as raw / untrained / pretrained.</p>"""
+    return page.section("Results", note + "".join(map(_figures, groups.values())))
+
+
+def _figures(metrics: dict[tuple, dict[str, dict]]) -> str:
+    """The table of one encoder on one data set, under a line that says which."""
+    body, said = [], None
+    for (*_, metric), kinds in metrics.items():
+        last = list(kinds.values())[-1]
+        unit = last.get("unit", "%")
+        settings = _protocol(kinds)
+        small = "" if settings == said else f"<small>{escape(settings)}</small>"
+        said = settings
+        name = metric + (f" ({unit})" if unit not in ("", "%") else "")
+        cells = (_score(kinds.get(kind)) for kind in KINDS)
+        body.append([f"{escape(name)}{small}", *cells, _gain(kinds)])
+    facts = results.provenance(last)
+    heading = ["metric", *KINDS, "gain over untrained"]
+    table = page.table("results", heading, body)
+    return f"<p>{escape(facts['encoder'])}<br>{escape(facts['data'])}</p>{table}"
 
 
 def _curves(metrics: list[dict]) -> str:
@@ -237,13 +244,12 @@ def _protocol(kinds: dict[str, dict]) -> str:
     for row in (kinds[kind] for kind in KINDS if kind in kinds):
         extra = {k: v for k, v in row.items() if k not in LABELS}
         for key, value in (extra | row.get("details", {})).items():
-            if not isinstance(value, list | dict) or len(value) <= LONG:
+            if not isinstance(value, dict) and (not isinstance(value, list) or len(value) <= LONG):
                 settings.setdefault(key, []).append(_plain(value))
     words = [f"{k} {' / '.join(v if len(set(v)) > 1 else v[:1])}" for k, v in settings.items()]
     last = list(kinds.values())[-1]
-    what = [PROTOCOLS.get(last["protocol"], last["protocol"]), ", ".join(words)]
-    what += results.provenance(last).values()
-    return "; ".join(filter(None, what))
+    what = f"{last['protocol']}: {PROTOCOLS.get(last['protocol'], '')}"
+    return "; ".join(filter(None, [what, ", ".join(words)]))
 
 
 def _score(row: dict | None) -> str:

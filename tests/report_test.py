@@ -96,6 +96,20 @@ def test_what_is_missing_is_left_out(workdir, missing):
     assert ("No evaluation was recorded" in text) == (missing == "results.json")
 
 
+def test_figures_of_several_data_sets_stand_in_tables_of_their_own(workdir):
+    other = [{**row, "dataset": "moons", "bank": "train[:5%]"} for row in RESULTS]
+    table = {"preset": "default", "shots": 1, "confusion": [[1] * 20] * 20, "by_severity": {"1": 2}}
+    last = {**RESULTS[2], "metric": "second", "details": table, "unit": "grey levels"}
+    rows = [*RESULTS, *other, last]
+    (workdir / "results.json").write_text(json.dumps({"results": rows}))
+    html = report.write(workdir).read_text(encoding="utf-8")
+    assert html.count("moons, fitted on train[:5%], tested on test") == 1
+    assert html.count('<table class="results">') == 2
+    # Settings are said once for the metrics that share them; tables are left out.
+    assert html.count("preset default, shots 1") == 2
+    assert "second (grey levels)" in html and "confusion" not in html and "severity" not in html
+
+
 def test_a_result_that_is_not_finite_is_called_so(workdir):
     rows = [{**RESULTS[2], "value": float("nan")}]
     (workdir / "results.json").write_text(json.dumps({"results": rows}))
