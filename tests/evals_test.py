@@ -8,7 +8,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from jaxssl import collapse, logistic
-from jaxssl.evals import Features, Subject, knn, linear
+from jaxssl.evals import Features, Subject, linear
 
 
 def labelled(n, m, f, classes, *, spread=1.0, seed=0):
@@ -21,103 +21,6 @@ def labelled(n, m, f, classes, *, spread=1.0, seed=0):
         rows = centres[labels] + spread * rng.normal(size=(size, f))
         sets += [rows.astype(np.float32), labels]
     return Features(*sets)
-
-
-def knn_oracle(features, *, k, temperature):
-    """Votes of each query's nearest neighbours, row by row."""
-    bank = features.train.astype(np.float64)
-    bank /= np.linalg.norm(bank, axis=1, keepdims=True)
-    classes = 1 + max(features.train_labels.max(), features.test_labels.max())
-    top1 = top5 = 0
-    for query, label in zip(features.test.astype(np.float64), features.test_labels, strict=True):
-        similarity = bank @ query / np.linalg.norm(query)
-        votes = np.zeros(classes)
-        for j in np.argsort(-similarity)[:k]:
-            votes[features.train_labels[j]] += np.exp((similarity[j] - 1) / temperature)
-        ranked = np.argsort(-votes, kind="stable")
-        top1 += ranked[0] == label
-        top5 += label in ranked[:5]
-    m = len(features.test)
-    return {"knn_top1": 100 * top1 / m, "knn_top5": 100 * top5 / m}
-
-
-@pytest.mark.parametrize("k", [1, 5, 60, 1000])
-@pytest.mark.parametrize(
-    ("m", "classes"), [(130, 8), (130, 2), (7, 8)], ids=["blocks", "two classes", "few queries"]
-)
-@pytest.mark.parametrize("bank_block", [2**27, 4 * 6 * 25], ids=["one block", "three"])
-def test_knn_votes_as_the_loop_does(k, m, classes, bank_block, monkeypatch):
-    assert m % knn.QUERY_BLOCK
-    features = labelled(60, m, 6, classes)
-    monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
-    found = knn.evaluate(*features, k=k, temperature=0.2)
-    expected = knn_oracle(features, k=k, temperature=0.2)
-    assert found == pytest.approx(expected)
-    if classes == 2:
-        assert found["knn_top5"] == 100
-    else:
-        assert found["knn_top1"] < found["knn_top5"] or m == 7
-
-
-@pytest.mark.parametrize("temperature", [1e-3, 1e3])
-def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
-    features = labelled(60, 130, 6, 4)
-    train, labels, test, _ = features
-    similarity, place = knn.neighbours(train, test, 60)
-    votes = knn.votes(similarity, labels[place], num_classes=4, temperature=temperature)
-    assert np.isfinite(votes).all()
-    assert (votes.max(axis=1) > 0).all()
-    expected = knn_oracle(features, k=60, temperature=temperature)
-    assert knn.evaluate(*features, k=60, temperature=temperature) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("bank_block", [2**27, 4 * 2 * 7])
-def test_of_equally_near_rows_the_first_ones_are_taken(bank_block, monkeypatch):
-    monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
-    bank = np.tile(np.eye(2, dtype=np.float32), (10, 1))
-    similarity, place = knn.neighbours(bank, 3 * bank[:2], 12)
-    np.testing.assert_array_equal(place[0], [*range(0, 20, 2), 1, 3])
-    np.testing.assert_array_equal(place[1], [*range(1, 20, 2), 0, 2])
-    np.testing.assert_allclose(similarity, [[1] * 10 + [0] * 2] * 2)
-
-
-def test_the_nearest_neighbour_of_a_training_row_is_itself():
-    rng = np.random.default_rng(0)
-    train, labels = rng.normal(size=(50, 8)).astype(np.float32), rng.integers(0, 7, 50)
-    order = rng.permutation(50)
-    scores = knn.evaluate(train, labels, 3 * train[order], labels[order], k=1, temperature=0.1)
-    assert scores["knn_top1"] == 100
-
-
-@pytest.mark.parametrize(
-    ("hyper", "message"),
-    [
-        ({"k": 0, "temperature": 0.1}, "k must be >= 1 and temperature > 0, got 0 and 0.1"),
-        ({"k": 3, "temperature": 0.0}, "got 3 and 0.0"),
-    ],
-)
-def test_knn_refuses_impossible_settings(hyper, message):
-    with pytest.raises(ValueError, match=message):
-        knn.evaluate(*labelled(10, 4, 3, 2), **hyper)
-
-
-@pytest.mark.parametrize("short", ["train_labels", "test_labels"])
-def test_knn_refuses_labels_of_another_length(short):
-    features = labelled(10, 4, 3, 2)
-    features = features._replace(**{short: getattr(features, short)[:-1]})
-    with pytest.raises(ValueError, match="same length"):
-        knn.evaluate(*features, k=1, temperature=1.0)
-
-
-@pytest.mark.parametrize("preset", knn.PRESETS)
-def test_a_knn_preset_reports_what_it_ran_with(preset):
-    features = labelled(60, 7, 6, 8)
-    rows = knn.run(Subject(features), seed=0, preset=preset)
-    hyper = knn.PRESETS[preset]
-    assert {row.metric: row.value for row in rows} == pytest.approx(knn_oracle(features, **hyper))
-    for row in rows:
-        assert row.std is None
-        assert row.details == {"preset": preset, **hyper}
 
 
 SETTINGS = {

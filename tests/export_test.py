@@ -139,7 +139,7 @@ def test_the_card_has_the_facts_and_the_figures_of_this_checkpoint(runs):
         "| channels | 1, grey |",
         "| mean | 0.5 |",
         "bilinear",
-        "| knn_top1 (%) | 71.25 | knn:moco_v3 | digits | train | test | pretrained, backbone | last |",
+        "| knn_top1 (%) | 71.25 | knn:moco_v3 | digits | train | test | pretrained, backbone |",
         "### convnet-9.safetensors",
         "### convnet-9.stablehlo",
     ):

@@ -1,0 +1,283 @@
+"""What evaluation costs: k-NN beside scikit-learn, the linear probe beside SGD, every protocol.
+
+    python benchmarks/evals.py [--data DIR] [--workdir RUN] [--quick] [--rounds 3]
+
+1. k-NN, a bank of 50 000 x 512 and 10 000 queries, beside scikit-learn's brute force: time, memory
+   above the bank (of a process that does nothing else), predictions that differ.
+2. The probe `linear:fast` beside 100 epochs of SGD on the same features, in PyTorch where it is
+   installed, else in NumPy, on one thread: its batches are too small for more. SGD's rate is the
+   best of three on the test set, and one run is timed; our time includes the choice of C.
+3. Seconds of every protocol on the run's checkpoint, compilation included.
+
+The features are those of random patches of CIFAR-10, where --data holds it; else Gaussian classes
+of condition number 1e3. Machines are shared and noisy: read the ratios, medians over the rounds,
+in each of which both sides take their turn. --quick is a tenth of the examples and epochs.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from jax import lax  # noqa: E402
+from jax import numpy as jnp  # noqa: E402
+from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
+from threadpoolctl import threadpool_limits  # noqa: E402
+
+from jaxssl import evaluate, record  # noqa: E402
+from jaxssl.config import load  # noqa: E402
+from jaxssl.data import source  # noqa: E402
+from jaxssl.errors import UserError  # noqa: E402
+from jaxssl.evals import Features, knn, linear  # noqa: E402
+from jaxssl.subject import arrays  # noqa: E402
+
+HYPER = knn.PRESETS["instdisc"]
+BATCH, RATES = 512, (0.1, 0.03, 0.01)
+
+
+def seconds(fn: Callable[[], Any]) -> tuple[float, Any]:
+    """Of a call, and what it returned."""
+    start = time.perf_counter()
+    found = jax.block_until_ready(fn())
+    return time.perf_counter() - start, found
+
+
+def spread(values: list[float], digits: int = 2) -> str:
+    low, middle, high = min(values), float(np.median(values)), max(values)
+    return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
+
+
+# ---- Features.
+
+
+def synthetic(n: int, m: int, f: int = 512, classes: int = 10) -> Features:
+    """Gaussian classes whose deviations fall from 1 to 1e-3 along random directions."""
+    rng = np.random.default_rng(0)
+    deviation = np.logspace(0, -3, f)
+    mixed = np.linalg.qr(rng.normal(size=(f, f)))[0] * deviation[:, None]
+    centres = 0.25 * rng.normal(size=(classes, f))
+    labels = rng.integers(0, classes, n + m)
+    rows = ((centres[labels] + rng.normal(size=(n + m, f))) @ mixed).astype(np.float32)
+    return Features(rows[:n], labels[:n], rows[n:], labels[n:])
+
+
+def random_patches(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    """[n, 512]: responses to 64 patches, of either sign, averaged over the four quarters."""
+
+    @jax.jit
+    def block(x: jax.Array) -> jax.Array:
+        pixels = x.astype(jnp.float32) / 255
+        axes = ("NHWC", "HWIO", "NHWC")
+        z = lax.conv_general_dilated(pixels, filters, (1, 1), "VALID", dimension_numbers=axes)
+        z = jnp.concatenate([jax.nn.relu(z - 0.25), jax.nn.relu(-z - 0.25)], axis=-1)
+        return z[:, :26, :26].reshape(len(x), 2, 13, 2, 13, -1).mean((2, 4)).reshape(len(x), -1)
+
+    return np.concatenate([block(images[i : i + 500]) for i in range(0, len(images), 500)])
+
+
+def patch_filters(images: np.ndarray) -> np.ndarray:
+    """[6, 6, 3, 64] whitened patches of the images, of length 1."""
+    rng = np.random.default_rng(0)
+    corners = rng.integers(0, 27, (20_000, 2))
+    chosen = images[rng.integers(0, len(images), len(corners))]
+    found = [x[r : r + 6, c : c + 6].ravel() for x, (r, c) in zip(chosen, corners, strict=True)]
+    patches = np.stack(found) / 255
+    patches -= patches.mean(axis=1, keepdims=True)
+    patches /= np.sqrt(patches.var(axis=1, keepdims=True) + 0.01)
+    values, vectors = np.linalg.eigh(np.cov(patches.T))
+    whiten = vectors / np.sqrt(values + 0.1) @ vectors.T
+    filters = (patches[:64] - patches.mean(axis=0)) @ whiten
+    filters /= np.linalg.norm(filters, axis=1, keepdims=True)
+    return (filters @ whiten).reshape(64, 6, 6, 3).transpose(1, 2, 3, 0).astype(np.float32)
+
+
+def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
+    """Of CIFAR-10 where there is it, and in words."""
+    if data is None:
+        return "Gaussian classes", synthetic(n, m)
+    config = load(ROOT / "configs" / "cifar10_simclr.py", [("data.dir", data)])
+    found = arrays(source.load_splits(config.data), 32)
+    images = [np.asarray(found[part]["image"][:size]) for part, size in (("train", n), ("test", m))]
+    labels = [found[part]["label"][:size] for part, size in (("train", n), ("test", m))]
+    filters = patch_filters(images[0])
+    train, test = (random_patches(x, filters) for x in images)
+    return "random patches of CIFAR-10", Features(train, labels[0], test, labels[1])
+
+
+# ---- 1. k-NN.
+
+
+def brute_force(features: Features) -> Callable[[], np.ndarray]:
+    """scikit-learn's predictions with the same votes."""
+    train, test = (
+        x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+        for x in (features.train, features.test)
+    )
+    votes = lambda d: np.exp((1 - d * d / 2) / HYPER["temperature"])  # noqa: E731
+    model = KNeighborsClassifier(HYPER["k"], algorithm="brute", weights=votes)
+    model.fit(train, features.train_labels)
+    return lambda: model.predict(test)
+
+
+def memory_above(folder: Path) -> float:
+    """MB that k-NN needs above its input."""
+    bank, labels, queries = (np.load(folder / f"{x}.npy") for x in ("train", "labels", "test"))
+    knn.predict(bank[:1000], labels[:1000], queries[:300], **HYPER)  # loads the compiler
+    before = resident("VmRSS")
+    knn.predict(bank, labels, queries, **HYPER)
+    return resident("VmHWM") - before
+
+
+def resident(line: str) -> float:
+    """MB of this process now ("VmRSS") or at most ("VmHWM"), as Linux says."""
+    # getrusage starts from the parent's peak.
+    status = Path("/proc/self/status").read_text()
+    return float(status.split(f"{line}:")[1].split()[0]) / 1024
+
+
+def nearest(features: Features, rounds: int) -> None:
+    hyper = {**HYPER, "num_classes": 10}
+    ours = lambda: knn.predict(*features[:3], **hyper)[:, 0]  # noqa: E731
+    theirs, times, differ = brute_force(features), [], 0
+    seconds(ours)
+    for _ in range(rounds):
+        (own, a), (reference, b) = seconds(ours), seconds(theirs)
+        times.append((own, reference))
+        differ = int((a != b).sum())
+    with tempfile.TemporaryDirectory() as folder:
+        for name, array in zip(("train", "labels", "test"), features, strict=False):
+            np.save(Path(folder) / name, array)
+        command = [sys.executable, __file__, "--memory", folder]
+        above = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    own, reference = ([pair[i] for pair in times] for i in (0, 1))
+    ratio = spread([b / a for a, b in times])
+    shape = f"{len(features.train)} x {features.train.shape[1]}, {len(features.test)} queries"
+    print(f"| k-NN, {shape} | ours | scikit-learn | target |\n| --- | --- | --- | --- |")
+    print(f"| s | {spread(own)} | {spread(reference)} | |")
+    print(f"| ours is faster by | {ratio} | | 1.4 |")
+    print(f"| MB above the bank | {above.strip()} | | 200 |")
+    print(f"| predictions that differ | {differ} | | 0 |")
+
+
+# ---- 2. The linear probe.
+
+
+@threadpool_limits.wrap(limits=1)
+def sgd(x: np.ndarray, y: np.ndarray, rate: float, epochs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [f, 10] and bias [10] after SGD with momentum 0.9 and a cosine rate."""
+    try:
+        import torch
+    except ImportError:
+        return _sgd_numpy(x, y, rate, epochs)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows, labels = torch.from_numpy(x), torch.from_numpy(y.astype(np.int64))
+    model = torch.nn.Linear(x.shape[1], 10)
+    optimiser = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
+    for _ in range(epochs):
+        for batch in torch.randperm(len(rows)).split(BATCH):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(model(rows[batch]), labels[batch]).backward()
+            optimiser.step()
+        schedule.step()
+    return model.weight.detach().numpy().T, model.bias.detach().numpy()
+
+
+def _sgd_numpy(x: np.ndarray, y: np.ndarray, rate: float, epochs: int) -> tuple:
+    rng, target = np.random.default_rng(0), np.eye(10, dtype=np.float32)[y]
+    x = np.concatenate([x, np.ones((len(x), 1), np.float32)], axis=1)
+    w, speed = np.zeros((2, x.shape[1], 10), np.float32)
+    for epoch in range(epochs):
+        lr = np.float32(rate * (1 + np.cos(np.pi * epoch / epochs)) / 2)
+        order = rng.permutation(len(x))
+        for first in range(0, len(x), BATCH):
+            batch = x[order[first : first + BATCH]]
+            logits = batch @ w
+            p = np.exp(logits - logits.max(axis=1, keepdims=True))
+            p = p / p.sum(axis=1, keepdims=True) - target[order[first : first + BATCH]]
+            speed = 0.9 * speed + batch.T @ p / np.float32(len(batch))
+            w = w - lr * speed
+    return w[:-1], w[-1]
+
+
+def probe(features: Features, rounds: int, epochs: int) -> None:
+    ours = lambda: linear.evaluate(features, **linear.PRESETS["fast"], seed=0)  # noqa: E731
+    mean, std = features.train.mean(axis=0), features.train.std(axis=0)
+    x, test = (
+        np.asarray((h - mean) / np.where(std > 0, std, 1), np.float32)
+        for h in (features.train, features.test)
+    )
+    accuracy = {}
+    for rate in RATES:
+        w, b = sgd(x, features.train_labels, rate, epochs)
+        accuracy[rate] = 100 * np.mean((test @ w + b).argmax(axis=1) == features.test_labels)
+    best = max(accuracy, key=lambda rate: accuracy[rate])
+    first, times = seconds(ours)[0], []
+    for _ in range(rounds):
+        own, found = seconds(ours)
+        times.append((own, seconds(lambda: sgd(x, features.train_labels, best, epochs))[0]))
+    own, reference = ([pair[i] for pair in times] for i in (0, 1))
+    code = "PyTorch" if "torch" in sys.modules else "NumPy"
+    print(f"\n| probe | linear:fast | SGD, {epochs} epochs, lr {best}, {code} | target |")
+    print("| --- | --- | --- | --- |")
+    print(f"| top-1, % | {found['linear_top1']:.2f} | {accuracy[best]:.2f} | as good |")
+    print(f"| s | {spread(own)}, first {first:.1f} | {spread(reference)} | |")
+    print(f"| ours is faster by | {spread([b / a for a, b in times])} | | 5 |")
+    search = spread([len(RATES) * b / a for a, b in times])
+    print(f"| with all {len(RATES)} rates tried | {search} | | |")
+    print(f"| gradient norm, of that at zero | {found['gradient_norm']:.1e} | | |")
+
+
+# ---- 3. Protocols.
+
+
+def protocols(workdir: Path) -> None:
+    record.console.quiet, taken = True, {}
+    with tempfile.TemporaryDirectory() as out:
+        for name in evaluate.protocol_names():
+            try:
+                took, _ = seconds(
+                    lambda name=name: evaluate.evaluate(workdir, [name], out=Path(out))
+                )
+                taken[name] = f"{took:.1f}"
+            except UserError as error:
+                taken[name] = f"left out: {error}"
+    print("\n| protocol | s |\n| --- | --- |")
+    for name, words in taken.items():
+        print(f"| {name} | {words} |")
+
+
+def main() -> None:
+    """All tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="data directory with CIFAR-10")
+    parser.add_argument("--workdir", type=Path, help="of a run whose protocols are timed")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--memory", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.memory:
+        print(f"{memory_above(options.memory):.0f}")
+        return
+    n, m, epochs = (5000, 1000, 10) if options.quick else (50_000, 10_000, 100)
+    name, features = features_of(options.data, n, m)
+    print(f"{name}; {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, jax {jax.__version__}\n")
+    nearest(features, options.rounds)
+    probe(features, options.rounds, epochs)
+    if options.workdir:
+        protocols(options.workdir)
+
+
+if __name__ == "__main__":
+    main()
