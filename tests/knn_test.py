@@ -287,8 +287,9 @@ def test_knn_names_the_row_that_is_not_finite(name, side, value):
     [
         ((10, 3), (4, 2), r"got \[10, 3\] and \[4, 2\]"),
         ((10,), (4,), r"got \[10\] and \[4\]"),
-        ((0, 3), (4, 3), "no features: 0 in the bank, 4 queries"),
-        ((10, 3), (0, 3), "no features: 10 in the bank, 0 queries"),
+        ((0, 3), (4, 3), r"no features: \[0, 3\] in the bank, \[4, 3\] asked"),
+        ((10, 3), (0, 3), r"no features: \[10, 3\] in the bank, \[0, 3\] asked"),
+        ((10, 0), (4, 0), r"no features: \[10, 0\] in the bank, \[4, 0\] asked"),
     ],
 )
 def test_knn_refuses_features_of_no_use(bank, queries, message):

@@ -191,8 +191,10 @@ def neighbours(
             "features must be [n, f] and [m, f] of the same f, got "
             f"{list(bank.shape)} and {list(queries.shape)}"
         )
-    if not len(bank) or not len(queries):
-        raise ValueError(f"no features: {len(bank)} in the bank, {len(queries)} queries")
+    if 0 in (*bank.shape, *queries.shape):
+        raise ValueError(
+            f"no features: {list(bank.shape)} in the bank, {list(queries.shape)} asked"
+        )
     found = [
         _search(bank, _unit_rows(queries, part, "queries"), min(k, len(bank)))
         for part in _parts(len(queries), BANK_BLOCK // (4 * queries.shape[1]))
