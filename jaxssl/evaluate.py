@@ -1,5 +1,6 @@
 """Evaluate an encoder: its features, every protocol on them, results.json and the report."""
 
+import hashlib
 import importlib
 import json
 import pkgutil
@@ -20,6 +21,21 @@ from jaxssl.errors import UserError, nearest
 from jaxssl.evals import KINDS, Row, Subject
 from jaxssl.features import is_run, load_backbone
 from jaxssl.subject import arrays, subjects
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(number) for number in text.strip("()").split(",") if number.strip())
+
+
+# What a weights file does not say, on the command line.
+ASSUMED = {
+    "net.num_heads": int,
+    "net.stem": str,
+    "inputs.mean": _numbers,
+    "inputs.std": _numbers,
+    "inputs.crop": float,
+    "inputs.size": int,
+}
 
 
 class Run(NamedTuple):
@@ -85,21 +101,29 @@ def evaluate(
     out = out or (path if path.is_dir() else path.with_suffix(".eval"))
     seed = seed if seed is not None else config.seed if config else 0
 
-    splits = source.load_splits(config.data if data is None else data)
+    settings = config.data if data is None else data
+    classes = Path(settings["classes"])
+    splits = source.load_splits(settings)
     explicit = asked is not None and "all" not in asked
     runs = _fitting(runs, splits, explicit)
     mesh = parallel.make_mesh()
     kinds = _kinds(kinds) if runs else KINDS[-1:]
     rows, features = [], None
-    for kind, subject in subjects(found, config, splits, kinds, mesh, layer=layer, seed=seed):
-        if kind == "pretrained":
+    options = {
+        "layer": layer,
+        "features": any(getattr(run.module, "FEATURES", True) for run in runs),
+        "seed": config.seed if config else 0,  # of the untrained network
+    }
+    for kind, subject in subjects(found, config, splits, kinds, mesh, **options):
+        if kind == "pretrained" and options["features"]:
             features = subject.features
         labels = {
             **{name: found.facts.get(name) for name in ("source", "loss", "checkpoint")},
             "step": {"raw": None, "untrained": 0}.get(kind, found.facts.get("step")),
             "features": kind,
             "layer": layer if kind != "raw" else "pixels",
-            "dataset": splits.test.name,
+            "dataset": splits.test.name + (f" ({classes.name})" if classes.name else ""),
+            "data": _digest(settings, found.facts["net"], None if out == path else path),
             "bank": splits.bank.split,
             "split": splits.test.split,
             "seed": seed,
@@ -122,9 +146,9 @@ def evaluate(
     if rows:
         results.show(rows)
     record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
-    if config and data is None and out == path and features is not None:
+    if config and data is None and out == path:
         step = found.facts["step"]
-        if gallery.step_of(path) != step:
+        if gallery.step_of(path) != step and features is not None:
             images = arrays(splits, found.inputs.size)
             gallery.write(path, config, splits, features, images, step)
         record.console.print(f"report:  {report.write(path)}", soft_wrap=True)
@@ -186,21 +210,28 @@ def split_overrides(
     Raises:
         UserError: on other keys.
     """
-    kinds = {"net.num_heads": int, "net.stem": str}
     assumed = {}
     for key, text in overrides:
-        if key in kinds:
+        if key in ASSUMED:
             try:
-                assumed[key.removeprefix("net.")] = kinds[key](text)
+                assumed[key.partition(".")[2]] = ASSUMED[key](text)
             except ValueError as error:
                 raise UserError(f"--config.{key} expects a number, got {text!r}") from error
         elif not key.startswith("data."):
             raise UserError(
                 f"--config.{key}: eval.py takes the config from the run; only --config.data.KEY, "
-                "to evaluate on other images, and for a weights file --config.net.num_heads and "
-                "--config.net.stem may be given"
+                f"to evaluate on other images, and for a weights file {', '.join(ASSUMED)}, may be "
+                "given"
             )
-    return [item for item in overrides if item[0] not in kinds], assumed
+    return [item for item in overrides if item[0] not in ASSUMED], assumed
+
+
+def _digest(data: Mapping[str, Any], net: Mapping[str, Any], path: Path | None) -> str:
+    """Tells figures apart whose labels are the same: of classes, folders or files of one name."""
+    free = ("dir", "cache", "workers")
+    told = {key: value for key, value in data.items() if key not in free}
+    text = json.dumps([told, dict(net), path and str(path.resolve())], default=str, sort_keys=True)
+    return hashlib.sha1(text.encode()).hexdigest()[:10]
 
 
 def _kinds(names: Sequence[str] | None) -> list[str]:

@@ -1,6 +1,6 @@
 """Multinomial logistic regression of many examples, by L-BFGS in whitened coordinates."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -10,12 +10,17 @@ import scipy.linalg
 import scipy.optimize
 from jax import Array, lax
 from jax import numpy as jnp
-from sklearn.model_selection import train_test_split
+
+from jaxssl.stratify import stratified
 
 CHOICE = 10_000  # examples at most that the strength is chosen on, or this many of each class:
 CHOICE_OF_CLASS = 50
 COARSE = 10  # times the tolerance, for the fits that choose
 TURNED = 2**31  # bytes up to which a transposed copy is kept
+SCORES = 2**26  # scores of examples and classes that are computed at a time
+
+
+ROUNDING = 1e-6  # a norm of the gradient below this is none
 
 
 class Fit(NamedTuple):
@@ -86,31 +91,39 @@ def fit_probe(
 
     Args:
         features: [n, f], finite.
-        labels: [n] in [0, c), each class at least twice.
+        labels: [n] in [0, c).
         C: inverse L2 strengths to choose from, as in `regression`; the strongest regularisation
             of those that do equally well is taken.
         validation: share of the examples for the choice, in (0, 1).
         tolerance: of the last fit; those that choose are `COARSE` times as coarse.
         max_iter: of L-BFGS.
         seed: of the split.
+
+    Raises:
+        ValueError: if no class has images enough for a part to choose on.
     """
     num_classes = int(labels.max()) + 1
-    x, turned, mean, scale, gram = _standardised(jnp.asarray(features, jnp.float32))
+    x, mean, scale, gram = _standardised(jnp.asarray(features, jnp.float32))
     covariance = np.asarray(gram, np.float64) / len(labels)
-    turned = turned if features.nbytes <= TURNED else None
+    # A product along the rows is what a CPU does fast: x.T @ residual takes five times as long.
+    turned = jnp.array(x.T) if x.nbytes <= TURNED else None
     whole = Examples(x, turned, jnp.asarray(labels), num_classes, covariance)
 
     places = np.arange(len(labels))
     limit = max(CHOICE, CHOICE_OF_CLASS * num_classes)
-    split = partial(train_test_split, random_state=seed)
     tried = whole
     if len(labels) > limit:
-        places = split(places, train_size=limit, stratify=labels)[0]
+        places = stratified(labels, limit / len(labels), seed=seed, least=1)
         part = x[places]
         tried = whole._replace(x=part, turned=part.T, labels=jnp.asarray(labels[places]))
-    chosen, kept = split(np.arange(len(places)), test_size=validation, stratify=labels[places])
-    used = np.zeros(len(places), np.float32)
-    used[chosen] = 1
+    kept = stratified(labels[places], validation, seed=seed)
+    if not len(kept):
+        raise ValueError(
+            f"{validation:.0%} of no class makes an image to choose the strength on: a class needs "
+            f"{np.ceil(1 / (2 * validation)):.0f} training images or more"
+        )
+    used = np.ones(len(places), np.float32)
+    used[kept] = 0
     held, held_labels = np.asarray(tried.x[kept]), labels[places[kept]]
     scores, fits = [], [None]
     for c in sorted(C):
@@ -166,9 +179,10 @@ def regression(
     def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal norm
         v = jnp.asarray(v.reshape(f + 1, c), jnp.float32)
-        value, gradient = jax.device_get(
-            _objective(v, turn, rows.x, rows.turned, rows.labels, share, strength)
-        )
+        weights = _weights(v, turn)
+        parts = [_part(weights, v[-1], *part) for part in _parts(rows, share)]
+        value, gradient = (sum(x) for x in zip(*parts, strict=True))
+        value, gradient = jax.device_get(_regularised(value, gradient, weights, turn, strength))
         gradient = gradient.astype(np.float64).ravel()
         norm = np.linalg.norm(gradient)
         return float(value), gradient
@@ -177,7 +191,7 @@ def regression(
     zero_norm = np.linalg.norm(objective(first)[1])
 
     def stop(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        if norm <= tolerance * zero_norm:
+        if norm <= max(tolerance * zero_norm, ROUNDING):
             raise StopIteration
 
     if start is not None:
@@ -187,37 +201,57 @@ def regression(
         objective, first.ravel(), jac=True, method="L-BFGS-B", callback=stop, options=options
     )
     v = found.x.reshape(f + 1, c).astype(np.float32)
-    share_left = float(np.linalg.norm(found.jac) / zero_norm)
+    # Features that say nothing have their optimum at zero weights.
+    share_left = float(np.linalg.norm(found.jac) / zero_norm) if zero_norm > ROUNDING else 0.0
     return Fit(np.asarray(turn) @ v[:-1], v[-1], share_left, found.nit)
 
 
+def _parts(rows: Examples, share: Array) -> Iterator[tuple[Array, Array | None, Array, Array]]:
+    """The examples, as many at a time as `SCORES` allows; mostly all of them."""
+    size = max(1, SCORES // rows.num_classes)
+    if len(rows.x) <= size:
+        yield rows.x, rows.turned, rows.labels, share
+        return
+    for first in range(0, len(rows.x), size):
+        part = slice(first, first + size)
+        turned = None if rows.turned is None else rows.turned[:, part]
+        yield rows.x[part], turned, rows.labels[part], share[part]
+
+
 @jax.jit
-def _objective(
-    v: Array,
-    turn: Array,
-    x: Array,
-    turned: Array | None,
-    labels: Array,
-    share: Array,
-    strength: float,
+def _weights(v: Array, turn: Array) -> Array:
+    return jnp.matmul(turn, v[:-1], precision=lax.Precision.HIGHEST)
+
+
+@jax.jit
+def _part(
+    weights: Array, bias: Array, x: Array, turned: Array | None, labels: Array, share: Array
 ) -> tuple[Array, Array]:
-    """Value and gradient of the mean loss; the last row of v is the bias."""
+    """The loss of some examples, and its gradient by weights and, in the last row, bias."""
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
-    weights = dot(turn, v[:-1])
-    log_p = jax.nn.log_softmax(dot(x, weights) + v[-1][None, :])
-    target = jax.nn.one_hot(labels, v.shape[1])
+    log_p = jax.nn.log_softmax(dot(x, weights) + bias[None, :])
+    target = jax.nn.one_hot(labels, len(bias))
     value = -jnp.sum(share * jnp.sum(target * log_p, axis=1))
     residual = share[:, None] * (jnp.exp(log_p) - target)
     gradient = dot(residual.T, x).T if turned is None else dot(turned, residual)
-    gradient = gradient + strength * weights
-    gradient = jnp.concatenate([dot(turn.T, gradient), jnp.sum(residual, axis=0)[None, :]])
+    return value, jnp.concatenate([gradient, jnp.sum(residual, axis=0)[None, :]])
+
+
+@jax.jit
+def _regularised(
+    value: Array, gradient: Array, weights: Array, turn: Array, strength: float
+) -> tuple[Array, Array]:
+    """The objective and its gradient in the coordinates of the search."""
+    of_weights = gradient[:-1] + strength * weights
+    turned = jnp.matmul(turn.T, of_weights, precision=lax.Precision.HIGHEST)
+    gradient = jnp.concatenate([turned, gradient[-1:]])
     return value + 0.5 * strength * jnp.sum(weights**2), gradient
 
 
 @jax.jit
 def _standardised(x: Array) -> tuple[Array, ...]:
-    """Rows of mean 0 and deviation 1, these transposed, what was taken off and divided by, Gram."""
+    """Rows of mean 0 and deviation 1, what was taken off and divided by, and their Gram matrix."""
     mean, std = jnp.mean(x, axis=0), jnp.std(x, axis=0)
     scale = jnp.where(std > 0, std, 1)
     x = (x - mean[None]) / scale[None]
-    return x, x.T, mean, scale, jnp.matmul(x.T, x, precision=lax.Precision.HIGHEST)
+    return x, mean, scale, jnp.matmul(x.T, x, precision=lax.Precision.HIGHEST)

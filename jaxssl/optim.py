@@ -47,8 +47,9 @@ def optimiser(
         q_{lars} = \frac{c |p|}{|g + w p|}, \quad q_{larc} = \frac{c |p|}{|g| + w |p| + 10^{-8}}
 
     with gradient g, parameter p, and min(q_larc / eta, 1) if capped. Where a norm is 0, q is 1, and
-    larc does not decay. For biases, norms' parameters and trained scalars (ndim <= 1) w = 0, q = 1.
-    Under a module whose name begins with "frozen_" nothing moves, has state or adds to the norm.
+    larc does not decay. For biases, norms' parameters, trained scalars (ndim <= 1) and a
+    transformer's learned positions w = 0, q = 1. Under a module whose name begins with "frozen_"
+    nothing moves, has state or adds to the norm.
 
     Args:
         name: "adamw" (decoupled decay: MoCo-v3 and DINO on ViT, AUC-CL), "adam" (L2 in the
@@ -126,7 +127,13 @@ def _larc(
 
 
 def _matrices(params: Any) -> Any:
-    return jax.tree.map(lambda p: p.ndim > 1, params)
+    """What decays: not vectors and scalars, nor a transformer's learned positions."""
+
+    def decays(path: tuple[Any, ...], p: Array) -> bool:
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        return p.ndim > 1 and name != "positions"
+
+    return jax.tree_util.tree_map_with_path(decays, params)
 
 
 def _groups(params: Any) -> Any:

@@ -32,7 +32,7 @@ PROTOCOLS = {
 }
 LABELS = (  # of a row, besides its settings; they stand at the end of its description
     *("protocol", "metric", "value", "std", "unit", "features", "details"),
-    *("source", "loss", "checkpoint", "step", "layer", "dataset", "bank", "split", "seed"),
+    *("source", "loss", "checkpoint", "step", "layer", "dataset", "data", "bank", "split", "seed"),
 )
 LONG = 12  # longer lists, and dicts, such as tables of confusion, are left to results.json
 CURVES = {  # label of the vertical axis: (keys of metrics.jsonl, how to read it)
@@ -98,14 +98,14 @@ def _title(config: dict, rows: list[dict]) -> str:
 
 
 def _summary(config: dict, metrics: list[dict], rows: list[dict]) -> str:
-    steps = [row["step"] for row in rows if row.get("features") == "pretrained"]
+    steps = [r["step"] for r in rows if r.get("features") == "pretrained" and r["step"]]
     steps += [row["step"] for row in metrics[-1:]]
     length, unit = config.get("total_steps"), "steps"
     if not length:
         length, unit = config.get("epochs"), "epochs"
     speed = [value for value in _series(metrics, "images_per_second")[1] if _finite(value)]
     facts = [
-        f"checkpoint of step {steps[0]}" if steps else "no checkpoint",
+        f"checkpoint of step {max(steps)}" if steps else "no checkpoint",
         f"seed {config.get('seed')}",
         f"batch of {config.get('batch_size')} images",
         f"{_plain(length)} {unit}",
@@ -121,14 +121,23 @@ def _results(rows: list[dict]) -> str:
     groups: dict[tuple, dict[tuple, dict[str, dict]]] = {}
     for row in rows:
         layer = "backbone" if row.get("layer") == "pixels" else row.get("layer")
-        of = (row.get(name) for name in ("source", "dataset", "bank", "split", "seed"))
+        of = [layer, *(row.get(name) for name in ("source", "dataset", "data", "bank", "split"))]
+        # The baselines stand beside every checkpoint.
+        steps = {r["step"] for r in rows if r["features"] == "pretrained"} or {None}
+        steps = {row["step"]} if row["features"] == "pretrained" else steps
         preset = row.get("details", {}).get("preset")
-        metrics = groups.setdefault((layer, *of), {})
-        metrics.setdefault((row["protocol"], preset, row["metric"]), {})[row["features"]] = row
+        for step in sorted(steps, key=str):
+            metrics = groups.setdefault((*of, row.get("seed"), step), {})
+            metrics.setdefault((row["protocol"], preset, row["metric"]), {})[row["features"]] = row
+    groups = {k: v for k, v in groups.items() if k[-1] is None or _pretrained(v)} or groups
     note = """<p>Accuracy in percent where no unit is named, ± the standard deviation over draws, on
 raw pixels and on features of the untrained and the pretrained network. Settings hold for the lines
 below too; those that differ between columns are given as raw / untrained / pretrained.</p>"""
     return page.section("Results", note + "".join(map(_figures, groups.values())))
+
+
+def _pretrained(metrics: dict[tuple, dict[str, dict]]) -> bool:
+    return any("pretrained" in kinds for kinds in metrics.values())
 
 
 def _figures(metrics: dict[tuple, dict[str, dict]]) -> str:

@@ -14,7 +14,10 @@ from jaxssl.evals import KINDS
 
 SPREAD = "accuracies in percent; ± one standard deviation over draws, where not said otherwise"
 # What tells one figure from another: a later one of the same takes its place.
-KEY = ("source", "step", "features", "layer", "dataset", "bank", "split", "seed", "protocol")
+KEY = (
+    *("source", "step", "features", "layer", "dataset", "data", "bank", "split", "seed"),
+    "protocol",
+)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from jaxssl.features import extract
 from jaxssl.tune import Network
 
 RAW = Inputs(size=32, channels=3)  # raw pixels are compared at this size, if images are larger
-BLOCK = 64  # images whose views are made at a time
+BLOCK = 256  # images whose views are made at a time
 
 
 def subjects(
@@ -34,6 +34,7 @@ def subjects(
     mesh: Mesh,
     *,
     layer: str = "backbone",
+    features: bool = True,
     seed: int,
 ) -> Iterator[tuple[str, Subject]]:
     """Each kind, and what protocols are run on: its features, images and network.
@@ -45,6 +46,7 @@ def subjects(
         kinds: some of `KINDS`.
         mesh: the devices.
         layer: "backbone" or "projector".
+        features: whether those of all images are taken; else they are empty.
         seed: of the untrained network.
 
     Raises:
@@ -58,21 +60,36 @@ def subjects(
         )
     # Pictures of many sizes are cut to the middle when they are read.
     inputs = found.inputs if splits.test.one_size else found.inputs._replace(crop=0.0)
-    apply, views = make_encode(found, inputs, layer), _make_views(config, inputs)
-    images = arrays(splits, inputs.size)
+    apply = make_encode(found, inputs, layer)
+    # Views are of the network's size already, and whole.
+    of_views = make_encode(found, inputs._replace(crop=0.0), layer) if inputs.crop else apply
+    augment, images = _make_augment(config, inputs), arrays(splits, inputs.size)
 
     def subject(kind: str) -> Subject:
         network, encode = None, partial(raw_pixels, mesh=mesh)
+        encode_views = encode
         if kind != "raw":
             untrained = kind == "untrained"
             variables = found.untrained(seed) if untrained else (found.net, found.projector)
             on_devices = parallel.replicate(variables, mesh)
-            encode = partial(extract, apply=apply, variables=on_devices, mesh=mesh)
+            encode, encode_views = (
+                partial(extract, apply=encode, variables=on_devices, mesh=mesh)
+                for encode in (apply, of_views)
+            )
             network = make_network(found, variables[0]) if layer == "backbone" else None
-        train, test = (encode(images[split]["image"]) for split in ("train", "test"))
-        features = Features(train, images["train"]["label"], test, images["test"]["label"])
+        train, test = (
+            encode(images[split]["image"]) if features else np.zeros((0, 0), np.float32)
+            for split in ("train", "test")
+        )
         return Subject(
-            features, splits.bank, splits.test, encode, views, network, inputs.size, mesh
+            Features(train, images["train"]["label"], test, images["test"]["label"]),
+            splits.bank,
+            splits.test,
+            encode,
+            partial(_views, augment, encode_views),
+            network,
+            inputs.size,
+            mesh,
         )
 
     for kind in kinds:
@@ -104,33 +121,32 @@ def make_network(found: Backbone, variables: Variables) -> Network:
     return Network(apply, tree, inputs.size, inputs.channels, inputs.crop)
 
 
-def _make_views(config: ConfigDict | None, inputs: Inputs) -> Any:
-    """`Subject.views`."""
+def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Any:
+    """The jitted ``(key, uint8 images, index) -> uint8 [n, s, s, c]``, one view of each."""
     if config is None:
         augment = make_views([recipes.simclr(size=inputs.size)])
     else:
-        one = ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}})
-        augment = make_augment(one)
+        augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
 
     @jax.jit
-    def block(key: Array, images: Array, index: Array) -> Array:
-        return to_uint8(augment(key, images, index)["views"])
+    def view(key: Array, images: Array, index: Array) -> Array:
+        return to_uint8(augment(key, images, index)["views"])[0]
 
-    def views(images: np.ndarray, number: int, seed: int) -> np.ndarray:
-        key, found = jax.random.key(seed), []
-        for first in range(0, len(images), BLOCK):
-            part = images[first : first + BLOCK]
-            index = np.arange(first, first + BLOCK, dtype=np.int32)
-            filled = np.zeros((BLOCK, *part.shape[1:]), part.dtype)
-            filled[: len(part)] = part
-            of_part = [
-                np.asarray(block(jax.random.fold_in(key, v), filled, index))[0, : len(part)]
-                for v in range(number)
-            ]
-            found.append(np.stack(of_part))
-        return np.concatenate(found, axis=1)
+    return view
 
-    return views
+
+def _views(augment: Any, encode: Any, images: np.ndarray, number: int, seed: int) -> np.ndarray:
+    """`Subject.views`; the views of a block of images are made when they are encoded."""
+    key, found = jax.random.key(seed), []
+    for first in range(0, len(images), BLOCK):
+        part = images[first : first + BLOCK]
+        filled = np.zeros((BLOCK, *part.shape[1:]), part.dtype)
+        filled[: len(part)] = part
+        index = np.arange(first, first + BLOCK, dtype=np.int32)
+        keys = (jax.random.fold_in(key, view) for view in range(number))
+        made = (np.asarray(augment(k, filled, index))[: len(part)] for k in keys)
+        found.append(np.stack([encode(view) for view in made]))
+    return np.concatenate(found, axis=1)
 
 
 def arrays(splits: source.Splits, size: int) -> dict[str, dict[str, Any]]:

@@ -9,8 +9,11 @@ from ml_collections import ConfigDict
 from rich.table import Table
 
 from jaxssl import record, results
-from jaxssl.errors import UserError
+from jaxssl.data import source
+from jaxssl.errors import UserError, nearest
 from jaxssl.evaluate import check_protocols, data_of, evaluate
+
+OWN = ("protocol", "metric")  # what a data set may have of its own
 
 
 class Suite(NamedTuple):
@@ -21,7 +24,7 @@ class Suite(NamedTuple):
         metric: the figure of it that is shown, such as "finetune_top1"; a data set may name
             another one.
         datasets: for each column's heading the values of `config.data` that differ from the
-            defaults, and "metric" where it is another one.
+            defaults, and "protocol" or "metric" where it is another one.
     """
 
     protocol: str
@@ -44,24 +47,28 @@ def run(
         All figures, as `evaluate` returns them, with "encoder" and "column" besides.
 
     Raises:
-        UserError: on a file that is no suite, or as `evaluate`; every data set is looked up before
+        UserError: on a file that is no suite, or as `evaluate`; every data set is opened before
             the first one is evaluated on.
     """
     suite = read(path)
-    check_protocols([suite.protocol])
     options["kinds"] = options.get("kinds") or ["pretrained"]
+    data = {}
+    for name, values in suite.datasets.items():
+        check_protocols([values.get("protocol", suite.protocol)])
+        for encoder in encoders:
+            data[name, encoder] = _data(path, encoder, defaults, name, values)
+            source.load_splits(data[name, encoder])
     found = []
-    columns = {
-        name: {k: v for k, v in values.items() if k != "metric"}
-        for name, values in suite.datasets.items()
-    }
-    data = {
-        (encoder, name): _data(path, encoder, defaults, name, values)
-        for encoder in encoders
-        for name, values in columns.items()
-    }
-    for (encoder, name), settings in data.items():
-        rows = evaluate(encoder, [suite.protocol], data=settings, **options)
+    for (name, encoder), settings in data.items():
+        values = suite.datasets[name]
+        protocol, metric = (values.get(key, getattr(suite, key)) for key in OWN)
+        rows = evaluate(encoder, [protocol], data=settings, **options)
+        metrics = sorted({row["metric"] for row in rows})
+        if metric not in metrics:
+            raise UserError(
+                f"suite file {str(path)!r}: protocol {protocol!r} has no metric "
+                f"{metric!r}{nearest(metric, metrics)}"
+            )
         found += [{**row, "encoder": str(encoder), "column": name} for row in rows]
     record.console.print(table(suite, found))
     return found
@@ -104,7 +111,7 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
         out.add_column(heading)
     for name, values in suite.datasets.items():
         split = next(row["split"] for row in rows if row["column"] == name)
-        own = [values["metric"]] if "metric" in values else []
+        own = [values[key] for key in OWN if key in values]
         out.add_column("\n".join([name, f"({split})", *own]), justify="right")
     for heading in ("mean", "wins"):
         out.add_column(heading, justify="right")
@@ -135,5 +142,5 @@ def _data(
 ) -> ConfigDict:
     if "name" not in values:
         raise UserError(f"suite file {str(path)!r}: data set {name!r} has no 'name'")
-    given = [(f"data.{key}", str(value)) for key, value in values.items() if key != "name"]
+    given = [(f"data.{key}", str(v)) for key, v in values.items() if key not in ("name", *OWN)]
     return data_of(encoder, defaults, values["name"], given)

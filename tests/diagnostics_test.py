@@ -177,7 +177,7 @@ def make_subject(num_classes, names=()):
         return np.float32(x.reshape(len(x), -1)) - 128
 
     def views(x, number, seed):
-        return np.stack([noisy(x.astype(int), (seed, v)) for v in range(number)])
+        return np.stack([encode(noisy(x.astype(int), (seed, v))) for v in range(number)])
 
     features = Features(encode(images), labels, encode(noisy(images, 2)), labels)
     return Subject(features, source, source, encode, views, size=2)

@@ -79,6 +79,47 @@ def test_a_fit_is_the_optimum_whatever_the_conditioning():
     assert again.num_steps < found.num_steps
 
 
+def test_many_scores_are_computed_in_parts(monkeypatch):
+    features = labelled(160, 80, 6, 4, spread=2.0)
+    settings = {"C": (0.1, 1.0), "validation": 0.2, "tolerance": 1e-4, "max_iter": 500, "seed": 0}
+    whole = logistic.fit_probe(features.train, features.train_labels, **settings)
+    monkeypatch.setattr(logistic, "SCORES", 4 * 50)
+    parts = logistic.fit_probe(features.train, features.train_labels, **settings)
+    np.testing.assert_allclose(parts.fit.weights, whole.fit.weights, atol=2e-3)
+    monkeypatch.setattr(logistic, "TURNED", 0)
+    straight = logistic.fit_probe(features.train, features.train_labels, **settings)
+    np.testing.assert_allclose(straight.fit.weights, whole.fit.weights, atol=2e-3)
+
+
+def test_strengths_are_chosen_on_a_part_of_many_examples(monkeypatch):
+    features = labelled(160, 80, 6, 4, spread=2.0)
+    monkeypatch.setattr(logistic, "CHOICE", 60)
+    monkeypatch.setattr(logistic, "CHOICE_OF_CLASS", 5)
+    seen, fit = [], logistic.regression
+
+    def spy(rows, used, **settings):
+        seen.append((len(rows.x), int(used.sum())))
+        return fit(rows, used, **settings)
+
+    monkeypatch.setattr(logistic, "regression", spy)
+    found = linear.evaluate(features, **SETTINGS)
+    assert seen == [(60, 44)] * 3 + [(160, 160)]
+    assert 25 < found["linear_top1"] < 100
+
+
+def test_a_class_of_one_example_and_features_that_say_nothing_are_borne():
+    features = labelled(61, 40, 6, 4, spread=0.1)
+    labels = np.where(np.arange(61) == 60, 4, features.train_labels)
+    assert linear.evaluate(features._replace(train_labels=labels), **SETTINGS)["linear_top1"] > 90
+    balanced = labelled(60, 40, 6, 4)
+    constant = balanced._replace(train=np.ones((60, 6), np.float32))
+    found = linear.evaluate(constant, **SETTINGS)
+    assert found["gradient_norm"] == 0 and np.isfinite(list(found.values())).all()
+    few = labelled(8, 8, 6, 4)
+    with pytest.raises(ValueError, match="a class needs 2 training images or more"):
+        linear.evaluate(few._replace(train_labels=np.arange(8)), **SETTINGS)
+
+
 def test_the_choice_of_c_never_looks_at_the_test_labels():
     features = labelled(120, 60, 10, 4, spread=3.0)
     shuffled = np.random.default_rng(1).permutation(features.test_labels)

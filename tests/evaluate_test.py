@@ -10,9 +10,24 @@ from conftest import data_config
 from ml_collections import ConfigDict
 
 import jaxssl
-from jaxssl import checkpoint, cli, config, evaluate, features, loop, results, suite
+from jaxssl import (
+    build,
+    checkpoint,
+    cli,
+    config,
+    evaluate,
+    features,
+    loop,
+    parallel,
+    results,
+    subject,
+    suite,
+)
+from jaxssl.augment.views import resized
+from jaxssl.backbone import make_encode
 from jaxssl.data import source
 from jaxssl.errors import UserError
+from jaxssl.evals import finetune, linear
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
 TINY = {
@@ -70,7 +85,7 @@ def test_a_figure_says_what_it_is_of(run, out):
         **{"protocol": "knn", "metric": "knn_top1", "value": row["value"], "std": None},
         **{"unit": "%", "details": row["details"], "source": "tiny", "loss": row["loss"]},
         **{"checkpoint": "last", "step": 6, "features": "pretrained", "layer": "backbone"},
-        **{"dataset": "digits", "bank": "train", "split": "test", "seed": 0},
+        **{"dataset": "digits", "data": row["data"], "bank": "train", "split": "test", "seed": 0},
     }
     assert row["details"]["preset"] == "uniform" and row["loss"].startswith("auc_cl")
     assert rows["raw"]["layer"] == "pixels" and rows["raw"]["step"] is None
@@ -100,8 +115,6 @@ def test_the_untrained_network_is_what_the_run_began_with(run):
     settings = ConfigDict(json.loads((run / "config.json").read_text()))
     found = features.load_backbone(run).untrained(settings.seed)[0]
     example = {"image": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
-    from jaxssl import build, parallel
-
     parts = build.build(settings, 1297)
     mesh = parallel.make_mesh(jax.devices()[:1])
     state = build.initial_state(settings, parts, example, 1297, mesh)
@@ -113,8 +126,6 @@ def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
     assert rows["pretrained"]["layer"] == "projector"
     found = features.load_backbone(run)
     images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:4]
-    from jaxssl.backbone import make_encode
-
     embeddings = make_encode(found, found.inputs, "projector")((found.net, found.projector), images)
     assert embeddings.shape == (4, 6)
     h = make_encode(found, found.inputs)((found.net, found.projector), images)
@@ -124,6 +135,79 @@ def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
     x = (x - stats["mean"]) / np.sqrt(stats["var"] + 1e-5) * norm["scale"] + norm["bias"]
     expected = np.maximum(x, 0) @ dense["Dense_1"]["kernel"] + dense["Dense_1"]["bias"]
     np.testing.assert_allclose(embeddings, expected, atol=1e-4)
+
+
+def test_what_is_trained_further_is_the_network_that_is_evaluated(run, data_dir):
+    found = features.load_backbone(run)
+    network = subject.make_network(found, found.net)
+    images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:6]
+    h, same = network.apply(network.variables, resized(images, found.inputs), train=False)
+    expected = make_encode(found, found.inputs)((found.net, found.projector), images)
+    np.testing.assert_allclose(h, expected, atol=1e-5)
+    assert same is network.variables
+    trained, moved = network.apply(network.variables, resized(images, found.inputs), train=True)
+    assert np.abs(np.asarray(trained) - np.asarray(h)).max() > 1e-3
+    before, after = (v["batch_stats"]["BatchNorm_0"]["mean"] for v in (same, moved))
+    assert not np.array_equal(before, after)
+    jax.tree.map(np.testing.assert_array_equal, moved["params"], same["params"])
+
+
+def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, out, monkeypatch):
+    short = finetune.PRESETS["quick"]
+    training = short["training"]._replace(steps=2, warmup=0)
+    monkeypatch.setitem(finetune.PRESETS, "quick", {**short, "training": training})
+    cifar = linear.PRESETS["cifar"]
+    training = cifar["training"]._replace(epochs=1, batch_size=512)
+    monkeypatch.setitem(linear.PRESETS, "cifar", {**cifar, "training": training})
+    before = jax.tree.map(np.copy, features.load_backbone(run).net)
+    rows = evaluate.evaluate(run, ["finetune", "linear:cifar"], out=out, kinds=["pretrained"])
+    metrics = {row["metric"]: row["value"] for row in rows}
+    assert set(metrics) == {
+        *("finetune_top1", "finetune_top5", "finetune_mean_per_class"),
+        *("linear_top1", "linear_top5"),
+    }
+    jax.tree.map(np.testing.assert_array_equal, features.load_backbone(run).net, before)
+
+
+def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run, out, monkeypatch):
+    seen = []
+    monkeypatch.setattr(finetune, "run", lambda subject, **_: seen.append(subject) or [])
+    with pytest.raises(UserError, match="trains a network"):
+        evaluate.evaluate(run, ["finetune"], out=out)
+    assert [subject.features.train.size for subject in seen] == [0]
+    assert len(seen[0].features.train_labels) == 1297
+
+
+def test_views_are_those_of_training_encoded(run, data_dir):
+    found = features.load_backbone(run)
+    settings = ConfigDict(found.facts["config"])
+    splits, mesh = source.load_splits(settings.data), parallel.make_mesh()
+    images = splits.bank.images(8)[:5]
+    made = dict(subject.subjects(found, settings, splits, ["raw"], mesh, seed=0, features=False))
+    pixels = made["raw"].views(images, 3, 1)
+    assert pixels.shape == (3, 5, 8 * 8)
+    np.testing.assert_array_equal(pixels, made["raw"].views(images, 3, 1))
+    assert np.abs(pixels[0] - pixels[1]).mean() > 0.01
+    # An image's views do not depend on the others.
+    np.testing.assert_allclose(made["raw"].views(images[:2], 3, 1), pixels[:, :2], atol=1e-6)
+
+
+def test_figures_of_other_classes_do_not_take_each_others_place(run, out, tmp_path):
+    for name, classes in (("low", "0123"), ("high", "6789")):
+        path = tmp_path / f"{name}.txt"
+        path.write_text("\n".join(classes))
+        given = [("data.classes", str(path))]
+        data = evaluate.data_of(run, ConfigDict(data_config()), None, given)
+        rows = knn(run, out, data=data, kinds=["raw"])
+        assert rows[0]["dataset"] == f"digits ({name}.txt)"
+    assert len(results.read(out)) == 4
+
+
+def test_the_untrained_network_does_not_change_with_the_protocols_seed(run, out):
+    first, second = (
+        by_kind(knn(run, out, seed=seed, kinds=["untrained"]))["untrained"] for seed in (0, 5)
+    )
+    assert first["value"] == second["value"] and (first["seed"], second["seed"]) == (0, 5)
 
 
 def test_another_data_set_leaves_the_runs_own_figures_and_report_alone(run, out, data_dir):
@@ -279,4 +363,6 @@ def test_the_suites_that_come_along_name_protocols_there_are():
     paths = sorted((DIGITS.parent / "suites").glob("*.py"))
     assert len(paths) == 3
     for path in paths:
-        evaluate.check_protocols([suite.read(path).protocol])
+        found = suite.read(path)
+        own = [values.get("protocol", found.protocol) for values in found.datasets.values()]
+        evaluate.check_protocols([found.protocol, *own])

@@ -157,9 +157,10 @@ def test_larc_starts_from_a_rate_of_zero():
 @each_name
 def test_without_a_gradient_only_matrices_decay(name):
     params, gradients = params_and_gradients(1)
-    gradients = [{key: np.zeros_like(g) for key, g in gradients[0].items()}]
+    params["positions"] = np.ones((2, 3), np.float32)  # a transformer's learned ones
+    gradients = [{key: np.zeros_like(p) for key, p in params.items()}]
     [found] = run(name, lr, params, gradients, **SETTINGS)
-    for key in ("bias", "scalar"):
+    for key in ("bias", "scalar", "positions"):
         np.testing.assert_array_equal(found[key], params[key])
     moved = np.sign(found["matrix"] - params["matrix"])
     # Solo-learn's code, which larc follows, leaves a matrix without a gradient alone.

@@ -110,6 +110,14 @@ def test_figures_of_several_data_sets_stand_in_tables_of_their_own(workdir):
     assert "second (grey levels)" in html and "confusion" not in html and "severity" not in html
 
 
+def test_every_checkpoint_stands_beside_the_baselines(workdir):
+    later = {**RESULTS[2], "step": 200, "value": 90.5}
+    (workdir / "results.json").write_text(json.dumps({"results": [*RESULTS, later]}))
+    text = " ".join(page(report.write(workdir)).text)
+    assert text.count("64.25 ± 5.50") == 2 and "81.75" in text and "90.50" in text
+    assert "checkpoint of step 200" in text
+
+
 def test_a_result_that_is_not_finite_is_called_so(workdir):
     rows = [{**RESULTS[2], "value": float("nan")}]
     (workdir / "results.json").write_text(json.dumps({"results": rows}))

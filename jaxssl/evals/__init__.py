@@ -1,7 +1,9 @@
 """Evaluation protocols: features, images and networks in, numbers out.
 
 A protocol is a file here. It has `PRESETS`, its named settings, and
-``run(subject, *, seed, preset) -> rows``; `KINDS` too if it is not meant for all kinds of features.
+``run(subject, *, seed, preset) -> rows``; also `KINDS`, if it is not meant for all kinds of
+features, `LABELS = False`, if it needs none, and `FEATURES = False`, if it has no use for those of
+all images.
 `jaxssl.evaluate` finds it by its file name.
 """
 
@@ -38,11 +40,12 @@ class Subject(NamedTuple):
     """What a protocol is run on.
 
     Attributes:
-        features: of the labelled training images and the test images.
+        features: of the labelled training images and the test images; empty if no protocol that
+            was asked for needs them (`FEATURES = False`).
         train: where the training images come from.
         test: the test images.
         encode: ``(uint8 images [n, h, w, c]) -> [n, f]``, features like those above.
-        views: ``(uint8 images, number, seed) -> uint8 [number, n, s, s, c]``, random views as in
+        views: ``(uint8 images, number, seed) -> [number, n, f]``, features of random views as in
             training.
         network: what may be trained further; None for raw pixels and projectors.
         size: pixels a side that images of many sizes are cut to.

@@ -104,14 +104,13 @@ def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
     n, q = min(settings["images"], len(images)), settings["views"]
     chosen = np.sort(np.random.default_rng(seed).choice(len(images), n, replace=False))
     views = subject.views(images[chosen], q, seed)
-    encoded = subject.encode(views.reshape(-1, *views.shape[2:])).reshape(q, n, -1)
-    found = evaluate(train, encoded, delta=settings["delta"])
+    found = evaluate(train, views, delta=settings["delta"])
 
     details = {"preset": preset, **settings, "features": len(train), "images": n}
     rows = []
     for name, value in found.items():
         # Views of raw pixels may be of another size than the images.
-        dimensions = (encoded if name in OF_VIEWS else train).shape[-1]
+        dimensions = (views if name in OF_VIEWS else train).shape[-1]
         unit = "%" if name == "dead_dimensions" else ""
         rows.append(Row(name, value, None, {**details, "dimensions": dimensions}, unit))
     rank, spread = found["rankme"], found["feature_std"]

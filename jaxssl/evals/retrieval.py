@@ -15,6 +15,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "within": {"k": (1, 5, 10), "centred": False, "within": True},
 }
 
+BLOCK = 2**23  # neighbours that are held at a time, to find those of large classes
+
 
 def evaluate(
     features: Features, *, k: tuple[int, ...], centred: bool = False, within: bool = False
@@ -59,12 +61,22 @@ def evaluate(
     classes, number = np.unique(labels, return_counts=True)
     relevant = number[np.searchsorted(classes, labels)] - 1
     most = max(max(k), int(relevant.max()))
-    _, place = neighbours(bank, queries, most + 1)
-    # The query goes last; among many equal images it may not have been found at all.
-    itself = place == np.arange(len(place))[:, None]
-    order = np.argsort(itself, axis=1, kind="stable")[:, :most]
-    hits = labels[np.take_along_axis(place, order, axis=1)] == labels[:, None]
-    return {**_recall(hits, k), "retrieval_map_at_r": _map_at_r(hits, relevant)}
+    found = []
+    # Each query has as many neighbours as the largest class has images: queries in blocks.
+    size = max(1, BLOCK // (most + 1))
+    for first in range(0, len(queries), size):
+        part = np.arange(first, min(first + size, len(queries)))
+        _, place = neighbours(bank, queries[part], most + 1)
+        # The query goes last; among many equal images it may not have been found at all.
+        order = np.argsort(place == part[:, None], axis=1, kind="stable")[:, :most]
+        hits = labels[np.take_along_axis(place, order, axis=1)] == labels[part][:, None]
+        recall = {n: hits[:, :n].any(axis=1) for n in k}
+        found.append(recall | {"map": _average_precision(hits, relevant[part])})
+    mean = {n: 100 * float(np.concatenate([part[n] for part in found]).mean()) for n in found[0]}
+    map_at_r = mean.pop("map")
+    return {f"retrieval_r{n}": value for n, value in mean.items()} | {
+        "retrieval_map_at_r": map_at_r
+    }
 
 
 def _recall(hits: np.ndarray, k: tuple[int, ...]) -> dict[str, float]:
@@ -72,12 +84,12 @@ def _recall(hits: np.ndarray, k: tuple[int, ...]) -> dict[str, float]:
     return {f"retrieval_r{n}": 100 * float(hits[:, :n].any(axis=1).mean()) for n in k}
 
 
-def _map_at_r(hits: np.ndarray, relevant: np.ndarray) -> float:
+def _average_precision(hits: np.ndarray, relevant: np.ndarray) -> np.ndarray:
+    """[m] from whether each neighbour [m, >= max(relevant)], nearest first, has the label."""
     rank = np.arange(1, hits.shape[1] + 1)
     hits = hits & (rank <= relevant[:, None])
     precision = np.cumsum(hits, axis=1) / rank
-    average = (precision * hits).sum(axis=1) / np.maximum(relevant, 1)
-    return 100 * float(average.mean())
+    return (precision * hits).sum(axis=1) / np.maximum(relevant, 1)
 
 
 def _centred(features: np.ndarray) -> np.ndarray:
