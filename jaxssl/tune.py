@@ -72,6 +72,7 @@ class Training(NamedTuple):
         crop_scale: smallest and largest share of the area that the resized crop keeps.
         pad: pixels on each side.
         flip: probability of mirroring left and right.
+        erasing: probability of erasing a box.
         mixup: both parameters of the Beta distribution that mixup's share is drawn from; 0 is none.
         cutmix: likewise; with both, each step draws which one.
         smoothing: share of the label that is spread over all classes.
@@ -96,6 +97,7 @@ class Training(NamedTuple):
     crop_scale: tuple[float, float] = (0.08, 1.0)
     pad: int = 4
     flip: float = 0.5
+    erasing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
     smoothing: float = 0.0
@@ -163,8 +165,9 @@ def make_tuner(network: Network, training: Training, num_classes: int, mesh: Mes
     """What trains a linear layer on a network, and the network with it unless it is frozen.
 
     Batches are split over the mesh. Every random draw is keyed by seed, step and the example's
-    place in the source, so that the same seed gives the same classifier on any number of devices.
-    Learning rate and weight decay are arguments of the compiled step: a search compiles once.
+    place in the source, so that the same seed gives the same classifier on any number of devices
+    that divide the batch (a batch is cut to a multiple of them, see `settle`). Learning rate and
+    weight decay are arguments of the compiled step: a search compiles once.
 
     Args:
         network: where training begins; it stays as it is.
@@ -387,14 +390,11 @@ def _views(key: Array, batch: dict[str, Any], training: Training, network: Netwo
         raise ValueError(
             f"the network takes images of {network.channels} channel, these have {images.shape[3]}"
         )
-    hyper = {"size": network.size, "crop_scale": tuple(scale), "flip": training.flip}
+    hyper = {"crop_scale": tuple(scale), "flip": training.flip, "erasing": training.erasing}
     if kind == "simclr":
-        recipe = recipes.simclr(**hyper)
+        recipe = recipes.simclr(size=network.size, **hyper)
     else:
-        recipe = recipes.policy(**hyper, crop=kind, pad=training.pad)
-
-    def of_example(image: Array, i: Array) -> Array:
-        return recipe(jax.random.fold_in(key, i), to_float(image))
-
-    views = jax.vmap(of_example)(images, batch["index"])
+        recipe = recipes.policy(size=network.size, **hyper, crop=kind, pad=training.pad)
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, batch["index"])
+    views = jax.vmap(lambda own, image: recipe(own, to_float(image)))(keys, images)
     return jnp.broadcast_to(views, (*views.shape[:3], network.channels))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from sklearn.metrics import recall_score
 
 from jaxssl.evals import Features, Subject, fewshot, linear
 
@@ -100,6 +101,7 @@ def test_few_shot_figures_are_the_mean_and_deviation_over_the_draws(monkeypatch)
 
 
 FEATURES = labelled(90, 3 * 80, 7, 3, spread=1.5)  # 12 shots: 8 fit a candidate, 4 choose
+FEATURES.test_labels[:30:3] = 1  # the classes of the test set differ in size
 
 
 def probe(features, *, seed=0, **changes):
@@ -150,6 +152,8 @@ def test_one_candidate_is_trained_as_the_loop_does(lr, monkeypatch):
     predicted = answers(FEATURES.test, *w)
     expected = 100 * np.mean(predicted == FEATURES.test_labels)
     assert found["accuracy"] == pytest.approx([expected], abs=1e-6)
+    right = 100 * recall_score(FEATURES.test_labels, predicted, average="macro")
+    assert found["mean_per_class"] == pytest.approx([right], abs=1e-6)
     assert len(x) == 12 and all((FEATURES.train == row).all(axis=1).any() for row in x)
     assert np.bincount(y).tolist() == [4, 4, 4]
 
@@ -227,7 +231,7 @@ def test_those_held_out_are_shots_of_every_class_and_not_trained_on(monkeypatch)
 
     def spy(train, test, *args, start, momentum):
         seen.append([np.asarray(x)[:, 0].astype(int) for x, _ in (train, test)])
-        return np.zeros(len(args[2]))
+        return np.zeros((len(args[2]), classes))
 
     monkeypatch.setattr(fewshot, "num_right", spy)
     probe(Features(number, labels, number, labels), draws=1)
@@ -262,7 +266,9 @@ def test_elevater_does_not_mind_scale_or_offset_or_dead_features():
         for f in (dead, changed)
     )
     for name, value in one.items():
-        np.testing.assert_allclose(other[name], value, atol=0.5 if name == "accuracy" else 0)
+        np.testing.assert_allclose(
+            other[name], value, atol=0 if name in ("lr", "weight_decay") else 0.5
+        )
 
 
 def test_elevater_separates_what_is_separable_whatever_the_labels_are():
@@ -276,6 +282,10 @@ def test_elevater_separates_what_is_separable_whatever_the_labels_are():
     unseen = np.where(np.arange(240) < 120, features.test_labels, 5)
     found = probe(features._replace(test_labels=unseen), lr=(0.1,))
     np.testing.assert_array_equal(found["accuracy"], [50, 50])
+    np.testing.assert_allclose(found["mean_per_class"], [75, 75])  # three of four classes
+    some = np.flatnonzero(features.test_labels != 7)  # a class of training that is not tested
+    fewer = features._replace(test=features.test[some], test_labels=features.test_labels[some])
+    np.testing.assert_allclose(probe(fewer, lr=(0.1,))["mean_per_class"], [100, 100])
 
 
 def test_settings_that_diverge_are_never_right_and_not_chosen(monkeypatch):
@@ -300,13 +310,15 @@ def test_shots_that_cannot_be_divided_are_refused(shots):
 def test_an_elevater_preset_reports_what_it_chose(monkeypatch):
     settings = {**SEARCH, "shots": (4,)}
     monkeypatch.setitem(fewshot.PRESETS, "elevater", settings)
-    (row,) = fewshot.run(Subject(FEATURES), seed=2, preset="elevater")
+    rows = fewshot.run(Subject(FEATURES), seed=2, preset="elevater")
     found = probe(FEATURES, seed=2)
-    assert row.metric == "fewshot_4shot_top1"
-    assert row.value == pytest.approx(found["accuracy"].mean())
-    assert row.std == pytest.approx(found["accuracy"].std())
     chosen = {f"chosen_{name}": found[name].tolist() for name in ("lr", "weight_decay")}
-    assert row.details == {"preset": "elevater", **SEARCH, **chosen}
+    figures = {"top1": "accuracy", "mean_per_class": "mean_per_class"}
+    for row, (name, figure) in zip(rows, figures.items(), strict=True):
+        assert row.metric == f"fewshot_4shot_{name}"
+        assert row.value == pytest.approx(found[figure].mean())
+        assert row.std == pytest.approx(found[figure].std())
+        assert row.details == {"preset": "elevater", **SEARCH, **chosen}
 
 
 def test_the_presets_are_the_benchmarks():

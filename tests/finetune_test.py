@@ -10,6 +10,7 @@ from tune_cases import SIZE, digits, flat_network, same, tiny_network
 
 from jaxssl import parallel, tune
 from jaxssl.evals import Features, Subject, finetune, semi
+from jaxssl.stratify import stratified
 from jaxssl.tune import Classifier, Training, Tuner
 
 BLANK = Features(*[np.zeros((0, 0))] * 4)
@@ -70,6 +71,30 @@ def test_a_search_learns_and_judges_on_parts_of_the_training_images(subject, mon
         assert set(used.labels) == set(subject.train.labels)
 
 
+def test_the_metric_that_chooses_is_the_one_asked_for(subject, monkeypatch):
+    """One rate knows the frequent class, the other one all the rare ones."""
+    rare_known, frequent_known = 0.1, 0.2
+    few = [np.flatnonzero(subject.train.labels == c)[:n] for c, n in ((0, 6), (1, 2), (2, 2))]
+    uneven = subject.train.take(np.concatenate(few))
+
+    def logits(classifier, source):
+        guess = source.labels if classifier.variables == rare_known else 0 * source.labels
+        guess = np.where(source.labels == 0, int(classifier.variables == rare_known), guess)
+        return np.eye(10)[guess]
+
+    tuner = oracle(0)[0]._replace(logits=logits)
+    monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
+    rates = (rare_known, frequent_known)
+    pairs = {**SEARCH, "lr": rates, "weight_decay": (0.0,), "validation": 0.5}
+    images = (subject.network, uneven, subject.test)
+    for metric, best in (("top1", frequent_known), ("mean_per_class", rare_known)):
+        found = finetune.evaluate(*images, training=None, **pairs, metric=metric, mesh=None)
+        assert found["lr"] == best
+        assert set(found["grid"][0]) == {"lr", "weight_decay", f"validation_{metric}"}
+    with pytest.raises(ValueError, match="metric is 'loss'; expected one of top1, top5"):
+        finetune.evaluate(*images, training=None, **pairs, metric="loss", mesh=None)
+
+
 def test_one_pair_needs_no_search(subject, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
@@ -82,6 +107,8 @@ def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(subject, monkeyp
     tuner, _ = oracle(good_lr=0.1)
     monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
     settings = finetune.PRESETS["ssl_transfer"]
+    per_class = finetune.PRESETS["ssl_transfer_per_class"]
+    assert per_class == {**settings, "metric": "mean_per_class"}
     found = finetune.evaluate(*subject[5:6], *subject[1:3], **settings, seed=0, mesh=None)
     expected = [
         (lr, decay / lr)
@@ -92,8 +119,27 @@ def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(subject, monkeyp
     np.testing.assert_allclose(pairs, expected)
 
 
+@pytest.mark.parametrize(
+    ("name", "mixup", "cutmix", "erasing", "decay"),
+    [  # as the commands of MoCo-v3's transfer/README.md are
+        ("cifar10", 0.8, 1.0, 0.0, 0.1),
+        ("cifar100", 0.5, 1.0, 0.0, 0.1),
+        ("flowers", 0.0, 0.0, 0.25, 0.3),
+        ("pets", 0.8, 0.0, 0.0, 0.1),
+    ],
+)
+def test_moco_v3s_transfer_is_a_recipe_for_each_set(name, mixup, cutmix, erasing, decay):
+    settings = finetune.PRESETS[f"moco_v3_{name}"]
+    training = settings["training"]
+    assert (training.mixup, training.cutmix, training.erasing) == (mixup, cutmix, erasing)
+    assert (settings["lr"], settings["weight_decay"]) == ((3e-4,), (decay,))
+    assert (training.batch_size, training.epochs, training.warmup) == (1024, 100, 3)
+    assert training.crop_scale == (0.05, 1.0)
+    assert tune.peak_lr(training, 3e-4) == pytest.approx(6e-4)
+
+
 def test_a_search_needs_enough_images_of_a_class(subject):
-    few = subject.train.take(finetune.stratified(subject.train.labels, 0.0, seed=0, least=1))
+    few = subject.train.take(stratified(subject.train.labels, 0.0, seed=0, least=1))
     with pytest.raises(ValueError, match="needs a class with 3 training images or more"):
         finetune.search(oracle(0)[0], few, [], validation=0.2, seed=0)
 
@@ -106,13 +152,13 @@ def test_a_stratified_share_has_its_part_of_each_class():
         (0.01, 1, {3: 1, 0: 1, 7: 1, 5: 1}),
         (0.99, 0, {3: 99, 0: 39, 7: 8}),
     ):
-        places = finetune.stratified(labels, share, seed=0, least=least)
+        places = stratified(labels, share, seed=0, least=least)
         assert dict(zip(*np.unique(labels[places], return_counts=True), strict=True)) == counts
         assert len(set(places)) == len(places)
         assert list(places) == sorted(places)
-    small, large = (finetune.stratified(labels, s, seed=0, least=1) for s in (0.01, 0.1))
+    small, large = (stratified(labels, s, seed=0, least=1) for s in (0.01, 0.1))
     assert set(small) < set(large)
-    assert set(small) != set(finetune.stratified(labels, 0.01, seed=1, least=1))
+    assert set(small) != set(stratified(labels, 0.01, seed=1, least=1))
 
 
 SHORT = Training(
@@ -163,11 +209,15 @@ def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(subject, monkeypatch
             "semi_10pct_top5",
         ]
         assert [row.value for row in rows] == [100] * 4
-    sets = [names(seen.fitted[0][0]) for seen in drawn]
-    assert sets[:2] == sets[2:4] != sets[4:]
-    assert sets[0] <= sets[1]
+    # The shares of a run have equal training, and so one tuner.
+    sets = [[names(source) for source, *_ in seen.fitted] for seen in drawn]
+    assert [len(run) for run in sets] == [2, 2, 2]
+    assert sets[0] == sets[1]
+    assert sets[0][0] != sets[2][0]
+    for small, large in sets:
+        assert small <= large
     details = rows[0].details
-    assert (details["images"], details["share"], details["batch_size"]) == (10, 0.01, 10)
+    assert (details["images"], details["share"], details["batch_size"]) == (10, 0.01, 8)
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])

@@ -173,6 +173,17 @@ def test_grey_images_are_repeated_for_a_network_of_three_channels(train, mesh):
     assert np.isfinite(tuner.logits(tuner.fit(train, **HYPER), train)).all()
 
 
+@pytest.mark.parametrize("augment", ["resized", "pad", "simclr"])
+def test_erasing_puts_grey_boxes_into_images(augment):
+    """White images stay white but for the boxes; simclr's changes of colour keep them grey."""
+    training = Training(augment=augment, pad=0, crop_scale=(1.0, 1.0), erasing=0.5)
+    batch = {"image": np.full((64, SIZE, SIZE, 1), 255, np.uint8), "index": np.arange(64)}
+    views = jax.jit(lambda key: tune._views(key, batch, training, tiny_network()))
+    boxes = np.asarray(views(jax.random.key(0)))[..., 0] == 0.5
+    assert 16 < boxes.any(axis=(1, 2)).sum() < 48
+    assert not boxes.all(axis=(1, 2)).any()
+
+
 def test_bad_settings_and_sets_are_refused(frozen, train, mesh, monkeypatch):
     network, training, tuner = frozen
     for changed, message in (

@@ -7,17 +7,18 @@ from jax.sharding import Mesh
 
 from jaxssl import parallel, tune
 from jaxssl.evals import Row, Subject
-from jaxssl.evals.finetune import stratified
+from jaxssl.stratify import stratified
 from jaxssl.tune import Network, Training
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
 
 KINDS = ("pretrained",)
+FEATURES = False  # those of all images need not be taken: the network itself is trained
 QUICK = {
     "training": Training(
         optimiser="adamw",
-        batch_size=10,
+        batch_size=8,
         steps=100,
         head_lr=10.0,
         crop_scale=(0.5, 1.0),
