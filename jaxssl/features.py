@@ -38,7 +38,7 @@ def load_encoder(
         path: workdir of a run, or a file that `jaxssl.weights` reads.
         step: of a run's checkpoint, or "last" (the default) or "best" (by online k-NN).
         **assumed: what a weights file does not say, see `jaxssl.weights.load`: ``num_heads``,
-            ``stem``.
+            ``stem``, ``mean``, ``std``, ``crop``, ``size``.
 
     Returns:
         ``apply(variables, x) -> [n, f]``, pure and in evaluation mode; its variables, as NumPy

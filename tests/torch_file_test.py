@@ -1,6 +1,7 @@
-"""Files of torch.save without torch: every kind of tensor, nothing that is run, damaged files."""
+"""Files of torch.save without torch: every kind of tensor, nothing that is run, bad files."""
 
 import io
+import json
 import pickle
 import struct
 import warnings
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from jaxssl import weights
 from jaxssl.errors import UserError
@@ -121,6 +123,77 @@ BAD = {
     "wild count": (zipped(rebuild(count=-1), [BYTES]), "and size -1"),
     "wild key": (zipped(rebuild(key=b"x"), [BYTES]), "a storage of key"),
 }
+
+
+def doubled(times, leaf=b")", twice=b"2\x86"):
+    """The pickle of a tuple that holds a tuple twice, and so on: a few bytes, 2^times items."""
+    return leaf + twice * times
+
+
+def in_a_list(tuple_):
+    """A call of PyTorch's that hands its argument on, which lies in a list."""
+    kind = b"ctorch._utils\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_parameter\nN]"
+    return kind + tuple_ + b"atR"
+
+
+MANY = "a tuple of more than 10000 items"
+KEYS = {
+    "twice": (doubled(100), MANY),
+    "from the memo": (doubled(100, twice=b"q\x010h\x01h\x01\x86"), MANY),
+    "between marks": (doubled(100, b"(t", b"q\x010(h\x01h\x01t"), MANY),
+    "deep": (b")" + b"\x85" * 200_000, MANY),
+    "handed on": (in_a_list(doubled(12)) + b"2\x86", "no ResNet or ViT"),
+    "usual": (b"K\x01K\x02\x86", "no ResNet or ViT"),
+}
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_keys_that_take_for_ever_to_hash_are_refused(case, file):
+    key, message = KEYS[case]
+    with pytest.raises(UserError, match=message):
+        weights.load(file(zipped(b"\x80\x02}" + key + b"K\x01s.")))
+
+
+def test_calls_hand_on_only_what_was_counted():
+    saved, _ = unpickle.load(unpickle.check(io.BytesIO(b"\x80\x02" + in_a_list(b")") + b".")))
+    assert type(saved) is unpickle.Inert
+
+
+@pytest.mark.parametrize("where", ["shape", "strides", "key", "count"])
+def test_messages_show_no_nested_values(where, file):
+    inner = []
+    for _ in range(60):  # 2^60 in its text
+        inner = [inner, inner]
+    value = (inner, 1) if where in ("shape", "strides") else inner
+    with pytest.raises(UserError, match="list"):
+        weights.load(file(zipped(rebuild(**{where: value}), [BYTES])))
+
+
+def test_shared_dicts_are_visited_only_so_often(file):
+    tree = {"x": 1}
+    for _ in range(5):
+        tree = {f"{i}": tree for i in range(32)}
+    with pytest.raises(UserError, match="it holds more than 1000000 values"):
+        weights.load(file(zipped(pickle.dumps(tree, 2))))
+    with pytest.raises(UserError, match="a name of more than 1000 characters"):
+        weights.load(file(zipped(pickle.dumps({"x" * 1001: 1}, 2))))
+
+
+def test_networks_that_would_fill_the_memory_are_not_built(tmp_path):
+    inputs = {"size": 4096, "channels": 3, "mean": [0.5], "std": [0.5], "crop": 0}
+    for net, message in (
+        ({"name": "vit", "size": "base", "layers": 1, "patch_size": 1}, "too many positions"),
+        (
+            {"name": "vit", "size": "base", "layers": 1, "patch_size": 1, "positions": "learned"},
+            "many pos",
+        ),
+        ({"name": "convnet", "widths": [1] * 1001, "strides": [1] * 1001}, "1001 layers; at most"),
+    ):
+        known = {"version": 1, "net": net, "inputs": inputs, "precision": "float32"}
+        path = tmp_path / "x.safetensors"
+        save_file({"a": np.zeros(1)}, path, {"jaxssl": json.dumps(known)})
+        with pytest.raises(UserError, match=message):
+            weights.load(path)
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -22,7 +22,7 @@ from jaxssl import weights
 from jaxssl.backbone import apply
 from jaxssl.errors import UserError
 from jaxssl.nets import convnet, resnet, vit
-from jaxssl.weights import find, names
+from jaxssl.weights import find, images, names
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "weights.npz")
 VIT = {"name": "vit", "size": "small", "layers": 3, "frozen_patches": False, "pool": "token"}
@@ -321,6 +321,7 @@ def test_a_file_of_ours_says_what_it_is(file):
         lambda header: header | {"precision": "float8"},
         lambda header: header | {"inputs": header["inputs"] | {"size": 10**9}},
         lambda header: header | {"inputs": header["inputs"] | {"mean": [0.0, 1.0]}},
+        lambda header: header | {"inputs": header["inputs"] | {"std": [0.5, 0.5, 0.0]}},
         lambda header: header | {"inputs": {"size": "x"}},
     ],
 )
@@ -361,3 +362,39 @@ def test_unknown_networks_are_named(file):
     ):
         with pytest.raises(UserError, match=message):
             weights.load(file(content))
+
+
+def test_what_is_assumed_of_images_can_be_given(file):
+    path = file(drawn("resnet", 8))
+    inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
+    assert inputs == (48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
+    assert weights.load(path, std=[0.5]).inputs == (32, 3, find.CIFAR["mean"], (0.5,), 0.0)
+    ours, _ = own_file(file)
+    _, _, preprocess = jaxssl.load_encoder(ours, mean=0.0, std=1.0, size=8)
+    x = preprocess(jnp.full((1, 8, 8, 3), 51, jnp.uint8))
+    np.testing.assert_allclose(x, np.full((1, 8, 8, 3), 0.2), rtol=1e-6)
+
+
+def test_nonsense_of_images_is_refused(file):
+    path, numbers = file(drawn("resnet", 8)), "must be a number or 3 in"
+    wrong = {
+        "mean": [numbers, 127.5, (0.5, 0.5), "0.5", float("nan"), ()],
+        "std": [numbers, 0, -0.5, [0.5, 0.5, 0.0]],
+        "crop": ["must be a number in", 90, (0.9, 0.9), True],
+        "size": ["must be a number of pixels from 1 to 8192", 0, 8193, 32.0, True],
+    }
+    for name, (message, *values) in wrong.items():
+        for value in values:
+            with pytest.raises(UserError, match=rf"^{name} {message}.*\Z"):  # one line
+                weights.load(path, **{name: value})
+
+
+def test_sizes_of_a_vit_are_those_of_its_positions(file):
+    path = file(drawn("tiny", 4))
+    assert weights.load(path, num_heads=2, size=4, crop=0).inputs.size == 4
+    with pytest.raises(UserError, match="size must be 4, which the network's learned positions"):
+        weights.load(path, num_heads=2, size=8)
+    net, inputs = described(small_vit(8), num_heads=2)
+    assert images.given(inputs, names.make(net), size=48).size == 48
+    with pytest.raises(UserError, match="a multiple of the network's patches of 16 pixels, got 40"):
+        images.given(inputs, names.make(net), size=40)

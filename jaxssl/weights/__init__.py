@@ -6,7 +6,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,13 +23,12 @@ from jaxssl.backbone import Backbone, Variables
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError
 from jaxssl.nets import heads
-from jaxssl.weights import find, names, torch_file
+from jaxssl.weights import find, images, names, torch_file
 from jaxssl.weights.find import Found, Read, as_float32, listed
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # the name of what files of ours know of themselves
 VERSION = 1
-MAX_SIZE = 8192  # pixels a side
 
 log = logging.getLogger("jaxssl")
 
@@ -41,7 +40,16 @@ class Named(NamedTuple):
     shape: tuple[int, ...]
 
 
-def load(path: str | Path, *, num_heads: int | None = None, stem: str | None = None) -> Backbone:
+def load(
+    path: str | Path,
+    *,
+    num_heads: int | None = None,
+    stem: str | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
+    crop: float | None = None,
+    size: int | None = None,
+) -> Backbone:
     """The backbone in a weights file. No code that the file may hold is run.
 
     The encoder is found by its names, wherever it lies in the checkpoint; heads are left out.
@@ -52,19 +60,26 @@ def load(path: str | Path, *, num_heads: int | None = None, stem: str | None = N
             one, and what a file of ours says.
         stem: of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (solo-learn's,
             with a padding of 2); by default the latter for files of solo-learn.
+        mean: of images from 0 to 1, in [0, 1], of each channel or of all; by default what a file
+            of ours says, else ImageNet's, with a 3 x 3 stem CIFAR-10's. So are the next three.
+        std: likewise, in (0, 1].
+        crop: share of the short side that a central square keeps, in [0, 1]; 0 takes all of the
+            image. timm says it as ``crop_pct``.
+        size: pixels a side, 1 to 8192. Learned positions of a ViT are for one size only.
 
     Raises:
         UserError: if there is no such file, it is damaged, holds no network that is known here, or
-            its names or shapes are not those of the network.
+            its names or shapes are not those of the network; or a value is out of its range.
     """
     path = Path(path)
+    given = {"mean": mean, "std": std, "crop": crop, "size": size}
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: weights files end with one of {', '.join(SUFFIXES)}")
     try:
         if not path.stat().st_size:
             raise UserError(f"{path} is empty")
         with _opened(path) as (tree, read, text):
-            return _backbone(path, tree, read, text, num_heads, stem)
+            return _backbone(path, tree, read, text, num_heads, stem, given)
     except UserError:
         raise
     except ValueError as error:
@@ -136,6 +151,7 @@ def _backbone(
     text: str | None,
     num_heads: int | None,
     stem: str | None,
+    assumed: Mapping[str, Any],
 ) -> Backbone:
     known: dict[str, Any] = {}
     if text is None:
@@ -147,6 +163,8 @@ def _backbone(
         given = {"num_heads": num_heads, "stem": stem}
         net |= {name: value for name, value in given.items() if value is not None}
     module = names.make(net)
+    inputs = images.given(inputs, module, **assumed)
+    images.check_extent(module, inputs.size)
     variables = _variables(module, inputs, found, read)
     if text is None:
         _say(path, found, net)
@@ -178,13 +196,7 @@ def _own(text: str, count: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]
     known = json.loads(text)
     if known["version"] != VERSION:
         raise ValueError(f"a file of version {known['version']!r:.20}; expected {VERSION}")
-    inputs = Inputs(**known["inputs"])
-    inputs = inputs._replace(mean=tuple(inputs.mean), std=tuple(inputs.std))
-    size, net = inputs.size, known["net"]
-    if not 0 < size <= MAX_SIZE or inputs.channels not in (1, 3) or not 0 <= inputs.crop <= 1:
-        raise ValueError(f"its images are none: {inputs}")
-    if any(len(x) not in (1, inputs.channels) for x in (inputs.mean, inputs.std)):
-        raise ValueError(f"its images are none: {inputs}")
+    inputs, net = images.checked(known["inputs"]), known["net"]
     if known["precision"] not in PRECISIONS or (net.get("layers") or 0) > count:
         raise ValueError("what it says of its network does not hold")
     return known, net, inputs

@@ -11,7 +11,7 @@ from jaxssl.augment.views import Inputs
 from jaxssl.nets import resnet, vit
 from jaxssl.weights import names
 
-MAX_NAMES, MAX_DEPTH = 100_000, 4
+MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
 # A name that tells where an encoder of a kind begins.
 MARKS = ("layer1.0.conv1.weight", "patch_embed.proj.weight", "conv_proj.weight")
 # What a method does not hand on: the copy that follows the trained encoder, but DINO's teacher.
@@ -75,8 +75,12 @@ def encoder(tree: Mapping[str, Any]) -> Found:
         ValueError: if there is none of a known kind.
     """
     arrays: dict[str, Shaped] = {}
-    for name, array in _flat(tree, "", 0):
-        arrays[name] = array
+    for number, (name, value) in enumerate(_flat(tree, "", 0)):
+        # A dict that lies at many places is visited at each.
+        if number >= MAX_NODES:
+            raise ValueError(f"it holds more than {MAX_NODES} values")
+        if hasattr(value, "shape"):
+            arrays[name] = value
         if len(arrays) > MAX_NAMES:
             raise ValueError(f"it holds more than {MAX_NAMES} arrays")
     places = [name.removesuffix(mark) for name in arrays for mark in MARKS if _ends(name, mark)]
@@ -119,14 +123,17 @@ def listed(items: list[str], most: int = 3) -> str:
     return f"{shown} ... ({len(items)})" if len(items) > most else shown or "nothing"
 
 
-def _flat(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Shaped]]:
+def _flat(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Every value, dicts too; None for one without a name."""
     for key, value in tree.items():
         if not isinstance(key, str):
+            yield "", None
             continue
+        if len(prefix) + len(key) > MAX_LENGTH:
+            raise ValueError(f"it holds a name of more than {MAX_LENGTH} characters")
+        yield prefix + key, value
         if isinstance(value, Mapping) and depth < MAX_DEPTH:
             yield from _flat(value, f"{prefix}{key}.", depth + 1)
-        elif hasattr(value, "shape"):
-            yield prefix + key, value
 
 
 def _ends(name: str, mark: str) -> bool:

@@ -31,6 +31,8 @@ STORAGES = {
 }
 DTYPES = {"uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64}
 MAX_AXES = 16
+MAX_ITEMS = 10_000  # of a tuple, those of tuples in it counted
+FILLING = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
 EXPANDED = 1 << 20  # numbers that a tensor may have beyond those stored, by a stride of 0
 
 
@@ -114,16 +116,66 @@ def check(file: BinaryIO) -> bytes:
     """Read one pickle, up to its end, and nothing behind it.
 
     Raises:
-        ValueError: if it is cut off, or its memo is numbered so that it would fill the memory.
+        ValueError: if it is cut off, its memo is numbered so that it would fill the memory, or its
+            tuples are nested so that a hash of one would take for ever or exhaust the stack.
     """
-    start = file.tell()
+    start, sizes = file.tell(), _Sizes()
     with warnings.catch_warnings(action="ignore"):  # of odd escapes in strings
         for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
             if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > number:
                 raise ValueError(f"memo entry {argument} at instruction {number}")
+            sizes.step(opcode, argument)
     end = file.tell()
     file.seek(start)
     return file.read(end - start)
+
+
+class _Sizes:
+    """The stack of a pickle's machine, of each value only how many items its hash looks at.
+
+    A tuple may hold another one twice, that one a third twice, and so on: short to write down,
+    endless to hash, as Python does with the keys of a dict.
+    """
+
+    def __init__(self) -> None:
+        self.stack: list[int] = []
+        self.marks: list[int] = []  # heights of the stack
+        self.memo: dict[int, int] = {}
+
+    def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
+        """One instruction."""
+        stack, name = self.stack, opcode.name
+        if name == "MARK":
+            self.marks.append(len(stack))
+        elif name == "POP" and self.marks and self.marks[-1] == len(stack):
+            self.marks.pop()
+        elif name == "DUP":
+            stack.append(stack[-1])
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"):
+            self.memo[len(self.memo) if argument is None else argument] = stack[-1]
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
+            stack.append(self.memo[argument])
+        else:
+            self._other(opcode)
+
+    def _other(self, opcode: pickletools.OpcodeInfo) -> None:
+        before, stack, taken = opcode.stack_before, self.stack, []
+        count = len(before)
+        if pickletools.markobject in before:
+            count, height = before.index(pickletools.markobject), self.marks.pop()
+            taken = stack[height:]
+            del stack[height:]
+        taken = stack[len(stack) - count :] + taken
+        del stack[len(stack) - count :]
+        if not opcode.stack_after:
+            return
+        if opcode.name in FILLING:
+            size = taken[0]
+        else:
+            size = 1 if opcode.name in ("LIST", "DICT") else 1 + sum(taken)  # those have no hash
+        if size > MAX_ITEMS:
+            raise ValueError(f"a tuple of more than {MAX_ITEMS} items, those of inner ones counted")
+        stack.append(size)
 
 
 def load(text: bytes) -> tuple[Any, dict[str, np.dtype]]:
@@ -164,7 +216,7 @@ class _Unpickler(pickle.Unpickler):
         if kind != "storage" or dtype is None:
             return Inert()
         if not isinstance(key, str) or not _natural(count):
-            raise ValueError(f"a storage of key {key!r:.40} and size {count!r:.40}")
+            raise ValueError(f"a storage of key {_shown(key)} and size {_shown(count)}")
         self.storages[key] = dtype
         first = 0
         if view and view[0] is not None:
@@ -180,13 +232,14 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     shape, strides = tuple(shape), tuple(strides)
     fits = len(shape) == len(strides) <= MAX_AXES
     if not fits or not all(map(_natural, (offset, *shape, *strides))):
-        raise ValueError(f"a tensor of shape {shape!r:.60} and strides {strides!r:.60}")
+        said = [", ".join(map(_shown, x[:4])) for x in (shape, strides)]
+        raise ValueError(f"a tensor of shape [{said[0]}] and strides [{said[1]}]")
     size, last = 1, offset
     for length, stride in zip(shape, strides, strict=True):
         size *= length
         last += (length - 1) * stride
     if size and last >= storage.count:
-        raise ValueError(f"a tensor of shape {shape!r:.60} goes beyond its storage")
+        raise ValueError(f"a tensor of shape {list(shape)} goes beyond its storage")
     if size > storage.count + EXPANDED:
         raise ValueError(f"a tensor of {size} numbers, of which {storage.count} are stored")
     return Tensor(storage, offset, shape, strides)
@@ -216,7 +269,8 @@ def _rebuild_parameter(tensor: Any = None, *_: Any) -> Any:
 
 def _rebuild_of_type(rebuild: Any, kind: Any, args: Any, *_: Any) -> Any:
     """A tensor with attributes, or of a class of its own."""
-    return rebuild(*args) if isinstance(rebuild, _Known) else Inert()
+    # `_Sizes` counts what a tuple holds, but not what a list does.
+    return rebuild(*args) if isinstance(rebuild, _Known) and type(args) is tuple else Inert()
 
 
 REBUILD: Mapping[str, Callable[..., Any]] = {
@@ -231,3 +285,8 @@ REBUILD: Mapping[str, Callable[..., Any]] = {
 
 def _natural(number: Any) -> bool:
     return type(number) is int and 0 <= number < 1 << 62
+
+
+def _shown(value: Any) -> str:
+    """A number or a string; of anything else only its type, as its text may be endless."""
+    return f"{value!r:.40}" if type(value) in (int, str) else type(value).__name__
