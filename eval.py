@@ -20,8 +20,11 @@ LAYER = flags.DEFINE_string("layer", "backbone", "Features: of the backbone or t
 KINDS = flags.DEFINE_list(
     "kinds", None, "Of features: some of raw,untrained,pretrained; default all that fit."
 )
-SEED = flags.DEFINE_integer("seed", None, "Of the protocols' draws; default the run's.")
+SEED = flags.DEFINE_integer(
+    "seed", None, "Of the protocols' draws; default the run's.", lower_bound=0
+)
 OUT = flags.DEFINE_string("out", None, "Folder of results.json; default the workdir.")
+FREE = {"data.dir", "data.cache", "data.workers"}  # where a suite's sets lie, how they are read
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
@@ -46,9 +49,12 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if SUITE.value:
         from jaxssl import suite
 
-        if DATASET.value or of_data or PROTOCOLS.value:
-            raise UserError("a suite names its data sets and protocols; leave those flags out")
-        return suite.run(Path(SUITE.value), paths, base.get_config().data, **options)
+        if DATASET.value or PROTOCOLS.value or {key for key, _ in of_data} - FREE:
+            raise UserError(
+                "a suite names its data sets and protocols; leave those flags out, but for "
+                f"{', '.join(sorted(FREE))}"
+            )
+        return suite.run(Path(SUITE.value), paths, base.get_config().data, of_data, **options)
     for path in paths:
         data = evaluate.data_of(path, base.get_config().data, DATASET.value, of_data)
         evaluate.evaluate(path, PROTOCOLS.value, data=data, **options)

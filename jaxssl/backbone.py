@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
@@ -87,6 +88,22 @@ def make_encode(
         return networks.project(backbone.encoder, *projector, h)
 
     return jax.jit(encode)
+
+
+def require_finite(variables: Any, source: Any) -> None:
+    """Raise UserError if a parameter is not finite: the network might give figures all the same.
+
+    Args:
+        variables: of a network, as NumPy arrays.
+        source: what they were read from, for the message.
+    """
+    for path, array in jax.tree_util.tree_leaves_with_path(variables):
+        if not np.isfinite(array).all():
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise UserError(
+                f"{source}: {name} has values that are not finite; the training went wrong, or the "
+                "file is damaged"
+            )
 
 
 def num_channels(net: nn.Module, variables: Variables, size: int) -> int:

@@ -142,7 +142,7 @@ def _read(workdir: Path, step: int | None, state_args: ocp.args.StandardRestore 
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
         message = " ".join(str(error).split())[:200]
         others = [s for s in known if s != step]
-        mend = f"remove it to go back to step {others[-1]}" if others else f"remove {workdir}"
+        mend = f"remove it to go back to step {others[-1]}" if others else f"remove {folder}"
         raise UserError(
             f"checkpoint {folder} is damaged or incomplete: {message}; {mend}"
         ) from error

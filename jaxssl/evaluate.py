@@ -101,6 +101,7 @@ def evaluate(
     out = out or (path if path.is_dir() else path.with_suffix(".eval"))
     seed = seed if seed is not None else config.seed if config else 0
 
+    results.read(out)  # damaged ones are refused before the work is done
     settings = config.data if data is None else data
     classes = Path(settings["classes"])
     splits = source.load_splits(settings)
@@ -131,7 +132,9 @@ def evaluate(
         for run in runs:
             if kind in getattr(run.module, "KINDS", KINDS):
                 figures = _figures(run, subject, kind, seed, explicit=explicit)
-                rows += [{"protocol": run.name, **row._asdict(), **labels} for row in figures]
+                new = [{"protocol": run.name, **row._asdict(), **labels} for row in figures]
+                _keep(out, new)  # at once: what comes later may fail, or be stopped
+                rows += new
 
     for run in runs if explicit else ():
         if run.name not in {row["protocol"] for row in rows}:
@@ -139,10 +142,6 @@ def evaluate(
                 f"protocol {run.text!r} trains a network: it needs --layer backbone, and a kind of "
                 f"features besides raw (got {','.join(kinds)})"
             )
-    try:
-        results.add(out, rows)
-    except OSError as error:
-        raise UserError(f"cannot write results to {out}: {error.strerror}; see --out") from error
     if rows:
         results.show(rows)
     record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
@@ -155,6 +154,13 @@ def evaluate(
     return rows
 
 
+def _keep(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    try:
+        results.add(out, rows)
+    except OSError as error:
+        raise UserError(f"cannot write results to {out}: {error.strerror}; see --out") from error
+
+
 def read_config(workdir: Path) -> ConfigDict:
     """The effective config of a run.
 
@@ -163,12 +169,15 @@ def read_config(workdir: Path) -> ConfigDict:
     """
     path = workdir / "config.json"
     try:
-        return ConfigDict(json.loads(path.read_text()))
-    except (OSError, json.JSONDecodeError) as error:
+        config = ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(
             f"{workdir} holds no run (cannot read {path}); train first: "
             f"python train.py --workdir {workdir}"
         ) from error
+    if not isinstance(config.get("data"), ConfigDict) or "loss" not in config:
+        raise UserError(f"{path} is no config of a run; take another --workdir")
+    return config
 
 
 def data_of(
@@ -264,11 +273,11 @@ def _fitting(runs: list[Run], splits: source.Splits, explicit: bool) -> list[Run
     """
     if splits.labelled:
         unseen = np.setdiff1d(splits.test.labels, splits.bank.labels)
-        if len(unseen):
+        if len(unseen) and not all(getattr(run.module, "NOVEL", False) for run in runs):
             names = [splits.test.class_names[label] for label in unseen[:3]]
             raise UserError(
-                f"{splits.test.split!r} of {splits.test.name!r} has images of {len(unseen)} "
-                f"classes ({', '.join(names)}) of which {splits.bank.split!r} has none"
+                f"{splits.test.split!r} of {splits.test.name!r} has images of classes of which "
+                f"{splits.bank.split!r} has none ({len(unseen)}: {', '.join(names)})"
             )
         return runs
     need = [run.text for run in runs if getattr(run.module, "LABELS", True)]

@@ -75,9 +75,9 @@ def export(
         # The card is of all files of this checkpoint that lie there.
         files = [stem + suffix for suffix, _ in FORMATS.values()]
         files = [name for name in files if (out / name).exists()]
-        of = (found.facts["source"], found.facts["step"], "pretrained")
+        of = (found.facts["step"], "pretrained")
         rows = results.read(path.with_suffix(".eval") if is_file else path)
-        rows = [r for r in rows if (r.get("source"), r["step"], r["features"]) == of]
+        rows = [row for row in rows if (row["step"], row["features"]) == of]
         text = card.write(found, json.loads(header)["features"], files, rows)
         record.write_text(out / "README.md", text)
     except ValueError as error:

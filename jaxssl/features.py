@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import backbone, checkpoint, parallel, weights
 from jaxssl.augment.views import Inputs, preprocess
-from jaxssl.backbone import Backbone, Variables
+from jaxssl.backbone import Backbone, Variables, require_finite
 from jaxssl.build import build, make_networks
 from jaxssl.config import label
 from jaxssl.errors import UserError
@@ -76,11 +76,12 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
     config = ConfigDict(found.config)
     encoder = make_networks(config)
     net, projector = _variables(config, found.state["params"], found.state["carried"])
+    require_finite({"params": net.params, "batch_stats": net.batch_stats}, workdir)
     size = config.augment.size
     inputs = Inputs(size, backbone.num_channels(encoder.net, net, size))
     known = checkpoint.steps(workdir)
     facts = {
-        "source": workdir.name,
+        "source": workdir.resolve().name,
         "step": found.step,
         "checkpoint": "best" if best else "last" if found.step == known[-1] else "by step",
         "loss": label("loss", config.loss),
@@ -134,7 +135,9 @@ def extract(
     Returns:
         [n, f] float32; more than 4 GiB lie in a temporary file.
     """
-    block = -(-BLOCK // mesh.size) * mesh.size
+    # Few images make a smaller block, of one of a few sizes, so that little is compiled.
+    block = min(BLOCK, 1 << max(4, (len(images) - 1).bit_length()))
+    block = -(-block // mesh.size) * mesh.size
     rows: np.ndarray | None = None
     waiting: tuple[int, int, Array] | None = None  # on the device, while the next block is read
 

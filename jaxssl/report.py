@@ -129,22 +129,23 @@ def _results(rows: list[dict]) -> str:
         for step in sorted(steps, key=str):
             metrics = groups.setdefault((*of, row.get("seed"), step), {})
             metrics.setdefault((row["protocol"], preset, row["metric"]), {})[row["features"]] = row
-    groups = {k: v for k, v in groups.items() if k[-1] is None or _pretrained(v)} or groups
+    pretrained = {key: _pretrained(metrics) for key, metrics in groups.items()}
+    groups = {key: metrics for key, metrics in pretrained.items() if metrics} or groups
     note = """<p>Accuracy in percent where no unit is named, ± the standard deviation over draws, on
 raw pixels and on features of the untrained and the pretrained network. Settings hold for the lines
 below too; those that differ between columns are given as raw / untrained / pretrained.</p>"""
     return page.section("Results", note + "".join(map(_figures, groups.values())))
 
 
-def _pretrained(metrics: dict[tuple, dict[str, dict]]) -> bool:
-    return any("pretrained" in kinds for kinds in metrics.values())
+def _pretrained(metrics: dict[tuple, dict[str, dict]]) -> dict[tuple, dict[str, dict]]:
+    return {metric: kinds for metric, kinds in metrics.items() if "pretrained" in kinds}
 
 
 def _figures(metrics: dict[tuple, dict[str, dict]]) -> str:
     """The table of one encoder on one data set, under a line that says which."""
     body, said = [], None
     for (*_, metric), kinds in metrics.items():
-        last = list(kinds.values())[-1]
+        last = kinds.get("pretrained") or list(kinds.values())[-1]
         unit = last.get("unit", "%")
         settings = _protocol(kinds)
         small = "" if settings == said else f"<small>{escape(settings)}</small>"
@@ -152,7 +153,8 @@ def _figures(metrics: dict[tuple, dict[str, dict]]) -> str:
         name = metric + (f" ({unit})" if unit not in ("", "%") else "")
         cells = (_score(kinds.get(kind)) for kind in KINDS)
         body.append([f"{escape(name)}{small}", *cells, _gain(kinds)])
-    facts = results.provenance(last)
+    rows = [row for kinds in metrics.values() for row in kinds.values()]
+    facts = results.provenance(max(rows, key=lambda row: KINDS.index(row["features"])))
     heading = ["metric", *KINDS, "gain over untrained"]
     table = page.table("results", heading, body)
     return f"<p>{escape(facts['encoder'])}<br>{escape(facts['data'])}</p>{table}"

@@ -30,8 +30,11 @@ def read(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["results"]
-    except (ValueError, KeyError, TypeError) as error:
+        rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+        for row in rows:
+            row["metric"], row["value"], row["features"], row["step"], row["details"].get("preset")
+        return rows
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}); move it away") from error
 
 

@@ -138,11 +138,12 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Any:
 def _views(augment: Any, encode: Any, images: np.ndarray, number: int, seed: int) -> np.ndarray:
     """`Subject.views`; the views of a block of images are made when they are encoded."""
     key, found = jax.random.key(seed), []
-    for first in range(0, len(images), BLOCK):
-        part = images[first : first + BLOCK]
-        filled = np.zeros((BLOCK, *part.shape[1:]), part.dtype)
+    size = min(BLOCK, len(images))
+    for first in range(0, len(images), size):
+        part = images[first : first + size]
+        filled = np.zeros((size, *part.shape[1:]), part.dtype)
         filled[: len(part)] = part
-        index = np.arange(first, first + BLOCK, dtype=np.int32)
+        index = np.arange(first, first + size, dtype=np.int32)
         keys = (jax.random.fold_in(key, view) for view in range(number))
         made = (np.asarray(augment(k, filled, index))[: len(part)] for k in keys)
         found.append(np.stack([encode(view) for view in made]))

@@ -33,7 +33,11 @@ class Suite(NamedTuple):
 
 
 def run(
-    path: Path, encoders: Sequence[Path], defaults: ConfigDict, **options: Any
+    path: Path,
+    encoders: Sequence[Path],
+    defaults: ConfigDict,
+    overrides: Sequence[tuple[str, str]] = (),
+    **options: Any,
 ) -> list[dict[str, Any]]:
     """Evaluate every encoder on every data set of a suite and print the table.
 
@@ -41,6 +45,7 @@ def run(
         path: Python file with ``get_suite() -> dict``, the fields of `Suite`.
         encoders: workdirs and weights files, the rows.
         defaults: of the group `config.data`.
+        overrides: of all its data sets, such as ("data.dir", DIR).
         **options: of `jaxssl.evaluate.evaluate`.
 
     Returns:
@@ -56,7 +61,11 @@ def run(
     for name, values in suite.datasets.items():
         check_protocols([values.get("protocol", suite.protocol)])
         for encoder in encoders:
-            data[name, encoder] = _data(path, encoder, defaults, name, values)
+            if "name" not in values:
+                raise UserError(f"suite file {str(path)!r}: data set {name!r} has no 'name'")
+            own = [(f"data.{k}", str(v)) for k, v in values.items() if k not in ("name", *OWN)]
+            given = [*own, *overrides]
+            data[name, encoder] = data_of(encoder, defaults, values["name"], given)
             source.load_splits(data[name, encoder])
     found = []
     for (name, encoder), settings in data.items():
@@ -135,12 +144,3 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
         shown = [results.cell(cells[name]) if name in cells else "–" for name in suite.datasets]
         out.add_row(*key, *shown, mean, str(wins))
     return out
-
-
-def _data(
-    path: Path, encoder: Path, defaults: ConfigDict, name: str, values: Mapping[str, Any]
-) -> ConfigDict:
-    if "name" not in values:
-        raise UserError(f"suite file {str(path)!r}: data set {name!r} has no 'name'")
-    given = [(f"data.{key}", str(v)) for key, v in values.items() if key not in ("name", *OWN)]
-    return data_of(encoder, defaults, values["name"], given)

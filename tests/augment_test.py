@@ -11,7 +11,7 @@ from scipy import ndimage, stats
 
 from jaxssl.augment import image as ops
 from jaxssl.augment import recipes
-from jaxssl.augment.views import make_views, normalise, preprocess, to_float, to_uint8
+from jaxssl.augment.views import Inputs, make_views, normalise, preprocess, to_float, to_uint8
 
 RECIPES = sorted(
     name
@@ -356,7 +356,7 @@ def test_without_colours_and_flip_simclr_is_the_crop():
 @pytest.mark.parametrize("size", [5, 8, 16])
 def test_evaluation_sees_pillows_resized_image(size):
     batch = pixels(3, 8, 8, 3)
-    found = jax.jit(preprocess, static_argnums=1)(batch, size)
+    found = jax.jit(preprocess, static_argnums=1)(batch, Inputs(size, batch.shape[3]))
     for view, image in zip(found, batch, strict=True):
         expected = pillow_resize(image.astype(np.float32) / 255, size) * 2 - 1
         np.testing.assert_allclose(view, expected, atol=1e-4)

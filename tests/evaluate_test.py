@@ -27,7 +27,7 @@ from jaxssl.augment.views import resized
 from jaxssl.backbone import make_encode
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evals import finetune, linear
+from jaxssl.evals import episodes, finetune, linear
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
 TINY = {
@@ -261,7 +261,7 @@ def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data
     other = data_config(dir=str(data_dir), classes=str(out))
     out.write_text("\n".join("0123456789"))
     unseen = {**other, "classes": "", "train_split": "train[:3]"}
-    with pytest.raises(UserError, match=r"has images of \d classes .* of which .* has none"):
+    with pytest.raises(UserError, match=r"has images of classes of which .* has none \(\d"):
         knn(run, out.with_name("x"), data=unseen)
 
 
@@ -293,6 +293,54 @@ def test_only_keys_of_the_data_may_be_changed(run):
         evaluate.split_overrides([("net.num_heads", "six")])
     with pytest.raises(UserError, match="data.splt.* is unknown"):
         evaluate.data_of(run, ConfigDict(data_config()), None, [("data.splt", "x")])
+
+
+def test_figures_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
+    def stopped(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxssl.evals.linear.run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate.evaluate(run, ["knn", "linear"], out=out, kinds=["raw"])
+    assert {row["metric"] for row in results.read(out)} == {"knn_top1", "knn_top5"}
+
+
+def test_a_network_that_is_not_finite_gives_no_figures(run, out, monkeypatch):
+    restore = checkpoint.restore_arrays
+
+    def spoilt(*args):
+        found = restore(*args)
+        found.state["params"]["net"]["Conv_0"]["kernel"] = np.full((3, 3, 1, 4), np.nan)
+        return found
+
+    monkeypatch.setattr(checkpoint, "restore_arrays", spoilt)
+    with pytest.raises(UserError, match="params/Conv_0/kernel has values that are not finite"):
+        knn(run, out)
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"', '{"data": 1}', "\xff"])
+def test_a_config_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"holds no run|is no config of a run"):
+        evaluate.read_config(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['{"results": [1]}', '{"results": [{}]}', '{"results": 3}', "[]"])
+def test_rows_that_are_none_are_named(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(UserError, match=r"results.json is damaged"):
+        results.read(tmp_path)
+
+
+def test_episodes_may_be_of_classes_that_training_never_saw(run, out):
+    data = evaluate.data_of(
+        run, ConfigDict(data_config()), None, [("data.train_split", "train[:3]")]
+    )
+    preset = {"ways": 3, "shots": 2, "queries": 2, "episodes": 5}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(episodes.PRESETS, "cdfsl_5way_20shot", preset)
+        rows = evaluate.evaluate(run, ["episodes"], data=data, out=out, kinds=["raw"])
+    assert len(rows) == 1
 
 
 def test_damaged_results_are_not_overwritten(run, out):

@@ -2,8 +2,8 @@
 
 A protocol is a file here. It has `PRESETS`, its named settings, and
 ``run(subject, *, seed, preset) -> rows``; also `KINDS`, if it is not meant for all kinds of
-features, `LABELS = False`, if it needs none, and `FEATURES = False`, if it has no use for those of
-all images.
+features, `LABELS = False`, if it needs none, `NOVEL = True`, if the test images may be of other
+classes than the training images, and `FEATURES = False`, if it has no use for those of all images.
 `jaxssl.evaluate` finds it by its file name.
 """
 

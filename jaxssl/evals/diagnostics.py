@@ -15,6 +15,7 @@ from jaxssl.evals import Row, Subject
 LABELS = False  # most measures need none
 # features: of the training set at most, 25 600 is RankMe's; images, views, delta: of LiDAR, whose
 # paper has more of both; alignment and uniformity are of the first two of the views.
+NOVEL = True  # the test images may be of other classes than the training images
 PRESETS = {
     "default": {"features": 25_600, "images": 500, "views": 10, "delta": 1e-4},
     "paper": {"features": 25_600, "images": 1000, "views": 50, "delta": 1e-4},

@@ -12,6 +12,7 @@ from jaxssl.evals import Row, Subject
 from jaxssl.pairs import unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
+NOVEL = True  # the test images may be of other classes than the training images
 PRESETS: dict[str, dict[str, Any]] = {
     "cdfsl_5way_20shot": {**CDFSL, "shots": 20},
     "cdfsl_5way_5shot": {**CDFSL, "shots": 5},

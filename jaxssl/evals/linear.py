@@ -85,6 +85,9 @@ def evaluate(
         "linear_top1" and "linear_top5" in percent, "C", the strength chosen, and "gradient_norm"
         of the last fit.
     """
+    for name, rows in (("training", features.train), ("test", features.test)):
+        if not np.isfinite(rows).all():
+            raise ValueError(f"features must be finite, some of the {name} images are not")
     classes, y = np.unique(features.train_labels, return_inverse=True)
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
     probe = logistic.fit_probe(features.train, y, C=C, **options, seed=seed)

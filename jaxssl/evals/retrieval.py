@@ -7,6 +7,7 @@ import numpy as np
 from jaxssl.evals import Features, Row, Subject
 from jaxssl.evals.knn import neighbours
 
+NOVEL = True  # the test images may be of other classes than the training images
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},
     # MMCL's protocol for videos, which is CoCLR's

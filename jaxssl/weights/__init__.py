@@ -19,7 +19,7 @@ import safetensors
 from jax import numpy as jnp
 
 from jaxssl.augment.views import Inputs
-from jaxssl.backbone import Backbone, Variables
+from jaxssl.backbone import Backbone, Variables, require_finite
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError
 from jaxssl.nets import heads
@@ -230,6 +230,7 @@ def _variables(module: nn.Module, inputs: Inputs, found: Found, read: Read) -> V
             node = node.setdefault(key, {})
         array = entry.layout.ours(as_float32(read(given[name])))
         node[entry.path[-1]] = np.ascontiguousarray(array)
+    require_finite(tree, "it")
     return Variables(tree["params"], tree["batch_stats"])
 
 
