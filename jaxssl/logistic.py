@@ -10,6 +10,7 @@ import scipy.linalg
 import scipy.optimize
 from jax import Array, lax
 from jax import numpy as jnp
+from threadpoolctl import threadpool_limits
 
 from jaxssl.stratify import stratified
 
@@ -85,15 +86,16 @@ def fit_probe(
 ) -> Probe:
     """Logistic regression on standardised features, of the strength that does best on a part.
 
-    Strengths are tried from the strongest regularisation on, each fit beginning where the last one
-    ended, on at most `CHOICE` examples, or `CHOICE_OF_CLASS` of each class if that is more. The
-    classifier is then fitted on all of them.
+    Strengths are tried from the strongest regularisation on, until one is worse than another, each
+    fit beginning where the last one ended, on at most `CHOICE` examples, or `CHOICE_OF_CLASS` of
+    each class if that is more. Between near equals accuracy is a matter of luck, so the strongest
+    regularisation is taken whose hits are within one standard error of the most. The classifier is
+    then fitted on all examples.
 
     Args:
         features: [n, f], finite.
         labels: [n] in [0, c).
-        C: inverse L2 strengths to choose from, as in `regression`; the strongest regularisation
-            of those that do equally well is taken.
+        C: inverse L2 strengths to choose from, as in `regression`.
         validation: share of the examples for the choice, in (0, 1).
         tolerance: of the last fit; those that choose are `COARSE` times as coarse.
         max_iter: of L-BFGS.
@@ -125,17 +127,25 @@ def fit_probe(
     used = np.ones(len(places), np.float32)
     used[kept] = 0
     held, held_labels = np.asarray(tried.x[kept]), labels[places[kept]]
-    scores, fits = [], [None]
-    for c in sorted(C):
+    tried_c, fits, hits = sorted(C), [None], []
+    for c in tried_c:
         options = {"C": c, "tolerance": COARSE * tolerance, "max_iter": max_iter}
         fits.append(regression(tried, used, **options, start=fits[-1]))
-        predicted = np.argmax(held @ fits[-1].weights + fits[-1].bias, axis=1)
-        scores.append(float(np.mean(predicted == held_labels)))
-    best = int(np.argmax(scores))
-    options = {"C": sorted(C)[best], "tolerance": tolerance, "max_iter": max_iter}
-    every = np.ones(len(labels), np.float32)
-    fit = regression(whole, every, **options, start=fits[best + 1])
+        scores = held @ fits[-1].weights + fits[-1].bias
+        hits.append(np.argmax(scores, axis=1) == held_labels)
+        if any(_worse(hits[-1], before) for before in hits):
+            break
+    best = hits[int(np.argmax([hit.sum() for hit in hits]))]
+    chosen = next(number for number, hit in enumerate(hits) if not _worse(hit, best))
+    options = {"C": tried_c[chosen], "tolerance": tolerance, "max_iter": max_iter}
+    fit = regression(whole, np.ones(len(labels), np.float32), **options, start=fits[chosen + 1])
     return Probe(fit, np.asarray(mean), np.asarray(scale), options["C"])
+
+
+def _worse(hit: np.ndarray, other: np.ndarray) -> bool:
+    """Whether fewer hits than those of ``other`` are more than chance: one standard error."""
+    lost, won = np.sum(other & ~hit), np.sum(hit & ~other)
+    return bool(lost - won > np.sqrt(lost + won))
 
 
 def scores(probe: Probe, features: np.ndarray) -> np.ndarray:
@@ -197,9 +207,11 @@ def regression(
     if start is not None:
         first[:-1], first[-1] = factor.T @ start.weights, start.bias
     options = {"maxiter": max_iter, "gtol": 0, "ftol": 0}
-    found = scipy.optimize.minimize(
-        objective, first.ravel(), jac=True, method="L-BFGS-B", callback=stop, options=options
-    )
+    # BLAS threads would wait for SciPy's next small product on the cores that JAX works on.
+    with threadpool_limits(1, user_api="blas"):
+        found = scipy.optimize.minimize(
+            objective, first.ravel(), jac=True, method="L-BFGS-B", callback=stop, options=options
+        )
     v = found.x.reshape(f + 1, c).astype(np.float32)
     # Features that say nothing have their optimum at zero weights.
     share_left = float(np.linalg.norm(found.jac) / zero_norm) if zero_norm > ROUNDING else 0.0

@@ -70,8 +70,8 @@ def evaluate(
     """Accuracy of a linear classifier fitted by L-BFGS on standardised features.
 
     The L2 strength is the one that does best on a stratified split of the training set (the
-    strongest of equals); the classifier is then fitted again on all of it. The test set is used
-    once.
+    strongest regularisation within one standard error, see `jaxssl.logistic`); the classifier is
+    then fitted again on all of it. The test set is used once.
 
     Args:
         features: of a training and a test set; each training class needs two examples or more.
