@@ -14,6 +14,7 @@ def get_config() -> ConfigDict:
     config.precision = "float32"  # of the networks' computation; or "bf16"
     config.accumulate_steps = 1  # parts a batch is encoded in; negatives stay those of all of it
     config.log_every = 20  # steps between lines of metrics.jsonl
+    config.max_skipped = 10  # steps in a row that are left out, not finite, before the run stops
 
     config.data = ConfigDict()
     config.data.name = "digits"  # a name of TFDS, "imagenet100", or "folder"

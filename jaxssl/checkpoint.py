@@ -1,19 +1,36 @@
-"""Checkpoints: everything that the next step reads, written by Orbax in the background."""
+"""Checkpoints: everything that the next step reads, written by Orbax in the background.
 
+Every array has a checksum beside it and every fact a digest, so that a checkpoint which was cut off
+or altered is never taken for a good one.
+"""
+
+import hashlib
+import json
 import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
+from jax import Array, lax
+from jax import numpy as jnp
 from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
 from jaxssl import parallel
 from jaxssl.errors import UserError
+from jaxssl.record import log
 
 BEST_METRIC = "knn_top1"
+KEPT = 2  # latest checkpoints: should the last one be damaged, there is another
+ASIDE = "damaged"  # folder of a workdir
+STRAGGLE = 0.5  # seconds in which the other arrays of a damaged checkpoint fail
 
 
 class Restored(NamedTuple):
@@ -24,23 +41,25 @@ class Restored(NamedTuple):
         state: the `TrainState`.
         data: the position of the data iterator.
         config: the effective config, as a dict.
+        damaged: later steps whose checkpoints could not be read.
     """
 
     step: int
     state: Any
     data: Any
     config: dict[str, Any]
+    damaged: tuple[int, ...] = ()
 
 
 def manager(workdir: Path) -> ocp.CheckpointManager:
-    """Writes the checkpoints of a workdir; keeps the latest and the one of the best online k-NN.
+    """Writes the checkpoints of a workdir; keeps the two latest and that of the best online k-NN.
 
     Orbax' own `best_fn` with `max_to_keep` may delete the latest one, hence the policies; without
     `best_fn` it would not write the figures down.
     """
     policy = keep.AnyPreservationPolicy(
         [
-            keep.LatestN(1),
+            keep.LatestN(KEPT),
             keep.BestN(get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False),
         ]
     )
@@ -63,10 +82,11 @@ def save(
     knn_top1: float | None,
 ) -> None:
     """Begin to write a checkpoint; the state may be donated as soon as this returns."""
+    sums = dict(zip(_names(state), map(int, jax.device_get(_checksums(state))), strict=True))
+    facts = json.dumps({"data": data, "config": config, "score": knn_top1, "checksums": sums})
     items = ocp.args.Composite(
         state=ocp.args.StandardSave(state),
-        data=ocp.args.JsonSave(data),
-        config=ocp.args.JsonSave(config),
+        facts=ocp.args.JsonSave({"facts": facts, "digest": _digest(facts)}),
     )
     metrics = None if knn_top1 is None else {BEST_METRIC: knn_top1}
     checkpoints.save(step, args=items, metrics=metrics)
@@ -84,11 +104,14 @@ def best_step(workdir: Path) -> int:
     """The step with the best online k-NN of those in a workdir; the latest of equals.
 
     Raises:
-        UserError: if no checkpoint there has a figure.
+        UserError: if no checkpoint there has a figure, or one cannot be read.
     """
     with _reader(workdir) as checkpoints:
-        scores = {step: checkpoints.metrics(step) for step in sorted(steps(workdir))}
-    scores = {step: _score(metrics) for step, metrics in scores.items() if metrics}
+        scores = {
+            step: _guarded(workdir, step, lambda step=step: _facts(checkpoints, step)["score"])
+            for step in sorted(steps(workdir))
+        }
+    scores = {step: score for step, score in scores.items() if score is not None}
     if not scores:
         raise UserError(f"{workdir} holds no checkpoint with an online k-NN figure; name a step")
     return max(scores, key=lambda step: (scores[step], step))
@@ -101,13 +124,18 @@ def restore(workdir: Path, template: Any, mesh: Mesh, step: int | None = None) -
         workdir: of the run.
         template: a state, or its `jax.ShapeDtypeStruct`s, of the same structure.
         mesh: the devices to put it on.
-        step: which; by default the latest.
+        step: which; by default the latest that can be read, with a warning of those that cannot.
 
     Raises:
         UserError: if there is no such checkpoint, it cannot be read, or it is of another network.
     """
     target = parallel.replicated_like(template, mesh)
-    return _read(workdir, step, ocp.args.StandardRestore(target))
+
+    def read(checkpoints: ocp.CheckpointManager, step: int) -> Any:
+        args = ocp.args.Composite(state=ocp.args.StandardRestore(target))
+        return checkpoints.restore(step, args=args).state
+
+    return _read(workdir, step, read)
 
 
 def restore_arrays(workdir: Path, step: int | None = None) -> Restored:
@@ -115,38 +143,130 @@ def restore_arrays(workdir: Path, step: int | None = None) -> Restored:
 
     Args:
         workdir: of the run.
-        step: which; by default the latest.
+        step: which; by default the latest that can be read, with a warning of those that cannot.
 
     Raises:
         UserError: if there is no such checkpoint or it cannot be read.
     """
-    return _read(workdir, step, None)
+    return _read(workdir, step, lambda _, step: _numpy_tree(_folder(workdir, step) / "state"))
 
 
-def _read(workdir: Path, step: int | None, state_args: ocp.args.StandardRestore | None) -> Restored:
+def set_aside(workdir: Path, damaged: Sequence[int]) -> None:
+    """Move damaged checkpoints out of the way of the run that will write their steps again."""
+    for step in damaged:
+        to = workdir / ASIDE / str(step)
+        while to.exists():
+            to = to.with_name(to.name + "+")
+        to.parent.mkdir(exist_ok=True)
+        os.replace(_folder(workdir, step), to)
+
+
+def _read(
+    workdir: Path, step: int | None, read: Callable[[ocp.CheckpointManager, int], Any]
+) -> Restored:
     known = steps(workdir)
     if not known:
         raise UserError(f"{workdir} holds no checkpoint; train first: train.py --workdir {workdir}")
-    step = known[-1] if step is None else step
-    if step not in known:
+    if step is not None and step not in known:
         raise UserError(f"{workdir} holds no checkpoint of step {step}, only of {known}")
-    folder = (workdir / "checkpoints" / str(step)).absolute()
-    items = {"data": ocp.args.JsonRestore(), "config": ocp.args.JsonRestore()}
-    if state_args is not None:
-        items["state"] = state_args
+
+    def restored(checkpoints: ocp.CheckpointManager, step: int) -> Restored:
+        facts = _facts(checkpoints, step)
+        state = jax.block_until_ready(read(checkpoints, step))
+        _verify(state, facts["checksums"])
+        return Restored(step, state, facts["data"], facts["config"])
+
+    errors: dict[int, UserError] = {}
+    with _stragglers_ignored(), _reader(workdir) as checkpoints:
+        for tried in reversed(known) if step is None else (step,):
+            try:
+                found = _guarded(workdir, tried, lambda tried=tried: restored(checkpoints, tried))
+            except UserError as error:
+                errors[tried] = error
+                time.sleep(STRAGGLE)
+                continue
+            for error in errors.values():
+                log.warning("%s; going back to step %d", error, tried)
+            return found._replace(damaged=tuple(errors))
+    others = [other for other in known if other not in errors]
+    mend = f"there are also {others}" if others else "no other is left: take another --workdir"
+    raise UserError(f"{next(iter(errors.values()))}; {mend}")
+
+
+@contextmanager
+def _stragglers_ignored() -> Iterator[None]:
+    """Of a damaged checkpoint one array is reported; the others fail when nobody waits any more."""
+    usual = sys.unraisablehook
+
+    def hook(unraisable: Any) -> None:
+        if str(unraisable.exc_value) != "Event loop is closed":
+            usual(unraisable)
+
+    sys.unraisablehook = hook
     try:
-        with _reader(workdir) as checkpoints:
-            found = checkpoints.restore(step, args=ocp.args.Composite(**items))
-        state = found.state if state_args is not None else _numpy_tree(folder / "state")
-        jax.block_until_ready(state)
+        yield
+    finally:
+        sys.unraisablehook = usual
+
+
+def _guarded(workdir: Path, step: int, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
         message = " ".join(str(error).split())[:200]
-        others = [s for s in known if s != step]
-        mend = f"remove it to go back to step {others[-1]}" if others else f"remove {folder}"
         raise UserError(
-            f"checkpoint {folder} is damaged or incomplete: {message}; {mend}"
+            f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {message}"
         ) from error
-    return Restored(step, state, found.data, found.config)
+
+
+def _folder(workdir: Path, step: int) -> Path:
+    return (workdir / "checkpoints" / str(step)).absolute()
+
+
+def _facts(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
+    args = ocp.args.Composite(facts=ocp.args.JsonRestore())
+    found = checkpoints.restore(step, args=args).facts
+    if found["digest"] != _digest(found["facts"]):
+        raise ValueError("its facts do not have the digest that they were written with")
+    return json.loads(found["facts"])
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _names(tree: Any) -> list[str]:
+    """Of a tree's arrays, the same whether its nodes are tuples, dicts or dataclasses."""
+    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(tree))
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+
+
+@jax.jit
+def _checksums(tree: Any) -> list[Array]:
+    """Of every array a number that any change of one of its entries changes."""
+
+    def checksum(x: Array) -> Array:
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+        if x.dtype == jnp.bool_:
+            x = x.astype(jnp.uint8)
+        bits = lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
+        bits = bits.astype(jnp.uint32).reshape(-1)
+        # Odd factors have inverses modulo 2^32, and integers add up alike in any order.
+        return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
+
+    return [checksum(x) for x in jax.tree.leaves(tree)]
+
+
+def _verify(state: Any, expected: Mapping[str, int]) -> None:
+    """Raise ValueError unless these are the arrays that were written."""
+    names = _names(state)
+    if set(names) != set(expected):
+        one = min(set(names) ^ set(expected))
+        raise ValueError(f"the array {one!r} is missing, or one too many")
+    for name, found in zip(names, jax.device_get(_checksums(state)), strict=True):
+        if int(found) != expected[name]:
+            raise ValueError(f"the array {name!r} does not have the checksum it was written with")
 
 
 def _reader(workdir: Path) -> ocp.CheckpointManager:

@@ -5,25 +5,28 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from rich import progress
 
-from jaxssl import checkpoint, collapse, evaluate, parallel, record, results, summary
+from jaxssl import checkpoint, collapse, evaluate, faults, parallel, record, results, summary
 from jaxssl.augment.views import Inputs
 from jaxssl.build import build, check_labels, initial_state, make_crops
 from jaxssl.config import differences
 from jaxssl.data import source
-from jaxssl.data.batches import make_batches
+from jaxssl.data.batches import POSITION, Batches, make_batches
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import knn
+from jaxssl.faults import Watch
 from jaxssl.features import extract
+from jaxssl.lock import lock
 from jaxssl.record import log
-from jaxssl.state import TrainState, make_train_step
+from jaxssl.state import TrainState, make_diagnosis, make_train_step
 from jaxssl.subject import arrays, make_encoder
 
 # Where the images lie and how they are read; a run may go on with other values.
@@ -33,15 +36,18 @@ FREE = ("data.dir", "data.cache", "data.workers")
 def train(config: ConfigDict, workdir: Path) -> None:
     """Pretrain, evaluate, report; resume from the workdir's last checkpoint if there is one.
 
+    Of several processes, all call this; the first one writes.
+
     Args:
         config: complete and locked, from `jaxssl.config.load`.
         workdir: takes everything that the run writes.
 
     Raises:
-        UserError: on bad input; nothing has been overwritten then.
+        UserError: on bad input; nothing has been overwritten then. Also if the disk is full, or
+            too many steps in a row are not finite.
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
-    # ---- Data, parts and state. Bad input is refused here, before anything is written.
+    # ---- Data and parts. Bad input is refused here, before anything is written.
     record.show_log()
     _refuse_other_config(config, workdir)
     evaluate.check_protocols(config.eval.protocols)
@@ -64,44 +70,56 @@ def train(config: ConfigDict, workdir: Path) -> None:
     )
     parts = build(config, len(train_set), mesh.size, crops=batches.crops)
     state = initial_state(config, parts, batches.example, len(train_set), mesh)
-    first = 0
-    if checkpoint.steps(workdir):
-        restored = checkpoint.restore(workdir, state, mesh)
-        first, state = restored.step, restored.state
-        batches.set_state(restored.data)
-    if first >= parts.total_steps:
-        _already_finished(config, workdir, first)
-        return
-
-    # ---- The workdir and its files.
-    _open_workdir(config, workdir)
     total = parts.total_steps
+    if total in checkpoint.steps(workdir) and (
+        checkpoint.restore(workdir, state, mesh).step == total  # and is not damaged
+    ):
+        _already_finished(config, workdir, total)
+        return
     data = arrays(splits, config.augment.size) if splits.labelled else None
     eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
-    train_step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    stages = parts.method, parts.optimiser, parts.augment
+    train_step = make_train_step(*stages, mesh, max_skipped=config.max_skipped)
     inputs = Inputs(config.augment.size, train_set.shape[2])
     encode = make_encoder(parts.method, inputs)
-    step, clock = first, (first, time.perf_counter())  # speed is counted from this step and time
-    late = None  # a step's metrics, still on the device
 
-    def fetch(step: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """The metrics as numbers; waits for their step. Speed is that since the last line."""
-        nonlocal clock
-        values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-        before, clock = clock, (step, time.perf_counter())
-        return values | {
-            "images_per_second": config.batch_size * (step - before[0]) / (clock[1] - before[1]),
-            "learning_rate": float(parts.learning_rate(step - 1)),
-            "epoch": step / parts.steps_per_epoch,
-        }
+    # ---- The workdir, which is this run's alone from here on, and its last checkpoint.
+    with ExitStack() as stack:
+        stack.enter_context(closing(batches))
+        stack.enter_context(_workdir(config, workdir))
+        first = 0
+        if checkpoint.steps(workdir):
+            restored = checkpoint.restore(workdir, state, mesh)
+            parallel.first_does(lambda: checkpoint.set_aside(workdir, restored.damaged))
+            first, state = restored.step, restored.state
+            batches.set_state(restored.data)
+        recorder = stack.enter_context(_recorder(workdir, first))
+        checkpoints = stack.enter_context(closing(checkpoint.manager(workdir)))
+        stop = stack.enter_context(_stop_requests())
+        watch = Watch()
+        step, clock = first, (first, time.perf_counter())  # speed is counted from this step, time
+        late = None  # a step's metrics and the losses since the last line, still on the device
+        losses: list[Any] = []
 
-    # ---- Steps.
-    with (
-        closing(batches),
-        _files(workdir, first) as (recorder, checkpoints),
-        _stop_requests() as stop,
-    ):
+        def fetch(step: int, metrics: Mapping[str, Any], losses: list[Any]) -> dict[str, float]:
+            """The metrics as numbers; waits for their step. Speed is that since the last line."""
+            nonlocal clock
+            metrics, losses = jax.device_get((metrics, losses))
+            values = {name: float(value) for name, value in metrics.items()}
+            before, clock = clock, (step, time.perf_counter())
+            speed = (step - before[0]) / (clock[1] - before[1])
+            watch.look(step, [float(loss) for loss in losses], int(values["skipped_steps"]))
+            if values.pop("skipped_in_a_row") >= config.max_skipped:
+                raise _not_finite(workdir, stages, state, batches, mesh)
+            return values | {
+                "images_per_second": config.batch_size * speed,
+                # A step that is left out does not move the schedule either.
+                "learning_rate": float(parts.learning_rate(step - 1 - values["skipped_steps"])),
+                "epoch": step / parts.steps_per_epoch,
+            }
+
+        # ---- Steps.
         log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)
@@ -111,14 +129,18 @@ def train(config: ConfigDict, workdir: Path) -> None:
         with _progress_bar(first, total) as show:
             for step in range(first + 1, total + 1):
                 state, metrics, embeddings = train_step(state, batches.next())
+                losses.append(metrics["loss"])
                 if late is not None:  # fetched while the device is at work on this step
                     _put(recorder, show, late[0], fetch(*late))
                     late = None
                 stopping = bool(stop)  # read once: a signal may come at any moment
+                if parallel.process_count() > 1:  # they agree at every line of metrics
+                    stopping = step % config.log_every == 0 and parallel.any_process(stopping)
                 evaluating = step % eval_every == 0 or step == total
                 pausing = evaluating or stopping or step % save_every == 0
                 if pausing or step % config.log_every == 0:
-                    late = step, {**metrics, **collapse.measures(embeddings)}
+                    late = step, {**metrics, **collapse.measures(embeddings)}, losses
+                    losses = []
                 elif step == first + 1:
                     jax.block_until_ready(metrics)
                     clock = step, time.perf_counter()  # compiling is not counted as slowness
@@ -135,7 +157,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         checkpoints.wait_until_finished()
         if step < total:
             log.info("stopped at step %d of %d; the same command resumes there", step, total)
-            sys.exit(128 + stop[0])
+            sys.exit(128 + (stop or [signal.SIGTERM])[0])
         log.info("finished %d steps", total)
 
     # ---- What it learned.
@@ -158,14 +180,51 @@ def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
         )
 
 
-def _open_workdir(config: ConfigDict, workdir: Path) -> None:
+@contextmanager
+def _workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
+    """The workdir, locked, with the run's config and log."""
     try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        record.write_json(workdir / "config.json", config.to_dict())
-    except OSError as error:
+        with ExitStack() as stack:
+
+            def enter() -> None:
+                workdir.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(lock(workdir))
+                record.write_json(workdir / "config.json", config.to_dict())
+                stack.enter_context(record.logging_to(workdir / "train.log"))
+
+            parallel.first_does(enter)
+            yield
+    except Exception as error:  # Orbax has kinds of its own for a full disk
+        if not isinstance(error, OSError) and "No space left" not in str(error):
+            raise
+        what = getattr(error, "strerror", None) or "No space left on device"
         raise UserError(
-            f"cannot write to the workdir {workdir}: {error.strerror}; name another with --workdir"
+            f"cannot write to the workdir {workdir}: {what}; mend it and the same command resumes "
+            "at the last checkpoint, or name another with --workdir"
         ) from error
+
+
+@contextmanager
+def _recorder(workdir: Path, first: int) -> Iterator[record.Recorder | None]:
+    """The first process' recorder."""
+    if not parallel.is_first():
+        yield None
+        return
+    with closing(record.Recorder(workdir, first)) as recorder:
+        yield recorder
+
+
+def _not_finite(
+    workdir: Path, stages: tuple[Any, Any, Any], state: TrainState, batches: Batches, mesh: Mesh
+) -> UserError:
+    """Why too many steps were left out: the first of them is taken again, for its measures."""
+    in_a_row = int(state.skipped[1])
+    first = int(state.step) - in_a_row
+    batches.set_state({**batches.get_state(), POSITION: first})
+    method, _, augment = stages
+    state = state.replace(step=state.step - state.skipped[1])
+    measures = jax.device_get(make_diagnosis(method, augment, mesh)(state, batches.next()))
+    return faults.stop(workdir, first + 1, in_a_row, batches.places, measures)
 
 
 def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
@@ -179,17 +238,6 @@ def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
 
 
 @contextmanager
-def _files(workdir: Path, first: int) -> Iterator[tuple[record.Recorder, Any]]:
-    """The run's records and checkpoints, closed whatever happens."""
-    with (
-        record.logging_to(workdir / "train.log"),
-        closing(record.Recorder(workdir, first)) as recorder,
-        closing(checkpoint.manager(workdir)) as checkpoints,
-    ):
-        yield recorder, checkpoints
-
-
-@contextmanager
 def _stop_requests() -> Iterator[list[int]]:
     """A list that is filled by the first SIGINT or SIGTERM; the second one acts at once."""
     received: list[int] = []
@@ -197,7 +245,7 @@ def _stop_requests() -> Iterator[list[int]]:
     def note(number: int, frame: Any) -> None:
         del frame
         received.append(number)
-        signal.signal(number, previous[number])
+        signal.signal(number, previous[number] or signal.SIG_DFL)
         log.info("%s: stopping after this step", signal.Signals(number).name)
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -205,7 +253,7 @@ def _stop_requests() -> Iterator[list[int]]:
         yield received
     finally:
         for number, handler in previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # None: it was not Python's
 
 
 @contextmanager
@@ -232,12 +280,14 @@ def _progress_bar(first: int, total: int) -> Iterator[Callable[[int, Mapping[str
 
 
 def _put(
-    recorder: record.Recorder,
+    recorder: record.Recorder | None,
     show: Callable[[int, Mapping[str, float]], None],
     step: int,
     values: Mapping[str, float],
 ) -> None:
-    """Put a step's figures on record and on the screen."""
+    """Put a step's figures on record and on the screen, where there is a recorder."""
+    if recorder is None:
+        return
     recorder.write(step, values)
     show(step, values)
     if "knn_top1" in values:
@@ -269,7 +319,7 @@ def _online_knn(
     data: dict[str, dict[str, Any]],
     encode: Any,
     state: TrainState,
-    mesh: jax.sharding.Mesh,
+    mesh: Mesh,
 ) -> dict[str, float]:
     """k-NN accuracy on the test split with the training split as the bank."""
     variables = state.params, state.carried

@@ -7,15 +7,19 @@ Gradients: take ``mean(grad(local loss))``. This is right under `jax.pmap` and u
 ``check_vma=False`` keeps JAX from summing the gradients of replicated parameters a second time.
 """
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+from jaxssl.errors import UserError
 
 DATA_AXIS = "data"
 
@@ -24,6 +28,95 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """A one-dimensional mesh over ``devices`` (default: all), whose axis is `DATA_AXIS`."""
     devices = jax.devices() if devices is None else devices
     return Mesh(np.asarray(devices), (DATA_AXIS,))
+
+
+def join(
+    coordinator: str | None = None, processes: int | None = None, process: int | None = None
+) -> None:
+    """Join the processes of a run, on one or several hosts, before any other use of JAX.
+
+    How many were started, and where, is told by the arguments, by the environment
+    (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), or by Slurm, Open MPI or the TPU
+    pod, which JAX knows. Without any of these there is one process, and nothing is done.
+
+    Args:
+        coordinator: HOST:PORT at which the first process can be reached.
+        processes: how many there are.
+        process: which one this is, from 0.
+
+    Raises:
+        UserError: if the numbers do not fit, or the processes do not find together.
+    """
+    environment = os.environ
+    coordinator = coordinator or environment.get("JAX_COORDINATOR_ADDRESS")
+    processes = _number("JAX_NUM_PROCESSES", environment) if processes is None else processes
+    process = _number("JAX_PROCESS_ID", environment) if process is None else process
+    if coordinator is None and not _is_cluster(environment):
+        if processes is not None or process is not None:
+            raise UserError("several processes need --coordinator=HOST:PORT, the first one's")
+        return
+    try:
+        jax.distributed.initialize(coordinator, processes, process)
+    except (ValueError, RuntimeError) as error:
+        message = " ".join(str(error).split())
+        raise UserError(
+            f"the processes of this run do not find together (coordinator {coordinator}, process "
+            f"{process} of {processes}): {message}; give --coordinator, --num_processes, "
+            "--process_id"
+        ) from error
+
+
+def _number(name: str, environment: Mapping[str, str]) -> int | None:
+    text = environment.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise UserError(f"{name}={text!r} in the environment must be a number")
+    return int(text)
+
+
+def _is_cluster(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher has started several processes that JAX can find by itself."""
+    for count, needed in (("SLURM_NTASKS", "SLURM_STEP_NODELIST"), ("OMPI_COMM_WORLD_SIZE",) * 2):
+        if needed in environment and environment.get(count, "1") != "1":
+            return True
+    pod = "," in environment.get("TPU_WORKER_HOSTNAMES", "")
+    return pod or environment.get("MEGASCALE_NUM_SLICES", "1") != "1"
+
+
+def process_count() -> int:
+    """How many processes share the run."""
+    return jax.process_count()
+
+
+def is_first() -> bool:
+    """Whether this is the process that writes."""
+    return jax.process_index() == 0
+
+
+def any_process(flag: bool) -> bool:
+    """Whether the flag is set in one of the processes; all of them must ask."""
+    return bool(flag) if process_count() == 1 else bool(gather_processes(np.int32(flag)).any())
+
+
+def gather_processes(x: np.ndarray) -> np.ndarray:
+    """Every process' ``x``, of one shape, along a new first axis."""
+    x = np.asarray(x)
+    if process_count() == 1:
+        return x[None]
+    return np.asarray(multihost_utils.process_allgather(x))
+
+
+def first_does(action: Callable[[], None]) -> None:
+    """Call ``action`` in the first process; the others wait for it, and fail if it does."""
+    error: Exception | None = None
+    if is_first():
+        try:
+            action()
+        except Exception as caught:  # raised below, in every process
+            error = caught
+    if any_process(error is not None):
+        raise error or UserError("the first process of this run has stopped; see its message")
 
 
 def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:

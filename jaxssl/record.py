@@ -82,10 +82,17 @@ def show_log() -> None:
         log.propagate = False
 
 
+class _LogFile(logging.FileHandler):
+    """A full disk stops the run, as any other file does."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        raise
+
+
 @contextmanager
 def logging_to(path: Path) -> Iterator[None]:
     """Send the package's log to a file too."""
-    file = logging.FileHandler(path)
+    file = _LogFile(path)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
     try:

@@ -20,9 +20,19 @@ Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Arr
 
 
 class TrainState(struct.PyTreeNode):
-    """All that the next step reads besides its batch; all of it is checkpointed."""
+    """All that the next step reads besides its batch; all of it is checkpointed.
+
+    Attributes:
+        step: steps taken, those left out too.
+        skipped: [2] int32, steps left out so far, and those in a row just now.
+        key: of all random draws.
+        params: what the optimiser moves.
+        carried: what else a step hands on.
+        opt_state: the optimiser's.
+    """
 
     step: Array
+    skipped: Array
     key: Array
     params: Any
     carried: Carried
@@ -55,7 +65,8 @@ def init_state(
     def init(key: Array) -> TrainState:
         params, carried = init_variables(method, views, num_examples, key)
         run_key = jax.random.split(key)[1]
-        return TrainState(jnp.int32(0), run_key, params, carried, optimiser.init(params))
+        none = jnp.zeros(2, jnp.int32)
+        return TrainState(jnp.int32(0), none, run_key, params, carried, optimiser.init(params))
 
     return parallel.replicate(jax.jit(init)(key), mesh)
 
@@ -69,12 +80,21 @@ def init_variables(
 
 
 def make_train_step(
-    method: Method, optimiser: optax.GradientTransformation, augment: Augment, mesh: Mesh
+    method: Method,
+    optimiser: optax.GradientTransformation,
+    augment: Augment,
+    mesh: Mesh,
+    *,
+    max_skipped: int = 10,
 ) -> Step:
     """The jitted step: ``(state, batch) -> (state, metrics, embeddings)``; it donates ``state``.
 
     The batch is split over the mesh by examples; value, gradient and everything carried are those
     of the whole batch on one device, because every random draw is keyed by step and example.
+
+    A step whose loss, gradient or outcome is not finite is left out: the state stays as it was, but
+    for the numbers of steps and of steps skipped. After ``max_skipped`` of them in a row nothing
+    changes any more, so that `make_diagnosis` can look into what went wrong.
 
     Returns:
         A function whose metrics are scalars, equal on all devices, and whose embeddings [V, B, d]
@@ -83,24 +103,86 @@ def make_train_step(
     axis = parallel.DATA_AXIS
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
-        augment_key, objective_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-        views = augment(augment_key, batch["image"], batch["index"])
-        gradient = jax.value_and_grad(method.loss, has_aux=True)
-        (loss, (carried, metrics, embeddings)), grads = gradient(
-            state.params,
-            state.carried,
-            {**batch, **views},
-            step=state.step,
-            key=objective_key,
-            axis_name=axis,
-        )
-        # The mean of the local gradients: see parallel.py.
-        grads, metrics = parallel.mean((grads, {"loss": loss, **metrics}), axis)
+        _, grads, metrics, carried, embeddings = _gradient(method, augment, state, batch)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
+        finite = _all_finite((metrics["loss"], grads, params, opt_state, carried.batch_stats))
         carried = method.after(params, carried, state.step)
-        state = TrainState(state.step + 1, state.key, params, carried, opt_state)
+
+        total, in_a_row = state.skipped
+        stopped = in_a_row >= max_skipped
+        new, old = (params, carried, opt_state), (state.params, state.carried, state.opt_state)
+        kept = jax.tree.map(lambda a, b: jnp.where(finite & ~stopped, a, b), new, old)
+        one = jnp.where(stopped, 0, 1)
+        total = total + jnp.where(finite, 0, one)
+        skipped = jnp.stack([total, jnp.where(finite & ~stopped, 0, in_a_row + one)])
+        state = TrainState(state.step + one, skipped, state.key, *kept)
+        metrics |= {"skipped_steps": skipped[0], "skipped_in_a_row": skipped[1]}
         return state, metrics, embeddings
 
     mapped = parallel.spmd(step, mesh, (P(), P(axis)), (P(), P(), P(None, axis)))
     return jax.jit(mapped, donate_argnums=0)
+
+
+def make_diagnosis(
+    method: Method, augment: Augment, mesh: Mesh
+) -> Callable[[TrainState, Batch], dict[str, dict[str, tuple[Array, Array]]]]:
+    """The jitted ``(state, batch) -> {what: {module: (norm, not_finite)}}`` of a step.
+
+    What there is of a step, in the order in which it comes to be: parameters, statistics, views,
+    embeddings, the loss' terms, the gradient; of each module the Euclidean norm and how many
+    numbers are not finite.
+    """
+    axis = parallel.DATA_AXIS
+
+    def diagnose(state: TrainState, batch: Batch) -> Any:
+        views, grads, metrics, _, embeddings = _gradient(method, augment, state, batch)
+        own = {"views": _measures(views), "embeddings": _measures({"of all views": embeddings})}
+        found = {
+            "parameters": _measures(state.params),
+            "statistics": _measures(state.carried.batch_stats),
+            **parallel.total(own, axis),
+            "loss": _measures(metrics),
+            "gradient": _measures(grads),
+        }
+        return {
+            what: {name: (jnp.sqrt(squares), count) for name, (squares, count) in modules.items()}
+            for what, modules in found.items()
+        }
+
+    return jax.jit(parallel.spmd(diagnose, mesh, (P(), P(axis)), P()))
+
+
+def _measures(tree: Any) -> dict[str, tuple[Array, Array]]:
+    """Of each module of a network, or array: sum of squares, and how many are not finite."""
+    found: dict[str, tuple[Array, Array]] = {}
+    for path, x in jax.tree_util.tree_leaves_with_path(tree):
+        name = "/".join(jax.tree_util.keystr(path, simple=True, separator="/").split("/")[:2])
+        squares, count = found.get(name, (jnp.float32(0), jnp.int32(0)))
+        x = x.astype(jnp.float32)
+        count += jnp.sum(~jnp.isfinite(x), dtype=jnp.int32)
+        found[name] = squares + jnp.sum(x**2), count
+    return found
+
+
+def _gradient(method: Method, augment: Augment, state: TrainState, batch: Batch) -> Any:
+    """Of the whole batch: views, gradient, metrics, what is carried on, embeddings."""
+    augment_key, objective_key = jax.random.split(jax.random.fold_in(state.key, state.step))
+    views = augment(augment_key, batch["image"], batch["index"])
+    gradient = jax.value_and_grad(method.loss, has_aux=True)
+    (loss, (carried, metrics, embeddings)), grads = gradient(
+        state.params,
+        state.carried,
+        {**batch, **views},
+        step=state.step,
+        key=objective_key,
+        axis_name=parallel.DATA_AXIS,
+    )
+    # The mean of the local gradients: see parallel.py.
+    grads, metrics = parallel.mean((grads, {"loss": loss, **metrics}), parallel.DATA_AXIS)
+    return views, grads, metrics, carried, embeddings
+
+
+def _all_finite(tree: Any) -> Array:
+    leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))

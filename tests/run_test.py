@@ -218,16 +218,46 @@ def test_a_workdir_that_cannot_be_made_is_named(tiny, tmp_path):
         loop.train(tiny(), tmp_path / "file" / "run")
 
 
-def test_a_truncated_checkpoint_is_named_and_left_alone(tiny, whole, tmp_path):
+def flip(path: Path) -> None:
+    """Alter one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 8
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [truncate, flip])
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
+    tiny, whole, tmp_path, damage
+):
     workdir = tmp_path / "run"
     _copy(whole, workdir)
-    state = workdir / "checkpoints" / str(STEPS) / "state"
-    for path in state.rglob("*"):
+    for path in (workdir / "checkpoints" / str(STEPS) / "state").rglob("*"):
         if path.is_file() and path.stat().st_size > 100:
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+            damage(path)
+    with pytest.raises(UserError, match=rf"checkpoint .*{STEPS} is damaged .* also \[{SAVED}\]"):
+        jaxssl.load_encoder(workdir, STEPS)
+    jaxssl.load_encoder(workdir)
+    loop.train(tiny(), workdir)
+    log = (workdir / "train.log").read_text()
+    assert f"{STEPS} is damaged or incomplete" in log and f"going back to step {SAVED}" in log
+    assert (workdir / "damaged" / str(STEPS) / "state").is_dir()
+    for found, expected in zip(saved_arrays(workdir), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert lines(workdir) == lines(whole)
+
+
+def test_when_no_checkpoint_is_left_nothing_is_overwritten(tiny, whole, tmp_path):
+    workdir = tmp_path / "run"
+    _copy(whole, workdir)
+    for path in (workdir / "checkpoints").rglob("manifest.ocdbt"):
+        truncate(path)
     before = sorted(workdir.rglob("*"))
     for action in (lambda: loop.train(tiny(), workdir), lambda: jaxssl.load_encoder(workdir)):
-        with pytest.raises(UserError, match=f"checkpoint .*{STEPS} is damaged or incomplete"):
+        with pytest.raises(UserError, match="is damaged or incomplete.*no other is left"):
             action()
     assert sorted(workdir.rglob("*")) == before
 
@@ -235,20 +265,20 @@ def test_a_truncated_checkpoint_is_named_and_left_alone(tiny, whole, tmp_path):
 def test_a_missing_checkpoint_or_step_is_named(whole, tmp_path):
     with pytest.raises(UserError, match="holds no checkpoint; train first"):
         jaxssl.load_encoder(tmp_path)
-    with pytest.raises(UserError, match=rf"no checkpoint of step 3, only of \[{STEPS}\]"):
+    with pytest.raises(UserError, match=rf"of step 3, only of \[{SAVED}, {STEPS}\]"):
         jaxssl.load_encoder(whole, 3)
     with pytest.raises(UserError, match="holds no run"):
         evaluate.evaluate(tmp_path)
 
 
-def test_the_latest_and_the_best_checkpoint_are_kept(tmp_path):
+def test_the_two_latest_and_the_best_checkpoint_are_kept(tmp_path):
     scores = {1: 50.0, 2: 90.0, 3: 70.0, 4: None, 5: 60.0}
     state = {"w": jax.numpy.ones(2)}
     checkpoints = checkpoint.manager(tmp_path)
     for step, score in scores.items():
         checkpoint.save(checkpoints, step, state, {"next_index": step}, {}, score)
     checkpoints.close()
-    assert checkpoint.steps(tmp_path) == [2, 5]
+    assert checkpoint.steps(tmp_path) == [2, 4, 5]
 
 
 def test_a_checkpoint_is_restored_on_another_number_of_devices(tiny, whole):

@@ -61,6 +61,7 @@ class Batches(NamedTuple):
         next: () -> {"image", "label": int32 [B], "index": int32 [B]}, split over the devices by
             examples. "image" is uint8 [B, h, w, c], or of pictures that the host crops
             {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}.
+        places: the batch's number, counted from 0 -> places [B] in the training set.
         get_state: () -> the position, JSON-able.
         set_state: goes to a position; UserError if it is of another number of images.
         close: ends threads and processes.
@@ -70,6 +71,7 @@ class Batches(NamedTuple):
     """
 
     next: Callable[[], Batch]
+    places: Callable[[int], np.ndarray]
     get_state: Callable[[], Any]
     set_state: Callable[[Any], None]
     close: Callable[[], None]
@@ -210,9 +212,8 @@ def make_batches(
     else:
         start = functools.partial(_streamed, local, example, way.workers, mesh)
     stream = _Stream(start, len(source), way.host)
-    return Batches(
-        stream.next, stream.get_state, stream.set_state, stream.close, example, way, reader.crops
-    )
+    position = stream.get_state, stream.set_state
+    return Batches(stream.next, order, *position, stream.close, example, way, reader.crops)
 
 
 class _Stream:
