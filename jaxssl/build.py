@@ -15,9 +15,10 @@ from jaxssl import optim, schedules
 from jaxssl.augment.image import random_crop_box
 from jaxssl.augment.views import make_views
 from jaxssl.config import component, hyper
+from jaxssl.config_types import LARGEST
 from jaxssl.data.pictures import Crop, Crops
 from jaxssl.encoder import PRECISIONS, Encoder
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, line, nearest
 from jaxssl.method import Method
 from jaxssl.state import Augment, TrainState, init_state
 
@@ -80,6 +81,8 @@ def build(
         )
     steps_per_epoch = num_examples // config.batch_size
     total_steps = config.total_steps or round(config.epochs * steps_per_epoch)
+    if total_steps >= LARGEST:
+        raise UserError(f"epochs={config.epochs} are {total_steps} steps, too many to count")
 
     def numbers(group: ConfigDict) -> dict[str, Any]:
         """A group's arguments, with its schedules as functions of the step."""
@@ -112,8 +115,8 @@ def build(
         _try(config, lambda encoder: make_method(encoder, objective, **method_values))
         method = make_method(make_networks(config), objective, **method_values)
         augment = make_augment(config, crops)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    except (ValueError, OverflowError) as error:
+        raise UserError(line(error, 1000)) from error
     return Parts(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxssl.errors import UserError, nearest
+from jaxssl import config_types
+from jaxssl.errors import UserError, line, nearest, shown
 
 # group: (package of the components, their factory)
 FILE_GROUPS = {
@@ -30,6 +31,8 @@ FUNCTION_GROUPS = {"augment": "jaxssl.augment.recipes", "head": "jaxssl.nets.hea
 GROUPS = (*FILE_GROUPS, *FUNCTION_GROUPS, "predictor")
 # Groups that hold some of augment's arguments, those that differ, and what they have besides.
 PARTIAL = {"second_view": set(), "crops": {"number"}}
+NETWORKS = ("net", "head", "predictor")  # whose whole numbers are sizes
+MOST_VIEWS = 1000
 NOT_COMPONENTS = {"heads", "norms"}
 
 
@@ -62,10 +65,11 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
         if unknown:
             recipe = f"augment {config.augment.name!r}"
             known = ", ".join(sorted(hyper(config.augment)))
-            raise UserError(f"{group}.{unknown[0]} is no argument of {recipe}, which has: {known}")
+            name = f"{group}.{shown(unknown[0])}"
+            raise UserError(f"{name} is no argument of {recipe}, which has: {known}")
     config.lock()
     override(config, [item for item in ordered if not _is_choice(item[0])])
-    _check(config)
+    check(config)
     return config
 
 
@@ -147,14 +151,20 @@ def _run_file(path: Path) -> ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
+        config = module.get_config() if hasattr(module, "get_config") else None
     except Exception as error:
-        message = str(error).splitlines()[0] if str(error) else ""
         kind = type(error).__name__
-        raise UserError(f"config file {str(path)!r} failed: {kind}: {message}") from error
-    if not hasattr(module, "get_config"):
+        raise UserError(f"config file {str(path)!r} failed: {kind}: {line(error)}") from error
+    if not isinstance(config, ConfigDict):
         raise UserError(f"config file {str(path)!r} has no get_config() that returns a ConfigDict")
-    config = ConfigDict(module.get_config().to_dict()).unlock()
-    return config
+    for group in (*GROUPS, *PARTIAL):
+        found = config.get(group)
+        whole = isinstance(found, ConfigDict) and isinstance(found.get("name", ""), str)
+        if not whole or (group in GROUPS and "name" not in found):
+            raise UserError(
+                f"config file {str(path)!r} lacks the group {group!r}, or the name of its component"
+            )
+    return ConfigDict(config.to_dict()).unlock()
 
 
 def _is_choice(key: str) -> bool:
@@ -178,7 +188,7 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
     defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     unknown = sorted(set(values) - set(defaults))
     if unknown:
-        raise UserError(f"{group}.{unknown[0]} is unknown{nearest(unknown[0], defaults)}")
+        raise UserError(f"{group}.{shown(unknown[0])} is unknown{nearest(unknown[0], defaults)}")
     effective = {"name": name}
     if preset is not None:
         presets = getattr(_module(group, name), "PRESETS", {}) if group in FILE_GROUPS else {}
@@ -219,7 +229,7 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
                 node[leaf] = text
         else:
             node[leaf] = value if not isinstance(node[leaf], str) else text
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # the latter of keys of a schedule
         expected = type(node[leaf]).__name__
         raise UserError(f"config key {key!r} expects {expected}, got {text!r}") from error
 
@@ -244,18 +254,36 @@ def _parse(text: str) -> Any:
         return text.lower() == "true"
     try:
         value = ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return text  # the last three of odd keys and deep nesting
     return tuple(value) if isinstance(value, list) else value
 
 
-def _check(config: ConfigDict) -> None:
-    """Bounds that no component checks for itself."""
+def check(config: ConfigDict) -> None:
+    """Types, and bounds that no component checks for itself.
+
+    Raises:
+        UserError: on a missing key, or a value of another type or out of its range.
+    """
+    config_types.check(config)
+    for group in (*GROUPS, *PARTIAL):
+        of = "augment" if group in PARTIAL else group
+        parameters = inspect.signature(component(of, config[of].name)).parameters
+        values = {k: v for k, v in hyper(config[group]).items() if k in parameters}
+        config_types.check_arguments(group, values, parameters)
+        if group in NETWORKS:
+            for name, value in values.items():
+                sizes = value if isinstance(value, tuple) else (value,)
+                if any(type(size) is int and size < 0 for size in sizes):
+                    raise UserError(f"config key '{group}.{name}' must be >= 0, got {value}")
     lowest = {"total_steps": 0, "epochs": 0, "seed": 0}
     lowest |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps"), 1)
     for key, bound in lowest.items():
         if config[key] < bound:
             raise UserError(f"config key {key!r} must be >= {bound}, got {config[key]}")
+    for key, number in (("views", config.views), ("crops.number", config.crops.number)):
+        if number > MOST_VIEWS:
+            raise UserError(f"config key {key!r} must be <= {MOST_VIEWS}, got {number}")
     if not config.total_steps and not config.epochs:
         raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
     for group, key in (("optim", "lr"), ("eval", "every"), ("checkpoint", "every")):

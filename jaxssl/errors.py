@@ -13,6 +13,16 @@ class UserError(Exception):
     """
 
 
+def line(error: Exception, most: int = 300) -> str:
+    """What an error of a library says, as one line that a terminal may show."""
+    return shown(" ".join(str(error).split())[:most] or type(error).__name__)
+
+
+def shown(text: str) -> str:
+    """A name as it is, or quoted if it holds line breaks, codes of the terminal or the like."""
+    return text if text.isprintable() else repr(text)
+
+
 def nearest(word: str, valid: Iterable[str]) -> str:
     """The end of a message about an unknown word: the nearest valid one and all of them.
 

@@ -3,7 +3,8 @@
 import io
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from statistics import median
@@ -16,6 +17,7 @@ from matplotlib.image import imsave
 from matplotlib.patheffects import withStroke
 
 from jaxssl import page, record, results
+from jaxssl.errors import UserError, line
 
 KINDS = ("raw", "untrained", "pretrained")
 PROTOCOLS = {
@@ -69,23 +71,28 @@ def write(workdir: Path) -> Path:
 
     Returns:
         The path of the page.
+
+    Raises:
+        UserError: if one of them is damaged.
     """
-    config = json.loads(_read(workdir / "config.json") or "{}")
-    metrics = record.read(workdir / "metrics.jsonl")
+    config = _read_config(workdir / "config.json")
+    metrics = _read_metrics(workdir / "metrics.jsonl")
     rows = results.read(workdir)
     gallery = _read_gallery(workdir / "gallery.npz")
     title = _title(config, rows)
+    with _said_of(workdir / "gallery.npz"):
+        pictures = [_pairs(gallery), _neighbours(gallery)]
     with matplotlib.rc_context(STYLE):
         sections = [
             f"<h1>{title}</h1>",
             _summary(config, metrics, rows),
             _results(rows),
             _curves(metrics),
-            _pairs(gallery),
-            _neighbours(gallery),
-            _map(gallery),
-            _config(config),
+            *pictures,
         ]
+        with _said_of(workdir / "gallery.npz"):
+            sections.append(_map(gallery))
+        sections.append(_config(config))
     path = workdir / "report.html"
     record.write_text(path, page.page(title, sections))
     return path
@@ -342,14 +349,45 @@ def _flat(config: dict, prefix: str = "") -> Iterable[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def _read(path: Path) -> str:
-    """The text of a file; "" if there is none."""
-    return path.read_text(encoding="utf-8").strip() if path.exists() else ""
+@contextmanager
+def _said_of(path: Path) -> Iterator[None]:
+    """Around what reads or shows a file: what is wrong with it becomes a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # of many kinds
+        raise UserError(f"{path} is damaged ({line(error)}); move it away") from error
+
+
+def _read_config(path: Path) -> dict:
+    """The config, whose groups are dicts; {} if there is no file."""
+    if not path.exists():
+        return {}
+    with _said_of(path):
+        config = json.loads(path.read_text(encoding="utf-8").strip() or "{}")
+        for group in ("data", "loss", "net", "method"):
+            if not isinstance(config.get(group, {}), dict):
+                raise ValueError(f"{group} is no group")
+    return config
+
+
+def _read_metrics(path: Path) -> list[dict]:
+    """The lines of metrics.jsonl: steps with numbers, or null."""
+    with _said_of(path):
+        rows = record.read(path)
+        for row in rows:
+            numbers = (x for x in row.values() if x is not None)
+            if not isinstance(row["step"], int) or not all(
+                -math.inf <= x <= math.inf for x in numbers
+            ):
+                raise ValueError(f"a line of {line(ValueError(row), 80)}")
+    return rows
 
 
 def _read_gallery(path: Path) -> dict[str, np.ndarray]:
     """Its arrays; {} if there is no file."""
     if not path.exists():
         return {}
-    with np.load(path) as file:
+    with _said_of(path), np.load(path, allow_pickle=False) as file:
         return dict(file)

@@ -4,12 +4,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from rich.table import Table
 
 from jaxssl import record
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, line
 from jaxssl.evals import KINDS
 
 SPREAD = "accuracies in percent; ± one standard deviation over draws, where not said otherwise"
@@ -31,11 +32,29 @@ def read(folder: Path) -> list[dict[str, Any]]:
         return []
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["results"]
-        for row in rows:
-            row["metric"], row["value"], row["features"], row["step"], row["details"].get("preset")
+        for number, row in enumerate(rows):
+            if not _is_row(row):
+                raise ValueError(f"row {number} is no figure")
         return rows
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({error}); move it away") from error
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({line(error)}); move it away") from error
+
+
+def _is_row(row: Mapping[str, Any]) -> bool:
+    """Whether a figure has what all who read it take for granted."""
+    words, number = ("protocol", "metric", "features"), (int, float)
+    return (
+        {"dataset", "split", "seed"} <= row.keys()
+        and all(isinstance(row[name], str) for name in words)
+        and isinstance(row["value"], number)
+        and isinstance(row.get("std"), (*number, NoneType))
+        and isinstance(row["step"], int | NoneType)
+        and isinstance(row["details"], dict)
+        and isinstance(row["details"].get("preset"), str | NoneType)
+        and isinstance(row["details"].get("ci95", 0), number)
+        and isinstance(row.get("unit", ""), str)
+        and all(isinstance(row.get(name), str | int | NoneType) for name in KEY)
+    )
 
 
 def add(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -105,11 +105,20 @@ def test_a_hyper_parameter_may_become_a_schedule():
         ("epochs=0", "'epochs' and 'total_steps' must be > 0"),
         ("optim.lr=-1", "'optim.lr' must be > 0"),
         ("eval.every=0", "'eval.every' must be > 0"),
+        ("batch_size=None", "'batch_size' expects int, got None"),
+        ("loss.alpha=None", "'loss.alpha' expects float or a schedule, got None"),
+        ("loss.name=nt_xent|loss.block_size=many", "'loss.block_size' expects int or None, got"),
+        ("schedule.milestones=a,b", "'schedule.milestones' expects tuple of float, got"),
+        ("seed=2147483648", "'seed' expects int, got 2147483648"),
+        ("views=1000000000", "'views' must be <= 1000, got 1000000000"),
+        ("net.widths=(-1,8)", "'net.widths' must be >= 0, got (-1, 8)"),
+        ("batch_size=" + 9000 * "-", "'batch_size' expects int, got"),
+        ("batch_size={[]: 1}", "'batch_size' expects int, got"),
     ],
 )  # fmt: skip
 def test_errors_say_what_is_wrong_and_what_is_near(override, message):
     with pytest.raises(UserError) as error:
-        load(override)
+        load(*override.split("|"))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -121,12 +130,15 @@ def test_errors_say_what_is_wrong_and_what_is_near(override, message):
         ("x = 1\n", "has no get_config()"),
         ("import nowhere_to_be_found\n", "failed: ModuleNotFoundError"),
         ("def get_config(:\n", "failed: SyntaxError"),
+        ("def get_config():\n    return 1 / 0\n", "failed: ZeroDivisionError"),
+        ("def get_config():\n    return None\n", "no get_config() that returns a ConfigDict"),
+        ("def get_config():\n    return C({'net': 3})\n", "lacks the group 'net'"),
     ],
 )
 def test_a_bad_config_file_is_named(tmp_path, text, message):
     path = tmp_path / "mine.py"
     if text is not None:
-        path.write_text(text)
+        path.write_text(f"from ml_collections import ConfigDict as C\n{text}")
     with pytest.raises(UserError, match="mine.py") as error:
         config_lib.load(path)
     assert message in str(error.value)

@@ -281,6 +281,15 @@ def test_files_whose_names_lack_the_format_are_not_overwritten(old, monkeypatch,
     assert everything(folder) == before
 
 
+@pytest.mark.parametrize("template", ["../{SPLIT}.{FILEFORMAT}", "/{SPLIT}.{FILEFORMAT}"])
+def test_a_template_that_leads_elsewhere_is_refused(old, template):
+    folder = old()
+    info = (folder / "dataset_info.json").read_text().replace(USUAL, template)
+    (folder / "dataset_info.json").write_text(info)
+    with pytest.raises(UserError, match="holds no prepared set .*the file name"):
+        convert.convert(folder)
+
+
 def test_an_unknown_part_of_a_template_is_named(old, monkeypatch, capsys):
     folder = old()
     info = (folder / "dataset_info.json").read_text().replace("{SPLIT}", "{PART}")

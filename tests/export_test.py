@@ -101,6 +101,17 @@ def test_a_file_alone_gives_the_features_of_the_run(name, runs, tmp_path):
     assert theirs.facts["loss"] == ours.facts["loss"]
 
 
+def test_a_file_is_read_with_the_numbers_that_were_written(runs, tmp_path):
+    path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
+    whole = path.read_bytes()
+    for place in (len(whole) - 4, whole.index(b"crop") + 8):  # of an array, of the header
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="its numbers are not those that were written"):
+            weights.load(path)
+
+
 def test_what_is_written_again_is_the_same(runs, tmp_path):
     path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
     again, _ = export(path, ["safetensors"])

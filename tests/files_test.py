@@ -261,6 +261,39 @@ def test_a_file_that_is_larger_than_allowed_is_not_read(archive, kind):
             assert read() == CONTENT[name]
 
 
+def test_what_is_no_regular_file_is_not_read(tmp_path):
+    """Each of them would be read for ever."""
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe.png")
+    for _, read in files.read_all(tmp_path):
+        with pytest.raises(OSError, match="is no regular file"):
+            read()
+    with (tmp_path / "sparse.png").open("wb") as file:
+        file.truncate(2**40)
+    *_, (_, read) = files.read_all(tmp_path)
+    with pytest.raises(OSError, match="larger than 256 MiB"):
+        read()
+
+
+@pytest.mark.parametrize("kind", ["REG", "GNUTYPE_SPARSE"])
+def test_an_entry_that_claims_to_be_endless_is_refused(tmp_path, kind):
+    entry = tarfile.TarInfo("a.png")
+    entry.size, entry.type = 2**62, getattr(tarfile, kind if "GNU" in kind else f"{kind}TYPE")
+    path = tmp_path / "pack.tar"
+    path.write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
+    with refused(str(path), "is damaged", "an entry of"):
+        names(path)
+
+
+def test_an_entry_without_a_name_is_refused(tmp_path):
+    path, entry = tmp_path / "pack.zip", zipfile.ZipInfo("a")
+    entry.filename = ""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(entry, b"x")
+    with refused(str(path), "is damaged"):
+        names(path)
+
+
 @pytest.mark.parametrize("path", ["note.txt", "note.txt/a"])
 def test_a_file_that_is_neither_is_refused(tmp_path, path):
     (tmp_path / "note.txt").write_text("x")

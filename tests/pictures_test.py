@@ -185,6 +185,31 @@ def test_what_is_cut_short_is_refused(format):
             open_picture(data, 3)
 
 
+def test_a_changed_byte_of_a_png_is_refused():
+    whole = file_of(np.concatenate([COLOURS[:, :, :1], COLOURS[:, :, 1:2]], 2))  # grey and alpha
+    for place in range(8, len(whole)):
+        data = bytearray(whole)
+        data[place] ^= 1
+        with pytest.raises((OSError, SyntaxError, ValueError)):  # some are Pillow's
+            open_picture(bytes(data), 3)
+
+
+def test_only_formats_of_pictures_are_opened(monkeypatch):
+    """For EPS, Pillow would run Ghostscript, whatever the file is called."""
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was run"))
+    monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("run"))
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 7 5\n%%EndComments\n"
+    with pytest.raises(OSError, match="no picture that is known"):
+        open_picture(eps + b"showpage\n%%EOF\n", 3)
+
+
+def test_a_small_file_of_a_huge_picture_is_refused():
+    whole = bytearray(file_of(GREY, "bmp"))
+    whole[18:26] = (9000).to_bytes(4, "little") * 2
+    with pytest.raises(OSError, match=f"9000 x 9000 pixels, more than {pictures.MAX_PIXELS}"):
+        open_picture(bytes(whole), 3)
+
+
 @pytest.mark.parametrize("shape", [(H, W, 3), (H, W, 1)])
 def test_pixels_to_a_picture_and_back(shape):
     values = RNG.integers(0, 256, shape, np.uint8)

@@ -12,16 +12,19 @@ import re
 import struct
 import sys
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, line
 
 INFO = "dataset_info.json"
 OLD, NEW = "tfrecord", "array_record"
 LENGTH, CHECKSUM = struct.Struct("<Q"), 4
 LARGEST = 2**31  # bytes of a record
+MOST_SHARDS = 10**6
+# What a document that is none of ours may raise where it is read.
+BAD = (OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError, AttributeError)
 
 
 def convert(directory: Path) -> int:
@@ -44,10 +47,10 @@ def convert(directory: Path) -> int:
         info = json.loads(path.read_text())
         formats = [info.get("fileFormat", OLD), *info.get("alternativeFileFormats", [])]
         files = _files(info)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except BAD as error:
         raise UserError(
-            f"{directory} holds no prepared set (cannot read {path}: {error}); name the folder of "
-            "a version, such as ~/tensorflow_datasets/cifar10/3.0.2"
+            f"{directory} holds no prepared set (cannot read {path}: {line(error)}); name the "
+            "folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2"
         ) from error
     if NEW in formats:
         return 0
@@ -92,14 +95,18 @@ def _files(info: dict) -> list[tuple[str, str, int]]:
     found = []
     for split in info["splits"]:
         lengths = split.get("shardLengths", [])
+        if len(lengths) > MOST_SHARDS:
+            raise ValueError(f"{len(lengths)} shards")
         for shard, length in enumerate(lengths):
             names = (_name(split, info["name"], shard, len(lengths), f) for f in (OLD, NEW))
             found.append((*names, int(length)))
+    if len({new for _, new, _ in found}) < len(found):
+        raise ValueError("two shards would have one file")
     return found
 
 
 def _name(split: dict, name: str, shard: int, shards: int, file_format: str) -> str:
-    """The name of a shard's file, by the split's template."""
+    """The name of a shard's file, by the split's template; it never leads out of the folder."""
     template = split.get("filepathTemplate") or "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
     values = {
         "DATASET": name,
@@ -109,7 +116,10 @@ def _name(split: dict, name: str, shard: int, shards: int, file_format: str) -> 
         "NUM_SHARDS": f"{shards:05d}",
         "SHARD_X_OF_Y": f"{shard:05d}-of-{shards:05d}",
     }
-    return re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
+    made = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
+    if not made.isprintable() or PurePath(made).is_absolute() or ".." in PurePath(made).parts:
+        raise ValueError(f"the file name {made!r:.80}")
+    return made
 
 
 def _copy(source: Path, target: Path, length: int) -> int:

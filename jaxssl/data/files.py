@@ -7,6 +7,7 @@ import lzma
 import os
 import re
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -19,8 +20,9 @@ from jaxssl.errors import UserError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 LARGEST = 2**28  # bytes of a picture in an archive
+MOST = 2**36  # bytes that an entry of a tar file may claim
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
-DAMAGED += (EOFError,)
+DAMAGED += (EOFError, struct.error, IndexError, ValueError, OverflowError, NotImplementedError)
 
 Read = Callable[[], bytes]
 
@@ -56,7 +58,7 @@ def read_all(root: Path, inside: str = "", largest: int = LARGEST) -> Iterator[t
     Args:
         root: a folder or an archive.
         inside: a folder in the archive; "" is all of it.
-        largest: bytes of a file in an archive, which may pretend to be smaller than it is.
+        largest: bytes of a file; one in an archive may pretend to be smaller than it is.
 
     Raises:
         UserError: on a damaged archive, or one with an entry that is refused. Reading a file raises
@@ -64,7 +66,7 @@ def read_all(root: Path, inside: str = "", largest: int = LARGEST) -> Iterator[t
     """
     if root.is_dir():
         for name in _names(root):
-            yield name, (root / name).read_bytes
+            yield name, partial(_of_folder, root / name, largest)
         return
     try:
         if root.name.lower().endswith(".zip"):
@@ -157,17 +159,31 @@ def _in_zip(root: Path, largest: int) -> Iterator[tuple[str, Read]]:
             yield member.filename, partial(_limited, partial(archive.open, member), largest)
 
 
+def _of_folder(path: Path, largest: int) -> bytes:
+    """The bytes of a file. A link may lead to a device or a pipe, which may have no end."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        raise OSError("is no regular file")
+    if facts.st_size > largest:
+        raise OSError(_too_large(largest))
+    return path.read_bytes()
+
+
 class _Entry(tarfile.TarInfo):
     """An entry of a tar file. A damaged one is an error; tarfile takes it for the end."""
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
         try:
-            return super().fromtarfile(archive)
+            entry = super().fromtarfile(archive)
         except tarfile.EOFHeaderError:
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
+        # Where the next one should be; tarfile would go there even if the file has long ended.
+        if archive.offset - entry.offset > MOST:
+            raise tarfile.ReadError(f"an entry of {entry.size} bytes at byte {entry.offset}")
+        return entry
 
 
 def _limited(opened: Callable[[], IO[bytes]], largest: int) -> bytes:
@@ -177,8 +193,12 @@ def _limited(opened: Callable[[], IO[bytes]], largest: int) -> bytes:
     except (RuntimeError, *DAMAGED) as error:  # encrypted, or damaged
         raise OSError(str(error)) from error
     if len(data) > largest:
-        raise OSError(f"larger than {largest >> 20} MiB")
+        raise OSError(_too_large(largest))
     return data
+
+
+def _too_large(largest: int) -> str:
+    return f"larger than {largest >> 20} MiB"
 
 
 def _safe(name: str, root: Path) -> str:

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 import tensorflow_datasets as tfds
 
-from jaxssl.data import files, pictures
-from jaxssl.errors import UserError, nearest
+from jaxssl.data import described, files, pictures
+from jaxssl.errors import UserError, nearest, shown
 
 log = logging.getLogger("jaxssl")
 UNLABELLED = ("unlabeled", "unlabelled")
@@ -152,7 +152,8 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     whole = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
     done = whole / Builder.name / config.name / str(Builder.VERSION)
     if done.exists():  # what it was made of need not be looked through again
-        return tfds.builder_from_directory(done)
+        with described.reading(done):
+            return tfds.builder_from_directory(done)
     names = [name for name, _ in files.read_all(root, inside)]
     if inside and not names:
         raise UserError(f"data.path={path}: the archive {root} has no folder {inside!r}")
@@ -345,11 +346,11 @@ def _check_labels(of_picture: Mapping[str, str], found: Sequence[str]) -> None:
     if missing:
         raise UserError(
             f"data.labels names {len(missing)} pictures that data.path does not hold: "
-            f"{some(missing)}; expected names such as {found[0]}"
+            f"{some(missing)}; expected names such as {some(found[:1])}"
         )
 
 
 def some(items: Sequence[str]) -> str:
     """The first few, and how many more."""
     more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
-    return ", ".join(items[:NAMED]) + more
+    return ", ".join(map(shown, items[:NAMED])) + more

@@ -2,6 +2,8 @@
 
 import io
 import math
+import struct
+import zlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -9,6 +11,10 @@ import numpy as np
 from PIL import ExifTags, Image, UnidentifiedImageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+# Those of the suffixes, and no others that Pillow would try: for EPS it runs Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+MAX_PIXELS = 2**26  # of a picture; a small file may declare any number
+PNG = b"\x89PNG\r\n\x1a\n"
 TURNS = {  # by EXIF orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -53,32 +59,51 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     """A decoded picture of 8 bits a channel.
 
     Args:
-        data: a file that Pillow reads.
+        data: a file of one of `FORMATS`, of at most `MAX_PIXELS`.
         channels: 1 for grey, 3 for RGB; others are converted. An alpha channel is dropped, 16 bits
             of grey are divided by 257.
         upright: turn it as its EXIF orientation says; Pillow always does so with TIFF files.
 
     Raises:
-        OSError: if it is no picture or cut short; Pillow has other exceptions for other damage.
+        OSError: if it is no picture, too large or cut short; Pillow has other exceptions for other
+            damage.
     """
     try:
-        picture = Image.open(io.BytesIO(data))
+        picture = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:  # its message is about a place in memory
-        raise OSError("is no picture that Pillow knows") from error
+        raise OSError("is no picture that is known here") from error
+    if math.prod(picture.size) > MAX_PIXELS:
+        raise OSError(f"has {picture.width} x {picture.height} pixels, more than {MAX_PIXELS}")
+    if data.startswith(PNG):
+        _check_png(data)
     picture.load()
     if upright and "exif" in picture.info and (turn := _turn(picture)) is not None:
         picture = picture.transpose(turn)
     if picture.mode.startswith("I"):
-        values = np.asarray(picture, np.float64)
+        values = np.asarray(picture, np.int32)
         if not 0 <= values.min() <= values.max() < 2**16:
             raise OSError("its values are not in 0..65535")
-        picture = Image.fromarray(np.round(values / 257).astype(np.uint8))
+        picture = Image.fromarray(((values + 128) // 257).astype(np.uint8))  # rounded
     elif picture.mode == "F":
         raise OSError("its values are floating-point numbers of an unknown range")
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")
     mode = "L" if channels == 1 else "RGB"
     return picture if picture.mode == mode else picture.convert(mode)  # which would copy it
+
+
+def _check_png(data: bytes) -> None:
+    """Raise OSError if a checksum is wrong: Pillow does not look at those of the pixels."""
+    place = len(PNG)
+    while place + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, place)
+        end = place + 8 + length
+        if zlib.crc32(memoryview(data)[place + 4 : end]) != int.from_bytes(data[end : end + 4]):
+            raise OSError(f"is damaged, or cut short, in its part {kind!r}")
+        if kind == b"IEND":
+            return
+        place = end + 4
+    raise OSError("is cut short")
 
 
 def _turn(picture: Image.Image) -> Image.Transpose | None:

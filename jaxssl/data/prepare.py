@@ -13,7 +13,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.util import DownloadError
 
-from jaxssl.data import digits, folder, raw
+from jaxssl.data import described, digits, folder, raw
 from jaxssl.errors import UserError, nearest
 
 log = logging.getLogger("jaxssl")
@@ -53,15 +53,18 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
             f"cannot prepare {name!r} under {directory or 'the TFDS data directory'}: {error}; "
             "name a directory that can be written and has room with --config.data.dir"
         ) from error
-    formats = {f.value for f in builder.info.available_file_formats()}
-    if FORMAT in set(builder.info.as_proto.alternative_file_formats) - formats:
+    with described.reading(Path(builder.data_dir)):
+        formats = {f.value for f in builder.info.available_file_formats()}
+        also = set(builder.info.as_proto.alternative_file_formats)
+        skipped = list((builder.info.metadata or {}).get("skipped") or ())
+    if FORMAT in also - formats:
         builder.info.add_alternative_file_format(FORMAT)  # TFDS' code for a set forgets it
     elif FORMAT not in formats:
         raise UserError(
             f"{name!r} is prepared as {builder.info.file_format.value}, which is no random access; "
             f"convert it once: python -m jaxssl.data.convert {shlex.quote(builder.data_dir)}"
         )
-    if skipped := (builder.info.metadata or {}).get("skipped"):
+    if skipped:
         if data["on_error"] == "stop":
             raise UserError(folder.unreadable(data["path"], skipped))
         found = folder.some(skipped)
@@ -70,7 +73,17 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
 
 
 def _builder(name: str, data: Mapping[str, Any], directory: str | None) -> tfds.core.DatasetBuilder:
-    """The builder of a set, prepared or not."""
+    """The builder of a set, prepared or not; what is prepared is checked first."""
+    root = Path(directory or tfds.core.constants.DATA_DIR).expanduser() / name
+    for found in sorted(root.glob(f"**/{described.INFO}")) if name != "folder" else ():
+        described.check(found.parent)
+    with described.reading(root):
+        return _unchecked(name, data, directory)
+
+
+def _unchecked(
+    name: str, data: Mapping[str, Any], directory: str | None
+) -> tfds.core.DatasetBuilder:
     if data["path"] and name not in ("folder", *raw.BUILDERS):
         raise UserError(
             f"data.name={name!r} takes no data.path; it is for data.name='folder', and for the raw "

@@ -1,21 +1,20 @@
 """Splits of prepared data sets, read by index."""
 
-import contextlib
 import logging
 import math
-import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import files, pictures, prepare
-from jaxssl.errors import UserError, nearest
+from jaxssl.data import described, files, kept, pictures, prepare
+from jaxssl.errors import UserError, line, nearest
 
 log = logging.getLogger("jaxssl")
 IN_MEMORY = 2**32  # bytes of decoded images that are kept; more are decoded each time
@@ -35,6 +34,7 @@ class Part:
         image: the feature that is the picture: a file's bytes, or uint8 [h, w, c].
         label: the feature that is the label; None if there is none.
         channels: of the pictures.
+        num_classes: the labels are below it.
         upright: whether pictures are turned as their EXIF data say.
         keep: beginning of the paths of arrays kept beside the records; None keeps none.
     """
@@ -43,19 +43,35 @@ class Part:
     image: str = "image"
     label: str | None = "label"
     channels: int = 3
+    num_classes: int = 2**31
     upright: bool = False
     keep: Path | None = None
 
     def get(self, places: Sequence[int]) -> list[Record]:
         """Some of the records; those of a file are read together."""
         places = [int(place) for place in places]
-        if hasattr(self.records, "__getitems__"):
-            return list(self.records.__getitems__(places))
-        return [self.records[place] for place in places]
+        try:
+            if hasattr(self.records, "__getitems__"):
+                return list(self.records.__getitems__(places))
+            return [self.records[place] for place in places]
+        except Exception as error:  # of many kinds, for a damaged file
+            where = self.keep or "a data set"
+            raise UserError(
+                f"records of {where} cannot be read ({line(error)}); prepare or copy the set again"
+            ) from error
 
     def label_of(self, record: Record) -> int:
-        """The label, or `UNLABELLED`."""
-        return UNLABELLED if self.label is None else int(record[self.label])
+        """The label, or `UNLABELLED`.
+
+        Raises:
+            UserError: if there is no such class.
+        """
+        if self.label is None:
+            return UNLABELLED
+        label = int(record[self.label])
+        if not UNLABELLED <= label < self.num_classes:
+            raise UserError(f"records of {self.keep} have the label {label} of {self.num_classes}")
+        return label
 
     def picture_of(self, record: Record) -> Any:
         """The decoded picture, as Pillow has it."""
@@ -126,7 +142,7 @@ class Source:
         """[n] int32; -1 is unlabelled."""
         if not self.class_names:
             return np.full(len(self), UNLABELLED, np.int32)
-        found = [_kept(part, "labels", _labels)[places] for part, places in self.parts]
+        found = [_all_labels(part)[places] for part, places in self.parts]
         return self._renumbered(np.concatenate(found))
 
     def take(self, places: np.ndarray) -> "Source":
@@ -181,7 +197,7 @@ class Source:
         what = "x".join(map(str, shape[:2]))
         found = []
         for part, places in self.parts:
-            whole = _kept(part, what, decode)
+            whole = _kept(part, what, shape, np.uint8, partial(decode, part))
             found.append(whole if len(places) == len(whole) else whole[places])
         return found[0] if len(found) == 1 else np.concatenate(found)
 
@@ -267,21 +283,23 @@ def load(data: Mapping[str, Any], split: str) -> Source:
 
 
 def _open(builder: Any, data: Mapping[str, Any], split: str) -> Source:
-    info = builder.info
-    image, label = _features(data["name"], info.features)
-    feature = info.features[image]
-    metadata = dict(info.metadata or {})
-    *sides, channels = metadata.get("shape") or feature.shape
-    shape = (*sides, 1 if channels == 1 else 3)  # an alpha channel is dropped
-    names = tuple(info.features[label].names) if label else ()
+    info, root = builder.info, Path(builder.data_dir)
+    with described.reading(root):
+        image, label = _features(data["name"], info.features)
+        metadata = dict(info.metadata or {})
+        shape = described.shape(root, metadata.get("shape") or info.features[image].shape)
+        names = tuple(info.features[label].names) if label else ()
 
     def part(name: str) -> Part:
         decoders = {image: tfds.decode.SkipDecoding()}
         records = builder.as_data_source(name, decoders=decoders, file_format=prepare.FORMAT)
-        keep = Path(builder.data_dir) / name
-        return Part(records, image, label, shape[2], bool(metadata.get("upright")), keep)
+        described.check_records(root, name, info.splits[name].num_examples)
+        upright = bool(metadata.get("upright"))
+        return Part(records, image, label, shape[2], len(names), upright, root / name)
 
-    parts = tuple((part(name), places) for name, places in _places(data["name"], split, info))
+    with described.reading(root):
+        places = _places(data["name"], split, info)
+        parts = tuple((part(name), at) for name, at in places)
     name = Path(data["path"]).name if data["name"] == "folder" else data["name"]
     source = Source(name, split, parts, names, shape)
     classes = data["classes"] or prepare.CLASSES.get(data["name"])
@@ -304,7 +322,7 @@ def read_classes(path: Path) -> list[str]:
         raise UserError(f"data.classes={path} cannot be read: {error}") from error
     names = [line.split("\t")[0].strip() for line in lines]
     names = [name for name in names if name and not name.startswith("#")]
-    repeated = [name for i, name in enumerate(names) if name in names[:i]]
+    repeated = [name for name, count in Counter(names).items() if count > 1]
     if not names or repeated:
         what = f"names {repeated[0]!r} twice" if repeated else "names no class"
         raise UserError(f"data.classes={path} {what}; expected one class a line, each once")
@@ -354,7 +372,7 @@ def _only(source: Source, names: Sequence[str], path: Any) -> Source:
     relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))
     parts = []
     for part, places in source.parts:
-        labels = _kept(part, "labels", _labels)[places]
+        labels = _all_labels(part)[places]
         parts.append((part, places[(labels >= 0) & (relabel[labels] >= 0)]))
     return Source(source.name, source.split, tuple(parts), tuple(names), source.shape, relabel)
 
@@ -366,26 +384,16 @@ def _labels(part: Part) -> np.ndarray:
     return np.array([part.label_of(record) for block in found for record in block], np.int32)
 
 
-def _kept(part: Part, what: str, make: Callable[[Part], np.ndarray]) -> np.ndarray:
-    """An array of a part, read from the file beside its records; made and written if need be."""
+def _all_labels(part: Part) -> np.ndarray:
+    """Every label of a part, [n] int32, kept beside its records."""
+    return _kept(part, "labels", (), np.int32, lambda: _labels(part))
+
+
+def _kept(
+    part: Part, what: str, shape: tuple[int, ...], dtype: type, make: Callable[[], np.ndarray]
+) -> np.ndarray:
+    """An array of a part's records, kept beside them."""
     if part.keep is None:
-        return make(part)
+        return make()
     path = part.keep.with_name(f"decoded-{part.keep.name}-{what}.npy")
-    try:
-        kept = np.lib.format.open_memmap(path, mode="r")
-        if len(kept) == len(part.records):
-            return kept
-    except (OSError, ValueError):
-        pass  # none, or not readable: made again
-    log.info("data       reading %s once, for %s", part.keep.name, path)
-    array = make(part)
-    half = path.with_suffix(f".{os.getpid()}.tmp")
-    try:
-        with half.open("wb") as file:
-            np.save(file, array)
-        half.replace(path)
-    except OSError as error:
-        log.warning("data       %s is not kept: %s", path, error)
-        with contextlib.suppress(OSError):
-            half.unlink()
-    return array
+    return kept.array(path, (len(part.records), *shape), dtype, make)

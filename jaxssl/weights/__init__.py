@@ -4,6 +4,7 @@
 `python -m jaxssl.export` wrote. See docs/weights.md.
 """
 
+import hashlib
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +29,8 @@ from jaxssl.weights.find import Found, Read, as_float32, listed
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # the name of what files of ours know of themselves
-VERSION = 1
+VERSION = 2  # from 2 on with a digest
+CHECKED = ("net", "inputs", "precision")  # of the header, what the digest holds beside the arrays
 
 log = logging.getLogger("jaxssl")
 
@@ -114,16 +116,25 @@ def header(found: Backbone) -> str:
         _image(found.inputs),
     ).shape[1]
     facts = {name: found.facts.get(name) for name in ("step", "checkpoint", "loss", "source")}
-    return json.dumps(
-        {
-            "version": VERSION,
-            "net": found.facts["net"],
-            "inputs": found.inputs._asdict(),
-            "precision": found.encoder.precision,
-            "features": features,
-            **facts,
-        }
-    )
+    known = {
+        "version": VERSION,
+        "net": found.facts["net"],
+        "inputs": found.inputs._asdict(),
+        "precision": found.encoder.precision,
+        "features": features,
+        **facts,
+    }
+    return json.dumps(known | {"digest": _digest(known, found.net)})
+
+
+def _digest(known: Mapping[str, Any], variables: Variables) -> str:
+    """Of all numbers and what tells their meaning: the formats have no checksum that is read."""
+    whole = hashlib.sha256(json.dumps([known[name] for name in CHECKED], sort_keys=True).encode())
+    for path, leaf in jax.tree.leaves_with_path(variables._asdict()):
+        array = np.ascontiguousarray(leaf, "<f4")
+        whole.update(f"{jax.tree_util.keystr(path)} {array.shape}\n".encode())
+        whole.update(array.tobytes())
+    return whole.hexdigest()
 
 
 @contextmanager
@@ -168,6 +179,8 @@ def _backbone(
     variables = _variables(module, inputs, found, read)
     if text is None:
         _say(path, found, net)
+    elif known["version"] > 1 and known["digest"] != _digest(known, variables):
+        raise ValueError("its numbers are not those that were written")
 
     @jax.jit
     def init(key: jax.Array) -> Any:
@@ -194,9 +207,9 @@ def _own(text: str, count: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]
         ValueError: if it is not what we write.
     """
     known = json.loads(text)
-    if known["version"] != VERSION:
+    if known["version"] not in (1, VERSION):
         raise ValueError(f"a file of version {known['version']!r:.20}; expected {VERSION}")
-    inputs, net = images.checked(known["inputs"]), known["net"]
+    inputs, net = images.checked(known["inputs"]), dict(known["net"])
     if known["precision"] not in PRECISIONS or (net.get("layers") or 0) > count:
         raise ValueError("what it says of its network does not hold")
     return known, net, inputs

@@ -1,0 +1,108 @@
+"""What stands beside the records of a prepared set is checked before it is believed."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from conftest import data_config
+from file_cases import LABELLED, refused, unpack
+
+from jaxssl.data import kept, source
+
+
+@pytest.fixture
+def labelled_set(tmp_path):
+    """A folder that was prepared: opens it, and where it lies."""
+    path = unpack(tmp_path / "pictures", LABELLED)
+    settings = data_config(name="folder", path=str(path), dir=str(tmp_path / "prepared"))
+    source.load(settings, "train")
+    [root] = tmp_path.glob("prepared/folder/*/1.0.0")
+    return lambda: source.load(settings, "train"), root
+
+
+def rewrite(path, change):
+    tree = json.loads(path.read_text())
+    change(tree)
+    path.write_text(json.dumps(tree))
+
+
+def test_no_module_that_a_set_names_is_imported(labelled_set, tmp_path, monkeypatch):
+    load, root = labelled_set
+    (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def change(tree):
+        tree["featuresDict"]["features"]["file"]["pythonClassName"] = "hostile.Text"
+
+    rewrite(root / "features.json", change)
+    with refused(str(root), "'hostile.Text', which is none of TFDS' features"):
+        load()
+    assert "hostile" not in sys.modules and not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("dataset_info.json", lambda x: x.pop("splits"), "KeyError: 'splits'"),
+        ("dataset_info.json", lambda x: x["splits"].append(x["splits"][0]), "a split twice"),
+        (
+            "dataset_info.json",
+            lambda x: x["splits"][0].update(shardLengths=["9"]),
+            "records, not 9",
+        ),
+        ("dataset_info.json", lambda x: x["splits"][0].update(shardLengths=["-1"]), "impossible"),
+        ("metadata.json", lambda x: x.update(shape=[8, 0, 3]), "images have shape [8, 0, 3]"),
+        (
+            "features.json",
+            lambda x: x["featuresDict"]["features"]["label"]["classLabel"].update(
+                numClasses=str(10**9)
+            ),
+            "more than 1000000 classes",
+        ),
+    ],
+)
+def test_a_description_that_does_not_hold_is_refused(labelled_set, file, change, message):
+    load, root = labelled_set
+    rewrite(root / file, change)
+    with refused(str(root), "is damaged", message):
+        load()
+
+
+def test_damaged_records_are_one_line(labelled_set):
+    load, root = labelled_set
+    [path] = root.glob("*train.array_record*")
+    data = bytearray(path.read_bytes())
+    data[data.index(b"ant/")] ^= 1
+    path.write_bytes(data)
+    with refused("prepare or copy the set again"):
+        load().images(8)
+
+
+def test_a_label_without_a_class_is_refused():
+    part = source.Part([{"label": 3}], num_classes=3)
+    with refused("have the label 3 of 3"):
+        part.label_of(part.get([0])[0])
+
+
+DAMAGE = {
+    "a changed byte": lambda data: data[:140] + bytes([data[140] ^ 1]) + data[141:],
+    "cut short": lambda data: data[:-5],
+    "of another type": lambda data: data.replace(b"<i4", b"<f4"),
+    "empty": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_an_array_that_was_damaged_is_made_again(case, tmp_path):
+    values, path, made = np.arange(6, dtype=np.int32).reshape(2, 3), tmp_path / "x.npy", []
+
+    def read():
+        return kept.array(path, (2, 3), np.int32, lambda: made.append(1) or values)
+
+    for _ in range(2):
+        np.testing.assert_array_equal(read(), values)
+    assert len(made) == 1
+    path.write_bytes(DAMAGE[case](path.read_bytes()))
+    np.testing.assert_array_equal(read(), values)
+    assert len(made) == 2
