@@ -14,7 +14,17 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from rich import progress
 
-from jaxssl import checkpoint, collapse, evaluate, faults, parallel, record, results, summary
+from jaxssl import (
+    checkpoint,
+    collapse,
+    compiled,
+    evaluate,
+    faults,
+    parallel,
+    record,
+    results,
+    summary,
+)
 from jaxssl.augment.views import Inputs
 from jaxssl.build import build, check_labels, initial_state, make_crops
 from jaxssl.config import differences
@@ -123,6 +133,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)
+        log.info("compiled   programs are %s", compiled.where())
         log.info("evaluation %s", _online(config, splits))
         for line in summary.lines(config, parts, state, batches.example, mesh.size):
             log.info(line)
@@ -147,7 +158,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 if pausing:
                     values, late = fetch(*late), None
                     if evaluating and data:
-                        values |= _online_knn(config, data, encode, state, mesh)
+                        values |= _online_knn(config, data, encode, state)
                     _put(recorder, show, step, values)
                     position, score = batches.get_state(), values.get("knn_top1")
                     checkpoint.save(checkpoints, step, state, position, config.to_dict(), score)
@@ -315,15 +326,12 @@ def _online(config: ConfigDict, splits: source.Splits) -> str:
 
 
 def _online_knn(
-    config: ConfigDict,
-    data: dict[str, dict[str, Any]],
-    encode: Any,
-    state: TrainState,
-    mesh: Mesh,
+    config: ConfigDict, data: dict[str, dict[str, Any]], encode: Any, state: TrainState
 ) -> dict[str, float]:
     """k-NN accuracy on the test split with the training split as the bank."""
-    variables = state.params, state.carried
-    train, test = (extract(data[s]["image"], encode, variables, mesh) for s in ("train", "test"))
-    return knn.evaluate(
-        train, data["train"]["label"], test, data["test"]["label"], **knn.PRESETS[config.eval.knn]
-    )
+    mesh, found = parallel.local_mesh(), []
+    variables = parallel.here((state.params, state.carried), mesh)
+    for split in (data["train"], data["test"]):
+        own = parallel.own_part(len(split["label"]))
+        found += [extract(split["image"], encode, variables, mesh, own), split["label"][own]]
+    return knn.evaluate(*found, **knn.PRESETS[config.eval.knn])

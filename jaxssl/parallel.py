@@ -107,6 +107,34 @@ def gather_processes(x: np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(x))
 
 
+def gather_rows(x: np.ndarray) -> np.ndarray:
+    """Every process' rows of ``x`` [n, ...], of which each may have another number, in order."""
+    if process_count() == 1:
+        return np.asarray(x)
+    sizes = gather_processes(np.int32(len(x)))
+    padded = np.zeros((sizes.max(), *x.shape[1:]), x.dtype)
+    padded[: len(x)] = x
+    found = gather_processes(padded)
+    return np.concatenate([rows[:size] for rows, size in zip(found, sizes, strict=True)])
+
+
+def mean_of_all(x: np.ndarray) -> float:
+    """The mean of every process' numbers ``x`` [n], of which each may have another number."""
+    sums = gather_processes(np.float32([np.sum(x), len(x)])).astype(np.float64).sum(axis=0)
+    return float(sums[0] / sums[1])
+
+
+def own_part(n: int) -> slice:
+    """Which of n rows are this process', if each takes about as many of them, in order."""
+    share = [round(n * i / process_count()) for i in range(process_count() + 1)]
+    return slice(*share[jax.process_index() :][:2])
+
+
+def local_mesh() -> Mesh:
+    """A mesh over the devices of this process alone."""
+    return make_mesh(jax.local_devices())
+
+
 def first_does(action: Callable[[], None]) -> None:
     """Call ``action`` in the first process; the others wait for it, and fail if it does."""
     error: Exception | None = None
@@ -127,6 +155,11 @@ def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """`tree` with every array whole on every device."""
     return jax.device_put(tree, NamedSharding(mesh, P()))
+
+
+def here(tree: Any, mesh: Mesh) -> Any:
+    """Arrays that every process has whole, on a mesh of this process' devices."""
+    return replicate(jax.tree.map(lambda x: x.addressable_data(0), tree), mesh)
 
 
 def replicated_like(tree: Any, mesh: Mesh) -> Any:

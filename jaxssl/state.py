@@ -106,7 +106,10 @@ def make_train_step(
         _, grads, metrics, carried, embeddings = _gradient(method, augment, state, batch)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        finite = _all_finite((metrics["loss"], grads, params, opt_state, carried.batch_stats))
+        # Losses take a row of NaN for one of zeros, so the embeddings are looked at themselves.
+        lost = parallel.total(jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32), axis)
+        outcome = metrics["loss"], grads, params, opt_state, carried.batch_stats
+        finite = _all_finite(outcome) & (lost == 0)
         carried = method.after(params, carried, state.step)
 
         total, in_a_row = state.skipped

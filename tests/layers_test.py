@@ -90,7 +90,8 @@ ALLOWED = {
     "export": {"backbone", "card", "cli", "features", "record", "results", "weights"},
     "gallery": {"augment", "build", "data", "evals", "pairs"},
     "show": {"cli", "config", "data", "gallery", "record"},
-    "cli": set(),
+    "compiled": set(),
+    "cli": {"compiled", "parallel"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

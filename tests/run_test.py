@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import jaxssl
-from jaxssl import checkpoint, config, evaluate, features, loop, parallel, record
+from jaxssl import checkpoint, config, evaluate, faults, features, loop, parallel, record
 from jaxssl.augment.views import Inputs
 from jaxssl.build import build, initial_state
 from jaxssl.data import source
+from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
+from jaxssl.lock import lock
 from jaxssl.subject import make_encoder
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
@@ -348,3 +350,38 @@ def _copy(workdir: Path, to: Path) -> None:
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
+
+
+def test_a_run_that_is_not_finite_stops_and_says_why(tiny, tmp_path):
+    settings = tiny(**{"optim.lr": "1e38", "max_skipped": "3", "schedule.warmup_epochs": "0"})
+    message = r"stopped: steps 2 to 4 were not finite; first in step 2 were 'embeddings: .* more;"
+    with pytest.raises(UserError, match=message):
+        loop.train(settings, tmp_path)
+    found = json.loads((tmp_path / "fault.json").read_text())
+    assert found["step"] == 2 and found["skipped_in_a_row"] == 3
+    assert set(found["norms"]) == set(faults.ORDER)
+    assert found["norms"]["views"]["views"] > 0
+    assert "loss: loss" in found["not_finite"]
+    order = Order(1297, 16, 0)
+    assert found["batch"] == {str(n): order(n - 1).tolist() for n in (2, 3, 4)}
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
+    with lock(whole), pytest.raises(UserError, match="is in use by another run"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint, "steps", lambda workdir: [SAVED])
+            loop.train(tiny(), whole)
+
+
+def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
+    monkeypatch.setattr(record.log, "propagate", True)
+    watch = faults.Watch()
+    watch.look(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
+    assert not caplog.messages
+    watch.look(43, [2.0, 9.0, float("nan")], skipped=1)
+    watch.look(44, [2.0], skipped=1)
+    assert list(dict.fromkeys(caplog.messages)) == [
+        "step 42: loss spike: 9, the median of the 41 steps before is 2",
+        "step 43: steps left out so far, because something was not finite: 1",
+    ]
