@@ -58,7 +58,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     # ---- Data and parts. Bad input is refused here, before anything is written.
-    record.show_log()
+    record.show_log(parallel.process_index())
     _refuse_other_config(config, workdir)
     evaluate.check_protocols(config.eval.protocols)
     if config.eval.knn not in knn.PRESETS:
@@ -239,13 +239,16 @@ def _not_finite(
 
 
 def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
-    print(f"{workdir} is finished ({step} steps).")
+    if parallel.is_first():
+        print(f"{workdir} is finished ({step} steps).")
     rows = results.read(workdir)
     if config.eval.protocols and not (workdir / "report.html").exists():
         evaluate.evaluate(workdir)
     elif rows:
         results.show([row for row in rows if row["step"] in (None, 0, step)])
-        print(f"evaluate it again with: python eval.py --workdir {workdir}")
+        record.console.print(
+            f"evaluate it again with: python eval.py --workdir {workdir}", soft_wrap=True
+        )
 
 
 @contextmanager

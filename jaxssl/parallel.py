@@ -9,6 +9,7 @@ Gradients: take ``mean(grad(local loss))``. This is right under `jax.pmap` and u
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -89,9 +90,14 @@ def process_count() -> int:
     return jax.process_count()
 
 
+def process_index() -> int:
+    """Which of the processes this is, from 0."""
+    return jax.process_index()
+
+
 def is_first() -> bool:
     """Whether this is the process that writes."""
-    return jax.process_index() == 0
+    return process_index() == 0
 
 
 def any_process(flag: bool) -> bool:
@@ -152,9 +158,18 @@ def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
     return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Whole on every device."""
+    return NamedSharding(mesh, P())
+
+
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """`tree` with every array whole on every device."""
-    return jax.device_put(tree, NamedSharding(mesh, P()))
+    """`tree` with every array whole on every device; of several processes, each has it in NumPy."""
+    sharding = replicated(mesh)
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+    whole = partial(jax.make_array_from_process_local_data, sharding)
+    return jax.tree.map(lambda x: whole(np.asarray(x), np.shape(x)), tree)
 
 
 def here(tree: Any, mesh: Mesh) -> Any:
@@ -164,8 +179,17 @@ def here(tree: Any, mesh: Mesh) -> Any:
 
 def replicated_like(tree: Any, mesh: Mesh) -> Any:
     """The shapes and dtypes of ``tree``, to be replicated over ``mesh``; for restoring."""
-    sharding = NamedSharding(mesh, P())
+    sharding = replicated(mesh)
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+
+
+def everywhere(x: Array, mesh: Mesh) -> Array:
+    """A global array, whole on every device of its mesh."""
+    return jax.jit(_same, out_shardings=replicated(mesh))(x)
+
+
+def _same(x: Array) -> Array:
+    return x
 
 
 def data_sharding(mesh: Mesh) -> NamedSharding:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from flax import struct
 from jax import Array
@@ -59,16 +60,18 @@ def init_state(
         seed: of all randomness: weights, augmentation, objective.
         mesh: the devices.
     """
-    key = jax.random.key(seed)
+    key = jax.eval_shape(lambda: jax.random.key(seed))
     views = jax.eval_shape(augment, key, batch["image"], batch["index"])
 
-    def init(key: Array) -> TrainState:
+    def init(seed: Array) -> TrainState:
+        key = jax.random.key(seed)
         params, carried = init_variables(method, views, num_examples, key)
         run_key = jax.random.split(key)[1]
         none = jnp.zeros(2, jnp.int32)
         return TrainState(jnp.int32(0), none, run_key, params, carried, optimiser.init(params))
 
-    return parallel.replicate(jax.jit(init)(key), mesh)
+    # Made on every device: nothing is sent, and a process has not to hold the devices of others.
+    return jax.jit(init, out_shardings=parallel.replicated(mesh))(np.uint32(seed % 2**32))
 
 
 def init_variables(

@@ -35,7 +35,7 @@ ALLOWED = {
     "checkpoint": {"parallel", "record"},
     "collapse": {"pairs"},
     "stratify": set(),
-    "logistic": {"stratify"},
+    "logistic": {"parallel", "stratify"},
     "tune": {"parallel", "schedules", "augment", "optim", "data"},
     # Protocols that train, or look at images, need more than those that are handed features.
     "evals": {
