@@ -103,6 +103,7 @@ def pair_towers(
     *,
     queue: Array | None = None,
     batch_negatives: bool = True,
+    gathered: Array | None = None,
     axis_name: str | None = None,
 ) -> Pairs:
     """Queries against keys of another tower, as in MoCo, BYOL and CLIP.
@@ -114,16 +115,18 @@ def pair_towers(
         labels: [b] int >= 0. When given, all keys of a class are positives.
         queue: [k, d] further candidates, equal on all devices; positives of nobody.
         batch_negatives: False takes the negatives from the queue alone, as MoCo-v2 and ReSSL do.
+        gathered: [B, d] the keys of all devices, where they are at hand; None gathers them.
         axis_name: the mapped axis whose devices share the batch, or None.
 
     Raises:
         ValueError: on arrays of wrong rank, shape or dtype, or no negatives at all.
     """
-    z = _stack([query, key])
-    b, d = z.shape[1:]
+    # Not stacked: keys without gradient stay so, and none is computed or sent for them.
+    query, key = _alike([query, key])
+    b, d = query.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
-    candidate = parallel.gather(z[1], axis_name)
+    candidate = parallel.gather(key, axis_name) if gathered is None else gathered
     candidate_id = parallel.gather(ids, axis_name)
     if queue is not None:
         if queue.ndim != 2 or queue.shape[1] != d:
@@ -134,9 +137,9 @@ def pair_towers(
     elif not batch_negatives:
         raise ValueError("batch_negatives=False needs a queue to take the negatives from")
     return Pairs(
-        anchor=z[0],
+        anchor=query,
         candidate=candidate,
-        partner=z[1],
+        partner=key,
         anchor_id=ids,
         candidate_id=candidate_id,
         self_index=jnp.full((b,), -1, jnp.int32),
@@ -280,20 +283,29 @@ def _count(n: int) -> Array:
 def _stack(views: Array | Sequence[Array]) -> Array:
     """[V, b, d] of one floating dtype, or a ValueError that names the shapes."""
     if not isinstance(views, jax.Array):
-        views = [jnp.asarray(v) for v in views]
-        shapes = sorted({v.shape for v in views})
-        if len(shapes) != 1:
-            raise ValueError(f"views must be one or more arrays of one shape [b, d], got {shapes}")
-        views = jnp.stack([v.astype(jnp.result_type(*views)) for v in views])
-    if views.ndim != 3:
-        raise ValueError(
-            f"embeddings must have shape [b, d] per view, got {views.shape[1:]}"
-            if views.ndim > 0
-            else "embeddings must have shape [b, d] per view, got a scalar"
-        )
-    if not jnp.issubdtype(views.dtype, jnp.floating):
-        raise ValueError(f"embeddings must be floating point, got {views.dtype}")
+        return jnp.stack(_alike(views))
+    if views.ndim == 0:
+        raise ValueError("embeddings must have shape [b, d] per view, got a scalar")
+    _check_rows(views.shape[1:], views.dtype)
     return views
+
+
+def _alike(views: Sequence[Array]) -> list[Array]:
+    """Arrays [b, d] of one shape and one floating dtype, or a ValueError that names the shapes."""
+    views = [jnp.asarray(v) for v in views]
+    shapes = sorted({v.shape for v in views})
+    if len(shapes) != 1:
+        raise ValueError(f"views must be one or more arrays of one shape [b, d], got {shapes}")
+    dtype = jnp.result_type(*views)
+    _check_rows(shapes[0], dtype)
+    return [v.astype(dtype) for v in views]
+
+
+def _check_rows(shape: tuple[int, ...], dtype: jnp.dtype) -> None:
+    if len(shape) != 2:
+        raise ValueError(f"embeddings must have shape [b, d] per view, got {shape}")
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise ValueError(f"embeddings must be floating point, got {dtype}")
 
 
 def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> Array:

@@ -1,6 +1,7 @@
 """Vision transformers against published counts, a NumPy forward pass and the formulas."""
 
 import math
+import re
 from functools import cache, partial
 
 import jax
@@ -194,3 +195,21 @@ def test_a_frozen_projection_gets_no_gradient_but_its_images_do(frozen):
     assert set(grads) == {"token", "Block_0", "LayerNorm_0"}
     assert all(bool(leaf.any()) != frozen for leaf in patches.values())
     assert images.any() and all(grads["Block_0"]["qkv"]["kernel"].any(axis=0))
+
+
+def test_in_half_precision_products_are_half_and_norms_and_softmax_are_not():
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (VARIABLES, IMAGES))
+    for remat in (False, True):
+        net = small(remat=remat)
+        text = jax.jit(partial(net.apply, train=True)).lower(*half, keys=KEYS).as_text()
+        found = {
+            name: [
+                set(re.findall(r"x(bf16|f32)>", line))
+                for line in text.splitlines()
+                if f"stablehlo.{name} " in line
+            ]
+            for name in ("dot_general", "exponential", "rsqrt")
+        }
+        assert found["dot_general"] == [{"bf16"}] * (1 + 3 * 6)
+        assert found["exponential"] == [{"f32"}] * 3
+        assert found["rsqrt"] == [{"f32"}] * (3 * 2 + 1)

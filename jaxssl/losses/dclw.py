@@ -45,10 +45,11 @@ def dclw_loss(
     rows = row_sums(pairs, temperature, block_size=block_size, ring=ring)
     p = rows.mean_positive * (temperature / sigma)
     # An anchor without a positive takes no part in the softmax.
-    p = jnp.where(rows.count > 0, p, jnp.finfo(p.dtype).min / 4)
+    nothing = float(jnp.finfo(p.dtype).min) / 4
+    p = jnp.where(rows.count > 0, p, nothing)
     p = lax.stop_gradient(p) if stop_weight_gradient else p
     all_p = everyone(pairs, p)
-    batch = jnp.sum(everyone(pairs, rows.count) > 0, axis=1, dtype=p.dtype)
+    batch = jnp.sum(all_p > nothing / 2, axis=1, dtype=p.dtype)
     log_share = by_view(pairs, p) - jax.nn.logsumexp(all_p, axis=1, keepdims=True)
     weight = 2 - batch[:, None] * jnp.exp(log_share)
     loss = or_zero(rows.negative) - weight.reshape(-1) * rows.mean_positive

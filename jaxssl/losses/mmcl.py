@@ -15,7 +15,7 @@ from jaxssl.objective import (
     require_positive,
     stateless,
 )
-from jaxssl.pairs import Pairs, by_view, dot, everyone, negatives, unit, views_of
+from jaxssl.pairs import Pairs, by_view, dot, negatives, unit, views_of
 from jaxssl.solvers import DualSolution, svm_dual_admm, svm_dual_inv, svm_dual_pgd
 
 # The codes write exp(-|u - v|^2 / s): gamma = 1 / s. On CIFAR gamma is multiplied by 10 at epochs
@@ -153,7 +153,10 @@ def mmcl_info(
         require_positive(tol=tol)
     pairs, gamma, eta = lax.stop_gradient((pairs, gamma, eta))
     away = negatives(pairs)
-    matrix = _among_candidates(pairs, kernel, gamma, eta)
+    # On every device anew: to gather the rows would send m^2 numbers, and the solver's every step
+    # costs more than to compute them.
+    candidate = unit(pairs.candidate)
+    matrix = _kernel(kernel, candidate, candidate, gamma, eta)
     own = _own(pairs)
     box = {"C": C, "regularization": regularization}
     masked = pairs.labelled or pairs.queue_only
@@ -218,16 +221,6 @@ def _smaller(u: Array, v: Array) -> Array:
         return total + jnp.minimum(mine[:, None], theirs[None, :]), None
 
     return lax.scan(add, jnp.zeros((u.shape[0], v.shape[0]), u.dtype), (u.T, v.T))[0]
-
-
-def _among_candidates(pairs: Pairs, kernel: str, gamma: Number, eta: Number) -> Array:
-    """[m, m] kernel of all candidates; each device computes its rows, which are gathered once."""
-    candidate = unit(pairs.candidate)
-    mine = unit(pairs.anchor if pairs.num_views else pairs.partner)
-    rows = everyone(pairs, _kernel(kernel, mine, candidate, gamma, eta))
-    rows = rows.reshape(-1, candidate.shape[0])
-    queue = candidate[rows.shape[0] :]
-    return jnp.concatenate([rows, _kernel(kernel, queue, candidate, gamma, eta)])
 
 
 def _own(pairs: Pairs) -> Array:

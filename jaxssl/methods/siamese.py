@@ -46,11 +46,14 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
         views, crops = z[:num_views], z[num_views:]
         of_views = max(num_views * (num_views - 1), 1)  # pairs; those of a labelled view count one
         total = of_views + num_views * len(crops)
-        terms = [(of_views / total, pair_views(views, *ids, axis_name=axis_name))]
+        pairs = pair_views(views, *ids, axis_name=axis_name)
+        # Gathered once for all crops, so that their gradient is sent once too.
+        everyone = pairs.candidate.reshape(num_views, -1, z.shape[2])
+        terms = [(of_views / total, pairs)]
         terms += [
-            (1 / total, pair_towers(crop, view, *ids, axis_name=axis_name))
+            (1 / total, pair_towers(crop, view, *ids, gathered=keys, axis_name=axis_name))
             for crop in crops
-            for view in views
+            for view, keys in zip(views, everyone, strict=True)
         ]
         value, memory, metrics = weighted_loss(
             objective, terms, params["objective"], carried.memory, step=step, key=objective_key

@@ -1,6 +1,7 @@
 """ResNet-18, -34, -50 and -101 with CIFAR and ImageNet stems."""
 
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 from jax import Array
@@ -64,6 +65,7 @@ class ResNet(nn.Module):
             latter with two pixels of padding (solo-learn's).
         width: channels of the first stage; every further stage has twice those of the one before.
         zero_init_residual: whether every block starts as its shortcut.
+        remat: whether the backward pass computes each block anew from its input.
     """
 
     stages: tuple[int, ...]
@@ -71,6 +73,7 @@ class ResNet(nn.Module):
     stem: str
     width: int = 64
     zero_init_residual: bool = False
+    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -87,17 +90,27 @@ class ResNet(nn.Module):
         x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
         if self.stem == "imagenet":
             x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+
+        def run(block: Block, x: Array) -> Array:
+            return block(x, train=train, axis_name=axis_name)
+
+        # Of the call, not of the class: a class would give the parameters another name.
+        run = nn.remat(run, policy=_keep_sums_over_devices) if self.remat else run
         for stage, blocks in enumerate(self.stages):
             for i in range(blocks):
                 stride = 2 if stage > 0 and i == 0 else 1
                 width = self.width * 2**stage
-                block = Block(width, stride, self.bottleneck, self.zero_init_residual)
-                x = block(x, train=train, axis_name=axis_name)
+                x = run(Block(width, stride, self.bottleneck, self.zero_init_residual), x)
         return jnp.mean(x, axis=(1, 2))
 
 
 def net(
-    *, depth: int = 18, stem: str = "cifar", width: int = 64, zero_init_residual: bool = False
+    *,
+    depth: int = 18,
+    stem: str = "cifar",
+    width: int = 64,
+    zero_init_residual: bool = False,
+    remat: bool = False,
 ) -> nn.Module:
     """A `ResNet`; features have 8 times ``width`` (18, 34) or 32 times ``width`` (50, 101) entries.
 
@@ -108,6 +121,8 @@ def net(
         width: channels of the first stage, >= 1; the paper's is 64.
         zero_init_residual: whether the last BatchNorm's scale of every block starts at 0, so that
             a block starts as its shortcut (Goyal et al., Accurate, Large Minibatch SGD, 2017).
+        remat: keep of each block only its input, and compute the block once more in the backward
+            pass, as for a ViT. What devices send each other is the same too.
 
     Raises:
         ValueError: on another depth or stem, or a width below 1.
@@ -119,7 +134,7 @@ def net(
     if width < 1:
         raise ValueError(f"net.width must be >= 1, got {width}")
     stages, bottleneck = DEPTHS[depth]
-    return ResNet(stages, bottleneck, stem, width, zero_init_residual)
+    return ResNet(stages, bottleneck, stem, width, zero_init_residual, remat)
 
 
 def _conv(width: int, side: int, stride: int = 1, padding: int | None = None) -> nn.Module:
@@ -132,3 +147,8 @@ def _conv(width: int, side: int, stride: int = 1, padding: int | None = None) ->
         use_bias=False,
         kernel_init=KERNEL_INIT,
     )
+
+
+def _keep_sums_over_devices(primitive: Any, *_: Any, **__: Any) -> bool:
+    """What rematerialisation keeps: BatchNorm's few numbers, else devices would add them twice."""
+    return primitive.name.startswith("psum")

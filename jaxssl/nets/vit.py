@@ -93,6 +93,7 @@ class ViT(nn.Module):
         mlp_ratio: width of the blocks' perceptrons over ``dim``.
         positions: "fixed" (see `positions`), or "learned": one more parameter for every token of
             a square grid, the class token's too.
+        remat: whether the backward pass computes each block anew from its input.
     """
 
     dim: int
@@ -104,6 +105,7 @@ class ViT(nn.Module):
     pool: str = "token"
     mlp_ratio: int = 4
     positions: str = "fixed"
+    remat: bool = False
 
     @nn.compact
     def __call__(
@@ -134,8 +136,10 @@ class ViT(nn.Module):
         if train and keys is not None and self.drop_path > 0:
             drawn = depth_scales(keys, layers=self.layers, drop_path=self.drop_path)
             scales = jnp.moveaxis(drawn.astype(x.dtype), 1, 0)
+        # Of the call, not of the class: a class would give the parameters another name.
+        run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for scale in scales:
-            x = Block(self.heads, self.mlp_ratio)(x, scale)
+            x = run(Block(self.heads, self.mlp_ratio), x, scale)
         x = layer_norm(x)
         return x[:, 0] if self.pool == "token" else jnp.mean(x[:, 1:], axis=1)
 
@@ -165,6 +169,7 @@ def net(
     dim: int | None = None,
     layers: int | None = None,
     positions: str = "fixed",
+    remat: bool = False,
 ) -> nn.Module:
     """A `ViT` for images of any sides that are multiples of the patch.
 
@@ -181,6 +186,10 @@ def net(
         layers: in place of the size's, >= 1.
         positions: "fixed" sines and cosines, for images of any sides, or "learned", for square
             images of the one size that the network starts with (DeiT's, DINO's).
+        remat: keep of each block only its input, and compute the block once more in the backward
+            pass. It costs one more forward pass, a quarter more operations, and saves all
+            activations but the inputs and one block's (docs/scaling.md); not on CPUs. Parameters,
+            values and gradients are the same.
 
     Raises:
         ValueError: on a value out of its range.
@@ -211,6 +220,7 @@ def net(
         frozen_patches,
         pool,
         positions=positions,
+        remat=remat,
     )
 
 

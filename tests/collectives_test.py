@@ -1,0 +1,252 @@
+"""What eight devices send each other, counted in compiled programs: docs/scaling.md's model."""
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+import pytest
+from docs_test import tables
+from hlo import collectives
+from jax import lax
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec as P
+from loss_cases import CASES, DEFAULTS, NAMES, Case, kinds, labelled, pairs_of
+
+from jaxssl import parallel
+from jaxssl.encoder import Encoder
+from jaxssl.losses.decl import objective as decl
+from jaxssl.losses.dino import objective as dino
+from jaxssl.losses.info_nce import objective as info_nce
+from jaxssl.losses.nnclr import objective as nnclr
+from jaxssl.losses.nt_xent import objective as nt_xent
+from jaxssl.losses.sogclr import objective as sogclr
+from jaxssl.methods import momentum, siamese
+from jaxssl.nets import convnet, heads
+from jaxssl.objective import mean_over_anchors
+from jaxssl.state import init_state, make_train_step
+
+# Devices, batch of all devices, embeddings' width, prototypes of tests/loss_cases.py, examples of
+# the data set: what is sent cannot be taken for something else.
+N, B, D, K, EXAMPLES = 8, 40, 7, 6, 1009
+
+
+def send(operation: str, *shape: int, times: int = 1) -> Counter:
+    """An array of 4-byte numbers, as large as it is where it is whole."""
+    return Counter({(operation, 4 * int(np.prod(shape))): times})
+
+
+def gathered(views: int) -> Counter:
+    """Embeddings of all devices, and their gradient back to where they came from."""
+    return send("all-gather", views, B, D) + send("reduce-scatter", views, B, D)
+
+
+def summed(*shapes: tuple[int, ...], times: int = 2) -> Counter:
+    """Sums over devices; by default of values and of gradients."""
+    return sum((send("all-reduce", *shape, times=times) for shape in shapes), Counter())
+
+
+# Ids of the batch, and how many anchors have a positive: what every loss sends.
+ALWAYS = send("all-gather", B) + summed((), times=1)
+DOCS = tables((Path(__file__).parents[1] / "docs" / "scaling.md").read_text())
+SENDS, REMEMBERS = "a loss sends, with its gradient", "an objective remembers, and sends"
+OPERATIONS = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute")
+
+
+def model(table: str, views: int) -> dict[str, Counter]:
+    """The first cell of a row of the page -> what it says is sent."""
+    names = {"n": N, "B": B, "V": views, "d": D, "K": K}
+    number = lambda text: int(eval(text.replace("·", "*"), names))  # noqa: E731
+    operations = ("all-gather", "all-reduce") if table == REMEMBERS else OPERATIONS
+    found = {}
+    for name, *cells in DOCS[table]:
+        found[name] = Counter()
+        for operation, cell in zip(operations, cells, strict=True):
+            for entry in filter(None, cell.split("; ")):
+                *times, size = entry.split(" × ")
+                found[name] += send(operation, number(size), times=number(times[0]) if times else 1)
+    return found
+
+
+def of_a_loss(case: Case, kind: str, ring: bool) -> Counter:
+    rows = model(SENDS, 1 if "tower" in kind else 2)
+    by_matrix = case.name == "auc_cl" and ("labels" in kind or dict(case.hyper).get("form"))
+    own = [row for row in rows if f"`{case.name}`" in row and ("`ring`" in row) == ring]
+    general = "in general, with `ring`" if ring else "in general, the embeddings once"
+    return ALWAYS + rows[own[0] if own and not by_matrix else general]
+
+
+def compiled(fn, in_specs, out_specs, *shapes) -> Counter:
+    mapped = parallel.spmd(fn, parallel.make_mesh(), in_specs, out_specs)
+    return collectives(jax.jit(mapped).lower(*shapes).compile().as_text(), N)
+
+
+Z = jax.ShapeDtypeStruct((2, B, D), jnp.float32)
+INDEX = jax.ShapeDtypeStruct((B,), jnp.int32)
+SPLIT = (P(None, "data"), P("data"))
+# Blocks and solvers are the business of one device: one loss of each stands for all.
+FURTHER = {"auc_cl-form=matrix", "clip-block_size=3", "dcl-block_size=3"}
+RUNS = [
+    *((case, kinds(case)[0], False) for case in CASES if not case.hyper or str(case) in FURTHER),
+    *((case, labelled(case)[0], False) for case in DEFAULTS if labelled(case)),
+    *((case, kinds(case)[0], True) for case in DEFAULTS if "ring" in case.parameters()),
+]
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "ring"), RUNS, ids=lambda x: {True: "ring", False: ""}.get(x, str(x))
+)
+def test_a_loss_sends_what_the_model_says(case, kind, ring):
+    def local(z, index):
+        def value(z):
+            pairs = pairs_of(kind, z, index, "data")
+            chosen = case.with_(ring=True) if ring else case
+            return mean_over_anchors(chosen.loss(pairs), pairs)[0]
+
+        return jax.value_and_grad(value)(z)
+
+    found = compiled(local, SPLIT, (P(), P(None, "data")), Z, INDEX)
+    assert found == of_a_loss(case, kind, ring)
+
+
+# Row of the page: the objective, its pairs and what its loss sends.
+REMEMBERING = {
+    "`decl`, a rate for every example": (decl(), "views", gathered(2)),
+    "`sogclr`, an average for every example": (sogclr(), "views", gathered(2)),
+    "`sogclr`, and a temperature": (
+        sogclr(individual_temperature=True),
+        "views",
+        gathered(2),
+    ),
+    "`nnclr`, a queue": (nnclr(support_size=50), "towers", gathered(1)),
+    "`dino`, a centre": (dino(), "towers", Counter()),
+}
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+def test_memory_costs_the_batchs_entries_and_not_the_data_sets(name):
+    objective, kind, of_the_loss = REMEMBERING[name]
+    params, memory = objective.init(jax.random.key(0), EXAMPLES, D)
+
+    def local(z, index, params, memory):
+        def value(z, params):
+            pairs = pairs_of(kind, z, index, "data")
+            how = {"step": jnp.int32(3), "key": jax.random.key(1)}
+            value, new, _ = objective.loss(pairs, params, memory, **how)
+            return value, new
+
+        return jax.value_and_grad(value, argnums=(0, 1), has_aux=True)(z, params)
+
+    out = ((P(), P()), (P(None, "data"), P("data")))  # the gradient of params is not summed here
+    found = compiled(local, (*SPLIT, P(), P()), out, Z, INDEX, params, memory)
+    assert found == ALWAYS + of_the_loss + model(REMEMBERS, 2)[name]
+
+
+def test_every_row_of_the_model_is_tested():
+    rows = model(SENDS, 2)
+    assert rows.pop("each, for ids and the mean over anchors") == ALWAYS
+    assert {re.sub("`(\\w+)`.*", r"\1", row) for row in rows if row[0] == "`"} <= set(NAMES)
+    assert set(model(REMEMBERS, 2)) == set(REMEMBERING)
+
+
+WIDTHS, HIDDEN, PREDICTED = (5, 6), 10, 9
+ENCODER = Encoder(
+    convnet.net(widths=WIDTHS, strides=(1, 2)),
+    heads.mlp(proj_hidden_dim=HIDDEN, proj_output_dim=D),
+)
+PREDICTING = ENCODER._replace(predictor=heads.predictor(pred_hidden_dim=PREDICTED))
+
+
+def normalised(*widths: int, times: int) -> Counter:
+    """BatchNorm's means and mean squares, as many times as it runs forward or backward."""
+    return summed(*[(2 * width,) for width in widths], times=times)
+
+
+def step(name: str):
+    """What a training step sends, and the parameters' shapes."""
+    method, crops = {
+        "siamese": lambda: (siamese.method(ENCODER, nt_xent()), 0),
+        "multi-crop": lambda: (siamese.method(ENCODER, nt_xent()), 3),
+        "accumulated": lambda: (
+            siamese.method(ENCODER._replace(num_chunks=5), nt_xent()),
+            0,
+        ),
+        "memory": lambda: (siamese.method(ENCODER, sogclr()), 0),
+        "momentum": lambda: (momentum.method(PREDICTING, info_nce()), 0),
+        "momentum, multi-crop": lambda: (momentum.method(PREDICTING, info_nce()), 3),
+        "queue": lambda: (
+            momentum.method(ENCODER, info_nce(), symmetric=False, queue_size=70),
+            0,
+        ),
+    }[name]()
+
+    def augment(key, images, index):
+        x = images.astype(jnp.float32)
+        small = {"crops": jnp.stack([x[:, :2, :2] * k for k in range(crops)])} if crops else {}
+        return {"views": jnp.stack([x, x[:, ::-1]]), **small}
+
+    batch = {
+        "image": np.zeros((B, 4, 4, 3), np.uint8),
+        "index": np.arange(B, dtype=np.int32),
+        "label": np.zeros(B, np.int32),
+    }
+    mesh, optimiser = parallel.make_mesh(), optax.sgd(0.1)
+    two = jax.tree.map(lambda x: x[:2], batch)
+    state = init_state(method, optimiser, augment, two, EXAMPLES, 0, mesh)
+    lowered = make_train_step(method, optimiser, augment, mesh).lower(
+        state, parallel.shard(batch, mesh)
+    )
+    return collectives(lowered.compile().as_text(), N), jax.tree.leaves(state.params)
+
+
+NET, HEAD = WIDTHS, (HIDDEN,)
+# Of the networks and the loss; the gradient is the same for all. Views and small crops go through
+# the backbone one after the other, through the heads together.
+STEPS = {
+    "siamese": normalised(*NET, *HEAD, times=2) + gathered(2),
+    "multi-crop": normalised(*NET, times=4) + normalised(*HEAD, times=2) + gathered(2),
+    # Each of five parts runs forward, and forward and backward once more.
+    "accumulated": normalised(*NET, *HEAD, times=15) + gathered(2),
+    "memory": normalised(*NET, *HEAD, times=2) + gathered(2) + send("all-gather", B),
+    # The momentum copy runs forward only, and has no predictor; keys have no gradient.
+    "momentum": normalised(*NET, *HEAD, times=3)
+    + normalised(PREDICTED, times=2)
+    + send("all-gather", B, D, times=2),
+    "momentum, multi-crop": normalised(*NET, times=5)
+    + normalised(*HEAD, times=3)
+    + normalised(PREDICTED, times=2)
+    + send("all-gather", B, D, times=2),
+    # Keys as they are for the pairs, and at length 1 for the queue.
+    "queue": normalised(*NET, *HEAD, times=3) + send("all-gather", B, D, times=2),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_sends_gradient_statistics_and_what_the_loss_does(name):
+    found, params = step(name)
+    assert 3 <= found.pop(("all-reduce", 4)) <= 8  # single numbers: loss, metrics, counts
+    gradient = summed(*[x.shape for x in params], times=1)
+    assert found == gradient + STEPS[name] + send("all-gather", B)
+
+
+def test_the_counter_counts_loops_tuples_and_whole_arrays():
+    def local(x):
+        x = lax.fori_loop(0, 3, lambda _, x: lax.ppermute(x, "data", [(0, 1)]), x)
+        x, y = lax.psum((x, x[0]), "data")
+        everyone = lax.all_gather(x * y, "data", tiled=True)
+        return lax.psum_scatter(jnp.sin(everyone), "data", tiled=True)
+
+    found = compiled(local, P("data"), P("data"), jax.ShapeDtypeStruct((5 * N,), jnp.float32))
+    assert found == send("collective-permute", 5, times=3) + summed((5,), (), times=1) + send(
+        "all-gather", 5 * N
+    ) + send("reduce-scatter", 5 * N)
+
+
+def test_a_loop_of_unknown_length_is_no_guess():
+    def local(x):
+        return lax.while_loop(lambda x: x < 3, lambda x: lax.psum(x, "data"), x)
+
+    with pytest.raises(ValueError, match="loop of unknown length"):
+        compiled(local, P(), P(), jax.ShapeDtypeStruct((), jnp.float32))
