@@ -39,8 +39,8 @@ from jaxssl.record import log
 from jaxssl.state import TrainState, make_diagnosis, make_train_step
 from jaxssl.subject import arrays, make_encoder
 
-# Where the images lie and how they are read; a run may go on with other values.
-FREE = ("data.dir", "data.cache", "data.workers")
+# Where things lie and how images are read; a run may go on with other values.
+FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")
 
 
 def train(config: ConfigDict, workdir: Path) -> None:
@@ -82,7 +82,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     state = initial_state(config, parts, batches.example, len(train_set), mesh)
     total = parts.total_steps
     if total in checkpoint.steps(workdir) and (
-        checkpoint.restore(workdir, state, mesh).step == total  # and is not damaged
+        checkpoint.restore(workdir, state).step == total  # and is not damaged
     ):
         _already_finished(config, workdir, total)
         return
@@ -90,7 +90,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
     eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
     stages = parts.method, parts.optimiser, parts.augment
-    train_step = make_train_step(*stages, mesh, max_skipped=config.max_skipped)
+    layout = {"sharded": config.optim.sharded}
+    train_step = make_train_step(*stages, mesh, max_skipped=config.max_skipped, **layout)
     inputs = Inputs(config.augment.size, train_set.shape[2])
     encode = make_encoder(parts.method, inputs)
 
@@ -100,7 +101,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         stack.enter_context(_workdir(config, workdir))
         first = 0
         if checkpoint.steps(workdir):
-            restored = checkpoint.restore(workdir, state, mesh)
+            restored = checkpoint.restore(workdir, state)
             parallel.first_does(lambda: checkpoint.set_aside(workdir, restored.damaged))
             first, state = restored.step, restored.state
             batches.set_state(restored.data)

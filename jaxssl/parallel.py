@@ -177,12 +177,6 @@ def here(tree: Any, mesh: Mesh) -> Any:
     return replicate(jax.tree.map(lambda x: x.addressable_data(0), tree), mesh)
 
 
-def replicated_like(tree: Any, mesh: Mesh) -> Any:
-    """The shapes and dtypes of ``tree``, to be replicated over ``mesh``; for restoring."""
-    sharding = replicated(mesh)
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
-
-
 def everywhere(x: Array, mesh: Mesh) -> Array:
     """A global array, whole on every device of its mesh."""
     return jax.jit(_same, out_shardings=replicated(mesh))(x)
@@ -195,6 +189,15 @@ def _same(x: Array) -> Array:
 def data_sharding(mesh: Mesh) -> NamedSharding:
     """Leading axis split over the devices."""
     return NamedSharding(mesh, P(DATA_AXIS))
+
+
+def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
+    """The longest axis that the devices divide split over them; whole if there is none."""
+    lengths = [n if n % mesh.size == 0 else 0 for n in shape]
+    if mesh.size == 1 or not any(lengths):
+        return replicated(mesh)
+    axis = int(np.argmax(lengths))
+    return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
 
 def shard(tree: Any, mesh: Mesh) -> Any:

@@ -32,7 +32,7 @@ ALLOWED = {
     "state": {"parallel", "method"},
     "lock": {"record"},
     "faults": {"record"},
-    "checkpoint": {"parallel", "record"},
+    "checkpoint": {"record"},
     "collapse": {"pairs"},
     "stratify": set(),
     "logistic": {"parallel", "stratify"},

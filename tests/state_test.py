@@ -11,7 +11,7 @@ import oracles
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import optim, parallel
 from jaxssl.augment.views import make_views
 from jaxssl.encoder import Encoder
 from jaxssl.nets import convnet
@@ -108,6 +108,29 @@ def test_steps_do_not_depend_on_the_number_of_devices(one_device, devices):
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=5e-5 * largest)
 
     jax.tree.map(close, found, state)
+
+
+@pytest.mark.parametrize("name", ["adamw", "lars"])
+def test_a_split_optimiser_takes_the_same_steps(name):
+    method, _, augment = parts("auc_cl")
+    optimiser = optim.optimiser(name, lambda _: 0.01, weight_decay=0.01, momentum=0.9, clip_norm=1)
+    mesh, found = parallel.make_mesh(), []
+    start = method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh
+    for sharded in (False, True):
+        state = init_state(*start, sharded=sharded)
+        step = make_train_step(method, optimiser, augment, mesh, sharded=sharded)
+        for i in range(STEPS):
+            # Optax' Adam raises a float to its integer step count.
+            with jax.numpy_dtype_promotion("standard"):
+                state, _, _ = step(state, parallel.shard(batch_at(i), mesh))
+        found.append(state)
+    for leaf in jax.tree.leaves(found[1].opt_state):
+        own = leaf.addressable_shards[0].data.size
+        divisible = any(n % mesh.size == 0 for n in leaf.shape)
+        assert own == (leaf.size // mesh.size if divisible else leaf.size)
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(found[1].params))
+    whole, split = (as_numpy(state) for state in found)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), split, whole)
 
 
 def test_every_part_of_the_state_moves(one_device):
