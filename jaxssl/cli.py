@@ -24,7 +24,8 @@ def run(main: Callable[[list[tuple[str, str]]], None], *, positional: str | None
 def _guarded(
     main: Callable[[list[tuple[str, str]]], None], argv: list[str], positional: str | None = None
 ) -> int:
-    logging.getLogger("absl").setLevel(logging.ERROR)  # the libraries' chatter
+    # The libraries' chatter; their errors are raised as well.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     if {"-h", "--help"} & set(argv):
         both = flags.FLAGS.main_module_help(), flags.FLAGS.module_help("jaxssl.cli")
         print(sys.modules["__main__"].__doc__, *both, sep="\n")

@@ -1,5 +1,6 @@
 """Runs of the whole loop: crash, stop, resume, refuse; and what lies in the workdir afterwards."""
 
+import errno
 import json
 import os
 import signal
@@ -394,3 +395,33 @@ def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
         "step 42: loss spike: 9, the median of the 41 steps before is 2",
         "step 43: steps left out so far, because something was not finite: 1",
     ]
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+ORBAX_FULL = ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device [28]")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "error", "at"),
+    [(record.Recorder, "write", FULL, 3), (checkpoint, "save", ORBAX_FULL, 2)],
+)
+def test_a_full_disk_is_named_and_the_run_resumes(
+    tiny, whole, tmp_path, monkeypatch, module, name, error, at
+):
+    write, calls = getattr(module, name), []
+
+    def full(*args):
+        calls.append(name)
+        if len(calls) == at:
+            raise error
+        return write(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, full)
+        with pytest.raises(UserError, match="cannot write to .*No space left on device; mend it"):
+            loop.train(tiny(), tmp_path)
+    assert checkpoint.steps(tmp_path) == [SAVED]
+    loop.train(tiny(), tmp_path)
+    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert lines(tmp_path) == lines(whole)
