@@ -25,6 +25,7 @@ SEED = flags.DEFINE_integer(
 )
 OUT = flags.DEFINE_string("out", None, "Folder of results.json; default the workdir.")
 FREE = {"data.dir", "data.cache", "data.workers"}  # where a suite's sets lie, how they are read
+cli.define_processes()
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
@@ -37,6 +38,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     paths = [Path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
     if not paths:
         raise UserError("name what to evaluate: --workdir DIR or --weights FILE")
+    cli.start_jax()
     of_data, assumed = evaluate.split_overrides(overrides)
     options = {
         "step": cli.parse_step(STEP.value),

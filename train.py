@@ -15,6 +15,7 @@ DEFAULT = Path(__file__).parent / "configs" / "digits.py"
 CONFIG = flags.DEFINE_string("config", str(DEFAULT), "Python file with get_config().")
 WORKDIR = flags.DEFINE_string("workdir", None, "Output folder; default runs/<name of the config>.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Try the config out without data or output.")
+cli.define_processes()
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
@@ -23,6 +24,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl import config
 
     settings = config.load(CONFIG.value, overrides)
+    cli.start_jax()
     if DRY_RUN.value:
         from jaxssl.dry_run import dry_run
 

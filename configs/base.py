@@ -50,6 +50,7 @@ def get_config() -> ConfigDict:
     config.optim.nesterov = False  # of sgd, lars and larc
     config.optim.trust_coefficient = 1e-3  # of lars and larc
     config.optim.lars_clip = False  # cap larc's trust ratio at 1
+    config.optim.sharded = False  # split the optimiser's state over the devices (ZeRO-1)
     config.optim.clip_norm = 0.0  # largest global norm of the gradient; 0 does not clip
 
     config.schedule = ConfigDict()

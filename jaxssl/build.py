@@ -105,7 +105,7 @@ def build(
             gamma=config.schedule.gamma,
         )
         values = numbers(config.optim)
-        for taken in ("lr", "lr_scaling"):
+        for taken in ("lr", "lr_scaling", "sharded"):
             values.pop(taken)
         optimiser = optim.optimiser(config.optim.name, rate, **values)
         check_fit(config)
@@ -134,7 +134,9 @@ def initial_state(
     """
     try:
         return init_state(
-            parts.method, parts.optimiser, parts.augment, example, num_examples, config.seed, mesh
+            *(parts.method, parts.optimiser, parts.augment),
+            *(example, num_examples, config.seed, mesh),
+            sharded=config.optim.sharded,
         )
     except ValueError as error:
         raise UserError(str(error)) from error

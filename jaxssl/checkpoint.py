@@ -20,10 +20,8 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax import Array, lax
 from jax import numpy as jnp
-from jax.sharding import Mesh
 from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
-from jaxssl import parallel
 from jaxssl.errors import UserError
 from jaxssl.record import log
 
@@ -117,19 +115,20 @@ def best_step(workdir: Path) -> int:
     return max(scores, key=lambda step: (scores[step], step))
 
 
-def restore(workdir: Path, template: Any, mesh: Mesh, step: int | None = None) -> Restored:
-    """Read a checkpoint onto ``mesh``, whatever mesh it was written from.
+def restore(workdir: Path, template: Any, step: int | None = None) -> Restored:
+    """Read a checkpoint onto other devices, or the same, whatever devices wrote it.
 
     Args:
         workdir: of the run.
-        template: a state, or its `jax.ShapeDtypeStruct`s, of the same structure.
-        mesh: the devices to put it on.
+        template: a state of the same structure, whose arrays lie where those restored shall lie.
         step: which; by default the latest that can be read, with a warning of those that cannot.
 
     Raises:
         UserError: if there is no such checkpoint, it cannot be read, or it is of another network.
     """
-    target = parallel.replicated_like(template, mesh)
+    target = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), template
+    )
 
     def read(checkpoints: ocp.CheckpointManager, step: int) -> Any:
         args = ocp.args.Composite(state=ocp.args.StandardRestore(target))

@@ -24,9 +24,11 @@ def run(main: Callable[[list[tuple[str, str]]], None], *, positional: str | None
 def _guarded(
     main: Callable[[list[tuple[str, str]]], None], argv: list[str], positional: str | None = None
 ) -> int:
-    logging.getLogger("absl").setLevel(logging.ERROR)  # the libraries' chatter
+    # The libraries' chatter; their errors are raised as well.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     if {"-h", "--help"} & set(argv):
-        print(sys.modules["__main__"].__doc__, flags.FLAGS.main_module_help(), sep="\n")
+        both = flags.FLAGS.main_module_help(), flags.FLAGS.module_help("jaxssl.cli")
+        print(sys.modules["__main__"].__doc__, *both, sep="\n")
         return 0
     try:
         argv, overrides = split_overrides(argv)
@@ -43,6 +45,24 @@ def _guarded(
         print("interrupted", file=sys.stderr)
         return 130
     return 0
+
+
+def define_processes() -> None:
+    """Define the flags of a script that may run as several processes."""
+    flags.DEFINE_string(
+        "coordinator", None, "Of several processes: HOST:PORT of the first. Slurm, TPU pods: none."
+    )
+    flags.DEFINE_integer("num_processes", None, "How many processes there are.", lower_bound=1)
+    flags.DEFINE_integer("process_id", None, "Which one this is, from 0.", lower_bound=0)
+
+
+def start_jax() -> None:
+    """Keep compiled programs; join the other processes if `define_processes` names any."""
+    from jaxssl import compiled, parallel
+
+    compiled.keep()
+    values = flags.FLAGS
+    parallel.join(values.coordinator, values.num_processes, values.process_id)
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:

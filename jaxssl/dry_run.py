@@ -45,7 +45,8 @@ def dry_run(config: ConfigDict) -> None:
         _say(line)
 
     start = time.perf_counter()
-    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    stages = parts.method, parts.optimiser, parts.augment
+    step = make_train_step(*stages, mesh, sharded=config.optim.sharded)
     compiled = step.lower(state, parallel.shard(batch, mesh)).compile()
     _say(f"compiled   in {time.perf_counter() - start:.1f} s")
     sizes = compiled.memory_analysis()

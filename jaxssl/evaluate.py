@@ -88,7 +88,7 @@ def evaluate(
         UserError: if there is no such run, checkpoint or file, a protocol is unknown, or it does
             not fit the data set.
     """
-    record.show_log()
+    record.show_log(parallel.process_index())
     if is_run(path):
         read_config(path)
     asked, found = protocols, load_backbone(path, step, **(assumed or {}))
@@ -106,8 +106,8 @@ def evaluate(
     classes = Path(settings["classes"])
     splits = source.load_splits(settings)
     explicit = asked is not None and "all" not in asked
-    runs = _fitting(runs, splits, explicit)
-    mesh = parallel.make_mesh()
+    runs = _shared(_fitting(runs, splits, explicit), path, explicit)
+    mesh = parallel.local_mesh()
     kinds = _kinds(kinds) if runs else KINDS[-1:]
     rows, features = [], None
     options = {
@@ -142,12 +142,15 @@ def evaluate(
                 f"protocol {run.text!r} trains a network: it needs --layer backbone, and a kind of "
                 f"features besides raw (got {','.join(kinds)})"
             )
+    if not parallel.is_first():
+        return rows
     if rows:
         results.show(rows)
     record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
     if config and data is None and out == path:
         step = found.facts["step"]
-        if gallery.step_of(path) != step and features is not None:
+        whole = features is not None and parallel.process_count() == 1
+        if gallery.step_of(path) != step and whole:
             images = arrays(splits, found.inputs.size)
             gallery.write(path, config, splits, features, images, step)
         record.console.print(f"report:  {report.write(path)}", soft_wrap=True)
@@ -155,6 +158,8 @@ def evaluate(
 
 
 def _keep(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    if not parallel.is_first():
+        return
     try:
         results.add(out, rows)
     except OSError as error:
@@ -263,6 +268,25 @@ def _figures(run: Run, subject: Subject, kind: str, seed: int, *, explicit: bool
         return []
     record.log.info("%s of %s features: %.1f s", run.text, kind, time.perf_counter() - start)
     return found
+
+
+def _shared(runs: list[Run], path: Path, explicit: bool) -> list[Run]:
+    """Of several processes: those protocols that they can share."""
+    if parallel.process_count() == 1:
+        return runs
+
+    def is_shared(run: Run) -> bool:
+        shared = getattr(run.module, "SHARED", ())
+        return bool(shared) and run.options.get("preset", shared[0]) in shared
+
+    alone = [run for run in runs if not is_shared(run)]
+    if alone:
+        names = ",".join(run.text for run in alone)
+        command = f"python eval.py --workdir {path} --protocols {names}"
+        if explicit:
+            raise UserError(f"several processes cannot share {names}; start one: {command}")
+        record.log.info("left out, for one process: %s", command)
+    return [run for run in runs if run not in alone]
 
 
 def _fitting(runs: list[Run], splits: source.Splits, explicit: bool) -> list[Run]:

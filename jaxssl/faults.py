@@ -55,7 +55,7 @@ class Watch:
             self._losses.append(loss)
         if skipped > self._skipped:
             log.warning(
-                "step %d: %d steps left out so far, whose loss or gradient was not finite",
+                "step %d: steps left out so far, because something was not finite: %d",
                 *(step, skipped),
             )
         self._skipped = skipped

@@ -123,6 +123,7 @@ def extract(
     apply: Callable[[Any, Array], Array],
     variables: Any,
     mesh: jax.sharding.Mesh,
+    part: slice | None = None,
 ) -> np.ndarray:
     """`apply(variables, block)` over blocks of ``images``, split over the mesh.
 
@@ -130,13 +131,15 @@ def extract(
         images: [n, h, w, c] uint8.
         apply: a jitted function of variables and a block, which resizes and scales it too.
         variables: replicated over the mesh.
-        mesh: the devices.
+        mesh: the devices, of this process.
+        part: which of the images, n of them; by default all.
 
     Returns:
         [n, f] float32; more than 4 GiB lie in a temporary file.
     """
+    begin, end, _ = (part or slice(None)).indices(len(images))
     # Few images make a smaller block, of one of a few sizes, so that little is compiled.
-    block = min(BLOCK, 1 << max(4, (len(images) - 1).bit_length()))
+    block = min(BLOCK, 1 << max(4, (end - begin - 1).bit_length()))
     block = -(-block // mesh.size) * mesh.size
     rows: np.ndarray | None = None
     waiting: tuple[int, int, Array] | None = None  # on the device, while the next block is read
@@ -144,17 +147,17 @@ def extract(
     def fetch(start: int, count: int, found: Array) -> None:
         nonlocal rows
         values = np.asarray(found.astype(jnp.float32))
-        rows = _room((len(images), values.shape[1])) if rows is None else rows
+        rows = _room((end - begin, values.shape[1])) if rows is None else rows
         rows[start : start + count] = values[:count]
 
-    for start in range(0, len(images), block):
-        part = images[start : start + block]
+    for start in range(begin, end, block):
+        some = images[start : min(start + block, end)]
         # The last block is filled up, so that there is one compilation and an even split.
-        filled = np.concatenate([part, np.zeros((block - len(part), *part.shape[1:]), part.dtype)])
+        filled = np.concatenate([some, np.zeros((block - len(some), *some.shape[1:]), some.dtype)])
         found = apply(variables, parallel.shard(filled, mesh))
         if waiting is not None:
             fetch(*waiting)
-        waiting = start, len(part), found
+        waiting = start - begin, len(some), found
     if waiting is None:
         raise ValueError("there are no images to take features of")
     fetch(*waiting)

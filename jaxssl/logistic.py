@@ -10,8 +10,10 @@ import scipy.linalg
 import scipy.optimize
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.sharding import Mesh
 from threadpoolctl import threadpool_limits
 
+from jaxssl import parallel
 from jaxssl.stratify import stratified
 
 CHOICE = 10_000  # examples at most that the strength is chosen on, or this many of each class:
@@ -86,6 +88,9 @@ def fit_probe(
 ) -> Probe:
     """Logistic regression on standardised features, of the strength that does best on a part.
 
+    The features are spread over the devices. Several processes share the work: each calls this with
+    its part of the examples, and gets the classifier of the whole.
+
     Strengths are tried from the strongest regularisation on, until one is worse than another, each
     fit beginning where the last one ended, on at most `CHOICE` examples, or `CHOICE_OF_CLASS` of
     each class if that is more. Between near equals accuracy is a matter of luck, so the strongest
@@ -104,29 +109,34 @@ def fit_probe(
     Raises:
         ValueError: if no class has images enough for a part to choose on.
     """
+    x, y, real, mesh = _spread(features, labels)
+    labels = parallel.gather_rows(labels)
     num_classes = int(labels.max()) + 1
-    x, mean, scale, gram = _standardised(jnp.asarray(features, jnp.float32))
+    x, mean, scale, gram = _standardised(x, real)
     covariance = np.asarray(gram, np.float64) / len(labels)
     # A product along the rows is what a CPU does fast: x.T @ residual takes five times as long.
-    turned = jnp.array(x.T) if x.nbytes <= TURNED else None
-    whole = Examples(x, turned, jnp.asarray(labels), num_classes, covariance)
+    turned = jnp.array(x.T) if x.nbytes <= TURNED * mesh.size else None
+    whole = Examples(x, turned, y, num_classes, covariance)
 
-    places = np.arange(len(labels))
+    # Rows of x that are examples, in the order of the labels; and those to choose on.
+    rows = places = np.flatnonzero(parallel.everywhere(real, mesh))
+    tried, tried_labels = whole, labels
     limit = max(CHOICE, CHOICE_OF_CLASS * num_classes)
-    tried = whole
     if len(labels) > limit:
-        places = stratified(labels, limit / len(labels), seed=seed, least=1)
-        part = x[places]
-        tried = whole._replace(x=part, turned=part.T, labels=jnp.asarray(labels[places]))
-    kept = stratified(labels[places], validation, seed=seed)
+        chosen = stratified(labels, limit / len(labels), seed=seed, least=1)
+        places, tried_labels = np.arange(len(chosen)), labels[chosen]
+        part = parallel.everywhere(x[rows[chosen]], mesh)
+        tried = whole._replace(x=part, turned=part.T, labels=jnp.asarray(tried_labels))
+    kept = stratified(tried_labels, validation, seed=seed)
     if not len(kept):
         raise ValueError(
             f"{validation:.0%} of no class makes an image to choose the strength on: a class needs "
             f"{np.ceil(1 / (2 * validation)):.0f} training images or more"
         )
-    used = np.ones(len(places), np.float32)
-    used[kept] = 0
-    held, held_labels = np.asarray(tried.x[kept]), labels[places[kept]]
+    used = np.zeros(len(tried.x), np.float32)
+    used[np.delete(places, kept)] = 1
+    held = np.asarray(parallel.everywhere(tried.x[places[kept]], mesh))
+    held_labels = tried_labels[kept]
     tried_c, fits, hits = sorted(C), [None], []
     for c in tried_c:
         options = {"C": c, "tolerance": COARSE * tolerance, "max_iter": max_iter}
@@ -138,8 +148,24 @@ def fit_probe(
     best = hits[int(np.argmax([hit.sum() for hit in hits]))]
     chosen = next(number for number, hit in enumerate(hits) if not _worse(hit, best))
     options = {"C": tried_c[chosen], "tolerance": tolerance, "max_iter": max_iter}
-    fit = regression(whole, np.ones(len(labels), np.float32), **options, start=fits[chosen + 1])
+    fit = regression(whole, real, **options, start=fits[chosen + 1])
     return Probe(fit, np.asarray(mean), np.asarray(scale), options["C"])
+
+
+def _spread(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array, Array, Mesh]:
+    """Features, labels, and 1 for each row that is an example, over all devices.
+
+    Every process has as many rows there, which are filled up with others.
+    """
+    devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
+    mesh = parallel.make_mesh(devices)
+    most, own = parallel.gather_processes(np.int32(len(labels))).max(), jax.local_device_count()
+    fill = -(-int(most) // own) * own - len(labels)
+    x = np.asarray(features, np.float32)
+    rows = x, np.asarray(labels, np.int32), np.ones(len(labels), np.float32)
+    if fill:
+        rows = [np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1)) for a in rows]
+    return *parallel.shard_rows(tuple(rows), mesh), mesh
 
 
 def _worse(hit: np.ndarray, other: np.ndarray) -> bool:
@@ -156,7 +182,7 @@ def scores(probe: Probe, features: np.ndarray) -> np.ndarray:
 
 def regression(
     rows: Examples,
-    used: np.ndarray,
+    used: Array | np.ndarray,
     *,
     C: float,
     tolerance: float,
@@ -179,11 +205,11 @@ def regression(
         max_iter: steps at most.
         start: where to begin; None is zero weights.
     """
-    f, c, n = rows.x.shape[1], rows.num_classes, used.sum()
+    f, c, n = rows.x.shape[1], rows.num_classes, float(used.sum())
     strength = 1 / (C * n)
     factor = np.linalg.cholesky(rows.covariance / c + strength * np.eye(f))
     turn = jnp.asarray(scipy.linalg.solve_triangular(factor, np.eye(f), lower=True).T, jnp.float32)
-    share = jnp.asarray(used / n)
+    share = jnp.asarray(used) / n
     norm = np.inf
 
     def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
@@ -261,9 +287,16 @@ def _regularised(
 
 
 @jax.jit
-def _standardised(x: Array) -> tuple[Array, ...]:
-    """Rows of mean 0 and deviation 1, what was taken off and divided by, and their Gram matrix."""
-    mean, std = jnp.mean(x, axis=0), jnp.std(x, axis=0)
+def _standardised(x: Array, real: Array) -> tuple[Array, ...]:
+    """Rows of mean 0 and deviation 1, what was taken off and divided by, and their Gram matrix.
+
+    Rows that are not ``real`` are 0.
+    """
+    share = (real / jnp.sum(real))[:, None]
+    one = x[jnp.argmax(real)]  # taken off first: what never changes is then 0, whatever its size
+    mean = one + jnp.sum(share * (x - one[None]), axis=0)
+    x = jnp.where(real[:, None] > 0, x - mean[None], 0)
+    std = jnp.sqrt(jnp.sum(share * x**2, axis=0))
     scale = jnp.where(std > 0, std, 1)
-    x = (x - mean[None]) / scale[None]
+    x = x / scale[None]
     return x, mean, scale, jnp.matmul(x.T, x, precision=lax.Precision.HIGHEST)

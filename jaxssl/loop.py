@@ -14,7 +14,17 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from rich import progress
 
-from jaxssl import checkpoint, collapse, evaluate, faults, parallel, record, results, summary
+from jaxssl import (
+    checkpoint,
+    collapse,
+    compiled,
+    evaluate,
+    faults,
+    parallel,
+    record,
+    results,
+    summary,
+)
 from jaxssl.augment.views import Inputs
 from jaxssl.build import build, check_labels, initial_state, make_crops
 from jaxssl.config import differences
@@ -29,8 +39,8 @@ from jaxssl.record import log
 from jaxssl.state import TrainState, make_diagnosis, make_train_step
 from jaxssl.subject import arrays, make_encoder
 
-# Where the images lie and how they are read; a run may go on with other values.
-FREE = ("data.dir", "data.cache", "data.workers")
+# Where things lie and how images are read; a run may go on with other values.
+FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")
 
 
 def train(config: ConfigDict, workdir: Path) -> None:
@@ -48,7 +58,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     # ---- Data and parts. Bad input is refused here, before anything is written.
-    record.show_log()
+    record.show_log(parallel.process_index())
     _refuse_other_config(config, workdir)
     evaluate.check_protocols(config.eval.protocols)
     if config.eval.knn not in knn.PRESETS:
@@ -72,7 +82,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     state = initial_state(config, parts, batches.example, len(train_set), mesh)
     total = parts.total_steps
     if total in checkpoint.steps(workdir) and (
-        checkpoint.restore(workdir, state, mesh).step == total  # and is not damaged
+        checkpoint.restore(workdir, state).step == total  # and is not damaged
     ):
         _already_finished(config, workdir, total)
         return
@@ -80,7 +90,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
     eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
     stages = parts.method, parts.optimiser, parts.augment
-    train_step = make_train_step(*stages, mesh, max_skipped=config.max_skipped)
+    layout = {"sharded": config.optim.sharded}
+    train_step = make_train_step(*stages, mesh, max_skipped=config.max_skipped, **layout)
     inputs = Inputs(config.augment.size, train_set.shape[2])
     encode = make_encoder(parts.method, inputs)
 
@@ -90,7 +101,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         stack.enter_context(_workdir(config, workdir))
         first = 0
         if checkpoint.steps(workdir):
-            restored = checkpoint.restore(workdir, state, mesh)
+            restored = checkpoint.restore(workdir, state)
             parallel.first_does(lambda: checkpoint.set_aside(workdir, restored.damaged))
             first, state = restored.step, restored.state
             batches.set_state(restored.data)
@@ -123,6 +134,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)
+        log.info("compiled   programs are %s", compiled.where())
         log.info("evaluation %s", _online(config, splits))
         for line in summary.lines(config, parts, state, batches.example, mesh.size):
             log.info(line)
@@ -147,7 +159,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 if pausing:
                     values, late = fetch(*late), None
                     if evaluating and data:
-                        values |= _online_knn(config, data, encode, state, mesh)
+                        values |= _online_knn(config, data, encode, state)
                     _put(recorder, show, step, values)
                     position, score = batches.get_state(), values.get("knn_top1")
                     checkpoint.save(checkpoints, step, state, position, config.to_dict(), score)
@@ -228,13 +240,16 @@ def _not_finite(
 
 
 def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
-    print(f"{workdir} is finished ({step} steps).")
+    if parallel.is_first():
+        print(f"{workdir} is finished ({step} steps).")
     rows = results.read(workdir)
     if config.eval.protocols and not (workdir / "report.html").exists():
         evaluate.evaluate(workdir)
     elif rows:
         results.show([row for row in rows if row["step"] in (None, 0, step)])
-        print(f"evaluate it again with: python eval.py --workdir {workdir}")
+        record.console.print(
+            f"evaluate it again with: python eval.py --workdir {workdir}", soft_wrap=True
+        )
 
 
 @contextmanager
@@ -315,15 +330,12 @@ def _online(config: ConfigDict, splits: source.Splits) -> str:
 
 
 def _online_knn(
-    config: ConfigDict,
-    data: dict[str, dict[str, Any]],
-    encode: Any,
-    state: TrainState,
-    mesh: Mesh,
+    config: ConfigDict, data: dict[str, dict[str, Any]], encode: Any, state: TrainState
 ) -> dict[str, float]:
     """k-NN accuracy on the test split with the training split as the bank."""
-    variables = state.params, state.carried
-    train, test = (extract(data[s]["image"], encode, variables, mesh) for s in ("train", "test"))
-    return knn.evaluate(
-        train, data["train"]["label"], test, data["test"]["label"], **knn.PRESETS[config.eval.knn]
-    )
+    mesh, found = parallel.local_mesh(), []
+    variables = parallel.here((state.params, state.carried), mesh)
+    for split in (data["train"], data["test"]):
+        own = parallel.own_part(len(split["label"]))
+        found += [extract(split["image"], encode, variables, mesh, own), split["label"][own]]
+    return knn.evaluate(*found, **knn.PRESETS[config.eval.knn])

@@ -9,6 +9,7 @@ Gradients: take ``mean(grad(local loss))``. This is right under `jax.pmap` and u
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -89,9 +90,14 @@ def process_count() -> int:
     return jax.process_count()
 
 
+def process_index() -> int:
+    """Which of the processes this is, from 0."""
+    return jax.process_index()
+
+
 def is_first() -> bool:
     """Whether this is the process that writes."""
-    return jax.process_index() == 0
+    return process_index() == 0
 
 
 def any_process(flag: bool) -> bool:
@@ -105,6 +111,34 @@ def gather_processes(x: np.ndarray) -> np.ndarray:
     if process_count() == 1:
         return x[None]
     return np.asarray(multihost_utils.process_allgather(x))
+
+
+def gather_rows(x: np.ndarray) -> np.ndarray:
+    """Every process' rows of ``x`` [n, ...], of which each may have another number, in order."""
+    if process_count() == 1:
+        return np.asarray(x)
+    sizes = gather_processes(np.int32(len(x)))
+    padded = np.zeros((sizes.max(), *x.shape[1:]), x.dtype)
+    padded[: len(x)] = x
+    found = gather_processes(padded)
+    return np.concatenate([rows[:size] for rows, size in zip(found, sizes, strict=True)])
+
+
+def mean_of_all(x: np.ndarray) -> float:
+    """The mean of every process' numbers ``x`` [n], of which each may have another number."""
+    sums = gather_processes(np.float32([np.sum(x), len(x)])).astype(np.float64).sum(axis=0)
+    return float(sums[0] / sums[1])
+
+
+def own_part(n: int) -> slice:
+    """Which of n rows are this process', if each takes about as many of them, in order."""
+    share = [round(n * i / process_count()) for i in range(process_count() + 1)]
+    return slice(*share[jax.process_index() :][:2])
+
+
+def local_mesh() -> Mesh:
+    """A mesh over the devices of this process alone."""
+    return make_mesh(jax.local_devices())
 
 
 def first_does(action: Callable[[], None]) -> None:
@@ -124,20 +158,46 @@ def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
     return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Whole on every device."""
+    return NamedSharding(mesh, P())
+
+
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """`tree` with every array whole on every device."""
-    return jax.device_put(tree, NamedSharding(mesh, P()))
+    """`tree` with every array whole on every device; of several processes, each has it in NumPy."""
+    sharding = replicated(mesh)
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, sharding)
+    whole = partial(jax.make_array_from_process_local_data, sharding)
+    return jax.tree.map(lambda x: whole(np.asarray(x), np.shape(x)), tree)
 
 
-def replicated_like(tree: Any, mesh: Mesh) -> Any:
-    """The shapes and dtypes of ``tree``, to be replicated over ``mesh``; for restoring."""
-    sharding = NamedSharding(mesh, P())
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
+def here(tree: Any, mesh: Mesh) -> Any:
+    """Arrays that every process has whole, on a mesh of this process' devices."""
+    return replicate(jax.tree.map(lambda x: x.addressable_data(0), tree), mesh)
+
+
+def everywhere(x: Array, mesh: Mesh) -> Array:
+    """A global array, whole on every device of its mesh."""
+    return jax.jit(_same, out_shardings=replicated(mesh))(x)
+
+
+def _same(x: Array) -> Array:
+    return x
 
 
 def data_sharding(mesh: Mesh) -> NamedSharding:
     """Leading axis split over the devices."""
     return NamedSharding(mesh, P(DATA_AXIS))
+
+
+def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
+    """The longest axis that the devices divide split over them; whole if there is none."""
+    lengths = [n if n % mesh.size == 0 else 0 for n in shape]
+    if mesh.size == 1 or not any(lengths):
+        return replicated(mesh)
+    axis = int(np.argmax(lengths))
+    return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
 
 def shard(tree: Any, mesh: Mesh) -> Any:

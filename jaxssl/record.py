@@ -15,6 +15,7 @@ from rich.logging import RichHandler
 from tensorboardX import SummaryWriter
 
 log = logging.getLogger("jaxssl")
+SCREEN = "screen"
 console = Console() if sys.stdout.isatty() else Console(width=160)  # a file has no width
 
 
@@ -73,13 +74,26 @@ def write_text(path: Path, text: str) -> None:
     os.replace(partial, path)
 
 
-def show_log() -> None:
-    """Send the package's log to the screen, from here on."""
-    if not any(isinstance(handler, RichHandler) for handler in log.handlers):
+def show_log(process: int = 0) -> None:
+    """Send the package's log to the screen, from here on.
+
+    Args:
+        process: number of this process; of those but the first, only warnings are shown.
+    """
+    if any(handler.get_name() == SCREEN for handler in log.handlers):
+        return
+    if process:
+        console.quiet = True
+        handler: logging.Handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter(f"process {process}: %(message)s"))
+        handler.setLevel(logging.WARNING)
+    else:
         plain = {"show_time": False, "show_level": False, "show_path": False}
-        log.addHandler(RichHandler(console=console, **plain))
-        log.setLevel(logging.INFO)
-        log.propagate = False
+        handler = RichHandler(console=console, **plain)
+    handler.set_name(SCREEN)
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 class _LogFile(logging.FileHandler):

@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 import optax
 from flax import struct
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
@@ -47,8 +48,10 @@ def init_state(
     num_examples: int,
     seed: int,
     mesh: Mesh,
+    *,
+    sharded: bool = False,
 ) -> TrainState:
-    """A fresh state, replicated over ``mesh``.
+    """A fresh state on ``mesh``, whole on every device.
 
     Args:
         method: what is trained.
@@ -58,17 +61,39 @@ def init_state(
         num_examples: size of the training set, for per-example memory.
         seed: of all randomness: weights, augmentation, objective.
         mesh: the devices.
+        sharded: split the optimiser's state over them, see `shardings`.
     """
-    key = jax.random.key(seed)
+    key = jax.eval_shape(lambda: jax.random.key(seed))
     views = jax.eval_shape(augment, key, batch["image"], batch["index"])
 
-    def init(key: Array) -> TrainState:
+    def init(seed: Array) -> TrainState:
+        key = jax.random.key(seed)
         params, carried = init_variables(method, views, num_examples, key)
         run_key = jax.random.split(key)[1]
         none = jnp.zeros(2, jnp.int32)
         return TrainState(jnp.int32(0), none, run_key, params, carried, optimiser.init(params))
 
-    return parallel.replicate(jax.jit(init)(key), mesh)
+    # Made on every device: nothing is sent, and a process has not to hold the devices of others.
+    seed = np.uint32(seed % 2**32)
+    layout = shardings(jax.eval_shape(init, seed), mesh, sharded)
+    return jax.jit(init, out_shardings=layout)(seed)
+
+
+def shardings(state: TrainState, mesh: Mesh, sharded: bool) -> TrainState:
+    """Where a state's arrays lie: whole on every device, or the optimiser's split over them.
+
+    Of what is split, every device keeps and computes its part, and sends the others what it makes
+    of their parameters (ZeRO, stage 1).
+
+    References:
+        Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
+        2020.
+    """
+    whole = jax.tree.map(lambda _: parallel.replicated(mesh), state)
+    if not sharded:
+        return whole
+    split = jax.tree.map(lambda x: parallel.split_sharding(x.shape, mesh), state.opt_state)
+    return whole.replace(opt_state=split)
 
 
 def init_variables(
@@ -86,6 +111,7 @@ def make_train_step(
     mesh: Mesh,
     *,
     max_skipped: int = 10,
+    sharded: bool = False,
 ) -> Step:
     """The jitted step: ``(state, batch) -> (state, metrics, embeddings)``; it donates ``state``.
 
@@ -96,17 +122,29 @@ def make_train_step(
     for the numbers of steps and of steps skipped. After ``max_skipped`` of them in a row nothing
     changes any more, so that `make_diagnosis` can look into what went wrong.
 
+    With ``sharded`` the optimiser's state lies as `shardings` says; the figures are the same.
+
     Returns:
         A function whose metrics are scalars, equal on all devices, and whose embeddings [V, B, d]
         are those the loss saw, in the order of the batch.
     """
     axis = parallel.DATA_AXIS
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
+    def local(state: TrainState, batch: Batch) -> Any:
         _, grads, metrics, carried, embeddings = _gradient(method, augment, state, batch)
+        # Losses take a row of NaN for one of zeros, so the embeddings are looked at themselves.
+        lost = parallel.total(jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32), axis)
+        return grads, metrics, carried, lost, embeddings
+
+    specs = (P(), P(), P(), P(), P(None, axis))
+    gradient = parallel.spmd(local, mesh, (P(), P(axis)), specs)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
+        grads, metrics, carried, lost, embeddings = gradient(state, batch)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
-        finite = _all_finite((metrics["loss"], grads, params, opt_state, carried.batch_stats))
+        outcome = metrics["loss"], grads, params, opt_state, carried.batch_stats
+        finite = _all_finite(outcome) & (lost == 0)
         carried = method.after(params, carried, state.step)
 
         total, in_a_row = state.skipped
@@ -118,10 +156,13 @@ def make_train_step(
         skipped = jnp.stack([total, jnp.where(finite & ~stopped, 0, in_a_row + one)])
         state = TrainState(state.step + one, skipped, state.key, *kept)
         metrics |= {"skipped_steps": skipped[0], "skipped_in_a_row": skipped[1]}
-        return state, metrics, embeddings
+        return (
+            lax.with_sharding_constraint(state, shardings(state, mesh, sharded)),
+            metrics,
+            embeddings,
+        )
 
-    mapped = parallel.spmd(step, mesh, (P(), P(axis)), (P(), P(), P(None, axis)))
-    return jax.jit(mapped, donate_argnums=0)
+    return jax.jit(step, donate_argnums=0)
 
 
 def make_diagnosis(

@@ -77,12 +77,16 @@ def subjects(
                 for encode in (apply, of_views)
             )
             network = make_network(found, variables[0]) if layer == "backbone" else None
-        train, test = (
-            encode(images[split]["image"]) if features else np.zeros((0, 0), np.float32)
-            for split in ("train", "test")
-        )
+        none = np.zeros((0, 0), np.float32)
+        of_all = []
+        for split in ("train", "test"):
+            own = parallel.own_part(len(images[split]["label"]))
+            of_all += [
+                encode(images[split]["image"], part=own) if features else none,
+                images[split]["label"][own],
+            ]
         return Subject(
-            Features(train, images["train"]["label"], test, images["test"]["label"]),
+            Features(*of_all),
             splits.bank,
             splits.test,
             encode,
@@ -159,12 +163,13 @@ def arrays(splits: source.Splits, size: int) -> dict[str, dict[str, Any]]:
     return {name: {"image": s.images(size), "label": s.labels} for name, s in parts.items()}
 
 
-def raw_pixels(images: np.ndarray, mesh: Mesh) -> np.ndarray:
-    """[n, f] pixels in [0, 1], of images larger than `RAW` resized to it."""
+def raw_pixels(images: np.ndarray, mesh: Mesh, part: slice | None = None) -> np.ndarray:
+    """[n, f] pixels in [0, 1], of images larger than `RAW` resized to it; of ``part`` or all."""
     if max(images.shape[1:3]) <= RAW.size:
-        return np.reshape(images[:], (len(images), -1)) / np.float32(255)
+        images = images[part or slice(None)]
+        return np.reshape(images, (len(images), -1)) / np.float32(255)
     inputs = RAW._replace(channels=images.shape[3])
-    return extract(images, _shrink, inputs, mesh)
+    return extract(images, _shrink, inputs, mesh, part)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -12,8 +12,10 @@ if version("jax").startswith("0.10."):  # XLA aborts on a flag that it no longer
     QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-DEVICES = "--xla_force_host_platform_device_count=8"
-os.environ["XLA_FLAGS"] = " ".join((os.environ.get("XLA_FLAGS", ""), DEVICES, QUICK_FLAGS))
+DEVICES = "--xla_force_host_platform_device_count"
+given = os.environ.get("XLA_FLAGS", "")
+number = "" if DEVICES in given else f"{DEVICES}=8"
+os.environ["XLA_FLAGS"] = " ".join((given, number, QUICK_FLAGS))
 CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")

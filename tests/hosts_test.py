@@ -1,7 +1,8 @@
-"""Two processes, two devices each: together they get the batches of one process."""
+"""Two processes, two devices each: together they do what one process does."""
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,12 +10,16 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import pytest
+from conftest import DEVICES
+from run_test import DIGITS, SAVED, TINY
 
-from jaxssl import parallel
+from jaxssl import checkpoint, config, loop, parallel, record, results
 from jaxssl.data.batches import make_batches
 from jaxssl.data.pictures import Crop, Crops
 from jaxssl.data.source import Part, Source
 
+ROOT = Path(__file__).parents[1]
 CACHES = ("device", "none")
 STEPS = 3
 
@@ -44,20 +49,29 @@ def last(cache: str, devices: int = 4) -> dict[str, dict[str, list]]:
     return found
 
 
-def test_two_hosts_read_the_rows_of_one():
+def start(*arguments: str) -> list[subprocess.Popen]:
+    """Two processes of `main`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    root = Path(__file__).parents[1]
-    environment = {**os.environ, "PYTHONPATH": str(root)}
-    environment["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment["XLA_FLAGS"] = f"{DEVICES}=2"
     command = [sys.executable, __file__, address]
-    hosts = [
-        subprocess.Popen([*command, str(i)], env=environment, stdout=subprocess.PIPE, text=True)
-        for i in range(2)
+    options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return [
+        subprocess.Popen([*command, str(i), *arguments], **options, text=True) for i in range(2)
     ]
-    outputs = [host.communicate(timeout=120)[0] for host in hosts]
-    assert [host.returncode for host in hosts] == [0, 0]
+
+
+def finish(hosts: list[subprocess.Popen]) -> list[str]:
+    """What they print; both must end well."""
+    outputs = [host.communicate(timeout=240)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], outputs
+    return outputs
+
+
+def test_two_hosts_read_the_rows_of_one():
+    outputs = finish(start("read"))
     outputs = [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo talks before
     for cache in CACHES:
         parts = [list(found[cache].values()) for found in outputs]
@@ -65,11 +79,80 @@ def test_two_hosts_read_the_rows_of_one():
         assert parts[0] + parts[1] == list(last(cache).values())
 
 
+def settings(data_dir: str):
+    protocols = {"eval.protocols": "('knn', 'linear', 'fewshot')", "eval.every": str(10 / 81)}
+    values = {**TINY, **protocols, "data.dir": data_dir, "optim.name": "sgd", "optim.lr": "1e-4"}
+    return config.load(DIGITS, list(values.items()))
+
+
+def test_two_processes_train_as_one_does_though_one_of_them_is_killed(data_dir, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    hosts = start("train", str(data_dir), str(two), "10")
+    hosts[1].wait(timeout=240)
+    assert hosts[1].returncode == -signal.SIGKILL
+    assert hosts[0].poll() is None, hosts[0].communicate()[0]
+    hosts[0].kill()  # as a launcher does; by itself it would notice after a while
+    for host in hosts:
+        host.communicate()
+    assert checkpoint.steps(two) == [SAVED]
+    outputs = finish(start("train", str(data_dir), str(two), "0"))
+    assert f"resumes at step {SAVED}" in outputs[0] and "linear_top1" in outputs[0]
+    assert "left out, for one process: python eval.py" in outputs[0]
+    assert "step" not in outputs[1] and "results" not in outputs[1]  # Gloo talks
+
+    with jax.numpy_dtype_promotion("standard"):
+        loop.train(settings(str(data_dir)), one)
+    found, expected = (checkpoint.restore_arrays(path).state for path in (two, one))
+
+    def close(a, b):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * np.abs(b).max(initial=1))
+
+    jax.tree.map(close, found, expected)
+    for mine, other in zip(*(record.read(p / "metrics.jsonl") for p in (two, one)), strict=True):
+        assert mine["step"] == other["step"]
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
+    scores = [
+        {
+            (row["metric"], row["features"]): row["value"]
+            for row in results.read(path)
+            if row["protocol"] in ("knn", "linear")
+        }
+        for path in (two, one)
+    ]
+    assert len(scores[0]) == 12 and scores[0].keys() == scores[1].keys()
+    raw = [key for key in scores[0] if key[1] == "raw"]
+    assert [scores[0][key] for key in raw] == [scores[1][key] for key in raw]
+    for key, value in scores[0].items():
+        assert value == pytest.approx(scores[1][key], abs=1)
+
+
+def train(data_dir: str, workdir: str, kill_at: int) -> None:
+    """Train; the second process is killed when it asks for this batch."""
+    make = loop.make_batches
+
+    def make_batches(*args, **kwargs):
+        batches, taken = make(*args, **kwargs), []
+
+        def take():
+            taken.append(1)
+            if len(taken) == kill_at and jax.process_index() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return batches.next()
+
+        return batches._replace(next=take)
+
+    loop.make_batches = make_batches
+    loop.train(settings(data_dir), Path(workdir))
+
+
 def main() -> None:
     """One of the two hosts."""
-    address, process = sys.argv[1:]
-    jax.distributed.initialize(address, 2, int(process))
-    print(json.dumps({cache: last(cache) for cache in CACHES}))
+    address, process, what, *arguments = sys.argv[1:]
+    parallel.join(address, 2, int(process))
+    if what == "read":
+        print(json.dumps({cache: last(cache) for cache in CACHES}))
+    else:
+        train(*arguments[:2], int(arguments[2]))
 
 
 if __name__ == "__main__":

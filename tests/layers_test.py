@@ -32,10 +32,10 @@ ALLOWED = {
     "state": {"parallel", "method"},
     "lock": {"record"},
     "faults": {"record"},
-    "checkpoint": {"parallel", "record"},
+    "checkpoint": {"record"},
     "collapse": {"pairs"},
     "stratify": set(),
-    "logistic": {"stratify"},
+    "logistic": {"parallel", "stratify"},
     "tune": {"parallel", "schedules", "augment", "optim", "data"},
     # Protocols that train, or look at images, need more than those that are handed features.
     "evals": {
@@ -92,7 +92,8 @@ ALLOWED = {
     "export": {"backbone", "card", "cli", "features", "record", "results", "weights"},
     "gallery": {"augment", "build", "data", "evals", "pairs"},
     "show": {"cli", "config", "data", "gallery", "record"},
-    "cli": set(),
+    "compiled": set(),
+    "cli": {"compiled", "parallel"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

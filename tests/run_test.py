@@ -1,5 +1,6 @@
 """Runs of the whole loop: crash, stop, resume, refuse; and what lies in the workdir afterwards."""
 
+import errno
 import json
 import os
 import signal
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 
 import jaxssl
-from jaxssl import checkpoint, config, evaluate, features, loop, parallel, record
+from jaxssl import checkpoint, config, evaluate, faults, features, loop, parallel, record
 from jaxssl.augment.views import Inputs
 from jaxssl.build import build, initial_state
 from jaxssl.data import source
+from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
+from jaxssl.lock import lock
 from jaxssl.subject import make_encoder
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
@@ -281,18 +284,27 @@ def test_the_two_latest_and_the_best_checkpoint_are_kept(tmp_path):
     assert checkpoint.steps(tmp_path) == [2, 4, 5]
 
 
-def test_a_checkpoint_is_restored_on_another_number_of_devices(tiny, whole):
-    settings = tiny()
+@pytest.mark.parametrize("written", [1, 2, 4, 8])
+def test_a_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
+    method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "16"}
+    settings = tiny(**method, **{"optim.sharded": "True"})
     parts = build(settings, 1297)
-    expected = saved_arrays(whole)
-    for devices in (1, 2):
+
+    def state_on(devices):
         mesh = parallel.make_mesh(jax.devices()[:devices])
-        template = initial_state(settings, parts, EXAMPLE, 1297, mesh)
-        found = checkpoint.restore(whole, template, mesh)
-        params = jax.tree.leaves(found.state.params)
-        assert {len(leaf.sharding.device_set) for leaf in params} == {devices}
-        arrays = jax.tree.leaves(found.state.replace(key=jax.random.key_data(found.state.key)))
-        assert sum(a.size for a in arrays) == sum(a.size for a in expected)
+        return initial_state(settings, parts, EXAMPLE, 1297, mesh)
+
+    state = state_on(written)
+    saved = checkpoint.manager(tmp_path)
+    checkpoint.save(saved, 3, state, {}, {}, None)
+    saved.close()
+    expected = jax.tree.leaves(state.replace(key=jax.random.key_data(state.key)))
+    for devices in (1, 2, 4, 8):
+        found = checkpoint.restore(tmp_path, state_on(devices)).state
+        assert {len(x.sharding.device_set) for x in jax.tree.leaves(found)} == {devices}
+        found = jax.tree.leaves(found.replace(key=jax.random.key_data(found.key)))
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("which", ["online", "target"])
@@ -311,7 +323,7 @@ def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_pat
     assert found.shape == (20, 8)
     parts, mesh = build(settings, 1297), parallel.make_mesh()
     template = initial_state(settings, parts, EXAMPLE, 1297, mesh)
-    state = checkpoint.restore(workdir, template, mesh).state
+    state = checkpoint.restore(workdir, template).state
     encode = make_encoder(parts.method, Inputs(settings.augment.size, 1))
     expected = features.extract(images, encode, (state.params, state.carried), mesh)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
@@ -348,3 +360,68 @@ def _copy(workdir: Path, to: Path) -> None:
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
+
+
+def test_a_run_that_is_not_finite_stops_and_says_why(tiny, tmp_path):
+    settings = tiny(**{"optim.lr": "1e38", "max_skipped": "3", "schedule.warmup_epochs": "0"})
+    message = r"stopped: steps 2 to 4 were not finite; first in step 2 were 'embeddings: .* more;"
+    with pytest.raises(UserError, match=message):
+        loop.train(settings, tmp_path)
+    found = json.loads((tmp_path / "fault.json").read_text())
+    assert found["step"] == 2 and found["skipped_in_a_row"] == 3
+    assert set(found["norms"]) == set(faults.ORDER)
+    assert found["norms"]["views"]["views"] > 0
+    assert "loss: loss" in found["not_finite"]
+    order = Order(1297, 16, 0)
+    assert found["batch"] == {str(n): order(n - 1).tolist() for n in (2, 3, 4)}
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
+    with lock(whole), pytest.raises(UserError, match="is in use by another run"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint, "steps", lambda workdir: [SAVED])
+            loop.train(tiny(), whole)
+
+
+def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
+    monkeypatch.setattr(record.log, "propagate", True)
+    watch = faults.Watch()
+    watch.look(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
+    assert not caplog.messages
+    watch.look(43, [2.0, 9.0, float("nan")], skipped=1)
+    watch.look(44, [2.0], skipped=1)
+    assert list(dict.fromkeys(caplog.messages)) == [
+        "step 42: loss spike: 9, the median of the 41 steps before is 2",
+        "step 43: steps left out so far, because something was not finite: 1",
+    ]
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+ORBAX_FULL = ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device [28]")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "error", "at"),
+    [(record.Recorder, "write", FULL, 3), (checkpoint, "save", ORBAX_FULL, 2)],
+)
+def test_a_full_disk_is_named_and_the_run_resumes(
+    tiny, whole, tmp_path, monkeypatch, module, name, error, at
+):
+    write, calls = getattr(module, name), []
+
+    def full(*args):
+        calls.append(name)
+        if len(calls) == at:
+            raise error
+        return write(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, full)
+        with pytest.raises(UserError, match="cannot write to .*No space left on device; mend it"):
+            loop.train(tiny(), tmp_path)
+    assert checkpoint.steps(tmp_path) == [SAVED]
+    loop.train(tiny(), tmp_path)
+    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert lines(tmp_path) == lines(whole)

@@ -11,13 +11,13 @@ import oracles
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import optim, parallel
 from jaxssl.augment.views import make_views
 from jaxssl.encoder import Encoder
 from jaxssl.nets import convnet
 from jaxssl.nets.heads import MLP
 from jaxssl.pairs import pair_views
-from jaxssl.state import init_state, make_train_step
+from jaxssl.state import init_state, make_diagnosis, make_train_step
 
 # How a run is put together: method, its settings, loss, its settings, number of small crops.
 RUNS = {
@@ -110,6 +110,29 @@ def test_steps_do_not_depend_on_the_number_of_devices(one_device, devices):
     jax.tree.map(close, found, state)
 
 
+@pytest.mark.parametrize("name", ["adamw", "lars"])
+def test_a_split_optimiser_takes_the_same_steps(name):
+    method, _, augment = parts("auc_cl")
+    optimiser = optim.optimiser(name, lambda _: 0.01, weight_decay=0.01, momentum=0.9, clip_norm=1)
+    mesh, found = parallel.make_mesh(), []
+    start = method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh
+    for sharded in (False, True):
+        state = init_state(*start, sharded=sharded)
+        step = make_train_step(method, optimiser, augment, mesh, sharded=sharded)
+        for i in range(STEPS):
+            # Optax' Adam raises a float to its integer step count.
+            with jax.numpy_dtype_promotion("standard"):
+                state, _, _ = step(state, parallel.shard(batch_at(i), mesh))
+        found.append(state)
+    for leaf in jax.tree.leaves(found[1].opt_state):
+        own = leaf.addressable_shards[0].data.size
+        divisible = any(n % mesh.size == 0 for n in leaf.shape)
+        assert own == (leaf.size // mesh.size if divisible else leaf.size)
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(found[1].params))
+    whole, split = (as_numpy(state) for state in found)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), split, whole)
+
+
 def test_every_part_of_the_state_moves(one_device):
     name, (state, _, _) = one_device
     method, optimiser, augment = parts(name)
@@ -136,3 +159,75 @@ def test_steps_compile_once_and_donate_the_state(caplog):
         assert "Compiling" not in caplog.text
         jax.jit(lambda x: x + len(caplog.text) + 12345)(1.0)
         assert "Compiling" in caplog.text
+
+
+@pytest.fixture(scope="module")
+def spoilt():
+    """A step function for a run in which the views of example 0 are not finite."""
+    method, optimiser, _ = parts("auc_cl")
+
+    def view(key, image):
+        return jnp.where(image[0, 0, 0] == 0, jnp.nan, noisy(8)(key, image))
+
+    augment = make_views([view] * 2)
+    mesh = parallel.make_mesh()
+    step = make_train_step(method, optimiser, augment, mesh, max_skipped=2)
+
+    def start():
+        return init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+
+    def batch(number, bad):
+        made = batch_at(number)
+        made["image"] = np.maximum(made["image"], 1)
+        if bad:
+            made["image"][3] = 0
+        return parallel.shard(made, mesh)
+
+    return start, step, batch, make_diagnosis(method, augment, mesh)
+
+
+def as_numpy(state):
+    return jax.tree.map(np.asarray, state.replace(key=jax.random.key_data(state.key)))
+
+
+def test_a_step_that_is_not_finite_is_left_out_and_counted(spoilt):
+    start, step, batch, _ = spoilt
+    state = start()
+    state, _, _ = step(state, batch(0, bad=False))
+    before = as_numpy(state)
+    state, metrics, _ = step(state, batch(1, bad=True))
+    assert metrics["skipped_steps"] == metrics["skipped_in_a_row"] == 1
+    after = as_numpy(state)
+    jax.tree.map(np.testing.assert_array_equal, after.params, before.params)
+    jax.tree.map(np.testing.assert_array_equal, after.opt_state, before.opt_state)
+    jax.tree.map(np.testing.assert_array_equal, after.carried, before.carried)
+    assert after.step == 2 and after.skipped.tolist() == [1, 1]
+    state, metrics, _ = step(state, batch(2, bad=False))
+    assert np.isfinite(metrics["loss"])
+    assert state.step == 3 and state.skipped.tolist() == [1, 0]
+    moved = jax.tree.map(
+        lambda a, b: not np.array_equal(a, b), as_numpy(state).params, after.params
+    )
+    assert all(jax.tree.leaves(moved))
+
+
+def test_after_too_many_steps_left_out_in_a_row_nothing_changes_any_more(spoilt):
+    start, step, batch, diagnose = spoilt
+    state = start()
+    state, _, _ = step(state, batch(0, bad=False))
+    for _ in range(2):
+        state, _, _ = step(state, batch(1, bad=True))
+    stopped = as_numpy(state)
+    assert stopped.step == 3 and stopped.skipped.tolist() == [2, 2]
+    state, metrics, _ = step(state, batch(2, bad=False))
+    jax.tree.map(np.testing.assert_array_equal, as_numpy(state), stopped)
+    assert metrics["skipped_in_a_row"] == 2
+
+    state = state.replace(step=state.step - state.skipped[1])
+    found = jax.device_get(diagnose(state, batch(1, bad=True)))
+    counts = {what: sum(n for _, n in modules.values()) for what, modules in found.items()}
+    assert counts["parameters"] == counts["statistics"] == 0
+    assert counts["views"] == 2 * 8 * 8 and counts["embeddings"] == 2 * BATCH * 6
+    kernel = stopped.params["projector"]["Dense_0"]
+    norm = np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(kernel)))
+    np.testing.assert_allclose(found["parameters"]["projector/Dense_0"][0], norm, rtol=1e-5)

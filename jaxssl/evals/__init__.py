@@ -3,7 +3,8 @@
 A protocol is a file here. It has `PRESETS`, its named settings, and
 ``run(subject, *, seed, preset) -> rows``; also `KINDS`, if it is not meant for all kinds of
 features, `LABELS = False`, if it needs none, `NOVEL = True`, if the test images may be of other
-classes than the training images, and `FEATURES = False`, if it has no use for those of all images.
+classes than the training images, `FEATURES = False`, if it has no use for those of all images, and
+`SHARED`, those presets that several processes may share: each then has its part of the features.
 `jaxssl.evaluate` finds it by its file name.
 """
 
@@ -21,7 +22,7 @@ KINDS = ("raw", "untrained", "pretrained")
 
 
 class Features(NamedTuple):
-    """Of a data set, as most protocols see it.
+    """Of a data set, as most protocols see it; of several processes, each has its part.
 
     Attributes:
         train: [n, f] float32.

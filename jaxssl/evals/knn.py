@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from jaxssl import parallel
 from jaxssl.evals import Row, Subject
 
 # The settings of public codes, whose predictions these are.
@@ -28,6 +29,7 @@ PRESETS = {
     # rohan1561/AUC-CL cifar/main.py `test`. This weight has no temperature.
     "auc_cl_cifar": {"k": 200, "temperature": 1.0, "weight": "linear"},
 }
+SHARED = tuple(PRESETS)
 WEIGHTS = ("exp", "linear")
 QUERY_BLOCK = 100  # queries at a time: their similarities stay in cache
 BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, that are on the device at a time
@@ -47,6 +49,9 @@ def evaluate(
     weight: str = "exp",
 ) -> dict[str, float]:
     """Accuracy of the votes of the k most cosine-similar training examples.
+
+    Several processes share the work: each calls this with its part of both sets, and gets the
+    figures of the whole.
 
     A class without a vote stands behind those with one, in the order of the class numbers, as in
     the public codes: with few neighbours or classes, "knn_top5" means little.
@@ -68,7 +73,8 @@ def evaluate(
             features are not finite, or labels are not class numbers.
     """
     test_labels = _checked_labels(test_labels, test_features, None)
-    num_classes = int(max(np.max(train_labels, initial=0), test_labels.max(initial=0))) + 1
+    largest = max(np.max(train_labels, initial=0), test_labels.max(initial=0))
+    num_classes = int(parallel.gather_processes(largest).max()) + 1
     ranked = _ranking(
         *(train_features, train_labels, test_features),
         **{"k": k, "temperature": temperature, "weight": weight},
@@ -77,8 +83,8 @@ def evaluate(
     )
     hit = ranked == test_labels[:, None]
     return {
-        "knn_top1": 100.0 * float(hit[:, 0].mean()),
-        "knn_top5": 100.0 * float(hit.any(axis=1).mean()),
+        "knn_top1": 100.0 * parallel.mean_of_all(hit[:, 0]),
+        "knn_top5": 100.0 * parallel.mean_of_all(hit.any(axis=1)),
     }
 
 
@@ -203,22 +209,56 @@ def neighbours(
     return similarity, place
 
 
+def _neighbours_of_all(
+    bank: Array | np.ndarray, labels: np.ndarray, queries: Array | np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Similarities and labels of the nearest rows in the banks of all processes."""
+    if parallel.process_count() == 1:
+        similarity, place = neighbours(bank, queries, k)
+        return similarity, labels[place]
+    count, asked = parallel.gather_processes(np.int32([len(bank), len(queries)])).T
+    k = min(k, int(count.sum()))
+    found = []
+    for part in _parts(int(asked.max()), BANK_BLOCK // (4 * bank.shape[1] * len(count))):
+        own = np.zeros((part.stop - part.start, bank.shape[1]), np.float32)
+        mine = np.asarray(queries[part], np.float32)
+        own[: len(mine)] = mine
+        # Everyone looks for everyone's neighbours in its own bank.
+        every = parallel.gather_processes(own).reshape(-1, bank.shape[1])
+        similarity, place = neighbours(bank, every, k)
+        short = ((0, 0), (0, k - place.shape[1]))
+        nearest = np.pad(similarity, short, constant_values=-np.inf), np.pad(labels[place], short)
+        first = jax.process_index() * len(own)
+        similarity, label = (
+            np.moveaxis(parallel.gather_processes(x)[:, first : first + len(mine)], 0, 1)
+            for x in nearest
+        )
+        similarity, label = (x.reshape(len(mine), -1) for x in (similarity, label))
+        order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        found.append([np.take_along_axis(x, order, axis=1) for x in (similarity, label)])
+    similarity, label = (np.concatenate(x) for x in zip(*found, strict=True))
+    return similarity, label
+
+
 def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
     """`neighbours` of a block of unit queries."""
     m, f = queries.shape
     # On a CPU one core finds the largest of a block, and all take part in its products.
     threads = min(THREADS, -(-m // QUERY_BLOCK))
+    devices = (jax.local_devices() * threads)[:threads]
     queries = jnp.pad(queries, ((0, -m % (threads * QUERY_BLOCK)), (0, 0)))
-    shares = list(queries.reshape(threads, -1, QUERY_BLOCK, f))
+    shares = list(map(jax.device_put, queries.reshape(threads, -1, QUERY_BLOCK, f), devices))
     del queries
     shape = (*shares[0].shape[:2], k)
-    best = [(jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32)) for _ in shares]
+    none = jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32)
+    best = [jax.device_put(none, device) for device in devices]
     with ThreadPoolExecutor(threads) as pool:
         for part in _parts(len(bank), BANK_BLOCK // (4 * f)):
             rows = _unit_rows(bank, part, "the bank")
-            place = [part.start] * threads
-            best = list(pool.map(_nearer_now, best, shares, [rows] * threads, place))
-            del rows
+            copies = {device: jax.device_put(rows, device) for device in set(devices)}
+            rows = [copies[device] for device in devices]
+            best = list(pool.map(_nearer_now, best, shares, rows, [part.start] * threads))
+            del rows, copies
     similarity, place = (np.concatenate(x).reshape(-1, k)[:m] for x in zip(*best, strict=True))
     return similarity, place
 
@@ -296,11 +336,11 @@ def _ranking(
             f"labels must be class numbers below {MAX_CLASSES}, these have {num_classes} classes"
         )
     labels = _checked_labels(train_labels, train_features, num_classes)
-    similarity, place = neighbours(train_features, test_features, k)
+    similarity, labels = _neighbours_of_all(train_features, labels, test_features, k)
     hyper = {"num_classes": num_classes, "temperature": temperature, "weight": weight}
     ranked = [
-        lax.top_k(votes(similarity[part], labels[place[part]], **hyper), min(top, num_classes))[1]
-        for part in _parts(len(place), max(QUERY_BLOCK, min(1000, 2**22 // num_classes)))
+        lax.top_k(votes(similarity[part], labels[part], **hyper), min(top, num_classes))[1]
+        for part in _parts(len(labels), max(QUERY_BLOCK, min(1000, 2**22 // num_classes)))
     ]
     return np.concatenate(ranked)
 

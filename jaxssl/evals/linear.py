@@ -56,6 +56,7 @@ PRESETS = {
     # stays in training mode, and the figure is the best on the test images, of every 5th epoch.
     "hcl_quirks": {"training": HCL, "lr": 1e-3, "weight_decay": 1e-6, "best_of_every": 5},
 }
+SHARED = ("fast",)
 
 
 def evaluate(
@@ -88,14 +89,16 @@ def evaluate(
     for name, rows in (("training", features.train), ("test", features.test)):
         if not np.isfinite(rows).all():
             raise ValueError(f"features must be finite, some of the {name} images are not")
-    classes, y = np.unique(features.train_labels, return_inverse=True)
+    every = parallel.gather_rows(features.train_labels)
+    classes = np.unique(every)
+    y = np.searchsorted(classes, features.train_labels)
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
     probe = logistic.fit_probe(features.train, y, C=C, **options, seed=seed)
     ranked = classes[np.argsort(-logistic.scores(probe, features.test), axis=1)[:, :5]]
     hit = ranked == features.test_labels[:, None]
     return {
-        "linear_top1": 100 * float(hit[:, 0].mean()),
-        "linear_top5": 100 * float(hit.any(axis=1).mean()),
+        "linear_top1": 100 * parallel.mean_of_all(hit[:, 0]),
+        "linear_top5": 100 * parallel.mean_of_all(hit.any(axis=1)),
         "C": probe.C,
         "gradient_norm": probe.fit.gradient_norm,
     }

@@ -1,0 +1,89 @@
+"""Does a long run stay as it began? 20 000 steps of a tiny recipe: memory, speed, files.
+
+    python benchmarks/long_run.py [--steps 20000]
+
+Printed are tenths of the run, without the first, in which programs are compiled: the median
+resident memory of the process, the median seconds of a step, and the files of the workdir. Machines
+are shared and noisy: memory and files tell, times only roughly.
+"""
+
+import argparse
+import json
+import logging
+import os
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from jaxssl import compiled, loop, record  # noqa: E402
+from jaxssl.config import load  # noqa: E402
+
+SETTINGS = {
+    "batch_size": "16",
+    "net.widths": "(4, 8)",
+    "net.strides": "(2, 2)",
+    "augment.size": "8",
+    "head.proj_hidden_dim": "8",
+    "head.proj_output_dim": "6",
+    "checkpoint.every": "5",  # 405 steps
+    "eval.every": "10",
+    "eval.protocols": "()",
+}
+TENTHS = 10
+
+
+def resident() -> float:
+    """MB of this process."""
+    status = Path("/proc/self/status").read_text()
+    return float(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def watch(workdir: Path, found: list[tuple[int, float, int]], done: threading.Event) -> None:
+    """Note the step, the memory and the number of files now and then."""
+    metrics = workdir / "metrics.jsonl"
+    while not done.wait(0.25):
+        if not metrics.exists() or not (tail := metrics.read_bytes()[-4000:].splitlines()[:-1]):
+            continue
+        step = json.loads(tail[-1])["step"] if tail[-1].startswith(b"{") else 0
+        files = sum(len(names) for _, _, names in os.walk(workdir))
+        found.append((step, resident(), files))
+
+
+def main() -> None:
+    """The table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=20_000)
+    steps = parser.parse_args().steps
+    compiled.keep()
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    with tempfile.TemporaryDirectory() as folder:
+        workdir, found, done = Path(folder) / "run", [], threading.Event()
+        values = {**SETTINGS, "total_steps": str(steps), "data.dir": f"{folder}/data"}
+        watcher = threading.Thread(target=watch, args=(workdir, found, done))
+        record.console.quiet = True
+        watcher.start()
+        loop.train(load(ROOT / "configs" / "digits.py", list(values.items())), workdir)
+        done.set()
+        watcher.join()
+        rows = record.read(workdir / "metrics.jsonl")
+    print("| step | MB | ms a step | files |\n| --- | --- | --- | --- |")
+    memory = {}
+    for tenth in range(1, TENTHS):
+        low, high = steps * tenth // TENTHS, steps * (tenth + 1) // TENTHS
+        some = [x for x in found if low < x[0] <= high]
+        memory[tenth] = np.median([x[1] for x in some])
+        speeds = [r["images_per_second"] for r in rows if low < r["step"] <= high]
+        ms = 1000 * int(SETTINGS["batch_size"]) / np.median(speeds)
+        files = max(x[2] for x in some)
+        print(f"| {low} to {high} | {memory[tenth]:.0f} | {ms:.2f} | at most {files} |")
+    print(f"\nmemory of the last tenth / of the second: {memory[TENTHS - 1] / memory[1]:.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""Compiled programs are kept between runs, so that the next one starts at once."""
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+
+def keep() -> None:
+    """Let JAX keep what it compiles in a folder of the user, unless told of a place already.
+
+    JAX_COMPILATION_CACHE_DIR names another place; JAX_ENABLE_COMPILATION_CACHE=false keeps nothing.
+    """
+    if jax.config.jax_compilation_cache_dir is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "jaxssl" / f"jax-{jax.__version__}-{_machine()}"
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def where() -> str:
+    """The place, in words."""
+    if not jax.config.jax_enable_compilation_cache or not jax.config.jax_compilation_cache_dir:
+        return "not kept (JAX_COMPILATION_CACHE_DIR names a folder)"
+    return f"kept in {jax.config.jax_compilation_cache_dir}"
+
+
+def _machine() -> str:
+    """Programs for a CPU are compiled for its instructions: hosts that share a home may differ."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        flags = next(line for line in lines if line.startswith(("flags", "Features")))
+    except (OSError, StopIteration):
+        flags = platform.processor()
+    return f"{platform.machine()}-{hashlib.sha256(flags.encode()).hexdigest()[:8]}"
