@@ -20,12 +20,10 @@ import numpy as np
 import orbax.checkpoint as ocp
 from jax import Array, lax
 from jax import numpy as jnp
-from orbax.checkpoint.checkpoint_managers import preservation_policy as keep
 
 from jaxssl.errors import UserError
 from jaxssl.record import log
 
-BEST_METRIC = "knn_top1"
 KEPT = 2  # latest checkpoints: should the last one be damaged, there is another
 ASIDE = "damaged"  # folder of a workdir
 STRAGGLE = 0.5  # seconds in which the other arrays of a damaged checkpoint fail
@@ -49,45 +47,47 @@ class Restored(NamedTuple):
     damaged: tuple[int, ...] = ()
 
 
-def manager(workdir: Path) -> ocp.CheckpointManager:
+class Manager:
     """Writes the checkpoints of a workdir; keeps the two latest and that of the best online k-NN.
 
-    Orbax' own `best_fn` with `max_to_keep` may delete the latest one, hence the policies; without
-    `best_fn` it would not write the figures down.
+    Orbax' own way to keep the best reads a file of figures that has no digest, hence this one.
     """
-    policy = keep.AnyPreservationPolicy(
-        [
-            keep.LatestN(KEPT),
-            keep.BestN(get_metric_fn=_score, n=1, keep_checkpoints_without_metrics=False),
-        ]
-    )
-    options = ocp.CheckpointManagerOptions(
-        preservation_policy=policy, best_fn=_score, cleanup_tmp_directories=True
-    )
-    return ocp.CheckpointManager((workdir / "checkpoints").absolute(), options=options)
 
+    def __init__(self, workdir: Path) -> None:
+        self._scores = {step: _score(workdir, step) for step in steps(workdir)}
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=self, cleanup_tmp_directories=True
+        )
+        folder = (workdir / "checkpoints").absolute()
+        self._orbax = ocp.CheckpointManager(folder, options=options)
 
-def _score(metrics: Any) -> float:
-    return metrics[BEST_METRIC]
+    def save(
+        self, step: int, state: Any, data: Any, config: dict[str, Any], knn_top1: float | None
+    ) -> None:
+        """Begin to write a checkpoint; the state may be donated as soon as this returns."""
+        sums = dict(zip(_names(state), map(int, jax.device_get(_checksums(state))), strict=True))
+        facts = json.dumps({"data": data, "config": config, "score": knn_top1, "checksums": sums})
+        items = ocp.args.Composite(
+            state=ocp.args.StandardSave(state),
+            facts=ocp.args.JsonSave({"facts": facts, "digest": _digest(facts)}),
+        )
+        self._scores[step] = knn_top1
+        self._orbax.save(step, args=items)
 
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        """Orbax asks: which of the checkpoints, from the oldest on, shall be kept."""
+        del context
+        known = [checkpoint.step for checkpoint in checkpoints]
+        kept = {*known[-KEPT:], _best({step: self._scores.get(step) for step in known})}
+        return [step in kept for step in known]
 
-def save(
-    checkpoints: ocp.CheckpointManager,
-    step: int,
-    state: Any,
-    data: Any,
-    config: dict[str, Any],
-    knn_top1: float | None,
-) -> None:
-    """Begin to write a checkpoint; the state may be donated as soon as this returns."""
-    sums = dict(zip(_names(state), map(int, jax.device_get(_checksums(state))), strict=True))
-    facts = json.dumps({"data": data, "config": config, "score": knn_top1, "checksums": sums})
-    items = ocp.args.Composite(
-        state=ocp.args.StandardSave(state),
-        facts=ocp.args.JsonSave({"facts": facts, "digest": _digest(facts)}),
-    )
-    metrics = None if knn_top1 is None else {BEST_METRIC: knn_top1}
-    checkpoints.save(step, args=items, metrics=metrics)
+    def wait_until_finished(self) -> None:
+        """Return when all is written."""
+        self._orbax.wait_until_finished()
+
+    def close(self) -> None:
+        """Return when all is written, and be used no more."""
+        self._orbax.close()
 
 
 def steps(workdir: Path) -> list[int]:
@@ -102,17 +102,27 @@ def best_step(workdir: Path) -> int:
     """The step with the best online k-NN of those in a workdir; the latest of equals.
 
     Raises:
-        UserError: if no checkpoint there has a figure, or one cannot be read.
+        UserError: if no checkpoint there has a figure that can be read.
     """
-    with _reader(workdir) as checkpoints:
-        scores = {
-            step: _guarded(workdir, step, lambda step=step: _facts(checkpoints, step)["score"])
-            for step in sorted(steps(workdir))
-        }
-    scores = {step: score for step, score in scores.items() if score is not None}
-    if not scores:
+    best = _best({step: _score(workdir, step) for step in steps(workdir)})
+    if best is None:
         raise UserError(f"{workdir} holds no checkpoint with an online k-NN figure; name a step")
-    return max(scores, key=lambda step: (scores[step], step))
+    return best
+
+
+def _score(workdir: Path, step: int) -> float | None:
+    """The figure in a checkpoint; None if there is none, or it is damaged."""
+    try:
+        return _guarded(workdir, step, lambda: _facts(workdir, step)["score"])
+    except UserError as error:
+        log.warning("%s", error)
+        return None
+
+
+def _best(scores: Mapping[int, float | None]) -> int | None:
+    """The step with the best figure, the latest of equals; None if there is none."""
+    found = {step: score for step, score in scores.items() if score is not None}
+    return max(found, key=lambda step: (found[step], step), default=None)
 
 
 def restore(workdir: Path, template: Any, step: int | None = None) -> Restored:
@@ -170,7 +180,7 @@ def _read(
         raise UserError(f"{workdir} holds no checkpoint of step {step}, only of {known}")
 
     def restored(checkpoints: ocp.CheckpointManager, step: int) -> Restored:
-        facts = _facts(checkpoints, step)
+        facts = _facts(workdir, step)
         state = jax.block_until_ready(read(checkpoints, step))
         _verify(state, facts["checksums"])
         return Restored(step, state, facts["data"], facts["config"])
@@ -222,9 +232,9 @@ def _folder(workdir: Path, step: int) -> Path:
     return (workdir / "checkpoints" / str(step)).absolute()
 
 
-def _facts(checkpoints: ocp.CheckpointManager, step: int) -> dict[str, Any]:
-    args = ocp.args.Composite(facts=ocp.args.JsonRestore())
-    found = checkpoints.restore(step, args=args).facts
+def _facts(workdir: Path, step: int) -> dict[str, Any]:
+    # Read without Orbax, for which all processes would have to wait for each other.
+    found = json.loads((_folder(workdir, step) / "facts" / "metadata").read_text())
     if found["digest"] != _digest(found["facts"]):
         raise ValueError("its facts do not have the digest that they were written with")
     return json.loads(found["facts"])

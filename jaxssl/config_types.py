@@ -12,7 +12,10 @@ from ml_collections import ConfigDict
 from jaxssl.errors import UserError
 
 LARGEST = 2**31  # of whole numbers; JAX counts in 32 bits
-INTS = "seed batch_size total_steps views accumulate_steps log_every data.split_seed data.workers"
+INTS = (
+    "seed batch_size total_steps views accumulate_steps log_every max_skipped data.split_seed "
+    "data.workers"
+)
 FLOATS = (
     "epochs data.test_fraction optim.lr optim.momentum optim.trust_coefficient optim.clip_norm "
     "schedule.warmup_epochs schedule.warmup_start schedule.gamma schedule.end_factor eval.every "
@@ -28,7 +31,7 @@ KINDS: dict[str, Any] = {
     **dict.fromkeys(INTS.split(), int),
     **dict.fromkeys(FLOATS.split(), float),
     **dict.fromkeys(TEXTS.split(), str),
-    **dict.fromkeys(("optim.nesterov", "optim.lars_clip"), bool),
+    **dict.fromkeys(("optim.nesterov", "optim.lars_clip", "optim.sharded"), bool),
     "optim.weight_decay": float | Callable,
     "schedule.milestones": tuple[float, ...],
     "eval.protocols": tuple[str, ...],

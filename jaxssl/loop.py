@@ -106,7 +106,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             first, state = restored.step, restored.state
             batches.set_state(restored.data)
         recorder = stack.enter_context(_recorder(workdir, first))
-        checkpoints = stack.enter_context(closing(checkpoint.manager(workdir)))
+        checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir)))
         stop = stack.enter_context(_stop_requests())
         watch = Watch()
         step, clock = first, (first, time.perf_counter())  # speed is counted from this step, time
@@ -162,7 +162,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
                         values |= _online_knn(config, data, encode, state)
                     _put(recorder, show, step, values)
                     position, score = batches.get_state(), values.get("knn_top1")
-                    checkpoint.save(checkpoints, step, state, position, config.to_dict(), score)
+                    checkpoints.save(step, state, position, config.to_dict(), score)
                     clock = step, time.perf_counter()
                 if stopping:
                     break

@@ -54,11 +54,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     rows = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError:
-            log.warning("%s: a line was cut off and is left out", path)
+            row = json.loads(line)
+            row["step"] + 0
+            rows.append(row)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            log.warning("%s: a line is damaged, or was cut off, and is left out", path)
     return rows
 
 

@@ -51,12 +51,12 @@ def make_run(workdir, name):
     networks = make_networks(settings)
     images = jax.ShapeDtypeStruct((2, 2, SIZE, SIZE, 1), np.float32)
     shapes = jax.eval_shape(lambda x: encoder.init(networks, jax.random.key(0), [x])[:2], images)
-    saved = checkpoint.manager(workdir)
+    saved = checkpoint.Manager(workdir)
     for step, knn in ((5, 90.0), (9, 80.0)):
         draw = partial(drawn, np.random.default_rng(step))
         params, stats = jax.tree.map(draw, shapes)
         state = {"params": params, "carried": {"batch_stats": stats}}
-        checkpoint.save(saved, step, state, {"num_examples": 9}, settings.to_dict(), knn)
+        saved.save(step, state, {"num_examples": 9}, settings.to_dict(), knn)
     saved.close()
     (workdir / "config.json").write_text(json.dumps(settings.to_dict()))
     rows = [

@@ -241,13 +241,11 @@ POSITION, SETTINGS = {"num_examples": 5, "position": 7}, {"a": {"b": 1.5}, "c": 
 @pytest.fixture(scope="module")
 def run(below):
     workdir = below / "checkpoint"
-    manager = checkpoint.manager(workdir)
-    checkpoint.save(manager, 3, STATE, POSITION, SETTINGS, 0.5)
+    manager = checkpoint.Manager(workdir)
+    manager.save(3, STATE, POSITION, SETTINGS, 0.5)
     manager.wait_until_finished()
     manager.close()
-    # Orbax reads its copy of the figures itself, and what it raises is passed on so far.
-    found = (p for p in workdir.rglob("*") if p.is_file() and p.parent.name != "metrics")
-    content = {path: path.read_bytes() for path in found}
+    content = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
     return workdir, content
 
 

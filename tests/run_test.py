@@ -277,9 +277,9 @@ def test_a_missing_checkpoint_or_step_is_named(whole, tmp_path):
 def test_the_two_latest_and_the_best_checkpoint_are_kept(tmp_path):
     scores = {1: 50.0, 2: 90.0, 3: 70.0, 4: None, 5: 60.0}
     state = {"w": jax.numpy.ones(2)}
-    checkpoints = checkpoint.manager(tmp_path)
+    checkpoints = checkpoint.Manager(tmp_path)
     for step, score in scores.items():
-        checkpoint.save(checkpoints, step, state, {"next_index": step}, {}, score)
+        checkpoints.save(step, state, {"next_index": step}, {}, score)
     checkpoints.close()
     assert checkpoint.steps(tmp_path) == [2, 4, 5]
 
@@ -295,8 +295,8 @@ def test_a_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, writt
         return initial_state(settings, parts, EXAMPLE, 1297, mesh)
 
     state = state_on(written)
-    saved = checkpoint.manager(tmp_path)
-    checkpoint.save(saved, 3, state, {}, {}, None)
+    saved = checkpoint.Manager(tmp_path)
+    saved.save(3, state, {}, {}, None)
     saved.close()
     expected = jax.tree.leaves(state.replace(key=jax.random.key_data(state.key)))
     for devices in (1, 2, 4, 8):
@@ -403,7 +403,7 @@ ORBAX_FULL = ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on dev
 
 @pytest.mark.parametrize(
     ("module", "name", "error", "at"),
-    [(record.Recorder, "write", FULL, 3), (checkpoint, "save", ORBAX_FULL, 2)],
+    [(record.Recorder, "write", FULL, 3), (checkpoint.Manager, "save", ORBAX_FULL, 2)],
 )
 def test_a_full_disk_is_named_and_the_run_resumes(
     tiny, whole, tmp_path, monkeypatch, module, name, error, at

@@ -150,6 +150,13 @@ def compare(run: Run, whole: Run) -> None:
     assert checkpoint.steps(run.workdir) == checkpoint.steps(whole.workdir)
 
 
+def begin_again(run: Run, whole: Run) -> None:
+    """Another run, in place of a finished one."""
+    compare(run, whole)
+    shutil.rmtree(run.folder)
+    run.folder.mkdir()
+
+
 def survive(folder: Path, kills: int, seed: int, say: Callable[[str], None] = print) -> int:
     """Kill a run so often; how many kills struck.
 
@@ -161,20 +168,21 @@ def survive(folder: Path, kills: int, seed: int, say: Callable[[str], None] = pr
     for one in (whole, run):
         one.folder.mkdir()
     longest = finish(whole, log)
-    phases, struck = list(PHASES), 0
+    struck, attempts = 0, 0
     while struck < kills:
-        phase = phases[struck % len(phases)]
-        if phase in TRAINING and STEPS in checkpoint.steps(run.workdir):  # another run
+        phase = list(PHASES)[attempts % len(PHASES)]
+        attempts += 1
+        if phase in TRAINING and STEPS in checkpoint.steps(run.workdir):
             finish(run, log)
-            compare(run, whole)
-            shutil.rmtree(run.folder)
-            run.folder.mkdir()
+            begin_again(run, whole)
         if phase == "preparation":
             shutil.rmtree(run.folder / "data", ignore_errors=True)
         how = kill(run, phase, rng, log, longest)
         check_files(run)
         struck += how == "killed"
         say(f"{struck:3d} {phase}: {how}, checkpoints of {checkpoint.steps(run.workdir)}")
+        if how != "killed":
+            begin_again(run, whole)
     finish(run, log)
     compare(run, whole)
     return struck
