@@ -3,13 +3,10 @@
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxssl import record
-from jaxssl.errors import UserError
 from jaxssl.record import log
 
 NAME = "fault.json"
@@ -27,11 +24,11 @@ Measures = Mapping[str, Mapping[str, tuple[Any, Any]]]  # see `jaxssl.state.make
 
 
 class Watch:
-    """Looks at the loss of every step, and at the number of steps left out."""
+    """Looks at the loss of every step, and at the number of steps left out, ``skipped`` so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped: int = 0) -> None:
         self._losses: deque[float] = deque(maxlen=WINDOW)
-        self._skipped = 0
+        self._skipped = skipped
 
     def look(self, step: int, losses: Sequence[float], skipped: int) -> None:
         """Log what is out of the way.
@@ -61,17 +58,24 @@ class Watch:
         self._skipped = skipped
 
 
-def stop(
-    workdir: Path,
-    first: int,
-    skipped: int,
-    places: Callable[[int], np.ndarray],
-    measures: Measures,
-) -> UserError:
-    """Write down why steps were left out, and put it into words.
+class Fault(NamedTuple):
+    """Why a run stopped.
+
+    Attributes:
+        document: for "fault.json".
+        message: for the user, with a "{path}" where the document is.
+    """
+
+    document: dict[str, Any]
+    message: str
+
+
+def explain(
+    first: int, skipped: int, places: Callable[[int], np.ndarray], measures: Measures
+) -> Fault:
+    """Put into words why steps were left out.
 
     Args:
-        workdir: where "fault.json" is written.
         first: number of the first step of those left out in a row, counted from 1.
         skipped: how many.
         places: of a batch, counted from 0, in the training set.
@@ -94,12 +98,12 @@ def stop(
         "norms": norms,
         "batch": {str(n): places(n - 1).tolist() for n in range(first, first + skipped)},
     }
-    record.write_json(workdir / NAME, document)
     more = f" and {len(terms) - 1} more" if len(terms) > 1 else ""
-    return UserError(
+    return Fault(
+        document,
         f"stopped: steps {first} to {first + skipped - 1} were not finite; first in step {first} "
-        f"were {terms[0]!r}{more}; norms and examples are in {workdir / NAME}; try a lower "
-        "optim.lr, optim.clip_norm, or precision=float32, in another --workdir"
+        f"were {terms[0]!r}{more}; norms and examples are in {{path}}; try a lower optim.lr, "
+        "optim.clip_norm, or precision=float32, in another --workdir",
     )
 
 

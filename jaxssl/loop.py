@@ -108,7 +108,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         recorder = stack.enter_context(_recorder(workdir, first))
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir)))
         stop = stack.enter_context(_stop_requests())
-        watch = Watch()
+        watch = Watch(int(state.skipped[0]))
         step, clock = first, (first, time.perf_counter())  # speed is counted from this step, time
         late = None  # a step's metrics and the losses since the last line, still on the device
         losses: list[Any] = []
@@ -207,13 +207,21 @@ def _workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
             parallel.first_does(enter)
             yield
     except Exception as error:  # Orbax has kinds of its own for a full disk
-        if not isinstance(error, OSError) and "No space left" not in str(error):
+        if not _is_about(workdir, error):
             raise
         what = getattr(error, "strerror", None) or "No space left on device"
         raise UserError(
             f"cannot write to the workdir {workdir}: {what}; mend it and the same command resumes "
             "at the last checkpoint, or name another with --workdir"
         ) from error
+
+
+def _is_about(workdir: Path, error: Exception) -> bool:
+    """Whether something could not be written there, and not, say, an image be read."""
+    if not isinstance(error, OSError):
+        return "No space left" in str(error)
+    path = Path(error.filename or workdir)
+    return path == workdir or workdir in path.parents or path in workdir.parents
 
 
 @contextmanager
@@ -236,7 +244,10 @@ def _not_finite(
     method, _, augment = stages
     state = state.replace(step=state.step - state.skipped[1])
     measures = jax.device_get(make_diagnosis(method, augment, mesh)(state, batches.next()))
-    return faults.stop(workdir, first + 1, in_a_row, batches.places, measures)
+    found = faults.explain(first + 1, in_a_row, batches.places, measures)
+    path = workdir / faults.NAME
+    parallel.first_does(lambda: record.write_json(path, found.document))
+    return UserError(found.message.format(path=path))
 
 
 def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:

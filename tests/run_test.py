@@ -377,6 +377,15 @@ def test_a_run_that_is_not_finite_stops_and_says_why(tiny, tmp_path):
     assert checkpoint.steps(tmp_path) == []
 
 
+def test_an_image_that_is_gone_is_not_taken_for_a_full_disk(tiny, tmp_path, monkeypatch):
+    def gone():
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/images/7.png")
+
+    at_batch(monkeypatch, 2, gone)
+    with pytest.raises(FileNotFoundError, match="7.png"):
+        loop.train(tiny(), tmp_path)
+
+
 def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
     with lock(whole), pytest.raises(UserError, match="is in use by another run"):
         with pytest.MonkeyPatch.context() as patch:
