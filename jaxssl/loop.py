@@ -345,7 +345,7 @@ def _online_knn(
 ) -> dict[str, float]:
     """k-NN accuracy on the test split with the training split as the bank."""
     mesh, found = parallel.local_mesh(), []
-    variables = parallel.here((state.params, state.carried), mesh)
+    variables = parallel.here((state.params, state.carried._replace(memory=())), mesh)
     for split in (data["train"], data["test"]):
         own = parallel.own_part(len(split["label"]))
         found += [extract(split["image"], encode, variables, mesh, own), split["label"][own]]

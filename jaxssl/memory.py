@@ -1,4 +1,9 @@
-"""Memory, equal on all devices: a number for every example, and queues of rows."""
+"""Memory: numbers for every example, shared by the devices, and queues, equal on all of them.
+
+Under a mapped axis device i has rows i r to (i + 1) r - 1 of a table of numbers for every example,
+r being as many as its array has. So it may be split; where every device has all rows, the first
+one's count.
+"""
 
 import math
 
@@ -18,15 +23,25 @@ def log_average(old: Array, new: Array, weight: Array | float) -> Array:
 
 
 def read(memory: Array, pairs: Pairs) -> Array:
-    """[n]: the entry of each anchor's example."""
-    return memory[pairs.index]
+    """[n]: the entry of each anchor's example, of ``memory`` [r], this device's rows."""
+    if pairs.axis_name is None:
+        return memory[pairs.index]
+    index = by_view(pairs, pairs.index)[0]
+    place, own = _places(memory, pairs)
+    # What is not here is 0, so that the sum over devices is what there is.
+    found = jnp.where(own, memory[jnp.where(own, place, 0)], 0)
+    found = parallel.total(found, pairs.axis_name)
+    first = parallel.device_index(pairs.axis_name) * len(index)
+    found = lax.dynamic_slice_in_dim(found, first, len(index))
+    views = (by_view(pairs, pairs.index).shape[0], 1)
+    return jnp.tile(found[None], views).reshape(-1)
 
 
 def write(memory: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> Array:
-    """`memory` [N] with the entries of the global batch replaced.
+    """`memory` with the entries of the global batch replaced.
 
     Args:
-        memory: [N].
+        memory: [r], this device's rows.
         pairs: whose examples, and on which devices.
         value: [n] of the anchors; an example's views are averaged.
         logs: whether these are logarithms of what is averaged.
@@ -36,9 +51,17 @@ def write(memory: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> A
         value = jax.nn.logsumexp(views, axis=0) - math.log(views.shape[0])
     else:
         value = jnp.mean(views, axis=0)
-    index = by_view(pairs, pairs.index)[0]
-    value, index = (parallel.gather(x, pairs.axis_name) for x in (value, index))
-    return memory.at[index].set(value.astype(memory.dtype))
+    value = parallel.gather(value, pairs.axis_name)
+    place, own = _places(memory, pairs)
+    place = jnp.where(own, place, len(memory))  # beyond the end: dropped
+    return memory.at[place].set(value.astype(memory.dtype), mode="drop")
+
+
+def _places(memory: Array, pairs: Pairs) -> tuple[Array, Array]:
+    """[B] where the batch's examples are in this device's rows, and whether they are."""
+    index = parallel.gather(by_view(pairs, pairs.index)[0], pairs.axis_name)
+    place = index - parallel.device_index(pairs.axis_name) * len(memory)
+    return place, (place >= 0) & (place < len(memory))
 
 
 def empty_queue(key: Array, size: int, dim: int) -> dict[str, Array]:

@@ -37,12 +37,15 @@ class Method(NamedTuple):
             embeddings))``. The scalar is this device's share; embeddings are [V, b, d].
         after: ``(params, carried, step) -> carried``, once the parameters have moved.
         features: ``(params, carried, images) -> [b, f]``, the backbone in evaluation mode.
+        per_example: a `Carried` whose nodes, here and there a whole branch, say what is made of
+            numbers for every example, whose rows the devices may share.
     """
 
     init: Callable[..., tuple[Any, Carried]]
     loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
     after: Callable[[Any, Carried, Array], Carried]
     features: Callable[[Any, Carried, Array], Array]
+    per_example: Carried = Carried(False, False, False)
 
 
 def image_groups(batch: Batch) -> list[Array]:

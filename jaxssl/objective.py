@@ -40,11 +40,14 @@ class Objective(NamedTuple):
             this device's share: its mean over devices is the loss.
         merge: ``[memory] -> memory``. A step with several pairings of its batch (two directions,
             small crops) starts each from the same memory and merges what they return.
+        per_example: whether memory is made of numbers for every example, whose rows the devices may
+            share, see `jaxssl.memory`.
     """
 
     init: Callable[[Array, int, int], tuple[Any, Any]]
     loss: Callable[..., tuple[Array, Any, Metrics]]
     merge: Callable[[Sequence[Any]], Any] = mean_memory
+    per_example: bool = False
 
 
 def stateless(

@@ -68,21 +68,37 @@ def init_state(
 
     def init(seed: Array) -> TrainState:
         key = jax.random.key(seed)
-        params, carried = init_variables(method, views, num_examples, key)
+        rows = -(-num_examples // mesh.size) * mesh.size
+        params, carried = init_variables(method, views, rows, key)
+        carried = _filled_up(method, carried, num_examples)
         run_key = jax.random.split(key)[1]
         none = jnp.zeros(2, jnp.int32)
         return TrainState(jnp.int32(0), none, run_key, params, carried, optimiser.init(params))
 
     # Made on every device: nothing is sent, and a process has not to hold the devices of others.
     seed = np.uint32(seed % 2**32)
-    layout = shardings(jax.eval_shape(init, seed), mesh, sharded)
+    layout = shardings(method, jax.eval_shape(init, seed), mesh, sharded)
     return jax.jit(init, out_shardings=layout)(seed)
 
 
-def shardings(state: TrainState, mesh: Mesh, sharded: bool) -> TrainState:
-    """Where a state's arrays lie: whole on every device, or the optimiser's split over them.
+def _filled_up(method: Method, carried: Carried, num_examples: int) -> Carried:
+    """Rows of no example are 0, so that there may be more of them, or fewer, on other devices."""
 
-    Of what is split, every device keeps and computes its part, and sends the others what it makes
+    def fill(x: Array) -> Array:
+        real = jnp.arange(len(x), dtype=jnp.int32) < num_examples
+        return jnp.where(real.reshape(-1, *[1] * (x.ndim - 1)), x, jnp.zeros((), x.dtype))
+
+    def branch(split: bool, tree: Any) -> Any:
+        return jax.tree.map(fill, tree) if split else tree
+
+    return jax.tree.map(branch, method.per_example, carried)
+
+
+def shardings(method: Method, state: TrainState, mesh: Mesh, sharded: bool) -> TrainState:
+    """Where a state's arrays lie: whole on every device, but for what is split.
+
+    The devices share the rows of numbers for every example. With ``sharded`` they share the
+    optimiser's state: every device keeps and computes its part, and sends the others what it makes
     of their parameters (ZeRO, stage 1).
 
     References:
@@ -90,10 +106,24 @@ def shardings(state: TrainState, mesh: Mesh, sharded: bool) -> TrainState:
         2020.
     """
     whole = jax.tree.map(lambda _: parallel.replicated(mesh), state)
+
+    def branch(split: bool, tree: Any) -> Any:
+        place = parallel.data_sharding(mesh) if split else parallel.replicated(mesh)
+        return jax.tree.map(lambda _: place, tree)
+
+    whole = whole.replace(carried=jax.tree.map(branch, method.per_example, state.carried))
     if not sharded:
         return whole
     split = jax.tree.map(lambda x: parallel.split_sharding(x.shape, mesh), state.opt_state)
     return whole.replace(opt_state=split)
+
+
+def _specs(method: Method) -> tuple[TrainState, Carried]:
+    """How a step's devices see a state, and what is carried on."""
+    carried = jax.tree.map(
+        lambda split: P(parallel.DATA_AXIS) if split else P(), method.per_example
+    )
+    return TrainState(P(), P(), P(), P(), carried, P()), carried
 
 
 def init_variables(
@@ -136,8 +166,9 @@ def make_train_step(
         lost = parallel.total(jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32), axis)
         return grads, metrics, carried, lost, embeddings
 
-    specs = (P(), P(), P(), P(), P(None, axis))
-    gradient = parallel.spmd(local, mesh, (P(), P(axis)), specs)
+    of_state, of_carried = _specs(method)
+    out = (P(), P(), of_carried, P(), P(None, axis))
+    gradient = parallel.spmd(local, mesh, (of_state, P(axis)), out)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
         grads, metrics, carried, lost, embeddings = gradient(state, batch)
@@ -157,7 +188,7 @@ def make_train_step(
         state = TrainState(state.step + one, skipped, state.key, *kept)
         metrics |= {"skipped_steps": skipped[0], "skipped_in_a_row": skipped[1]}
         return (
-            lax.with_sharding_constraint(state, shardings(state, mesh, sharded)),
+            lax.with_sharding_constraint(state, shardings(method, state, mesh, sharded)),
             metrics,
             embeddings,
         )
@@ -191,7 +222,7 @@ def make_diagnosis(
             for what, modules in found.items()
         }
 
-    return jax.jit(parallel.spmd(diagnose, mesh, (P(), P(axis)), P()))
+    return jax.jit(parallel.spmd(diagnose, mesh, (_specs(method)[0], P(axis)), P()))
 
 
 def _measures(tree: Any) -> dict[str, tuple[Array, Array]]:

@@ -209,7 +209,10 @@ STEPS = {
     "multi-crop": normalised(*NET, times=4) + normalised(*HEAD, times=2) + gathered(2),
     # Each of five parts runs forward, and forward and backward once more.
     "accumulated": normalised(*NET, *HEAD, times=15) + gathered(2),
-    "memory": normalised(*NET, *HEAD, times=2) + gathered(2) + send("all-gather", B),
+    "memory": normalised(*NET, *HEAD, times=2)
+    + gathered(2)
+    + send("all-gather", B)
+    + summed((B,), times=1),
     # The momentum copy runs forward only, and has no predictor; keys have no gradient.
     "momentum": normalised(*NET, *HEAD, times=3)
     + normalised(PREDICTED, times=2)

@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from jax import numpy as jnp
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, faults, features, loop, parallel, record
@@ -149,8 +150,9 @@ def test_what_is_remembered_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch
         np.testing.assert_array_equal(a, b)
     memory = checkpoint.restore_arrays(tmp_path / "whole").state["carried"]["memory"]
     assert memory["queue"]["next"] == 12 * 16 % 40 and memory["queue"]["rows"].shape == (40, 6)
-    seen = np.isfinite(memory["objective"])
-    assert memory["objective"].shape == (1297,) and seen.sum() == 12 * 16
+    assert memory["objective"].shape == (1304,)  # filled up with zeros, for eight devices
+    assert np.isfinite(memory["objective"][:1297]).sum() == 12 * 16
+    assert not memory["objective"][1297:].any()
 
 
 def test_every_line_of_metrics_has_what_a_reader_needs(whole):
@@ -286,25 +288,45 @@ def test_the_two_latest_and_the_best_checkpoint_are_kept(tmp_path):
 
 @pytest.mark.parametrize("written", [1, 2, 4, 8])
 def test_a_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
+    """The queue whole, numbers for every example and the optimiser's state split."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "16"}
-    settings = tiny(**method, **{"optim.sharded": "True"})
+    settings = tiny(**method, **{"loss.name": "decl", "optim.sharded": "True"})
     parts = build(settings, 1297)
 
     def state_on(devices):
         mesh = parallel.make_mesh(jax.devices()[:devices])
         return initial_state(settings, parts, EXAMPLE, 1297, mesh)
 
+    def arrays(state):
+        """As they are on one device: there are zeros for examples that there are not."""
+        tree = state.replace(key=jax.random.key_data(state.key))
+        memory = {**tree.carried.memory, "objective": tree.carried.memory["objective"][:1297]}
+        return jax.tree.leaves(tree.replace(carried=tree.carried._replace(memory=memory)))
+
     state = state_on(written)
+    remembered = jax.random.normal(jax.random.key(1), state.carried.memory["objective"].shape)
+    remembered = jnp.where(jnp.arange(len(remembered)) < 1297, remembered, 0)
+    memory = {**state.carried.memory, "objective": remembered}
+    state = state.replace(carried=state.carried._replace(memory=memory))
     saved = checkpoint.Manager(tmp_path)
     saved.save(3, state, {}, {}, None)
     saved.close()
-    expected = jax.tree.leaves(state.replace(key=jax.random.key_data(state.key)))
     for devices in (1, 2, 4, 8):
         found = checkpoint.restore(tmp_path, state_on(devices)).state
         assert {len(x.sharding.device_set) for x in jax.tree.leaves(found)} == {devices}
-        found = jax.tree.leaves(found.replace(key=jax.random.key_data(found.key)))
-        for a, b in zip(found, expected, strict=True):
+        part = found.carried.memory["objective"].addressable_shards[0].data
+        assert part.shape == (-(-1297 // devices),)
+        for a, b in zip(arrays(found), arrays(state), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_a_checkpoint_of_another_network_is_refused(tiny, whole, tmp_path):
+    """Although rows of zeros may come and go."""
+    other = tiny(**{"net.widths": "(4, 16)"})
+    parts = build(other, 1297)
+    template = initial_state(other, parts, EXAMPLE, 1297, parallel.make_mesh())
+    with pytest.raises(UserError, match="does not have the checksum"):
+        checkpoint.restore(whole, template)
 
 
 @pytest.mark.parametrize("which", ["online", "target"])

@@ -155,7 +155,7 @@ def objective(
         weight = jnp.asarray(now["weight"], jnp.float32)
         return value, memory, {"anchors_without_positive": alone, "weight": weight}
 
-    return Objective(init, loss)
+    return Objective(init, loss, per_example=rate == "buffer")
 
 
 WEIGHTS = {

@@ -148,4 +148,4 @@ def objective(
             metrics["temperature"] = jnp.mean(moved)
         return value, new, metrics
 
-    return Objective(init, loss)
+    return Objective(init, loss, per_example=True)

@@ -162,7 +162,8 @@ def method(
             params, stats = carried.target["params"], carried.target["batch_stats"]
         return networks.features(encoder, params["net"], stats["net"], images)
 
-    return Method(init, loss, after, features)
+    split = Carried(False, False, {"objective": objective.per_example, "queue": False})
+    return Method(init, loss, after, features, split)
 
 
 def _pairings(num_keys: int, num_queries: int, symmetric: bool, copies: bool) -> list:

@@ -67,4 +67,5 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
     def features(params: Any, carried: Carried, images: Array) -> Array:
         return networks.features(encoder, params["net"], carried.batch_stats["net"], images)
 
-    return Method(init, loss, after, features)
+    split = Carried(False, False, objective.per_example)
+    return Method(init, loss, after, features, split)
