@@ -21,6 +21,7 @@ import orbax.checkpoint as ocp
 from jax import Array, lax
 from jax import numpy as jnp
 
+from jaxssl import parallel
 from jaxssl.errors import UserError
 from jaxssl.record import log
 
@@ -175,6 +176,11 @@ def set_aside(workdir: Path, damaged: Sequence[int]) -> None:
 def _read(
     workdir: Path, step: int | None, read: Callable[[ocp.CheckpointManager, int], Any]
 ) -> Restored:
+    """`restore` and `restore_arrays`.
+
+    Several processes try the steps together, and each of them reads all of a checkpoint before
+    Orbax has them wait for each other: a file that one cannot read is damaged for all.
+    """
     known = steps(workdir)
     if not known:
         raise UserError(f"{workdir} holds no checkpoint; train first: train.py --workdir {workdir}")
@@ -191,6 +197,8 @@ def _read(
     with _stragglers_ignored(), _reader(workdir) as checkpoints:
         for tried in reversed(known) if step is None else (step,):
             try:
+                if parallel.process_count() > 1:
+                    parallel.check_together(lambda tried=tried: _check(workdir, tried))
                 found = _guarded(workdir, tried, lambda tried=tried: restored(checkpoints, tried))
             except UserError as error:
                 errors[tried] = error
@@ -202,6 +210,16 @@ def _read(
     others = [other for other in known if other not in errors]
     mend = f"there are also {others}" if others else "no other is left: take another --workdir"
     raise UserError(f"{next(iter(errors.values()))}; {mend}")
+
+
+def _check(workdir: Path, step: int) -> None:
+    """Raise UserError unless this process can read all of a checkpoint."""
+
+    def check() -> None:
+        sums = _facts(workdir, step)["checksums"]
+        _verify(_numpy_tree(_folder(workdir, step) / "state"), sums)
+
+    _guarded(workdir, step, check)
 
 
 @contextmanager
@@ -290,7 +308,12 @@ def _numpy_tree(folder: Path) -> Any:
     orbax_log = logging.getLogger("absl")
     orbax_log.addFilter(_is_about_something_else)
     try:
-        with ocp.PyTreeCheckpointer() as reader:
+        alone = ocp.options.MultiprocessingOptions(
+            primary_host=jax.process_index(), active_processes={jax.process_index()}
+        )
+        several = {"multiprocessing_options": alone} if parallel.process_count() > 1 else {}
+        handler = ocp.PyTreeCheckpointHandler(**several)
+        with ocp.Checkpointer(handler, **several) as reader:
             tree = reader.metadata(folder).item_metadata.tree
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             return reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))

@@ -1,6 +1,7 @@
 """What `train.py` and `eval.py` share: flags, dotted overrides, errors and exit statuses."""
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 
@@ -44,7 +45,20 @@ def _guarded(
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except RuntimeError as error:  # JAX' are of this kind
+        return _of_another_process(error)
     return 0
+
+
+def _of_another_process(error: RuntimeError) -> int:
+    """Say that another process has ended, if this may be it; else the error is ours."""
+    from jaxssl import parallel
+
+    if parallel.process_count() == 1 or not parallel.is_runtime_error(error):
+        raise error
+    _fail(RuntimeError("another process of this run has ended, or is out of reach: see its log"))
+    sys.stderr.flush()
+    os._exit(1)  # it would be waited for
 
 
 def define_processes() -> None:

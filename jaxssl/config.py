@@ -277,7 +277,9 @@ def check(config: ConfigDict) -> None:
                 if any(type(size) is int and size < 0 for size in sizes):
                     raise UserError(f"config key '{group}.{name}' must be >= 0, got {value}")
     lowest = {"total_steps": 0, "epochs": 0, "seed": 0}
-    lowest |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps"), 1)
+    lowest |= dict.fromkeys(
+        ("batch_size", "views", "log_every", "accumulate_steps", "max_skipped"), 1
+    )
     for key, bound in lowest.items():
         if config[key] < bound:
             raise UserError(f"config key {key!r} must be >= {bound}, got {config[key]}")

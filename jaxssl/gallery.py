@@ -1,5 +1,6 @@
 """The pictures of a run as arrays: augmented pairs, nearest neighbours, a map of the embedding."""
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,10 @@ def write(
         "class_names": np.array(splits.bank.class_names),
     }
     path = workdir / "gallery.npz"
-    with path.open("wb") as file:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("wb") as file:
         np.savez_compressed(file, **arrays)
+    os.replace(partial, path)
     return path
 
 

@@ -16,7 +16,8 @@ from jaxssl.record import log
 
 NAME = "lock"
 BEAT = 10.0  # seconds between signs of life
-PATIENCE = 25.0  # seconds without one, after which a run on another host is no more
+PATIENCE = 100.0  # seconds without one, after which a run on another host is no more; caches of
+# shared file systems show a new time after a minute
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """A pretraining run, from top to bottom."""
 
+import errno
 import json
+import os
 import signal
 import sys
 import time
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from rich import progress
@@ -39,6 +42,8 @@ from jaxssl.record import log
 from jaxssl.state import TrainState, make_diagnosis, make_train_step
 from jaxssl.subject import arrays, make_encoder
 
+# What else than a full disk keeps a run from writing.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 # Where things lie and how images are read; a run may go on with other values.
 FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")
 
@@ -96,9 +101,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     encode = make_encoder(parts.method, inputs)
 
     # ---- The workdir, which is this run's alone from here on, and its last checkpoint.
-    with ExitStack() as stack:
-        stack.enter_context(closing(batches))
-        stack.enter_context(_workdir(config, workdir))
+    with closing(batches), _workdir(config, workdir), ExitStack() as stack:
         first = 0
         if checkpoint.steps(workdir):
             restored = checkpoint.restore(workdir, state)
@@ -120,13 +123,14 @@ def train(config: ConfigDict, workdir: Path) -> None:
             values = {name: float(value) for name, value in metrics.items()}
             before, clock = clock, (step, time.perf_counter())
             speed = (step - before[0]) / (clock[1] - before[1])
-            watch.look(step, [float(loss) for loss in losses], int(values["skipped_steps"]))
-            if values.pop("skipped_in_a_row") >= config.max_skipped:
+            skipped, in_a_row = int(values["skipped_steps"]), int(values.pop("skipped_in_a_row"))
+            watch.look(step, [float(loss) for loss in losses], skipped)
+            if in_a_row >= config.max_skipped:
                 raise _not_finite(workdir, stages, state, batches, mesh)
             return values | {
                 "images_per_second": config.batch_size * speed,
                 # A step that is left out does not move the schedule either.
-                "learning_rate": float(parts.learning_rate(step - 1 - values["skipped_steps"])),
+                "learning_rate": float(parts.learning_rate(step - 1 - skipped + (in_a_row > 0))),
                 "epoch": step / parts.steps_per_epoch,
             }
 
@@ -146,10 +150,12 @@ def train(config: ConfigDict, workdir: Path) -> None:
                     _put(recorder, show, late[0], fetch(*late))
                     late = None
                 stopping = bool(stop)  # read once: a signal may come at any moment
-                if parallel.process_count() > 1:  # they agree at every line of metrics
-                    stopping = step % config.log_every == 0 and parallel.any_process(stopping)
                 evaluating = step % eval_every == 0 or step == total
-                pausing = evaluating or stopping or step % save_every == 0
+                pausing = evaluating or step % save_every == 0
+                if parallel.process_count() > 1:  # they agree at every line of metrics
+                    asking = pausing or step % config.log_every == 0
+                    stopping = asking and parallel.any_process(stopping)
+                pausing = pausing or stopping
                 if pausing or step % config.log_every == 0:
                     late = step, {**metrics, **collapse.measures(embeddings)}, losses
                     losses = []
@@ -161,6 +167,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
                     if evaluating and data:
                         values |= _online_knn(config, data, encode, state)
                     _put(recorder, show, step, values)
+                    if recorder:
+                        recorder.sync()
                     position, score = batches.get_state(), values.get("knn_top1")
                     checkpoints.save(step, state, position, config.to_dict(), score)
                     clock = step, time.perf_counter()
@@ -171,10 +179,14 @@ def train(config: ConfigDict, workdir: Path) -> None:
             log.info("stopped at step %d of %d; the same command resumes there", step, total)
             sys.exit(128 + (stop or [signal.SIGTERM])[0])
         log.info("finished %d steps", total)
+        if parallel.any_process(bool(stop)):
+            log.info("stopped; the same command evaluates")
+            sys.exit(128 + (stop or [signal.SIGTERM])[0])
+        stack.close()
 
-    # ---- What it learned.
-    if config.eval.protocols:
-        evaluate.evaluate(workdir)
+        # ---- What it learned.
+        if config.eval.protocols:
+            evaluate.evaluate(workdir)
 
 
 def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
@@ -201,6 +213,7 @@ def _workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
             def enter() -> None:
                 workdir.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock(workdir))
+                _refuse_other_config(config, workdir)  # once more: nobody else writes now
                 record.write_json(workdir / "config.json", config.to_dict())
                 stack.enter_context(record.logging_to(workdir / "train.log"))
 
@@ -209,7 +222,8 @@ def _workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
     except Exception as error:  # Orbax has kinds of its own for a full disk
         if not _is_about(workdir, error):
             raise
-        what = getattr(error, "strerror", None) or "No space left on device"
+        texts = [text for text in map(os.strerror, UNWRITABLE) if text in str(error)]
+        what = getattr(error, "strerror", None) or texts[0]
         raise UserError(
             f"cannot write to the workdir {workdir}: {what}; mend it and the same command resumes "
             "at the last checkpoint, or name another with --workdir"
@@ -219,7 +233,7 @@ def _workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
 def _is_about(workdir: Path, error: Exception) -> bool:
     """Whether something could not be written there, and not, say, an image be read."""
     if not isinstance(error, OSError):
-        return "No space left" in str(error)
+        return any(os.strerror(number) in str(error) for number in UNWRITABLE)
     path = Path(error.filename or workdir)
     return path == workdir or workdir in path.parents or path in workdir.parents
 
@@ -255,7 +269,8 @@ def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
         print(f"{workdir} is finished ({step} steps).")
     rows = results.read(workdir)
     if config.eval.protocols and not (workdir / "report.html").exists():
-        evaluate.evaluate(workdir)
+        with _workdir(config, workdir):
+            evaluate.evaluate(workdir)
     elif rows:
         results.show([row for row in rows if row["step"] in (None, 0, step)])
         record.console.print(
@@ -270,8 +285,9 @@ def _stop_requests() -> Iterator[list[int]]:
 
     def note(number: int, frame: Any) -> None:
         del frame
+        if received:
+            os._exit(128 + number)
         received.append(number)
-        signal.signal(number, previous[number] or signal.SIG_DFL)
         log.info("%s: stopping after this step", signal.Signals(number).name)
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -349,4 +365,7 @@ def _online_knn(
     for split in (data["train"], data["test"]):
         own = parallel.own_part(len(split["label"]))
         found += [extract(split["image"], encode, variables, mesh, own), split["label"][own]]
+    if parallel.any_process(not all(np.isfinite(features).all() for features in found[::2])):
+        log.warning("no k-NN: the features are not finite")
+        return {}
     return knn.evaluate(*found, **knn.PRESETS[config.eval.knn])

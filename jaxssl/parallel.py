@@ -56,6 +56,8 @@ def join(
         if processes is not None or process is not None:
             raise UserError("several processes need --coordinator=HOST:PORT, the first one's")
         return
+    # It would take SIGTERM for itself; the training loop stops all processes at one step.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(coordinator, processes, process)
     except (ValueError, RuntimeError) as error:
@@ -78,9 +80,11 @@ def _number(name: str, environment: Mapping[str, str]) -> int | None:
 
 def _is_cluster(environment: Mapping[str, str]) -> bool:
     """Whether a launcher has started several processes that JAX can find by itself."""
-    for count, needed in (("SLURM_NTASKS", "SLURM_STEP_NODELIST"), ("OMPI_COMM_WORLD_SIZE",) * 2):
-        if needed in environment and environment.get(count, "1") != "1":
-            return True
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
+    if "SLURM_STEP_NODELIST" in environment and tasks != "1":
+        return True
+    if environment.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
+        return True
     pod = "," in environment.get("TPU_WORKER_HOSTNAMES", "")
     return pod or environment.get("MEGASCALE_NUM_SLICES", "1") != "1"
 
@@ -103,6 +107,27 @@ def is_first() -> bool:
 def any_process(flag: bool) -> bool:
     """Whether the flag is set in one of the processes; all of them must ask."""
     return bool(flag) if process_count() == 1 else bool(gather_processes(np.int32(flag)).any())
+
+
+def is_runtime_error(error: Exception) -> bool:
+    """Whether the error is JAX' own, as of devices that do not answer."""
+    return isinstance(error, jax.errors.JaxRuntimeError)
+
+
+def check_together(check: Callable[[], None]) -> None:
+    """Call ``check`` in all processes; if it raises in one, none goes on to wait for that one.
+
+    Raises:
+        Exception: that of this process.
+        UserError: if another process has one.
+    """
+    error: Exception | None = None
+    try:
+        check()
+    except Exception as caught:  # raised below, in every process
+        error = caught
+    if any_process(error is not None):
+        raise error or UserError("another process of this run has stopped; see its message")
 
 
 def gather_processes(x: np.ndarray) -> np.ndarray:
@@ -143,14 +168,7 @@ def local_mesh() -> Mesh:
 
 def first_does(action: Callable[[], None]) -> None:
     """Call ``action`` in the first process; the others wait for it, and fail if it does."""
-    error: Exception | None = None
-    if is_first():
-        try:
-            action()
-        except Exception as caught:  # raised below, in every process
-            error = caught
-    if any_process(error is not None):
-        raise error or UserError("the first process of this run has stopped; see its message")
+    check_together(action if is_first() else lambda: None)
 
 
 def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:

@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Any
 
 from rich.console import Console
 from rich.logging import RichHandler
-from tensorboardX import SummaryWriter
+from tensorboardX import summary
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 
 log = logging.getLogger("jaxssl")
 SCREEN = "screen"
@@ -31,22 +34,34 @@ class Recorder:
             path, "".join(f"{json.dumps(row)}\n" for row in read(path) if row["step"] <= step)
         )
         self._file = path.open("a")
-        self._events = SummaryWriter(str(workdir), purge_step=step + 1 if step else None)
+        # tensorboardX' SummaryWriter writes in a thread, which a full disk would end unnoticed.
+        self._events = EventsWriter(str(workdir / "events"), f".{time.time_ns()}")
+        if step:  # TensorBoard drops what was written of later steps
+            start = SessionLog(status=SessionLog.START)
+            self._events.write_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line; a value that is not finite is written as null and logged."""
-        for name, value in metrics.items():
-            self._events.add_scalar(name, value, step)
         for name in (n for n, v in metrics.items() if not math.isfinite(v)):
             log.warning("step %d: %s is not finite (%s)", step, name, metrics[name])
         finite = {n: v if math.isfinite(v) else None for n, v in metrics.items()}
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
         self._file.flush()
+        for name, value in metrics.items():
+            shown = summary.scalar(name, value)
+            self._events.write_event(Event(wall_time=time.time(), step=step, summary=shown))
+        self._events.flush()
+
+    def sync(self) -> None:
+        """Return when what was written would outlive a crash of the machine."""
+        os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Finish the files."""
-        self._file.close()
-        self._events.close()
+        try:
+            self._file.close()
+        finally:
+            self._events.close()
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -72,7 +87,10 @@ def write_json(path: Path, document: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` in one move."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())  # or a machine that crashes might leave the name without the text
     os.replace(partial, path)
 
 

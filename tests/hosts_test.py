@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import jax
@@ -18,6 +19,7 @@ from jaxssl import checkpoint, config, loop, parallel, record, results
 from jaxssl.data.batches import make_batches
 from jaxssl.data.pictures import Crop, Crops
 from jaxssl.data.source import Part, Source
+from jaxssl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 CACHES = ("device", "none")
@@ -126,22 +128,45 @@ def test_two_processes_train_as_one_does_though_one_of_them_is_killed(data_dir, 
         assert value == pytest.approx(scores[1][key], abs=1)
 
 
-def train(data_dir: str, workdir: str, kill_at: int) -> None:
-    """Train; the second process is killed when it asks for this batch."""
-    make = loop.make_batches
+def test_one_signal_stops_both_and_what_one_cannot_read_is_damaged_for_both(data_dir, tmp_path):
+    hosts = start("train", str(data_dir), str(tmp_path), "5", str(int(signal.SIGTERM)))
+    outputs = [host.communicate(timeout=240)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [128 + signal.SIGTERM] * 2, outputs
+    assert "stopped at step 7 of 12" in outputs[0]  # where they ask each other next
+    assert checkpoint.steps(tmp_path) == [7]
+    before = sorted(tmp_path.rglob("*"))
+    hosts = start("train", str(data_dir), str(tmp_path), "0", "0", "blind")
+    outputs = [host.communicate(timeout=240)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [1, 1], outputs
+    assert "another process of this run has stopped; see its message; no other" in outputs[0]
+    assert "checkpoint 7 cannot be seen here; no other is left" in outputs[1]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def cannot_read(workdir: Path, step: int) -> None:
+    raise UserError(f"checkpoint {step} cannot be seen here")
+
+
+def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
+    """Train; the second process gets a signal with this batch, or cannot read checkpoints."""
+    make, saved = loop.make_batches, Path(workdir) / "checkpoints" / str(SAVED)
 
     def make_batches(*args, **kwargs):
         batches, taken = make(*args, **kwargs), []
 
         def take():
             taken.append(1)
-            if len(taken) == kill_at and jax.process_index() == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if len(taken) == at and jax.process_index() == 1:
+                while number == signal.SIGKILL and not saved.exists():
+                    time.sleep(0.1)  # it is written in the background
+                os.kill(os.getpid(), number)
             return batches.next()
 
         return batches._replace(next=take)
 
     loop.make_batches = make_batches
+    if eyes == "blind" and jax.process_index() == 1:
+        checkpoint._check = cannot_read
     loop.train(settings(data_dir), Path(workdir))
 
 
@@ -152,7 +177,8 @@ def main() -> None:
     if what == "read":
         print(json.dumps({cache: last(cache) for cache in CACHES}))
     else:
-        train(*arguments[:2], int(arguments[2]))
+        data_dir, workdir, at, number, eyes = (*arguments, str(int(signal.SIGKILL)), "open")[:5]
+        train(data_dir, workdir, int(at), int(number), eyes)
 
 
 if __name__ == "__main__":

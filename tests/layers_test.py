@@ -32,7 +32,7 @@ ALLOWED = {
     "state": {"parallel", "method"},
     "lock": {"record"},
     "faults": {"record"},
-    "checkpoint": {"record"},
+    "checkpoint": {"parallel", "record"},
     "collapse": {"pairs"},
     "stratify": set(),
     "logistic": {"parallel", "stratify"},

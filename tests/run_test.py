@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from tensorboardX.proto.event_pb2 import Event
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, faults, features, loop, parallel, record
@@ -133,6 +134,48 @@ def test_an_interrupted_run_saves_its_step_and_resumes_to_the_same_bits(
     assert [row for row in lines(tmp_path) if row["step"] != 5] == lines(whole)
 
 
+def test_a_signal_at_the_last_step_leaves_evaluation_to_the_next_command(
+    tiny, tmp_path, monkeypatch
+):
+    settings = tiny(**{"eval.protocols": "('knn',)"})
+    with monkeypatch.context() as patch:
+        at_batch(patch, STEPS, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as stop:
+            loop.train(settings, tmp_path)
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert checkpoint.steps(tmp_path) == [SAVED, STEPS]
+    assert not (tmp_path / "results.json").exists()
+    loop.train(settings, tmp_path)
+    assert (tmp_path / "results.json").exists() and (tmp_path / "report.html").exists()
+
+
+def test_a_second_signal_of_either_kind_ends_the_process_at_once(monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with loop._stop_requests() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop == [signal.SIGINT] and not ended
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended == [128 + signal.SIGTERM]
+
+
+def test_features_that_are_not_finite_leave_out_the_online_knn(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "extract", lambda *args: np.full((4, 2), np.inf))
+    loop.train(tiny(), tmp_path)
+    assert "knn_top1" not in lines(tmp_path)[-1]
+    assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()
+
+
+def test_a_damaged_checkpoint_is_not_the_best(tmp_path):
+    saved = checkpoint.Manager(tmp_path)
+    for step, score in ((1, 90.0), (2, 80.0)):
+        saved.save(step, {"w": jnp.ones(2)}, {}, {}, score)
+    saved.close()
+    assert checkpoint.best_step(tmp_path) == 1
+    truncate(tmp_path / "checkpoints" / "1" / "facts" / "metadata")
+    assert checkpoint.best_step(tmp_path) == 2
+
+
 def test_what_is_remembered_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch):
     """A momentum copy, a queue of keys, a number for every example, and schedules."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
@@ -170,6 +213,34 @@ def test_every_line_of_metrics_has_what_a_reader_needs(whole):
     for part in ("peak learning rate 0.003", "16 images", "2 images on each of 8 devices",
                  "parameters", "81 an epoch, 4 of warm-up"):  # fmt: skip
         assert part in log
+
+
+def events(workdir: Path) -> dict[int, dict[str, float]]:
+    """What TensorBoard is shown: the scalars of each step, without those that were purged."""
+    found = {}
+    for path in sorted(workdir.glob("events.out.tfevents*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            at += size + 16
+            if event.HasField("session_log"):
+                found = {step: values for step, values in found.items() if step < event.step}
+            for value in event.summary.value:
+                found.setdefault(event.step, {})[value.tag] = value.simple_value
+    return found
+
+
+def test_tensorboard_is_shown_what_metrics_hold(tmp_path):
+    for first, steps in ((0, (1, 2)), (1, (2, 3))):
+        recorder = record.Recorder(tmp_path, first)
+        for step in steps:
+            recorder.write(step, {"loss": step + first / 2, "b": 1.0})
+        recorder.sync()
+        recorder.close()
+    rows = record.read(tmp_path / "metrics.jsonl")
+    assert [row.pop("step") for row in rows] == [1, 2, 3]
+    assert events(tmp_path) == dict(zip((1, 2, 3), rows, strict=True))
 
 
 def test_a_finished_run_says_so_and_changes_nothing(tiny, whole, capsys):

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import socket
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ def array(
         pass  # none, or not readable: made again
     log.info("data       reading %s once, for %s", path.parent, path.name)
     made = make()
-    half = path.with_suffix(f".{os.getpid()}.tmp")
+    half = path.with_suffix(f".{socket.gethostname()}-{os.getpid()}.tmp")
     try:
         with half.open("wb") as file:
             np.save(file, made)

@@ -72,7 +72,10 @@ def evaluate(
         ValueError: if a setting is out of range, features and labels differ in length or width,
             features are not finite, or labels are not class numbers.
     """
-    test_labels = _checked_labels(test_labels, test_features, None)
+    parallel.check_together(
+        lambda: _check(train_features, train_labels, test_features, test_labels)
+    )
+    test_labels = np.asarray(test_labels)
     largest = max(np.max(train_labels, initial=0), test_labels.max(initial=0))
     num_classes = int(parallel.gather_processes(largest).max()) + 1
     ranked = _ranking(
@@ -86,6 +89,21 @@ def evaluate(
         "knn_top1": 100.0 * parallel.mean_of_all(hit[:, 0]),
         "knn_top5": 100.0 * parallel.mean_of_all(hit.any(axis=1)),
     }
+
+
+def _check(
+    train_features: Array | np.ndarray,
+    train_labels: Array | np.ndarray,
+    test_features: Array | np.ndarray,
+    test_labels: Array | np.ndarray,
+) -> None:
+    """Raise ValueError for what `evaluate` would raise it for later, when others wait."""
+    _checked_labels(train_labels, train_features, None)
+    _checked_labels(test_labels, test_features, None)
+    if parallel.process_count() > 1:
+        for name, rows in (("the bank", train_features), ("queries", test_features)):
+            for part in _parts(len(rows), BANK_BLOCK // (4 * rows.shape[1])):
+                _unit_rows(rows, part, name)
 
 
 def predict(

@@ -86,9 +86,13 @@ def evaluate(
         "linear_top1" and "linear_top5" in percent, "C", the strength chosen, and "gradient_norm"
         of the last fit.
     """
-    for name, rows in (("training", features.train), ("test", features.test)):
-        if not np.isfinite(rows).all():
-            raise ValueError(f"features must be finite, some of the {name} images are not")
+
+    def check() -> None:
+        for name, rows in (("training", features.train), ("test", features.test)):
+            if not np.isfinite(rows).all():
+                raise ValueError(f"features must be finite, some of the {name} images are not")
+
+    parallel.check_together(check)
     every = parallel.gather_rows(features.train_labels)
     classes = np.unique(every)
     y = np.searchsorted(classes, features.train_labels)
