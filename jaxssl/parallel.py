@@ -49,6 +49,8 @@ def join(
         UserError: if the numbers do not fit, or the processes do not find together.
     """
     environment = os.environ
+    if "host_platform_device_count" in environment.get("XLA_FLAGS", ""):
+        _one_program_at_a_time()
     coordinator = coordinator or environment.get("JAX_COORDINATOR_ADDRESS")
     processes = _number("JAX_NUM_PROCESSES", environment) if processes is None else processes
     process = _number("JAX_PROCESS_ID", environment) if process is None else process
@@ -56,6 +58,7 @@ def join(
         if processes is not None or process is not None:
             raise UserError("several processes need --coordinator=HOST:PORT, the first one's")
         return
+    _one_program_at_a_time()
     # It would take SIGTERM for itself; the training loop stops all processes at one step.
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -67,6 +70,11 @@ def join(
             f"{process} of {processes}): {message}; give --coordinator, --num_processes, "
             "--process_id"
         ) from error
+
+
+def _one_program_at_a_time() -> None:
+    """On CPUs: collectives of two programs could wait for each other's threads for ever."""
+    jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
 def _number(name: str, environment: Mapping[str, str]) -> int | None:
