@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import parallel
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, line
 from jaxssl.record import log
 
 KEPT = 2  # latest checkpoints: should the last one be damaged, there is another
@@ -242,9 +242,8 @@ def _guarded(workdir: Path, step: int, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
-        message = " ".join(str(error).split())[:200]
         raise UserError(
-            f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {message}"
+            f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {line(error, 200)}"
         ) from error
 
 
@@ -309,7 +308,7 @@ def _numpy_tree(folder: Path) -> Any:
     orbax_log.addFilter(_is_about_something_else)
     try:
         alone = ocp.options.MultiprocessingOptions(
-            primary_host=jax.process_index(), active_processes={jax.process_index()}
+            primary_host=parallel.process_index(), active_processes={parallel.process_index()}
         )
         several = {"multiprocessing_options": alone} if parallel.process_count() > 1 else {}
         handler = ocp.PyTreeCheckpointHandler(**several)

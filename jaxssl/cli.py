@@ -52,9 +52,9 @@ def _guarded(
 
 def _of_another_process(error: RuntimeError) -> int:
     """Say that another process has ended, if this may be it; else the error is ours."""
-    from jaxssl import parallel
+    import jax
 
-    if parallel.process_count() == 1 or not parallel.is_runtime_error(error):
+    if jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
         raise error
     _fail(RuntimeError("another process of this run has ended, or is out of reach: see its log"))
     sys.stderr.flush()

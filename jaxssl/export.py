@@ -5,7 +5,6 @@ torchvision's for ResNets and timm's for ViTs. DIR may be a weights file too.
 """
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,7 +70,7 @@ def export(
         made = {stem + FORMATS[name][0]: FORMATS[name][1](found, header) for name in formats}
         out.mkdir(parents=True, exist_ok=True)
         for name, content in made.items():
-            _replace(out / name, content)
+            record.write_bytes(out / name, content)
         # The card is of all files of this checkpoint that lie there.
         files = [stem + suffix for suffix, _ in FORMATS.values()]
         files = [name for name in files if (out / name).exists()]
@@ -135,16 +134,6 @@ FORMATS: dict[str, tuple[str, Callable[[Any, str], bytes]]] = {
     "torch": (".pth", _torch),
     "stablehlo": (".stablehlo", _stablehlo),
 }
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file in one move, so that nobody reads half of it."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_bytes(content)
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

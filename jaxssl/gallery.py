@@ -1,6 +1,6 @@
 """The pictures of a run as arrays: augmented pairs, nearest neighbours, a map of the embedding."""
 
-import os
+import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
+from jaxssl import record
 from jaxssl.augment.views import to_uint8
 from jaxssl.build import make_augment, make_crops
 from jaxssl.data import batches
@@ -55,10 +56,9 @@ def write(
         "class_names": np.array(splits.bank.class_names),
     }
     path = workdir / "gallery.npz"
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("wb") as file:
-        np.savez_compressed(file, **arrays)
-    os.replace(partial, path)
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)
+    record.write_bytes(path, content.getvalue())
     return path
 
 

@@ -175,13 +175,12 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 if stopping:
                     break
         checkpoints.wait_until_finished()
-        if step < total:
-            log.info("stopped at step %d of %d; the same command resumes there", step, total)
-            sys.exit(128 + (stop or [signal.SIGTERM])[0])
-        log.info("finished %d steps", total)
-        if parallel.any_process(bool(stop)):
-            log.info("stopped; the same command evaluates")
-            sys.exit(128 + (stop or [signal.SIGTERM])[0])
+        if step == total:
+            log.info("finished %d steps", total)
+        if step < total or parallel.any_process(bool(stop)):
+            what = "resumes there" if step < total else "evaluates"
+            log.info("stopped at step %d of %d; the same command %s", step, total, what)
+            sys.exit(128 + (stop or [signal.SIGTERM])[0])  # another process' signal, if not ours
         stack.close()
 
         # ---- What it learned.

@@ -20,7 +20,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, line
 
 DATA_AXIS = "data"
 
@@ -64,10 +64,9 @@ def join(
     try:
         jax.distributed.initialize(coordinator, processes, process)
     except (ValueError, RuntimeError) as error:
-        message = " ".join(str(error).split())
         raise UserError(
             f"the processes of this run do not find together (coordinator {coordinator}, process "
-            f"{process} of {processes}): {message}; give --coordinator, --num_processes, "
+            f"{process} of {processes}): {line(error)}; give --coordinator, --num_processes, "
             "--process_id"
         ) from error
 
@@ -117,11 +116,6 @@ def any_process(flag: bool) -> bool:
     return bool(flag) if process_count() == 1 else bool(gather_processes(np.int32(flag)).any())
 
 
-def is_runtime_error(error: Exception) -> bool:
-    """Whether the error is JAX' own, as of devices that do not answer."""
-    return isinstance(error, jax.errors.JaxRuntimeError)
-
-
 def check_together(check: Callable[[], None]) -> None:
     """Call ``check`` in all processes; if it raises in one, none goes on to wait for that one.
 
@@ -166,7 +160,7 @@ def mean_of_all(x: np.ndarray) -> float:
 def own_part(n: int) -> slice:
     """Which of n rows are this process', if each takes about as many of them, in order."""
     share = [round(n * i / process_count()) for i in range(process_count() + 1)]
-    return slice(*share[jax.process_index() :][:2])
+    return slice(*share[process_index() :][:2])
 
 
 def local_mesh() -> Mesh:

@@ -86,12 +86,20 @@ def write_json(path: Path, document: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` in one move."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace ``path`` in one move."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())  # or a machine that crashes might leave the name without the text
-    os.replace(partial, path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # or a machine that crashes might leave the name alone
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def show_log(process: int = 0) -> None:

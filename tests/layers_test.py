@@ -90,7 +90,7 @@ ALLOWED = {
     "results": {"evals", "record"},
     "card": {"augment", "backbone", "nets", "results"},
     "export": {"backbone", "card", "cli", "features", "record", "results", "weights"},
-    "gallery": {"augment", "build", "data", "evals", "pairs"},
+    "gallery": {"augment", "build", "data", "evals", "pairs", "record"},
     "show": {"cli", "config", "data", "gallery", "record"},
     "compiled": set(),
     "cli": {"compiled", "parallel"},

@@ -246,7 +246,7 @@ def _neighbours_of_all(
         similarity, place = neighbours(bank, every, k)
         short = ((0, 0), (0, k - place.shape[1]))
         nearest = np.pad(similarity, short, constant_values=-np.inf), np.pad(labels[place], short)
-        first = jax.process_index() * len(own)
+        first = parallel.process_index() * len(own)
         similarity, label = (
             np.moveaxis(parallel.gather_processes(x)[:, first : first + len(mine)], 0, 1)
             for x in nearest

@@ -22,7 +22,7 @@ from jax import numpy as jnp
 from jaxssl.augment.views import Inputs
 from jaxssl.backbone import Backbone, Variables, require_finite
 from jaxssl.encoder import PRECISIONS, Encoder
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, line
 from jaxssl.nets import heads
 from jaxssl.weights import find, images, names, torch_file
 from jaxssl.weights.find import Found, Read, as_float32, listed
@@ -85,11 +85,11 @@ def load(
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"{path} cannot be read: {_line(error)}") from error
+        raise UserError(f"{path} cannot be read: {line(error, 600)}") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or _line(error)}") from error
+        raise UserError(f"{path} cannot be read: {error.strerror or line(error, 600)}") from error
     except Exception as error:  # a damaged file may raise anything
-        what = f"{type(error).__name__}: {_line(error)}"
+        what = f"{type(error).__name__}: {line(error, 600)}"
         raise UserError(f"{path} is damaged, cut off or no weights file ({what})") from error
 
 
@@ -254,10 +254,6 @@ def _top(name: str, place: str) -> str:
     while shared < min(len(parts), len(own)) and parts[shared] == own[shared]:
         shared += 1
     return ".".join(parts[: shared + 1])
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:600]
 
 
 def _leaf(tree: Any, path: tuple[str, ...]) -> Any:
