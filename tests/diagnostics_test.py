@@ -6,12 +6,15 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
+from feature_cases import labelled
 from jax import numpy as jnp
 from scipy import linalg
 from sklearn.metrics import confusion_matrix
 
 from jaxssl import collapse
 from jaxssl.evals import Features, Subject, diagnostics, knn, noise
+
+SIZES = {"n": 70, "m": 23, "f": 6, "classes": 4}  # of `labelled`
 
 
 def verdict(features):
@@ -237,22 +240,11 @@ def test_features_and_images_are_limited(monkeypatch):
     assert row.value == pytest.approx(collapse.rankme(subject.features.train[chosen]))
 
 
-def labelled(n=70, m=23, f=6, classes=4):
-    rng = np.random.default_rng(0)
-    centres = rng.normal(size=(classes, f))
-    sets = []
-    for size in (n, m):
-        labels = np.arange(size) % classes
-        rows = centres[labels] + rng.normal(size=(size, f))
-        sets += [rows.astype(np.float32), labels]
-    return Features(*sets)
-
-
 NOISE = {"draws": 2, "k": 9, "temperature": 0.5, "seed": 5}
 
 
 def test_without_noise_on_the_similarities_it_is_k_nn():
-    features = labelled()
+    features = labelled(**SIZES)
     expected = knn.evaluate(*features, k=9, temperature=0.5)["knn_top1"]
     found = noise.evaluate(features, stddevs=(0.0, 1e-9), **NOISE)
     np.testing.assert_array_equal(found, np.full((2, 2), expected))
@@ -260,7 +252,7 @@ def test_without_noise_on_the_similarities_it_is_k_nn():
 
 def test_noisy_neighbours_are_those_of_the_noisy_similarities(monkeypatch):
     monkeypatch.setattr(noise, "BANK_BLOCK", 32)
-    features, key = labelled(), jax.random.key(1)
+    features, key = labelled(**SIZES), jax.random.key(1)
     stddevs = np.array([0.1, 0.4], np.float32)
     found = noise.neighbours(features.train, features.test, 9, jnp.asarray(stddevs), key)
     train, test = (
@@ -279,7 +271,7 @@ def test_noisy_neighbours_are_those_of_the_noisy_similarities(monkeypatch):
 
 
 def test_a_querys_noise_is_its_own_and_the_draws_differ(monkeypatch):
-    features = labelled(m=40)
+    features = labelled(**{**SIZES, "m": 40})
     found = noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE)
     monkeypatch.setattr(noise, "QUERY_BLOCK", 7)
     np.testing.assert_array_equal(noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE), found)
@@ -290,7 +282,7 @@ def test_a_querys_noise_is_its_own_and_the_draws_differ(monkeypatch):
 def test_noise_figures_fall_to_chance(monkeypatch):
     preset = {"stddevs": (0.0, 0.1, 50.0), "draws": 3, "limit": 60, "k": 20, "temperature": 0.5}
     monkeypatch.setitem(noise.PRESETS, "cifar_simclr", preset)
-    rows = noise.run(Subject(labelled(n=200, m=90)), seed=0)
+    rows = noise.run(Subject(labelled(**{**SIZES, "n": 200, "m": 90})), seed=0)
     assert [row.metric for row in rows] == ["noise_0_top1", "noise_0.1_top1", "noise_50_top1"]
     assert rows[0].std == 0
     assert rows[0].value > 60
@@ -302,4 +294,4 @@ def test_noise_figures_fall_to_chance(monkeypatch):
 
 def test_negative_noise_is_refused():
     with pytest.raises(ValueError, match="stddevs must be >= 0"):
-        noise.evaluate(labelled(), stddevs=(-0.1,), **NOISE)
+        noise.evaluate(labelled(**SIZES), stddevs=(-0.1,), **NOISE)

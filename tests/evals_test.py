@@ -2,26 +2,14 @@
 
 import numpy as np
 import pytest
+from feature_cases import labelled
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import top_k_accuracy_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from jaxssl import collapse, logistic
-from jaxssl.evals import Features, Subject, linear
-
-
-def labelled(n, m, f, classes, *, spread=1.0, seed=0):
-    """Gaussian classes; a small spread separates them."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(classes, f))
-    sets = []
-    for size in (n, m):
-        labels = np.arange(size) % classes
-        rows = centres[labels] + spread * rng.normal(size=(size, f))
-        sets += [rows.astype(np.float32), labels]
-    return Features(*sets)
-
+from jaxssl.evals import Subject, linear
 
 SETTINGS = {
     "C": (1.0, 1e-3, 0.1),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from conftest import data_config
 from ml_collections import ConfigDict
+from tiny import DIGITS, TINY
 
 import jaxssl
 from jaxssl import (
@@ -29,19 +30,11 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evals import episodes, finetune, linear
 
-DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
-TINY = {
-    "batch_size": "16",
+SETTINGS = {
+    **TINY,
     "total_steps": "6",
-    "log_every": "4",
-    "net.widths": "(4, 8)",
-    "net.strides": "(2, 2)",
-    "augment.size": "8",
-    "head.proj_hidden_dim": "8",
-    "head.proj_output_dim": "6",
     "schedule.warmup_epochs": "0",
     "eval.every": str(3 / 81),
-    "eval.protocols": "()",
 }
 
 
@@ -59,7 +52,7 @@ def run(data_dir, tmp_path_factory) -> Path:
     scores = iter((90.0, 80.0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "_online_knn", lambda *_: {"knn_top1": next(scores)})
-        loop.train(config.load(DIGITS, [*TINY.items(), ("data.dir", str(data_dir))]), workdir)
+        loop.train(config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir)
     assert checkpoint.steps(workdir) == [3, 6]
     return workdir
 

@@ -2,22 +2,10 @@
 
 import numpy as np
 import pytest
+from feature_cases import labelled
 from sklearn.metrics import recall_score
 
 from jaxssl.evals import Features, Subject, fewshot, linear
-
-
-def labelled(n, m, f, classes, *, spread=1.0, seed=0):
-    """Gaussian classes; a small spread separates them."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(classes, f))
-    sets = []
-    for size in (n, m):
-        labels = np.arange(size) % classes
-        rows = centres[labels] + spread * rng.normal(size=(size, f))
-        sets += [rows.astype(np.float32), labels]
-    return Features(*sets)
-
 
 DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
 

@@ -13,7 +13,8 @@ import jax
 import numpy as np
 import pytest
 from conftest import DEVICES
-from run_test import DIGITS, SAVED, TINY
+from run_test import SAVED, SETTINGS
+from tiny import DIGITS
 
 from jaxssl import checkpoint, config, loop, parallel, record, results
 from jaxssl.data.batches import make_batches
@@ -83,7 +84,13 @@ def test_two_hosts_read_the_rows_of_one():
 
 def settings(data_dir: str):
     protocols = {"eval.protocols": "('knn', 'linear', 'fewshot')", "eval.every": str(10 / 81)}
-    values = {**TINY, **protocols, "data.dir": data_dir, "optim.name": "sgd", "optim.lr": "1e-4"}
+    values = {
+        **SETTINGS,
+        **protocols,
+        "data.dir": data_dir,
+        "optim.name": "sgd",
+        "optim.lr": "1e-4",
+    }
     return config.load(DIGITS, list(values.items()))
 
 

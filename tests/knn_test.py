@@ -4,22 +4,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from feature_cases import labelled
 
-from jaxssl.evals import Features, Subject, knn
+from jaxssl.evals import Subject, knn
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "knn.npz")
-
-
-def labelled(n, m, f, classes, *, seed=0):
-    """Gaussian classes."""
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(classes, f))
-    sets = []
-    for size in (n, m):
-        labels = np.arange(size) % classes
-        rows = centres[labels] + rng.normal(size=(size, f))
-        sets += [rows.astype(np.float32), labels]
-    return Features(*sets)
 
 
 def ranking_oracle(bank, labels, queries, *, k, temperature, num_classes, weight="exp"):

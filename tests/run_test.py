@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from tensorboardX.proto.event_pb2 import Event
+from tiny import DIGITS, TINY
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, faults, features, loop, parallel, record
@@ -22,21 +23,13 @@ from jaxssl.errors import UserError
 from jaxssl.lock import lock
 from jaxssl.subject import make_encoder
 
-DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
 STEPS, SAVED = 12, 7  # SAVED lies in the middle of the only epoch
-TINY = {
-    "batch_size": "16",
+SETTINGS = {
+    **TINY,
     "total_steps": str(STEPS),
-    "log_every": "4",
-    "net.widths": "(4, 8)",
-    "net.strides": "(2, 2)",
-    "augment.size": "8",
-    "head.proj_hidden_dim": "8",
-    "head.proj_output_dim": "6",
     "schedule.warmup_epochs": "0.05",
     "checkpoint.every": str(SAVED / (1297 // 16)),
     "eval.every": "100",
-    "eval.protocols": "()",
 }
 EXAMPLE = {"image": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 
@@ -53,7 +46,7 @@ def tiny(data_dir):
     """Makes the config of a tiny run."""
 
     def make(**changes: str):
-        values = {**TINY, "data.dir": str(data_dir), **changes}
+        values = {**SETTINGS, "data.dir": str(data_dir), **changes}
         return config.load(DIGITS, list(values.items()))
 
     return make

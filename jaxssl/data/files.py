@@ -22,7 +22,8 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 LARGEST = 2**28  # bytes of a picture in an archive
 MOST = 2**36  # bytes that an entry of a tar file may claim
 DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
-DAMAGED += (EOFError, struct.error, IndexError, ValueError, OverflowError, NotImplementedError)
+DAMAGED += (EOFError, struct.error, IndexError, ValueError, OverflowError)
+DAMAGED += (NotImplementedError,)  # zipfile, of a method of compression it does not know
 
 Read = Callable[[], bytes]
 

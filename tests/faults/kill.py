@@ -26,21 +26,17 @@ import jax
 import numpy as np
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+from tiny import TINY  # noqa: E402
 
 from jaxssl import checkpoint, record  # noqa: E402
 
 STEPS = 60
 TMP = "*.orbax-checkpoint-tmp*"
 CONFIG = {
-    "batch_size": "16",
+    **TINY,
     "total_steps": str(STEPS),
-    "log_every": "4",
-    "net.widths": "(4, 8)",
-    "net.strides": "(2, 2)",
-    "augment.size": "8",
-    "head.proj_hidden_dim": "8",
-    "head.proj_output_dim": "6",
     "schedule.warmup_epochs": "0.05",
     "checkpoint.every": str(5 / 81),
     "eval.every": str(20 / 81),

@@ -1,0 +1,15 @@
+"""The smallest run that has all parts: what several tests and scripts change further."""
+
+from pathlib import Path
+
+DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
+TINY = {
+    "batch_size": "16",
+    "log_every": "4",
+    "net.widths": "(4, 8)",
+    "net.strides": "(2, 2)",
+    "augment.size": "8",
+    "head.proj_hidden_dim": "8",
+    "head.proj_output_dim": "6",
+    "eval.protocols": "()",
+}
