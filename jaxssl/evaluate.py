@@ -65,6 +65,7 @@ def evaluate(
     seed: int | None = None,
     out: Path | None = None,
     assumed: Mapping[str, Any] | None = None,
+    page: bool = True,
 ) -> list[dict[str, Any]]:
     """Evaluate an encoder without training it; write results.json, of a run also report.html.
 
@@ -80,6 +81,7 @@ def evaluate(
         seed: of the protocols' draws; by default the run's, or 0.
         out: folder of results.json; by default the workdir, or beside the weights file.
         assumed: what a weights file does not say, as for `jaxssl.weights.load`.
+        page: whether the report of a run is written.
 
     Returns:
         The new rows of results.json; other rows are kept there.
@@ -147,7 +149,7 @@ def evaluate(
     if rows:
         results.show(rows)
     record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
-    if config and data is None and out == path:
+    if page and config and data is None and out == path:
         step = found.facts["step"]
         whole = features is not None and parallel.process_count() == 1
         if gallery.step_of(path) != step and whole:

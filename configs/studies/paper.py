@@ -1,0 +1,26 @@
+"""Studies on CIFAR-10 with a ResNet-18, 200 epochs: for an accelerator.
+
+Command: python -m jaxssl.studies NAME --scale paper
+Network, epochs and batch sizes are those that the papers share (AUC-CL Tables 9 to 11, DeCL Table
+1); those two take a ResNet-50: --config.net.depth=50. Optimiser and projector are those of
+leftthomas/SimCLR, on which both build.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    """What differs from `base`."""
+    config = base.get_config()
+    config.data.name = "cifar10"
+    config.batch_size = 128
+    config.epochs = 200
+    config.augment = ConfigDict({"name": "simclr", "size": 32})
+    config.net = ConfigDict({"name": "resnet", "depth": 18, "stem": "cifar"})
+    config.head = ConfigDict({"name": "mlp", "proj_hidden_dim": 512, "proj_output_dim": 128})
+    config.optim.update(name="adam", lr=1e-3, weight_decay=1e-6)
+    config.schedule.name = "constant"
+    config.eval.every = 10.0
+    return config

@@ -1,0 +1,27 @@
+"""Studies on a fifth of CIFAR-10 with a small network: an hour or two on two CPU cores.
+
+Command: python -m jaxssl.studies NAME --scale small
+Of pictures in a folder or an archive: --config.data.name=folder --config.data.path=PATH.
+The settings are ours and the same for all methods.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    """What differs from `base`."""
+    config = base.get_config()
+    config.data.name = "cifar10"
+    config.data.train_split = "train[:20%]"
+    config.data.test_split = "test[:20%]"
+    config.batch_size = 64
+    config.epochs = 20
+    config.augment = ConfigDict({"name": "simclr", "size": 32})
+    config.net = ConfigDict({"name": "convnet"})
+    config.head.proj_hidden_dim = 256
+    config.optim.lr = 2e-3
+    config.schedule.warmup_epochs = 1.0
+    config.eval.every = 4.0
+    return config

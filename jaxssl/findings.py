@@ -1,0 +1,141 @@
+"""What a study found: printed, and written as PNG figures, an HTML page and a JSON document."""
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table as Printed
+
+from jaxssl import page, record
+from jaxssl.errors import UserError
+from jaxssl.study import Claim, Findings, Setting, Table
+
+HOLDS, FAILS = "holds", "does not hold at this scale"
+
+
+def write(
+    name: str,
+    title: str,
+    setting: Setting,
+    claims: Mapping[str, Claim],
+    findings: Findings,
+    about: Mapping[str, Any],
+) -> Path:
+    """Write NAME.json, NAME.html and the figures into the setting's folder.
+
+    Args:
+        name: of the study.
+        title: what it is about, a line.
+        setting: how it was run.
+        claims: what it tests.
+        findings: what it found.
+        about: versions, machine, time, command.
+
+    Returns:
+        The path of the page.
+    """
+    document = {
+        "study": name,
+        "scale": setting.scale,
+        **about,
+        "claims": {
+            key: {**claim._asdict(), **_verdict(findings, key)} for key, claim in claims.items()
+        },
+        "tables": [table._asdict() for table in findings.tables],
+        "data": findings.data,
+    }
+    setting.out.mkdir(parents=True, exist_ok=True)
+    record.write_json(setting.out / f"{name}.json", _plain(document))
+    pictures = []
+    for picture in findings.pictures:
+        png = io.BytesIO()
+        picture.figure.savefig(png, format="png", dpi=150)
+        record.write_bytes(setting.out / f"{name}_{picture.name}.png", png.getvalue())
+        pictures.append(page.figure(page.img(png, picture.alt), picture.caption))
+    facts = " · ".join(f"{key} {value}" for key, value in about.items() if key != "command")
+    sections = [
+        f"<h1>{escape(title)}</h1>",
+        f"<p><code>{escape(str(about.get('command', '')))}</code><br>{escape(facts)}</p>",
+        page.section("Claims", _claims(claims, findings)),
+        *(page.section(table.title, _table(table)) for table in findings.tables),
+        page.section("Figures", "".join(pictures)) if pictures else "",
+    ]
+    path = setting.out / f"{name}.html"
+    record.write_text(path, page.page(escape(title), sections))
+    return path
+
+
+def show(claims: Mapping[str, Claim], findings: Findings) -> None:
+    """Print the tables and the verdicts."""
+    for table in findings.tables:
+        out = Printed(title=table.title, title_justify="left")
+        for i, heading in enumerate(table.heading):
+            out.add_column(heading, justify="right" if i else "left")
+        for row in table.rows:
+            out.add_row(*row)
+        record.console.print(out)
+        if table.note:
+            record.console.print(table.note, soft_wrap=True, highlight=False)
+    for key, claim in claims.items():
+        if key in findings.verdicts:
+            verdict = findings.verdicts[key]
+            said = HOLDS if verdict.holds else FAILS
+            text = f"{said}: {claim.text} ({claim.source}): {verdict.figure}"
+            record.console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A document that `write` wrote.
+
+    Raises:
+        UserError: if it is damaged.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        for claim in document["claims"].values():
+            if {"text", "source", "figure", "verdict"} - set(claim):
+                raise ValueError("a claim without verdict")
+        return document
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged; move it away and run the study again") from error
+
+
+def _verdict(findings: Findings, key: str) -> dict[str, str | None]:
+    if key not in findings.verdicts:
+        return {"figure": None, "verdict": None}
+    verdict = findings.verdicts[key]
+    return {"figure": verdict.figure, "verdict": HOLDS if verdict.holds else FAILS}
+
+
+def _claims(claims: Mapping[str, Claim], findings: Findings) -> str:
+    rows = []
+    for key, claim in claims.items():
+        said = _verdict(findings, key)
+        cells = (claim.text, claim.source, said["figure"], said["verdict"] or "not told here")
+        rows.append([escape(cell or "–") for cell in cells])
+    return page.table("claims", ["claim", "source", "measured", "verdict"], rows)
+
+
+def _table(table: Table) -> str:
+    note = f"<p>{escape(table.note)}</p>" if table.note else ""
+    heading = [escape(cell) for cell in table.heading]
+    return note + page.table("results", heading, [[escape(c) for c in row] for row in table.rows])
+
+
+def _plain(value: Any) -> Any:
+    """As JSON takes it: texts for keys, null for what is not finite."""
+    if isinstance(value, Mapping):
+        return {_key(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return value.item() if hasattr(value, "item") else value
+
+
+def _key(key: Any) -> str:
+    return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)

@@ -1,0 +1,193 @@
+"""Grids of runs for studies: one workdir each, finished ones are not repeated."""
+
+import hashlib
+import json
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxssl import config, evaluate, loop, record
+from jaxssl.errors import UserError
+from jaxssl.study import Setting
+
+CELL = "cell.json"  # written when a run is finished and evaluated
+PROTOCOLS = ("knn", "linear")
+KNN, LINEAR = "knn_top1", "linear_top1"
+LONGEST = 120  # characters of a folder's name
+
+# What the papers compare, by the papers' settings; what a scale says holds for all of them.
+METHODS: dict[str, dict[str, Any]] = {
+    "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
+    "dcl": {"loss.name": "dcl", "loss.temperature": 0.1},
+    "sogclr": {"loss.name": "sogclr", "loss.temperature": 0.1},
+    "moco_v3": {
+        "method.name": "momentum",
+        "predictor.name": "mlp",
+        "loss.name": "info_nce",
+        "loss.temperature": 0.2,
+    },
+    "auc_cl": {"loss.name": "auc_cl", "loss.preset": "paper"},
+    "decl": {"loss.name": "decl", "loss.preset": "simclr"},
+    "mmcl": {"loss.name": "mmcl", "loss.preset": "stl10"},
+    "tcl": {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3},
+    "sup_con": {"loss.name": "sup_con", "loss.temperature": 0.1, "method.labels": True},
+    "tcl_labels": {
+        "loss.name": "tcl",
+        "loss.preset": "supervised_cifar10",
+        "method.labels": True,
+    },
+}
+
+
+class Outcome(NamedTuple):
+    """A finished run.
+
+    Attributes:
+        seed: its seed.
+        workdir: where it lies.
+        figures: accuracies in percent by metric; NaN if the run stopped because it was not finite.
+        history: the lines of metrics.jsonl.
+        seconds: training and evaluation took, as far as the last command is concerned.
+    """
+
+    seed: int
+    workdir: Path
+    figures: dict[str, float]
+    history: list[dict[str, Any]]
+    seconds: float
+
+
+def run_grid(
+    setting: Setting, cells: Mapping[Any, Mapping[str, Any]], *, seeds: int | None = None
+) -> dict[Any, list[Outcome]]:
+    """Train and evaluate every cell with every seed; go on where an earlier command stopped.
+
+    Args:
+        setting: scale, data set, seeds and folder.
+        cells: by name, the config's values that differ.
+        seeds: how many; by default the setting's.
+
+    Returns:
+        By the same names, an outcome for each seed.
+
+    Raises:
+        UserError: on a value that a run refuses, or a folder that cannot be written.
+    """
+    number = setting.seeds if seeds is None else seeds
+    runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(number)]
+    found: dict[Any, list[Outcome]] = {name: [] for name in cells}
+    for place, (name, seed, cell) in enumerate(runs, 1):
+        outcome, fresh = _run(setting, {**cell, "seed": seed})
+        found[name].append(outcome)
+        if fresh:
+            figures = ", ".join(f"{key} {value:.2f}" for key, value in outcome.figures.items())
+            took = f"{outcome.seconds:.0f} s"
+            print(f"[{place}/{len(runs)}] {_words(name)}, seed {seed}: {figures} ({took})")
+            sys.stdout.flush()
+    return found
+
+
+def values(outcomes: Sequence[Outcome], metric: str) -> list[float]:
+    """A metric, seed by seed."""
+    return [outcome.figures[metric] for outcome in outcomes]
+
+
+def baselines(setting: Setting, outcome: Outcome) -> dict[str, dict[str, float]]:
+    """What raw pixels and the run's untrained network reach: {kind: {metric: percent}}."""
+    path = outcome.workdir / "baselines.json"
+    if not path.exists():
+        kinds = ("raw", "untrained")
+        with _quiet():
+            rows = evaluate.evaluate(outcome.workdir, PROTOCOLS, kinds=kinds, page=False)
+        document = {kind: _figures(rows, kind) for kind in kinds}
+        record.write_json(path, document)
+    return json.loads(path.read_text())
+
+
+def settings_of(setting: Setting, cell: Mapping[str, Any]) -> Any:
+    """The effective config of a cell."""
+    given = {"data.name": setting.dataset} if setting.dataset else {}
+    given |= dict(setting.overrides)
+    own = {key: _text(value) for key, value in cell.items()}
+    online = {"eval.protocols": "()"}  # evaluated here, without a page for each
+    return config.load(setting.config, list({**given, **own, **online}.items()))
+
+
+def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
+    """A run's outcome, and whether it was trained just now."""
+    workdir = setting.out / "runs" / folder_of(setting, cell)
+    marker = workdir / CELL
+    fresh = not marker.exists()
+    if fresh:
+        start = time.perf_counter()
+        with _quiet(), _stopped(workdir):
+            figures = _train(settings_of(setting, cell), workdir)
+        seconds = time.perf_counter() - start
+        record.write_json(marker, {"figures": figures, "seconds": seconds})
+    try:
+        document = json.loads(marker.read_text())
+        figures = {k: math.nan if v is None else v for k, v in document["figures"].items()}
+        history = record.read(workdir / "metrics.jsonl")
+        return Outcome(cell["seed"], workdir, figures, history, document["seconds"]), fresh
+    except (ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{marker} is damaged; move {workdir} away") from error
+
+
+def _train(settings: Any, workdir: Path) -> dict[str, float | None]:
+    try:
+        loop.train(settings, workdir)
+    except UserError:
+        if not (workdir / "fault.json").exists():
+            raise
+        return dict.fromkeys((KNN, LINEAR))  # not finite: that is a finding too
+    rows = evaluate.evaluate(workdir, PROTOCOLS, kinds=("pretrained",), page=False)
+    return _figures(rows, "pretrained")
+
+
+def _figures(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+    found = {row["metric"]: row["value"] for row in rows if row["features"] == kind}
+    return {metric: found[metric] for metric in (KNN, LINEAR) if metric in found}
+
+
+def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
+    """A readable name of a run: what differs from the scale's config."""
+    told = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
+    free = {"data.dir", "data.path", "data.cache", "data.workers"}
+    name = ",".join(f"{key}={told[key]}" for key in sorted(told) if key not in free)
+    plain = "".join(c if c.isalnum() or c in ",=._-+[:]" else "_" for c in name)
+    if len(plain) <= LONGEST and plain == name:
+        return plain
+    return f"{plain[:LONGEST]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A run's lines go to its train.log alone."""
+    record.show_log()
+    before, record.console.quiet = record.console.quiet, True
+    try:
+        yield
+    finally:
+        record.console.quiet = before
+
+
+@contextmanager
+def _stopped(workdir: Path) -> Iterator[None]:
+    try:
+        yield
+    except SystemExit:
+        print(f"stopped in {workdir}; the same command goes on there", file=sys.stderr)
+        raise
+
+
+def _text(value: Any) -> str:
+    """A value as it is given on the command line."""
+    return value if isinstance(value, str) else repr(value)
+
+
+def _words(name: Any) -> str:
+    return ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)

@@ -1,0 +1,112 @@
+"""Test a claim of the papers: python -m jaxssl.studies NAME [--scale tiny|small|paper] [...].
+
+A study trains a grid of runs, or measures, prints a table beside the published figures, and writes
+PNG figures, an HTML page and a JSON document into --out. Finished runs are not repeated: the same
+command goes on where it was stopped. Without NAME the studies are listed; `claims` writes claims.md
+from all that was measured below --out. --config.KEY=VALUE changes all runs of a grid.
+"""
+
+import importlib
+import pkgutil
+import platform
+import sys
+import time
+from pathlib import Path
+
+from absl import flags
+
+import jaxssl
+from jaxssl import cli, studies
+from jaxssl.errors import UserError, nearest
+
+CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
+NAME = flags.DEFINE_string("name", None, "The study; may stand alone.")
+SCALE = flags.DEFINE_string("scale", "tiny", "A file of configs/studies/: tiny, small or paper.")
+DATASET = flags.DEFINE_string("dataset", None, "data.name of all runs; default the scale's.")
+SEEDS = flags.DEFINE_integer("seeds", 3, "Seeds 0, 1, ... of every cell.", lower_bound=1)
+OUT = flags.DEFINE_string("out", None, "Output folder; default runs/studies/SCALE[-DATASET].")
+METHODS = flags.DEFINE_list("methods", [], "Methods to compare, where a study compares methods.")
+BATCHES = flags.DEFINE_list("batch_sizes", [], "Batch sizes, where a study varies them.")
+WORKDIR = flags.DEFINE_string("workdir", None, "A run to look at, where a study looks at one.")
+
+
+def names() -> list[str]:
+    """The files of this folder that are studies."""
+    return sorted(m.name for m in pkgutil.iter_modules(studies.__path__) if m.name[0] != "_")
+
+
+def main(overrides: list[tuple[str, str]]) -> None:
+    """Flags to a study's `run`."""
+    if NAME.value is None:
+        for name in names():
+            doc = importlib.import_module(f"jaxssl.studies.{name}").__doc__
+            print(f"{name:18} {doc.splitlines()[0]}")
+        return
+    if NAME.value == "claims":
+        from jaxssl.claims import write_claims
+
+        print(f"claims: {write_claims(Path(OUT.value or 'runs/studies'))}")
+        return
+    if NAME.value not in names():
+        valid = [*names(), "claims"]
+        raise UserError(f"study {NAME.value!r} is unknown{nearest(NAME.value, valid)}")
+    scales = sorted(path.stem for path in CONFIGS.glob("*.py"))
+    if SCALE.value not in scales:
+        where = "" if scales else f" (there is no {CONFIGS}: studies need a source checkout)"
+        raise UserError(f"--scale {SCALE.value!r} is unknown{nearest(SCALE.value, scales)}{where}")
+    _run(overrides)
+
+
+def _run(overrides: list[tuple[str, str]]) -> None:
+    from jaxssl import compiled, findings
+    from jaxssl.grid import METHODS as KNOWN
+    from jaxssl.study import Setting
+
+    for method in METHODS.value:
+        if method not in KNOWN:
+            raise UserError(f"--methods: {method!r} is unknown{nearest(method, KNOWN)}")
+    if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
+        raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
+    default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
+    setting = Setting(
+        scale=SCALE.value,
+        config=CONFIGS / f"{SCALE.value}.py",
+        dataset=DATASET.value or "",
+        seeds=SEEDS.value,
+        out=Path(OUT.value or default),
+        overrides=tuple(overrides),
+        methods=tuple(METHODS.value),
+        batch_sizes=tuple(map(int, BATCHES.value)),
+        workdir=Path(WORKDIR.value) if WORKDIR.value else None,
+    )
+    compiled.keep()
+    study = importlib.import_module(f"jaxssl.studies.{NAME.value}")
+    start = time.perf_counter()
+    try:
+        found = study.run(setting)
+        title = study.__doc__.splitlines()[0]
+        about = _about(time.perf_counter() - start)
+        path = findings.write(NAME.value, title, setting, study.CLAIMS, found, about)
+    except OSError as error:
+        raise UserError(f"cannot write to {setting.out}: {error.strerror}; see --out") from error
+    findings.show(study.CLAIMS, found)
+    print(f"page: {path}")
+
+
+def _about(seconds: float) -> dict[str, str]:
+    """Where and with what a study was run."""
+    import jax
+
+    device = jax.devices()[0]
+    return {
+        "command": " ".join(["python -m jaxssl.studies", *sys.argv[1:]]),
+        "version": jaxssl.__version__,
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "devices": f"{jax.device_count()} {device.device_kind}",
+        "seconds": f"{seconds:.0f}",
+    }
+
+
+if __name__ == "__main__":
+    cli.run(main, positional="name")

@@ -1,0 +1,200 @@
+"""Accuracy against batch size: which losses keep theirs in small batches.
+
+Every method is trained at every batch size with nothing else changed. The arm "simclr_tuned" has
+the temperature that is best for its batch size on a fifth of the training images, which its search
+(seed 0) sets aside; the other arms have the papers' settings.
+"""
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import Any
+
+from jaxssl.grid import KNN, LINEAR, METHODS, Outcome, baselines, run_grid, settings_of, values
+from jaxssl.study import (
+    Claim,
+    Findings,
+    Picture,
+    Setting,
+    Table,
+    Verdict,
+    all_of,
+    curves,
+    larger,
+    spread,
+)
+
+BATCHES = {"tiny": (16, 64, 256), "small": (32, 256), "paper": (64, 128, 256, 512)}
+TEMPERATURES = (0.1, 0.2, 0.5, 1.0)
+TUNED = "simclr_tuned"
+CLAIMS = {
+    "auc_cl_above_simclr": Claim(
+        "AUC-CL is above SimCLR at every batch size (k-NN)", "AUC-CL, Table 9"
+    ),
+    "auc_cl_flat": Claim(
+        "AUC-CL's accuracy hardly falls in small batches: less than SimCLR's (k-NN)",
+        "AUC-CL, Tables 5 and 9",
+    ),
+    "auc_cl_above_dcl": Claim(
+        "AUC-CL is above DCL at every batch size (linear)", "AUC-CL, Table 10"
+    ),
+    "auc_cl_above_sogclr": Claim(
+        "AUC-CL is above SogCLR at every batch size (linear)", "AUC-CL, Table 5"
+    ),
+    "auc_cl_above_moco": Claim(
+        "AUC-CL is above MoCo-v3 at the smallest batch (linear)", "AUC-CL, Fig. 2"
+    ),
+    "auc_cl_above_tuned": Claim(
+        "AUC-CL is above SimCLR with a tuned temperature too (k-NN)", "ours, no paper"
+    ),
+    "decl_above_simclr": Claim("DeCL is above SimCLR at every batch size (k-NN)", "DeCL, Table 1"),
+    "mmcl_above_simclr": Claim(
+        "MMCL is above SimCLR at every batch size (linear)", "MMCL, Tables 7 and 8"
+    ),
+    "tcl_above_sup_con": Claim(
+        "TCL is above SupCon at every batch size, with labels (linear)", "TCL, Fig. 5.2"
+    ),
+    "tcl_above_simclr": Claim(
+        "TCL with three views is above SimCLR, without labels (linear)", "TCL, Table 5.2"
+    ),
+}
+# (above, below): the metric of the claim that compares them at every batch size
+PAIRS = {
+    "auc_cl_above_simclr": ("auc_cl", "simclr", KNN),
+    "auc_cl_above_dcl": ("auc_cl", "dcl", LINEAR),
+    "auc_cl_above_sogclr": ("auc_cl", "sogclr", LINEAR),
+    "auc_cl_above_tuned": ("auc_cl", TUNED, KNN),
+    "decl_above_simclr": ("decl", "simclr", KNN),
+    "mmcl_above_simclr": ("mmcl", "simclr", LINEAR),
+    "tcl_above_sup_con": ("tcl_labels", "sup_con", LINEAR),
+    "tcl_above_simclr": ("tcl", "simclr", LINEAR),
+}
+PUBLISHED = Table(
+    "Published",
+    ("CIFAR-10, 200 epochs", "batch 64", "128", "256", "512"),
+    (
+        ("SimCLR, ResNet-50, k-NN (DeCL Table 1)", "79.6", "81.8", "83.8", "84.9"),
+        ("DeCL, ResNet-50, k-NN (DeCL Table 1)", "83.8", "85.7", "86.4", "86.4"),
+        ("SimCLR, ResNet-50, k-NN (AUC-CL Table 9)", "79.6", "82.8", "83.8", "–"),
+        ("AUC-CL, ResNet-50, k-NN (AUC-CL Table 9)", "85.4", "86.1", "85.7", "–"),
+        ("DCL, ResNet-18, linear (AUC-CL Table 10)", "–", "85.7", "85.3", "84.7"),
+        ("AUC-CL, ResNet-18, linear (AUC-CL Table 10)", "–", "88.4", "87.9", "88.3"),
+        ("MMCL, ResNet-50, STL-10, 400 epochs, linear (Table 7)", "80.11", "86.8", "88.3", "–"),
+    ),
+)
+
+Grid = Mapping[tuple[str, int], list[Outcome]]
+
+
+def run(setting: Setting) -> Findings:
+    """Train the grid and compare."""
+    batches = setting.batch_sizes or BATCHES.get(setting.scale, BATCHES["paper"])
+    methods = setting.methods or (*METHODS, TUNED)
+    cells = {
+        (name, size): {**METHODS[name], "batch_size": size}
+        for name in methods
+        if name != TUNED
+        for size in batches
+    }
+    found = run_grid(setting, cells)
+    temperatures = {}
+    if TUNED in methods:
+        temperatures = {size: _tuned(setting, size) for size in batches}
+        cells = {(TUNED, size): _simclr(size, tau) for size, tau in temperatures.items()}
+        found |= run_grid(setting, cells)
+    base = baselines(setting, next(iter(found.values()))[0])
+    tables = [
+        _table(found, methods, batches, metric, title, base)
+        for metric, title in ((KNN, "k-NN, k=200, T=0.5"), (LINEAR, "Linear (fast)"))
+    ]
+    if temperatures:
+        rows = [(f"{size}", f"{tau:g}") for size, tau in temperatures.items()]
+        tables.append(Table("Tuned temperatures of SimCLR", ("batch size", "temperature"), rows))
+    pictures = [
+        _picture(found, methods, batches, metric, name, base)
+        for metric, name in ((KNN, "k-NN"), (LINEAR, "linear"))
+    ]
+    data = {
+        key: {metric: values(outcomes, metric) for metric in (KNN, LINEAR)}
+        for key, outcomes in found.items()
+    }
+    about = {"results": data, "temperatures": temperatures, "baselines": base}
+    return Findings([*tables, PUBLISHED], pictures, _verdicts(found, methods, batches), about)
+
+
+def _simclr(size: int, temperature: float) -> dict[str, Any]:
+    return {**METHODS["simclr"], "batch_size": size, "loss.temperature": temperature}
+
+
+def _tuned(setting: Setting, size: int) -> float:
+    """The temperature with the best k-NN on images of the training split that are set aside."""
+    split = settings_of(setting, {}).data.train_split
+    whole = split if "[" in split else f"{split}[:100%]"
+    name, _, end = whole.rstrip("]").partition("[:")
+    part = float(end.rstrip("%"))
+    kept = {
+        "data.train_split": f"{name}[:{round(0.8 * part)}%]",
+        "data.test_split": f"{name}[{round(0.8 * part)}%:{round(part)}%]",
+    }
+    cells = {(TUNED, "search", size, tau): {**_simclr(size, tau), **kept} for tau in TEMPERATURES}
+    found = run_grid(setting, cells, seeds=1)
+    best = max(found, key=lambda key: found[key][0].figures[KNN])
+    return best[3]
+
+
+def _verdicts(found: Grid, methods: tuple, batches: tuple) -> dict[str, Verdict]:
+    verdicts = {}
+    for claim, (above, below, metric) in PAIRS.items():
+        if {above, below} <= set(methods):
+            verdicts[claim] = all_of(
+                {
+                    f"B={size}": larger(
+                        values(found[above, size], metric), values(found[below, size], metric)
+                    )
+                    for size in batches
+                }
+            )
+    if {"auc_cl", "moco_v3"} <= set(methods):
+        pair = (values(found[name, min(batches)], LINEAR) for name in ("auc_cl", "moco_v3"))
+        verdicts["auc_cl_above_moco"] = larger(*pair)
+    if {"auc_cl", "simclr"} <= set(methods) and len(batches) > 1:
+        verdicts["auc_cl_flat"] = _flat(found, batches)
+    return verdicts
+
+
+def _flat(found: Grid, batches: tuple) -> Verdict:
+    """Whether AUC-CL loses less than SimCLR from its best batch size to the smallest."""
+    losses = {}
+    for name in ("auc_cl", "simclr"):
+        best = max(batches, key=lambda size: fmean(values(found[name, size], KNN)))
+        ends = (values(found[name, size], KNN) for size in (best, min(batches)))
+        losses[name] = [a - b for a, b in zip(*ends, strict=True)]
+    verdict = larger(losses["simclr"], losses["auc_cl"])
+    words = [f"{name} loses {spread(lost)}" for name, lost in losses.items()]
+    return Verdict(f"{', '.join(words)} from its best batch to the smallest", verdict.holds)
+
+
+def _table(
+    found: Grid, methods: tuple, batches: tuple, metric: str, title: str, base: Mapping
+) -> Table:
+    rows = [
+        (name, *(spread(values(found[name, size], metric)) for size in batches)) for name in methods
+    ]
+    rows += [
+        (f"{kind} (no training)", *[f"{base[kind][metric]:.2f}"] * len(batches)) for kind in base
+    ]
+    note = "Top-1 in percent, mean ± standard deviation over seeds."
+    return Table(title, ("method", *(f"batch {size}" for size in batches)), rows, note)
+
+
+def _picture(
+    found: Grid, methods: tuple, batches: tuple, metric: str, name: str, base: Mapping
+) -> Picture:
+    series = {
+        method: (batches, [values(found[method, size], metric) for size in batches])
+        for method in methods
+    }
+    levels = {f"{kind}": figures[metric] for kind, figures in base.items()}
+    figure = curves(series, "batch size", f"{name} top-1, %", log="x", levels=levels)
+    alt = f"{name} accuracy of {len(methods)} methods against batch size; the table has the numbers"
+    caption = "Flat is robust. Bars are one standard deviation over seeds."
+    return Picture(metric, figure, alt, caption)
