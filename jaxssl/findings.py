@@ -41,6 +41,7 @@ def write(
     document = {
         "study": name,
         "scale": setting.scale,
+        "where": findings.where,
         **about,
         "claims": {
             key: {**claim._asdict(), **_verdict(findings, key)} for key, claim in claims.items()
@@ -56,7 +57,8 @@ def write(
         picture.figure.savefig(png, format="png", dpi=150)
         record.write_bytes(setting.out / f"{name}_{picture.name}.png", png.getvalue())
         pictures.append(page.figure(page.img(png, picture.alt), picture.caption))
-    facts = " · ".join(f"{key} {value}" for key, value in about.items() if key != "command")
+    told = {"scale": setting.scale, "on": findings.where, **about}
+    facts = " · ".join(f"{key} {value}" for key, value in told.items() if key != "command")
     sections = [
         f"<h1>{escape(title)}</h1>",
         f"<p><code>{escape(str(about.get('command', '')))}</code><br>{escape(facts)}</p>",
@@ -96,6 +98,7 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+        document["scale"], document["where"], document["command"]  # noqa: B018
         for claim in document["claims"].values():
             if {"text", "source", "figure", "verdict"} - set(claim):
                 raise ValueError("a claim without verdict")

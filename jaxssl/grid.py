@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxssl import config, evaluate, loop, record
 from jaxssl.errors import UserError
-from jaxssl.study import Setting
+from jaxssl.study import Picture, Setting, Table, curves, spread
 
 CELL = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
@@ -43,6 +43,9 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+WORDS = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
+
+
 class Outcome(NamedTuple):
     """A finished run.
 
@@ -59,6 +62,10 @@ class Outcome(NamedTuple):
     figures: dict[str, float]
     history: list[dict[str, Any]]
     seconds: float
+
+
+Grid = Mapping[Any, list[Outcome]]
+Base = Mapping[str, Mapping[str, float]]  # what `baselines` gives
 
 
 def run_grid(
@@ -108,6 +115,58 @@ def baselines(setting: Setting, outcome: Outcome) -> dict[str, dict[str, float]]
     return json.loads(path.read_text())
 
 
+def accuracy_table(
+    found: Grid, arms: Sequence[str], xs: Sequence[Any], xname: str, metric: str, base: Base
+) -> Table:
+    """A row an arm, a column for each x; ``found`` has an outcome list for each (arm, x)."""
+    rows = [
+        (arm, *(spread(values(found[arm, x], metric)) if (arm, x) in found else "–" for x in xs))
+        for arm in arms
+    ]
+    for kind, figures in base.items():
+        rows.append((f"{kind}, no training", *[f"{figures[metric]:.2f}"] * len(xs)))
+    note = "Top-1 in percent, mean ± standard deviation over seeds."
+    return Table(WORDS[metric], ("", *(f"{xname} {_short(x)}" for x in xs)), rows, note)
+
+
+def accuracy_picture(
+    found: Grid,
+    arms: Sequence[str],
+    xs: Sequence[float],
+    xname: str,
+    metric: str,
+    base: Base,
+    *,
+    log: str = "",
+) -> Picture:
+    """The table as lines."""
+    series = {arm: (xs, [values(found[arm, x], metric) for x in xs]) for arm in arms}
+    levels = {kind: figures[metric] for kind, figures in base.items()}
+    figure = curves(series, xname, f"{WORDS[metric]}, %", log=log, levels=levels)
+    alt = f"{WORDS[metric]} of {', '.join(arms)} against {xname}; the table has the numbers"
+    return Picture(metric, figure, alt, f"{WORDS[metric]}. Bars are a standard deviation.")
+
+
+def where(found: Grid) -> str:
+    """On what a grid was trained, and for how long, in words."""
+    outcomes = next(iter(found.values()))
+    settings = evaluate.read_config(outcomes[0].workdir)
+    data = Path(settings.data.path).name or settings.data.name
+    part = settings.data.train_split
+    length = (
+        f"{settings.total_steps} steps" if settings.total_steps else f"{settings.epochs:g} epochs"
+    )
+    return f"{data} ({part}), {length}, {len(outcomes)} seeds"
+
+
+def numbers(found: Grid) -> dict[Any, dict[str, list[float]]]:
+    """All figures of a grid, seed by seed."""
+    return {
+        key: {metric: values(outcomes, metric) for metric in (KNN, LINEAR)}
+        for key, outcomes in found.items()
+    }
+
+
 def settings_of(setting: Setting, cell: Mapping[str, Any]) -> Any:
     """The effective config of a cell."""
     given = {"data.name": setting.dataset} if setting.dataset else {}
@@ -154,14 +213,19 @@ def _figures(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
 
 
 def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
-    """A readable name of a run: what differs from the scale's config."""
+    """A readable name of a run: what differs from the scale's config.
+
+    Studies that ask for the same run share it.
+    """
     told = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
+    plain = config.load(setting.config)
     free = {"data.dir", "data.path", "data.cache", "data.workers"}
+    free |= {key for key, text in told.items() if key != "seed" and text == repr(plain.get(key))}
     name = ",".join(f"{key}={told[key]}" for key in sorted(told) if key not in free)
-    plain = "".join(c if c.isalnum() or c in ",=._-+[:]" else "_" for c in name)
-    if len(plain) <= LONGEST and plain == name:
-        return plain
-    return f"{plain[:LONGEST]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+    safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
+    if len(safe) <= LONGEST and safe == name:
+        return safe
+    return f"{safe[:LONGEST]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
 
 
 @contextmanager
@@ -187,6 +251,10 @@ def _stopped(workdir: Path) -> Iterator[None]:
 def _text(value: Any) -> str:
     """A value as it is given on the command line."""
     return value if isinstance(value, str) else repr(value)
+
+
+def _short(x: Any) -> str:
+    return f"{x:g}" if isinstance(x, float) else str(x)
 
 
 def _words(name: Any) -> str:

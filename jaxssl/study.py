@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from jaxssl.errors import UserError, nearest
+
 MARKERS = "osD^vPX*<>hd"
 DASHES = ("-", "--", "-.", ":")
 STYLE = {
@@ -89,12 +91,26 @@ class Findings(NamedTuple):
         pictures: likewise.
         verdicts: by the names of ``CLAIMS``; those that this setting cannot tell are left out.
         data: all numbers, for the JSON document.
+        where: on what data, with how many seeds and epochs, in words.
     """
 
     tables: Sequence[Table]
     pictures: Sequence[Picture]
     verdicts: Mapping[str, Verdict]
     data: Mapping[str, Any]
+    where: str
+
+
+def choose(asked: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """The methods that were asked for, or all that a study knows.
+
+    Raises:
+        UserError: on others.
+    """
+    for name in asked:
+        if name not in known:
+            raise UserError(f"--methods: {name!r} is none of this study{nearest(name, known)}")
+    return tuple(asked or known)
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:

@@ -14,6 +14,7 @@ from jaxssl.objective import (
     Objective,
     at_step,
     mean_over_anchors,
+    require_not_negative,
     require_one_of,
     require_positive,
     require_share,
@@ -27,6 +28,7 @@ PRESETS = {
     "clip": {"rate": "buffer", "weight": "alternate"},
 }
 SIMILARITIES = ("cosine", "neg_euclidean")
+NOISE = 2**31 - 1  # no example's place: tells the noise from the draws of u
 LARGEST_LOG = 80.0  # of u times a mean similarity: what float32 holds, with room for the gradient
 
 
@@ -71,16 +73,20 @@ def decl_loss(
 
 def log_mean_negative(pairs: Pairs, *, temperature: Number, similarity: str) -> Array:
     """[n] log of an anchor's mean similarity to its negatives: what the rate estimates."""
+    return _log_mean(pairs, None, temperature=temperature, similarity=similarity)
+
+
+def _log_mean(pairs: Pairs, off: Array | None, *, temperature: Number, similarity: str) -> Array:
     neg = negatives(pairs)
     count = jnp.sum(neg, axis=1, dtype=jnp.int32)
-    mean = log_sum(_log_similarity(pairs, temperature, similarity), neg)
+    mean = log_sum(_log_similarity(pairs, temperature, similarity, off), neg)
     return mean - jnp.log(jnp.maximum(count, 1).astype(mean.dtype))
 
 
-def _loss(pairs, log_rate, weight, temperature, similarity, include_positive) -> Array:
+def _loss(pairs, log_rate, weight, temperature, similarity, include_positive, off=None) -> Array:
     require_positive(temperature=temperature)
     require_share(weight=weight)
-    log_s = _log_similarity(pairs, temperature, similarity)
+    log_s = _log_similarity(pairs, temperature, similarity, off)
     pos, neg = positives(pairs), negatives(pairs)
     num_pos, num_neg = (jnp.sum(mask, axis=1, dtype=log_s.dtype) for mask in (pos, neg))
     log_positive = jnp.sum(jnp.where(pos, log_s, 0), axis=1) / jnp.maximum(num_pos, 1)
@@ -96,10 +102,11 @@ def _loss(pairs, log_rate, weight, temperature, similarity, include_positive) ->
     return jnp.where(num_pos > 0, loss, 0)
 
 
-def _log_similarity(pairs: Pairs, temperature: Number, similarity: str) -> Array:
+def _log_similarity(pairs: Pairs, temperature: Number, similarity: str, off: Array | None) -> Array:
+    """[n, m]; ``off`` is what is added to cosine or distance."""
     require_one_of(SIMILARITIES, similarity=similarity)
     s = cosine(pairs) if similarity == "cosine" else -distance(pairs)
-    return s / temperature
+    return (s if off is None else s + off) / temperature
 
 
 def objective(
@@ -111,6 +118,7 @@ def objective(
     temperature: Number = 0.5,
     similarity: str = "cosine",
     include_positive: bool = False,
+    noise: Number = 0.0,
 ) -> Objective:
     """DeCL with its rates.
 
@@ -124,13 +132,17 @@ def objective(
         temperature: tau, > 0.
         similarity: "cosine" or "neg_euclidean".
         include_positive: whether L^2 has the positive in its sum.
+        noise: standard deviation of Gaussian noise on every cosine, or distance, >= 0: how a loss
+            bears it is Figure 2 of the paper. With weight 0 and ``include_positive`` the loss is
+            NT-Xent under such noise.
     """
     require_one_of(("buffer", "momentum", "batch"), rate=rate)
     require_one_of(("sample", "mean"), u=u)
     if isinstance(weight, str):
         require_one_of(WEIGHTS, weight=weight)
         weight = WEIGHTS[weight]
-    fixed = {"momentum": momentum, "weight": weight, "temperature": temperature}
+    require_not_negative(noise=0.0 if callable(noise) else noise)
+    fixed = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array | tuple]:
         del key, dim
@@ -140,7 +152,10 @@ def objective(
         del params
         now = at_step(fixed, step)
         how = {"temperature": now["temperature"], "similarity": similarity}
-        log_rate = log_mean_negative(_as_keys(pairs) if rate == "momentum" else pairs, **how)
+        # What never happens is not compiled.
+        noisy = callable(noise) or noise > 0
+        off = now["noise"] * gaussian(key, pairs) if noisy else None
+        log_rate = _log_mean(_as_keys(pairs) if rate == "momentum" else pairs, off, **how)
         if rate == "buffer":
             old = examples.read(memory, pairs)
             log_rate = examples.log_average(old, log_rate, 1 - now["momentum"])
@@ -149,7 +164,7 @@ def objective(
         if u == "sample":
             log_rate = log_rate - jnp.log(exponential(key, pairs))
         per_anchor = _loss(
-            pairs, log_rate, now["weight"], now["temperature"], similarity, include_positive
+            pairs, log_rate, now["weight"], now["temperature"], similarity, include_positive, off
         )
         value, alone = mean_over_anchors(per_anchor, pairs)
         weight = jnp.asarray(now["weight"], jnp.float32)
@@ -172,12 +187,22 @@ def _as_keys(pairs: Pairs) -> Pairs:
 
 def exponential(key: Array, pairs: Pairs) -> Array:
     """[n] draws from Exponential(1), keyed by example and view: equal on any number of devices."""
+    # A draw of 0 would make the rate infinite.
+    return jnp.maximum(jax.vmap(jax.random.exponential)(_anchor_keys(key, pairs)), 1e-30)
 
-    def draw(index: Array, view: Array) -> Array:
-        example = jax.random.fold_in(key, index)
-        return jax.random.exponential(jax.random.fold_in(example, view))
+
+def gaussian(key: Array, pairs: Pairs) -> Array:
+    """[n, m] draws from Normal(0, 1), likewise."""
+    keys = _anchor_keys(jax.random.fold_in(key, NOISE), pairs)
+    return jax.vmap(lambda own: jax.random.normal(own, (pairs.candidate.shape[0],)))(keys)
+
+
+def _anchor_keys(key: Array, pairs: Pairs) -> Array:
+    """[n] keys, one for each example and view."""
+
+    def fold(index: Array, view: Array) -> Array:
+        return jax.random.fold_in(jax.random.fold_in(key, index), view)
 
     index = by_view(pairs, pairs.index)
     view = jnp.broadcast_to(jnp.arange(index.shape[0], dtype=jnp.int32)[:, None], index.shape)
-    # A draw of 0 would make the rate infinite.
-    return jnp.maximum(jax.vmap(jax.vmap(draw))(index, view).reshape(-1), 1e-30)
+    return jax.vmap(jax.vmap(fold))(index, view).reshape(-1)

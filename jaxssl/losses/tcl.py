@@ -1,10 +1,17 @@
 """TCL: the tuned contrastive loss."""
 
-from jax import Array
+from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.objective import Number, require_not_negative, require_positive, stateless
-from jaxssl.pairs import Pairs
+from jaxssl.objective import (
+    Metrics,
+    Number,
+    mean_over_anchors,
+    require_not_negative,
+    require_positive,
+    stateless,
+)
+from jaxssl.pairs import Pairs, cosine, negatives, positives
 from jaxssl.rows import row_sums
 
 # The paper's settings; its self-supervised temperature is unstated.
@@ -65,4 +72,66 @@ def tcl_loss(
     return jnp.where(alone, 0, log_total - rows.mean_positive)
 
 
-objective = stateless(tcl_loss)
+def tcl_gradients(
+    pairs: Pairs, *, temperature: Number = 0.2, k1: Number = 1.0, k2: Number = 1.5
+) -> tuple[Array, Array]:
+    r"""How strongly an anchor's loss pulls on its positives and pushes its negatives.
+
+    .. math:: \frac{\partial L_i}{\partial z_i} &= \frac{1}{\tau} \Big(
+              \sum_p (P_{ip} - X_{ip} - Y_{ip}) z_p + \sum_n P_{in} z_n \Big) \\
+              P_{ip} &= \frac{e^{s_{ip}/\tau}}{D_i}, \quad X_{ip} = \frac{1}{|P_i|}, \quad
+              Y_{ip} = \frac{\tau k_1 e^{-s_{ip}}}{D_i}, \quad
+              P_{in} = \frac{k_2 e^{s_{in}/\tau}}{D_i}
+
+    Args:
+        pairs: n anchors, m candidates.
+        temperature: tau, > 0.
+        k1: >= 0; (k1, k2) = (0, 1) is SupCon.
+        k2: >= 0.
+
+    Returns:
+        [n] the mean of |P - X - Y| / tau over the positives, and [n] the mean of P / tau over the
+        negatives, float32; 0 for an anchor without a positive. No gradient flows.
+
+    References:
+        Animesh and Chandraker, Tuned Contrastive Learning, 2023, lemmas 1 and 2, whose figures 5.5,
+        5.7 and 5.8 have the means over a batch.
+    """
+    require_positive(temperature=temperature)
+    require_not_negative(k1=k1, k2=k2)
+    s, pos, neg = lax.stop_gradient(cosine(pairs)), positives(pairs), negatives(pairs)
+    count, away = (jnp.maximum(jnp.sum(x, axis=1, dtype=s.dtype), 1) for x in (pos, neg))
+    # All terms over e^shift, so that none overflows.
+    shift = jnp.maximum(jnp.max(jnp.where(pos | neg, s, -1), axis=1) / temperature, 0)[:, None]
+    share = jnp.exp(s / temperature - shift)
+    repulsion = k1 * jnp.exp(-s - shift)
+    terms = jnp.where(pos, share + repulsion, 0) + jnp.where(neg, k2 * share, 0)
+    total = jnp.maximum(jnp.sum(terms, axis=1), jnp.finfo(s.dtype).tiny)[:, None]
+    pull = jnp.abs((share - temperature * repulsion) / total - 1 / count[:, None]) / temperature
+    push = k2 * share / total / temperature
+    some = jnp.any(pos, axis=1)
+    of_positives = jnp.sum(jnp.where(pos, pull, 0), axis=1) / count
+    of_negatives = jnp.sum(jnp.where(neg, push, 0), axis=1) / away
+    return jnp.where(some, of_positives, 0), jnp.where(some, of_negatives, 0)
+
+
+def _with_metrics(
+    pairs: Pairs,
+    *,
+    temperature: Number = 0.2,
+    k1: Number = 1.0,
+    k2: Number = 1.5,
+    block_size: int | None = None,
+    ring: bool = False,
+    gradients: bool = False,
+) -> tuple[Array, Metrics]:
+    """`tcl_loss`; with ``gradients`` the mean of `tcl_gradients`, which holds an [n, m] matrix."""
+    loss = tcl_loss(pairs, temperature=temperature, k1=k1, k2=k2, block_size=block_size, ring=ring)
+    if not gradients:
+        return loss, {}
+    found = tcl_gradients(pairs, temperature=temperature, k1=k1, k2=k2)
+    names = ("positive_gradient", "negative_gradient")
+    return loss, {n: mean_over_anchors(g, pairs)[0] for n, g in zip(names, found, strict=True)}
+
+
+objective = stateless(_with_metrics, has_aux=True)

@@ -59,12 +59,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 def _run(overrides: list[tuple[str, str]]) -> None:
     from jaxssl import compiled, findings
-    from jaxssl.grid import METHODS as KNOWN
     from jaxssl.study import Setting
 
-    for method in METHODS.value:
-        if method not in KNOWN:
-            raise UserError(f"--methods: {method!r} is unknown{nearest(method, KNOWN)}")
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
         raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
     default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))

@@ -9,16 +9,28 @@ from collections.abc import Mapping
 from statistics import fmean
 from typing import Any
 
-from jaxssl.grid import KNN, LINEAR, METHODS, Outcome, baselines, run_grid, settings_of, values
+from jaxssl.grid import (
+    KNN,
+    LINEAR,
+    METHODS,
+    Outcome,
+    accuracy_picture,
+    accuracy_table,
+    baselines,
+    numbers,
+    run_grid,
+    settings_of,
+    values,
+    where,
+)
 from jaxssl.study import (
     Claim,
     Findings,
-    Picture,
     Setting,
     Table,
     Verdict,
     all_of,
-    curves,
+    choose,
     larger,
     spread,
 )
@@ -87,8 +99,8 @@ Grid = Mapping[tuple[str, int], list[Outcome]]
 
 def run(setting: Setting) -> Findings:
     """Train the grid and compare."""
-    batches = setting.batch_sizes or BATCHES.get(setting.scale, BATCHES["paper"])
-    methods = setting.methods or (*METHODS, TUNED)
+    batches = setting.batch_sizes or BATCHES[setting.scale]
+    methods = choose(setting.methods, (*METHODS, TUNED))
     cells = {
         (name, size): {**METHODS[name], "batch_size": size}
         for name in methods
@@ -102,23 +114,16 @@ def run(setting: Setting) -> Findings:
         cells = {(TUNED, size): _simclr(size, tau) for size, tau in temperatures.items()}
         found |= run_grid(setting, cells)
     base = baselines(setting, next(iter(found.values()))[0])
-    tables = [
-        _table(found, methods, batches, metric, title, base)
-        for metric, title in ((KNN, "k-NN, k=200, T=0.5"), (LINEAR, "Linear (fast)"))
-    ]
+    axis = methods, batches, "batch size"
+    tables = [accuracy_table(found, *axis, metric, base) for metric in (KNN, LINEAR)]
     if temperatures:
         rows = [(f"{size}", f"{tau:g}") for size, tau in temperatures.items()]
         tables.append(Table("Tuned temperatures of SimCLR", ("batch size", "temperature"), rows))
-    pictures = [
-        _picture(found, methods, batches, metric, name, base)
-        for metric, name in ((KNN, "k-NN"), (LINEAR, "linear"))
-    ]
-    data = {
-        key: {metric: values(outcomes, metric) for metric in (KNN, LINEAR)}
-        for key, outcomes in found.items()
-    }
-    about = {"results": data, "temperatures": temperatures, "baselines": base}
-    return Findings([*tables, PUBLISHED], pictures, _verdicts(found, methods, batches), about)
+    pictures = [accuracy_picture(found, *axis, metric, base, log="x") for metric in (KNN, LINEAR)]
+    about = {"results": numbers(found), "temperatures": temperatures, "baselines": base}
+    return Findings(
+        [*tables, PUBLISHED], pictures, _verdicts(found, methods, batches), about, where(found)
+    )
 
 
 def _simclr(size: int, temperature: float) -> dict[str, Any]:
@@ -171,30 +176,3 @@ def _flat(found: Grid, batches: tuple) -> Verdict:
     verdict = larger(losses["simclr"], losses["auc_cl"])
     words = [f"{name} loses {spread(lost)}" for name, lost in losses.items()]
     return Verdict(f"{', '.join(words)} from its best batch to the smallest", verdict.holds)
-
-
-def _table(
-    found: Grid, methods: tuple, batches: tuple, metric: str, title: str, base: Mapping
-) -> Table:
-    rows = [
-        (name, *(spread(values(found[name, size], metric)) for size in batches)) for name in methods
-    ]
-    rows += [
-        (f"{kind} (no training)", *[f"{base[kind][metric]:.2f}"] * len(batches)) for kind in base
-    ]
-    note = "Top-1 in percent, mean ± standard deviation over seeds."
-    return Table(title, ("method", *(f"batch {size}" for size in batches)), rows, note)
-
-
-def _picture(
-    found: Grid, methods: tuple, batches: tuple, metric: str, name: str, base: Mapping
-) -> Picture:
-    series = {
-        method: (batches, [values(found[method, size], metric) for size in batches])
-        for method in methods
-    }
-    levels = {f"{kind}": figures[metric] for kind, figures in base.items()}
-    figure = curves(series, "batch size", f"{name} top-1, %", log="x", levels=levels)
-    alt = f"{name} accuracy of {len(methods)} methods against batch size; the table has the numbers"
-    caption = "Flat is robust. Bars are one standard deviation over seeds."
-    return Picture(metric, figure, alt, caption)

@@ -1,0 +1,168 @@
+"""Bias and variance of minibatch gradients against the gradient of the whole data set."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax import numpy as jnp
+from jax.flatten_util import ravel_pytree
+
+from jaxssl.objective import Objective
+from jaxssl.pairs import pair_views
+
+Embed = Callable[[Any, Array], Array]  # (params, index [b]) -> [V, b, d]
+CHUNK = 32  # draws at a time, which are one group of the jackknife
+
+
+class Bias(NamedTuple):
+    """How a minibatch gradient g deviates from the full-data gradient g*.
+
+    Attributes:
+        bias: |E g - g*| / |g*|, >= 0; an unbiased estimate of its square is cut at 0.
+        low: lower end of the 95 % interval of ``bias``; 0 if the bias may be 0.
+        high: its upper end.
+        deviation: sqrt(E |g - E g|^2) / |g*|, the noise of a single minibatch.
+        cosine: of E g and g*: below 1 the mean gradient has another direction.
+    """
+
+    bias: float
+    low: float
+    high: float
+    deviation: float
+    cosine: float
+
+
+def gradient_bias(
+    objective: Objective,
+    embed: Embed,
+    params: Any,
+    num_examples: int,
+    batch_size: int,
+    *,
+    target: Objective | None = None,
+    visits: Sequence[int] = (0,),
+    draws: int = 1024,
+    seed: int = 0,
+    chunk: int = CHUNK,
+) -> list[Bias]:
+    r"""What minibatches of one size make of the gradient with respect to ``params``.
+
+    .. math:: \text{bias}^2 = \frac{1}{G (G - 1)} \sum_{a \ne b} (\bar g_a - g^*)^\top
+              (\bar g_b - g^*)
+
+    for the means of G groups of independent minibatches, which is unbiased, with a jackknife over
+    groups for its interval. Minibatches are drawn without replacement. An objective with memory
+    first sees its examples for some epochs at these parameters.
+
+    Args:
+        objective: the loss and what it remembers; what it learns stays as it begins.
+        embed: ``(params, index) -> [V, b, d]``, the views' embeddings of examples.
+        params: the point at which gradients are taken.
+        num_examples: N.
+        batch_size: B, in [2, N].
+        target: whose full-batch gradient is the truth; by default ``objective`` itself, which with
+            memory that has seen nothing yet then remembers exactly this batch.
+        visits: epochs after which is measured, increasing; without memory they make no difference.
+        draws: independent minibatches, rounded up to whole groups, of which there are 4 at least.
+        seed: of the draws.
+        chunk: draws computed at a time.
+
+    Returns:
+        A `Bias` for each of ``visits``.
+
+    Raises:
+        ValueError: if ``batch_size`` or ``visits`` do not fit.
+    """
+    if not 2 <= batch_size <= num_examples:
+        raise ValueError(f"batch_size must be in [2, {num_examples}], got {batch_size}")
+    if list(visits) != sorted(set(visits)) or min(visits) < 0:
+        raise ValueError(f"visits must increase from 0 or more, got {tuple(visits)}")
+    everyone = jnp.arange(num_examples, dtype=jnp.int32)
+    z = jax.jit(embed)(params, everyone)
+    init_key, key = jax.random.split(jax.random.key(seed))
+    learned, memory = objective.init(init_key, num_examples, z.shape[2])
+    aim = target or objective
+    aim_learned, aim_memory = aim.init(init_key, num_examples, z.shape[2])
+    full = jax.jit(partial(_gradient, aim, embed))
+    truth = np.asarray(full(params, aim_learned, aim_memory, everyone, key), np.float64)
+
+    per_epoch = num_examples // batch_size
+
+    def epoch(memory: Any, key: Array) -> Any:
+        """The memory after all examples were seen once more, but for the rest of the division."""
+        order_key, loss_key = jax.random.split(key)
+        order = jax.random.permutation(order_key, everyone)[: per_epoch * batch_size]
+
+        def step(memory: Any, item: tuple[Array, Array]) -> tuple[Any, None]:
+            index, number = item
+            pairs = pair_views(z[:, index], index)
+            step_key = jax.random.fold_in(loss_key, number)
+            return objective.loss(pairs, learned, memory, step=jnp.int32(0), key=step_key)[1], None
+
+        items = order.reshape(per_epoch, batch_size), jnp.arange(per_epoch, dtype=jnp.int32)
+        return jax.lax.scan(step, memory, items)[0]
+
+    def draw(key: Array) -> Array:
+        """[visits, parameters] gradients of one chain."""
+        found, now, state = [], 0, memory
+        for number, visit in enumerate(visits):
+            chain, index_key, loss_key = jax.random.split(jax.random.fold_in(key, number), 3)
+            if visit > now and jax.tree.leaves(memory):
+                state = jax.lax.scan(
+                    lambda m, k: (epoch(m, k), None), state, jax.random.split(chain, visit - now)
+                )[0]
+            now = visit
+            index = jax.random.choice(index_key, everyone, (batch_size,), replace=False)
+            found.append(_gradient(objective, embed, params, learned, state, index, loss_key))
+        return jnp.stack(found)
+
+    @jax.jit
+    def group(keys: Array) -> tuple[Array, Array]:
+        """Mean gradient and mean squared norm, of the draws of a group."""
+        g = jax.vmap(draw)(keys)
+        return jnp.mean(g, axis=0), jnp.mean(jnp.sum(g**2, axis=2), axis=0)
+
+    groups = max(4, -(-draws // chunk))
+    keys = jax.random.split(key, groups * chunk).reshape(groups, chunk)
+    means, squares = zip(*(jax.device_get(group(own)) for own in keys), strict=True)
+    means = np.stack(means).astype(np.float64)  # [groups, visits, parameters]
+    squares = np.mean(np.stack(squares).astype(np.float64), axis=0)
+    return [_summary(means[:, v], squares[v], truth) for v in range(len(visits))]
+
+
+def _gradient(
+    objective: Objective, embed: Embed, params: Any, learned: Any, memory: Any, index: Array, key
+) -> Array:
+    """[parameters] of a batch."""
+
+    def loss(params: Any) -> Array:
+        pairs = pair_views(embed(params, index), index)
+        return objective.loss(pairs, learned, memory, step=jnp.int32(0), key=key)[0]
+
+    return ravel_pytree(jax.grad(loss)(params))[0]
+
+
+def _summary(means: np.ndarray, square: float, truth: np.ndarray) -> Bias:
+    size = float(np.linalg.norm(truth))
+    off = means - truth
+    groups, total = len(off), off.sum(axis=0)
+    norms = np.sum(off**2, axis=1)
+
+    def squared(total_square: np.ndarray, norm_sum: np.ndarray, count: int) -> np.ndarray:
+        return (total_square - norm_sum) / (count * (count - 1))
+
+    value = squared(total @ total, norms.sum(), groups)
+    without = squared(total @ total - 2 * off @ total + norms, norms.sum() - norms, groups - 1)
+    error = np.sqrt((groups - 1) / groups * np.sum((without - without.mean()) ** 2))
+    low, middle, high = (
+        float(np.sqrt(max(v, 0.0))) / size
+        for v in (value - 1.96 * error, value, value + 1.96 * error)
+    )
+    mean = means.mean(axis=0)
+    # The mean of n draws still has a share 1 / n of the variance, which is negligible here.
+    variance = max(square - float(mean @ mean), 0.0)
+    cosine = float(mean @ truth / (np.linalg.norm(mean) * size))
+    return Bias(middle, low, high, float(np.sqrt(variance)) / size, cosine)

@@ -1,0 +1,266 @@
+"""Bias of the minibatch gradient against the whole data set's, by batch size.
+
+Gradients with respect to a linear map of fixed embeddings, or, with --workdir RUN, with respect to
+a trained encoder and its projector on images of the run's training set. The truth is the gradient
+of the loss over all N examples at once. AUC-CL sums over negatives, so that the weight of the
+negatives grows with the batch; here the sum has one weight at every batch size, that of 64 images.
+DeCL and SogCLR have seen every example some times before, at the same parameters.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax import numpy as jnp
+from matplotlib.figure import Figure
+
+from jaxssl import encoder as networks
+from jaxssl import gallery
+from jaxssl.augment.views import preprocess
+from jaxssl.bias import Bias, Embed, gradient_bias
+from jaxssl.config import component
+from jaxssl.data import source
+from jaxssl.errors import UserError
+from jaxssl.evaluate import read_config
+from jaxssl.features import load_backbone
+from jaxssl.objective import Objective
+from jaxssl.study import DASHES, MARKERS, Claim, Findings, Picture, Setting, Table, Verdict, choose
+
+TEMPERATURE = 0.2
+WEIGHT_AT = 64  # images, of AUC-CL's sum over negatives
+EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
+WITHIN, BETWEEN = 0.6, 0.3  # deviations of an example in its class, of a view in its example
+IMAGES = 256  # of a run
+BATCHES = (8, 16, 32, 64, 128)
+VISITS = (0, 1, 3, 10, 30)
+DRAWS, DRAWS_OF_ENCODER = 4096, 512
+REMEMBER = ("sogclr", "decl", "decl_mean")
+
+Arm = Callable[[int], tuple[Objective, Objective | None]]  # of the batch size
+
+
+CLAIMS = {
+    "auc_cl_unbiased": Claim(
+        "AUC-CL's minibatch gradient has no bias at any batch size", "AUC-CL, Theorem 3.3"
+    ),
+    "simclr_biased": Claim(
+        "SimCLR's minibatch gradient is biased, the more the smaller the batch",
+        "AUC-CL, Section 1; DeCL, Section 2.1",
+    ),
+    "simclr_root": Claim(
+        "SimCLR's bias falls as 1 / sqrt(B) (the bound of SogCLR's paper)", "AUC-CL, Section 2"
+    ),
+    "decl_shrinks": Claim(
+        "DeCL's bias shrinks as its rates are averaged over steps", "DeCL, Section 2.2.3"
+    ),
+    "sogclr_shrinks": Claim(
+        "SogCLR's bias shrinks as its averages are formed (released weight, 0.9)",
+        "AUC-CL, Section 2",
+    ),
+}
+
+
+class Point(NamedTuple):
+    """Where gradients are taken."""
+
+    embed: Embed
+    params: Any
+    num_examples: int
+    words: str
+
+
+def run(setting: Setting) -> Findings:
+    """Measure every loss at every batch size."""
+    point = _encoder(setting) if setting.workdir else _linear_map()
+    arms = _arms(point.num_examples)
+    names = choose(setting.methods, tuple(arms))
+    batches = setting.batch_sizes or tuple(b for b in BATCHES if 2 * b <= point.num_examples)
+    draws, chunk = (DRAWS_OF_ENCODER, 16) if setting.workdir else (DRAWS, 128)
+    found: dict[str, dict[int, dict[int, Bias]]] = {}
+    for name in names:
+        visits = VISITS if name in REMEMBER else VISITS[:1]
+        for size in batches:
+            objective, target = arms[name](size)
+            measured = gradient_bias(
+                objective,
+                *point[:3],
+                size,
+                target=target,
+                visits=visits,
+                draws=draws,
+                chunk=chunk,
+            )
+            found.setdefault(name, {})[size] = dict(zip(visits, measured, strict=True))
+            print(f"{name}, batch {size}: bias {_cell(measured[-1])}", flush=True)
+    return Findings(
+        _tables(found, batches, point),
+        _pictures(found, batches),
+        _verdicts(found),
+        _data(found),
+        point.words,
+    )
+
+
+def _arms(num_examples: int) -> dict[str, Arm]:
+    tau = {"temperature": TEMPERATURE}
+    kinds: Mapping[str, Any] = {name: _objective(name) for name in ("nt_xent", "dcl", "spectral")}
+
+    def auc_cl(size: int) -> tuple[Objective, Objective]:
+        # The mean over the negatives, times their number in a batch of 64.
+        weights = (2 * (WEIGHT_AT - 1) / (2 * (b - 1)) for b in (size, num_examples))
+        return tuple(_objective("auc_cl")(negative_weight=w) for w in weights)
+
+    exact = _objective("decl")(rate="batch", u="mean", **tau)
+    return {
+        "simclr": lambda size: (kinds["nt_xent"](**tau), None),
+        "dcl": lambda size: (kinds["dcl"](**tau), None),
+        "auc_cl": auc_cl,
+        "spectral": lambda size: (kinds["spectral"](), None),
+        "sogclr": lambda size: (_objective("sogclr")(**tau), None),
+        "decl": lambda size: (_objective("decl")(**tau), exact),
+        "decl_mean": lambda size: (_objective("decl")(u="mean", **tau), exact),
+    }
+
+
+def _objective(name: str) -> Callable[..., Objective]:
+    return component("loss", name)
+
+
+def _linear_map() -> Point:
+    """Classes of Gaussian embeddings, two noisy views each, and the identity map of them."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(CLASSES, DIM))
+    own = centres[np.arange(EXAMPLES) % CLASSES] + WITHIN * rng.normal(size=(EXAMPLES, DIM))
+    views = np.stack([own + BETWEEN * rng.normal(size=own.shape) for _ in range(2)])
+    z = jnp.asarray(views, jnp.float32)
+    words = f"a linear map of {EXAMPLES} fixed embeddings of {DIM} dimensions, {CLASSES} classes"
+    return Point(lambda weights, index: z[:, index] @ weights, jnp.eye(DIM), EXAMPLES, words)
+
+
+def _encoder(setting: Setting) -> Point:
+    """A run's network in evaluation mode, on two views of its first training images."""
+    found = load_backbone(setting.workdir)
+    if found.projector is None or not (setting.workdir / "config.json").exists():
+        raise UserError(f"--workdir {setting.workdir}: expected a run, whose projector is known")
+    config = read_config(setting.workdir)
+    images = source.load(config.data, config.data.train_split)
+    count = min(IMAGES, len(images))
+    made = gallery.pairs(config, images, count)[1]["views"]  # [n, V, s, s, c] uint8
+    views = jnp.asarray(made[:, :2].swapaxes(0, 1))
+    stats = found.net.batch_stats, found.projector.batch_stats
+    inputs = found.inputs._replace(crop=0.0)  # views are of the network's size, and whole
+
+    def embed(params: Any, index: Array) -> Array:
+        batch = views[:, index]
+        flat = batch.reshape(-1, *batch.shape[2:])
+        h = networks.features(found.encoder, params[0], stats[0], preprocess(flat, inputs))
+        z = networks.project(found.encoder, params[1], stats[1], h)
+        return z.reshape(*batch.shape[:2], -1)
+
+    params = jax.tree.map(jnp.asarray, (found.net.params, found.projector.params))
+    number = sum(leaf.size for leaf in jax.tree.leaves(params))
+    words = f"{number:,} parameters of {setting.workdir.name}, two views of {count} images"
+    return Point(embed, params, count, words)
+
+
+def _tables(found: Mapping, batches: tuple[int, ...], point: Point) -> list[Table]:
+    heading = ("", *(f"batch {size}" for size in batches))
+    bias, noise = [], []
+    for name, sizes in found.items():
+        for visits in next(iter(sizes.values())):
+            label = f"{name}, {visits} epochs seen" if name in REMEMBER else name
+            bias.append((label, *(_cell(sizes[size][visits]) for size in batches)))
+            if visits in (VISITS[0], VISITS[-1]):
+                noise.append((label, *(f"{sizes[s][visits].deviation:.2f}" for s in batches)))
+    note = f"|E g - g*| / |g*| with 95 % intervals, of {point.words}."
+    what = "sqrt(E |g - E g|²) / |g*|: how far a single minibatch's gradient is from their mean."
+    return [
+        Table("Bias of the gradient", heading, bias, note),
+        Table("Deviation of the gradient", heading, noise, what),
+    ]
+
+
+def _cell(bias: Bias) -> str:
+    return f"{bias.bias:.3f} [{bias.low:.3f}, {bias.high:.3f}]"
+
+
+def _pictures(found: Mapping, batches: tuple[int, ...]) -> list[Picture]:
+    last = {
+        name: {s: list(of.values())[-1] for s, of in sizes.items()} for name, sizes in found.items()
+    }
+    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
+    axes = figure.add_subplot(xlabel="batch size", ylabel="bias, |E g - g*| / |g*|")
+    for i, (name, biases) in enumerate(last.items()):
+        _line(axes, i, name, batches, [biases[size] for size in batches])
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(batches, [str(size) for size in batches])
+    axes.set_yscale("symlog", linthresh=0.01)
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside right upper", fontsize="small")
+    caption = """Bars are 95 % intervals; one that reaches 0 is compatible with no bias. Losses that
+remember are shown at their last visit. The vertical axis is linear below 0.01."""
+    pictures = [Picture("batch", figure, "bias against batch size; the table has it", caption)]
+    chains = {name: sizes for name, sizes in found.items() if name in REMEMBER}
+    if chains:
+        size = batches[0]
+        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+        axes = figure.add_subplot(xlabel="epochs seen before", ylabel=f"bias at batch size {size}")
+        for i, (name, sizes) in enumerate(chains.items()):
+            _line(axes, i, name, list(sizes[size]), list(sizes[size].values()))
+        axes.set_ylim(bottom=0)
+        figure.legend(loc="outside right upper", fontsize="small")
+        caption = "Averages over steps take the place of averages over a large batch."
+        pictures.append(Picture("visits", figure, "bias against epochs; see the table", caption))
+    return pictures
+
+
+def _line(axes: Any, i: int, name: str, xs: Any, biases: list[Bias]) -> None:
+    middle = np.array([b.bias for b in biases])
+    bars = [middle - [b.low for b in biases], np.array([b.high for b in biases]) - middle]
+    style = {"marker": MARKERS[i % len(MARKERS)], "linestyle": DASHES[i % len(DASHES)]}
+    axes.errorbar(xs, middle, bars, capsize=3, markersize=5, label=name, **style)
+
+
+def _verdicts(found: Mapping) -> dict[str, Verdict]:
+    verdicts = {}
+    if "auc_cl" in found:
+        biases = {size: of[0] for size, of in found["auc_cl"].items()}
+        words = "; ".join(f"B={size}: {_cell(bias)}" for size, bias in biases.items())
+        verdicts["auc_cl_unbiased"] = Verdict(words, all(b.low == 0 for b in biases.values()))
+    if "simclr" in found:
+        biases = {size: of[0] for size, of in found["simclr"].items()}
+        sizes = sorted(biases)
+        falls = all(biases[a].low > biases[b].high for a, b in zip(sizes, sizes[1:], strict=False))
+        words = "; ".join(f"B={size}: {_cell(biases[size])}" for size in sizes)
+        verdicts["simclr_biased"] = Verdict(words, falls and biases[sizes[0]].low > 0)
+        if len(sizes) > 3:
+            slope, error = _exponent({size: biases[size] for size in sizes[:-1]})
+            words = f"B^({slope:.2f} ± {1.96 * error:.2f}) for B = {sizes[0]} to {sizes[-2]}"
+            verdicts["simclr_root"] = Verdict(words, abs(slope + 0.5) < 1.96 * error)
+    for name in ("decl", "sogclr"):
+        if name in found:
+            size = min(found[name])
+            first, *_, last = found[name][size].values()
+            words = f"B={size}: {_cell(first)} at first, {_cell(last)} after {VISITS[-1]} epochs"
+            verdicts[f"{name}_shrinks"] = Verdict(words, last.high < first.low)
+    return verdicts
+
+
+def _exponent(biases: Mapping[int, Bias]) -> tuple[float, float]:
+    """Slope of log bias against log B by weighted least squares, and its standard error."""
+    x = np.log([float(size) for size in biases])
+    y = np.log([b.bias for b in biases.values()])
+    error = np.array([(b.high - b.low) / (2 * 1.96 * b.bias) for b in biases.values()])
+    weight = 1 / error**2
+    centred = x - np.average(x, weights=weight)
+    total = np.sum(weight * centred**2)
+    return float(np.sum(weight * centred * y) / total), float(1 / np.sqrt(total))
+
+
+def _data(found: Mapping) -> dict[str, Any]:
+    return {
+        name: {size: {v: bias._asdict() for v, bias in of.items()} for size, of in sizes.items()}
+        for name, sizes in found.items()
+    }

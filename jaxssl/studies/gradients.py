@@ -1,0 +1,86 @@
+"""TCL's gradients from positives and negatives over training, for k1 and k2.
+
+The mean over positives of |P - X - Y| / tau and over negatives of P / tau, averaged over the batch,
+see `jaxssl.losses.tcl_gradients`. SupCon is TCL with k1 = 0 and k2 = 1.
+"""
+
+from statistics import fmean
+
+from jaxssl.grid import METHODS, run_grid, where
+from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, spread
+
+# As in Figures 5.5, 5.7 and 5.8.
+ARMS = {
+    "SupCon": (0.0, 1.0),
+    "k1=5000": (5000.0, 1.0),
+    "k1=50000": (50000.0, 1.0),
+    "k1=50000, k2=3.25": (50000.0, 3.25),
+}
+KEYS = {"positive_gradient": "positives", "negative_gradient": "negatives"}
+CLAIMS = {
+    "k1_raises_positive": Claim(
+        "The gradient from positives grows with k1 and is above SupCon's", "TCL, Fig. 5.5"
+    ),
+    "k1_lowers_negative": Claim(
+        "A large k1 lowers the gradient from negatives below SupCon's", "TCL, Fig. 5.7"
+    ),
+    "k2_restores_negative": Claim("k2 = 3.25 closes that gap to within a tenth", "TCL, Fig. 5.8"),
+}
+
+
+def run(setting: Setting) -> Findings:
+    """Train with labels, with the gradients in the metrics."""
+    cells = {
+        name: {**METHODS["tcl_labels"], "loss.k1": k1, "loss.k2": k2, "loss.gradients": True}
+        for name, (k1, k2) in ARMS.items()
+    }
+    found = run_grid(setting, cells)
+    series = {
+        key: {name: _curve(outcomes, key) for name, outcomes in found.items()} for key in KEYS
+    }
+    mean = {
+        key: {name: fmean(map(fmean, ys)) for name, (_, ys) in of.items()}
+        for key, of in series.items()
+    }
+    rows = [(name, *(f"{mean[key][name]:.4g}" for key in KEYS)) for name in ARMS]
+    last = [(name, *(spread(series[key][name][1][-1], 4) for key in KEYS)) for name in ARMS]
+    heading = ("", *(f"from {words}" for words in KEYS.values()))
+    tables = [
+        Table("Mean gradient over training", heading, rows),
+        Table("At the end", heading, last),
+    ]
+    pictures = [
+        Picture(
+            key,
+            curves(of, "epoch", f"mean gradient from {KEYS[key]}"),
+            f"mean gradient from {KEYS[key]} over training for {', '.join(ARMS)}; see the tables",
+            "Bars are one standard deviation over seeds.",
+        )
+        for key, of in series.items()
+    ]
+    return Findings(tables, pictures, _verdicts(mean), {"mean": mean}, where(found))
+
+
+def _verdicts(mean: dict) -> dict[str, Verdict]:
+    pos, neg = mean["positive_gradient"], mean["negative_gradient"]
+    base, middle, large, mended = ARMS
+    gap = {name: neg[name] / neg[base] - 1 for name in (large, mended)}
+    return {
+        "k1_raises_positive": Verdict(
+            f"{pos[base]:.3g}, {pos[middle]:.3g}, {pos[large]:.3g} for k1 = 0, 5000, 50000",
+            pos[base] < pos[middle] < pos[large],
+        ),
+        "k1_lowers_negative": Verdict(f"{100 * gap[large]:+.1f} %", gap[large] < 0),
+        "k2_restores_negative": Verdict(
+            f"{100 * gap[large]:+.1f} % at k2 = 1, {100 * gap[mended]:+.1f} % at k2 = 3.25",
+            abs(gap[mended]) < 0.1,
+        ),
+    }
+
+
+def _curve(outcomes: list, key: str) -> tuple[list[float], list[list[float]]]:
+    lines = [[row for row in outcome.history if key in row] for outcome in outcomes]
+    every = max(1, len(lines[0]) // 20)
+    length = min(map(len, lines))
+    epochs = [lines[0][i]["epoch"] for i in range(0, length, every)]
+    return epochs, [[line[i][key] for line in lines] for i in range(0, length, every)]

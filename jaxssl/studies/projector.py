@@ -1,0 +1,17 @@
+"""TCL against SupCon with projectors of several output sizes, with labels."""
+
+from jaxssl import stability
+from jaxssl.study import Findings, Setting
+
+CLAIMS = stability.claim("size of the projector's output", "TCL, Fig. 5.3")
+SIZES = {
+    "tiny": (16, 128, 512),
+    "small": (64, 128, 512),
+    "paper": (64, 128, 256, 512, 1024, 2048),
+}
+
+
+def run(setting: Setting) -> Findings:
+    """Train both losses with each projector."""
+    cells = {size: {"head.proj_output_dim": size} for size in SIZES[setting.scale]}
+    return stability.compare(setting, "output", cells)

@@ -1,0 +1,62 @@
+"""MMCL's slack penalty C: small values bind, those above 20 never do.
+
+With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so that C = 100 is no limit.
+"""
+
+from statistics import fmean
+
+from jaxssl.grid import (
+    KNN,
+    METHODS,
+    accuracy_picture,
+    accuracy_table,
+    baselines,
+    numbers,
+    run_grid,
+    values,
+    where,
+)
+from jaxssl.study import Claim, Findings, Setting, Table, Verdict, larger, spread
+
+PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
+CLAIMS = {
+    "small_c_is_poor": Claim("C = 0.01 is below the best C (k-NN)", "MMCL, Fig. 3a"),
+    "large_c_no_help": Claim(
+        "A large C is no better than a moderate one (k-NN, C = 100 against 10)", "MMCL, Fig. 3a"
+    ),
+}
+
+
+def run(setting: Setting) -> Findings:
+    """Train with each C."""
+    cells = {("mmcl", c): {**METHODS["mmcl"], "loss.C": c} for c in PENALTIES}
+    found = run_grid(setting, cells)
+    base = baselines(setting, found["mmcl", 100.0][0])
+    knn = {c: values(found["mmcl", c], KNN) for c in PENALTIES}
+    best = max(PENALTIES, key=lambda c: fmean(knn[c]))
+    poor, large = larger(knn[best], knn[0.01]), larger(knn[100.0], knn[10.0])
+    verdicts = {
+        "small_c_is_poor": Verdict(f"best C = {best:g}: {poor.figure}", poor.holds),
+        "large_c_no_help": Verdict(large.figure, not large.holds),
+    }
+    rows = [
+        (name, *(_last(found["mmcl", c], key) for c in PENALTIES))
+        for name, key in (("support vectors", "support"), ("at C", "at_bound"))
+    ]
+    shares = Table(
+        "Share of the negatives at the end of training, %",
+        ("", *(f"C {c:g}" for c in PENALTIES)),
+        rows,
+    )
+    axis = ("mmcl",), PENALTIES, "C"
+    return Findings(
+        [accuracy_table(found, *axis, KNN, base), shares],
+        [accuracy_picture(found, *axis, KNN, base, log="x")],
+        verdicts,
+        {"results": numbers(found), "baselines": base},
+        where(found),
+    )
+
+
+def _last(outcomes: list, key: str) -> str:
+    return spread([100 * outcome.history[-1][key] for outcome in outcomes])

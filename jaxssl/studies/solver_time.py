@@ -1,0 +1,120 @@
+"""Time of a step against the batch size: SimCLR, MMCL by PGD and by the closed form.
+
+Value and gradient of the loss on random embeddings, and a whole training step of the scale's
+network with each loss. The losses take turns, so that a busy machine slows all of them alike.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from jaxssl import parallel
+from jaxssl.build import build, initial_state
+from jaxssl.config import component
+from jaxssl.grid import METHODS, settings_of
+from jaxssl.pairs import pair_views
+from jaxssl.state import make_train_step
+from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves
+
+BATCHES = {"tiny": (32, 64, 128, 256), "small": (64, 128, 256), "paper": (64, 128, 256, 512)}
+DIM, ROUNDS = 128, 7
+TWICE = 2.0  # what is still "comparable"
+LOSSES = {
+    "simclr": METHODS["simclr"],
+    "mmcl_pgd": METHODS["mmcl"],
+    "mmcl_inv": {**METHODS["mmcl"], "loss.solver": "inv"},
+}
+CLAIMS = {
+    "inv_comparable": Claim(
+        "A step of MMCL by the closed form takes at most twice SimCLR's time at every batch size",
+        "MMCL, Fig. 3b",
+    ),
+    "pgd_comparable": Claim(
+        "A step of MMCL by PGD (200 steps here) takes at most twice SimCLR's time at every batch "
+        "size",
+        "MMCL, Fig. 3b",
+    ),
+}
+Call = Callable[[], Any]
+
+
+def run(setting: Setting) -> Findings:
+    """Time the losses alone, then whole steps."""
+    batches = setting.batch_sizes or BATCHES[setting.scale]
+    alone = {b: _times({name: _loss(setting, name, b) for name in LOSSES}) for b in batches}
+    steps = {b: _times({name: _step(setting, name, b) for name in LOSSES}) for b in batches}
+    heading = ("", *(f"batch {b}" for b in batches))
+    tables = []
+    for title, times in (("Loss and gradient, ms", alone), ("Whole training step, ms", steps)):
+        rows = [(name, *(f"{1e3 * times[b][name]:.2f}" for b in batches)) for name in LOSSES]
+        for name in list(LOSSES)[1:]:
+            ratios = (times[b][name] / times[b]["simclr"] for b in batches)
+            rows.append((f"{name} / simclr", *(f"{ratio:.2f}" for ratio in ratios)))
+        tables.append(Table(title, heading, rows, f"Medians of {ROUNDS} rounds, side by side."))
+    verdicts = {}
+    for solver in ("inv", "pgd"):
+        ratios = {b: steps[b][f"mmcl_{solver}"] / steps[b]["simclr"] for b in batches}
+        words = ", ".join(f"B={b}: {ratio:.2f} ×" for b, ratio in ratios.items())
+        verdicts[f"{solver}_comparable"] = Verdict(words, max(ratios.values()) <= TWICE)
+    pictures = []
+    for kind, times in (("loss", alone), ("step", steps)):
+        series = {n: (batches, [[1e3 * times[b][n]] for b in batches]) for n in LOSSES}
+        figure = curves(series, "batch size", f"{kind}, ms", log="xy")
+        alt = f"time of a {kind} against batch size; the table has the numbers"
+        pictures.append(Picture(kind, figure, alt, f"Time of a {kind}; both axes logarithmic."))
+    return Findings(tables, pictures, verdicts, {"loss": alone, "step": steps}, "random images")
+
+
+def _loss(setting: Setting, name: str, batch: int) -> Call:
+    config = settings_of(setting, {**LOSSES[name], "batch_size": batch})
+    loss = {key: value for key, value in config.loss.items() if key not in ("name", "preset")}
+    objective = component("loss", config.loss.name)(**loss)
+    key = jax.random.key(0)
+    z = jax.random.normal(key, (2, batch, DIM))
+    params, memory = objective.init(key, batch, DIM)
+
+    def value(z: jax.Array) -> jax.Array:
+        return objective.loss(pair_views(z), params, memory, step=jnp.int32(0), key=key)[0]
+
+    gradient = jax.jit(jax.value_and_grad(value))
+    return lambda: gradient(z)
+
+
+def _step(setting: Setting, name: str, batch: int) -> Call:
+    """A training step on random images of the scale's size."""
+    config = settings_of(setting, {**LOSSES[name], "batch_size": batch, "total_steps": 1000})
+    mesh = parallel.make_mesh()
+    channels = 1 if config.augment.name == "digits" else 3
+    shape = (batch, config.augment.size, config.augment.size, channels)
+    images = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+    index = np.arange(batch, dtype=np.int32)
+    examples = {"image": images, "index": index, "label": index % 10}
+    parts = build(config, batch, mesh.size)
+    state = initial_state(config, parts, examples, batch, mesh)
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    on_device = parallel.shard(examples, mesh)
+    box = [state]
+
+    def call() -> Any:
+        box[0], metrics, _ = step(box[0], on_device)
+        return metrics
+
+    return call
+
+
+def _times(calls: Mapping[str, Call]) -> dict[str, float]:
+    """Median seconds of each, by turns."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for name in calls:
+        jax.block_until_ready(calls[name]())
+    for _ in range(ROUNDS):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            found[name].append(time.perf_counter() - start)
+    return {name: median(times) for name, times in found.items()}

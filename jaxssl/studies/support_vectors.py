@@ -1,0 +1,155 @@
+"""MMCL's support vectors: which images they are, and whether of the query's class.
+
+Of a run with MMCL, at the end of training: two views of its first training images, a linear kernel
+or whatever the run has, the negatives of a query being the first views of all other images. C is
+the run's, and 1, which lets some negatives reach the bound: suspected false negatives.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from ml_collections import ConfigDict
+
+from jaxssl import block, gallery, parallel
+from jaxssl.backbone import make_encode
+from jaxssl.data import source
+from jaxssl.errors import UserError
+from jaxssl.evaluate import read_config
+from jaxssl.features import extract, load_backbone
+from jaxssl.grid import METHODS, run_grid, where
+from jaxssl.study import Claim, Findings, Picture, Setting, Table, larger, spread
+from jaxssl.support import SupportVectors, support_vectors
+
+IMAGES = 256
+BINDING = 1.0  # a C that binds
+QUERIES, SHOWN = 6, 5
+CLAIMS = {
+    "same_class": Claim(
+        "Support vectors are hard negatives: more often of the query's class than all negatives "
+        "(points of their share)",
+        "MMCL, Fig. 4",
+    ),
+    "false_negatives": Claim(
+        "Negatives at the bound C are likely false ones: more often of the query's class than "
+        "the support vectors below it (points, C = 1)",
+        "MMCL, Section 3",
+    ),
+}
+SHARES = ("support", "at_bound", "same_class_support", "same_class_bound", "same_class_all")
+HEADINGS = ("support vectors", "at C", "same class: support vectors", "at C", "all negatives")
+
+
+def run(setting: Setting) -> Findings:
+    """Look at --workdir, or at an MMCL run of every seed."""
+    workdirs, words = [setting.workdir], str(setting.workdir)
+    if not setting.workdir:
+        found = run_grid(setting, {"mmcl": METHODS["mmcl"]})
+        workdirs, words = [outcome.workdir for outcome in found["mmcl"]], where(found)
+    looked = [_look(workdir) for workdir in workdirs]
+    rows, data = [], {}
+    for key in ("own", "binding"):
+        of = [look[key] for look in looked]
+        name = f"C = {looked[0]['C']:g} (the run's)" if key == "own" else f"C = {BINDING:g}"
+        data[key] = {share: [getattr(one, share) for one in of] for share in SHARES}
+        rows.append((name, *(_percent(data[key][share]) for share in SHARES)))
+    verdicts = {}
+    if None not in data["own"]["same_class_support"]:
+        shares = (data["own"][key] for key in ("same_class_support", "same_class_all"))
+        verdicts["same_class"] = larger(*([100 * x for x in share] for share in shares))
+    below = [_below(look) for look in looked]
+    bound = data["binding"]["same_class_bound"]
+    if None not in bound and None not in below:
+        verdicts["false_negatives"] = larger([100 * x for x in bound], [100 * x for x in below])
+    note = f"""Of {looked[0]["count"]} training images, {len(looked)} runs. A share of the same
+class that exceeds that among all negatives marks false negatives."""
+    table = Table("Shares, %", ("", *HEADINGS), rows, note.replace("\n", " "))
+    return Findings([table], [_picture(looked[0])], verdicts, data, words)
+
+
+def _look(workdir: Path) -> dict[str, Any]:
+    config = read_config(workdir)
+    if config.loss.name != "mmcl":
+        raise UserError(f"--workdir {workdir}: expected a run with mmcl, got {config.loss.name!r}")
+    train = source.load(config.data, config.data.train_split)
+    views, images = _views(config, train)
+    labels = train.labels[: len(images)]
+    backbone = load_backbone(workdir)
+    mesh = parallel.local_mesh()
+    variables = parallel.replicate((backbone.net, backbone.projector), mesh)
+    encode = make_encode(backbone, backbone.inputs._replace(crop=0.0), "projector")
+    z1, z2 = (extract(views[:, v], encode, variables, mesh) for v in range(2))
+    own = block.mmcl_settings(workdir, config, len(train), backbone.facts["step"])
+    labels = labels if train.labelled else None
+    return {
+        "own": support_vectors(z1, z2, labels, **own),
+        "binding": support_vectors(z1, z2, labels, **{**own, "C": BINDING}),
+        "C": own["C"],
+        "count": len(images),
+        "images": images,
+        "labels": labels,
+        "names": train.class_names,
+    }
+
+
+def _views(config: ConfigDict, train: source.Source) -> tuple[np.ndarray, np.ndarray]:
+    images, made = gallery.pairs(config, train, IMAGES)
+    return made["views"], images
+
+
+def _below(look: dict[str, Any]) -> float | None:
+    """Share of the query's class among the support vectors that are not at the bound."""
+    labels, alpha = look["labels"], look["binding"].alpha
+    chosen = (alpha > 0) & (alpha < np.float32(BINDING))
+    if labels is None or not chosen.any():
+        return None
+    return float((labels[:, None] == labels[None, :])[chosen].mean())
+
+
+def _percent(shares: list[float | None]) -> str:
+    return spread([100 * share for share in shares if share is not None])
+
+
+def _picture(look: dict[str, Any]) -> Picture:
+    """Queries, their support vectors of the largest alpha, and images that are none."""
+    found: SupportVectors = look["binding"]
+    images, labels = look["images"], look["labels"]
+    queries = block.one_of_each(np.zeros(len(images)) if labels is None else labels, QUERIES)
+    figure = Figure(figsize=(1.15 * (2 * SHOWN + 1), 1.5 * len(queries)), layout="constrained")
+    grid = figure.subplots(len(queries), 2 * SHOWN + 1, squeeze=False)
+
+    def show(axes: Any, place: int, title: str, other: bool) -> None:
+        image = images[place]
+        image = image[:, :, 0] if image.shape[2] == 1 else image
+        axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        axes.set_title(title, fontsize=8, parse_math=False)
+        axes.set(xticks=[], yticks=[])
+        for spine in axes.spines.values():
+            spine.set(visible=True, linestyle="--" if other else "-", linewidth=1.5)
+
+    for row, query in zip(grid, queries, strict=True):
+        alpha = found.alpha[query]
+        order = np.argsort(-alpha, kind="stable")
+        zero = np.setdiff1d(np.flatnonzero(alpha == 0), [query])[:SHOWN]
+        show(row[0], query, f"query\n{_class(look, query)}", other=False)
+        for axes, place in zip(row[1 : SHOWN + 1], order[:SHOWN], strict=True):
+            mark = " = C" if alpha[place] >= np.float32(BINDING) else ""
+            text = f"α {alpha[place]:.2f}{mark}\n{_class(look, place)}"
+            show(axes, place, text, other=labels is not None and labels[place] != labels[query])
+        for axes in row[SHOWN + 1 :]:
+            axes.axis("off")
+        for axes, place in zip(row[SHOWN + 1 :], zero, strict=False):
+            axes.axis("on")
+            text = f"α 0\n{_class(look, place)}"
+            show(axes, place, text, other=labels is not None and labels[place] != labels[query])
+    caption = f"""Left a query, then the {SHOWN} negatives with the largest α (C = {BINDING:g}),
+then up to {SHOWN} that are no support vectors; a solid frame is of the query's class, a dashed one
+is not."""
+    alt = f"{len(queries)} query images with support vectors and others; α stands above each"
+    return Picture("gallery", figure, alt, caption.replace("\n", " "))
+
+
+def _class(look: dict[str, Any], place: int) -> str:
+    labels = look["labels"]
+    return "" if labels is None else str(look["names"][labels[place]])

@@ -1,0 +1,86 @@
+"""Embeddings as they are: DeCL and SimCLR on the sphere and without normalisation.
+
+Without it the similarity is exp(-distance), with no temperature. SimCLR's arm is the same code:
+DeCL with lambda 0 and the positive in the sum is NT-Xent.
+"""
+
+from jaxssl.grid import (
+    KNN,
+    METHODS,
+    accuracy_picture,
+    accuracy_table,
+    baselines,
+    numbers,
+    run_grid,
+    values,
+    where,
+)
+from jaxssl.study import Claim, Findings, Setting, Table, Verdict, all_of, difference, larger
+
+BATCHES = {"tiny": (16, 64, 256), "small": (32, 256), "paper": (64, 128, 256, 512)}
+EUCLIDEAN = {"loss.similarity": "neg_euclidean", "loss.temperature": 1.0}
+NT_XENT = {
+    "loss.name": "decl",
+    "loss.rate": "batch",
+    "loss.weight": 0.0,
+    "loss.include_positive": True,
+}
+ARMS = {
+    "simclr": METHODS["simclr"],
+    "decl": METHODS["decl"],
+    "simclr_unnormalised": {**NT_XENT, **EUCLIDEAN},
+    "decl_unnormalised": {**METHODS["decl"], **EUCLIDEAN},
+}
+CLAIMS = {
+    "decl_above_unnormalised": Claim(
+        "Without normalisation DeCL is above SimCLR at every batch size (k-NN)", "DeCL, Table 1"
+    ),
+    "gap_grows": Claim(
+        "DeCL's lead over SimCLR is larger without normalisation (k-NN, mean over batch sizes)",
+        "DeCL, Section 4.1",
+    ),
+}
+PUBLISHED = Table(
+    "Published: CIFAR-10, ResNet-50, 200 epochs, k-NN (DeCL Table 1)",
+    ("", "batch 64", "128", "256", "512"),
+    (
+        ("SimCLR", "79.6", "81.8", "83.8", "84.9"),
+        ("DeCL", "83.8", "85.7", "86.4", "86.4"),
+        ("SimCLR, unnormalised", "73.9", "75.8", "76.1", "77.2"),
+        ("DeCL, unnormalised", "79.9", "82.2", "83.4", "83.5"),
+    ),
+)
+
+
+def run(setting: Setting) -> Findings:
+    """Train the four arms at every batch size."""
+    batches = setting.batch_sizes or BATCHES[setting.scale]
+    cells = {(arm, b): {**cell, "batch_size": b} for arm, cell in ARMS.items() for b in batches}
+    found = run_grid(setting, cells)
+    base = baselines(setting, found["simclr", batches[0]][0])
+
+    def of(arm: str, size: int) -> list[float]:
+        return values(found[arm, size], KNN)
+
+    above = {
+        f"B={b}": larger(of("decl_unnormalised", b), of("simclr_unnormalised", b)) for b in batches
+    }
+    leads = [
+        [difference(of(f"decl{kind}", b), of(f"simclr{kind}", b))[0] for b in batches]
+        for kind in ("_unnormalised", "")
+    ]
+    mean = [sum(lead) / len(lead) for lead in leads]
+    verdicts = {
+        "decl_above_unnormalised": all_of(above),
+        "gap_grows": Verdict(
+            f"{mean[0]:+.2f} points unnormalised, {mean[1]:+.2f} normalised", mean[0] > mean[1]
+        ),
+    }
+    axis = tuple(ARMS), batches, "batch size"
+    return Findings(
+        [accuracy_table(found, *axis, KNN, base), PUBLISHED],
+        [accuracy_picture(found, *axis, KNN, base, log="x")],
+        verdicts,
+        {"results": numbers(found), "baselines": base},
+        where(found),
+    )
