@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+
 from jaxssl import config, evaluate, loop, record
 from jaxssl.errors import UserError
 from jaxssl.study import Picture, Setting, Table, curves, spread
@@ -17,6 +19,7 @@ from jaxssl.study import Picture, Setting, Table, curves, spread
 CELL = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
 KNN, LINEAR = "knn_top1", "linear_top1"
+ELSEWHERE = ("data.dir", "data.path", "data.cache", "data.workers")  # where the same data lie
 LONGEST = 120  # characters of a folder's name
 
 # What the papers compare, by the papers' settings; what a scale says holds for all of them.
@@ -95,6 +98,7 @@ def run_grid(
             took = f"{outcome.seconds:.0f} s"
             print(f"[{place}/{len(runs)}] {_words(name)}, seed {seed}: {figures} ({took})")
             sys.stdout.flush()
+            jax.clear_caches()  # each run has programs of its own
     return found
 
 
@@ -153,9 +157,8 @@ def where(found: Grid) -> str:
     settings = evaluate.read_config(outcomes[0].workdir)
     data = Path(settings.data.path).name or settings.data.name
     part = settings.data.train_split
-    length = (
-        f"{settings.total_steps} steps" if settings.total_steps else f"{settings.epochs:g} epochs"
-    )
+    steps, epochs = settings.total_steps, settings.epochs
+    length = f"{steps} steps" if steps else f"{epochs:g} epochs"
     return f"{data} ({part}), {length}, {len(outcomes)} seeds"
 
 
@@ -217,11 +220,15 @@ def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
 
     Studies that ask for the same run share it.
     """
-    told = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
-    plain = config.load(setting.config)
-    free = {"data.dir", "data.path", "data.cache", "data.workers"}
-    free |= {key for key, text in told.items() if key != "seed" and text == repr(plain.get(key))}
-    name = ",".join(f"{key}={told[key]}" for key in sorted(told) if key not in free)
+    given = {key: _text(value) for key, value in cell.items()}
+    told = dict(sorted({**dict(setting.overrides), **given}.items()))
+    whole = settings_of(setting, told).to_dict()
+    for key in list(told):
+        rest = {other: text for other, text in told.items() if other != key}
+        kept = key == "seed" or key.endswith((".name", ".preset"))  # which the others depend on
+        if not kept and settings_of(setting, rest).to_dict() == whole:
+            told = rest
+    name = ",".join(f"{key}={text}" for key, text in told.items() if key not in ELSEWHERE)
     safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
     if len(safe) <= LONGEST and safe == name:
         return safe

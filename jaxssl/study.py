@@ -135,7 +135,8 @@ def larger(ours: Sequence[float], theirs: Sequence[float], least: float = 0.0) -
     It does if the mean difference is more than two standard errors above ``least``.
     """
     mean, error = difference(ours, theirs)
-    return Verdict(f"{mean:+.2f} ± {error:.2f}", mean - least > 2 * error)
+    words = f"{mean:+.2f} ± {error:.2f}" if len(ours) > 1 else f"{mean:+.2f}"
+    return Verdict(words, mean - least > 2 * error)
 
 
 def all_of(parts: Mapping[str, Verdict]) -> Verdict:

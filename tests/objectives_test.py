@@ -21,6 +21,8 @@ SETTINGS = {
     "decl by a buffer": ("decl", {"rate": "buffer", "weight": "alternate"}),
     "decl by momentum keys": ("decl", {"rate": "momentum", "weight": "inverse"}),
     "decl by the batch": ("decl", {"rate": "batch", "u": "mean", "weight": 0.5}),
+    "decl under noise": ("decl", {"rate": "buffer", "noise": 0.3}),
+    "tcl with gradients": ("tcl", {"gradients": True}),
     "sogclr": ("sogclr", {}),
     "isogclr": ("sogclr", {"individual_temperature": True}),
     "swav": ("swav", {"num_prototypes": 6}),

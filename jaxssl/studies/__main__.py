@@ -76,6 +76,7 @@ def _run(overrides: list[tuple[str, str]]) -> None:
         workdir=Path(WORKDIR.value) if WORKDIR.value else None,
     )
     compiled.keep()
+    sys.path.append(str(CONFIGS.parents[1]))  # a config imports what it differs from
     study = importlib.import_module(f"jaxssl.studies.{NAME.value}")
     start = time.perf_counter()
     try:

@@ -1,0 +1,101 @@
+"""Bias and noise of minibatch gradients: against all batches there are, and the papers' claims."""
+
+from itertools import combinations
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from jaxssl.bias import gradient_bias
+from jaxssl.config import component
+from jaxssl.pairs import pair_views
+
+N, DIM = 6, 3
+
+
+RNG = np.random.default_rng(0)
+OWN = RNG.normal(size=(N, DIM))
+VIEWS = (OWN + 0.3 * RNG.normal(size=(2, N, DIM))).astype(np.float32)
+
+
+def embed(weights, index):
+    return jnp.matmul(jnp.asarray(VIEWS)[:, index], weights)
+
+
+def objective(name, **hyper):
+    return component("loss", name)(**hyper)
+
+
+def measure(loss, batch_size, **settings):
+    return gradient_bias(loss, embed, jnp.eye(DIM), N, batch_size, **settings)
+
+
+def exact(loss, batch_size):
+    """Mean and full gradient, and the deviation, over all batches, without memory."""
+    learned, memory = loss.init(jax.random.key(0), N, DIM)
+
+    @jax.jit
+    def gradient(index):
+        def value(weights):
+            pairs = pair_views(embed(weights, index), index)
+            return loss.loss(pairs, learned, memory, step=0, key=jax.random.key(0))[0]
+
+        return jax.grad(value)(jnp.eye(DIM)).ravel()
+
+    batches = np.array(list(combinations(range(N), batch_size)), np.int32)
+    found = np.stack([np.asarray(gradient(batch), np.float64) for batch in batches])
+    full = np.asarray(gradient(np.arange(N, dtype=np.int32)), np.float64)
+    noise = np.sqrt(np.mean(np.sum((found - found.mean(0)) ** 2, axis=1)))
+    return found.mean(axis=0), full, noise
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 5])
+def test_the_bias_is_that_over_all_batches(batch_size):
+    loss = objective("nt_xent", temperature=0.2)
+    mean, full, noise = exact(loss, batch_size)
+    size = np.linalg.norm(full)
+    [found] = measure(loss, batch_size, draws=4096, chunk=128)
+    bias = np.linalg.norm(mean - full) / size
+    assert found.low <= bias <= found.high
+    assert found.high - found.low < 0.2 * bias + 0.05
+    assert found.deviation == pytest.approx(noise / size, rel=0.1)
+    assert found.cosine == pytest.approx(mean @ full / np.linalg.norm(mean) / size, abs=0.02)
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 5])
+def test_the_mean_of_auc_cls_gradients_is_the_full_one(batch_size):
+    """Theorem 3.3, exactly: over all batches, at one weight of the negatives."""
+    one, whole = (objective("auc_cl", negative_weight=10 / (2 * (b - 1))) for b in (batch_size, N))
+    mean, full = exact(one, batch_size)[0], exact(whole, N)[1]
+    np.testing.assert_allclose(mean, full, rtol=1e-4, atol=1e-5 * np.abs(full).max())
+    [found] = measure(one, batch_size, target=whole, draws=1024, chunk=128)
+    assert found.low == 0
+
+
+def test_a_whole_batch_has_neither_bias_nor_noise():
+    [found] = measure(objective("dcl"), N, draws=8, chunk=2)
+    assert found.bias < 1e-5
+    assert found.deviation < 1e-3
+    assert found.cosine == pytest.approx(1)
+
+
+def test_averages_over_steps_take_the_bias_away():
+    loss = objective("decl", u="mean", temperature=0.3, momentum=0.95)
+    target = objective("decl", rate="batch", u="mean", temperature=0.3)
+    first, _, last = measure(loss, 2, target=target, visits=(0, 1, 60), draws=4096, chunk=128)
+    assert last.high < first.low
+
+
+def test_the_same_seed_gives_the_same_figures():
+    settings = {"draws": 64, "chunk": 16}
+    loss = objective("dcl")
+    assert measure(loss, 3, **settings) == measure(loss, 3, **settings)
+    assert measure(loss, 3, **settings) != measure(loss, 3, **settings, seed=1)
+
+
+def test_bad_arguments_are_refused():
+    with pytest.raises(ValueError, match=r"batch_size must be in \[2, 6\], got 7"):
+        measure(objective("dcl"), 7)
+    with pytest.raises(ValueError, match="visits must increase"):
+        measure(objective("dcl"), 3, visits=(1, 0))

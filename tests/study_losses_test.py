@@ -1,0 +1,95 @@
+"""What studies ask of losses: noise on similarities, and TCL's gradients."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from loss_cases import embeddings
+from oracles import relations, rows, softmax
+
+from jaxssl.losses.decl import gaussian, objective
+from jaxssl.losses.nt_xent import nt_xent_loss
+from jaxssl.losses.tcl import tcl_gradients
+from jaxssl.pairs import pair_views
+
+
+def decl(z, **hyper):
+    made = objective(rate="batch", weight=0.0, include_positive=True, temperature=0.5, **hyper)
+    pairs = pair_views(z)
+    return made.loss(pairs, {}, (), step=jnp.int32(0), key=jax.random.key(3))[0]
+
+
+def test_decl_without_lambda_is_nt_xent():
+    z = jnp.asarray(embeddings())
+    expected = jnp.mean(nt_xent_loss(pair_views(z), temperature=0.5))
+    assert decl(z) == pytest.approx(float(expected), rel=1e-6)
+    assert decl(z, noise=0.0) == decl(z)
+
+
+def test_noise_is_added_to_every_cosine():
+    z = embeddings()
+    pairs = pair_views(jnp.asarray(z))
+    noise = np.asarray(gaussian(jax.random.key(3), pairs), np.float64)
+    u = rows(z.reshape(-1, z.shape[2]))
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    s = (u @ u.T + 0.7 * noise) / 0.5
+    terms = []
+    for i, (pos, neg) in enumerate(zip(*relations(pairs), strict=True)):
+        terms += [-np.log(softmax(s[i][[p, *neg]])[0]) for p in pos]
+    assert decl(jnp.asarray(z), noise=0.7) == pytest.approx(np.mean(terms), rel=1e-5)
+
+
+def test_noise_is_normal_and_an_examples_own():
+    z = jnp.zeros((2, 40, 3))
+    key = jax.random.key(0)
+    drawn = np.asarray(gaussian(key, pair_views(z)))
+    assert drawn.shape == (80, 80)
+    assert abs(drawn.mean()) < 0.05 and drawn.std() == pytest.approx(1, abs=0.03)
+    index = jnp.arange(40, dtype=jnp.int32)[::-1]
+    turned = np.asarray(gaussian(key, pair_views(z, index)))
+    np.testing.assert_array_equal(turned[:40], drawn[:40][::-1])
+
+
+def test_negative_noise_is_refused():
+    with pytest.raises(ValueError, match="noise must be >= 0"):
+        objective(noise=-0.1)
+
+
+SETTINGS = {"temperature": 0.3, "k1": 40.0, "k2": 1.7}
+
+
+def loss_of_row(s, pos, neg):
+    """TCL of an anchor with similarities s, in float64."""
+    tau, k1, k2 = (SETTINGS[name] for name in ("temperature", "k1", "k2"))
+    total = np.sum(np.exp(s[pos] / tau) + k1 * np.exp(-s[pos])) + k2 * np.sum(np.exp(s[neg] / tau))
+    return np.mean(np.log(total) - s[pos] / tau)
+
+
+@pytest.mark.parametrize("labels", [None, [0, 1, 0, 2, 1, 0, 3, 2]])
+def test_tcl_gradients_are_those_of_the_loss(labels):
+    """With respect to each similarity, by central differences."""
+    z = embeddings()
+    labels = None if labels is None else jnp.asarray(labels, jnp.int32)
+    pairs = pair_views(jnp.asarray(z), labels=labels)
+    u = rows(z.reshape(-1, z.shape[2]))
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    pull, push = tcl_gradients(pairs, **SETTINGS)
+    for i, (pos, neg) in enumerate(zip(*relations(pairs), strict=True)):
+        slope = np.zeros(len(u))
+        for j in (*pos, *neg):
+            ends = []
+            for off in (1e-5, -1e-5):
+                s = u[i] @ u.T
+                s[j] += off
+                ends.append(loss_of_row(s, pos, neg))
+            slope[j] = (ends[0] - ends[1]) / 2e-5
+        assert pull[i] == pytest.approx(np.abs(slope[pos]).mean(), rel=1e-4)
+        assert push[i] == pytest.approx(slope[neg].mean(), rel=1e-4)
+
+
+def test_tcl_gradients_without_positives_or_spread_are_finite():
+    lonely = tcl_gradients(pair_views(jnp.ones((1, 4, 3))))
+    np.testing.assert_array_equal(np.stack(lonely), 0)
+    for z in (jnp.zeros((2, 4, 3)), jnp.ones((2, 4, 3))):
+        found = tcl_gradients(pair_views(z), temperature=0.01, k1=5e4)
+        assert np.isfinite(np.stack(found)).all()
