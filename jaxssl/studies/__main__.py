@@ -6,6 +6,7 @@ command goes on where it was stopped. Without NAME the studies are listed; `clai
 from all that was measured below --out. --config.KEY=VALUE changes all runs of a grid.
 """
 
+import ast
 import importlib
 import pkgutil
 import platform
@@ -19,6 +20,7 @@ import jaxssl
 from jaxssl import cli, studies
 from jaxssl.errors import UserError, nearest
 
+FOLDER = Path(__file__).parent
 CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
 NAME = flags.DEFINE_string("name", None, "The study; may stand alone.")
 SCALE = flags.DEFINE_string("scale", "tiny", "A file of configs/studies/: tiny, small or paper.")
@@ -39,7 +41,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Flags to a study's `run`."""
     if NAME.value is None:
         for name in names():
-            doc = importlib.import_module(f"jaxssl.studies.{name}").__doc__
+            doc = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text()))
             print(f"{name:18} {doc.splitlines()[0]}")
         return
     if NAME.value == "claims":
