@@ -40,7 +40,7 @@ from jaxssl.losses.sogclr import sogclr_loss
 from jaxssl.losses.spectral import spectral_loss
 from jaxssl.losses.sup_con import sup_con_loss
 from jaxssl.losses.swav import sinkhorn, swav_loss
-from jaxssl.losses.tcl import tcl_loss
+from jaxssl.losses.tcl import tcl_gradients, tcl_loss
 from jaxssl.losses.vicreg import vicreg_loss
 from jaxssl.losses.w_mse import w_mse_loss
 from jaxssl.objective import on_arrays
@@ -136,6 +136,7 @@ __all__ = [
     "swav",
     "swav_loss",
     "tcl",
+    "tcl_gradients",
     "tcl_loss",
     "vicreg",
     "vicreg_loss",
