@@ -15,7 +15,8 @@ PREFIX = "--config."
 def run(main: Callable[[list[tuple[str, str]]], None], *, positional: str | None = None) -> None:
     """Parse the command line and call ``main(overrides)``.
 
-    An argument that is no flag is the value of the flag ``positional``.
+    An argument that is no flag is the value of the flag ``positional``; of a flag of many values
+    there may be several.
 
     Exit status 2 and one line on stderr for a `UserError` or a wrong flag.
     """
@@ -36,7 +37,11 @@ def _guarded(
         flags.FLAGS.set_gnu_getopt(True)  # flags may stand behind other arguments
         rest = flags.FLAGS(argv)[1:]
         if rest and positional:
-            flags.FLAGS[positional].value = rest.pop(0)
+            flag = flags.FLAGS[positional]
+            if isinstance(flag.value, list):
+                flag.value, rest = [*flag.value, *rest], []
+            else:
+                flag.value = rest.pop(0)
         if rest:
             raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
         main(overrides)

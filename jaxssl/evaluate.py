@@ -151,10 +151,11 @@ def evaluate(
     record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
     if page and config and data is None and out == path:
         step = found.facts["step"]
-        whole = features is not None and parallel.process_count() == 1
+        # Its pictures are of the backbone's features.
+        whole = features is not None and layer == "backbone" and parallel.process_count() == 1
         if gallery.step_of(path) != step and whole:
             images = arrays(splits, found.inputs.size)
-            gallery.write(path, config, splits, features, images, step)
+            gallery.write(path, config, splits, features, images, found)
         record.console.print(f"report:  {report.write(path)}", soft_wrap=True)
     return rows
 

@@ -1,4 +1,7 @@
-"""The pictures of a run as arrays: augmented pairs, nearest neighbours, a map of the embedding."""
+"""The pictures of a run as arrays: augmented pairs, nearest neighbours, a map of the embedding.
+
+What the loss sees of a block of training images is in `jaxssl.block`.
+"""
 
 import io
 import zipfile
@@ -10,8 +13,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
-from jaxssl import record
+from jaxssl import block, record
 from jaxssl.augment.views import to_uint8
+from jaxssl.backbone import Backbone
 from jaxssl.build import make_augment, make_crops
 from jaxssl.data import batches
 from jaxssl.data.source import Images, Source, Splits
@@ -19,6 +23,7 @@ from jaxssl.evals import Features
 from jaxssl.evals.knn import neighbours
 
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
+MATCHED = 10_000  # test images whose nearest training image is looked for
 
 
 def write(
@@ -27,7 +32,7 @@ def write(
     splits: Splits,
     features: Features,
     data: dict[str, dict[str, Any]],
-    step: int,
+    found: Backbone,
 ) -> Path:
     """Write gallery.npz, which `jaxssl.report` shows.
 
@@ -35,16 +40,16 @@ def write(
         workdir: of the run.
         config: its config.
         splits: of its data set.
-        features: of the pretrained encoder.
+        features: of the pretrained backbone.
         data: "train" and "test", each "image" uint8 [n, h, w, c] and "label" [n].
-        step: of the checkpoint.
+        found: the pretrained network.
     """
     train, test = data["train"], data["test"]
     originals, views = pairs(config, splits.train, PAIRS)
     query, neighbour = _neighbours(features, test["label"])
     points = min(MAP_POINTS, len(features.test))
     arrays: dict[str, Any] = {
-        "step": np.array(step),
+        "step": np.array(found.facts["step"]),
         "pairs": views["views"],
         "pairs_original": originals,
         "query": test["image"][query],
@@ -55,6 +60,13 @@ def write(
         "map_label": test["label"][:points],
         "class_names": np.array(splits.bank.class_names),
     }
+    of_labels = train["label"], test["label"]
+    matches = nearest_classes(
+        features.train, of_labels[0], features.test, of_labels[1], config.seed
+    )
+    if len(matches):
+        arrays["nearest_classes"] = matches
+    arrays |= block.arrays(workdir, config, splits.train, found)
     path = workdir / "gallery.npz"
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
@@ -63,12 +75,49 @@ def write(
 
 
 def step_of(workdir: Path) -> int | None:
-    """The step of the checkpoint that gallery.npz is of; None if there is no such file."""
+    """The step of the checkpoint that gallery.npz is of; None if there is no such file.
+
+    None too for one of an earlier version, which has less: it is to be written again.
+    """
     try:
         with np.load(workdir / "gallery.npz") as file:
-            return int(file["step"])
+            return int(file["step"]) if "block_size" in file else None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return None
+
+
+def nearest_classes(
+    train: np.ndarray,
+    train_labels: np.ndarray,
+    test: np.ndarray,
+    test_labels: np.ndarray,
+    seed: int = 0,
+) -> np.ndarray:
+    """How often test images of a class have a nearest training image, by cosine, of a class.
+
+    Args:
+        train: [n, f] features.
+        train_labels: [n] int; images with the label -1 are left out.
+        test: [m, f]; of more than 10 000 labelled ones, so many are drawn.
+        test_labels: [m] int, as the others.
+        seed: of that draw.
+
+    Returns:
+        [k, 3] int32: class, class of the nearest, how many images, without zeros; k is 0 where
+        there are no labels.
+    """
+    known = [np.flatnonzero(np.asarray(labels) >= 0) for labels in (train_labels, test_labels)]
+    if not all(map(len, known)):
+        return np.zeros((0, 3), np.int32)
+    bank, queries = known
+    if len(queries) > MATCHED:
+        queries = np.sort(np.random.default_rng(seed).choice(queries, MATCHED, replace=False))
+    if len(bank) < len(train):
+        train, train_labels = train[bank], train_labels[bank]
+    nearest = neighbours(train, test[queries], 1)[1][:, 0]
+    classes = np.stack([test_labels[queries], train_labels[nearest]], axis=1)
+    found, count = np.unique(classes, axis=0, return_counts=True)
+    return np.column_stack([found, count]).astype(np.int32)
 
 
 def pairs(
@@ -122,8 +171,7 @@ def sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> None:
 
 def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One test example of each class (then more), and its nearest training examples."""
-    _, first = np.unique(labels, return_index=True)
-    query = np.concatenate([first, np.setdiff1d(np.arange(len(labels)), first)])[:QUERIES]
+    query = block.one_of_each(labels, QUERIES)
     return query, neighbours(features.train, features.test[query], NEIGHBOURS)[1]
 
 

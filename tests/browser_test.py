@@ -1,0 +1,86 @@
+"""The pages in a headless Chromium, at the width of a desktop and of a phone."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import escape, unescape
+
+import pytest
+from workdir_cases import CONFIG, METRICS, ROW, changed, gallery_of, write
+
+from jaxssl import report
+from jaxssl.report.compare import compare
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+WIDTHS = 1280, 390
+LONG = "a_long_name_of_a_class_that_nobody_would_break_{}"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+
+# What a frame tells its parent: its width and that of its content; what a keyboard cannot reach.
+MEASURE = """<script>
+const all = [...document.querySelectorAll('*')];
+const count = (items, holds) => [...items].filter(holds).length;
+const scrolls = (e) => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX);
+for (const e of document.querySelectorAll('details')) e.open = true;
+const found = {
+  width: window.innerWidth,
+  content: document.documentElement.scrollWidth,
+  regions: document.querySelectorAll('.scroll').length,
+  scrolling: count(all, (e) => scrolls(e) && e.scrollWidth > e.clientWidth),
+  unreachable: count(all, (e) => scrolls(e) && e.tabIndex !== 0),
+  unnamed: count(document.images, (e) => !e.alt)
+    + document.querySelectorAll('.scroll:not([aria-label])').length,
+  broken: count(document.images, (e) => !e.complete || !e.naturalWidth),
+  outside: count(performance.getEntriesByType('resource'), (e) => !e.name.startsWith('data:')),
+};
+parent.document.body.append(Object.assign(document.createElement('pre'),
+  {textContent: JSON.stringify(found)}));
+</script>"""
+
+
+def measured(html: str, tmp_path) -> list[dict]:
+    """A page's measures at `WIDTHS`; frames, because no window of Chromium is below 500 wide."""
+    assert "<script" not in html
+    inside = escape(html.replace("</body>", f"{MEASURE}</body>"))
+    frames = (f'<iframe width="{w}" height="900" srcdoc="{inside}"></iframe>' for w in WIDTHS)
+    (tmp_path / "frames.html").write_text(f"<!DOCTYPE html><body>{''.join(frames)}</body>")
+    options = "--headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1400,1000"
+    command = [CHROMIUM, *options.split(), f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
+    done = subprocess.run(
+        [*command, (tmp_path / "frames.html").as_uri()], capture_output=True, text=True, timeout=120
+    )
+    found = re.findall(r"<pre>(.*?)</pre>", done.stdout)
+    assert len(found) == len(WIDTHS), done.stderr
+    return sorted((json.loads(unescape(text)) for text in found), key=lambda x: -x["width"])
+
+
+def comparison(folder, count):
+    """The page of many runs with long names and settings."""
+    runs = []
+    for i in range(count):
+        row = changed(ROW, value=90.0 + i, loss=LONG.format(i), dataset=LONG.format(i % 2))
+        config = changed(CONFIG, batch_size=i, loss={"name": LONG.format(i), "list": [0.5] * 30})
+        runs.append(write(folder / LONG.format(i), config, [row, changed(row, metric=LONG)]))
+    return compare(runs, folder / "compare.html")
+
+
+def whole(folder, classes):
+    """The report of a run with all sections."""
+    rows = [changed(ROW, features=kind, value=90.0) for kind in ("raw", "untrained", "pretrained")]
+    config = changed(CONFIG, loss={"name": "mmcl", "gamma": list(range(50))})
+    arrays = gallery_of(classes, LONG, side=32)
+    return report.write(write(folder / "run", config, rows, METRICS, gallery=arrays))
+
+
+@pytest.mark.parametrize("page", ["10 classes", "30 classes", "comparison"])
+def test_nothing_leaves_the_page_or_the_keyboards_reach(page, tmp_path):
+    number = int(page.split()[0]) if "classes" in page else 0
+    path = whole(tmp_path, number) if number else comparison(tmp_path, 7)
+    desktop, phone = measured(path.read_text(encoding="utf-8"), tmp_path)
+    for found, width in ((desktop, WIDTHS[0]), (phone, WIDTHS[1])):
+        assert found["width"] == width and found["content"] <= width, found
+        assert found["unreachable"] == 0 and found["regions"] >= 4, found
+        assert found["unnamed"] == found["broken"] == found["outside"] == 0, found
+    assert phone["scrolling"] > 0  # wide tables, in regions of their own

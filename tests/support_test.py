@@ -1,0 +1,94 @@
+"""MMCL's support vectors of a batch: the SVMs' weights, and the shares that are told of them."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from jaxssl.support import support_vectors
+
+N, GAMMA, BETA = 9, 0.7, 0.1
+LABELS = np.array([0, 1, 0, 1, 2, 2, 0, -1, 1])
+
+
+@pytest.fixture(scope="module")
+def views():
+    rng = np.random.default_rng(0)
+    z1 = rng.normal(size=(N, 4)).astype(np.float32)
+    return z1, z1 + rng.normal(scale=0.3, size=z1.shape).astype(np.float32)
+
+
+def dual(z1, anchor, bound):
+    """The weights of one anchor's SVM by L-BFGS-B on the problem as the paper writes it."""
+    x = z1.astype(np.float64)
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    kernel = np.exp(-GAMMA * ((x[:, None] - x[None]) ** 2).sum(-1))
+    others = [j for j in range(N) if j != anchor]
+    delta = np.array(
+        [
+            [kernel[j, k] - kernel[anchor, j] - kernel[anchor, k] + 1 + BETA * (j == k)]
+            for j in others
+            for k in others
+        ]
+    ).reshape(N - 1, N - 1)
+    found = minimize(
+        lambda a: (a @ delta @ a / 2 - 2 * a.sum(), delta @ a - 2),
+        np.zeros(N - 1),
+        jac=True,
+        bounds=[(0, bound if np.isfinite(bound) else None)] * (N - 1),
+        options={"maxiter": 10_000, "ftol": 1e-15, "gtol": 1e-10},
+    )
+    alpha = np.zeros(N)
+    alpha[others] = found.x
+    return alpha
+
+
+def shares(alpha, bound):
+    """With loops over anchors and negatives."""
+    negatives, chosen, at_bound, same = 0, 0, 0, {"chosen": [], "bound": [], "all": []}
+    for i in range(N):
+        for j in range(N):
+            if i == j:
+                assert alpha[i, j] == 0
+                continue
+            negatives += 1
+            chosen += alpha[i, j] > 0
+            at_bound += alpha[i, j] >= bound
+            if LABELS[i] >= 0 and LABELS[j] >= 0:
+                same["all"].append(LABELS[i] == LABELS[j])
+                if alpha[i, j] > 0:
+                    same["chosen"].append(LABELS[i] == LABELS[j])
+                if alpha[i, j] >= bound:
+                    same["bound"].append(LABELS[i] == LABELS[j])
+    of_class = (np.mean(x) if x else None for x in (same["chosen"], same["bound"], same["all"]))
+    return chosen / negatives, at_bound / negatives, *of_class
+
+
+@pytest.mark.parametrize("bound", [0.5, 100.0, float("inf")])
+def test_weights_and_shares_are_those_of_oracles(views, bound):
+    found = support_vectors(*views, LABELS, gamma=GAMMA, C=bound, num_steps=3000)
+    expected = np.stack([dual(views[0], anchor, bound) for anchor in range(N)])
+    np.testing.assert_allclose(found.alpha, expected, atol=2e-3)
+    for share, of_loops in zip(found[1:], shares(found.alpha, np.float32(bound)), strict=True):
+        assert share == (of_loops if of_loops is None else pytest.approx(of_loops))
+    assert (found.at_bound > 0) == (bound == 0.5)
+
+
+def test_the_first_views_alone_decide(views):
+    z1, z2 = views
+    found = support_vectors(z1, z2, None, gamma=GAMMA)
+    np.testing.assert_array_equal(found.alpha, support_vectors(z1, z1, None, gamma=GAMMA).alpha)
+    assert np.abs(found.alpha - support_vectors(z2, z1, None, gamma=GAMMA).alpha).max() > 0.01
+    assert found[3:] == (None, None, None)
+
+
+def test_a_single_image_has_no_negatives(views):
+    found = support_vectors(views[0][:1], views[1][:1], LABELS[:1])
+    assert found[1:] == (0.0, 0.0, None, None, None) and found.alpha.shape == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"C": -1}, "C must be > 0"), ({"kernel": "cubic"}, "kernel must be")]
+)
+def test_settings_that_are_none_are_refused(views, settings, message):
+    with pytest.raises(ValueError, match=message):
+        support_vectors(*views, LABELS, **settings)

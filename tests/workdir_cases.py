@@ -1,0 +1,78 @@
+"""Tiny workdirs written by hand, which hold all that a report shows."""
+
+import copy
+import json
+from pathlib import Path
+
+import numpy as np
+
+CONFIG = {
+    "seed": 0, "batch_size": 64, "epochs": 5, "total_steps": 0,
+    "data": {"name": "digits", "path": "", "classes": "", "train_split": "train", "dir": "a"},
+    "loss": {"name": "mmcl", "gamma": 0.5}, "net": {"name": "convnet"},
+    "method": {"name": "siamese"}, "eval": {"knn": "cifar_simclr"},
+}  # fmt: skip
+ROW = {
+    "protocol": "knn", "metric": "knn_top1", "value": 90.0, "std": None, "unit": "%",
+    "details": {"preset": "cifar_simclr", "k": 200}, "source": "a", "loss": "mmcl (gamma=0.5)",
+    "checkpoint": "last", "step": 100, "features": "pretrained", "layer": "backbone",
+    "dataset": "digits", "data": "x", "bank": "train", "split": "test", "seed": 0,
+}  # fmt: skip
+METRICS = [
+    {"step": 20 * i, "epoch": float(i), "loss": 1 / i, "feature_std": 0.5 + i / 10,
+     "effective_rank": 9.0, "images_per_second": 1000.0, "knn_top1": 80.0 + i}
+    for i in (1, 2, 3)
+]  # fmt: skip
+LOG = """2026-01-02 03:04:05,000 INFO begins: somewhere
+2026-01-02 03:05:10,500 INFO finished 100 steps
+"""
+
+
+def changed(tree, **changes):
+    """A copy with other values at dotted keys, whose dots are written as two underscores."""
+    out = copy.deepcopy(tree)
+    for name, value in changes.items():
+        *groups, leaf = name.split("__")
+        node = out
+        for group in groups:
+            node = node[group]
+        node[leaf] = value
+    return out
+
+
+def write(workdir: Path, config=CONFIG, rows=(ROW,), metrics=METRICS, log=LOG, gallery=None):
+    """Write the files of a workdir."""
+    workdir.mkdir(parents=True, exist_ok=True)
+    (workdir / "config.json").write_text(json.dumps(config))
+    (workdir / "results.json").write_text(json.dumps({"results": list(rows)}))
+    (workdir / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    (workdir / "train.log").write_text(log)
+    if gallery is not None:
+        np.savez(workdir / "gallery.npz", **gallery)
+    return workdir
+
+
+def gallery_of(number: int, name: str = "class {}", side: int = 8) -> dict[str, np.ndarray]:
+    """The arrays of a gallery of so many classes, with all that it may hold."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (12, side, side, 3), np.uint8)
+    labels = np.arange(12) % number
+    classes = np.arange(number)
+    wrong = np.stack([classes, (classes + 1) % number, 1 + classes % 3], axis=1)
+    place = np.array([[1, -1, 2, 3, 4], [5, 6, 7, -1, 8]])
+    alpha = np.array([[0.5, np.nan, 0.25, 0.125, 0], [0.5, 0.5, 0.25, np.nan, 0]])
+    return {
+        "step": np.array(100), "class_names": np.array([name.format(i) for i in classes]),
+        "pairs": images[:6].reshape(3, 2, side, side, 3), "pairs_original": images[:3],
+        "query": images[:2], "neighbour": images[2:12].reshape(2, 5, side, side, 3),
+        "query_label": labels[:2], "neighbour_label": labels[2:12].reshape(2, 5),
+        "map": rng.normal(size=(60, 2)), "map_label": np.arange(60) % number,
+        "nearest_classes": np.concatenate([np.stack([classes, classes, classes + 7], 1), wrong]),
+        "block_size": np.array(12), "block": images, "block_label": labels,
+        "hard_query": np.array([0, 1]), "hard_place": np.array([[10, 2, 3], [11, 0, 4]]),
+        "hard_similarity": np.array([[0.75, 0.5, 0.25], [0.875, -0.5, -1]]),
+        "hard_share": np.array([0.625, 0.125]),
+        "svm_query": np.array([0, 1]), "svm_place": place, "svm_alpha": alpha,
+        "svm_C": np.array(0.5), "svm_share": np.array([0.375, 0.25, 0.5, 0.75, 0.125]),
+        "svm_settings": np.array("C 0.5, gamma 0.5, kernel rbf"),
+    }  # fmt: skip
