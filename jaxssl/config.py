@@ -120,7 +120,8 @@ def label(group: str, config: Mapping[str, Any]) -> str:
     """The component with what is not its default: "auc_cl (released_cifar, alpha=0.5)"."""
     values = {k: config[k] for k in ("name", "preset") if k in config}
     usual = _complete(group, ConfigDict(values)).to_dict()
-    changed = [f"{k}={v}" for k, v in hyper(config).items() if _plain(v) != _plain(usual.get(k))]
+    own = hyper(config).items()
+    changed = [f"{k}={_word(v)}" for k, v in own if _plain(v) != _plain(usual.get(k))]
     inside = ", ".join([*list(values.values())[1:], *changed])
     return f"{values['name']} ({inside})" if inside else values["name"]
 
@@ -135,6 +136,11 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
         elif a != b:
             found.append(f"{prefix}{key}: {b!r} -> {a!r}")
     return found
+
+
+def _word(value: Any) -> str:
+    is_schedule = isinstance(value, Mapping | ConfigDict) and "schedule" in value
+    return f"{value['schedule']} schedule" if is_schedule else str(value)
 
 
 def _plain(value: Any) -> Any:

@@ -76,6 +76,8 @@ def test_a_label_says_what_is_not_the_default():
     assert label("loss.name=nt_xent") == "nt_xent"
     assert label("loss.preset=released_cifar") == "auc_cl (released_cifar)"
     assert label("loss.preset=released_cifar", "loss.a=3") == "auc_cl (released_cifar, a=3.0)"
+    rising = "loss.a={'schedule': 'linear', 'start': 1.0, 'end': 2.0}"
+    assert label("loss.preset=paper", rising) == "auc_cl (paper, a=linear schedule)"
 
 
 def test_a_hyper_parameter_may_become_a_schedule():

@@ -4,7 +4,9 @@ Gradients with respect to a linear map of fixed embeddings, or, with --workdir R
 a trained encoder and its projector on images of the run's training set. The truth is the gradient
 of the loss over all N examples at once. AUC-CL sums over negatives, so that the weight of the
 negatives grows with the batch; here the sum has one weight at every batch size, that of 64 images.
-DeCL and SogCLR have seen every example some times before, at the same parameters.
+DeCL and SogCLR have seen every example some times before, at the same parameters. --methods takes
+any loss by the name of its file; one whose scale changes with the batch, such as mmcl, is biased by
+that alone, which the cosine in the JSON document leaves out.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,7 +28,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluate import read_config
 from jaxssl.features import load_backbone
 from jaxssl.objective import Objective
-from jaxssl.study import DASHES, MARKERS, Claim, Findings, Picture, Setting, Table, Verdict, choose
+from jaxssl.study import DASHES, MARKERS, Claim, Findings, Picture, Setting, Table, Verdict
 
 TEMPERATURE = 0.2
 WEIGHT_AT = 64  # images, of AUC-CL's sum over negatives
@@ -75,7 +77,10 @@ def run(setting: Setting) -> Findings:
     """Measure every loss at every batch size."""
     point = _encoder(setting) if setting.workdir else _linear_map()
     arms = _arms(point.num_examples)
-    names = choose(setting.methods, tuple(arms))
+    names = setting.methods or tuple(arms)
+    for name in set(names) - set(arms):  # any other loss, with its own defaults
+        made = component("loss", name)()
+        arms[name] = lambda size, made=made: (made, None)
     batches = setting.batch_sizes or tuple(b for b in BATCHES if 2 * b <= point.num_examples)
     draws, chunk = (DRAWS_OF_ENCODER, 16) if setting.workdir else (DRAWS, 128)
     found: dict[str, dict[int, dict[int, Bias]]] = {}

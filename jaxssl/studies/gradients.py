@@ -6,7 +6,7 @@ see `jaxssl.losses.tcl_gradients`. SupCon is TCL with k1 = 0 and k2 = 1.
 
 from statistics import fmean
 
-from jaxssl.grid import METHODS, run_grid, where
+from jaxssl.grid import LINEAR, METHODS, WORDS, run_grid, values, where
 from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, spread
 
 # As in Figures 5.5, 5.7 and 5.8.
@@ -16,6 +16,11 @@ ARMS = {
     "k1=50000": (50000.0, 1.0),
     "k1=50000, k2=3.25": (50000.0, 3.25),
 }
+PUBLISHED = Table(
+    "Published: CIFAR-100, ResNet-50, linear (TCL, Section 5.4; the figures have no numbers)",
+    ("", "top-1"),
+    (("k1=50000", "71.8"), ("k1=50000, k2=3.25", "76.2")),
+)
 KEYS = {"positive_gradient": "positives", "negative_gradient": "negatives"}
 CLAIMS = {
     "k1_raises_positive": Claim(
@@ -44,10 +49,13 @@ def run(setting: Setting) -> Findings:
     }
     rows = [(name, *(f"{mean[key][name]:.4g}" for key in KEYS)) for name in ARMS]
     last = [(name, *(spread(series[key][name][1][-1], 4) for key in KEYS)) for name in ARMS]
+    accuracies = [(name, spread(values(found[name], LINEAR))) for name in ARMS]
     heading = ("", *(f"from {words}" for words in KEYS.values()))
     tables = [
         Table("Mean gradient over training", heading, rows),
         Table("At the end", heading, last),
+        Table(WORDS[LINEAR], ("", "top-1"), accuracies),
+        PUBLISHED,
     ]
     pictures = [
         Picture(
