@@ -75,7 +75,7 @@ def write_claims(folder: Path) -> Path:
     Raises:
         UserError: if there are none, or one is damaged.
     """
-    paths = [p for p in sorted(folder.rglob("*.json")) if p.stem in names()]
+    paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names()]
     if not paths:
         raise UserError(
             f"{folder} holds no document of a study; run one: python -m jaxssl.studies toy_noise"
@@ -109,7 +109,7 @@ def _measured(paths: list[Path]) -> Iterator[Row]:
 
 def _not_measured(paths: list[Path]) -> Iterator[Row]:
     told = {
-        (path.stem, key)
+        (path.stem.partition("-")[0], key)
         for path in paths
         for key, claim in json.loads(path.read_text())["claims"].items()
         if claim["verdict"]

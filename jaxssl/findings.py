@@ -28,7 +28,7 @@ def write(
     """Write NAME.json, NAME.html and the figures into the setting's folder.
 
     Args:
-        name: of the study.
+        name: of the files: the study's, and after a "-" that of the run it looked at.
         title: what it is about, a line.
         setting: how it was run.
         claims: what it tests.
@@ -39,7 +39,7 @@ def write(
         The path of the page.
     """
     document = {
-        "study": name,
+        "study": name.partition("-")[0],
         "scale": setting.scale,
         "where": findings.where,
         **about,
@@ -49,7 +49,6 @@ def write(
         "tables": [table._asdict() for table in findings.tables],
         "data": findings.data,
     }
-    setting.out.mkdir(parents=True, exist_ok=True)
     record.write_json(setting.out / f"{name}.json", _plain(document))
     pictures = []
     for picture in findings.pictures:

@@ -159,6 +159,7 @@ def test_claims_are_written_from_documents_alone(tmp_path):
     with pytest.raises(UserError, match="holds no document of a study"):
         claims.write_claims(tmp_path)
     module, own = study("alpha"), setting(tmp_path / "tiny")
+    own.out.mkdir()
     findings.write("alpha", "Alpha", own, module.CLAIMS, some_findings(Figure()), ABOUT)
     lines = claims.write_claims(tmp_path).read_text().splitlines()
     [row] = [line for line in lines if module.CLAIMS["collapse"].text in line]

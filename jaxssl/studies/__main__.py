@@ -81,11 +81,13 @@ def _run(overrides: list[tuple[str, str]]) -> None:
     sys.path.append(str(CONFIGS.parents[1]))  # a config imports what it differs from
     study = importlib.import_module(f"jaxssl.studies.{NAME.value}")
     start = time.perf_counter()
+    stem = NAME.value + (f"-{setting.workdir.resolve().name}" if setting.workdir else "")
     try:
+        setting.out.mkdir(parents=True, exist_ok=True)  # or the work would be done in vain
         found = study.run(setting)
         title = study.__doc__.splitlines()[0]
         about = _about(time.perf_counter() - start)
-        path = findings.write(NAME.value, title, setting, study.CLAIMS, found, about)
+        path = findings.write(stem, title, setting, study.CLAIMS, found, about)
     except OSError as error:
         raise UserError(f"cannot write to {setting.out}: {error.strerror}; see --out") from error
     findings.show(study.CLAIMS, found)

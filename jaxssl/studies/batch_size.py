@@ -2,11 +2,11 @@
 
 Every method is trained at every batch size with nothing else changed. The arm "simclr_tuned" has
 the temperature that is best for its batch size on a fifth of the training images, which its search
-(seed 0) sets aside; the other arms have the papers' settings.
+(seed 0) sets aside; the other arms have the papers' settings. All have the same epochs, as in the
+papers: a smaller batch takes more steps, which alone may raise its accuracy.
 """
 
 from collections.abc import Mapping
-from statistics import fmean
 from typing import Any
 
 from jaxssl.grid import (
@@ -43,7 +43,7 @@ CLAIMS = {
         "AUC-CL is above SimCLR at every batch size (k-NN)", "AUC-CL, Table 9"
     ),
     "auc_cl_flat": Claim(
-        "AUC-CL's accuracy hardly falls in small batches: less than SimCLR's (k-NN)",
+        "AUC-CL loses less than SimCLR from the largest batch to the smallest (k-NN)",
         "AUC-CL, Tables 5 and 9",
     ),
     "auc_cl_above_dcl": Claim(
@@ -167,12 +167,12 @@ def _verdicts(found: Grid, methods: tuple, batches: tuple) -> dict[str, Verdict]
 
 
 def _flat(found: Grid, batches: tuple) -> Verdict:
-    """Whether AUC-CL loses less than SimCLR from its best batch size to the smallest."""
+    """Whether AUC-CL loses less than SimCLR from the largest batch to the smallest."""
     losses = {}
     for name in ("auc_cl", "simclr"):
-        best = max(batches, key=lambda size: fmean(values(found[name, size], KNN)))
-        ends = (values(found[name, size], KNN) for size in (best, min(batches)))
+        ends = (values(found[name, size], KNN) for size in (max(batches), min(batches)))
         losses[name] = [a - b for a, b in zip(*ends, strict=True)]
     verdict = larger(losses["simclr"], losses["auc_cl"])
     words = [f"{name} loses {spread(lost)}" for name, lost in losses.items()]
-    return Verdict(f"{', '.join(words)} from its best batch to the smallest", verdict.holds)
+    figure = f"{', '.join(words)} from B={max(batches)} to B={min(batches)}: {verdict.figure}"
+    return Verdict(figure, verdict.holds)

@@ -126,7 +126,10 @@ def _picture(look: dict[str, Any]) -> Picture:
         axes.set_title(title, fontsize=8, parse_math=False)
         axes.set(xticks=[], yticks=[])
         for spine in axes.spines.values():
-            spine.set(visible=True, linestyle="--" if other else "-", linewidth=1.5)
+            spine.set(visible=True, linewidth=3)
+            spine.set(
+                **({"color": "#b00020", "linestyle": "--"} if other else {"color": "#1a73c7"})
+            )
 
     for row, query in zip(grid, queries, strict=True):
         alpha = found.alpha[query]
