@@ -14,7 +14,7 @@ from jaxssl import page, record
 from jaxssl.errors import UserError
 from jaxssl.study import Claim, Findings, Setting, Table
 
-HOLDS, FAILS = "holds", "does not hold at this scale"
+WORDS = {True: "holds", False: "does not hold at this scale", None: None}
 
 
 def write(
@@ -84,7 +84,7 @@ def show(claims: Mapping[str, Claim], findings: Findings) -> None:
     for key, claim in claims.items():
         if key in findings.verdicts:
             verdict = findings.verdicts[key]
-            said = HOLDS if verdict.holds else FAILS
+            said = WORDS[verdict.holds] or "cannot be told"
             text = f"{said}: {claim.text} ({claim.source}): {verdict.figure}"
             record.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
@@ -110,14 +110,14 @@ def _verdict(findings: Findings, key: str) -> dict[str, str | None]:
     if key not in findings.verdicts:
         return {"figure": None, "verdict": None}
     verdict = findings.verdicts[key]
-    return {"figure": verdict.figure, "verdict": HOLDS if verdict.holds else FAILS}
+    return {"figure": verdict.figure, "verdict": WORDS[verdict.holds]}
 
 
 def _claims(claims: Mapping[str, Claim], findings: Findings) -> str:
     rows = []
     for key, claim in claims.items():
         said = _verdict(findings, key)
-        cells = (claim.text, claim.source, said["figure"], said["verdict"] or "not told here")
+        cells = (claim.text, claim.source, said["figure"], said["verdict"] or "cannot be told")
         rows.append([escape(cell or "–") for cell in cells])
     return page.table("claims", ["claim", "source", "measured", "verdict"], rows)
 

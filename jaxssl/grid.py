@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxssl import config, evaluate, loop, record
+from jaxssl import config, evaluate, faults, loop, record
 from jaxssl.errors import UserError
 from jaxssl.study import Picture, Setting, Table, curves, spread
 
 CELL = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
 KNN, LINEAR = "knn_top1", "linear_top1"
-ELSEWHERE = ("data.dir", "data.path", "data.cache", "data.workers")  # where the same data lie
+FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")  # as in jaxssl.loop
 LONGEST = 120  # characters of a folder's name
 
 # What the papers compare, by the papers' settings; what a scale says holds for all of them.
@@ -27,7 +27,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
     "dcl": {"loss.name": "dcl", "loss.temperature": 0.1},
     "sogclr": {"loss.name": "sogclr", "loss.temperature": 0.1},
-    "moco_v3": {
+    "moco_v3": {  # with solo-learn's temperature for CIFAR
         "method.name": "momentum",
         "predictor.name": "mlp",
         "loss.name": "info_nce",
@@ -87,6 +87,10 @@ def run_grid(
     Raises:
         UserError: on a value that a run refuses, or a folder that cannot be written.
     """
+    own = {"seed", "eval.protocols", *(key for cell in cells.values() for key in cell)}
+    for key, _ in setting.overrides:
+        if key in own:
+            raise UserError(f"--config.{key}: this study sets it itself; leave it out")
     number = setting.seeds if seeds is None else seeds
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(number)]
     found: dict[Any, list[Outcome]] = {name: [] for name in cells}
@@ -107,7 +111,7 @@ def values(outcomes: Sequence[Outcome], metric: str) -> list[float]:
     return [outcome.figures[metric] for outcome in outcomes]
 
 
-def baselines(setting: Setting, outcome: Outcome) -> dict[str, dict[str, float]]:
+def baselines(outcome: Outcome) -> dict[str, dict[str, float]]:
     """What raw pixels and the run's untrained network reach: {kind: {metric: percent}}."""
     path = outcome.workdir / "baselines.json"
     if not path.exists():
@@ -159,7 +163,8 @@ def where(found: Grid) -> str:
     part = settings.data.train_split
     steps, epochs = settings.total_steps, settings.epochs
     length = f"{steps} steps" if steps else f"{epochs:g} epochs"
-    return f"{data} ({part}), {length}, {len(outcomes)} seeds"
+    number = len(outcomes)
+    return f"{data} ({part}), {length}, {number} seed{'s' if number > 1 else ''}"
 
 
 def numbers(found: Grid) -> dict[Any, dict[str, list[float]]]:
@@ -182,28 +187,44 @@ def settings_of(setting: Setting, cell: Mapping[str, Any]) -> Any:
 def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
     """A run's outcome, and whether it was trained just now."""
     workdir = setting.out / "runs" / folder_of(setting, cell)
-    marker = workdir / CELL
+    settings, marker = settings_of(setting, cell), workdir / CELL
     fresh = not marker.exists()
     if fresh:
         start = time.perf_counter()
         with _quiet(), _stopped(workdir):
-            figures = _train(settings_of(setting, cell), workdir)
+            figures = _train(settings, workdir)
         seconds = time.perf_counter() - start
         record.write_json(marker, {"figures": figures, "seconds": seconds})
+    else:
+        _refuse_other(settings, workdir)
     try:
         document = json.loads(marker.read_text())
         figures = {k: math.nan if v is None else v for k, v in document["figures"].items()}
-        history = record.read(workdir / "metrics.jsonl")
+        lines = record.read(workdir / "metrics.jsonl")
+        history = [{k: math.nan if v is None else v for k, v in line.items()} for line in lines]
         return Outcome(cell["seed"], workdir, figures, history, document["seconds"]), fresh
     except (ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{marker} is damaged; move {workdir} away") from error
 
 
+def _refuse_other(settings: Any, workdir: Path) -> None:
+    """A finished run may be of another scale, data set or version."""
+    ours = json.loads(json.dumps(settings.to_dict()))
+    changed = config.differences(ours, evaluate.read_config(workdir).to_dict())
+    changed = [change for change in changed if change.partition(":")[0] not in FREE]
+    if changed:
+        raise UserError(
+            f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another --out"
+        )
+
+
 def _train(settings: Any, workdir: Path) -> dict[str, float | None]:
+    fault = workdir / faults.NAME
+    fault.unlink(missing_ok=True)  # of an earlier command
     try:
         loop.train(settings, workdir)
     except UserError:
-        if not (workdir / "fault.json").exists():
+        if not fault.exists():
             raise
         return dict.fromkeys((KNN, LINEAR))  # not finite: that is a finding too
     rows = evaluate.evaluate(workdir, PROTOCOLS, kinds=("pretrained",), page=False)
@@ -228,7 +249,9 @@ def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
         kept = key == "seed" or key.endswith((".name", ".preset"))  # which the others depend on
         if not kept and settings_of(setting, rest).to_dict() == whole:
             told = rest
-    name = ",".join(f"{key}={text}" for key, text in told.items() if key not in ELSEWHERE)
+    name = ",".join(
+        f"{key}={text}" for key, text in told.items() if key not in (*FREE, "data.path")
+    )
     safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
     if len(safe) <= LONGEST and safe == name:
         return safe

@@ -7,8 +7,8 @@ from jaxssl.grid import (
     KNN,
     LINEAR,
     METHODS,
+    accuracy_picture,
     accuracy_table,
-    baselines,
     numbers,
     run_grid,
     values,
@@ -25,23 +25,19 @@ def claim(axis: str, source: str) -> dict[str, Claim]:
 
 
 def compare(
-    setting: Setting, axis: str, cells: Mapping[Any, Mapping[str, Any]], *tables: Table
+    setting: Setting, axis: str, cells: Mapping[str, Mapping[str, Any]], *tables: Table
 ) -> Findings:
     """Train both losses on every value of ``axis``, by name what differs in the config."""
-    grid = {
-        (arm, name): {**own, **cell} for arm, own in ARMS.items() for name, cell in cells.items()
-    }
-    found = run_grid(setting, grid)
-    base = baselines(setting, next(iter(found.values()))[0])
-    parts = {
-        f"{name}": larger(
-            values(found["tcl", name], LINEAR), values(found["sup_con", name], LINEAR)
-        )
-        for name in cells
-    }
-    own = [
-        accuracy_table(found, tuple(ARMS), tuple(cells), axis, metric, base)
-        for metric in (LINEAR, KNN)
-    ]
-    data = {"results": numbers(found), "baselines": base}
-    return Findings([*own, *tables], [], {"tcl_above": all_of(parts)}, data, where(found))
+    found = run_grid(
+        setting,
+        {(arm, x): {**own, **cell} for arm, own in ARMS.items() for x, cell in cells.items()},
+    )
+    parts = {}
+    for name in cells:
+        pair = (values(found[arm, name], LINEAR) for arm in ("tcl", "sup_con"))
+        parts[name] = larger(*pair)
+    axes = tuple(ARMS), tuple(cells), axis
+    own = [accuracy_table(found, *axes, metric, {}) for metric in (LINEAR, KNN)]
+    picture = accuracy_picture(found, *axes, LINEAR, {})
+    data = {"results": numbers(found)}
+    return Findings([*own, *tables], [picture], {"tcl_above": all_of(parts)}, data, where(found))

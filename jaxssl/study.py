@@ -1,16 +1,19 @@
 """A study: a claim of a paper, measured. What a study is told and what it finds.
 
 A study is a file of `jaxssl/studies/`. It has ``CLAIMS``, what it tests by a short name, and
-``run(setting) -> Findings``; `python -m jaxssl.studies` finds it by its file name.
+``run(setting) -> Findings``; and ``FLAGS``, which of "methods", "batch_sizes" and "workdir" it has
+a use for. `python -m jaxssl.studies` finds it by its file name.
 """
 
-from collections.abc import Mapping, Sequence
-from math import isfinite, sqrt
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite, nan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+import matplotlib
 from matplotlib.figure import Figure
+from scipy import stats
 
 from jaxssl.errors import UserError, nearest
 
@@ -21,7 +24,6 @@ STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.color": "#dddddd",
-    "legend.frameon": False,
 }
 
 
@@ -59,10 +61,10 @@ class Claim(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was measured of a claim, in words, and whether the claim holds."""
+    """What was measured of a claim, in words, and whether the claim holds; None: cannot be told."""
 
     figure: str
-    holds: bool
+    holds: bool | None
 
 
 class Table(NamedTuple):
@@ -113,36 +115,50 @@ def choose(asked: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     return tuple(asked or known)
 
 
-def spread(values: Sequence[float], digits: int = 2) -> str:
+def finite(values: Iterable[float | None]) -> list[float]:
+    """Those that are; runs that were not finite have none."""
+    return [value for value in values if value is not None and isfinite(value)]
+
+
+def mean(values: Iterable[float | None]) -> float:
+    """Of those that are finite; NaN if none is."""
+    known = finite(values)
+    return fmean(known) if known else nan
+
+
+def spread(values: Sequence[float | None], digits: int = 2) -> str:
     """Mean ± standard deviation; of a single value no deviation, of none a dash."""
-    values = [value for value in values if isfinite(value)]
-    if not values:
+    known = finite(values)
+    if not known:
         return "–"
-    text = f"{fmean(values):.{digits}f}"
-    return text + (f" ± {stdev(values):.{digits}f}" if len(values) > 1 else "")
+    text = f"{fmean(known):.{digits}f}"
+    text += f" ± {stdev(known):.{digits}f}" if len(known) > 1 else ""
+    lost = len(values) - len(known)
+    return text + (f" ({lost} of {len(values)} not finite)" if lost else "")
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
-    """Mean of the differences, value by value, and its standard error (0 of a single one)."""
-    found = [a - b for a, b in zip(ours, theirs, strict=True)]
-    error = stdev(found) / sqrt(len(found)) if len(found) > 1 else 0.0
-    return fmean(found), error
+def larger(ours: Sequence[float], theirs: Sequence[float], digits: int = 2) -> Verdict:
+    """Whether ``ours`` are larger than ``theirs``: a paired, one-sided t-test at 5 %.
 
-
-def larger(ours: Sequence[float], theirs: Sequence[float], least: float = 0.0) -> Verdict:
-    """Whether ``ours`` exceeds ``theirs``, seed by seed, by more than ``least``.
-
-    It does if the mean difference is more than two standard errors above ``least``.
+    A single pair, or none that is finite, tells nothing.
     """
-    mean, error = difference(ours, theirs)
-    words = f"{mean:+.2f} ± {error:.2f}" if len(ours) > 1 else f"{mean:+.2f}"
-    return Verdict(words, mean - least > 2 * error)
+    both = zip(ours, theirs, strict=True)
+    found = finite(a - b for a, b in both if a is not None and b is not None)
+    if not found:
+        return Verdict("not finite", None)
+    middle = fmean(found)
+    if len(found) == 1:
+        return Verdict(f"{middle:+.{digits}f} (one pair)", None)
+    error = stdev(found) / sqrt(len(found))
+    words = f"{middle:+.{digits}f} ± {error:.{digits}f}"
+    return Verdict(words, bool(middle > stats.t.ppf(0.95, len(found) - 1) * error))
 
 
 def all_of(parts: Mapping[str, Verdict]) -> Verdict:
     """The verdict of a claim made of parts, which holds if all of them do."""
     figure = "; ".join(f"{name}: {part.figure}" for name, part in parts.items())
-    return Verdict(figure, all(part.holds for part in parts.values()))
+    told = [part.holds for part in parts.values()]
+    return Verdict(figure, False if False in told else None if None in told else True)
 
 
 def curves(
@@ -156,19 +172,20 @@ def curves(
     """Lines with deviations as bars; told apart by marker and dash, not by colour alone.
 
     Args:
-        series: by name, x and for each x the values of the seeds.
+        series: by name, x and for each x the values of the seeds; x may be words.
         xlabel: of the axis.
         ylabel: likewise.
         log: "x", "y" or "xy": logarithmic axes.
         levels: horizontal lines by name, such as an untrained network's figure.
     """
-    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-    axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        axes = figure.add_subplot(xlabel=xlabel, ylabel=ylabel)
     for i, (name, (x, seeds)) in enumerate(series.items()):
-        mean = [fmean(values) for values in seeds]
-        bars = [stdev(values) if len(values) > 1 else 0.0 for values in seeds]
+        known = [finite(values) for values in seeds]
+        bars = [stdev(values) if len(values) > 1 else 0.0 for values in known]
         style = {"marker": MARKERS[i % len(MARKERS)], "linestyle": DASHES[i % len(DASHES)]}
-        axes.errorbar(x, mean, bars, **style, capsize=3, markersize=5, label=name)
+        axes.errorbar(x, [mean(k) for k in known], bars, **style, capsize=3, label=name)
     for name, level in (levels or {}).items():
         axes.axhline(level, color="#666666", linestyle=(0, (1, 3)), linewidth=1)
         axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom")
@@ -179,5 +196,5 @@ def curves(
         axes.minorticks_off()
     if "y" in log:
         axes.set_yscale("log")
-    figure.legend(loc="outside right upper", fontsize="small")
+    figure.legend(loc="outside right upper", fontsize="small", frameon=False)
     return figure

@@ -1,5 +1,6 @@
 """Grids of runs: finished ones are not repeated, stopped ones go on, and what is shared."""
 
+import importlib
 import json
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def test_every_cell_is_trained_and_evaluated(setting, found):
         assert all(10 < value <= 100 for value in outcome.figures.values())
         assert outcome.history[-1]["step"] == 3
         assert not (outcome.workdir / "report.html").exists()
-    assert grid.where(found) == "digits (train), 3 steps, 1 seeds"
+    assert grid.where(found) == "digits (train), 3 steps, 1 seed"
 
 
 def test_a_second_command_trains_nothing(setting, found, monkeypatch):
@@ -66,9 +67,9 @@ def test_a_stopped_grid_goes_on(setting, found, monkeypatch, capsys):
 
 def test_baselines_are_of_pixels_and_the_untrained_network(setting, found):
     [outcome] = found["nt_xent"]
-    base = grid.baselines(setting, outcome)
+    base = grid.baselines(outcome)
     assert set(base) == {"raw", "untrained"}
-    assert base == grid.baselines(setting, outcome)
+    assert base == grid.baselines(outcome)
     assert base["raw"][grid.KNN] == pytest.approx(89.8, abs=0.5)  # README: 89.80
 
 
@@ -81,6 +82,47 @@ def test_a_run_that_is_not_finite_is_a_finding(setting, monkeypatch):
     monkeypatch.setattr(loop, "train", fail)
     [outcome] = grid.run_grid(setting, {"x": {"loss.temperature": 0.7}})["x"]
     assert all(value != value for value in outcome.figures.values())
+
+
+def test_an_old_fault_is_no_divergence(setting, monkeypatch):
+    def locked(config, workdir):
+        raise UserError("locked")
+
+    monkeypatch.setattr(loop, "train", locked)
+    cell = {"x": {"loss.temperature": 0.8}}
+    fault = setting.out / "runs" / grid.folder_of(setting, {**cell["x"], "seed": 0}) / "fault.json"
+    fault.parent.mkdir(parents=True)
+    fault.write_text("{}")
+    with pytest.raises(UserError, match="locked"):
+        grid.run_grid(setting, cell)
+
+
+def test_a_finished_run_of_another_config_is_refused(setting, found):
+    other = setting._replace(overrides=tuple(x for x in setting.overrides if x[0] != "log_every"))
+    [outcome] = found["nt_xent"]
+    folder = other.out / "runs" / grid.folder_of(other, {"seed": 0})
+    folder.symlink_to(outcome.workdir)
+    with pytest.raises(UserError, match="is a run of another config .*take another --out"):
+        grid.run_grid(other, {"nt_xent": {}})
+
+
+def test_what_a_cell_sets_is_no_override(setting):
+    with pytest.raises(UserError, match="--config.log_every: this study sets it itself"):
+        grid.run_grid(setting, {"x": {"log_every": 2}})
+
+
+def test_support_vectors_of_a_run(setting):
+    module = importlib.import_module("jaxssl.studies.support_vectors")
+    found = module.run(setting)
+    [own, binding] = found.tables[0].rows
+    assert own[0] == "C = 100 (the run's)" and binding[0] == "C = 1"
+    assert found.data["own"]["at_bound"] == [0.0]
+    assert 0 < found.data["binding"]["support"][0] <= 1
+    assert found.data["own"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
+    assert set(found.verdicts) <= set(module.CLAIMS)
+    other = setting._replace(workdir=setting.out / "runs" / grid.folder_of(setting, {"seed": 0}))
+    with pytest.raises(UserError, match="expected a run with mmcl, got 'nt_xent'"):
+        module.run(other)
 
 
 def test_a_refused_setting_stops_the_grid(setting):

@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from jaxssl import claims, findings, grid, stability
+from jaxssl.bias import Bias
 from jaxssl.errors import UserError
 from jaxssl.grid import KNN, LINEAR, Outcome
+from jaxssl.studies import names
 from jaxssl.study import Findings, Picture, Setting, Table
 
 ROOT = Path(__file__).parents[1]
 SCALES = sorted(path.stem for path in (ROOT / "configs" / "studies").glob("*.py"))
-NAMES = claims.names()
+NAMES = names()
 ABOUT = {"command": "python -m jaxssl.studies x", "seconds": "1"}
 EPOCHS = (4.0, 8.0, 12.0, 16.0, 20.0)
 # Studies that measure, not train: they have tests of their own.
@@ -34,20 +36,29 @@ def setting(tmp_path, scale="tiny", **changes):
     return Setting(scale, config, "", 3, tmp_path, **changes)
 
 
-def made_up(cell, seed):
+def made_up(cell, seed, lost=()):
     """An outcome whose figures depend on the run alone."""
     rng = np.random.default_rng(zlib.crc32(str((sorted(map(str, cell.items())), seed)).encode()))
-    keys = ("feature_std", "support", "at_bound", "positive_gradient", "negative_gradient")
+    keys = ("b", "feature_std", "support", "at_bound", "positive_gradient", "negative_gradient")
     history = [
         {"step": i, "epoch": epoch, KNN: 60 + i + rng.normal(), **dict.fromkeys(keys, rng.random())}
         for i, epoch in enumerate(EPOCHS)
     ]
     figures = {KNN: 80 + rng.normal(), LINEAR: 90 + rng.normal()}
+    if seed in lost:  # a run that was not finite
+        figures, history = dict.fromkeys(figures, math.nan), history[:1]
+        history[0] = {key: math.nan for key in history[0] if key != KNN} | {"step": 1}
     return Outcome(seed, Path("nowhere"), figures, history, 1.0)
 
 
 @pytest.fixture
-def without_training(monkeypatch):
+def lost():
+    """Seeds whose runs are not finite."""
+    return []
+
+
+@pytest.fixture
+def without_training(monkeypatch, lost):
     """Grids are made up; returns the cells that were asked for."""
     asked = []
 
@@ -56,13 +67,15 @@ def without_training(monkeypatch):
             grid.settings_of(setting, cell)  # a run would refuse a bad one
         asked.extend(cells.values())
         count = setting.seeds if seeds is None else seeds
-        return {name: [made_up(cell, s) for s in range(count)] for name, cell in cells.items()}
+        return {
+            name: [made_up(cell, s, lost) for s in range(count)] for name, cell in cells.items()
+        }
 
     base = {"raw": {KNN: 50.0, LINEAR: 60.0}, "untrained": {KNN: 40.0, LINEAR: 55.0}}
     for module in (stability, *(study(name) for name in NAMES)):
         for name, stub in (
             ("run_grid", run_grid),
-            ("baselines", lambda setting, outcome: base),
+            ("baselines", lambda outcome: base),
             ("where", lambda found: "made up"),
         ):
             if hasattr(module, name):
@@ -81,6 +94,28 @@ def test_a_study_tells_all_its_claims(name, scale, without_training, tmp_path):
     json.dumps(findings._plain(found.data), allow_nan=False)
 
 
+@pytest.mark.parametrize("seeds", [[1], [0, 1, 2]])
+@pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
+def test_runs_that_are_not_finite_are_told(name, seeds, lost, without_training, tmp_path):
+    lost += seeds
+    if name == "batch_size" and len(seeds) == 3:
+        with pytest.raises(UserError, match="no temperature of simclr_tuned"):
+            study(name).run(setting(tmp_path))
+        return
+    found = study(name).run(setting(tmp_path))
+    cells = [cell for table in found.tables for row in table.rows for cell in row]
+    assert any("1 of 3 not finite" in cell for cell in cells) or len(seeds) == 3
+    if len(seeds) == 3:
+        assert not any(verdict.holds for verdict in found.verdicts.values())
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
+def test_a_single_seed_decides_no_difference(name, without_training, tmp_path):
+    found = study(name).run(setting(tmp_path)._replace(seeds=1))
+    for verdict in found.verdicts.values():
+        assert verdict.holds is None or "one pair" not in verdict.figure
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_study_says_what_it_is(name):
     module = study(name)
@@ -94,6 +129,9 @@ def test_a_study_of_one_method_leaves_other_claims_untold(without_training, tmp_
     found = study("batch_size").run(setting(tmp_path, methods=("auc_cl", "dcl"), batch_sizes=(8,)))
     assert set(found.verdicts) == {"auc_cl_above_dcl"}
     assert {cell["batch_size"] for cell in without_training} == {8}
+    odd = setting(tmp_path, "tiny")._replace(overrides=(("data.train_split", "train[10%:]"),))
+    with pytest.raises(UserError, match=r"'train\[10%:\]' is no split such as"):
+        study("batch_size").run(odd)
     with pytest.raises(UserError, match="'auc' is none of this study; did you mean 'auc_cl'"):
         study("batch_size").run(setting(tmp_path, methods=("auc",)))
 
@@ -130,7 +168,7 @@ def test_losses_take_turns_when_they_are_timed(monkeypatch):
 
 def some_findings(figure):
     table = Table("Numbers", ("", "x"), [("a & b", "1.00 ± 0.10")], "of <nothing>")
-    verdicts = {"collapse": stability.larger([1.0, 2.0], [0.5, 1.4])}
+    verdicts = {"collapse": stability.larger([1.0, 2.1, 3.0], [0.5, 1.4, 2.4])}
     return Findings(
         [table], [Picture("x", figure, "alt", "cap")], verdicts, {("a", 8): [1.0, math.nan]}, "here"
     )
@@ -149,7 +187,7 @@ def test_what_was_found_is_written(tmp_path):
     assert (tmp_path / "alpha_x.png").read_bytes().startswith(b"\x89PNG")
     document = findings.read(tmp_path / "alpha.json")
     assert document["data"] == {"a 8": [1.0, None]}
-    assert document["claims"]["collapse"]["verdict"] == findings.HOLDS
+    assert document["claims"]["collapse"]["verdict"] == findings.WORDS[True]
     assert document["claims"]["robust"]["verdict"] is None
 
 
@@ -157,13 +195,13 @@ def test_claims_are_written_from_documents_alone(tmp_path):
     from matplotlib.figure import Figure
 
     with pytest.raises(UserError, match="holds no document of a study"):
-        claims.write_claims(tmp_path)
+        claims.write_claims(tmp_path, tmp_path / "c.md")
     module, own = study("alpha"), setting(tmp_path / "tiny")
     own.out.mkdir()
     findings.write("alpha", "Alpha", own, module.CLAIMS, some_findings(Figure()), ABOUT)
-    lines = claims.write_claims(tmp_path).read_text().splitlines()
+    lines = claims.write_claims(tmp_path, tmp_path / "c.md").read_text().splitlines()
     [row] = [line for line in lines if module.CLAIMS["collapse"].text in line]
-    assert "tiny, here: +0.55 ± 0.05" in row and "**holds**" in row and ABOUT["command"] in row
+    assert "tiny, here: +0.60 ± 0.06" in row and "**holds**" in row and ABOUT["command"] in row
     [row] = [line for line in lines if module.CLAIMS["robust"].text in line]
     assert row.endswith("| – | **not yet run** |")
     number = sum(len(study(name).CLAIMS) for name in NAMES) + len(claims.ELSEWHERE)
@@ -172,7 +210,7 @@ def test_claims_are_written_from_documents_alone(tmp_path):
         assert not config or (ROOT / "configs" / f"{config}.py").exists()
     (tmp_path / "tiny" / "alpha.json").write_text("{")
     with pytest.raises(UserError, match=r"alpha.json is damaged"):
-        claims.write_claims(tmp_path)
+        claims.write_claims(tmp_path, tmp_path / "c.md")
 
 
 @pytest.mark.parametrize(
@@ -182,6 +220,7 @@ def test_claims_are_written_from_documents_alone(tmp_path):
         (["alpha", "--scale", "huge"], "--scale 'huge' is unknown; valid: paper, small, tiny"),
         (["alpha", "--batch_sizes", "8,x"], "--batch_sizes expects numbers > 0, got 8,x"),
         (["alpha", "--seeds", "0"], "flag --seeds=0"),
+        (["alpha", "--methods", "simclr"], "--methods: the study 'alpha' has no use for it"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, message, tmp_path):
@@ -195,3 +234,33 @@ def test_without_a_name_the_studies_are_listed():
     command = [sys.executable, "-m", "jaxssl.studies"]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in out.stdout.splitlines()] == NAMES
+
+
+def bias(value, width=0.01):
+    return Bias(value, max(value - width, 0.0), value + width, 1.0, 1.0)
+
+
+def test_the_exponent_is_that_of_a_power_law():
+    module = study("gradient_bias")
+    law = {size: bias(3 * size**-0.7, 0.1 * size**-0.7) for size in (8, 16, 32, 64)}
+    slope, half = module._exponent(law)
+    assert slope == pytest.approx(-0.7) and 0 < half < 0.1
+    bent = {size: bias(b.bias * (2 if size == 16 else 1), 0.01) for size, b in law.items()}
+    assert module._exponent(bent)[1] > 0.3
+    assert module._exponent({8: bias(0.1), 16: bias(0.05), 32: bias(0.0)}) is None
+
+
+def test_gradient_bias_from_end_to_end(tmp_path, monkeypatch):
+    module = study("gradient_bias")
+    for name, value in {"EXAMPLES": 24, "DRAWS": 256, "VISITS": (0, 1, 2)}.items():
+        monkeypatch.setattr(module, name, value)
+    asked = ("simclr", "simclr_weighted", "auc_cl", "decl", "w_mse")
+    found = module.run(setting(tmp_path, methods=asked, batch_sizes=(4, 8, 12)))
+    assert set(found.verdicts) == set(module.CLAIMS) - {"sogclr_shrinks"}
+    whole = found.data["simclr"][4][0]["bias"]
+    assert found.data["simclr_weighted"][4][0]["bias"] < whole
+    assert len(found.pictures) == 2 and "24 fixed embeddings" in found.where
+    with pytest.raises(UserError, match="--batch_sizes must be in 2 to 24, .* got 1"):
+        module.run(setting(tmp_path, batch_sizes=(1,)))
+    with pytest.raises(UserError, match="'nt_xnt' is unknown; did you mean 'nt_xent'"):
+        module.run(setting(tmp_path, methods=("nt_xnt",)))

@@ -8,17 +8,21 @@ from all that was measured below --out. --config.KEY=VALUE changes all runs of a
 
 import ast
 import importlib
-import pkgutil
 import platform
+import shlex
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 import jaxssl
-from jaxssl import cli, studies
+from jaxssl import cli
 from jaxssl.errors import UserError, nearest
+from jaxssl.studies import names
 
 FOLDER = Path(__file__).parent
 CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
@@ -29,12 +33,8 @@ SEEDS = flags.DEFINE_integer("seeds", 3, "Seeds 0, 1, ... of every cell.", lower
 OUT = flags.DEFINE_string("out", None, "Output folder; default runs/studies/SCALE[-DATASET].")
 METHODS = flags.DEFINE_list("methods", [], "Methods to compare, where a study compares methods.")
 BATCHES = flags.DEFINE_list("batch_sizes", [], "Batch sizes, where a study varies them.")
+PAGE = flags.DEFINE_string("page", None, "Of `claims`: the page; default claims.md in --out.")
 WORKDIR = flags.DEFINE_string("workdir", None, "A run to look at, where a study looks at one.")
-
-
-def names() -> list[str]:
-    """The files of this folder that are studies."""
-    return sorted(m.name for m in pkgutil.iter_modules(studies.__path__) if m.name[0] != "_")
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
@@ -47,7 +47,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if NAME.value == "claims":
         from jaxssl.claims import write_claims
 
-        print(f"claims: {write_claims(Path(OUT.value or 'runs/studies'))}")
+        folder = Path(OUT.value or "runs/studies")
+        print(f"claims: {write_claims(folder, Path(PAGE.value or folder / 'claims.md'))}")
         return
     if NAME.value not in names():
         valid = [*names(), "claims"]
@@ -80,18 +81,33 @@ def _run(overrides: list[tuple[str, str]]) -> None:
     compiled.keep()
     sys.path.append(str(CONFIGS.parents[1]))  # a config imports what it differs from
     study = importlib.import_module(f"jaxssl.studies.{NAME.value}")
+    for flag in ("methods", "batch_sizes", "workdir"):
+        if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
+            raise UserError(f"--{flag}: the study {NAME.value!r} has no use for it; leave it out")
     start = time.perf_counter()
-    stem = NAME.value + (f"-{setting.workdir.resolve().name}" if setting.workdir else "")
-    try:
+    with _writing(setting.out):
         setting.out.mkdir(parents=True, exist_ok=True)  # or the work would be done in vain
-        found = study.run(setting)
-        title = study.__doc__.splitlines()[0]
-        about = _about(time.perf_counter() - start)
-        path = findings.write(stem, title, setting, study.CLAIMS, found, about)
-    except OSError as error:
-        raise UserError(f"cannot write to {setting.out}: {error.strerror}; see --out") from error
+    found = study.run(setting)
+    title = study.__doc__.splitlines()[0]
+    about = _about(time.perf_counter() - start)
+    with _writing(setting.out):
+        path = findings.write(_stem(setting), title, setting, study.CLAIMS, found, about)
     findings.show(study.CLAIMS, found)
     print(f"page: {path}")
+
+
+def _stem(setting: Any) -> str:
+    """Of the study's files; a part of a study has files of its own."""
+    run = [setting.workdir.resolve().name] if setting.workdir else []
+    return "-".join([NAME.value, *setting.methods, *map(str, setting.batch_sizes), *run])
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror}; see --out") from error
 
 
 def _about(seconds: float) -> dict[str, str]:
@@ -100,7 +116,7 @@ def _about(seconds: float) -> dict[str, str]:
 
     device = jax.devices()[0]
     return {
-        "command": " ".join(["python -m jaxssl.studies", *sys.argv[1:]]),
+        "command": f"python -m jaxssl.studies {shlex.join(sys.argv[1:])}",
         "version": jaxssl.__version__,
         "jax": jax.__version__,
         "python": platform.python_version(),

@@ -13,5 +13,6 @@ SIZES = {
 
 def run(setting: Setting) -> Findings:
     """Train both losses with each projector."""
-    cells = {size: {"head.proj_output_dim": size} for size in SIZES[setting.scale]}
+    sizes = SIZES.get(setting.scale, SIZES["paper"])
+    cells = {str(size): {"head.proj_output_dim": size} for size in sizes}
     return stability.compare(setting, "output", cells)

@@ -37,16 +37,15 @@ def run(setting: Setting) -> Findings:
         (arm, std): {**cell, "loss.noise": std} for arm, cell in ARMS.items() for std in STDDEVS
     }
     found = run_grid(setting, cells)
-    base = baselines(setting, found["simclr", 0.0][0])
+    base = baselines(found["simclr", 0.0][0])
     lost = {}
     for arm in ARMS:
         ends = (values(found[arm, std], KNN) for std in (STDDEVS[0], STDDEVS[-1]))
         lost[arm] = [a - b for a, b in zip(*ends, strict=True)]
     words = ", ".join(f"{arm} loses {spread(points)}" for arm, points in lost.items())
-    verdict = Verdict(
-        f"{words} at a standard deviation of {STDDEVS[-1]:g}",
-        larger(lost["simclr"], lost["decl"]).holds,
-    )
+    more = larger(lost["simclr"], lost["decl"])
+    figure = f"{words} at a standard deviation of {STDDEVS[-1]:g}: {more.figure}"
+    verdict = Verdict(figure, more.holds)
     axis = tuple(ARMS), STDDEVS, "noise"
     return Findings(
         [accuracy_table(found, *axis, KNN, base)],

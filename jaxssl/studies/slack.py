@@ -3,8 +3,6 @@
 With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so that C = 100 is no limit.
 """
 
-from statistics import fmean
-
 from jaxssl.grid import (
     KNN,
     METHODS,
@@ -16,13 +14,15 @@ from jaxssl.grid import (
     values,
     where,
 )
-from jaxssl.study import Claim, Findings, Setting, Table, Verdict, larger, spread
+from jaxssl.study import Claim, Findings, Setting, Table, Verdict, larger, mean, spread
 
+NOTHING = 0.5  # points
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CLAIMS = {
-    "small_c_is_poor": Claim("C = 0.01 is below the best C (k-NN)", "MMCL, Fig. 3a"),
+    "small_c_is_poor": Claim("C = 0.01 is below the paper's C = 100 (k-NN)", "MMCL, Fig. 3a"),
     "large_c_no_help": Claim(
-        "A large C is no better than a moderate one (k-NN, C = 100 against 10)", "MMCL, Fig. 3a"
+        "A large C gains less than half a point over a moderate one (k-NN, C = 100 against 10)",
+        "MMCL, Fig. 3a",
     ),
 }
 
@@ -31,13 +31,12 @@ def run(setting: Setting) -> Findings:
     """Train with each C."""
     cells = {("mmcl", c): {**METHODS["mmcl"], "loss.C": c} for c in PENALTIES}
     found = run_grid(setting, cells)
-    base = baselines(setting, found["mmcl", 100.0][0])
+    base = baselines(found["mmcl", 100.0][0])
     knn = {c: values(found["mmcl", c], KNN) for c in PENALTIES}
-    best = max(PENALTIES, key=lambda c: fmean(knn[c]))
-    poor, large = larger(knn[best], knn[0.01]), larger(knn[100.0], knn[10.0])
+    gain = mean(knn[100.0]) - mean(knn[10.0])
     verdicts = {
-        "small_c_is_poor": Verdict(f"best C = {best:g}: {poor.figure}", poor.holds),
-        "large_c_no_help": Verdict(large.figure, not large.holds),
+        "small_c_is_poor": larger(knn[100.0], knn[0.01]),
+        "large_c_no_help": Verdict(f"{gain:+.2f} points", gain < NOTHING),
     }
     rows = [
         (name, *(_last(found["mmcl", c], key) for c in PENALTIES))

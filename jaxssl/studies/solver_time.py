@@ -29,6 +29,7 @@ LOSSES = {
     "mmcl_pgd": METHODS["mmcl"],
     "mmcl_inv": {**METHODS["mmcl"], "loss.solver": "inv"},
 }
+FLAGS = ("batch_sizes",)
 CLAIMS = {
     "inv_comparable": Claim(
         "A step of MMCL by the closed form takes at most twice SimCLR's time at every batch size",
@@ -45,7 +46,7 @@ Call = Callable[[], Any]
 
 def run(setting: Setting) -> Findings:
     """Time the losses alone, then whole steps."""
-    batches = setting.batch_sizes or BATCHES[setting.scale]
+    batches = setting.batch_sizes or BATCHES.get(setting.scale, BATCHES["paper"])
     alone = {b: _times({name: _loss(setting, name, b) for name in LOSSES}) for b in batches}
     steps = {b: _times({name: _step(setting, name, b) for name in LOSSES}) for b in batches}
     heading = ("", *(f"batch {b}" for b in batches))

@@ -1,8 +1,8 @@
 """MMCL's support vectors: which images they are, and whether of the query's class.
 
-Of a run with MMCL, at the end of training: two views of its first training images, a linear kernel
-or whatever the run has, the negatives of a query being the first views of all other images. C is
-the run's, and 1, which lets some negatives reach the bound: suspected false negatives.
+Of a run with MMCL, at the end of training, with its kernel: two views of its first training images,
+the negatives of a query being the first views of all other images. C is the run's, and 1, which
+lets some negatives reach the bound: suspected false negatives.
 """
 
 from pathlib import Path
@@ -19,12 +19,14 @@ from jaxssl.errors import UserError
 from jaxssl.evaluate import read_config
 from jaxssl.features import extract, load_backbone
 from jaxssl.grid import METHODS, run_grid, where
+from jaxssl.hardest import same_class_share
 from jaxssl.study import Claim, Findings, Picture, Setting, Table, larger, spread
 from jaxssl.support import SupportVectors, support_vectors
 
 IMAGES = 256
 BINDING = 1.0  # a C that binds
 QUERIES, SHOWN = 6, 5
+FLAGS = ("workdir",)
 CLAIMS = {
     "same_class": Claim(
         "Support vectors are hard negatives: more often of the query's class than all negatives "
@@ -100,11 +102,9 @@ def _views(config: ConfigDict, train: source.Source) -> tuple[np.ndarray, np.nda
 
 def _below(look: dict[str, Any]) -> float | None:
     """Share of the query's class among the support vectors that are not at the bound."""
-    labels, alpha = look["labels"], look["binding"].alpha
+    alpha = look["binding"].alpha
     chosen = (alpha > 0) & (alpha < np.float32(BINDING))
-    if labels is None or not chosen.any():
-        return None
-    return float((labels[:, None] == labels[None, :])[chosen].mean())
+    return same_class_share(look["labels"], chosen)
 
 
 def _percent(shares: list[float | None]) -> str:
@@ -155,4 +155,4 @@ is not."""
 
 def _class(look: dict[str, Any], place: int) -> str:
     labels = look["labels"]
-    return "" if labels is None else str(look["names"][labels[place]])
+    return "" if labels is None or labels[place] < 0 else str(look["names"][labels[place]])
