@@ -243,11 +243,12 @@ def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
     """
     given = {key: _text(value) for key, value in cell.items()}
     told = dict(sorted({**dict(setting.overrides), **given}.items()))
-    whole = settings_of(setting, told).to_dict()
+    bare = setting._replace(overrides=())  # which are among what is told
+    whole = settings_of(bare, told).to_dict()
     for key in list(told):
         rest = {other: text for other, text in told.items() if other != key}
         kept = key == "seed" or key.endswith((".name", ".preset"))  # which the others depend on
-        if not kept and settings_of(setting, rest).to_dict() == whole:
+        if not kept and settings_of(bare, rest).to_dict() == whole:
             told = rest
     name = ",".join(
         f"{key}={text}" for key, text in told.items() if key not in (*FREE, "data.path")

@@ -98,12 +98,11 @@ def test_an_old_fault_is_no_divergence(setting, monkeypatch):
 
 
 def test_a_finished_run_of_another_config_is_refused(setting, found):
-    other = setting._replace(overrides=tuple(x for x in setting.overrides if x[0] != "log_every"))
-    [outcome] = found["nt_xent"]
-    folder = other.out / "runs" / grid.folder_of(other, {"seed": 0})
-    folder.symlink_to(outcome.workdir)
+    cell = {"seed": 0, "loss.temperature": 0.9}
+    folder = setting.out / "runs" / grid.folder_of(setting, cell)
+    folder.symlink_to(found["nt_xent"][0].workdir)
     with pytest.raises(UserError, match="is a run of another config .*take another --out"):
-        grid.run_grid(other, {"nt_xent": {}})
+        grid.run_grid(setting, {"x": {"loss.temperature": 0.9}})
 
 
 def test_what_a_cell_sets_is_no_override(setting):
@@ -152,6 +151,8 @@ def test_studies_that_ask_for_one_run_share_it(setting):
 
     assert name() == name(batch_size=64) == name(**{"loss.alpha": 0.5})
     assert name() == "loss.name=auc_cl,loss.preset=paper,seed=0"
+    other = plain._replace(overrides=(("epochs", "7"),))
+    assert grid.folder_of(other, {"seed": 0}) == "epochs=7,seed=0"
     different = {name(seed=1), name(batch_size=16), name(**{"loss.alpha": 0.1}), name()}
     assert len(different) == 4
     long = name(**{"data.train_split": "train[:80%]", "net.widths": (16, 32, 64)})
