@@ -192,12 +192,12 @@ def _verdicts(found: Grid, methods: tuple, batches: tuple) -> dict[str, Verdict]
 
 
 def _flat(found: Grid, batches: tuple) -> Verdict:
-    """Whether AUC-CL loses less than SimCLR from the largest batch to the smallest."""
-    losses = {}
+    """Whether AUC-CL gains more than SimCLR, or loses less, from the largest batch to the smallest."""
+    change = {}
     for name in ("auc_cl", "simclr"):
-        ends = (values(found[name, size], KNN) for size in (max(batches), min(batches)))
-        losses[name] = [a - b for a, b in zip(*ends, strict=True)]
-    verdict = larger(losses["simclr"], losses["auc_cl"])
-    words = [f"{name} loses {spread(lost)}" for name, lost in losses.items()]
-    figure = f"{', '.join(words)} from B={max(batches)} to B={min(batches)}: {verdict.figure}"
+        ends = (values(found[name, size], KNN) for size in (min(batches), max(batches)))
+        change[name] = [a - b for a, b in zip(*ends, strict=True)]
+    verdict = larger(change["auc_cl"], change["simclr"])
+    words = ", ".join(f"{name} changes by {spread(points)}" for name, points in change.items())
+    figure = f"{words} from B={max(batches)} to B={min(batches)}: {verdict.figure}"
     return Verdict(figure, verdict.holds)

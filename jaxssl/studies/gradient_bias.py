@@ -39,9 +39,9 @@ WEIGHT_AT = 64  # images, of AUC-CL's sum over negatives
 EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
 WITHIN, BETWEEN = 0.6, 0.3  # deviations of an example in its class, of a view in its example
 IMAGES = 256  # of a run
-BATCHES = (8, 16, 32, 64, 128)
+BATCHES = (8, 16, 32, 64)  # at most an eighth of N: drawn without replacement, bias ends at N
 VISITS = (0, 1, 3, 10, 30)
-DRAWS, DRAWS_OF_ENCODER = 4096, 512
+DRAWS, DRAWS_OF_ENCODER = 4096, 512  # half as many of losses that remember
 REMEMBER = ("sogclr", "decl", "decl_mean")
 
 Arm = Callable[[int], tuple[Objective, Objective | None]]  # of the batch size
@@ -88,7 +88,7 @@ def run(setting: Setting) -> Findings:
     for name in set(names) - set(arms):  # any other loss, with its own defaults
         made = component("loss", name)()
         arms[name] = lambda size, made=made: (made, None)
-    batches = setting.batch_sizes or tuple(b for b in BATCHES if 2 * b <= point.num_examples)
+    batches = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= point.num_examples)
     if not batches or not 2 <= min(batches) <= max(batches) <= point.num_examples:
         raise UserError(
             f"--batch_sizes must be in 2 to {point.num_examples}, the examples there are; got "
@@ -106,7 +106,7 @@ def run(setting: Setting) -> Findings:
                 size,
                 target=target,
                 visits=visits,
-                draws=draws,
+                draws=draws // 2 if name in REMEMBER else draws,
                 chunk=chunk,
             )
             found.setdefault(name, {})[size] = dict(zip(visits, measured, strict=True))
