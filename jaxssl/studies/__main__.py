@@ -88,7 +88,7 @@ def _run(overrides: list[tuple[str, str]]) -> None:
     with _writing(setting.out):
         setting.out.mkdir(parents=True, exist_ok=True)  # or the work would be done in vain
     found = study.run(setting)
-    title = study.__doc__.splitlines()[0]
+    title = study.__doc__.splitlines()[0].rstrip(".")
     about = _about(time.perf_counter() - start)
     with _writing(setting.out):
         path = findings.write(_stem(setting), title, setting, study.CLAIMS, found, about)

@@ -192,7 +192,7 @@ def _verdicts(found: Grid, methods: tuple, batches: tuple) -> dict[str, Verdict]
 
 
 def _flat(found: Grid, batches: tuple) -> Verdict:
-    """Whether AUC-CL gains more than SimCLR, or loses less, from the largest batch to the smallest."""
+    """Whether AUC-CL gains more, or loses less, than SimCLR from the largest batch to the least."""
     change = {}
     for name in ("auc_cl", "simclr"):
         ends = (values(found[name, size], KNN) for size in (min(batches), max(batches)))
