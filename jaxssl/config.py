@@ -31,6 +31,8 @@ FUNCTION_GROUPS = {"augment": "jaxssl.augment.recipes", "head": "jaxssl.nets.hea
 GROUPS = (*FILE_GROUPS, *FUNCTION_GROUPS, "predictor")
 # Groups that hold some of augment's arguments, those that differ, and what they have besides.
 PARTIAL = {"second_view": set(), "crops": {"number"}}
+# Where things lie and how images are read; a run may go on with other values.
+FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")
 NETWORKS = ("net", "head", "predictor")  # whose whole numbers are sizes
 MOST_VIEWS = 1000
 NOT_COMPONENTS = {"heads", "norms"}

@@ -19,7 +19,6 @@ from jaxssl.study import Picture, Setting, Table, curves, spread
 CELL = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
 KNN, LINEAR = "knn_top1", "linear_top1"
-FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")  # as in jaxssl.loop
 LONGEST = 120  # characters of a folder's name
 
 # What the papers compare, by the papers' settings; what a scale says holds for all of them.
@@ -211,7 +210,7 @@ def _refuse_other(settings: Any, workdir: Path) -> None:
     """A finished run may be of another scale, data set or version."""
     ours = json.loads(json.dumps(settings.to_dict()))
     changed = config.differences(ours, evaluate.read_config(workdir).to_dict())
-    changed = [change for change in changed if change.partition(":")[0] not in FREE]
+    changed = [change for change in changed if change.partition(":")[0] not in config.FREE]
     if changed:
         raise UserError(
             f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another --out"
@@ -251,7 +250,7 @@ def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
         if not kept and settings_of(bare, rest).to_dict() == whole:
             told = rest
     name = ",".join(
-        f"{key}={text}" for key, text in told.items() if key not in (*FREE, "data.path")
+        f"{key}={text}" for key, text in told.items() if key not in (*config.FREE, "data.path")
     )
     safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
     if len(safe) <= LONGEST and safe == name:

@@ -30,7 +30,7 @@ from jaxssl import (
 )
 from jaxssl.augment.views import Inputs
 from jaxssl.build import build, check_labels, initial_state, make_crops
-from jaxssl.config import differences
+from jaxssl.config import FREE, differences
 from jaxssl.data import source
 from jaxssl.data.batches import POSITION, Batches, make_batches
 from jaxssl.errors import UserError, nearest
@@ -44,8 +44,6 @@ from jaxssl.subject import arrays, make_encoder
 
 # What else than a full disk keeps a run from writing.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-# Where things lie and how images are read; a run may go on with other values.
-FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")
 
 
 def train(config: ConfigDict, workdir: Path) -> None:

@@ -16,15 +16,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from jaxssl.errors import UserError, nearest
-
-MARKERS = "osD^vPX*<>hd"
-DASHES = ("-", "--", "-.", ":")
-STYLE = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-}
+from jaxssl.plots import DASHES, MARKERS, STYLE
 
 
 class Setting(NamedTuple):

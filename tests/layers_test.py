@@ -53,7 +53,8 @@ ALLOWED = {
     "config_types": set(),
     "config": {"augment", "config_types"},
     "page": set(),
-    "report": {"cli", "page", "record", "results"},
+    "plots": set(),
+    "report": {"cli", "config", "page", "plots", "record", "results"},
     "build": {
         "augment",
         "config",
@@ -107,7 +108,7 @@ ALLOWED = {
     },
     "gallery": {"augment", "backbone", "block", "build", "data", "evals", "pairs", "record"},
     "show": {"cli", "config", "data", "gallery", "record"},
-    "study": set(),
+    "study": {"plots"},
     "bias": CORE | {"objective"},
     "findings": {"page", "record", "study"},
     "compiled": set(),

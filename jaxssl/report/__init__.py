@@ -12,8 +12,8 @@ from typing import Any
 import matplotlib
 
 from jaxssl import page, record, results
+from jaxssl.plots import STYLE
 from jaxssl.report import confusion, curves, figures, negatives, pictures
-from jaxssl.report.drawing import STYLE
 from jaxssl.report.workdir import (
     flat,
     is_finite,

@@ -10,10 +10,11 @@ from typing import Any
 import matplotlib
 
 from jaxssl import page, record, report
+from jaxssl.config import FREE
 from jaxssl.errors import UserError
+from jaxssl.plots import STYLE
 from jaxssl.report import compared, overlaid, runs
-from jaxssl.report.drawing import STYLE
-from jaxssl.report.runs import FREE, Group, Run
+from jaxssl.report.runs import Group, Run
 from jaxssl.report.workdir import flat, is_finite, plain, series, writing
 
 TITLED = 3  # losses in the title

@@ -12,13 +12,6 @@ from matplotlib.image import imsave
 from jaxssl import page
 
 THUMBNAIL = 64  # pixels; the browser enlarges smaller images, larger ones are averaged down
-STYLE = {
-    "text.parse_math": False,  # a class may be called "$"
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#dddddd",
-}
 
 
 class Picture(NamedTuple):

@@ -5,14 +5,13 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from jaxssl import page
+from jaxssl.plots import DASHES, MARKERS
 from jaxssl.report.drawing import figure_image
 from jaxssl.report.runs import Group
 from jaxssl.report.workdir import is_finite, series
 
 # Okabe and Ito's colours, which the colour-blind tell apart; markers and dashes tell more.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#56b4e9")
-MARKERS = "o^sDvPX*<>"
-DASHES = ("-", "--", "-.", ":")
 MARKED = 10  # points of a curve that bear a marker
 NARROW = 16  # letters of names that stand side by side in a legend
 OF_KNN = ("name", "path", "classes", "train_split", "bank_split", "test_split")

@@ -8,10 +8,10 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
 from jaxssl import page
+from jaxssl.plots import MARKERS
 from jaxssl.report.drawing import Picture, class_name, figure_image, picture_table, thumbnail
 
 LEGEND_CLASSES = 20  # with more, the legend would be larger than the map
-MARKERS = "o^sDvPX*<>"
 
 
 def pairs(gallery: Mapping[str, np.ndarray]) -> str:

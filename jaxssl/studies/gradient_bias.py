@@ -32,7 +32,8 @@ from jaxssl.errors import UserError
 from jaxssl.evaluate import read_config
 from jaxssl.features import load_backbone
 from jaxssl.objective import Objective
-from jaxssl.study import DASHES, MARKERS, Claim, Findings, Picture, Setting, Table, Verdict
+from jaxssl.plots import DASHES, MARKERS
+from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict
 
 TEMPERATURE = 0.2
 WEIGHT_AT = 64  # images, of AUC-CL's sum over negatives
