@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import jax
+import matplotlib
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
@@ -32,7 +33,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluate import read_config
 from jaxssl.features import load_backbone
 from jaxssl.objective import Objective
-from jaxssl.plots import DASHES, MARKERS
+from jaxssl.plots import DASHES, MARKERS, STYLE
 from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict
 
 TEMPERATURE = 0.2
@@ -211,39 +212,56 @@ def _cell(bias: Bias) -> str:
 
 def _pictures(found: Mapping, batches: tuple[int, ...]) -> list[Picture]:
     last = {
-        name: {s: list(of.values())[-1] for s, of in sizes.items()} for name, sizes in found.items()
+        name: {size: list(of.values())[-1] for size, of in sizes.items()}
+        for name, sizes in found.items()
     }
-    figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-    axes = figure.add_subplot(xlabel="batch size", ylabel="bias, |E g - g*| / |g*|")
+    figure, axes = _axes("batch size")
     for i, (name, biases) in enumerate(last.items()):
-        _line(axes, i, name, batches, [biases[size] for size in batches])
+        # Side by side, so that no bar hides another.
+        xs = [size * 2 ** (0.05 * (i - len(last) / 2)) for size in batches]
+        _line(axes, i, name, xs, [biases[size] for size in batches])
     axes.set_xscale("log", base=2)
     axes.set_xticks(batches, [str(size) for size in batches])
-    axes.set_yscale("symlog", linthresh=0.01)
-    axes.set_ylim(bottom=0)
     figure.legend(loc="outside right upper", fontsize="small")
-    caption = """Bars are 95 % intervals; one that reaches 0 is compatible with no bias. Losses that
-remember are shown at their last visit. The vertical axis is linear below 0.01."""
-    pictures = [Picture("batch", figure, "bias against batch size; the table has it", caption)]
+    caption = """Bars are 95 % intervals. An arrow down from an empty marker: the interval reaches
+0, there may be no bias, and it is at most so large. Losses that remember are shown at their last
+visit."""
+    alt = "bias against batch size; the table has it"
+    pictures = [Picture("batch", figure, alt, caption.replace("\n", " "))]
     chains = {name: sizes for name, sizes in found.items() if name in REMEMBER}
     if chains:
         size = batches[0]
-        figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-        axes = figure.add_subplot(xlabel="epochs seen before", ylabel=f"bias at batch size {size}")
+        figure, axes = _axes(f"epochs seen before, batch size {size}")
         for i, (name, sizes) in enumerate(chains.items()):
-            _line(axes, i, name, list(sizes[size]), list(sizes[size].values()))
-        axes.set_ylim(bottom=0)
+            xs = [x + 0.15 * i for x in sizes[size]]
+            _line(axes, i, name, xs, list(sizes[size].values()))
         figure.legend(loc="outside right upper", fontsize="small")
         caption = "Averages over steps take the place of averages over a large batch."
         pictures.append(Picture("visits", figure, "bias against epochs; see the table", caption))
     return pictures
 
 
-def _line(axes: Any, i: int, name: str, xs: Any, biases: list[Bias]) -> None:
-    middle = np.array([b.bias for b in biases])
-    bars = [middle - [b.low for b in biases], np.array([b.high for b in biases]) - middle]
-    style = {"marker": MARKERS[i % len(MARKERS)], "linestyle": DASHES[i % len(DASHES)]}
-    axes.errorbar(xs, middle, bars, capsize=3, markersize=5, label=name, **style)
+def _axes(xlabel: str) -> tuple[Figure, Any]:
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        axes = figure.add_subplot(xlabel=xlabel, ylabel="bias, |E g - g*| / |g*|", yscale="log")
+    return figure, axes
+
+
+def _line(axes: Any, i: int, name: str, xs: list[float], biases: list[Bias]) -> None:
+    style = {"marker": MARKERS[i % len(MARKERS)], "color": f"C{i}", "markersize": 5}
+    known = [(x, b) for x, b in zip(xs, biases, strict=True) if b.low > 0]
+    none = [(x, b) for x, b in zip(xs, biases, strict=True) if b.low == 0]
+    axes.plot([], [], linestyle=DASHES[i % len(DASHES)], label=name, **style)
+    if known:
+        x, middle = zip(*((x, b.bias) for x, b in known), strict=True)
+        bars = np.array([(b.bias - b.low, b.high - b.bias) for _, b in known]).T
+        line = {"linestyle": DASHES[i % len(DASHES)], "capsize": 3}
+        axes.errorbar(x, middle, bars, **line, **style)
+    if none:
+        x, most = zip(*((x, b.high) for x, b in none), strict=True)
+        down = {"uplims": True, "linestyle": "none", "markerfacecolor": "white"}
+        axes.errorbar(x, most, 0.3 * np.array(most), **down, **style)
 
 
 def _verdicts(found: Mapping) -> dict[str, Verdict]:

@@ -28,8 +28,8 @@ JUMP = 10.0  # a step that moves a score by more than this has divided by almost
 ARMS = ("direct", "decl", "decl_mean")  # the last one takes the mean 1 / rate for u
 CLAIMS = {
     "direct_diverges": Claim(
-        "Under noise of variance 0.2 direct descent is thrown off (a step beyond 10) in some runs, "
-        "DeCL in none",
+        "Under noise of variance 0.2 direct descent is thrown off (a step beyond 10) in more runs "
+        "than DeCL (by more than two standard errors)",
         "DeCL, Fig. 1",
     ),
     "decl_nearer": Claim(
@@ -71,10 +71,7 @@ def run(setting: Setting) -> Findings:
         data[f"{name} {variance:g}"] = {"last": last.tolist(), "largest_steps": steps.tolist()}
     first, second = VARIANCES
     verdicts = {
-        "direct_diverges": Verdict(
-            f"{jumps['direct', first]} of {RUNS} direct runs, {jumps['decl', first]} of DeCL's",
-            jumps["direct", first] > 0 and jumps["decl", first] == 0,
-        ),
+        "direct_diverges": _more_often(jumps["direct", first], jumps["decl", first]),
         "decl_nearer": Verdict(
             ", ".join(f"{name} {spread(list(away[name, second]))}" for name in ARMS),
             larger(away["direct", second], away["decl", second]).holds,
@@ -87,6 +84,13 @@ e^s1 / (e^s1 + e^s2), distance that to the optimum ({optimum[0]:.2f}, {optimum[1
 thrown off if a single step moves a score by more than {JUMP:g}."""
     table = Table("Where they end", (*heading, "distance"), rows, note.replace("\n", " "))
     return Findings([table], [_picture(paths, optimum)], verdicts, data, f"{RUNS} runs")
+
+
+def _more_often(direct: int, decl: int) -> Verdict:
+    shares = np.array([direct, decl]) / RUNS
+    error = np.sqrt(np.sum(shares * (1 - shares)) / RUNS)
+    words = f"{direct} of {RUNS} direct runs, {decl} of DeCL's"
+    return Verdict(words, bool(shares[0] - shares[1] > 2 * error))
 
 
 def _less_biased(off: dict[str, np.ndarray]) -> Verdict:
