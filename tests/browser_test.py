@@ -9,8 +9,9 @@ from html import escape, unescape
 import pytest
 from workdir_cases import CONFIG, METRICS, ROW, changed, gallery_of, write
 
-from jaxssl import report
+from jaxssl import findings, report
 from jaxssl.report.compare import compare
+from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WIDTHS = 1280, 390
@@ -74,10 +75,24 @@ def whole(folder, classes):
     return report.write(write(folder / "run", config, rows, METRICS, gallery=arrays))
 
 
-@pytest.mark.parametrize("page", ["10 classes", "30 classes", "comparison"])
+def study_page(folder):
+    """The page of a study with a wide table and a long command."""
+    claims = {"x": Claim(LONG, "no paper"), "y": Claim("untold", "no paper")}
+    row = [LONG, *["90.00 ± 1.00"] * 12]
+    tables = [Table(LONG.format(i), ("", *map(str, range(12))), [row], "note") for i in range(3)]
+    picture = Picture("x", curves({"a": ((1, 2), [[1.0], [2.0]])}, "x", "y"), "alt", "caption")
+    found = Findings(tables, [picture], {"x": Verdict(LONG, True)}, {}, "here")
+    setting = Setting("tiny", folder, "", 3, folder)
+    return findings.write("x", LONG, setting, claims, found, {"command": f"{LONG} " * 9})
+
+
+@pytest.mark.parametrize("page", ["10 classes", "30 classes", "comparison", "study"])
 def test_nothing_leaves_the_page_or_the_keyboards_reach(page, tmp_path):
     number = int(page.split()[0]) if "classes" in page else 0
-    path = whole(tmp_path, number) if number else comparison(tmp_path, 7)
+    if page == "study":
+        path = study_page(tmp_path)
+    else:
+        path = whole(tmp_path, number) if number else comparison(tmp_path, 7)
     desktop, phone = measured(path.read_text(encoding="utf-8"), tmp_path)
     for found, width in ((desktop, WIDTHS[0]), (phone, WIDTHS[1])):
         assert found["width"] == width and found["content"] <= width, found
