@@ -1,10 +1,9 @@
 """The table of all claims: what the studies measured, and what nobody has run yet."""
 
 import importlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxssl import findings, record
 from jaxssl.errors import UserError
@@ -84,7 +83,8 @@ def write_claims(folder: Path, page: Path) -> Path:
         raise UserError(
             f"{folder} holds no document of a study; run one: python -m jaxssl.studies toy_noise"
         )
-    rows = [*_measured(paths), *_not_measured(paths), *_elsewhere()]
+    documents = [findings.read(path) for path in paths]
+    rows = [*_measured(documents), *_not_measured(documents), *_elsewhere()]
     parts = [HEAD]
     for paper, source in {**PAPERS, "ours": "no paper"}.items():
         own = [row for row in rows if row.claim.source.split(",")[0].split(";")[0] == paper]
@@ -98,9 +98,8 @@ def write_claims(folder: Path, page: Path) -> Path:
     return page
 
 
-def _measured(paths: list[Path]) -> Iterator[Row]:
-    for path in paths:
-        document = findings.read(path)
+def _measured(documents: list[dict[str, Any]]) -> Iterator[Row]:
+    for document in documents:
         for claim in document["claims"].values():
             if claim["verdict"]:
                 what = f"{document['scale']}, {document['where']}: {claim['figure']}"
@@ -108,11 +107,11 @@ def _measured(paths: list[Path]) -> Iterator[Row]:
                 yield Row(own, document["command"], what, claim["verdict"])
 
 
-def _not_measured(paths: list[Path]) -> Iterator[Row]:
+def _not_measured(documents: list[dict[str, Any]]) -> Iterator[Row]:
     told = {
-        (path.stem.partition("-")[0], key)
-        for path in paths
-        for key, claim in json.loads(path.read_text())["claims"].items()
+        (document["study"], key)
+        for document in documents
+        for key, claim in document["claims"].items()
         if claim["verdict"]
     }
     for name in names():

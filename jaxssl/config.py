@@ -9,6 +9,7 @@ import ast
 import importlib
 import importlib.util
 import inspect
+import json
 import pkgutil
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -138,6 +139,12 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
         elif a != b:
             found.append(f"{prefix}{key}: {b!r} -> {a!r}")
     return found
+
+
+def changes(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
+    """`differences` of a config from one that was read from JSON, but for `FREE`."""
+    found = differences(json.loads(json.dumps(ours.to_dict())), theirs)
+    return [change for change in found if change.partition(":")[0] not in FREE]
 
 
 def _word(value: Any) -> str:

@@ -97,7 +97,8 @@ def read(path: Path) -> dict[str, Any]:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        document["scale"], document["where"], document["command"]  # noqa: B018
+        if {"study", "scale", "where", "command"} - set(document):
+            raise ValueError("no document of a study")
         for claim in document["claims"].values():
             if {"text", "source", "figure", "verdict"} - set(claim):
                 raise ValueError("a claim without verdict")

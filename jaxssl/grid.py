@@ -14,7 +14,7 @@ import jax
 
 from jaxssl import config, evaluate, faults, loop, record
 from jaxssl.errors import UserError
-from jaxssl.study import Picture, Setting, Table, curves, spread
+from jaxssl.study import Findings, Picture, Setting, Table, Verdict, curves, spread
 
 CELL = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
@@ -154,6 +154,38 @@ def accuracy_picture(
     return Picture(metric, figure, alt, f"{WORDS[metric]}. Bars are a standard deviation.")
 
 
+def findings_of(
+    found: Grid,
+    axis: tuple[Sequence[str], Sequence[Any], str],
+    metrics: Sequence[str],
+    verdicts: Mapping[str, Verdict],
+    *tables: Table,
+    base: Base | None = None,
+    log: str = "",
+    **data: Any,
+) -> Findings:
+    """What a study of a grid found: its accuracies as tables and lines, and what else it says.
+
+    Args:
+        found: an outcome list for each (arm, x).
+        axis: arms, xs, and what x is called.
+        metrics: each has a table and a picture.
+        verdicts: of the study's claims.
+        *tables: that follow.
+        base: figures without training, if the whole grid has the same.
+        log: "x" for a logarithmic axis.
+        **data: further numbers.
+    """
+    base = base or {}
+    return Findings(
+        [*(accuracy_table(found, *axis, metric, base) for metric in metrics), *tables],
+        [accuracy_picture(found, *axis, metric, base, log=log) for metric in metrics],
+        verdicts,
+        {"results": numbers(found), "baselines": base, **data},
+        where(found),
+    )
+
+
 def where(found: Grid) -> str:
     """On what a grid was trained, and for how long, in words."""
     outcomes = next(iter(found.values()))
@@ -208,9 +240,7 @@ def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
 
 def _refuse_other(settings: Any, workdir: Path) -> None:
     """A finished run may be of another scale, data set or version."""
-    ours = json.loads(json.dumps(settings.to_dict()))
-    changed = config.differences(ours, evaluate.read_config(workdir).to_dict())
-    changed = [change for change in changed if change.partition(":")[0] not in config.FREE]
+    changed = config.changes(settings, evaluate.read_config(workdir).to_dict())
     if changed:
         raise UserError(
             f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another --out"

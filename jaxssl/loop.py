@@ -1,7 +1,6 @@
 """A pretraining run, from top to bottom."""
 
 import errno
-import json
 import os
 import signal
 import sys
@@ -30,7 +29,7 @@ from jaxssl import (
 )
 from jaxssl.augment.views import Inputs
 from jaxssl.build import build, check_labels, initial_state, make_crops
-from jaxssl.config import FREE, differences
+from jaxssl.config import changes
 from jaxssl.data import source
 from jaxssl.data.batches import POSITION, Batches, make_batches
 from jaxssl.errors import UserError, nearest
@@ -187,12 +186,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
 
 def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
-    """A workdir belongs to one config, but for `FREE`."""
+    """A workdir belongs to one config, but for `jaxssl.config.FREE`."""
     if not (workdir / "config.json").exists():
         return
-    ours = json.loads(json.dumps(config.to_dict()))
-    changed = differences(ours, evaluate.read_config(workdir).to_dict())
-    changed = [change for change in changed if change.partition(":")[0] not in FREE]
+    changed = changes(config, evaluate.read_config(workdir).to_dict())
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(

@@ -95,6 +95,11 @@ class Findings(NamedTuple):
     where: str
 
 
+def of_scale(setting: Setting, values: Mapping[str, Any]) -> Any:
+    """What a study takes at this scale; one of your own has the papers' values."""
+    return values.get(setting.scale, values["paper"])
+
+
 def choose(asked: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     """The methods that were asked for, or all that a study knows.
 

@@ -72,7 +72,7 @@ def without_training(monkeypatch, lost):
         }
 
     base = {"raw": {KNN: 50.0, LINEAR: 60.0}, "untrained": {KNN: 40.0, LINEAR: 55.0}}
-    for module in (stability, *(study(name) for name in NAMES)):
+    for module in (grid, stability, *(study(name) for name in NAMES)):
         for name, stub in (
             ("run_grid", run_grid),
             ("baselines", lambda outcome: base),

@@ -11,7 +11,6 @@ from jaxssl.config import FREE
 from jaxssl.errors import UserError
 from jaxssl.report.workdir import flat, read_config, read_metrics, said_of
 
-# Of a config: what does not change what is learned, as `jaxssl.loop` has it.
 LONG = 40  # letters of a name in a legend
 
 

@@ -5,17 +5,7 @@ cosine. b has to get there first, which takes thousands of steps: give it more -
 """
 
 from jaxssl import collapse
-from jaxssl.grid import (
-    KNN,
-    METHODS,
-    accuracy_picture,
-    accuracy_table,
-    baselines,
-    numbers,
-    run_grid,
-    values,
-    where,
-)
+from jaxssl.grid import KNN, METHODS, baselines, findings_of, run_grid, values
 from jaxssl.study import Claim, Findings, Setting, Table, Verdict, finite, mean, spread
 
 ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)
@@ -67,10 +57,5 @@ def run(setting: Setting) -> Findings:
         f"1 is spread evenly; below {collapse.COLLAPSED_STD:g} counts as collapsed.",
     )
     axis = (NAME,), ALPHAS, "alpha"
-    return Findings(
-        [accuracy_table(found, *axis, KNN, base), spreads, PUBLISHED],
-        [accuracy_picture(found, *axis, KNN, base)],
-        verdicts,
-        {"results": numbers(found), "feature_std": std, "baselines": base},
-        where(found),
-    )
+    tables = spreads, PUBLISHED
+    return findings_of(found, axis, [KNN], verdicts, *tables, base=base, feature_std=std)

@@ -8,7 +8,6 @@ papers: a smaller batch takes more steps, which alone may raise its accuracy.
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from jaxssl.errors import UserError
@@ -16,15 +15,12 @@ from jaxssl.grid import (
     KNN,
     LINEAR,
     METHODS,
-    Outcome,
-    accuracy_picture,
-    accuracy_table,
+    Grid,
     baselines,
-    numbers,
+    findings_of,
     run_grid,
     settings_of,
     values,
-    where,
 )
 from jaxssl.study import (
     Claim,
@@ -35,6 +31,7 @@ from jaxssl.study import (
     all_of,
     choose,
     larger,
+    of_scale,
     spread,
 )
 
@@ -94,29 +91,15 @@ PUBLISHED = Table(
         ("AUC-CL, ResNet-50, k-NN (AUC-CL Table 9)", "85.4", "86.1", "85.7", "–"),
         ("DCL, ResNet-18, linear (AUC-CL Table 10)", "–", "85.7", "85.3", "84.7"),
         ("AUC-CL, ResNet-18, linear (AUC-CL Table 10)", "–", "88.4", "87.9", "88.3"),
-        (
-            "SimCLR, STL-10, 400 epochs, linear (MMCL Table 7)",
-            "74.21",
-            "77.18",
-            "80.15",
-            "–",
-        ),
-        (
-            "MMCL, STL-10, 400 epochs, linear (MMCL Table 7)",
-            "80.11",
-            "86.8",
-            "88.3",
-            "–",
-        ),
+        ("SimCLR, STL-10, 400 epochs, linear (MMCL Table 7)", "74.21", "77.18", "80.15", "–"),
+        ("MMCL, STL-10, 400 epochs, linear (MMCL Table 7)", "80.11", "86.8", "88.3", "–"),
     ),
 )
-
-Grid = Mapping[tuple[str, int], list[Outcome]]
 
 
 def run(setting: Setting) -> Findings:
     """Train the grid and compare."""
-    batches = setting.batch_sizes or BATCHES.get(setting.scale, BATCHES["paper"])
+    batches = setting.batch_sizes or of_scale(setting, BATCHES)
     methods = choose(setting.methods, (*METHODS, TUNED))
     cells = {
         (name, size): {**METHODS[name], "batch_size": size}
@@ -132,15 +115,14 @@ def run(setting: Setting) -> Findings:
         found |= run_grid(setting, cells)
     base = baselines(next(iter(found.values()))[0])
     axis = methods, batches, "batch size"
-    tables = [accuracy_table(found, *axis, metric, base) for metric in (KNN, LINEAR)]
+    tables = [PUBLISHED]
     if temperatures:
         rows = [(f"{size}", f"{tau:g}") for size, tau in temperatures.items()]
-        tables.append(Table("Tuned temperatures of SimCLR", ("batch size", "temperature"), rows))
-    pictures = [accuracy_picture(found, *axis, metric, base, log="x") for metric in (KNN, LINEAR)]
-    about = {"results": numbers(found), "temperatures": temperatures, "baselines": base}
-    return Findings(
-        [*tables, PUBLISHED], pictures, _verdicts(found, methods, batches), about, where(found)
-    )
+        tuned = Table("Tuned temperatures of SimCLR", ("batch size", "temperature"), rows)
+        tables.insert(0, tuned)
+    verdicts = _verdicts(found, methods, batches)
+    data = {"base": base, "log": "x", "temperatures": temperatures}
+    return findings_of(found, axis, [KNN, LINEAR], verdicts, *tables, **data)
 
 
 def _simclr(size: int, temperature: float) -> dict[str, Any]:

@@ -50,6 +50,5 @@ def run(setting: Setting) -> Findings:
         for metric in (LINEAR, KNN)
     ]
     picture = accuracy_picture(found, ("tcl",), K1, "k1", LINEAR, base, log="x")
-    return Findings(
-        tables, [picture], verdicts, {"results": numbers(found), "baselines": base}, where(found)
-    )
+    data = {"results": numbers(found), "baselines": base}
+    return Findings([*tables, PUBLISHED], [picture], verdicts, data, where(found))

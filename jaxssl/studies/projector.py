@@ -1,7 +1,7 @@
 """TCL against SupCon with projectors of several output sizes, with labels."""
 
 from jaxssl import stability
-from jaxssl.study import Findings, Setting
+from jaxssl.study import Findings, Setting, of_scale
 
 CLAIMS = stability.claim("size of the projector's output", "TCL, Fig. 5.3")
 SIZES = {
@@ -13,6 +13,6 @@ SIZES = {
 
 def run(setting: Setting) -> Findings:
     """Train both losses with each projector."""
-    sizes = SIZES.get(setting.scale, SIZES["paper"])
+    sizes = of_scale(setting, SIZES)
     cells = {str(size): {"head.proj_output_dim": size} for size in sizes}
     return stability.compare(setting, "output", cells)

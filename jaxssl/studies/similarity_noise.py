@@ -4,17 +4,7 @@ Gaussian noise is added to each cosine before the exponential, drawn anew in eve
 losses alike. The paper does not say where it adds its noise; ours is before the temperature.
 """
 
-from jaxssl.grid import (
-    KNN,
-    METHODS,
-    accuracy_picture,
-    accuracy_table,
-    baselines,
-    numbers,
-    run_grid,
-    values,
-    where,
-)
+from jaxssl.grid import KNN, METHODS, baselines, findings_of, run_grid, values
 from jaxssl.studies.unnormalised import NT_XENT
 from jaxssl.study import Claim, Findings, Setting, Verdict, larger, spread
 
@@ -46,11 +36,5 @@ def run(setting: Setting) -> Findings:
     more = larger(lost["simclr"], lost["decl"])
     figure = f"{words} at a standard deviation of {STDDEVS[-1]:g}: {more.figure}"
     verdict = Verdict(figure, more.holds)
-    axis = tuple(ARMS), STDDEVS, "noise"
-    return Findings(
-        [accuracy_table(found, *axis, KNN, base)],
-        [accuracy_picture(found, *axis[:2], "standard deviation of the noise", KNN, base)],
-        {"decl_robust": verdict},
-        {"results": numbers(found), "baselines": base},
-        where(found),
-    )
+    axis = tuple(ARMS), STDDEVS, "noise std"
+    return findings_of(found, axis, [KNN], {"decl_robust": verdict}, base=base)

@@ -3,17 +3,7 @@
 With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so that C = 100 is no limit.
 """
 
-from jaxssl.grid import (
-    KNN,
-    METHODS,
-    accuracy_picture,
-    accuracy_table,
-    baselines,
-    numbers,
-    run_grid,
-    values,
-    where,
-)
+from jaxssl.grid import KNN, METHODS, baselines, findings_of, run_grid, values
 from jaxssl.study import Claim, Findings, Setting, Table, Verdict, larger, mean, spread
 
 NOTHING = 0.5  # points
@@ -48,13 +38,7 @@ def run(setting: Setting) -> Findings:
         rows,
     )
     axis = ("mmcl",), PENALTIES, "C"
-    return Findings(
-        [accuracy_table(found, *axis, KNN, base), shares],
-        [accuracy_picture(found, *axis, KNN, base, log="x")],
-        verdicts,
-        {"results": numbers(found), "baselines": base},
-        where(found),
-    )
+    return findings_of(found, axis, [KNN], verdicts, shares, base=base, log="x")
 
 
 def _last(outcomes: list, key: str) -> str:

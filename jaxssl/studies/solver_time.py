@@ -19,7 +19,7 @@ from jaxssl.config import component
 from jaxssl.grid import METHODS, settings_of
 from jaxssl.pairs import pair_views
 from jaxssl.state import make_train_step
-from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves
+from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, of_scale
 
 BATCHES = {"tiny": (32, 64, 128, 256), "small": (64, 128, 256), "paper": (64, 128, 256, 512)}
 DIM, ROUNDS = 128, 7
@@ -46,7 +46,7 @@ Call = Callable[[], Any]
 
 def run(setting: Setting) -> Findings:
     """Time the losses alone, then whole steps."""
-    batches = setting.batch_sizes or BATCHES.get(setting.scale, BATCHES["paper"])
+    batches = setting.batch_sizes or of_scale(setting, BATCHES)
     alone = {b: _times({name: _loss(setting, name, b) for name in LOSSES}) for b in batches}
     steps = {b: _times({name: _step(setting, name, b) for name in LOSSES}) for b in batches}
     heading = ("", *(f"batch {b}" for b in batches))

@@ -8,20 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxssl.grid import (
-    KNN,
-    METHODS,
-    accuracy_picture,
-    accuracy_table,
-    baselines,
-    numbers,
-    run_grid,
-    values,
-    where,
-)
-from jaxssl.study import Claim, Findings, Setting, Table, Verdict, all_of, larger, spread
+from jaxssl.grid import KNN, METHODS, baselines, findings_of, run_grid, values
+from jaxssl.studies.batch_size import BATCHES
+from jaxssl.study import Claim, Findings, Setting, Table, Verdict, all_of, larger, of_scale, spread
 
-BATCHES = {"tiny": (16, 64, 256), "small": (32, 256), "paper": (64, 128, 256, 512)}
 EUCLIDEAN = {"loss.similarity": "neg_euclidean", "loss.temperature": 1.0}
 NT_XENT = {
     "loss.name": "decl",
@@ -59,7 +49,7 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train the four arms at every batch size."""
-    batches = setting.batch_sizes or BATCHES.get(setting.scale, BATCHES["paper"])
+    batches = setting.batch_sizes or of_scale(setting, BATCHES)
     cells = {(arm, b): {**cell, "batch_size": b} for arm, cell in ARMS.items() for b in batches}
     found = run_grid(setting, cells)
     base = baselines(found["simclr", batches[0]][0])
@@ -80,13 +70,7 @@ def run(setting: Setting) -> Findings:
         ),
     }
     axis = tuple(ARMS), batches, "batch size"
-    return Findings(
-        [accuracy_table(found, *axis, KNN, base), PUBLISHED],
-        [accuracy_picture(found, *axis, KNN, base, log="x")],
-        verdicts,
-        {"results": numbers(found), "baselines": base},
-        where(found),
-    )
+    return findings_of(found, axis, [KNN], verdicts, PUBLISHED, base=base, log="x")
 
 
 def _leads(of: Callable[[str, int], list[float]], kind: str, batches: Sequence[int]) -> list[float]:
