@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxssl import findings, record
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, writing
 from jaxssl.studies import names
 from jaxssl.study import Claim
 
@@ -91,10 +91,8 @@ def write_claims(folder: Path, page: Path) -> Path:
         if own:
             own.sort(key=lambda row: row.verdict == NOT_RUN)
             parts.append(f"\n## {paper} ({source})\n\n{_table(own)}")
-    try:
+    with writing(page, "--page"):
         record.write_text(page, "".join(parts))
-    except OSError as error:
-        raise UserError(f"cannot write {page}: {error.strerror}; see --page") from error
     return page
 
 

@@ -1,7 +1,9 @@
 """What a user can mend."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 MANY = 100
 
@@ -11,6 +13,16 @@ class UserError(Exception):
 
     `train.py` and `eval.py` print it and leave with status 2; any other exception is our bug.
     """
+
+
+@contextmanager
+def writing(path: Path, flag: str = "--out") -> Iterator[None]:
+    """Around what writes the path that ``flag`` names: a UserError says if that cannot be done."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or line(error)
+        raise UserError(f"cannot write {path}: {reason}; name another with {flag}") from error
 
 
 def line(error: Exception, most: int = 300) -> str:

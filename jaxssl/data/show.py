@@ -19,7 +19,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Flags to `jaxssl.gallery.sheet`."""
     from jaxssl import config, gallery, record
     from jaxssl.data import source
-    from jaxssl.errors import UserError
+    from jaxssl.errors import UserError, writing
 
     if CONFIG.value is None:
         raise UserError("name the config to show: --config configs/NAME.py")
@@ -27,10 +27,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     record.show_log()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
     train = source.load(settings.data, settings.data.train_split)
-    try:
+    with writing(out):
         gallery.sheet(settings, train, ROWS.value, out)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror}; name another with --out") from error
     print(f"{train.describe()}\nviews: {out}")
 
 

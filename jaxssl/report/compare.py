@@ -11,11 +11,11 @@ import matplotlib
 
 from jaxssl import page, record, report
 from jaxssl.config import FREE
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, writing
 from jaxssl.plots import STYLE
 from jaxssl.report import compared, overlaid, runs
 from jaxssl.report.runs import Group, Run
-from jaxssl.report.workdir import flat, is_finite, plain, series, writing
+from jaxssl.report.workdir import flat, is_finite, plain, series
 
 TITLED = 3  # losses in the title
 ABSENT = "(absent)"  # in place of a value

@@ -24,16 +24,6 @@ def said_of(path: Path) -> Iterator[None]:
         raise UserError(f"{path} is damaged ({line(error)}); move it away") from error
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Around what writes a page: that it cannot be written becomes a UserError."""
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or line(error)
-        raise UserError(f"cannot write {path}: {reason}; name another with --out") from error
-
-
 def read_config(path: Path) -> dict[str, Any]:
     """The config, whose groups are dicts; {} if there is no file."""
     if not path.exists():

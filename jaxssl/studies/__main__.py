@@ -12,8 +12,6 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from absl import flags
 
 import jaxssl
 from jaxssl import cli
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, nearest, writing
 from jaxssl.studies import names
 
 FOLDER = Path(__file__).parent
@@ -85,12 +83,12 @@ def _run(overrides: list[tuple[str, str]]) -> None:
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag}: the study {NAME.value!r} has no use for it; leave it out")
     start = time.perf_counter()
-    with _writing(setting.out):
+    with writing(setting.out):
         setting.out.mkdir(parents=True, exist_ok=True)  # or the work would be done in vain
     found = study.run(setting)
     title = study.__doc__.splitlines()[0].rstrip(".")
     about = _about(time.perf_counter() - start)
-    with _writing(setting.out):
+    with writing(setting.out):
         path = findings.write(_stem(setting), title, setting, study.CLAIMS, found, about)
     findings.show(study.CLAIMS, found)
     print(f"page: {path}")
@@ -100,14 +98,6 @@ def _stem(setting: Any) -> str:
     """Of the study's files; a part of a study has files of its own."""
     run = [setting.workdir.resolve().name] if setting.workdir else []
     return "-".join([NAME.value, *setting.methods, *map(str, setting.batch_sizes), *run])
-
-
-@contextmanager
-def _writing(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror}; see --out") from error
 
 
 def _about(seconds: float) -> dict[str, str]:
