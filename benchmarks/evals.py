@@ -35,6 +35,7 @@ from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
 from threadpoolctl import threadpool_limits  # noqa: E402
 
 from jaxssl import evaluate, record  # noqa: E402
+from jaxssl.augment.views import Inputs  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import source  # noqa: E402
 from jaxssl.errors import UserError  # noqa: E402
@@ -106,8 +107,8 @@ def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
     if data is None:
         return "Gaussian classes", synthetic(n, m)
     config = load(ROOT / "configs" / "cifar10_simclr.py", [("data.dir", data)])
-    found = arrays(source.load_splits(config.data), 32)
-    images = [np.asarray(found[part]["image"][:size]) for part, size in (("train", n), ("test", m))]
+    found = arrays(source.load_splits(config.data), Inputs(32, 3))
+    images = [np.asarray(found[part]["input"][:size]) for part, size in (("train", n), ("test", m))]
     labels = [found[part]["label"][:size] for part, size in (("train", n), ("test", m))]
     filters = patch_filters(images[0])
     train, test = (random_patches(x, filters) for x in images)

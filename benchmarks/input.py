@@ -198,7 +198,7 @@ def beside_a_step(rounds: int, steps: int) -> None:
     augment = jax.jit(parts.augment)
     key, batch = jax.random.key(0), cached.next()
     state, *_ = step(state, batch)
-    jax.block_until_ready(augment(key, batch["image"], batch["index"]))
+    jax.block_until_ready(augment(key, batch["input"], batch["index"]))
     times: dict[str, list[float]] = {"step": [], "batch": [], "augmentation": []}
     for _ in range(rounds):
         start = time.perf_counter()
@@ -207,7 +207,7 @@ def beside_a_step(rounds: int, steps: int) -> None:
         jax.block_until_ready(metrics)
         times["step"].append((time.perf_counter() - start) / steps)
         times["batch"].append(seconds(cached.next, 20))
-        view = lambda: augment(key, batch["image"], batch["index"])  # noqa: E731
+        view = lambda: augment(key, batch["input"], batch["index"])  # noqa: E731
         times["augmentation"].append(seconds(view, 10))
     print("\n| ResNet-18, 256 pairs of 32 x 32 | ms | % of the step |\n| --- | --- | --- |")
     for name, values in times.items():

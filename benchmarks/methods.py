@@ -114,7 +114,7 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     config = load(ROOT / "configs" / "digits.py", list(settings.items()))
     mesh = parallel.make_mesh()
     splits = source.load_splits(config.data)
-    data = list(arrays(splits, config.augment.size).values())
+    data = list(arrays(splits, Inputs(config.augment.size, splits.train.shape[2])).values())
     parts = build(config, len(splits.train))
     crops = make_crops(config)
     batches = make_batches(splits.train, batch, seed=seed, crops=crops, mesh=mesh)
@@ -128,7 +128,7 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     jax.block_until_ready(metrics)
     speed = batch * (parts.total_steps - 1) / (time.perf_counter() - start)
     encode = make_encoder(parts.method, Inputs(config.augment.size, splits.train.shape[2]))
-    x = [extract(each["image"], encode, (state.params, state.carried), mesh) for each in data]
+    x = [extract(each["input"], encode, (state.params, state.carried), mesh) for each in data]
     y = [each["label"] for each in data]
     subject = Subject(Features(x[0], y[0], x[1], y[1]))
     rows = [*fewshot.run(subject, seed=seed), *linear.run(subject, seed=seed)]

@@ -17,7 +17,9 @@ def get_config() -> ConfigDict:
     config.max_skipped = 10  # steps in a row that are left out, not finite, before the run stops
 
     config.data = ConfigDict()
-    config.data.name = "digits"  # a name of TFDS, "imagenet100", or "folder"
+    config.data.name = (
+        "digits"  # a name of TFDS, "imagenet100", "folder", "captions", "video", "tu"
+    )
     config.data.path = ""  # a folder or an archive: of pictures, or of a small set's raw files
     config.data.dir = ""  # where prepared sets lie; "" is ~/tensorflow_datasets
     config.data.train_split = "train"  # pretrained on; slices and sums as in TFDS
@@ -25,6 +27,8 @@ def get_config() -> ConfigDict:
     config.data.test_split = "test"  # evaluated on
     config.data.classes = ""  # a file: use these classes alone, one a line
     config.data.labels = ""  # of a folder: CSV file "file,label"; "" takes the folders' names
+    config.data.frame_size = 128  # of videos: largest side of a frame, in pixels
+    config.data.context = 77  # of captions: tokens that are kept
     config.data.test_fraction = 0.2  # of a folder without splits: share set aside as "test"
     config.data.split_seed = 0  # of a folder without splits: which share
     config.data.on_error = "stop"  # of a folder: at unreadable pictures; or "skip"
@@ -37,6 +41,7 @@ def get_config() -> ConfigDict:
 
     config.net = ConfigDict({"name": "resnet"})  # a file of jaxssl/nets/
     config.head = ConfigDict({"name": "mlp"})  # the projector, a function of nets/heads.py
+    config.text = ConfigDict({"name": "none"})  # of two_tower: the captions' network, or "text"
     config.predictor = ConfigDict({"name": "none"})  # or "mlp"
     config.method = ConfigDict({"name": "siamese"})  # a file of jaxssl/methods/
     config.loss = ConfigDict({"name": "nt_xent"})  # a file of jaxssl/losses/

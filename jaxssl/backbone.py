@@ -10,7 +10,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import encoder as networks
-from jaxssl.augment.views import Inputs, preprocess
+from jaxssl.augment.views import Inputs
 from jaxssl.encoder import Encoder
 from jaxssl.errors import UserError
 
@@ -36,10 +36,12 @@ class Backbone(NamedTuple):
         encoder: the networks.
         net: the backbone's variables.
         projector: those of the projector; None if there is none.
-        inputs: how it wants its images.
+        inputs: how it wants its images; or `jaxssl.augment.graph.GraphInputs`.
         untrained: ``(seed) -> (net, projector)``, the variables that training starts from.
         facts: what is known of it, JSON-able: "source", "step", "checkpoint", "loss", "net" and
             more; labels and model cards show them.
+        text: the variables of the captions' network and its projector; None if there is none.
+        untrained_text: (seed) -> the same, where training starts from.
     """
 
     encoder: Encoder
@@ -48,6 +50,8 @@ class Backbone(NamedTuple):
     inputs: Inputs
     untrained: Callable[[int], tuple[Variables, Variables | None]]
     facts: dict[str, Any]
+    text: tuple[Variables, Variables] | None = None
+    untrained_text: Callable[[int], tuple[Variables, Variables]] | None = None
 
 
 def apply(backbone: Backbone) -> Callable[[Any, Array], Array]:
@@ -82,10 +86,23 @@ def make_encode(
 
     def encode(variables: tuple[Variables, Variables | None], images: Array) -> Array:
         net, projector = variables
-        h = networks.features(backbone.encoder, *net, preprocess(images, inputs))
+        h = networks.features(backbone.encoder, *net, inputs.prepare(images))
+        if inputs.copies > 1:
+            h = jnp.mean(h.reshape(-1, inputs.copies, h.shape[1]), axis=1)
         if layer == "backbone":
             return h
         return networks.project(backbone.encoder, *projector, h)
+
+    return jax.jit(encode)
+
+
+def make_encode_text(backbone: Backbone) -> Callable[[tuple[Variables, Variables], Array], Array]:
+    """The jitted ``((net, projector), tokens [n, length]) -> [n, d]`` float32 of captions."""
+    tower = backbone.encoder.text
+
+    def encode(variables: tuple[Variables, Variables], tokens: Array) -> Array:
+        net, projector = variables
+        return networks.project(tower, *projector, networks.features(tower, *net, tokens))
 
     return jax.jit(encode)
 
@@ -106,18 +123,26 @@ def require_finite(variables: Any, source: Any) -> None:
             )
 
 
-def num_channels(net: nn.Module, variables: Variables, size: int) -> int:
-    """How many channels a backbone's images have: 3, or 1.
+def find_channels(
+    net: nn.Module, variables: Variables, sides: tuple[int, ...], known: tuple[int, ...] = (3, 1)
+) -> int:
+    """How many channels a backbone's images, or clips, have.
+
+    Args:
+        net: the backbone.
+        variables: its own.
+        sides: of an image, or a clip with the frames in front.
+        known: numbers of channels to try.
 
     Raises:
-        ValueError: if it takes neither.
+        ValueError: if it takes none of these.
     """
     tree = {"params": variables.params, "batch_stats": variables.batch_stats}
-    for channels in (3, 1):
-        image = jax.ShapeDtypeStruct((1, size, size, channels), jnp.float32)
+    for channels in known:
+        image = jax.ShapeDtypeStruct((1, *sides, channels), jnp.float32)
         try:
             jax.eval_shape(lambda x: net.apply(tree, x, train=False), image)
         except Exception:  # flax has several for a kernel of another shape
             continue
         return channels
-    raise ValueError(f"the backbone takes no images of {size} x {size} pixels")
+    raise ValueError(f"the backbone takes no images of {' x '.join(map(str, sides))}")

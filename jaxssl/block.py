@@ -11,7 +11,8 @@ from jaxssl import parallel, record, schedules
 from jaxssl.backbone import Backbone, make_encode
 from jaxssl.build import build
 from jaxssl.config import hyper
-from jaxssl.data.source import Images, Source
+from jaxssl.data.images import Images
+from jaxssl.data.source import Source
 from jaxssl.features import extract
 from jaxssl.hardest import hardest_negatives
 from jaxssl.objective import at_step

@@ -11,9 +11,8 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl import optim, schedules
+from jaxssl import modality, optim, schedules
 from jaxssl.augment.image import random_crop_box
-from jaxssl.augment.views import make_views
 from jaxssl.config import component, hyper
 from jaxssl.config_types import LARGEST
 from jaxssl.data.pictures import Crop, Crops
@@ -27,11 +26,13 @@ NEED_OTHER_KEYS = ("auc_dino", "byol", "dino", "ressl", "simsiam")
 NO_NEGATIVES = ("barlow_twins", "byol", "dino", "simsiam", "swav", "vicreg", "w_mse")
 IGNORE_LABELS = (*NO_NEGATIVES, "ressl")
 NEEDS_TWO_TOWERS = "it needs keys of another network or a predictor; set method.name=momentum"
+ONE_TOWER = "its classifier sees one tower; set method.name=siamese"
 NEEDS_PREDICTOR = "constant embeddings are its minimum without one; set predictor.name=mlp"
 NO_LABELS = "it does not look at labels; set method.labels=False"
 UNFIT = {
     "siamese": dict.fromkeys(NEED_OTHER_KEYS, NEEDS_TWO_TOWERS),
-    "momentum": {"cross_entropy": "its classifier sees one tower; set method.name=siamese"},
+    "momentum": {"cross_entropy": ONE_TOWER},
+    "two_tower": {"cross_entropy": ONE_TOWER, **dict.fromkeys(NEED_OTHER_KEYS, NEEDS_TWO_TOWERS)},
 }
 
 
@@ -148,13 +149,12 @@ def make_networks(config: ConfigDict) -> Encoder:
         raise UserError(
             f"precision={config.precision!r} is unknown{nearest(config.precision, PRECISIONS)}"
         )
-    return Encoder(
-        make("net", config.net),
-        make("head", config.head),
-        make("predictor", config.predictor),
-        config.precision,
-        config.accumulate_steps,
-    )
+    how = {"precision": config.precision, "num_chunks": config.accumulate_steps}
+    text = None
+    if _has_text(config):
+        text = Encoder(make("text", config.text), make("head", config.head), **how)
+    net, head = make("net", config.net), make("head", config.head)
+    return Encoder(net, head, make("predictor", config.predictor), **how, text=text)
 
 
 def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
@@ -166,7 +166,7 @@ def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
     if not config.second_view:
         made[1] = made[0]  # the same object: compiled once
     recipes = [made[view == 1] for view in range(config.views)]
-    return make_views(recipes, [made[2]] * config.crops.number)
+    return modality.of(config).make_views(recipes, [made[2]] * config.crops.number)
 
 
 def make_crops(config: ConfigDict) -> Crops:
@@ -178,11 +178,15 @@ def make_crops(config: ConfigDict) -> Crops:
         UserError: on a range of areas or ratios that is none.
     """
     views, small = _arguments(config)
+    if modality.kind_of(config) == "video":
+        spans = [(v["frames"] - 1) * v["stride"] + 1 for v in views]
+        frames = tuple(spans[view == 1] for view in range(config.views))
+        return Crops((), (), config.augment.size, frames)
     of_views = tuple(_crop(views[view == 1]) for view in range(config.views))
     of_crops = (_crop(small),) * config.crops.number
     if None in of_views + of_crops:
         of_views, of_crops = (), ()
-    return Crops(of_views, of_crops, config.augment.size)
+    return Crops(of_views, of_crops, config.augment.get("size", 0))
 
 
 def _arguments(config: ConfigDict) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -208,9 +212,22 @@ def check_fit(config: ConfigDict) -> None:
     """Raise UserError where the method cannot train the loss; the message says why."""
     loss, method = config.loss.name, config.method
     why = UNFIT.get(method.name, {}).get(loss)
+    has_text, kind = _has_text(config), modality.kind_of(config)
+    if has_text != (kind == "image_text") or (has_text and method.name != "two_tower"):
+        raise UserError(
+            "captions take method.name=two_tower, text.name=text and augment.name=clip together; "
+            f"got {method.name}, {config.text.name} and {config.augment.name}"
+        )
     if method.get("labels") and loss in IGNORE_LABELS:
         why = NO_LABELS
-    if config.views == 1 and not method.get("labels"):
+    if (config.net.name == "gin") != (kind == "graph") or (config.net.name == "s3d") != (
+        kind == "video"
+    ):
+        raise UserError(
+            f"net.name={config.net.name!r} does not take what augment.name={config.augment.name!r} "
+            "makes; gin is for augment.name=graph, s3d for video"
+        )
+    if config.views == 1 and not method.get("labels") and not has_text:
         why = "a single view without labels has no positives; set views=2 or method.labels=True"
     if method.name == "momentum" and config.predictor.name == "none":
         if loss in ("byol", "simsiam") or (loss in NEED_OTHER_KEYS and method.momentum == 0):
@@ -219,6 +236,11 @@ def check_fit(config: ConfigDict) -> None:
         why = "it takes no negatives from a queue; set method.queue_size=0"
     if why:
         raise UserError(f"method {method.name!r} cannot train loss {loss!r}: {why}")
+
+
+def _has_text(config: ConfigDict) -> bool:
+    """Whether there is a network for captions; runs of earlier versions have no such key."""
+    return "text" in config and config.text.name != "none"
 
 
 def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) -> None:
@@ -250,11 +272,14 @@ def _try(config: ConfigDict, make_method: Any) -> None:
     """Trace method and loss on stand-ins: they refuse bad settings only when they are called."""
     predictor = _Constant(config.head.proj_output_dim) if config.predictor.name != "none" else None
     encoder = Encoder(_Constant(1), _Constant(config.head.proj_output_dim or 1), predictor)
+    if _has_text(config):
+        encoder = encoder._replace(text=encoder)
 
     def loss(key: Array) -> Array:
         method = make_method(encoder)
         sizes = {"views": config.views, "crops": config.crops.number}
         batch = {name: jnp.zeros((v, 2, 1, 1, 1)) for name, v in sizes.items() if v}
+        batch["texts"] = jnp.zeros((1, 2, 1), jnp.int32)
         batch |= {"index": jnp.arange(2, dtype=jnp.int32), "label": jnp.zeros(2, jnp.int32)}
         params, carried = method.init(key, batch, 2)
         return method.loss(params, carried, batch, step=jnp.int32(0), key=key, axis_name=None)[0]

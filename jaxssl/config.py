@@ -24,6 +24,7 @@ from jaxssl.errors import UserError, line, nearest, shown
 # group: (package of the components, their factory)
 FILE_GROUPS = {
     "net": ("jaxssl.nets", "net"),
+    "text": ("jaxssl.nets", "net"),
     "loss": ("jaxssl.losses", "objective"),
     "method": ("jaxssl.methods", "method"),
 }
@@ -34,7 +35,7 @@ GROUPS = (*FILE_GROUPS, *FUNCTION_GROUPS, "predictor")
 PARTIAL = {"second_view": set(), "crops": {"number"}}
 # Where things lie and how images are read; a run may go on with other values.
 FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")
-NETWORKS = ("net", "head", "predictor")  # whose whole numbers are sizes
+NETWORKS = ("net", "text", "head", "predictor")  # whose whole numbers are sizes
 MOST_VIEWS = 1000
 NOT_COMPONENTS = {"heads", "norms"}
 
@@ -92,6 +93,8 @@ def component(group: str, name: str) -> Callable[..., Any]:
     Raises:
         UserError: if there is none of that name.
     """
+    if group == "text" and name == "none":
+        return _nothing
     if group in FILE_GROUPS:
         return getattr(_module(group, name), FILE_GROUPS[group][1])
     if group == "predictor":
@@ -111,7 +114,7 @@ def component(group: str, name: str) -> Callable[..., Any]:
 
 
 def _nothing() -> None:
-    """No predictor."""
+    """No predictor, no network of captions."""
 
 
 def hyper(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -206,7 +209,8 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
         raise UserError(f"{group}.{shown(unknown[0])} is unknown{nearest(unknown[0], defaults)}")
     effective = {"name": name}
     if preset is not None:
-        presets = getattr(_module(group, name), "PRESETS", {}) if group in FILE_GROUPS else {}
+        has_file = group in FILE_GROUPS and name != "none"
+        presets = getattr(_module(group, name), "PRESETS", {}) if has_file else {}
         if preset not in presets:
             raise UserError(f"{group}.preset={preset!r} is unknown{nearest(preset, presets)}")
         effective["preset"] = preset

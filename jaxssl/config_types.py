@@ -14,7 +14,7 @@ from jaxssl.errors import UserError
 LARGEST = 2**31  # of whole numbers; JAX counts in 32 bits
 INTS = (
     "seed batch_size total_steps views accumulate_steps log_every max_skipped data.split_seed "
-    "data.workers"
+    "data.context data.frame_size data.workers"
 )
 FLOATS = (
     "epochs data.test_fraction optim.lr optim.momentum optim.trust_coefficient optim.clip_norm "

@@ -1,15 +1,18 @@
 """A recipe tried out without its data: shapes, settings, memory, and one step on noise."""
 
 import time
+from contextlib import closing
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl import parallel, summary
+from jaxssl import modality, parallel, summary
 from jaxssl.build import build, check_labels, initial_state, make_crops
-from jaxssl.data.batches import check_batch
+from jaxssl.data import source
+from jaxssl.data.batches import check_batch, make_batches
 from jaxssl.data.facts import Facts, facts
 from jaxssl.data.pictures import Crops
 from jaxssl.record import console
@@ -21,26 +24,18 @@ HEADROOM = 0.9  # of the memory at hand that a step may take
 def dry_run(config: ConfigDict) -> None:
     """Print what a run would do and what it needs, and take one step on random images.
 
-    No run is written, and no data set of known sizes is opened. The step is left out if it would
-    not fit.
+    No run is written, and no data set of known sizes is opened. Other examples than images are
+    taken from the training split. The step is left out if it would not fit.
 
     Raises:
         UserError: on a value that a part refuses, or a data set whose sizes are not known.
     """
-    known = facts(config.data, config.augment.size)
-    check_labels(config, known.num_classes, known.num_classes > 0)
     mesh = parallel.make_mesh()
-    check_batch(config.batch_size, known.num_examples, mesh.size)
-    rng = np.random.default_rng(config.seed)
-    crops = None if known.one_size else make_crops(config)
-    batch = {
-        "image": _images(rng, config.batch_size, known, crops),
-        "label": rng.integers(0, max(1, known.num_classes), config.batch_size, np.int32),
-        "index": np.arange(config.batch_size, dtype=np.int32),
-    }
-    parts = build(config, known.num_examples, mesh.size, crops=crops)
-    state = initial_state(config, parts, batch, known.num_examples, mesh)
-    _say(f"data       {config.data.name}, {known.num_examples} images {list(known.shape)}")
+    take = _of_known_sizes if modality.kind_of(config) == "image" else _of_training_set
+    batch, number, crops, what = take(config, mesh)
+    parts = build(config, number, mesh.size, crops=crops)
+    state = initial_state(config, parts, batch, number, mesh)
+    _say(f"data       {what}")
     for line in summary.lines(config, parts, state, batch, mesh.size):
         _say(line)
 
@@ -64,6 +59,39 @@ def dry_run(config: ConfigDict) -> None:
     state, metrics, _ = compiled(state, parallel.shard(batch, mesh))
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     _say("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+
+
+def _of_known_sizes(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | None, str]:
+    """A batch of random images; how many there are to train on, what the host crops, in words."""
+    known = facts(config.data, config.augment.size)
+    check_labels(config, known.num_classes, known.num_classes > 0)
+    check_batch(config.batch_size, known.num_examples, mesh.size)
+    rng = np.random.default_rng(config.seed)
+    crops = None if known.one_size else make_crops(config)
+    batch = {
+        "input": _images(rng, config.batch_size, known, crops),
+        "label": rng.integers(0, max(1, known.num_classes), config.batch_size, np.int32),
+        "index": np.arange(config.batch_size, dtype=np.int32),
+    }
+    what = f"{config.data.name}, {known.num_examples} images {list(known.shape)}"
+    return batch, known.num_examples, crops, what
+
+
+def _of_training_set(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | None, str]:
+    """The first batch of a run, and as `_of_known_sizes`."""
+    train = source.load(config.data, config.data.train_split, modality.source_kind(config))
+    check_labels(config, train.num_classes, train.labelled)
+    batches = make_batches(
+        train,
+        config.batch_size,
+        seed=config.seed,
+        crops=make_crops(config),
+        mesh=mesh,
+        parts=config.accumulate_steps,
+        captions=modality.kind_of(config) == "image_text",
+    )
+    with closing(batches):
+        return batches.next(), len(train), batches.crops, train.describe()
 
 
 def _images(rng: np.random.Generator, batch_size: int, known: Facts, crops: Crops | None) -> Any:

@@ -18,13 +18,16 @@ class Encoder(NamedTuple):
     """The networks of a method and how they are run.
 
     Attributes:
-        net: the backbone, ``(images, *, train, axis_name, keys) -> [n, f]``.
+        net: the backbone, ``(images, *, train, axis_name, keys) -> [n, f]``. In place of images,
+            here and below, there may be dicts of arrays; a row of theirs may hold k examples,
+            which come out one after the other (packed graphs).
         projector: ``(features, *, train, axis_name) -> [n, d]``.
         predictor: ``(embeddings, *, train, axis_name) -> [n, d]``, or None.
         precision: of the computation, "float32" or "bf16"; parameters, BatchNorm's statistics and
             what comes out are float32.
         num_chunks: examples go through the networks in this many chunks (gradient accumulation);
             BatchNorm then sees a chunk for a batch.
+        text: the other tower, for captions, or None.
     """
 
     net: nn.Module
@@ -32,6 +35,7 @@ class Encoder(NamedTuple):
     predictor: nn.Module | None = None
     precision: str = "float32"
     num_chunks: int = 1
+    text: "Encoder | None" = None
 
     def modules(self) -> dict[str, nn.Module]:
         """The networks by name, in the order of the data."""
@@ -39,18 +43,19 @@ class Encoder(NamedTuple):
         return modules if self.predictor is None else {**modules, "predictor": self.predictor}
 
 
-def init(encoder: Encoder, key: Array, groups: list[Array]) -> tuple[dict, dict, int]:
+def init(encoder: Encoder, key: Array, groups: list[Any]) -> tuple[dict, dict, int]:
     """Parameters and BatchNorm's statistics by network, and d, the embeddings' dimension.
 
     ``groups`` are views [V_g, b, h, w, c] of one size each; the backbone may refuse any of them.
     """
-    params, stats, x = {}, {}, groups[0][0]
+    params, stats, x = {}, {}, _first_view(groups[0])
     for name, module in encoder.modules().items():
         key, module_key = jax.random.split(key)
         variables = dict(module.init(module_key, x, train=False))
         if name == "net":
             for group in groups[1:]:
-                jax.eval_shape(partial(module.apply, variables, train=False), group[0])
+                run = partial(module.apply, variables, train=False)
+                jax.eval_shape(run, _first_view(group))
         x = module.apply(variables, x, train=False)
         params[name] = variables.get("params", {})
         stats[name] = variables.get("batch_stats", {})
@@ -61,7 +66,7 @@ def embed(
     encoder: Encoder,
     params: Mapping[str, Any],
     stats: Mapping[str, Any],
-    views: list[Array],
+    views: list[Any],
     index: Array,
     *,
     key: Array | None,
@@ -77,7 +82,8 @@ def embed(
         params: of each network in ``params``, at least "net" and "projector". Without "predictor"
             there is no prediction.
         stats: BatchNorm's running statistics by network.
-        views: groups of views [V_g, b, h, w, c] of one size each.
+        views: groups of views [V_g, b, h, w, c] of one size each; or [V_g, b / k, ...] each array,
+            of rows of k examples.
         index: [b], the examples' place in the data set; random draws are keyed by it.
         key: random key of the step; None drops nothing.
         axis_name: the mapped axis whose devices share the batch, or None.
@@ -89,9 +95,12 @@ def embed(
     modules = {name: module for name, module in encoder.modules().items() if name in params}
     dtype = PRECISIONS[encoder.precision]
     params = _cast(params, dtype)
-    keys = None if key is None else jax.vmap(jax.random.fold_in, (None, 0))(key, index)
+    k = len(index) // jax.tree.leaves(views[0])[0].shape[1]
+    keys = None
+    if key is not None:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index).reshape(-1, k)
 
-    def run(name: str, x: Array, stats: dict, **kwargs: Any) -> tuple[Array, dict]:
+    def run(name: str, x: Any, stats: dict, **kwargs: Any) -> tuple[Array, dict]:
         variables = {"params": params[name], "batch_stats": stats[name]}
         x, updated = modules[name].apply(
             variables, x, train=True, axis_name=axis_name, mutable=["batch_stats"], **kwargs
@@ -102,17 +111,20 @@ def embed(
         if keys is None:
             return None
         numbers = jnp.arange(first, first + num_views, dtype=jnp.int32)
-        fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+        each = jax.vmap(jax.random.fold_in, (0, None))  # of a row's examples
+        fold = jax.vmap(jax.vmap(each, (None, 0)), (0, None))
         return fold(keys, numbers).reshape(-1)
 
-    def chunk(batch: tuple[Array | None, list[Array]]) -> tuple[Array, Array, dict]:
+    def chunk(batch: tuple[Array | None, list[Any]]) -> tuple[Array, Array, dict]:
         keys, groups = batch
         new, features, first = dict(stats), [], 0
-        for group in groups:  # [c, V_g, h, w, channels]
-            c, num_views = group.shape[:2]
-            images = _cast(group.reshape(-1, *group.shape[2:]), dtype)
-            h, new = run("net", images, new, keys=view_keys(keys, first, num_views))
-            features.append(h.reshape(c, num_views, -1))
+        for group in groups:  # [c, V_g, h, w, channels], of rows
+            rows, num_views = jax.tree.leaves(group)[0].shape[:2]
+            images = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), group)
+            own = view_keys(keys, first, num_views)
+            h, new = run("net", _cast(images, dtype), new, keys=own)
+            h = jnp.swapaxes(h.reshape(rows, num_views, k, -1), 1, 2)
+            features.append(h.reshape(rows * k, num_views, -1))
             first += num_views
         h = jnp.concatenate(features, axis=1)
         z, new = run("projector", h.reshape(-1, h.shape[2]), new)
@@ -122,7 +134,7 @@ def embed(
         z, p = (x.astype(jnp.float32).reshape(*h.shape[:2], -1) for x in (z, p))
         return z, p, new
 
-    batch = keys, [jnp.swapaxes(group, 0, 1) for group in views]
+    batch = keys, jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), views)
     if encoder.num_chunks == 1:
         z, p, new = chunk(batch)
     else:
@@ -132,7 +144,7 @@ def embed(
     return jnp.swapaxes(z, 0, 1), jnp.swapaxes(p, 0, 1), new
 
 
-def features(encoder: Encoder, params: Any, stats: Any, images: Array) -> Array:
+def features(encoder: Encoder, params: Any, stats: Any, images: Any) -> Array:
     """[n, f] float32: the backbone in evaluation mode; ``params`` and ``stats`` are its own."""
     dtype = PRECISIONS[encoder.precision]
     variables = {"params": _cast(params, dtype), "batch_stats": stats}
@@ -143,7 +155,7 @@ def features_in_training(
     encoder: Encoder,
     params: Any,
     stats: Any,
-    images: Array,
+    images: Any,
     *,
     axis_name: str | None,
     keys: Array | None,
@@ -168,5 +180,14 @@ def project(encoder: Encoder, params: Any, stats: Any, h: Array) -> Array:
     return encoder.projector.apply(variables, _cast(h, dtype), train=False).astype(jnp.float32)
 
 
+def _first_view(group: Any) -> Any:
+    return jax.tree.map(lambda x: x[0], group)
+
+
 def _cast(tree: Any, dtype: Any) -> Any:
-    return jax.tree.map(lambda x: x.astype(dtype), tree)
+    """Numbers in another precision; whole ones are places and stay."""
+
+    def cast(x: Array) -> Array:
+        return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+    return jax.tree.map(cast, tree)

@@ -106,7 +106,7 @@ def evaluate(
     results.read(out)  # damaged ones are refused before the work is done
     settings = config.data if data is None else data
     classes = Path(settings["classes"])
-    splits = source.load_splits(settings)
+    splits = source.load_splits(settings, found.inputs.kind)
     explicit = asked is not None and "all" not in asked
     runs = _shared(_fitting(runs, splits, explicit), path, explicit)
     mesh = parallel.local_mesh()
@@ -134,7 +134,8 @@ def evaluate(
         for run in runs:
             if kind in getattr(run.module, "KINDS", KINDS):
                 figures = _figures(run, subject, kind, seed, explicit=explicit)
-                new = [{"protocol": run.name, **row._asdict(), **labels} for row in figures]
+                own = {**labels, "layer": getattr(run.module, "LAYER", labels["layer"])}
+                new = [{"protocol": run.name, **row._asdict(), **own} for row in figures]
                 _keep(out, new)  # at once: what comes later may fail, or be stopped
                 rows += new
 
@@ -154,8 +155,8 @@ def evaluate(
         # Its pictures are of the backbone's features.
         whole = features is not None and layer == "backbone" and parallel.process_count() == 1
         if gallery.step_of(path) != step and whole:
-            images = arrays(splits, found.inputs.size)
-            gallery.write(path, config, splits, features, images, found)
+            examples = arrays(splits, found.inputs)
+            gallery.write(path, config, splits, features, examples, found)
         record.console.print(f"report:  {report.write(path)}", soft_wrap=True)
     return rows
 
@@ -212,6 +213,7 @@ def data_of(
         run = read_config(path).data
         data = run if dataset is None else data
         data.dir = run.dir
+        data.context = run.get("context", data.context)  # what its network of captions reads
     if dataset is not None:
         data.name = dataset
     config = ConfigDict({"data": data})

@@ -63,6 +63,8 @@ def export(
     if is_file and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
     found = load_backbone(path, step)
+    if found.inputs.kind != "image":
+        raise UserError(f"{path} has no encoder of images; only those can be exported")
     stem = path.stem if is_file else f"{path.name}-{found.facts['step']}"
     out = out or (path.parent if is_file else path) / "export"
     try:

@@ -3,7 +3,6 @@
 import math
 import tempfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl import backbone, checkpoint, parallel, weights
-from jaxssl.augment.views import Inputs, preprocess
+from jaxssl import backbone, checkpoint, modality, parallel, weights
 from jaxssl.backbone import Backbone, Variables, require_finite
 from jaxssl.build import build, make_networks
 from jaxssl.config import label
@@ -49,7 +47,7 @@ def load_encoder(
     """
     found = load_backbone(path, step, **assumed)
     variables = {"params": found.net.params, "batch_stats": found.net.batch_stats}
-    return backbone.apply(found), variables, partial(preprocess, inputs=found.inputs)
+    return backbone.apply(found), variables, found.inputs.prepare
 
 
 def load_backbone(path: str | Path, step: int | str | None = None, **assumed: Any) -> Backbone:
@@ -77,8 +75,8 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
     encoder = make_networks(config)
     net, projector = _variables(config, found.state["params"], found.state["carried"])
     require_finite({"params": net.params, "batch_stats": net.batch_stats}, workdir)
-    size = config.augment.size
-    inputs = Inputs(size, backbone.num_channels(encoder.net, net, size))
+    kind = modality.of(config)
+    inputs = kind.inputs_of(config, encoder.net, net)
     known = checkpoint.steps(workdir)
     facts = {
         "source": workdir.resolve().name,
@@ -89,24 +87,35 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
         "config": config.to_dict(),
     }
 
-    def untrained(seed: int) -> tuple[Variables, Variables | None]:
+    def start(seed: int) -> Any:
         # What a run of this seed starts from, to the bit.
         method = build(config, max(found.data["num_examples"], config.batch_size)).method
-        image = jax.ShapeDtypeStruct((config.views, 2, size, size, inputs.channels), jnp.float32)
-        views = {"views": image}
-        if config.crops.number:
-            side = config.crops.get("size", size)
-            shape = (config.crops.number, 2, side, side, inputs.channels)
-            views["crops"] = jax.ShapeDtypeStruct(shape, jnp.float32)
+        views = kind.views(config, inputs)
 
         @jax.jit
         def init(key: Array) -> Any:
             params, carried = init_variables(method, views, 1, key)
-            return _variables(config, params, carried._asdict())
+            carried = carried._asdict()
+            return _variables(config, params, carried), _of_text(params, carried)
 
         return init(jax.random.key(seed))
 
-    return Backbone(encoder, net, projector, inputs, untrained, facts)
+    def untrained(seed: int) -> tuple[Variables, Variables | None]:
+        return start(seed)[0]
+
+    text = _of_text(found.state["params"], found.state["carried"])
+    of_text = (lambda seed: start(seed)[1]) if text else None
+    return Backbone(encoder, net, projector, inputs, untrained, facts, text, of_text)
+
+
+def _of_text(params: Any, carried: Any) -> tuple[Variables, Variables] | None:
+    """Those of the captions' network and its projector."""
+    if "text" not in params:
+        return None
+    stats = carried["batch_stats"].get("text", {})
+    return tuple(
+        Variables(params["text"].get(n, {}), stats.get(n, {})) for n in ("net", "projector")
+    )
 
 
 def _variables(config: ConfigDict, params: Any, carried: Any) -> tuple[Variables, Variables]:
@@ -119,7 +128,7 @@ def _variables(config: ConfigDict, params: Any, carried: Any) -> tuple[Variables
 
 
 def extract(
-    images: np.ndarray,
+    images: Any,
     apply: Callable[[Any, Array], Array],
     variables: Any,
     mesh: jax.sharding.Mesh,
@@ -128,7 +137,8 @@ def extract(
     """`apply(variables, block)` over blocks of ``images``, split over the mesh.
 
     Args:
-        images: [n, h, w, c] uint8.
+        images: [n, h, w, c] uint8; or what has a length and a ``block(places, size, rows)``, such
+            as `jaxssl.data.packing.GraphArray`, whose blocks are dicts of arrays.
         apply: a jitted function of variables and a block, which resizes and scales it too.
         variables: replicated over the mesh.
         mesh: the devices, of this process.
@@ -151,13 +161,18 @@ def extract(
         rows[start : start + count] = values[:count]
 
     for start in range(begin, end, block):
-        some = images[start : min(start + block, end)]
+        places = slice(start, min(start + block, end))
         # The last block is filled up, so that there is one compilation and an even split.
-        filled = np.concatenate([some, np.zeros((block - len(some), *some.shape[1:]), some.dtype)])
+        if hasattr(images, "block"):
+            filled = images.block(places, block, mesh.size)
+        else:
+            some = images[places]
+            more = np.zeros((block - len(some), *some.shape[1:]), some.dtype)
+            filled = np.concatenate([some, more])
         found = apply(variables, parallel.shard(filled, mesh))
         if waiting is not None:
             fetch(*waiting)
-        waiting = start - begin, len(some), found
+        waiting = start - begin, places.stop - start, found
     if waiting is None:
         raise ValueError("there are no images to take features of")
     fetch(*waiting)

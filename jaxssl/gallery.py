@@ -13,12 +13,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
-from jaxssl import block, record
+from jaxssl import block, modality, record
 from jaxssl.augment.views import to_uint8
 from jaxssl.backbone import Backbone
 from jaxssl.build import make_augment, make_crops
 from jaxssl.data import batches
-from jaxssl.data.source import Images, Source, Splits
+from jaxssl.data.images import Images
+from jaxssl.data.source import Source, Splits
 from jaxssl.evals import Features
 from jaxssl.evals.knn import neighbours
 
@@ -41,21 +42,14 @@ def write(
         config: its config.
         splits: of its data set.
         features: of the pretrained backbone.
-        data: "train" and "test", each "image" uint8 [n, h, w, c] and "label" [n].
+        data: "train" and "test", each "input", uint8 [n, h, w, c], and "label" [n]; of other
+            examples than images there are no pictures.
         found: the pretrained network.
     """
     train, test = data["train"], data["test"]
-    originals, views = pairs(config, splits.train, PAIRS)
-    query, neighbour = _neighbours(features, test["label"])
     points = min(MAP_POINTS, len(features.test))
     arrays: dict[str, Any] = {
         "step": np.array(found.facts["step"]),
-        "pairs": views["views"],
-        "pairs_original": originals,
-        "query": test["image"][query],
-        "neighbour": train["image"][neighbour],
-        "query_label": test["label"][query],
-        "neighbour_label": train["label"][neighbour],
         "map": _map(features.test[:points], config.seed),
         "map_label": test["label"][:points],
         "class_names": np.array(splits.bank.class_names),
@@ -66,7 +60,20 @@ def write(
     )
     if len(matches):
         arrays["nearest_classes"] = matches
-    arrays |= block.arrays(workdir, config, splits.train, found)
+    if found.inputs.kind == "image":
+        originals, views = pairs(config, splits.train, PAIRS)
+        query, neighbour = _neighbours(features, test["label"])
+        arrays |= {
+            "pairs": views["views"],
+            "pairs_original": originals,
+            "query": test["input"][query],
+            "neighbour": train["input"][neighbour],
+            "query_label": test["label"][query],
+            "neighbour_label": train["label"][neighbour],
+        }
+        arrays |= block.arrays(workdir, config, splits.train, found)
+    else:
+        arrays["block_size"] = np.array(0)
     path = workdir / "gallery.npz"
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
@@ -133,10 +140,12 @@ def pairs(
     way = batches.plan(source, crops, cache=config.data.cache)
     crops = crops if way.host else None
     places = np.arange(min(count, len(source)), dtype=np.int32)
-    batch = batches.Reader(source, crops, config.seed)(0, places)
+    captions = modality.kind_of(config) == "image_text"
+    batch = batches.Reader(source, crops, config.seed, captions)(0, places)
     augment = jax.jit(make_augment(config, crops))
-    views = augment(jax.random.key(config.seed), batch["image"], batch["index"])
-    views = {name: np.asarray(to_uint8(found)).swapaxes(0, 1) for name, found in views.items()}
+    views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
+    shown = (name for name in ("views", "crops") if name in views)
+    views = {name: np.asarray(to_uint8(views[name])).swapaxes(0, 1) for name in shown}
     return Images(source, source.shape_at(config.augment.size))[places], views
 
 

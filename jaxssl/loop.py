@@ -22,12 +22,12 @@ from jaxssl import (
     compiled,
     evaluate,
     faults,
+    modality,
     parallel,
     record,
     results,
     summary,
 )
-from jaxssl.augment.views import Inputs
 from jaxssl.build import build, check_labels, initial_state, make_crops
 from jaxssl.config import changes
 from jaxssl.data import source
@@ -68,7 +68,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
             f"eval.knn={config.eval.knn!r} is unknown{nearest(config.eval.knn, knn.PRESETS)}"
         )
     mesh = parallel.make_mesh()
-    splits = source.load_splits(config.data)
+    splits = source.load_splits(config.data, modality.source_kind(config))
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
     batches = make_batches(
@@ -79,6 +79,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
         mesh=mesh,
         cache=config.data.cache,
         workers=config.data.workers,
+        parts=config.accumulate_steps,
+        captions=modality.kind_of(config) == "image_text",
     )
     parts = build(config, len(train_set), mesh.size, crops=batches.crops)
     state = initial_state(config, parts, batches.example, len(train_set), mesh)
@@ -88,13 +90,13 @@ def train(config: ConfigDict, workdir: Path) -> None:
     ):
         _already_finished(config, workdir, total)
         return
-    data = arrays(splits, config.augment.size) if splits.labelled else None
+    inputs = modality.of(config).inputs(config, train_set.shape)
+    data = arrays(splits, inputs) if splits.labelled else None
     eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
     stages = parts.method, parts.optimiser, parts.augment
     layout = {"sharded": config.optim.sharded}
     train_step = make_train_step(*stages, mesh, max_skipped=config.max_skipped, **layout)
-    inputs = Inputs(config.augment.size, train_set.shape[2])
     encode = make_encoder(parts.method, inputs)
 
     # ---- The workdir, which is this run's alone from here on, and its last checkpoint.
@@ -137,9 +139,10 @@ def train(config: ConfigDict, workdir: Path) -> None:
         log.info("input      %s", batches.plan.why)
         log.info("compiled   programs are %s", compiled.where())
         log.info("evaluation %s", _online(config, splits))
-        for line in summary.lines(config, parts, state, batches.example, mesh.size):
+        for line in summary.lines(config, parts, state, batches.shapes, mesh.size):
             log.info(line)
-        with _progress_bar(first, total) as show:
+        many = source.KINDS[train_set.kind]
+        with _progress_bar(first, total, many) as show:
             for step in range(first + 1, total + 1):
                 state, metrics, embeddings = train_step(state, batches.next())
                 losses.append(metrics["loss"])
@@ -293,7 +296,9 @@ def _stop_requests() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _progress_bar(first: int, total: int) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
+def _progress_bar(
+    first: int, total: int, many: str
+) -> Iterator[Callable[[int, Mapping[str, float]], None]]:
     """Shows steps, time left and the latest figures; without a terminal, nothing."""
     columns = (
         progress.TextColumn("step {task.completed}/{task.total}"),
@@ -307,7 +312,7 @@ def _progress_bar(first: int, total: int) -> Iterator[Callable[[int, Mapping[str
 
         def show(step: int, values: Mapping[str, float]) -> None:
             latest.update(values)
-            figures = f"loss {latest['loss']:.4g}  {latest['images_per_second']:.0f} images/s"
+            figures = f"loss {latest['loss']:.4g}  {latest['images_per_second']:.0f} {many}/s"
             if "knn_top1" in latest:
                 figures += f"  k-NN {latest['knn_top1']:.2f} %"
             bar.update(task, completed=step, figures=figures)
@@ -358,7 +363,7 @@ def _online_knn(
     variables = parallel.here((state.params, state.carried._replace(memory=())), mesh)
     for split in (data["train"], data["test"]):
         own = parallel.own_part(len(split["label"]))
-        found += [extract(split["image"], encode, variables, mesh, own), split["label"][own]]
+        found += [extract(split["input"], encode, variables, mesh, own), split["label"][own]]
     if parallel.any_process(not all(np.isfinite(features).all() for features in found[::2])):
         log.warning("no k-NN: the features are not finite")
         return {}

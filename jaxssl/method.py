@@ -10,8 +10,8 @@ from jaxssl.objective import Metrics, Objective
 from jaxssl.pairs import Pairs
 
 # "views" [V, b, h, w, c] float, for multi-crop also "crops" [L, b, s, s, c] float,
-# "index" [b] int, "label" [b] int
-Batch = dict[str, Array]
+# "index" [b] int, "label" [b] int. Views may be dicts of arrays in place of one.
+Batch = dict[str, Any]
 
 
 class Carried(NamedTuple):
@@ -48,9 +48,14 @@ class Method(NamedTuple):
     per_example: Carried = Carried(False, False, False)
 
 
-def image_groups(batch: Batch) -> list[Array]:
+def image_groups(batch: Batch) -> list[Any]:
     """The batch's views, then its small crops if there are any."""
     return [batch[name] for name in ("views", "crops") if name in batch]
+
+
+def count_views(group: Any) -> int:
+    """How many views are in a group."""
+    return jax.tree.leaves(group)[0].shape[0]
 
 
 def weighted_loss(

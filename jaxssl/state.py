@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jaxssl import parallel
 from jaxssl.method import Batch, Carried, Method
 
-# (key, images, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of images
+# (key, input, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of its input
 Augment = Callable[[Array, Any, Array], dict[str, Array]]
 Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Array]]
 
@@ -57,14 +57,14 @@ def init_state(
         method: what is trained.
         optimiser: moves its parameters.
         augment: makes the views; only their shape matters here.
-        batch: an example batch, "image" and "index"; two examples are enough.
+        batch: an example batch, "input" and "index"; two examples are enough.
         num_examples: size of the training set, for per-example memory.
         seed: of all randomness: weights, augmentation, objective.
         mesh: the devices.
         sharded: split the optimiser's state over them, see `shardings`.
     """
     key = jax.eval_shape(lambda: jax.random.key(seed))
-    views = jax.eval_shape(augment, key, batch["image"], batch["index"])
+    views = jax.eval_shape(augment, key, batch["input"], batch["index"])
 
     def init(seed: Array) -> TrainState:
         key = jax.random.key(seed)
@@ -240,7 +240,7 @@ def _measures(tree: Any) -> dict[str, tuple[Array, Array]]:
 def _gradient(method: Method, augment: Augment, state: TrainState, batch: Batch) -> Any:
     """Of the whole batch: views, gradient, metrics, what is carried on, embeddings."""
     augment_key, objective_key = jax.random.split(jax.random.fold_in(state.key, state.step))
-    views = augment(augment_key, batch["image"], batch["index"])
+    views = augment(augment_key, batch["input"], batch["index"])
     gradient = jax.value_and_grad(method.loss, has_aux=True)
     (loss, (carried, metrics, embeddings)), grads = gradient(
         state.params,

@@ -7,21 +7,25 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
+from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import encoder as networks
-from jaxssl import parallel
+from jaxssl import modality, parallel
 from jaxssl.augment import recipes
-from jaxssl.augment.views import Inputs, make_views, preprocess, resized, standardise, to_uint8
-from jaxssl.backbone import Backbone, Variables, make_encode
+from jaxssl.augment.views import Inputs, make_views, resized, standardise, to_uint8
+from jaxssl.backbone import Backbone, Variables, make_encode, make_encode_text
 from jaxssl.build import make_augment
 from jaxssl.data import source
+from jaxssl.data.packing import GraphArray
 from jaxssl.errors import UserError
-from jaxssl.evals import Features, Subject
+from jaxssl.evals import Features, Joint, Subject
 from jaxssl.features import extract
 from jaxssl.tune import Network
 
+DEGREES = 32  # of nodes, are told apart
+RAW_FRAME = 16  # pixels a side of a frame, where raw clips are compared
 RAW = Inputs(size=32, channels=3)  # raw pixels are compared at this size, if images are larger
 BLOCK = 256  # images whose views are made at a time
 
@@ -52,21 +56,21 @@ def subjects(
     Raises:
         UserError: if the network does not take the images, or has no such layer.
     """
-    channels = splits.test.shape[2]
-    if channels > found.inputs.channels:
-        raise UserError(
-            f"the network takes images of {found.inputs.channels} channel, those of "
-            f"{splits.test.name!r} have {channels}"
-        )
-    # Pictures of many sizes are cut to the middle when they are read.
-    inputs = found.inputs if splits.test.one_size else found.inputs._replace(crop=0.0)
+    is_image = found.inputs.kind == "image"
+    inputs = _fitting(found.inputs, splits.test)
+    if inputs.kind == "video":
+        inputs = inputs._replace(copies=10)
     apply = make_encode(found, inputs, layer)
-    # Views are of the network's size already, and whole.
-    of_views = make_encode(found, inputs._replace(crop=0.0), layer) if inputs.crop else apply
-    augment, images = _make_augment(config, inputs), arrays(splits, inputs.size)
+    of_views, augment, images = apply, None, arrays(splits, inputs)
+    if is_image:
+        augment = _make_augment(config, inputs)
+        # Views are of the network's size already, and whole.
+        of_views = make_encode(found, inputs._replace(crop=0.0), layer) if inputs.crop else apply
+    raw = {"image": partial(raw_pixels, mesh=mesh), "graph": histograms}
+    raw["video"] = partial(raw_clips, mesh=mesh)
 
     def subject(kind: str) -> Subject:
-        network, encode = None, partial(raw_pixels, mesh=mesh)
+        network, encode = None, raw[inputs.kind]
         encode_views = encode
         if kind != "raw":
             untrained = kind == "untrained"
@@ -76,13 +80,14 @@ def subjects(
                 partial(extract, apply=encode, variables=on_devices, mesh=mesh)
                 for encode in (apply, of_views)
             )
-            network = make_network(found, variables[0]) if layer == "backbone" else None
+            if is_image and layer == "backbone":
+                network = make_network(found, variables[0])
         none = np.zeros((0, 0), np.float32)
         of_all = []
         for split in ("train", "test"):
             own = parallel.own_part(len(images[split]["label"]))
             of_all += [
-                encode(images[split]["image"], part=own) if features else none,
+                encode(images[split]["input"], part=own) if features else none,
                 images[split]["label"][own],
             ]
         return Subject(
@@ -90,14 +95,63 @@ def subjects(
             splits.bank,
             splits.test,
             encode,
-            partial(_views, augment, encode_views),
+            partial(_views, augment, encode_views) if is_image else None,
             network,
-            inputs.size,
+            inputs.size if is_image else 0,
             mesh,
+            _joint(found, kind, inputs, splits, mesh, seed) if kind != "raw" else None,
         )
 
     for kind in kinds:
         yield kind, subject(kind)
+
+
+def _joint(
+    found: Backbone, kind: str, inputs: Any, splits: source.Splits, mesh: Mesh, seed: int
+) -> Joint | None:
+    """Where images and texts meet, if the network has read any."""
+    if found.text is None:
+        return None
+    untrained = kind == "untrained"
+    towers = (
+        found.untrained(seed) if untrained else (found.net, found.projector),
+        found.untrained_text(seed) if untrained else found.text,
+    )
+    of_images, of_texts = parallel.replicate(towers, mesh)
+    encode, encode_text = make_encode(found, inputs, "projector"), make_encode_text(found)
+    return Joint(
+        lambda: extract(splits.test.images(inputs.size), encode, of_images, mesh),
+        lambda texts: extract(texts, encode_text, of_texts, mesh),
+        found.facts["config"]["data"]["context"],
+    )
+
+
+def _fitting(inputs: Any, test: source.Source) -> Any:
+    """How the network wants the examples of a set, if it can take them."""
+    if inputs.kind == "graph":
+        (num_tags,) = test.shape
+        if num_tags != inputs.num_tags:
+            raise UserError(
+                f"the network takes graphs of {inputs.num_tags} tags, those of {test.name!r} have "
+                f"{num_tags}"
+            )
+        return inputs
+    channels = test.shape[-1]
+    if inputs.kind == "video":
+        span = (inputs.frames - 1) * inputs.stride + 1
+        if channels != inputs.channels or (test.shape[0] or span) < span:
+            raise UserError(
+                f"the network takes clips of {span} frames or more and {inputs.channels} channels, "
+                f"those of {test.name!r} have {test.shape[0] or 'any'} and {channels}"
+            )
+        return inputs
+    if channels > inputs.channels:
+        raise UserError(
+            f"the network takes images of {inputs.channels} channel, those of {test.name!r} have "
+            f"{channels}"
+        )
+    # Pictures of many sizes are cut to the middle when they are read.
+    return inputs if test.one_size else inputs._replace(crop=0.0)
 
 
 def make_network(found: Backbone, variables: Variables) -> Network:
@@ -132,9 +186,14 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Any:
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
 
+    captions = config is not None and modality.kind_of(config) == "image_text"
+
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:
-        return to_uint8(augment(key, images, index)["views"])[0]
+        given: Any = images
+        if captions:  # any: only the view of the image is looked at
+            given = {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
+        return to_uint8(augment(key, given, index)["views"])[0]
 
     return view
 
@@ -154,13 +213,33 @@ def _views(augment: Any, encode: Any, images: np.ndarray, number: int, seed: int
     return np.concatenate(found, axis=1)
 
 
-def arrays(splits: source.Splits, size: int) -> dict[str, dict[str, Any]]:
-    """Images and labels of the "train" part, which evaluation learns from, and of the "test" part.
+def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
+    """Inputs and labels of the "train" part, which evaluation learns from, and of the "test" part.
 
-    Images of many sizes are cut to ``size``; those of too large a split are decoded when used.
+    Images of many sizes are cut to the network's; those of too large a split are decoded when used.
     """
     parts = {"train": splits.bank, "test": splits.test}
-    return {name: {"image": s.images(size), "label": s.labels} for name, s in parts.items()}
+
+    def of(s: source.Source) -> Any:
+        if s.kind == "video":
+            return s.clip_array((inputs.frames - 1) * inputs.stride + 1)
+        return s.graph_array() if s.kind == "graph" else s.images(inputs.size)
+
+    return {name: {"input": of(s), "label": s.labels} for name, s in parts.items()}
+
+
+def histograms(graphs: GraphArray, part: slice | None = None) -> np.ndarray:
+    """[n, f] what of a graph is known without learning: counts of degrees and of tags, its size.
+
+    Degrees above 32 count as 32; of nodes and edges the logarithm of one more than there are.
+    """
+    rows = []
+    for tag, edge in graphs.graphs[part or slice(None)]:
+        degree = np.bincount(edge.ravel(), minlength=len(tag))
+        size = np.log1p([len(tag), len(edge)])
+        of_degree = np.bincount(np.minimum(degree, DEGREES), minlength=DEGREES + 1)
+        rows.append(np.concatenate([of_degree, np.bincount(tag, minlength=graphs.num_tags), size]))
+    return np.array(rows, np.float32)
 
 
 def raw_pixels(images: np.ndarray, mesh: Mesh, part: slice | None = None) -> np.ndarray:
@@ -172,15 +251,28 @@ def raw_pixels(images: np.ndarray, mesh: Mesh, part: slice | None = None) -> np.
     return extract(images, _shrink, inputs, mesh, part)
 
 
+def raw_clips(clips: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
+    """[n, f] the pixels of all frames, in [0, 1], resized to `RAW_FRAME` pixels a side."""
+
+    @jax.jit
+    def shrink(variables: Any, block: Array) -> Array:
+        del variables
+        frames = block.reshape(-1, *block.shape[2:])
+        inputs = Inputs(RAW_FRAME, block.shape[4])
+        return resized(frames, inputs).reshape(len(block), -1)
+
+    return extract(clips, shrink, (), mesh, part)
+
+
 @partial(jax.jit, static_argnums=0)
 def _shrink(inputs: Inputs, block: Array) -> Array:
     return resized(block, inputs).reshape(len(block), -1)
 
 
-def make_encoder(method: Any, inputs: Inputs) -> Any:
+def make_encoder(method: Any, inputs: Any) -> Any:
     """The jitted `((params, carried), uint8 images) -> backbone features` of a run in progress."""
 
-    def encode(variables: tuple[Any, Any], images: Array) -> Array:
-        return method.features(*variables, preprocess(images, inputs))
+    def encode(variables: tuple[Any, Any], images: Any) -> Array:
+        return method.features(*variables, inputs.prepare(images))
 
     return jax.jit(encode)

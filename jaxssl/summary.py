@@ -6,8 +6,10 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from jaxssl import modality
 from jaxssl.build import Parts
 from jaxssl.config import hyper
+from jaxssl.data import source
 from jaxssl.state import TrainState
 
 
@@ -15,7 +17,7 @@ def lines(
     config: ConfigDict,
     parts: Parts,
     state: TrainState,
-    example: Mapping[str, Any],
+    shapes: Mapping[str, Any],
     num_devices: int,
 ) -> list[str]:
     """What a run is about to do, as text.
@@ -24,33 +26,31 @@ def lines(
         config: complete.
         parts: built from it.
         state: initialised; its shapes are enough.
-        example: a few examples as they are in a batch.
+        shapes: of a batch, or one.
         num_devices: that share a batch.
     """
     batch = config.batch_size
-    image, index = (
-        jax.tree.map(lambda x: jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype), example[name])
-        for name in ("image", "index")
-    )
     key = jax.eval_shape(lambda: jax.random.key(0))
-    views = jax.eval_shape(parts.augment, key, image, index)
-    first = jax.ShapeDtypeStruct(views["views"].shape[1:], views["views"].dtype)
+    views = jax.eval_shape(parts.augment, key, shapes["input"], shapes["index"])
+    first = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), views["views"])
     features = jax.eval_shape(parts.method.features, state.params, state.carried, first)
     counts = {name: _count(tree) for name, tree in state.params.items()}
     listed = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-    shapes = ", ".join(f"{name} {list(x.shape)}" for name, x in views.items())
+    sizes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
     device = jax.devices()[0].device_kind
-    chunks = config.accumulate_steps
+    chunks, many = config.accumulate_steps, source.KINDS[modality.source_kind(config)]
+    text = config.text if config.text.name != "none" else None
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     return [
-        f"views      {_settings(config.augment)}; {shapes}",
+        f"views      {_settings(config.augment)}; {sizes}",
         f"network    {_settings(config.net)}; features {features.shape[1]}, {config.precision}",
+        *([f"captions   {_settings(text)}; {config.data.context} tokens"] if text else ()),
         f"heads      {_settings(config.head)}; predictor {_settings(config.predictor)}",
         f"parameters {sum(counts.values()):,} ({listed})",
         f"method     {_settings(config.method)}",
         f"loss       {_settings(config.loss)}",
-        f"batch      {batch} images, {config.views} views each{accumulated}; "
-        f"{batch // num_devices} images on each of {num_devices} devices ({device})",
+        f"batch      {batch} {many}, {config.views} views each{accumulated}; "
+        f"{batch // num_devices} {many} on each of {num_devices} devices ({device})",
         f"optimiser  {config.optim.name}, peak learning rate {parts.peak_rate:g} "
         f"(base {config.optim.lr:g}, scaling {config.optim.lr_scaling}), {config.schedule.name}, "
         f"weight decay {_value(config.optim.weight_decay)}",
@@ -68,6 +68,12 @@ def _settings(group: Mapping[str, Any]) -> str:
 
 def _value(value: Any) -> str:
     return str(value.to_dict() if isinstance(value, ConfigDict) else value)
+
+
+def _shapes(group: Any) -> str:
+    if not isinstance(group, Mapping):
+        return str(list(group.shape))
+    return ", ".join(f"{name} {list(x.shape)}" for name, x in group.items())
 
 
 def _count(tree: Any) -> int:

@@ -383,7 +383,7 @@ def _host_crops(training: Training, size: int) -> Crops:
 
 def _views(key: Array, batch: dict[str, Any], training: Training, network: Network) -> Array:
     """[b, s, s, c] in [0, 1]; each drawn by the example's place."""
-    images, scale, kind = batch["image"], training.crop_scale, training.augment
+    images, scale, kind = batch["input"], training.crop_scale, training.augment
     if isinstance(images, dict):
         images, scale = images["views"][:, 0], (1.0, 1.0)  # cropped on the host
     if images.shape[3] > network.channels:

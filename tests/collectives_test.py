@@ -188,7 +188,7 @@ def step(name: str):
         return {"views": jnp.stack([x, x[:, ::-1]]), **small}
 
     batch = {
-        "image": np.zeros((B, 4, 4, 3), np.uint8),
+        "input": np.zeros((B, 4, 4, 3), np.uint8),
         "index": np.arange(B, dtype=np.int32),
         "label": np.zeros(B, np.int32),
     }

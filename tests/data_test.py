@@ -21,6 +21,7 @@ from jaxssl.data import batches as batches_lib
 from jaxssl.data import digits, pictures
 from jaxssl.data import source as source_lib
 from jaxssl.data.batches import make_batches, plan
+from jaxssl.data.images import Images
 from jaxssl.data.pictures import Crops
 from jaxssl.data.source import Part, Source, load
 from jaxssl.errors import UserError
@@ -101,7 +102,7 @@ def indices(batches, count):
 def assert_same(found, expected):
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
-        assert one.keys() == other.keys() == {"image", "label", "index"}
+        assert one.keys() == other.keys() == {"input", "label", "index"}
         jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
@@ -147,16 +148,16 @@ def test_a_prepared_set_is_not_prepared_again(data_dir, monkeypatch):
 def test_a_batch_holds_the_examples_that_its_index_names(make, some, cache):
     batches, images = make(cache), some.images(8)
     for batch in take(batches, 3):
-        assert batch["image"].shape == (BATCH, 8, 8, 1)
+        assert batch["input"].shape == (BATCH, 8, 8, 1)
         dtypes = {name: values.dtype for name, values in batch.items()}
-        assert dtypes == {"image": np.uint8, "label": np.int32, "index": np.int32}
-        np.testing.assert_array_equal(batch["image"], images[batch["index"]])
+        assert dtypes == {"input": np.uint8, "label": np.int32, "index": np.int32}
+        np.testing.assert_array_equal(batch["input"], images[batch["index"]])
         np.testing.assert_array_equal(batch["label"], some.labels[batch["index"]])
 
 
 def test_prepared_digits_are_streamed_and_decoded(make, train):
     batch = make("none", source=train, batch_size=4).next()
-    np.testing.assert_array_equal(batch["image"], train.images(8)[np.asarray(batch["index"])])
+    np.testing.assert_array_equal(batch["input"], train.images(8)[np.asarray(batch["index"])])
     np.testing.assert_array_equal(batch["label"], train.labels[np.asarray(batch["index"])])
 
 
@@ -199,7 +200,7 @@ def test_a_position_continues_exactly_with_either_cache(make, saved, resumed):
 def test_eight_devices_get_the_global_batches_of_one(make, cache):
     one, eight = make(cache), make(cache, devices=8)
     assert_same(take(eight, PER_EPOCH + 1), take(one, PER_EPOCH + 1))
-    image = eight.next()["image"]
+    image = eight.next()["input"]
     assert {shard.data.shape[0] for shard in image.addressable_shards} == {BATCH // 8}
 
 
@@ -232,7 +233,7 @@ def test_images_too_many_to_be_decoded_at_once_lie_on_the_device_all_the_same(
     make, some, monkeypatch
 ):
     monkeypatch.setattr(source_lib, "IN_MEMORY", 0)
-    assert isinstance(some.images(8), source_lib.Images)
+    assert isinstance(some.images(8), Images)
     assert_same(take(make("device"), 2), take(make("none"), 2))
 
 
@@ -241,11 +242,11 @@ def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs,
     batches = make("auto", source=photographs, crops=crops)
     assert batches.plan.host and "many sizes" in batches.plan.why
     batch = jax.device_get(batches.next())
-    shapes = {name: images.shape for name, images in batch["image"].items()}
+    shapes = {name: images.shape for name, images in batch["input"].items()}
     expected = {"views": (BATCH, 2, 4, 4, 3)}
     expected |= {"crops": (BATCH, 3, 2, 2, 3)} if crops.crops else {}
     assert shapes == expected
-    views = batch["image"]["views"].astype(int)
+    views = batch["input"]["views"].astype(int)
     assert (views[:, 0] != views[:, 1]).any(axis=(1, 2, 3)).all()  # each view is cut anew
     step = 5
     batches.set_state({"next_index": step})
@@ -254,12 +255,12 @@ def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs,
         rng = np.random.default_rng((0, step, int(place)))
         picture = photographs.read(np.array([place]))[0].picture
         cut = pictures.random_crops(picture, crops.views, rng)
-        np.testing.assert_array_equal(later["image"]["views"][i], cut)
+        np.testing.assert_array_equal(later["input"]["views"][i], cut)
 
 
 def test_recipes_without_a_random_crop_get_the_middle(make, photographs):
     batch = jax.device_get(make("auto", source=photographs, crops=NO_CROPS).next())
-    np.testing.assert_array_equal(batch["image"], photographs.images(8)[batch["index"]])
+    np.testing.assert_array_equal(batch["input"], photographs.images(8)[batch["index"]])
 
 
 def test_images_larger_than_a_view_are_cropped_on_the_host_if_streamed(make, some):

@@ -107,7 +107,7 @@ def test_the_best_checkpoint_is_that_of_the_best_online_figure(run, out):
 def test_the_untrained_network_is_what_the_run_began_with(run):
     settings = ConfigDict(json.loads((run / "config.json").read_text()))
     found = features.load_backbone(run).untrained(settings.seed)[0]
-    example = {"image": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
+    example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
     parts = build.build(settings, 1297)
     mesh = parallel.make_mesh(jax.devices()[:1])
     state = build.initial_state(settings, parts, example, 1297, mesh)

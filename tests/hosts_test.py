@@ -43,9 +43,9 @@ def last(cache: str, devices: int = 4) -> dict[str, dict[str, list]]:
     for _ in range(STEPS):
         batch = stream.next()
     stream.close()
-    image = jax.tree.leaves(batch["image"])[0]
+    image = jax.tree.leaves(batch["input"])[0]
     found = {}
-    for name, values in {**batch, "image": image}.items():
+    for name, values in {**batch, "input": image}.items():
         for shard in values.addressable_shards:
             part = found.setdefault(str(shard.device.id), {})
             part[name] = np.asarray(shard.data).tolist()

@@ -123,7 +123,7 @@ def test_bad_settings_are_refused(load, labelled, tmp_path):
         load(tmp_path / "gone")
     with refused(f"data.path={tmp_path} holds no pictures (0 other files)"):
         load(tmp_path)
-    with refused("data.name='digits' takes no data.path", "data.name='folder'"):
+    with refused("data.name='digits' takes no data.path", "folder, captions, tu"):
         load(labelled, name="digits")
     with refused("data.labels is for data.name='folder'"):
         load("", name="digits", labels="labels.csv")
@@ -141,7 +141,7 @@ def test_a_data_directory_that_cannot_be_written_is_named(load, labelled, tmp_pa
 
 def interrupted(error):
     """Reading that goes wrong after a few pictures."""
-    checked = folder._checked
+    checked = folder.checked
 
     def read(wanted):
         for place, item in enumerate(checked(wanted)):
@@ -164,7 +164,7 @@ def test_a_full_disk_is_named_and_nothing_counts_as_prepared(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "_checked", interrupted(error))
+        patch.setattr(folder, "checked", interrupted(error))
         for _ in range(2):
             with refused(f"under {tmp_path}", error.args[-1], "has room with --config.data.dir"):
                 load(labelled, dir=str(tmp_path))
@@ -177,7 +177,7 @@ def test_what_an_interrupted_run_leaves_does_not_count(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "_checked", interrupted(error))
+        patch.setattr(folder, "checked", interrupted(error))
         with pytest.raises(error):
             load(labelled, dir=str(tmp_path))
     [state] = (tmp_path / "folder").iterdir()

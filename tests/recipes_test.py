@@ -225,7 +225,7 @@ def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
     mesh = parallel.make_mesh(jax.devices()[:1])
     rng = np.random.default_rng(0)
     batch = {
-        "image": rng.integers(0, 256, (BATCH, SIDE, SIDE, channels(config)), np.uint8),
+        "input": rng.integers(0, 256, (BATCH, SIDE, SIDE, channels(config)), np.uint8),
         "label": np.array([0, 1, 0, 2], np.int32),
         "index": np.arange(BATCH, dtype=np.int32),
     }

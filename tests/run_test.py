@@ -31,7 +31,7 @@ SETTINGS = {
     "checkpoint.every": str(SAVED / (1297 // 16)),
     "eval.every": "100",
 }
-EXAMPLE = {"image": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
+EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 
 
 @pytest.fixture(scope="module", autouse=True)

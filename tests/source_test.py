@@ -11,7 +11,8 @@ from PIL import Image
 
 from configs import base
 from jaxssl.data import source as source_lib
-from jaxssl.data.source import Images, load, load_splits, read_classes
+from jaxssl.data.images import Images
+from jaxssl.data.source import load, load_splits, read_classes
 from jaxssl.errors import UserError
 
 TRAIN, TEST = 1297, 500

@@ -49,7 +49,7 @@ def noisy(size):
 def batch_at(step: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(step)
     return {
-        "image": rng.integers(0, 256, (BATCH, 8, 8, 1), np.uint8),
+        "input": rng.integers(0, 256, (BATCH, 8, 8, 1), np.uint8),
         "label": rng.integers(0, 3, BATCH, np.int32),
         "index": rng.choice(NUM_EXAMPLES, BATCH, replace=False).astype(np.int32),
     }
@@ -178,9 +178,9 @@ def spoilt():
 
     def batch(number, bad):
         made = batch_at(number)
-        made["image"] = np.maximum(made["image"], 1)
+        made["input"] = np.maximum(made["input"], 1)
         if bad:
-            made["image"][3] = 0
+            made["input"][3] = 0
         return parallel.shard(made, mesh)
 
     return start, step, batch, make_diagnosis(method, augment, mesh)

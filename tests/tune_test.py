@@ -177,7 +177,7 @@ def test_grey_images_are_repeated_for_a_network_of_three_channels(train, mesh):
 def test_erasing_puts_grey_boxes_into_images(augment):
     """White images stay white but for the boxes; simclr's changes of colour keep them grey."""
     training = Training(augment=augment, pad=0, crop_scale=(1.0, 1.0), erasing=0.5)
-    batch = {"image": np.full((64, SIZE, SIZE, 1), 255, np.uint8), "index": np.arange(64)}
+    batch = {"input": np.full((64, SIZE, SIZE, 1), 255, np.uint8), "index": np.arange(64)}
     views = jax.jit(lambda key: tune._views(key, batch, training, tiny_network()))
     boxes = np.asarray(views(jax.random.key(0)))[..., 0] == 0.5
     assert 16 < boxes.any(axis=(1, 2)).sum() < 48

@@ -2,17 +2,18 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array
 from jax import numpy as jnp
 
+from jaxssl.augment import clip as clip_ops
 from jaxssl.augment.image import crop_resize, resize
 from jaxssl.augment.recipes import Recipe
 
 Images = Array | dict[str, Array]
-Augment = Callable[[Array, Images, Array], dict[str, Array]]
+Augment = Callable[[Array, Any, Array], dict[str, Array]]
 
 
 class Inputs(NamedTuple):
@@ -32,14 +33,22 @@ class Inputs(NamedTuple):
     std: tuple[float, ...] = (0.5,)
     crop: float = 0.0
 
+    kind = "image"
+    copies = 1  # that `prepare` makes of an image, whose features are averaged
+
+    def prepare(self, images: Array) -> Array:
+        """`preprocess`."""
+        return preprocess(images, self)
+
 
 def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augment:
     """`(key, images, index) -> {"views": [V, b, s, s, c], "crops": [L, b, t, t, c]}` for a batch.
 
     Images are [b, h, w, c] uint8, or already one of its own for every view and small crop:
-    {"views": [b, V, h, w, c], "crops": [b, L, h, w, c]}. ``index`` is their place in the data set,
-    views are float32 in [-1, 1]. The key of a view is folded from the example's index,
-    so a batch split over any number of devices gets the same views.
+    {"views": [b, V, h, w, c], "crops": [b, L, h, w, c]}. Recipes of clips take [b, t, h, w, c].
+    ``index`` is their place in the data set, views are float32 in [-1, 1]. The key of a view is
+    folded from the example's index, so a batch split over any number of devices gets the same
+    views.
 
     Args:
         recipes: one for each of V >= 1 views; the same one may be repeated.
@@ -47,9 +56,9 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
             "crops".
     """
 
-    def group(key: Array, images: Array, index: Array, recipes: Sequence[Recipe]) -> Array:
-        own = images.ndim == 5
-
+    def group(
+        key: Array, images: Array, index: Array, recipes: Sequence[Recipe], own: bool
+    ) -> Array:
         def of_example(image: Array, i: Array) -> Array:
             keys = jax.random.split(jax.random.fold_in(key, i), len(recipes))
             image, views, first = to_float(image), [], 0
@@ -65,15 +74,72 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
         return normalise(jax.vmap(of_example, out_axes=1)(images, index))
 
     def augment(key: Array, images: Images, index: Array) -> dict[str, Array]:
-        if not isinstance(images, dict):
+        own = isinstance(images, dict)
+        if not own:
             images = {"views": images, "crops": images}
         view_key, crop_key = jax.random.split(key)
-        views = {"views": group(view_key, images["views"], index, recipes)}
+        views = {"views": group(view_key, images["views"], index, recipes, own)}
         if crops:
-            views["crops"] = group(crop_key, images["crops"], index, crops)
+            views["crops"] = group(crop_key, images["crops"], index, crops, own)
         return views
 
     return augment
+
+
+def make_pair_views(recipes: Sequence[Recipe]) -> Augment:
+    """`(key, {"image", "text"}, index) -> {"views": [1, b, s, s, c], "texts": [1, b, length]}`.
+
+    One view of each image, as `make_views` has it, and one of its captions, drawn evenly.
+
+    Args:
+        recipes: one, of the images; "image" is as in `make_views`, "text" [b, k, length] int32 the
+            tokens of k captions each.
+    """
+    of_images = make_views(recipes)
+
+    def augment(key: Array, pairs: dict[str, Any], index: Array) -> dict[str, Array]:
+        image_key, text_key = jax.random.split(key)
+
+        def choose(texts: Array, i: Array) -> Array:
+            key = jax.random.fold_in(text_key, i)
+            return texts[jax.random.randint(key, (), 0, texts.shape[0])]
+
+        texts = jax.vmap(choose)(pairs["text"], index)[None]
+        return {**of_images(image_key, pairs["image"], index), "texts": texts}
+
+    return augment
+
+
+class ClipInputs(NamedTuple):
+    """How a network wants its clips.
+
+    Attributes:
+        size: pixels a side.
+        frames: of a clip, the middle ones.
+        stride: frames from one to the next.
+        channels: 1 (grey), 2 (flow) or 3 (RGB).
+        copies: 1, the whole frames; or 10, the ten crops of `clip.ten_crops`.
+    """
+
+    size: int
+    frames: int
+    stride: int
+    channels: int
+    copies: int = 1
+
+    kind = "video"
+
+    def prepare(self, clips: Array) -> Array:
+        """Uint8 clips [n, t, h, w, c] to [n copies, frames, size, size, c], as in evaluation."""
+
+        def of_clip(clip: Array) -> Array:
+            clip = clip_ops.centre_window(to_float(clip), self.frames, stride=self.stride)
+            if self.copies == 1:
+                return clip_ops.per_frame(lambda frame: resize(frame, self.size), clip)[None]
+            return clip_ops.ten_crops(clip, self.size)
+
+        found = jax.vmap(of_clip)(clips)
+        return normalise(found.reshape(-1, *found.shape[2:]))
 
 
 def preprocess(images: Array, inputs: Inputs) -> Array:

@@ -22,7 +22,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl import parallel
-from jaxssl.data import files, pictures
+from jaxssl.data import files, packing, pictures
+from jaxssl.data.reader import Reader
 from jaxssl.data.source import Source
 from jaxssl.errors import UserError, nearest
 
@@ -58,14 +59,16 @@ class Batches(NamedTuple):
     """An endless, checkpointable stream of batches on the mesh.
 
     Attributes:
-        next: () -> {"image", "label": int32 [B], "index": int32 [B]}, split over the devices by
-            examples. "image" is uint8 [B, h, w, c], or of pictures that the host crops
-            {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}.
+        next: () -> {"input", "label": int32 [B], "index": int32 [B]}, split over the devices by
+            examples. The input is uint8 [B, h, w, c], or of pictures that the host crops
+            {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}; graphs are packed into rows, see
+            `jaxssl.data.packing`.
         places: the batch's number, counted from 0 -> places [B] in the training set.
         get_state: () -> the position, JSON-able.
         set_state: goes to a position; UserError if it is of another number of images.
         close: ends threads and processes.
         example: two examples as they are in a batch, on the host.
+        shapes: of a whole batch, `jax.ShapeDtypeStruct`.
         plan: how the images are read.
         crops: what the host cuts; None if it does not.
     """
@@ -76,6 +79,7 @@ class Batches(NamedTuple):
     set_state: Callable[[Any], None]
     close: Callable[[], None]
     example: Batch
+    shapes: Batch
     plan: Plan
     crops: pictures.Crops | None
 
@@ -100,41 +104,6 @@ class Order(NamedTuple):
         return _permutation(self.num_examples, self.seed, epoch)[first : first + self.batch_size]
 
 
-class Reader(NamedTuple):
-    """Reads the examples of a batch; worker processes get a copy.
-
-    Attributes:
-        source: the training split.
-        crops: what to cut; None leaves the images, all of one size, as they are.
-        seed: of the crops, together with the batch's number and the example's place.
-    """
-
-    source: Source
-    crops: pictures.Crops | None
-    seed: int
-
-    def __call__(self, step: int, places: np.ndarray) -> Batch:
-        """The examples at ``places`` [b] int32 for batch number ``step``."""
-        examples = self.source.read(places)
-        image = self._images(step, places, [example.picture for example in examples])
-        labels = np.array([example.label for example in examples], np.int32)
-        return {"image": image, "label": labels, "index": places}
-
-    def _images(self, step: int, places: np.ndarray, found: list[Any]) -> Any:
-        if self.crops is None:
-            return np.stack([pictures.pixels(picture) for picture in found])
-        if not self.crops.views:
-            return np.stack([pictures.centre(picture, self.crops.size) for picture in found])
-        groups: dict[str, list[np.ndarray]] = {"views": [], "crops": []}
-        for place, picture in zip(places, found, strict=True):
-            rng = np.random.default_rng((self.seed, step, int(place)))
-            groups["views"].append(np.stack(pictures.random_crops(picture, self.crops.views, rng)))
-            if self.crops.crops:
-                small = pictures.random_crops(picture, self.crops.crops, rng)
-                groups["crops"].append(np.stack(small))
-        return {name: np.stack(images) for name, images in groups.items() if images}
-
-
 def plan(source: Source, crops: pictures.Crops, *, cache: str = "auto", workers: int = -1) -> Plan:
     """Choose the way of the images.
 
@@ -154,6 +123,15 @@ def plan(source: Source, crops: pictures.Crops, *, cache: str = "auto", workers:
     cores = files.cores()
     if not -1 <= workers <= 8 * cores:
         raise UserError(f"data.workers={workers} must be -1 (automatic) or 0 to {8 * cores} here")
+    if source.kind == "video" and cache != "device":
+        length = "of many lengths" if source.shape[0] is None else "of one length"
+        return Plan(False, source.shape[0] is None, 0, f"clips {length}, streamed by threads")
+    if source.kind == "graph":
+        if cache == "device":
+            raise UserError(
+                "data.cache='device': graphs are packed on the host, leave it at 'auto'"
+            )
+        return Plan(False, False, 0, "kept in memory, packed on the host by threads")
     cached, why = False, "pictures of many sizes"
     if source.one_size:
         needed, limit = len(source) * math.prod(source.shape), _limit()
@@ -184,6 +162,8 @@ def make_batches(
     mesh: Mesh,
     cache: str = "auto",
     workers: int = -1,
+    parts: int = 1,
+    captions: bool = False,
 ) -> Batches:
     """Shuffled batches of ``source``, a new order each epoch.
 
@@ -197,23 +177,41 @@ def make_batches(
         mesh: the devices.
         cache: see `plan`.
         workers: see `plan`.
+        parts: that a device encodes its examples in; packed graphs have a row for each.
+        captions: whether the input is {"image", "text"}, the latter int32 [B, k, length].
 
     Raises:
         UserError: as `plan`, and on a batch that does not fit the set or the devices.
     """
     check_batch(batch_size, len(source), mesh.size)
+    if captions and not source.captioned:
+        raise UserError(
+            f"the images of {source.name!r} have no captions, which augment.name asks for; take "
+            "data.name=captions, or a set of TFDS that has some"
+        )
     way = plan(source, crops, cache=cache, workers=workers)
-    reader = Reader(source, crops if way.host else None, seed)
+    crops = crops if way.host else None
     order = Order(len(source), batch_size, seed)
-    local = _Local(order, parallel.local_rows(batch_size, mesh), reader)
-    example = reader(0, np.arange(min(2, len(source)), dtype=np.int32))
-    if way.cached:
-        start = _from_device(source, local, mesh)
+    if source.kind == "graph":
+        reader = packing.reader(source, order, batch_size, mesh.size * parts)
+        example, shapes = reader.example(), reader.shapes()
     else:
-        start = functools.partial(_streamed, local, example, way.workers, mesh)
+        reader = Reader(source, crops, seed, captions)
+        example = reader(0, np.arange(min(2, len(source)), dtype=np.int32))
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example
+        )
+    local = _Local(order, parallel.local_rows(batch_size, mesh), reader)
+    if way.cached:
+        start = _from_device(source, local, mesh, captions)
+    else:
+        leaves = jax.tree.leaves(shapes["input"])
+        whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
+        share = max(1, whole * len(local.rows) // batch_size)
+        start = functools.partial(_streamed, local, share, way.workers, mesh)
     stream = _Stream(start, len(source), way.host)
     position = stream.get_state, stream.set_state
-    return Batches(stream.next, order, *position, stream.close, example, way, reader.crops)
+    return Batches(stream.next, order, *position, stream.close, example, shapes, way, crops)
 
 
 class _Stream:
@@ -272,7 +270,7 @@ class _Local(NamedTuple):
 
     order: Order
     rows: np.ndarray
-    reader: Reader
+    reader: Callable[[int, np.ndarray], Batch]
 
     def places(self, step: int) -> np.ndarray:
         return self.order(step)[self.rows]
@@ -281,13 +279,17 @@ class _Local(NamedTuple):
         return self.reader(step, self.places(step))
 
 
-def _from_device(source: Source, local: _Local, mesh: Mesh) -> Callable[[int], Iterator[Batch]]:
+def _from_device(
+    source: Source, local: _Local, mesh: Mesh, captions: bool
+) -> Callable[[int], Iterator[Batch]]:
     """The images lie on every device, which gathers there; only places are sent."""
     gather = jax.jit(_gather, out_shardings=parallel.data_sharding(mesh))
 
     @functools.cache
     def data() -> dict[str, jax.Array]:
-        return parallel.replicate({"image": source.images(0)[:], "label": source.labels}, mesh)
+        found = source.images(0)[:]
+        found = {"image": found, "text": source.texts} if captions else found
+        return parallel.replicate({"input": found, "label": source.labels}, mesh)
 
     def start(position: int) -> Iterator[Batch]:
         for step in itertools.count(position):
@@ -298,7 +300,7 @@ def _from_device(source: Source, local: _Local, mesh: Mesh) -> Callable[[int], I
 
 
 def _gather(data: dict[str, jax.Array], index: jax.Array) -> Batch:
-    found = {name: x.at[index].get(mode="promise_in_bounds") for name, x in data.items()}
+    found = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), data)
     return found | {"index": index}
 
 
@@ -308,12 +310,10 @@ def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def _streamed(
-    local: _Local, example: Batch, workers: int, mesh: Mesh, position: int
+    local: _Local, share: int, workers: int, mesh: Mesh, position: int
 ) -> Iterator[Batch]:
-    # Each thread holds a batch; together they may hold `READ_AHEAD` bytes.
-    sizes = jax.tree.map(lambda x: x.nbytes // len(x), example["image"])
-    batch = max(1, sum(jax.tree.leaves(sizes)) * len(local.rows))
-    threads = 1 if workers else max(1, min(16, files.cores(), READ_AHEAD // batch))
+    # Each thread holds this process' share of a batch; together they may hold `READ_AHEAD` bytes.
+    threads = 1 if workers else max(1, min(16, files.cores(), READ_AHEAD // share))
     steps = grain.MapDataset.range(position, FOREVER)
     stream = steps.map(local).to_iter_dataset(grain.ReadOptions(threads, threads))
     if workers:

@@ -1,7 +1,7 @@
 """What the files beside a prepared set say of it, checked before TFDS and we believe them."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,31 @@ def shape(folder: Path, found: Any) -> tuple[int | None, int | None, int]:
     if not fits or not all(x is None or (type(x) is int and 0 < x <= SIDE) for x in found):
         raise UserError(damaged(folder, f"its images have shape {found!r:.80}"))
     return (found[0], found[1], 1 if found[2] == 1 else 3)  # an alpha channel is dropped
+
+
+def clip_shape(folder: Path, found: Any) -> tuple[int | None, int, int, int]:
+    """[t, h, w, c] of a set's clips, as it says them; t may be None.
+
+    Raises:
+        UserError: if no clips have that shape.
+    """
+    fits = isinstance(found, list | tuple) and len(found) == 4 and found[3] in (1, 2, 3)
+    sides = (*found[1:3], 1 if found[0] is None else found[0]) if fits else ()
+    if not fits or not all(type(x) is int and 0 < x <= SIDE for x in sides):
+        raise UserError(damaged(folder, f"its clips have shape {found!r:.80}"))
+    return tuple(found)
+
+
+def count(folder: Path, key: str, metadata: Mapping[str, Any]) -> int:
+    """A number > 0 that a set says of itself.
+
+    Raises:
+        UserError: if it says none, or an impossible one.
+    """
+    found = metadata.get(key)
+    if type(found) is not int or not 0 < found <= MOST_CLASSES:
+        raise UserError(damaged(folder, f"its {key} is {found!r:.80}"))
+    return found
 
 
 def _check_features(tree: Any) -> None:

@@ -99,7 +99,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         layout = config.layout
         classes, bad = layout.splits[split], []
         wanted = (item for item in files.read_all(config.root, config.inside) if item[0] in classes)
-        for name, data, found in _checked(wanted):
+        for name, data, found in checked(wanted):
             if isinstance(found, str):
                 bad.append(f"{name}: {found}")
                 continue
@@ -268,7 +268,7 @@ def unreadable(root: Path, bad: Sequence[str]) -> str:
     )
 
 
-def _checked(
+def checked(
     wanted: Iterable[tuple[str, files.Read]],
 ) -> Iterator[tuple[str, bytes, tuple[int, int] | str]]:
     """Name, bytes, and height and width, or what is wrong with it; decoded by several threads."""

@@ -48,11 +48,13 @@ class Crops(NamedTuple):
         views: a random crop for each view; () is the picture's `centre` for all of them.
         crops: likewise for each small crop.
         size: pixels a side of a view.
+        frames: of clips, how many frames in a row the host cuts for each view.
     """
 
     views: tuple[Crop, ...]
     crops: tuple[Crop, ...]
     size: int
+    frames: tuple[int, ...] = ()
 
 
 def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.Image:

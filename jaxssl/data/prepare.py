@@ -13,11 +13,29 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.util import DownloadError
 
-from jaxssl.data import described, digits, folder, raw
+from jaxssl.data import (
+    captions,
+    clips,
+    described,
+    digit_captions,
+    digits,
+    folder,
+    graphs,
+    moving_digits,
+    necklaces,
+    raw,
+)
 from jaxssl.errors import UserError, nearest
 
 log = logging.getLogger("jaxssl")
-OWN = {"digits": digits.Builder, "folder": folder.Builder, **raw.BUILDERS}
+OF_PATHS = {
+    "folder": folder.builder,
+    "captions": captions.builder,
+    "tu": graphs.builder,
+    "video": clips.builder,
+}  # whose path is all that names them
+MADE = (digits.Builder, digit_captions.Builder, moving_digits.Builder, necklaces.Builder)
+OWN = {**{b.name: b for b in MADE}, **raw.BUILDERS}
 # Names of recipes that stand for a part of a set of TFDS.
 PARTS = {"imagenet100": "imagenet2012"}
 CLASSES = {"imagenet100": Path(__file__).with_name("imagenet100.txt")}
@@ -66,16 +84,17 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
         )
     if skipped:
         if data["on_error"] == "stop":
-            raise UserError(folder.unreadable(data["path"], skipped))
+            message = (clips if name == "video" else folder).unreadable
+            raise UserError(message(data["path"], skipped))
         found = folder.some(skipped)
-        log.warning("data       %d unreadable pictures are left out: %s", len(skipped), found)
+        log.warning("data       %d unreadable files are left out: %s", len(skipped), found)
     return builder
 
 
 def _builder(name: str, data: Mapping[str, Any], directory: str | None) -> tfds.core.DatasetBuilder:
     """The builder of a set, prepared or not; what is prepared is checked first."""
     root = Path(directory or tfds.core.constants.DATA_DIR).expanduser() / name
-    for found in sorted(root.glob(f"**/{described.INFO}")) if name != "folder" else ():
+    for found in sorted(root.glob(f"**/{described.INFO}")) if name not in OF_PATHS else ():
         described.check(found.parent)
     with described.reading(root):
         return _unchecked(name, data, directory)
@@ -84,15 +103,15 @@ def _builder(name: str, data: Mapping[str, Any], directory: str | None) -> tfds.
 def _unchecked(
     name: str, data: Mapping[str, Any], directory: str | None
 ) -> tfds.core.DatasetBuilder:
-    if data["path"] and name not in ("folder", *raw.BUILDERS):
+    if data["path"] and name not in (*OF_PATHS, *raw.BUILDERS):
         raise UserError(
-            f"data.name={name!r} takes no data.path; it is for data.name='folder', and for the raw "
-            f"files of {', '.join(raw.BUILDERS)}"
+            f"data.name={name!r} takes no data.path; it is for {', '.join(OF_PATHS)}, and for the "
+            f"raw files of {', '.join(raw.BUILDERS)}"
         )
-    if data["labels"] and name != "folder":
-        raise UserError("data.labels is for data.name='folder', leave it empty")
-    if name == "folder":
-        return folder.builder(data, directory)
+    if data["labels"] and name not in ("folder", "captions"):
+        raise UserError("data.labels is for data.name='folder' or 'captions', leave it empty")
+    if name in OF_PATHS:
+        return OF_PATHS[name](data, directory)
     if name in OWN:
         builder = OWN[name](data_dir=directory)
         builder.path = data["path"]
@@ -100,7 +119,7 @@ def _unchecked(
     try:
         return tfds.builder(name, data_dir=directory)
     except tfds.core.DatasetNotFoundError as error:
-        known = {*OWN, *PARTS, *tfds.list_builders(with_community_datasets=False)}
+        known = {*OF_PATHS, *OWN, *PARTS, *tfds.list_builders(with_community_datasets=False)}
         raise UserError(f"data.name={name!r} is unknown{nearest(name, sorted(known))}") from error
     except ImportError as error:
         try:  # a prepared set is read without its code
@@ -114,7 +133,7 @@ def _unchecked(
 
 def _prepare(builder: tfds.core.DatasetBuilder) -> None:
     """Write the set; TFDS does so into another folder that it renames at the end."""
-    if builder.name not in OWN and importlib.util.find_spec("tensorflow") is None:
+    if builder.name not in (*OF_PATHS, *OWN) and importlib.util.find_spec("tensorflow") is None:
         raise UserError(_needs_tensorflow(builder.name))
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()

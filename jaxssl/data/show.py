@@ -17,7 +17,7 @@ ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1)
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Flags to `jaxssl.gallery.sheet`."""
-    from jaxssl import config, gallery, record
+    from jaxssl import config, gallery, modality, record
     from jaxssl.data import source
     from jaxssl.errors import UserError, writing
 
@@ -26,6 +26,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     settings = config.load(CONFIG.value, overrides)
     record.show_log()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
+    if modality.source_kind(settings) != "image":
+        raise UserError(f"views by augment.name={settings.augment.name!r} are no pictures to show")
     train = source.load(settings.data, settings.data.train_split)
     with writing(out):
         gallery.sheet(settings, train, ROWS.value, out)

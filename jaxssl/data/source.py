@@ -2,9 +2,7 @@
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -13,79 +11,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import described, files, kept, pictures, prepare
-from jaxssl.errors import UserError, line, nearest
+from jaxssl.data import captions, clips, described, graphs, kept, prepare
+from jaxssl.data.classes import read_classes
+from jaxssl.data.images import BLOCK, Clips, Images
+from jaxssl.data.packing import GraphArray
+from jaxssl.data.parts import UNLABELLED, Example, Part
+from jaxssl.errors import UserError, nearest
 
 log = logging.getLogger("jaxssl")
 IN_MEMORY = 2**32  # bytes of decoded images that are kept; more are decoded each time
-BLOCK = 256  # records read at a time
-SMALL = 64  # pixels; threads decoding smaller images would only wait for Python's lock
-UNLABELLED = -1
-
-Record = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Part:
-    """A named split as it was prepared.
-
-    Attributes:
-        records: random access to dicts of features.
-        image: the feature that is the picture: a file's bytes, or uint8 [h, w, c].
-        label: the feature that is the label; None if there is none.
-        channels: of the pictures.
-        num_classes: the labels are below it.
-        upright: whether pictures are turned as their EXIF data say.
-        keep: beginning of the paths of arrays kept beside the records; None keeps none.
-    """
-
-    records: Sequence[Record]
-    image: str = "image"
-    label: str | None = "label"
-    channels: int = 3
-    num_classes: int = 2**31
-    upright: bool = False
-    keep: Path | None = None
-
-    def get(self, places: Sequence[int]) -> list[Record]:
-        """Some of the records; those of a file are read together."""
-        places = [int(place) for place in places]
-        try:
-            if hasattr(self.records, "__getitems__"):
-                return list(self.records.__getitems__(places))
-            return [self.records[place] for place in places]
-        except Exception as error:  # of many kinds, for a damaged file
-            where = self.keep or "a data set"
-            raise UserError(
-                f"records of {where} cannot be read ({line(error)}); prepare or copy the set again"
-            ) from error
-
-    def label_of(self, record: Record) -> int:
-        """The label, or `UNLABELLED`.
-
-        Raises:
-            UserError: if there is no such class.
-        """
-        if self.label is None:
-            return UNLABELLED
-        label = int(record[self.label])
-        if not UNLABELLED <= label < self.num_classes:
-            raise UserError(f"records of {self.keep} have the label {label} of {self.num_classes}")
-        return label
-
-    def picture_of(self, record: Record) -> Any:
-        """The decoded picture, as Pillow has it."""
-        found = record[self.image]
-        if isinstance(found, np.ndarray):
-            return pictures.from_pixels(found)
-        return pictures.open_picture(found, self.channels, upright=self.upright)
-
-
-class Example(NamedTuple):
-    """A decoded example."""
-
-    picture: Any
-    label: int
+KINDS = {"image": "images", "graph": "graphs", "video": "clips"}
 
 
 @dataclass(frozen=True)
@@ -97,16 +32,19 @@ class Source:
         split: as it was asked for, such as "train[:10%]+test".
         parts: each a prepared split, and which of its records belong here.
         class_names: names of the labels; () if there are none.
-        shape: [h, w, c] of the images; h and w are None if they differ from image to image.
+        shape: [h, w, c] of the images; h and w are None if they differ from image to image. Of
+            clips [t, h, w, c], where t may be None. Of graphs, how many tags nodes may have.
         relabel: new label of each old one, -1 for those left out; None changes nothing.
+        kind: what the examples are, one of `KINDS`.
     """
 
     name: str
     split: str
     parts: tuple[tuple[Part, np.ndarray], ...]
     class_names: tuple[str, ...]
-    shape: tuple[int | None, int | None, int]
+    shape: tuple[int | None, ...]
     relabel: np.ndarray | None = None
+    kind: str = "image"
 
     def __len__(self) -> int:
         """How many examples the split has."""
@@ -115,13 +53,31 @@ class Source:
     def describe(self) -> str:
         """For the start-up summary."""
         size = "many sizes" if not self.one_size else "x".join(map(str, self.shape))
+        if self.kind == "graph":
+            size = f"nodes with {self.shape[0]} tags"
         classes = f"{self.num_classes} classes" if self.labelled else "no labels"
-        return f"{self.name}, {self.split}: {len(self)} images of {size}, {classes}"
+        what = KINDS[self.kind]
+        return f"{self.name}, {self.split}: {len(self)} {what} of {size}, {classes}"
 
     @property
     def num_classes(self) -> int:
         """How many labels there are."""
         return len(self.class_names)
+
+    @property
+    def captioned(self) -> bool:
+        """Whether there are captions."""
+        return all(part.captions is not None for part, _ in self.parts)
+
+    @cached_property
+    def texts(self) -> np.ndarray:
+        """[n, k, length] int32, the tokens of each picture's captions."""
+        found = []
+        for part, places in self.parts:
+            blocks = range(0, len(places), BLOCK)
+            records = (part.get(places[b : b + BLOCK]) for b in blocks)
+            found += [part.captions(record) for block in records for record in block]
+        return np.stack(found)
 
     @property
     def one_size(self) -> bool:
@@ -154,8 +110,8 @@ class Source:
             first += len(members)
         return replace(self, parts=tuple(parts))
 
-    def read(self, places: np.ndarray) -> list[Example]:
-        """Examples at places [k] of this split, decoded."""
+    def read(self, places: np.ndarray, text: bool = False) -> list[Example]:
+        """Examples at places [k] of this split, decoded; with their captions if asked."""
         out: list[Any] = [None] * len(places)
         first = 0
         for part, members in self.parts:
@@ -164,10 +120,13 @@ class Source:
             for i, record in zip(here, records, strict=True):
                 label = int(self._renumbered(np.int32(part.label_of(record))))
                 try:
-                    out[i] = Example(part.picture_of(record), label)
+                    tokens = part.captions(record) if text else None
+                    out[i] = Example(part.example_of(record), label, tokens)
+                except UserError:
+                    raise
                 except Exception as error:  # Pillow's decoders raise all sorts
                     raise UserError(
-                        f"image {places[i]} of {self.name!r} cannot be decoded ({error}); "
+                        f"{self.kind} {places[i]} of {self.name!r} cannot be decoded ({error}); "
                         "prepare the set again"
                     ) from error
             first += len(members)
@@ -184,6 +143,8 @@ class Source:
             size: pixels a side that images of many sizes are cut to, see `pictures.centre`; those
                 of one size stay as they are.
         """
+        if self.kind != "image":
+            raise ValueError(f"it needs images, {self.name!r} holds {KINDS[self.kind]}")
         shape = self.shape_at(size)
         if len(self) * math.prod(shape) > IN_MEMORY:
             return Images(self, shape)
@@ -201,40 +162,19 @@ class Source:
             found.append(whole if len(places) == len(whole) else whole[places])
         return found[0] if len(found) == 1 else np.concatenate(found)
 
+    def graph_array(self) -> GraphArray:
+        """All graphs, decoded."""
+        found = self.read(np.arange(len(self)))
+        return GraphArray([example.picture for example in found], self.shape[0])
+
+    def clip_array(self, frames: int) -> Clips:
+        """The middle ``frames`` frames of each clip."""
+        return Clips(self, frames)
+
     def _renumbered(self, labels: np.ndarray) -> np.ndarray:
         if self.relabel is not None:
             labels = np.where(labels < 0, UNLABELLED, self.relabel[labels])
         return labels.astype(np.int32)
-
-
-class Images:
-    """The images of a source as an array [n, h, w, c] that decodes what it is asked for."""
-
-    def __init__(self, source: Source, shape: tuple[int, int, int]) -> None:
-        self._source = source
-        self.shape = (len(source), *shape)
-
-    def __len__(self) -> int:
-        """How many images there are."""
-        return self.shape[0]
-
-    def __getitem__(self, key: Any) -> np.ndarray:
-        """A slice, or the images at an array of places."""
-        places = np.arange(len(self))[key]
-        out = np.empty((places.size, *self.shape[1:]), np.uint8)
-        whole, size = self._source.one_size, self.shape[1]
-        threads = 1 if out.shape[1] <= SMALL else files.cores()
-        rows = min(BLOCK, -(-len(out) // threads))
-
-        def fill(first: int) -> None:
-            block = slice(first, first + rows)
-            for i, example in enumerate(self._source.read(places.ravel()[block]), first):
-                picture = example.picture
-                out[i] = pictures.pixels(picture) if whole else pictures.centre(picture, size)
-
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(fill, range(0, len(out), rows or 1)))
-        return out.reshape(*places.shape, *self.shape[1:])
 
 
 class Splits(NamedTuple):
@@ -256,52 +196,70 @@ class Splits(NamedTuple):
         return self.bank.labelled and self.test.labelled
 
 
-def load_splits(data: Mapping[str, Any]) -> Splits:
+def load_splits(data: Mapping[str, Any], kind: str = "image") -> Splits:
     """The splits that `config.data` names.
 
     Raises:
         UserError: as `load`.
     """
     builder = prepare.prepared(data)
-    train, test = (_open(builder, data, data[f"{which}_split"]) for which in ("train", "test"))
-    bank = _open(builder, data, data["bank_split"]) if data["bank_split"] else train
-    return Splits(train, bank, test)
+    opened = partial(_open, builder, data, kind)
+    train, test = (opened(data[f"{which}_split"]) for which in ("train", "test"))
+    return Splits(train, opened(data["bank_split"]) if data["bank_split"] else train, test)
 
 
-def load(data: Mapping[str, Any], split: str) -> Source:
+def load(data: Mapping[str, Any], split: str, kind: str = "image") -> Source:
     """Open a split; prepare the data set first (as ArrayRecord) where that was not done yet.
 
     Args:
         data: the group `config.data`.
         split: such as "train", "train[:10%]" or "train+unlabelled".
+        kind: what its examples are to be, one of `KINDS`.
 
     Raises:
-        UserError: on an unknown name or split, a set that cannot be prepared or read, or a list of
-            classes that does not fit it.
+        UserError: on an unknown name or split, a set that cannot be prepared or read or is of
+            another kind, or a list of classes that does not fit it.
     """
-    return _open(prepare.prepared(data), data, split)
+    return _open(prepare.prepared(data), data, kind, split)
 
 
-def _open(builder: Any, data: Mapping[str, Any], split: str) -> Source:
+def _open(builder: Any, data: Mapping[str, Any], kind: str, split: str) -> Source:
     info, root = builder.info, Path(builder.data_dir)
     with described.reading(root):
-        image, label = _features(data["name"], info.features)
         metadata = dict(info.metadata or {})
-        shape = described.shape(root, metadata.get("shape") or info.features[image].shape)
+        found = metadata.get("kind", "image")
+        if found != kind:
+            raise UserError(
+                f"data.name={data['name']!r} holds {KINDS.get(found, found)}, and augment.name "
+                f"makes views of {KINDS[kind]}; set augment.name, or take other data"
+            )
+        image, label = _features(data["name"], info.features, kind)
         names = tuple(info.features[label].names) if label else ()
+        how: dict[str, Any] = {"label": label, "num_classes": len(names)}
+        decoders = {}
+        if kind == "graph":
+            shape = (described.count(root, "num_tags", metadata),)
+            how["decode"] = graphs.decode
+        elif kind == "video":
+            shape = described.clip_shape(root, metadata.get("shape"))
+            how["decode"] = partial(clips.decode, side=shape[1])
+        else:
+            shape = described.shape(root, metadata.get("shape") or info.features[image].shape)
+            decoders[image] = tfds.decode.SkipDecoding()
+            text = next((name for name in captions.FEATURES if name in info.features), None)
+            how["captions"] = text and captions.Captions(text, data["context"])
+            how |= {"image": image, "channels": shape[2], "upright": bool(metadata.get("upright"))}
 
     def part(name: str) -> Part:
-        decoders = {image: tfds.decode.SkipDecoding()}
         records = builder.as_data_source(name, decoders=decoders, file_format=prepare.FORMAT)
         described.check_records(root, name, info.splits[name].num_examples)
-        upright = bool(metadata.get("upright"))
-        return Part(records, image, label, shape[2], len(names), upright, root / name)
+        return Part(records, keep=root / name, **how)
 
     with described.reading(root):
         places = _places(data["name"], split, info)
         parts = tuple((part(name), at) for name, at in places)
-    name = Path(data["path"]).name if data["name"] == "folder" else data["name"]
-    source = Source(name, split, parts, names, shape)
+    name = Path(data["path"]).name if data["name"] in prepare.OF_PATHS else data["name"]
+    source = Source(name, split, parts, names, shape, kind=kind)
     classes = data["classes"] or prepare.CLASSES.get(data["name"])
     if classes:
         source = _only(source, read_classes(Path(classes).expanduser()), classes)
@@ -310,32 +268,13 @@ def _open(builder: Any, data: Mapping[str, Any], split: str) -> Source:
     return source
 
 
-def read_classes(path: Path) -> list[str]:
-    """The classes of a text file: one a line, up to a tab; lines that begin with # are comments.
-
-    Raises:
-        UserError: if it cannot be read, or holds no class or one twice.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"data.classes={path} cannot be read: {error}") from error
-    names = [line.split("\t")[0].strip() for line in lines]
-    names = [name for name in names if name and not name.startswith("#")]
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if not names or repeated:
-        what = f"names {repeated[0]!r} twice" if repeated else "names no class"
-        raise UserError(f"data.classes={path} {what}; expected one class a line, each once")
-    return names
-
-
-def _features(name: str, features: Any) -> tuple[str, str | None]:
-    """The features that are the picture and the label."""
+def _features(name: str, features: Any, kind: str) -> tuple[str, str | None]:
+    """The features that are the picture, of images, and the label."""
     images = [key for key, f in features.items() if isinstance(f, tfds.features.Image)]
     labels = [key for key, f in features.items() if isinstance(f, tfds.features.ClassLabel)]
-    if not images:
+    if not images and kind == "image":
         raise UserError(f"{name!r} has no feature that is an image; it has {', '.join(features)}")
-    image = min(images, key=lambda key: key != "image")
+    image = min(images, key=lambda key: key != "image", default="")
     return image, min(labels, key=lambda key: key != "label", default=None)
 
 
@@ -374,7 +313,7 @@ def _only(source: Source, names: Sequence[str], path: Any) -> Source:
     for part, places in source.parts:
         labels = _all_labels(part)[places]
         parts.append((part, places[(labels >= 0) & (relabel[labels] >= 0)]))
-    return Source(source.name, source.split, tuple(parts), tuple(names), source.shape, relabel)
+    return replace(source, parts=tuple(parts), class_names=tuple(names), relabel=relabel)
 
 
 def _labels(part: Part) -> np.ndarray:

@@ -2,10 +2,10 @@
 
 A protocol is a file here. It has `PRESETS`, its named settings, and
 ``run(subject, *, seed, preset) -> rows``; also `KINDS`, if it is not meant for all kinds of
-features, `LABELS = False`, if it needs none, `NOVEL = True`, if the test images may be of other
-classes than the training images, `FEATURES = False`, if it has no use for those of all images, and
-`SHARED`, those presets that several processes may share: each then has its part of the features.
-`jaxssl.evaluate` finds it by its file name.
+features, `LAYER`, if it is of that layer alone, `LABELS = False`, if it needs none, `NOVEL = True`,
+if the test images may be of other classes than the training images, `FEATURES = False`, if it has
+no use for those of all images, and `SHARED`, those presets that several processes may share: each
+then has its part of the features. `jaxssl.evaluate` finds it by its file name.
 """
 
 from collections.abc import Callable
@@ -37,6 +37,20 @@ class Features(NamedTuple):
     test_labels: np.ndarray
 
 
+class Joint(NamedTuple):
+    """Where images and texts meet, of a network that has read captions.
+
+    Attributes:
+        images: () -> [m, d], embeddings of the test images.
+        texts: (tokens [n, length] int32) -> [n, d].
+        context: tokens of a text.
+    """
+
+    images: Callable[[], np.ndarray]
+    texts: Callable[[np.ndarray], np.ndarray]
+    context: int
+
+
 class Subject(NamedTuple):
     """What a protocol is run on.
 
@@ -51,6 +65,7 @@ class Subject(NamedTuple):
         network: what may be trained further; None for raw pixels and projectors.
         size: pixels a side that images of many sizes are cut to.
         mesh: the devices.
+        joint: the embeddings of images and texts, or None.
     """
 
     features: Features
@@ -61,6 +76,7 @@ class Subject(NamedTuple):
     network: "Network | None" = None
     size: int = 0
     mesh: Mesh | None = None
+    joint: Joint | None = None
 
 
 class Row(NamedTuple):

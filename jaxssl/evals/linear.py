@@ -33,6 +33,15 @@ PRESETS = {
         "tolerance": 3e-3,
         "max_iter": 500,
     },
+    # CoCLR's and MMCL's for videos, on cached features of ten crops: L2-normalised, then scaled as
+    # their last BatchNorm does.
+    "video": {
+        "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
+        "validation": 0.2,
+        "tolerance": 3e-3,
+        "max_iter": 500,
+        "normalised": True,
+    },
     # MoCo-v3's script: its rate is lr * batch / 256, 0.4 at 1024.
     "paper_imagenet": {
         "training": Training(batch_size=1024, epochs=90, lr_batch=256, head_std=0.01, frozen=True),
@@ -56,7 +65,7 @@ PRESETS = {
     # stays in training mode, and the figure is the best on the test images, of every 5th epoch.
     "hcl_quirks": {"training": HCL, "lr": 1e-3, "weight_decay": 1e-6, "best_of_every": 5},
 }
-SHARED = ("fast",)
+SHARED = ("fast", "video")
 
 
 def evaluate(
@@ -67,6 +76,7 @@ def evaluate(
     tolerance: float,
     max_iter: int,
     seed: int,
+    normalised: bool = False,
 ) -> dict[str, float]:
     """Accuracy of a linear classifier fitted by L-BFGS on standardised features.
 
@@ -81,6 +91,7 @@ def evaluate(
         tolerance: of the last fit, the gradient's norm as a share of that at zero weights.
         max_iter: of L-BFGS.
         seed: of the split.
+        normalised: whether features are divided by their length first.
 
     Returns:
         "linear_top1" and "linear_top5" in percent, "C", the strength chosen, and "gradient_norm"
@@ -93,6 +104,8 @@ def evaluate(
                 raise ValueError(f"features must be finite, some of the {name} images are not")
 
     parallel.check_together(check)
+    if normalised:
+        features = features._replace(train=_unit(features.train), test=_unit(features.test))
     every = parallel.gather_rows(features.train_labels)
     classes = np.unique(every)
     y = np.searchsorted(classes, features.train_labels)
@@ -106,6 +119,10 @@ def evaluate(
         "C": probe.C,
         "gradient_norm": probe.fit.gradient_norm,
     }
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
 def fit(x: np.ndarray, y: np.ndarray, C: float, max_iter: int) -> LogisticRegression:

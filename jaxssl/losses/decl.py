@@ -25,10 +25,11 @@ from jaxssl.rows import log_sum, or_zero
 PRESETS = {
     "simclr": {"temperature": 0.5, "rate": "buffer", "weight": "alternate"},
     "moco_v3": {"temperature": 0.2, "rate": "momentum", "weight": 1.0},
-    "clip": {"rate": "buffer", "weight": "alternate"},
+    "clip": {"rate": "buffer", "weight": "alternate", "temperature": 0.07, "learn_scale": True},
 }
 SIMILARITIES = ("cosine", "neg_euclidean")
 NOISE = 2**31 - 1  # no example's place: tells the noise from the draws of u
+LARGEST_SCALE = math.log(100.0)  # CLIP's bound
 LARGEST_LOG = 80.0  # of u times a mean similarity: what float32 holds, with room for the gradient
 
 
@@ -119,6 +120,7 @@ def objective(
     similarity: str = "cosine",
     include_positive: bool = False,
     noise: Number = 0.0,
+    learn_scale: bool = False,
 ) -> Objective:
     """DeCL with its rates.
 
@@ -135,6 +137,11 @@ def objective(
         noise: standard deviation of Gaussian noise on every cosine, or distance, >= 0: how a loss
             bears it is Figure 2 of the paper. With weight 0 and ``include_positive`` the loss is
             NT-Xent under such noise.
+        learn_scale: whether log(1 / tau) is trained beside the network, as in CLIP, from the value
+            given, a number; 1 / tau stays below 100.
+
+    Raises:
+        ValueError: on a value that is none of these.
     """
     require_one_of(("buffer", "momentum", "batch"), rate=rate)
     require_one_of(("sample", "mean"), u=u)
@@ -142,15 +149,23 @@ def objective(
         require_one_of(WEIGHTS, weight=weight)
         weight = WEIGHTS[weight]
     require_not_negative(noise=0.0 if callable(noise) else noise)
+    if learn_scale:
+        if callable(temperature):
+            raise ValueError(
+                "temperature is learned, so its value must be a number, got a schedule"
+            )
+        require_positive(temperature=temperature)
     fixed = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict, Array | tuple]:
         del key, dim
-        return {}, jnp.full(num_examples, -math.inf) if rate == "buffer" else ()
+        learned = {"logit_scale": -jnp.log(jnp.float32(temperature))} if learn_scale else {}
+        return learned, jnp.full(num_examples, -math.inf) if rate == "buffer" else ()
 
     def loss(pairs, params, memory, *, step, key) -> tuple[Array, Array | tuple, Metrics]:
-        del params
         now = at_step(fixed, step)
+        if learn_scale:
+            now["temperature"] = jnp.exp(-jnp.minimum(params["logit_scale"], LARGEST_SCALE))
         how = {"temperature": now["temperature"], "similarity": similarity}
         # What never happens is not compiled.
         noisy = callable(noise) or noise > 0
@@ -168,7 +183,7 @@ def objective(
         )
         value, alone = mean_over_anchors(per_anchor, pairs)
         weight = jnp.asarray(now["weight"], jnp.float32)
-        return value, memory, {"anchors_without_positive": alone, "weight": weight}
+        return value, memory, {"anchors_without_positive": alone, "weight": weight, **params}
 
     return Objective(init, loss, per_example=rate == "buffer")
 

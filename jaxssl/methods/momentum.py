@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jaxssl import encoder as networks
 from jaxssl.encoder import Encoder
 from jaxssl.memory import empty_queue, enqueue
-from jaxssl.method import Batch, Carried, Method, image_groups, weighted_loss
+from jaxssl.method import Batch, Carried, Method, count_views, image_groups, weighted_loss
 from jaxssl.objective import Number, Objective, at_step, require_not_negative, require_share
 from jaxssl.pairs import Pairs, pair_towers
 
@@ -90,19 +90,21 @@ def method(
     def loss(params, carried, batch, *, step, key, axis_name):
         net_key, objective_key = jax.random.split(key)
         groups, index = image_groups(batch), batch["index"]
-        num_views = groups[0].shape[0]
+        num_views = count_views(groups[0])
         if num_views < 2 or (num_views > 2 and not symmetric):
             raise ValueError(
                 f'method "momentum" takes two views, or more if symmetric; got {num_views}'
             )
-        queries = groups if symmetric or not copies else [groups[0][:1], *groups[1:]]
+        queries = groups
+        if copies and not symmetric:
+            queries = [jax.tree.map(lambda x: x[:1], groups[0]), *groups[1:]]
         trained = {name: value for name, value in params.items() if name != "objective"}
         z, predictions, stats = networks.embed(
             encoder, trained, carried.batch_stats, queries, index, key=net_key, axis_name=axis_name
         )
         target = carried.target
         if copies:
-            seen = groups[0] if symmetric else groups[0][1:]
+            seen = groups[0] if symmetric else jax.tree.map(lambda x: x[1:], groups[0])
             keys, _, target_stats = networks.embed(
                 encoder,
                 target["params"],
@@ -156,7 +158,7 @@ def method(
         mixed = jax.tree.map(lambda k, q: m * k + (1 - m) * q, carried.target["params"], own)
         return carried._replace(target={**carried.target, "params": mixed})
 
-    def features(params: Any, carried: Carried, images: Array) -> Array:
+    def features(params: Any, carried: Carried, images: Any) -> Array:
         stats = carried.batch_stats
         if evaluate == "target":
             params, stats = carried.target["params"], carried.target["batch_stats"]

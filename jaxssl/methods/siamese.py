@@ -7,7 +7,7 @@ from jax import Array
 
 from jaxssl import encoder as networks
 from jaxssl.encoder import Encoder
-from jaxssl.method import Batch, Carried, Method, image_groups, weighted_loss
+from jaxssl.method import Batch, Carried, Method, count_views, image_groups, weighted_loss
 from jaxssl.objective import Objective
 from jaxssl.pairs import pair_towers, pair_views
 
@@ -42,7 +42,7 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
             encoder, params, carried.batch_stats, groups, index, key=net_key, axis_name=axis_name
         )
         ids = index, batch["label"] if labels else None
-        num_views = groups[0].shape[0]
+        num_views = count_views(groups[0])
         views, crops = z[:num_views], z[num_views:]
         of_views = max(num_views * (num_views - 1), 1)  # pairs; those of a labelled view count one
         total = of_views + num_views * len(crops)
@@ -64,7 +64,7 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
         del params, step
         return carried
 
-    def features(params: Any, carried: Carried, images: Array) -> Array:
+    def features(params: Any, carried: Carried, images: Any) -> Array:
         return networks.features(encoder, params["net"], carried.batch_stats["net"], images)
 
     split = Carried(False, False, objective.per_example)

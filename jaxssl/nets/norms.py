@@ -9,6 +9,9 @@ from typing import Any
 import flax.linen as nn
 import jax
 from jax import Array
+from jax import numpy as jnp
+
+from jaxssl import parallel
 
 
 def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) -> Array:
@@ -31,6 +34,48 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
     )
     with jax.numpy_dtype_promotion("standard"):
         return norm(x)
+
+
+class MaskedBatchNorm(nn.Module):
+    """BatchNorm over the rows there are, of all devices together, though each has another number.
+
+    Attributes:
+        momentum: share of the running statistics that a step keeps.
+        epsilon: added to the variance.
+    """
+
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, *, train: bool, axis_name: str | None) -> Array:
+        """Rows [n, c], of which those with ``mask`` [n] count."""
+        c = x.shape[1]
+        mean = self.variable("batch_stats", "mean", lambda: jnp.zeros(c, jnp.float32))
+        var = self.variable("batch_stats", "var", lambda: jnp.ones(c, jnp.float32))
+        scale = self.param("scale", nn.initializers.ones, (c,))
+        bias = self.param("bias", nn.initializers.zeros, (c,))
+        wide = x.astype(jnp.float32)
+        if train:
+            weight = mask.astype(jnp.float32)[:, None]
+            count, total = parallel.total((jnp.sum(weight), jnp.sum(wide * weight, 0)), axis_name)
+            centre = total / jnp.maximum(count, 1)
+            square = jnp.sum((wide - centre[None]) ** 2 * weight, 0)
+            spread = parallel.total(square, axis_name) / jnp.maximum(count, 1)
+            if not self.is_initializing():
+                kept, new = self.momentum, 1 - self.momentum
+                mean.value = kept * mean.value + new * centre
+                var.value = kept * var.value + new * spread
+        else:
+            centre, spread = mean.value, var.value
+        factor = scale.astype(jnp.float32) * jax.lax.rsqrt(spread + self.epsilon)
+        y = (wide - centre[None]) * factor[None] + bias.astype(jnp.float32)[None]
+        return y.astype(x.dtype)
+
+
+def masked_batch_norm(x: Array, mask: Array, *, train: bool, axis_name: str | None) -> Array:
+    """`batch_norm` of rows [n, c] of which only those with ``mask`` [n] are there."""
+    return MaskedBatchNorm()(x, mask, train=train, axis_name=axis_name)
 
 
 def layer_norm(x: Array) -> Array:

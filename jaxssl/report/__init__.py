@@ -84,11 +84,11 @@ def _summary(config: dict, metrics: list[dict], rows: list[dict]) -> str:
     facts = [
         f"checkpoint of step {max(steps)}" if steps else "no checkpoint",
         f"seed {config.get('seed')}",
-        f"batch of {config.get('batch_size')} images",
+        f"batch of {config.get('batch_size')}",
         f"{plain(length)} {unit}",
         f"method {config.get('method', {}).get('name')}",
     ]
-    facts += [f"{median(speed):,.0f} images/s"] if speed else []
+    facts += [f"{median(speed):,.0f} examples/s"] if speed else []
     return f"<p>{escape(' · '.join(facts))}</p>"
 
 

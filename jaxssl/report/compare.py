@@ -100,8 +100,8 @@ def _runs(found: Sequence[Run], groups: Sequence[Group]) -> str:
         ]
         name = f"{page.name(run.name)}<small>{escape(run.loss)}</small>"
         body.append([name, *(escape(str(cell)) for cell in cells)])
-    head = ["run, loss", "data", "net", "method", "batch", "epochs", "seed", "step", "images/s"]
-    note = """<p>The step is that of the latest checkpoint that was evaluated, images/s the median
+    head = ["run, loss", "data", "net", "method", "batch", "epochs", "seed", "step", "examples/s"]
+    note = """<p>The step is that of the latest checkpoint that was evaluated, examples/s the median
 of training; the time is that of training alone, a dash where it was interrupted.</p>"""
     several = [f"{group.name} ({group.seeds})" for group in groups if group.seeds]
     if several:

@@ -26,13 +26,13 @@ similarity, unaugmented images, evaluation mode). Of {total} test images {right}
 ({100 * right / total:.1f} %) have a nearest one of their own class."""
     if few:
         table = _matrix(classes, _counts(classes, found), names)
-        caption = f"""A row is a class of test images, a column the class {measured} In a row stand
-percent of that class's test images ({_sizes(found)}); · is none, and the row's own class is in bold
-and framed."""
+        caption = f"""A row is a class of test examples, a column the class {measured} In a row
+stand percent of that class's test examples ({_sizes(found)}); · is none, and the row's own class is
+in bold and framed."""
     else:
         table = _list(found, names)
         caption = f"""The {PAIRS} most frequent confusions of {len(classes)} classes, by the share
-of a class's test images: the class of the test image, and the class {measured}"""
+of a class's test examples: the class of the test example, and the class {measured}"""
     return page.section("Confusion of nearest neighbours", page.figure(table, caption))
 
 

@@ -7,16 +7,19 @@ from jaxssl.report.workdir import is_finite, plain
 
 KINDS = ("raw", "untrained", "pretrained")
 PROTOCOLS = {
+    "captions": "retrieval between images and captions",
     "corruptions": "classification of corrupted test images",
     "diagnostics": "measures of the features themselves",
     "episodes": "nearest class mean in small tasks drawn from the test images",
     "fewshot": "a linear classifier on a few labels of each class",
     "finetune": "all weights trained further on the labels",
-    "knn": "votes of the nearest training images",
+    "knn": "votes of the nearest training examples",
     "linear": "a linear classifier on frozen features",
     "noise": "votes of neighbours under noise on the similarities",
-    "retrieval": "whether the nearest images have the query's label",
+    "retrieval": "whether the nearest examples have the query's label",
     "semi": "all weights trained further on a few of the labels",
+    "svm": "support vector machines in ten-fold cross-validation over all examples",
+    "zeroshot": "the class whose prompts are nearest",
 }
 LABELS = (  # of a row, besides its settings; they stand at the end of its description
     *("protocol", "metric", "value", "std", "unit", "features", "details"),
@@ -43,8 +46,9 @@ def section(rows: list[dict]) -> str:
     pretrained = {key: _pretrained(metrics) for key, metrics in groups.items()}
     groups = {key: metrics for key, metrics in pretrained.items() if metrics} or groups
     note = """<p>Accuracy in percent where no unit is named, ± the standard deviation over draws, on
-raw pixels and on features of the untrained and the pretrained network. Settings hold for the lines
-below too; those that differ between columns are given as raw / untrained / pretrained.</p>"""
+raw inputs (pixels, or counts of a graph) and on features of the untrained and the pretrained
+network. Settings hold for the lines below too; those that differ between columns are given as
+raw / untrained / pretrained.</p>"""
     return page.section("Results", note + "".join(map(_figures, groups.values())))
 
 

@@ -80,7 +80,7 @@ def map_of(gallery: Mapping[str, np.ndarray]) -> str:
             axes.text(*where, name, ha="center", va="center", weight="bold", path_effects=halo)
     if len(classes) <= LEGEND_CLASSES:
         figure.legend(loc="outside lower center", ncols=min(5, len(classes)), frameon=False)
-    picture = figure_image(figure, f"map of {len(points)} test images of {len(classes)} classes")
-    caption = """Each point is a test image and near points have similar features: a clump of one
+    picture = figure_image(figure, f"map of {len(points)} test examples of {len(classes)} classes")
+    caption = """Each point is a test example and near points have similar features: a clump of one
 colour and marker, named at its median, is a class that the features tell apart."""
     return page.section("Embedding map", page.figure(picture, caption, "map"))

@@ -94,7 +94,7 @@ def _step(setting: Setting, name: str, batch: int) -> Call:
     shape = (batch, config.augment.size, config.augment.size, channels)
     images = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
     index = np.arange(batch, dtype=np.int32)
-    examples = {"image": images, "index": index, "label": index % 10}
+    examples = {"input": images, "index": index, "label": index % 10}
     parts = build(config, batch, mesh.size)
     state = initial_state(config, parts, examples, batch, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)

@@ -1,0 +1,19 @@
+"""AUC-CL on a set of the TU collection: GraphCL with another loss.
+
+Paper: Sharma et al., AUC-CL, ICLR 2024, which has no graphs; the setting is GraphCL's.
+Command: python train.py --config configs/graphs/auc_cl.py --config.data.path=NCI1.zip
+Expected: nothing is published.
+Open: all but the loss.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.graphs import graphcl
+
+
+def get_config() -> ConfigDict:
+    """What differs from `graphcl`."""
+    config = graphcl.get_config()
+    config.method = ConfigDict({"name": "siamese"})
+    config.loss = ConfigDict({"name": "auc_cl"})
+    return config

@@ -1,0 +1,20 @@
+"""DeCL on a set of the TU collection: GraphCL with another loss.
+
+Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, which
+has no graphs; the setting is GraphCL's.
+Command: python train.py --config configs/graphs/decl.py --config.data.path=NCI1.zip
+Expected: nothing is published.
+Open: all but the loss.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.graphs import graphcl
+
+
+def get_config() -> ConfigDict:
+    """What differs from `graphcl`."""
+    config = graphcl.get_config()
+    config.method = ConfigDict({"name": "siamese"})
+    config.loss = ConfigDict({"name": "decl", "preset": "simclr"})
+    return config

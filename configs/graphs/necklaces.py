@@ -1,0 +1,29 @@
+"""AUC-CL on made graphs, rings with pendants: the demo of graphs.
+
+Command: python train.py --config configs/graphs/necklaces.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    """What differs from `base`."""
+    config = base.get_config()
+    config.data.name = "necklaces"
+    config.batch_size = 64
+    config.epochs = 20
+    config.augment = ConfigDict({"name": "graph", "choices": ("drop_nodes", "subgraph")})
+    config.net = ConfigDict({"name": "gin"})
+    config.head = ConfigDict(
+        {"name": "mlp", "proj_hidden_dim": 96, "proj_output_dim": 96, "proj_norm": "none"}
+    )
+    config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.2})
+    config.optim.name = "adam"
+    config.optim.lr = 1e-3
+    config.optim.weight_decay = 0.0
+    config.eval.every = 5.0
+    config.eval.knn = "moco_v3_20"
+    config.eval.protocols = ("knn:moco_v3_20", "linear", "fewshot")
+    return config

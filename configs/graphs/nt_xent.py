@@ -1,0 +1,19 @@
+"""SimCLR's loss on a set of the TU collection: GraphCL with another loss.
+
+Paper: Chen et al., SimCLR, 2020; the setting is GraphCL's.
+Command: python train.py --config configs/graphs/nt_xent.py --config.data.path=NCI1.zip
+Expected: nothing is published.
+Open: all but the loss.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.graphs import graphcl
+
+
+def get_config() -> ConfigDict:
+    """What differs from `graphcl`."""
+    config = graphcl.get_config()
+    config.method = ConfigDict({"name": "siamese"})
+    config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.2})
+    return config

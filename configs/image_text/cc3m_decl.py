@@ -1,0 +1,29 @@
+"""DeCL with a ResNet-50x4 on Conceptual Captions: OpenCLIP with another loss.
+
+Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 5.
+Command: python train.py --config configs/image_text/cc3m_decl.py --config.data.path=cc3m.tar
+Expected (published, not run here): text retrieval R@1 30.2, image retrieval R@1 30.2 (OpenCLIP:
+30.0 and 29.7), zero-shot ImageNet 19.7 / 38.3 (19.2 / 37.3).
+Open: batch and rate are unstated; the temperature is learned as in CLIP, rates are moving averages
+of each pair, steps of loss 1 and loss 2 alternate.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.image_text import coco_clip
+
+
+def get_config() -> ConfigDict:
+    """What differs from `coco_clip`."""
+    config = coco_clip.get_config()
+    config.data.name = "captions"
+    config.data.train_split = "train[:2890000]"
+    config.data.test_split = "train[2890000:]"
+    config.data.on_error = "skip"  # links that are dead are pages, not pictures
+    config.augment.size = 288
+    config.net.size = "50x4"
+    config.text.update({"dim": 640, "num_heads": 10})
+    config.head.proj_output_dim = 640
+    config.method.symmetric = True
+    config.loss = ConfigDict({"name": "decl", "preset": "clip"})
+    return config

@@ -1,0 +1,34 @@
+"""MMCL on clips of moving digits: the demo of video. The class is the motion, not the digit.
+
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022; the settings are ours.
+Command: python train.py --config configs/video/moving_digits.py
+Expected: see docs/video.md, where it was run.
+Open: everything but the loss.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base
+
+
+def get_config() -> ConfigDict:
+    """What differs from `base`."""
+    config = base.get_config()
+    config.data.name = "moving_digits"
+    config.batch_size = 64
+    config.epochs = 20
+    # Mirrored, or played backwards, a motion would be another one.
+    config.augment = ConfigDict(
+        {"name": "video", "size": 32, "frames": 8, "crop_scale": (0.5, 1.0), "flip": 0.0}
+    )
+    config.augment.update({"blur": 0.0})
+    config.net = ConfigDict({"name": "s3d", "width": 0.125, "blocks": "first"})
+    config.head.proj_hidden_dim = 128
+    config.head.proj_output_dim = 64
+    config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.2})
+    config.optim.lr = 3e-3
+    config.schedule.warmup_epochs = 2.0
+    config.eval.every = 5.0
+    config.eval.knn = "moco_v3_20"
+    config.eval.protocols = ("retrieval:mmcl_video", "knn:moco_v3_20", "linear")
+    return config

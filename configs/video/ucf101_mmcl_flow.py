@@ -1,0 +1,17 @@
+"""MMCL with S3D on UCF-101's optical flow.
+
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5; the base is CoCLR's.
+Command: python train.py --config configs/video/ucf101_mmcl_flow.py --config.data.path=UCF-101-flow
+Expected (published, not run here): split 1, 300 epochs: linear 68.01, retrieval R@1 50.94 (InfoNCE
+66.8 and 45.2).
+Open: as in ucf101_mmcl_rgb; flow comes as pairs of pictures, see docs/video.md.
+"""
+
+from ml_collections import ConfigDict
+
+from configs.video import ucf101_mmcl_rgb
+
+
+def get_config() -> ConfigDict:
+    """What differs from `ucf101_mmcl_rgb`: nothing but the data."""
+    return ucf101_mmcl_rgb.get_config()

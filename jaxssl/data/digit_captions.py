@@ -1,0 +1,73 @@
+"""The handwritten digits with captions that say what is seen, for demos and tests."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from jaxssl.data import digits
+from jaxssl.data.prompts import SPOKEN
+
+STROKES = ("thin", "medium", "thick")
+SLANTS = ("leaning left", "upright", "leaning right")
+TEMPLATES = (
+    "a handwritten {digit}, {stroke} strokes, {slant}",
+    "the digit {digit} written with {stroke} strokes, {slant}",
+    "a {stroke} {digit}, {slant}",
+    "a scan of the number {digit}: {slant}, {stroke} pen",
+    "someone wrote a {digit} {slant} in {stroke} strokes",
+)
+
+
+class Builder(digits.Builder):
+    """`jaxssl.data.digits` with five generated captions an image.
+
+    A caption names the digit, how thick its strokes are and how it leans. Both are measured on the
+    image: thirds of all images' ink and of the slope of their ink's main axis.
+    """
+
+    name = "digit_captions"
+    VERSION = tfds.core.Version("1.0.0")
+    RELEASE_NOTES = {"1.0.0": "First version."}
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        info = super()._info()
+        features = {**info.features, "captions": tfds.features.Sequence(tfds.features.Text())}
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=self.__class__.__doc__,
+            features=tfds.features.FeaturesDict(features),
+            supervised_keys=("image", "label"),
+            homepage=info.homepage,
+        )
+
+    def _generate_examples(
+        self, images: np.ndarray, labels: np.ndarray, ids: np.ndarray
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        stroke, slant = _thirds(ink(images)), _thirds(lean(images))
+        for i, example in super()._generate_examples(images, labels, ids):
+            words = {
+                "digit": SPOKEN[str(labels[i])],
+                "stroke": STROKES[stroke[i]],
+                "slant": SLANTS[slant[i]],
+            }
+            yield i, {**example, "captions": [text.format(**words) for text in TEMPLATES]}
+
+
+def ink(images: np.ndarray) -> np.ndarray:
+    """[n] the mean of each image's pixels."""
+    return images.reshape(len(images), -1).mean(axis=1)
+
+
+def lean(images: np.ndarray) -> np.ndarray:
+    """[n] how far ink moves to the right for each row up, weighed by ink: > 0 leans right."""
+    weight = images / np.maximum(images.sum(axis=(1, 2), keepdims=True), 1)
+    rows, columns = np.mgrid[: images.shape[1], : images.shape[2]]
+    x = columns - (weight * columns).sum(axis=(1, 2), keepdims=True)
+    y = (weight * rows).sum(axis=(1, 2), keepdims=True) - rows
+    return (weight * x * y).sum(axis=(1, 2)) / np.maximum((weight * y**2).sum(axis=(1, 2)), 1e-9)
+
+
+def _thirds(values: np.ndarray) -> np.ndarray:
+    return np.searchsorted(np.quantile(values, [1 / 3, 2 / 3]), values)

@@ -1,0 +1,66 @@
+"""Retrieval between images and captions: is the right one among the k nearest?"""
+
+from typing import Any
+
+import numpy as np
+
+from jaxssl.evals import Row, Subject
+from jaxssl.evals.knn import neighbours
+
+KINDS = ("untrained", "pretrained")
+LAYER = "projector"  # where images and texts meet
+LABELS = False
+PRESETS: dict[str, dict[str, Any]] = {"default": {"k": (1, 5, 10)}}
+
+
+def evaluate(
+    images: np.ndarray, captions: np.ndarray, image_of: np.ndarray, *, k: tuple[int, ...]
+) -> dict[str, float]:
+    """Recall at k in both directions, by cosine similarity, in percent.
+
+    Of an image: the share of those with one of their own captions among the k nearest ones. Of a
+    caption: the share of those with their image among the k nearest.
+
+    Args:
+        images: [n, d] embeddings.
+        captions: [m, d] embeddings.
+        image_of: [m] int, the image of each caption, in [0, n).
+        k: each in [1, min(n, m)].
+
+    Returns:
+        "image_to_text_r1" and "text_to_image_r1", and so on for each k.
+
+    Raises:
+        ValueError: if a k is out of range, or embeddings are not finite.
+
+    References:
+        Karpathy and Fei-Fei, Deep Visual-Semantic Alignments, 2015, 4.2.
+    """
+    if not k or min(k) < 1 or max(k) > min(len(images), len(captions)):
+        raise ValueError(f"k must be in [1, {min(len(images), len(captions))}], got {k}")
+    _, nearest = neighbours(captions, images, max(k))
+    of_images = image_of[nearest] == np.arange(len(images))[:, None]
+    _, nearest = neighbours(images, captions, max(k))
+    of_texts = nearest == image_of[:, None]
+    found = {"image_to_text": of_images, "text_to_image": of_texts}
+    return {
+        f"{name}_r{n}": 100 * float(hit[:, :n].any(axis=1).mean())
+        for name, hit in found.items()
+        for n in k
+    }
+
+
+def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
+    """`evaluate` of the test images and all their captions, a caption that comes twice once."""
+    del seed
+    if subject.joint is None or subject.test is None or not subject.test.captioned:
+        raise ValueError("it needs images with captions, and a network that has read some")
+    texts = subject.test.texts
+    image_of = np.repeat(np.arange(len(texts)), texts.shape[1])
+    of_all = np.concatenate([image_of[:, None], texts.reshape(len(image_of), -1)], axis=1)
+    unique = np.unique(of_all, axis=0)  # sets with fewer captions repeat them
+    image_of, tokens = unique[:, 0], unique[:, 1:].astype(np.int32)
+    scores = evaluate(subject.joint.images(), subject.joint.texts(tokens), image_of,
+                      **PRESETS[preset])  # fmt: skip
+    details = {"preset": preset, **PRESETS[preset], "images": len(texts), "captions": len(tokens)}
+    return [Row(metric, value, None, details) for metric, value in scores.items()]

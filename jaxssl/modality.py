@@ -1,0 +1,132 @@
+"""What differs between images, graphs and others: views, and how a network wants its examples."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+from jax import numpy as jnp
+from ml_collections import ConfigDict
+
+from jaxssl.augment import recipes
+from jaxssl.augment.graph import GraphInputs, make_graph_views
+from jaxssl.augment.views import ClipInputs, Inputs, make_pair_views, make_views
+from jaxssl.backbone import Variables, find_channels
+
+
+class Modality(NamedTuple):
+    """What the trainer and evaluation ask of a kind of examples.
+
+    Attributes:
+        make_views: (recipes of the views, those of the small crops) -> augment.
+        inputs: (config, a source's shape) -> how the network wants its examples.
+        inputs_of: (config, network, its variables) -> the same, of a trained network.
+        views: (config, inputs) -> the views of a batch of two, `jax.ShapeDtypeStruct`.
+    """
+
+    make_views: Callable[[Sequence[Any], Sequence[Any]], Any]
+    inputs: Callable[[ConfigDict, tuple[int | None, ...]], Any]
+    inputs_of: Callable[[ConfigDict, Any, Variables], Any]
+    views: Callable[[ConfigDict, Any], dict[str, Any]]
+
+
+def kind_of(config: Mapping[str, Any]) -> str:
+    """What the examples of a run are, by the recipe of its views."""
+    return recipes.KINDS.get(config["augment"]["name"], "image")
+
+
+def source_kind(config: Mapping[str, Any]) -> str:
+    """What its data set holds: captions are an extra of images."""
+    return {"image_text": "image"}.get(kind_of(config), kind_of(config))
+
+
+def of(config: Mapping[str, Any]) -> Modality:
+    """That of a run."""
+    return MODALITIES[kind_of(config)]
+
+
+def _image_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> Inputs:
+    return Inputs(config.augment.size, shape[-1])
+
+
+def _image_inputs_of(config: ConfigDict, net: Any, variables: Variables) -> Inputs:
+    size = config.augment.size
+    return Inputs(size, find_channels(net, variables, (size, size)))
+
+
+def _image_views(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
+    def shape(number: int, side: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((number, 2, side, side, inputs.channels), jnp.float32)
+
+    views = {"views": shape(config.views, inputs.size)}
+    if config.crops.number:
+        views["crops"] = shape(config.crops.number, config.crops.get("size", inputs.size))
+    return views
+
+
+def _make_pair_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
+    if crops or len(recipes) != 1:
+        raise ValueError("images with captions have one view; set views=1 and crops.number=0")
+    return make_pair_views(recipes)
+
+
+def _pair_views(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
+    texts = jax.ShapeDtypeStruct((1, 2, config.data.context), jnp.int32)
+    return {**_image_views(config, inputs), "texts": texts}
+
+
+def _make_clip_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
+    if crops:
+        raise ValueError("clips have no small crops; set crops.number=0")
+    return make_views(recipes)
+
+
+def _clip_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> ClipInputs:
+    values = config.augment
+    return ClipInputs(values.size, values.frames, values.stride, shape[-1])
+
+
+def _clip_inputs_of(config: ConfigDict, net: Any, variables: Variables) -> ClipInputs:
+    sides = (config.augment.frames, config.augment.size, config.augment.size)
+    return _clip_inputs(config, (find_channels(net, variables, sides, (3, 2, 1)),))
+
+
+def _clip_views(config: ConfigDict, inputs: ClipInputs) -> dict[str, Any]:
+    sides = (inputs.frames, inputs.size, inputs.size, inputs.channels)
+    return {"views": jax.ShapeDtypeStruct((config.views, 2, *sides), jnp.float32)}
+
+
+def _make_graph_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
+    if crops:
+        raise ValueError("graphs have no small crops; set crops.number=0")
+    return make_graph_views(recipes)
+
+
+def _graph_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> GraphInputs:
+    del config
+    return GraphInputs(shape[0])
+
+
+def _graph_inputs_of(config: ConfigDict, net: Any, variables: Variables) -> GraphInputs:
+    del config, net
+    return GraphInputs(variables.params["Dense_0"]["kernel"].shape[0])
+
+
+def _graph_views(config: ConfigDict, inputs: GraphInputs) -> dict[str, Any]:
+    def shape(dtype: Any, *axes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((config.views, 1, *axes), dtype)
+
+    row = {
+        "x": shape(jnp.float32, 8, inputs.num_tags),
+        "graph": shape(jnp.int32, 8),
+        "edge": shape(jnp.int32, 8, 2),
+        "size": shape(jnp.int32, 2),
+    }
+    return {"views": row}
+
+
+MODALITIES = {
+    "image": Modality(make_views, _image_inputs, _image_inputs_of, _image_views),
+    "image_text": Modality(_make_pair_views, _image_inputs, _image_inputs_of, _pair_views),
+    "video": Modality(_make_clip_views, _clip_inputs, _clip_inputs_of, _clip_views),
+    "graph": Modality(_make_graph_views, _graph_inputs, _graph_inputs_of, _graph_views),
+}

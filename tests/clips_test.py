@@ -1,0 +1,292 @@
+"""Folders of frames as data sets: layouts, pixels, what is refused, windows."""
+
+import sys
+
+import clip_cases
+import numpy as np
+import pytest
+from clip_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
+from file_cases import pack, picture, pixels_of, refused, unpack
+from PIL import Image
+
+from jaxssl.data import clips, folder, frames
+
+GENERIC = "is no picture that is known here"
+
+
+@pytest.fixture(scope="module")
+def load(prepared):
+    return clip_cases.loader(prepared)
+
+
+# Layouts, by the names of the files.
+
+
+@pytest.mark.parametrize("around", ["", "pack/"])
+@pytest.mark.parametrize("file", ["{}.mp4", "{}.AVI", "{}/0.jpg"])
+def test_the_class_is_the_folder_around_a_clip(around, file):
+    names = [around + file.format(f"{c}/{i}") for c in ("ant", "bee/big") for i in range(10)]
+    found = clips.arrange([*names, f"{around}README.md"], "PATH")
+    of = {name.removesuffix("/0.jpg"): name for name in names}
+    assert found.classes == ("ant", "bee/big") and found.other == (f"{around}README.md",)
+    assert found.files == {clip: (name,) for clip, name in of.items()}
+    assert {s: len(of) for s, of in found.splits.items()} == {"train": 16, "test": 4}
+    whole = found.splits["train"] | found.splits["test"]
+    assert whole == {c: c.removeprefix(around).rpartition("/")[0] for c in of}
+    other = clips.arrange(names, "PATH", test_fraction=0.5, split_seed=1)
+    assert len(other.splits["test"]) == 10
+
+
+@pytest.mark.parametrize("file", ["{}.webm", "{}/0.jpg"])
+def test_folders_of_splits_and_classes(file):
+    of = {"train": ["train/a/1", "train/b/1"], "val": ["val/a/2"], "unlabelled": ["unlabelled/3"]}
+    names = {name: file.format(name) for names in of.values() for name in names}
+    found = clips.arrange(list(names.values()), "PATH")
+    ends = ".webm" if ".webm" in file else ""
+    assert found.splits == {
+        "train": {f"train/a/1{ends}": "a", f"train/b/1{ends}": "b"},
+        "unlabelled": {f"unlabelled/3{ends}": ""},
+        "val": {f"val/a/2{ends}": "a"},
+    }
+
+
+def test_frames_are_sorted_by_numbers_and_videos_have_none():
+    names = [
+        "a/c/10.jpg",
+        "a/c/9.jpg",
+        "a/c/0011.png",
+        "a/d/x2b1.jpg",
+        "a/d/x1b10.jpg",
+        "b/c/1.jpg",
+    ]
+    found = clips.arrange(names, "PATH", test_fraction=0)
+    assert found.files["a/c"] == ("a/c/9.jpg", "a/c/10.jpg", "a/c/0011.png")
+    assert found.files["a/d"] == ("a/d/x1b10.jpg", "a/d/x2b1.jpg") and found.channels == 3
+    found = clips.arrange(["a/1.mov", "b/1.mkv", "a/1.jpg", "thumb.png"], "PATH", test_fraction=0)
+    assert found.files == {"a/1.mov": ("a/1.mov",), "b/1.mkv": ("b/1.mkv",)}
+    assert found.other == ("a/1.jpg", "thumb.png") and found.classes == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("names", "parts"),
+    [
+        ([], ["holds no videos (0 other files)", ".mp4, .avi", "or folders of frames"]),
+        (["a/1.txt", "b/2.csv"], ["holds no videos (2 other files)"]),
+        (["cat/1.mp4", "cat/2.mp4"], ["a single class, 'cat'", "for clips without labels"]),
+        (["a/1.mp4", "b/2.mp4", "3.mp4"], ["of 'train', 3.mp4 lie beside the folders of classes"]),
+        (["a/1/0.png", "b/2/0.png", "3/0.png"], ["'train', 3 lie beside the folders of classes"]),
+        (["0.png", "1.png"], ["0.png, 1.png lie in no folder; expected a folder of frames for"]),
+        (
+            ["a/1/flow_x_1.jpg", "a/1/flow_y_1.jpg", "b/1/img_1.jpg"],
+            ["optical flow, such as a/1/flow_x_1.jpg, and other pictures, such as b/1/img_1.jpg"],
+        ),
+    ],
+)
+def test_layouts_that_are_not_understood_are_refused(names, parts):
+    with refused("data.path=PATH", *parts) as message:
+        clips.arrange(names, "PATH")
+    assert clips.STAND_IN not in message[0]
+
+
+# Folders of frames, prepared and read.
+
+
+def test_the_centres_of_frames_become_the_set(load, tmp_path):
+    content = FOUR | several("b/3", count=5)
+    opened = load(unpack(tmp_path, content), test_fraction=0.4)
+    found = examples(opened) | examples(opened, "test")
+    assert len(examples(opened, "test")) == 2
+    assert sorted(found) == ["a/1", "a/2", "b/1", "b/2", "b/3"]
+    for name, (c, clip) in found.items():
+        assert c == name[0] and clip.dtype == np.uint8
+        np.testing.assert_array_equal(clip, of_stills(name, 5 if name == "b/3" else 3))
+    expected = {"kind": "video", "shape": [None, 8, 8, 3], "skipped": []}
+    assert dict(opened.info.metadata) == expected
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
+def test_an_archive_in_any_order_gives_the_same_set(load, tmp_path, suffix):
+    mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
+    opened = load(pack(tmp_path / f"pack{suffix}", {f"in/{k}": v for k, v in mixed.items()}))
+    found = examples(opened) | examples(opened, "test")
+    assert sorted(found) == ["in/a/1", "in/a/2", "in/b/1", "in/b/2"]
+    for name, (c, clip) in found.items():
+        assert c == name[3]
+        np.testing.assert_array_equal(clip, of_stills(name[3:]))
+    assert opened.info.metadata["shape"] == [3, 8, 8, 3]
+    inside = load(f"{tmp_path}/pack{suffix}/in/a", test_fraction=0.0)
+    assert classes_of(inside) == {"1": "", "2": ""} and "label" not in inside.info.features
+    with refused("has no folder 'no'"):
+        load(f"{tmp_path}/pack{suffix}/no")
+
+
+def test_splits_of_the_folder(load, tmp_path):
+    opened = load(unpack(tmp_path, several("train/a/1", "train/b/1", "val/b/2", "unlabelled/3")))
+    assert classes_of(opened) == {"train/a/1": "a", "train/b/1": "b"}
+    assert classes_of(opened, "val") == {"val/b/2": "b"}
+    assert classes_of(opened, "unlabelled") == {"unlabelled/3": ""}
+
+
+def test_larger_frames_are_made_smaller_and_smaller_ones_left(load, tmp_path):
+    large, small = (40, 60, 3), (10, 9, 3)
+    unpack(tmp_path, several("1", shape=large) | several("2", shape=small))
+    opened = load(tmp_path, test_fraction=0.0)
+    assert opened.info.metadata["shape"] == [3, SIZE, SIZE, 3]
+    found = examples(opened)
+    for frame, i in zip(found["1"][1], (8, 9, 10), strict=True):
+        whole = Image.fromarray(pixels_of(f"1/f{i}.png", large))
+        resized = np.asarray(whole.resize((24, SIZE), Image.Resampling.BILINEAR))
+        np.testing.assert_array_equal(frame, resized[:, 4:20])
+    records = opened.as_data_source("train", file_format="array_record")
+    [record] = [record for record in records if record["file"] == b"2"]
+    cut = np.stack([pixels_of(f"2/f{i}.png", small)[:9] for i in (8, 9, 10)])
+    np.testing.assert_array_equal(clips.decode(record), cut)
+    assert found["2"][1].shape == (3, SIZE, SIZE, 3)
+    np.testing.assert_allclose(found["2"][1].mean((1, 2)), cut.mean((1, 2)), atol=8)
+
+
+def flow(clip, *numbers, axes="xy"):
+    names = [f"{clip}/flow_{axis}_{n:05d}.png" for axis in axes for n in numbers]
+    return {name: picture(name, SHAPE[:2]) for name in names}
+
+
+def test_pairs_of_pictures_become_flow_of_two_channels(load, tmp_path):
+    content = flow("a/1", 1, 2, 10) | flow("b/1", 1, 2, 3)
+    opened = load(pack(tmp_path / "pack.zip", content), test_fraction=0.0)
+    assert opened.info.metadata["shape"] == [3, 8, 8, 2]
+    c, clip = examples(opened)["a/1"]
+    planes = [
+        [pixels_of(f"a/1/flow_{axis}_{n:05d}.png", SHAPE[:2])[:, 2:10] for axis in "xy"]
+        for n in (1, 2, 10)
+    ]
+    np.testing.assert_array_equal(clip, np.moveaxis(np.array(planes), 1, 3))
+    assert c == "a"
+
+
+# What cannot be read.
+
+
+BAD = [
+    ({"a/2/f9.png": b""}, "a/2: f9.png: is empty"),
+    ({"a/2/f9.png": b"text"}, f"a/2: f9.png: {GENERIC}"),
+    ({"a/2/f9.png": picture("cut")[:60]}, "a/2: f9.png: is"),
+    (stills("a/2", 1, (9, 9, 3)), "a/2: its frames have from 8 to 9 pixels a side"),
+]
+
+
+@pytest.mark.parametrize(("changes", "reason"), BAD)
+def test_what_cannot_be_read_stops_or_is_left_out(load, tmp_path, changes, reason):
+    unpack(tmp_path, FOUR | changes)
+    with refused("1 of the clips in", f"cannot be read ({reason}", "data.on_error=skip"):
+        load(tmp_path, test_fraction=0.0)
+    opened = load(tmp_path, test_fraction=0.0, on_error="skip")
+    assert classes_of(opened) == {"a/1": "a", "b/1": "b", "b/2": "b"}
+    [skipped] = opened.info.metadata["skipped"]
+    assert skipped.startswith(reason) and opened.info.metadata["shape"] == [3, 8, 8, 3]
+
+
+def test_all_are_counted_and_the_first_named(load, tmp_path):
+    unpack(tmp_path, FOUR | dict.fromkeys(("a/1/f8.png", "b/1/f8.png", "b/1/f9.png"), b"no"))
+    reasons = f"a/1: f8.png: {GENERIC}, b/1: f8.png: {GENERIC}"
+    with refused(f"2 of the clips in {tmp_path} cannot be read ({reasons})"):
+        load(tmp_path, test_fraction=0.0)
+    unpack(tmp_path, dict.fromkeys(("a/2/f8.png", "b/2/f8.png"), b"no"))
+    with refused("none of the 4 clips of 'train' in", "and 1 more); mend them"):
+        load(tmp_path, test_fraction=0.0, on_error="skip")
+
+
+def test_a_picture_of_flow_without_its_other_is_named(load, tmp_path):
+    unpack(tmp_path, flow("a/1", 1, 2) | flow("b/1", 1, 2) | flow("b/1", 3, axes="y"))
+    with refused("b/1: of flow_x_00003.png and flow_y_00003.png there is only one"):
+        load(tmp_path, test_fraction=0.0)
+
+
+def test_clips_of_too_many_bytes_are_refused(load, tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "MOST", 2**20)
+    shape = (512, 512, 3)  # three quarters of it
+    white = {f"a/2/{i}.png": picture("white", shape) for i in range(2)}
+    unpack(tmp_path, several("a/1", "b/1") | white)
+    message = "a/2: 1.png: has more than 1 MiB of frames; cut it, or set a smaller data.frame_size"
+    with refused(message):
+        load(tmp_path, test_fraction=0.0, frame_size=512)
+    small = load(tmp_path, test_fraction=0.0)
+    assert set(classes_of(small)) == {"a/1", "a/2", "b/1"}
+
+
+def test_mixed_frames_of_too_many_clips_are_refused(load, tmp_path, monkeypatch):
+    monkeypatch.setattr(frames, "WAITING", 8 * 8 * 3 * 3)
+    assert len(examples(load(unpack(tmp_path / "set", FOUR), test_fraction=0.0))) == 4
+    mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
+    with refused("the frames of 4 clips, such as", "come mixed in the archive; unpack it"):
+        load(pack(tmp_path / "mixed.tar", mixed), test_fraction=0.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"path": ""}, "data.name='video' needs data.path"),
+        ({"path": "no/where"}, "does not exist"),
+        ({"on_error": "skipp"}, "did you mean 'skip'"),
+        ({"test_fraction": 1.0}, "data.test_fraction=1.0 must lie in [0, 1)"),
+        ({"frame_size": 0}, "data.frame_size=0 must lie in [1, "),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(load, tmp_path, changes, part):
+    unpack(tmp_path, FOUR)
+    with refused(part):
+        load(changes.pop("path", tmp_path), **changes)
+
+
+def test_what_is_prepared_is_not_looked_through_again(load, tmp_path, monkeypatch):
+    unpack(tmp_path, FOUR)
+    before = load(tmp_path).data_dir
+    smaller = load(tmp_path, frame_size=4)
+    assert smaller.data_dir != before and smaller.info.metadata["shape"] == [3, 4, 4, 3]
+    monkeypatch.setattr(folder, "arrange", None)
+    assert load(tmp_path).data_dir == before
+    (tmp_path / "a/1/f8.png").unlink()
+    with pytest.raises(TypeError):  # another set, which calls it
+        load(tmp_path)
+
+
+# Windows.
+
+
+def numbered(count):
+    """A clip whose frames have their numbers."""
+    return np.arange(count, dtype=np.uint8)[:, None, None, None] * np.ones((2, 2, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("t", "count", "stride", "expected"),
+    [
+        (10, 4, 1, [3, 4, 5, 6]),
+        (9, 4, 1, [2, 3, 4, 5]),
+        (10, 4, 2, [1, 3, 5, 7]),
+        (7, 4, 2, [0, 2, 4, 6]),
+        (4, 4, 1, [0, 1, 2, 3]),
+        (3, 8, 1, [0, 1, 2, 0, 1, 2, 0, 1]),
+        (5, 4, 2, [0, 2, 4, 1]),
+        (1, 3, 2, [0, 0, 0]),
+    ],
+)
+def test_a_window_is_in_the_middle_and_a_short_clip_starts_again(t, count, stride, expected):
+    found = clips.window(numbered(t), count, stride)
+    assert found.shape == (count, 2, 2, 3) and found.dtype == np.uint8
+    np.testing.assert_array_equal(found, numbered(t)[expected])
+    if t < (count - 1) * stride + 2:  # there is nothing to draw
+        drawn = clips.window(numbered(t), count, stride, np.random.default_rng(0))
+        np.testing.assert_array_equal(drawn, found)
+
+
+def test_a_random_window_starts_anywhere_and_is_a_matter_of_the_generator():
+    def starts(seed):
+        rng = np.random.default_rng(seed)
+        found = [clips.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
+        for window in found:
+            np.testing.assert_array_equal(np.diff(window), 3)
+        return [int(window[0]) for window in found]
+
+    assert starts(0) == starts(0) != starts(1)
+    assert set(starts(0)) == {0, 1, 2}

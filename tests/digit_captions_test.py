@@ -1,0 +1,164 @@
+"""The handwritten digits with generated captions, and batches of images with captions."""
+
+import pickle
+
+import jax
+import numpy as np
+import pytest
+from conftest import data_config
+
+from jaxssl import parallel
+from jaxssl.data import digit_captions, source, tokens
+from jaxssl.data.batches import Reader, make_batches
+from jaxssl.data.pictures import Crops
+from jaxssl.data.prompts import SPOKEN
+
+CONTEXT, BATCH, MOST = 24, 8, 5
+WORDS = {"stroke": ("thin", "medium", "thick"), "slant": ("left", "upright", "right")}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def package():
+    pytest.importorskip("instant_clip_tokenizer")
+
+
+@pytest.fixture(scope="module")
+def load_digits(prepared):
+    """Opens a split of the digits with captions."""
+
+    def load(split):
+        data = data_config(name="digit_captions", dir=str(prepared), context=CONTEXT)
+        return source.load(data, split)
+
+    return load
+
+
+@pytest.fixture(scope="module")
+def all_digits(load_digits, data_dir):
+    """All images of the digits, the captions of each, and the images without."""
+    opened = load_digits("train+test")
+    records = [record for part, places in opened.parts for record in part.get(places)]
+    texts = [[x.decode() for x in record["captions"]] for record in records]
+    return opened, texts, source.load(data_config(dir=str(data_dir)), "train+test")
+
+
+def words_of(text):
+    return text.replace(",", " ").replace(":", " ").split()
+
+
+def test_images_and_labels_are_those_of_the_digits(all_digits):
+    opened, _, plain = all_digits
+    assert opened.captioned and not plain.captioned and opened.class_names == plain.class_names
+    np.testing.assert_array_equal(opened.images(8), plain.images(8))
+    np.testing.assert_array_equal(opened.labels, plain.labels)
+
+
+def test_every_caption_names_the_spoken_digit_and_no_two_are_equal(all_digits):
+    opened, texts, _ = all_digits
+    spoken = set(SPOKEN.values())
+    for own, label in zip(texts, opened.labels, strict=True):
+        assert len(set(own)) == MOST
+        named = [[word for word in words_of(text) if word in spoken] for text in own]
+        assert named == [[SPOKEN[str(label)]]] * MOST
+
+
+def test_captions_are_not_cut_by_the_context_of_the_demo(all_digits):
+    every = sorted({text for own in all_digits[1] for text in own})
+    assert len(every) <= 10 * 3 * 3 * MOST
+    ends = (tokens.tokenize(every) == tokens.END).argmax(axis=1)
+    assert ends.max() < CONTEXT
+
+
+def slope(image):
+    """How far ink goes to the right for each row up: the weighted regression, by NumPy."""
+    rows, columns = np.indices(image.shape)
+    covariance = np.cov(columns.ravel(), -rows.ravel(), aweights=image.ravel())
+    return covariance[0, 1] / covariance[1, 1]
+
+
+@pytest.mark.parametrize("what", WORDS)
+def test_captions_say_in_which_third_an_image_is(all_digits, what):
+    opened, texts, _ = all_digits
+    images = opened.images(8)[..., 0].astype(np.float64)
+    values = images.mean(axis=(1, 2)) if what == "stroke" else np.array([*map(slope, images)])
+    said = []
+    for own in texts:
+        named = [[word for word in words_of(text) if word in WORDS[what]] for text in own]
+        assert named == [named[0]] * MOST and len(named[0]) == 1
+        said.append(WORDS[what].index(named[0][0]))
+    groups = [values[np.array(said) == third] for third in range(3)]
+    assert groups[0].max() <= groups[1].min() + 1e-9 and groups[1].max() <= groups[2].min() + 1e-9
+    sizes = [len(group) for group in groups]
+    assert max(sizes) - min(sizes) <= 0.01 * len(values)  # but for equal values
+
+
+def bar(lean=0.0, width=1):
+    """A bar in the middle that moves to the right by ``lean`` columns for each row up."""
+    image = np.zeros((16, 16), np.uint8)
+    for row in range(16):
+        middle = round(8 + lean * (7.5 - row))
+        image[row, middle : middle + width] = 255
+    return image
+
+
+def test_thicker_strokes_have_more_ink():
+    found = digit_captions.ink(np.stack([bar(width=w) for w in (1, 2, 4)]))
+    np.testing.assert_allclose(found, [255 * w / 16 for w in (1, 2, 4)])
+
+
+def test_a_bar_leans_to_the_side_of_its_upper_end():
+    bars = [bar(-0.5), bar(0.0, width=2), bar(0.5)]
+    found = digit_captions.lean(np.stack(bars))
+    assert found[0] < -0.4 and abs(found[1]) < 1e-9 and found[2] > 0.4
+    np.testing.assert_allclose(found, [*map(slope, bars)], atol=1e-9)
+    assert np.isfinite(digit_captions.lean(np.zeros((1, 16, 16), np.uint8))).all()
+
+
+# Batches.
+
+
+def batches_of(opened, cache="auto", *, devices=1, captions=True):
+    mesh = parallel.make_mesh(jax.devices()[:devices])
+    settings = {"seed": 3, "cache": cache, "mesh": mesh, "crops": Crops((), (), 8)}
+    return make_batches(opened, BATCH, captions=captions, **settings)
+
+
+def take(batches, count):
+    found = [jax.device_get(batches.next()) for _ in range(count)]
+    batches.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def some(load_digits):
+    return load_digits("train[:20]")
+
+
+def test_batches_from_the_device_and_streamed_are_the_same(some):
+    made = [batches_of(some, cache, devices=n) for cache, n in (("device", 4), ("none", 2))]
+    assert [batches.plan.cached for batches in made] == [True, False]
+    for batches in made:
+        shapes = {name: x.shape for name, x in batches.shapes["input"].items()}
+        assert shapes == {"image": (BATCH, 8, 8, 1), "text": (BATCH, MOST, CONTEXT)}
+        assert batches.example["input"]["text"].shape == (2, MOST, CONTEXT)
+    cached, streamed = (take(batches, 3) for batches in made)  # of two epochs
+    for one, other in zip(cached, streamed, strict=True):
+        assert jax.tree.structure(one) == jax.tree.structure(other)
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+        found, index = one["input"], one["index"]
+        assert (found["text"].dtype, found["image"].dtype) == (np.int32, np.uint8)
+        np.testing.assert_array_equal(found["text"], some.texts[index])
+        np.testing.assert_array_equal(found["image"], some.images(8)[index])
+        np.testing.assert_array_equal(one["label"], some.labels[index])
+
+
+def test_captions_are_in_batches_only_if_they_are_asked_for(some):
+    [batch] = take(batches_of(some, captions=False), 1)
+    assert batch["input"].shape == (BATCH, 8, 8, 1)
+
+
+def test_a_worker_process_can_be_given_what_reads(some):
+    reader = Reader(some, None, 0, captions=True)
+    places = np.array([4, 1], np.int32)
+    found = pickle.loads(pickle.dumps(reader))(0, places)
+    jax.tree.map(np.testing.assert_array_equal, found, reader(0, places))

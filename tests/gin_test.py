@@ -1,0 +1,253 @@
+"""The graph isomorphism network against loops in float64; packing, devices, precision."""
+
+from functools import cache, partial
+
+import jax
+import numpy as np
+import pytest
+from graph_cases import NUM_TAGS, graph, packed, random_graphs
+from jax import numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+from jaxssl import parallel
+from jaxssl.augment.graph import as_float
+from jaxssl.data.packing import Room, pack
+from jaxssl.nets import gin
+from jaxssl.nets.norms import MaskedBatchNorm
+
+WIDTH, LAYERS = 5, 3
+NET = gin.net(width=WIDTH, layers=LAYERS)
+# Of very different sizes, so that devices have different numbers of nodes; one graph has no edge.
+GRAPHS = [graph(1, [], [2]), *random_graphs(3, most=3), *random_graphs(4, least=9, most=14)]
+close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
+
+
+@cache
+def variables():
+    """Drawn at random, running statistics too, which would else be 0 and 1."""
+    example = jax.tree.map(jnp.asarray, as_float(packed(GRAPHS[:2])))
+    shapes = jax.eval_shape(partial(NET.init, train=False), jax.random.key(0), example)
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        x = rng.normal(size=leaf.shape) * 0.4
+        name = path[-1].key
+        return np.float32(np.exp(x) if name in ("scale", "var") else x)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
+@partial(jax.jit, static_argnums=2)
+def apply(tree, rows, train):
+    """Features and the new statistics."""
+    return NET.apply(tree, as_float(rows), train=train, mutable=["batch_stats"])
+
+
+def oracle(tree, graphs, train):
+    """Node by node in float64: features [n, layers width], and the new statistics."""
+    tree = jax.tree.map(np.float64, tree)
+    h = [np.eye(NUM_TAGS)[tag] for one in graphs for tag in one.tag]
+    of = [number for number, one in enumerate(graphs) for _ in one.tag]
+    first = np.cumsum([0, *(len(one.tag) for one in graphs)])
+    edges = [(a + f, b + f) for one, f in zip(graphs, first, strict=False) for a, b in one.edge]
+    features, moved = np.zeros((len(graphs), 0)), {}
+    for layer in range(LAYERS):
+        total = [x.copy() for x in h]
+        for a, b in edges:
+            total[a] += h[b]
+            total[b] += h[a]
+        for number in (2 * layer, 2 * layer + 1):
+            dense = tree["params"][f"Dense_{number}"]
+            total = [np.maximum(x @ dense["kernel"] + dense["bias"], 0) for x in total]
+        name = f"MaskedBatchNorm_{layer}"
+        norm, running = tree["params"][name], tree["batch_stats"][name]
+        mean, var = running["mean"], running["var"]
+        if train:
+            mean = sum(total) / len(total)
+            var = sum((x - mean) ** 2 for x in total) / len(total)
+            moved[name] = {
+                "mean": 0.9 * running["mean"] + 0.1 * mean,
+                "var": 0.9 * running["var"] + 0.1 * var,
+            }
+        h = [norm["scale"] * (x - mean) / np.sqrt(var + 1e-5) + norm["bias"] for x in total]
+        sums = np.zeros((len(graphs), WIDTH))
+        for x, number in zip(h, of, strict=True):
+            sums[number] += x
+        features = np.concatenate([features, sums], axis=1)
+    return features, moved if train else tree["batch_stats"]
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_the_network_is_that_of_the_paper(train):
+    found, moved = apply(variables(), packed(GRAPHS), train)
+    expected, stats = oracle(variables(), GRAPHS, train)
+    assert found.shape == (len(GRAPHS), WIDTH * LAYERS) and found.dtype == jnp.float32
+    close(found, expected)
+    jax.tree.map(close, moved["batch_stats"], stats)
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize(("rows", "more"), [(1, (11, 9)), (2, (0, 0)), (8, (3, 1))])
+def test_padding_and_packing_do_not_matter(rows, more, train):
+    found, moved = apply(variables(), packed(GRAPHS, rows, more=more), train)
+    expected, stats = oracle(variables(), GRAPHS, train)
+    close(found, expected)
+    jax.tree.map(close, moved["batch_stats"], stats)
+
+
+def test_features_of_a_graph_do_not_depend_on_the_order_of_its_nodes():
+    one = GRAPHS[-1]
+    place = np.random.default_rng(0).permutation(len(one.tag))
+    other = graph(len(one.tag), map(tuple, np.sort(place[one.edge])), one.tag[np.argsort(place)])
+    found, _ = apply(variables(), packed([one, other]), False)
+    close(found[0], found[1])
+
+
+def test_parameters_are_those_of_the_layers():
+    tree = variables()
+    inputs = [NUM_TAGS, *[WIDTH] * (LAYERS - 1)]
+    perceptron = [n * WIDTH + WIDTH + WIDTH * WIDTH + WIDTH for n in inputs]
+    count = {k: sum(x.size for x in jax.tree.leaves(branch)) for k, branch in tree.items()}
+    assert count["params"] == sum(perceptron) + LAYERS * 2 * WIDTH
+    assert count["batch_stats"] == LAYERS * 2 * WIDTH
+
+
+def test_kernels_begin_as_in_pytorch():
+    """Even in plus and minus 1 / sqrt(fan in)."""
+    wide = gin.net(width=64, layers=1)
+    init = jax.jit(partial(wide.init, train=False))
+    kernel = init(jax.random.key(0), as_float(packed(GRAPHS)))["params"]["Dense_1"]["kernel"]
+    bound = 64**-0.5
+    assert 0.99 * bound < np.abs(kernel).max() <= bound
+    np.testing.assert_allclose(np.var(kernel), bound**2 / 3, rtol=0.05)
+
+
+WEIGHT = np.random.default_rng(3).normal(size=(1, WIDTH * LAYERS)).astype(np.float32)
+
+
+def loss_of(features, xp=jnp):
+    """Looks at all features; the mean over graphs."""
+    return xp.mean(xp.sum(xp.sin(features) * WEIGHT, axis=1))
+
+
+@cache
+def on_devices(devices):
+    """Features, gradient and statistics of one row a device."""
+    mesh = parallel.make_mesh(jax.devices()[:devices])
+    axis = parallel.DATA_AXIS
+
+    def local(tree, rows):
+        def loss(params):
+            out, moved = NET.apply(
+                {**tree, "params": params},
+                as_float(rows),
+                train=True,
+                axis_name=axis,
+                mutable=["batch_stats"],
+            )
+            return loss_of(out), (out, moved["batch_stats"])
+
+        grads, (out, stats) = jax.grad(loss, has_aux=True)(tree["params"])
+        return parallel.mean(grads, axis), out, stats
+
+    run = jax.jit(parallel.spmd(local, mesh, (P(), P(axis)), (P(), P(axis), P())))
+    return jax.device_get(run(variables(), parallel.shard(packed(GRAPHS, devices), mesh)))
+
+
+@pytest.mark.parametrize("devices", [2, 4, 8])
+def test_devices_that_hold_different_numbers_of_nodes_agree_with_one(devices):
+    nodes = (packed(GRAPHS, devices)["graph"] < len(GRAPHS) // devices).sum(1)
+    assert nodes.max() > 2 * nodes.min()
+    grads, out, stats = on_devices(devices)
+    one = on_devices(1)
+    close(out, one[1])
+    jax.tree.map(close, stats, one[2])
+
+    def agrees(a, b):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-5 * np.abs(b).max())
+
+    jax.tree.map(agrees, grads, one[0])
+
+
+def test_the_gradient_is_the_slope():
+    """By differences of the oracle in float64."""
+    grads = on_devices(1)[0]
+    rng, tree, step = np.random.default_rng(0), jax.tree.map(np.float64, variables()), 1e-5
+    for _ in range(3):
+        towards = jax.tree.map(lambda x: rng.normal(size=x.shape), tree["params"])
+        ends = []
+        for sign in (step, -step):
+            moved = jax.tree.map(lambda x, d, s=sign: x + s * d, tree["params"], towards)
+            features, _ = oracle({**tree, "params": moved}, GRAPHS, train=True)
+            ends.append(loss_of(features, np))
+        slope = sum(
+            np.sum(g * d)
+            for g, d in zip(jax.tree.leaves(grads), jax.tree.leaves(towards), strict=True)
+        )
+        np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * step), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("train", [False, True])
+def test_half_precision_stays_half_and_is_close(train):
+    tree = variables()
+    half = {**tree, "params": jax.tree.map(lambda x: jnp.bfloat16(x), tree["params"])}
+    rows = as_float(packed(GRAPHS, 2))
+    rows["x"] = rows["x"].astype(jnp.bfloat16)
+    run = jax.jit(partial(NET.apply, train=train, mutable=["batch_stats"]))
+    found, moved = run(half, rows)
+    expected, stats = oracle(tree, GRAPHS, train)
+    assert found.dtype == jnp.bfloat16
+    assert {x.dtype.name for x in jax.tree.leaves(moved)} == {"float32"}
+    error = np.linalg.norm(np.float64(found) - expected) / np.linalg.norm(expected)
+    assert 1e-4 < error < 0.03
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=0.03, atol=0.03), moved, {"batch_stats": stats}
+    )
+
+
+NOTHING = graph(0, [])
+
+
+@jax.jit
+def gradient(rows):
+    """Features, statistics and the parameters' gradient."""
+
+    def loss(params):
+        tree = {**variables(), "params": params}
+        out, moved = NET.apply(tree, as_float(rows), train=True, mutable=["batch_stats"])
+        return loss_of(out), (out, moved)
+
+    grads, (out, moved) = jax.grad(loss, has_aux=True)(variables()["params"])
+    return out, moved, grads
+
+
+@pytest.mark.parametrize("graphs", [[NOTHING] * 4, [graph(2, [])] * 4, [NOTHING, graph(1, [])] * 2])
+def test_graphs_without_edges_or_nodes_are_finite(graphs):
+    out, moved, grads = gradient(pack(graphs, 2, NUM_TAGS, Room(8, 8)))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves((out, moved, grads)))
+    empty = [not len(one.tag) for one in graphs]
+    assert not np.asarray(out)[empty].any()
+
+
+def test_statistics_are_those_of_the_rows_there_are():
+    """Whatever stands elsewhere."""
+    rng = np.random.default_rng(0)
+    x, mask = rng.normal(size=(9, 4)).astype(np.float32), np.arange(9) % 3 != 1
+    norm = MaskedBatchNorm()
+    how = {"train": True, "axis_name": None}
+    tree = norm.init(jax.random.key(0), x, mask, **how)
+    run = jax.jit(partial(norm.apply, mutable=["batch_stats"], **how))
+    assert not tree["batch_stats"]["mean"].any() and (tree["batch_stats"]["var"] == 1).all()
+    for other in (0.0, 1e6):
+        filled = np.where(mask[:, None], x, np.float32(other))
+        found, moved = run(tree, filled, mask)
+        centred = (x[mask] - x[mask].mean(0)) / np.sqrt(x[mask].var(0) + 1e-5)
+        close(found[mask], centred)
+        close(moved["batch_stats"]["mean"], 0.1 * x[mask].mean(0))
+        close(moved["batch_stats"]["var"], 0.9 + 0.1 * x[mask].var(0))
+
+
+@pytest.mark.parametrize("name", ["width", "layers"])
+def test_there_must_be_a_layer_and_it_must_have_a_width(name):
+    with pytest.raises(ValueError, match=f"net.{name} must be >= 1, got 0"):
+        gin.net(**{name: 0})

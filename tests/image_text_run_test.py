@@ -1,0 +1,180 @@
+"""Runs on images with captions: trained, stopped and resumed, evaluated with and without them."""
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from conftest import data_config
+from file_cases import refused
+from tiny import DIGITS
+
+import jaxssl
+from jaxssl import checkpoint, config, evaluate, features, loop, record, results
+from jaxssl.data import source
+
+CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
+STEPS, SAVED = 6, 3
+SETTINGS = {
+    "batch_size": "16",
+    "total_steps": str(STEPS),
+    "log_every": "2",
+    "schedule.warmup_epochs": "0",
+    "data.context": "12",
+    "data.train_split": "train[:160]",
+    "data.test_split": "test[:60]",
+    "augment.size": "8",
+    "net.widths": "(4, 8)",
+    "net.strides": "(2, 2)",
+    "text.context": "12",
+    "text.dim": "8",
+    "text.layers": "1",
+    "text.num_heads": "2",
+    "head.proj_output_dim": "6",
+    "checkpoint.every": str(SAVED / (160 // 16)),
+    "eval.every": "100",
+    "eval.protocols": "('captions', 'zeroshot:digits')",
+}
+RECALLS = {f"{way}_r{k}" for way in ("image_to_text", "text_to_image") for k in (1, 5, 10)}
+ZEROSHOT = {"zeroshot_top1", "zeroshot_top5"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def package():
+    pytest.importorskip("instant_clip_tokenizer")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def settings(data_dir):
+    """The config of a tiny run on the digits with captions."""
+    return config.load(CAPTIONED, [*SETTINGS.items(), ("data.dir", str(data_dir))])
+
+
+@pytest.fixture(scope="module")
+def whole(settings, tmp_path_factory) -> Path:
+    """The workdir of an uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("captioned") / "run"
+    loop.train(settings, workdir)
+    return workdir
+
+
+def figures(rows):
+    return {(row["metric"], row["features"]): row["value"] for row in rows}
+
+
+def test_a_run_reports_retrieval_and_zero_shot(whole):
+    rows = results.read(whole)
+    for protocol, metrics in (("captions", RECALLS), ("zeroshot", ZEROSHOT)):
+        own = [row for row in rows if row["protocol"] == protocol]
+        assert {row["features"] for row in own} == {"untrained", "pretrained"}
+        for kind in ("untrained", "pretrained"):
+            found = {row["metric"]: row["value"] for row in own if row["features"] == kind}
+            assert set(found) == metrics and all(0 <= x <= 100 for x in found.values())
+    assert {row["details"]["preset"] for row in rows} == {"default", "digits"}
+    assert {(row["step"], row["features"]) for row in rows} == {
+        (0, "untrained"),
+        (STEPS, "pretrained"),
+    }
+    page = re.sub("<[^>]*>", "", (whole / "report.html").read_text())
+    assert all(metric in page for metric in RECALLS | ZEROSHOT)
+    rows = record.read(whole / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [2, 3, 4, 6]
+    assert all(np.isfinite(row["loss"]) and "logit_scale" in row for row in rows)
+
+
+def test_both_towers_moved_away_from_where_they_started(whole):
+    found = features.load_backbone(whole)
+    untrained = *found.untrained(0), *found.untrained_text(0)
+    for before, after in zip(untrained, (found.net, found.projector, *found.text), strict=True):
+        assert jax.tree.structure(before.params) == jax.tree.structure(after.params)
+        moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), before.params, after.params)
+        assert all(jax.tree.leaves(moved)), moved
+    other = found.untrained_text(1)[0].params["embedding"]
+    assert not np.array_equal(other, untrained[2].params["embedding"])
+
+
+def test_an_interrupted_run_resumes_to_the_same_bits(settings, whole, tmp_path, monkeypatch):
+    make = loop.make_batches
+
+    def interrupted(*args, **kwargs):
+        batches, taken = make(*args, **kwargs), []
+
+        def take():
+            taken.append(1)
+            if len(taken) == 4:
+                os.kill(os.getpid(), signal.SIGINT)
+            return batches.next()
+
+        return batches._replace(next=take)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "make_batches", interrupted)
+        with pytest.raises(SystemExit):
+            loop.train(settings, tmp_path)
+    assert checkpoint.steps(tmp_path)[-1] == 4
+    monkeypatch.setattr(loop.evaluate, "evaluate", lambda workdir: None)
+    loop.train(settings, tmp_path)
+    found, expected = (checkpoint.restore_arrays(path) for path in (tmp_path, whole))
+    assert found.step == expected.step == STEPS
+    jax.tree.map(np.testing.assert_array_equal, found.state, expected.state)
+
+
+@pytest.fixture(scope="module")
+def plain(data_dir):
+    """The same images without captions."""
+    return data_config(dir=str(data_dir), train_split="train[:160]", test_split="test[:60]")
+
+
+def test_on_images_without_captions_there_is_zero_shot_alone(whole, plain, tmp_path):
+    rows = evaluate.evaluate(whole, ["zeroshot:digits"], data=plain, out=tmp_path)
+    expected = figures(row for row in results.read(whole) if row["protocol"] == "zeroshot")
+    assert figures(rows) == expected and len(expected) == 4
+    assert {row["dataset"] for row in rows} == {"digits"}
+    with refused("protocol 'captions': it needs images with captions"):
+        evaluate.evaluate(whole, ["captions"], data=plain, out=tmp_path)
+
+
+def test_every_other_protocol_sees_a_network_of_images(whole, plain, tmp_path):
+    """Those that make views of images, too: of their captions none is needed."""
+    kinds = ["pretrained"]
+    rows = evaluate.evaluate(whole, ["knn", "diagnostics"], kinds=kinds, out=tmp_path)
+    assert {row["protocol"] for row in rows} == {"knn", "diagnostics"}
+    assert all(np.isfinite(row["value"]) for row in rows)
+    on_plain = evaluate.evaluate(
+        whole, ["knn", "diagnostics"], kinds=kinds, data=plain, out=tmp_path
+    )
+    assert [row["value"] for row in on_plain] == [row["value"] for row in rows]
+
+
+def test_the_backbone_is_loaded_as_any_other(whole, plain):
+    apply, variables, preprocess = jaxssl.load_encoder(whole)
+    assert set(variables) == {"params", "batch_stats"}
+    images = source.load(plain, "test[:5]").images(8)
+    found = apply(variables, preprocess(images))
+    assert found.shape == (5, 8) and np.isfinite(found).all()
+    state = checkpoint.restore_arrays(whole).state
+    jax.tree.map(np.testing.assert_array_equal, variables["params"], state["params"]["net"])
+
+
+def test_the_texts_must_not_be_longer_than_the_networks_context(settings, tmp_path):
+    changed = {**SETTINGS, "data.context": "13", "data.dir": settings.data.dir}
+    with refused("at most", "12 tokens, got 13"):
+        loop.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_set_without_captions_is_refused_before_anything_is_written(settings, tmp_path):
+    changed = {**SETTINGS, "data.name": "digits", "data.dir": settings.data.dir}
+    with refused("the images of 'digits' have no captions, which augment.name asks for"):
+        loop.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

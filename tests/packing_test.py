@@ -1,0 +1,184 @@
+"""Graphs packed into rows: what goes in comes out, whatever the rows and their room."""
+
+import jax
+import numpy as np
+import pytest
+from conftest import data_config
+from file_cases import refused, unpack
+from graph_cases import (
+    NUM_TAGS,
+    assert_same,
+    graph,
+    packed,
+    random_graphs,
+    text,
+    unpacked,
+)
+
+from jaxssl import parallel
+from jaxssl.data import packing, source
+from jaxssl.data.batches import Order, make_batches
+from jaxssl.data.packing import GraphArray, Reader, Room, pack, room_for, sizes_of
+from jaxssl.data.pictures import Crops
+
+EMPTY = graph(0, [])
+LONELY = graph(1, [], [2])
+GRAPHS = random_graphs(16)
+BATCH = 8
+
+
+def test_rows_are_laid_out_as_they_are_said_to_be():
+    triangle = graph(3, [(0, 1), (0, 2), (1, 2)], [0, 1, 2])
+    found = pack([triangle, LONELY, LONELY, triangle, triangle], 2, NUM_TAGS, Room(8, 6))
+    shapes = {name: (x.shape, x.dtype) for name, x in found.items()}
+    assert shapes == {
+        "x": ((2, 8, 3), np.uint8),
+        "graph": ((2, 8), np.int32),
+        "edge": ((2, 6, 2), np.int32),
+        "size": ((2, 3), np.int32),
+    }
+    np.testing.assert_array_equal(found["size"], [[3, 1, 1], [3, 3, 0]])
+    np.testing.assert_array_equal(
+        found["graph"], [[0, 0, 0, 1, 2, 3, 3, 3], [0, 0, 0, 1, 1, 1, 3, 3]]
+    )
+    np.testing.assert_array_equal(found["edge"][0, :3], triangle.edge)
+    np.testing.assert_array_equal(found["edge"][0, 3:], np.full((3, 2), 8))
+    np.testing.assert_array_equal(found["edge"][1], [*triangle.edge, *(triangle.edge + 3)])
+    np.testing.assert_array_equal(found["x"][0].argmax(1)[:5], [0, 1, 2, 2, 2])
+    np.testing.assert_array_equal(found["x"].sum(2), found["graph"] < 3)
+
+
+@pytest.mark.parametrize("more", [(0, 0), (13, 5)])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 20])
+def test_what_is_packed_comes_out_again_in_order(rows, more):
+    found = unpacked(packed(GRAPHS, rows, more=more))
+    assert_same(found[: len(GRAPHS)], GRAPHS)
+    assert_same(found[len(GRAPHS) :], [EMPTY] * (rows * -(-len(GRAPHS) // rows) - len(GRAPHS)))
+
+
+def test_graphs_without_edges_or_nodes_keep_their_places():
+    graphs = [EMPTY, LONELY, EMPTY, GRAPHS[3], LONELY, EMPTY]
+    for rows in (1, 2, 3):
+        assert_same(unpacked(packed(graphs, rows)), graphs)
+    assert_same(unpacked(packed([EMPTY, EMPTY], 1)), [EMPTY, EMPTY])
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_room_is_that_of_the_largest_row(rows):
+    k = -(-len(GRAPHS) // rows)
+    parts = [GRAPHS[first : first + k] for first in range(0, len(GRAPHS), k)]
+    nodes = max(sum(len(g.tag) for g in part) for part in parts)
+    edges = max(sum(len(g.edge) for g in part) for part in parts)
+    room = room_for(sizes_of(GRAPHS), rows)
+    for found, need in zip(room, (nodes, edges), strict=True):
+        assert need <= found < need + packing.ROUND and found % packing.ROUND == 0
+    for tight in (Room(nodes - 1, edges), Room(nodes, edges - 1)):
+        with pytest.raises(ValueError, match="nodes and .* edges do not fit into Room"):
+            pack(GRAPHS, rows, NUM_TAGS, tight)
+    assert_same(unpacked(pack(GRAPHS, rows, NUM_TAGS, Room(nodes, edges)))[: len(GRAPHS)], GRAPHS)
+
+
+def reader_of(rows, room=None):
+    order, sizes = Order(len(GRAPHS), BATCH, 0), sizes_of(GRAPHS)
+    room = room or packing.largest([room_for(sizes[order(step)], rows) for step in range(20)])
+    labels = np.arange(len(GRAPHS), dtype=np.int32) % 2
+    return Reader(GRAPHS, labels, sizes, NUM_TAGS, order, BATCH, rows, room)
+
+
+def same(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+# A room that is too small for some batch: all processes must agree on a larger one.
+@pytest.mark.parametrize("room", [None, Room(8, 8)])
+@pytest.mark.parametrize("processes", [2, 4])
+def test_a_process_reads_its_rows_of_the_whole_batch(processes, room):
+    read = reader_of(8, room)
+    for step in (0, 1, 2, 5):
+        places = read.order(step)
+        whole = read(step, places)
+        assert_same(unpacked(whole["input"]), [GRAPHS[place] for place in places])
+        np.testing.assert_array_equal(whole["label"], places % 2)
+        shares = [read(step, part) for part in np.split(places, processes)]
+        same(jax.tree.map(lambda *x: np.concatenate(x), *shares), whole)
+
+
+def test_the_room_is_enough_for_the_batches_to_come_and_grows_for_a_larger_one():
+    small, enough = reader_of(2, Room(8, 8)), reader_of(2)
+    for step in range(20):
+        places = small.order(step)
+        need = room_for(sizes_of([GRAPHS[place] for place in places]), 2)
+        grown = small(step, places)["input"]
+        assert grown["x"].shape[1] == max(8, need.nodes)
+        assert grown["edge"].shape[1] == max(8, need.edges)
+        shapes = jax.tree.map(lambda x: (x.shape, x.dtype), enough(step, places))
+        assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), enough.shapes())
+
+
+def test_the_example_is_two_graphs_in_a_row():
+    found = reader_of(4).example()
+    assert_same(unpacked(found["input"]), GRAPHS[:2])
+    assert found["index"].tolist() == [0, 1] and found["input"]["size"].shape == (1, 2)
+
+
+@pytest.mark.parametrize("number", [1, 5, 16])
+@pytest.mark.parametrize(("size", "rows"), [(4, 1), (4, 2), (8, 8), (16, 4)])
+def test_blocks_have_one_shape_and_hold_every_graph_once(number, size, rows):
+    array = GraphArray(GRAPHS[:number], NUM_TAGS)
+    assert len(array) == number
+    blocks = [
+        array.block(slice(start, min(start + size, number)), size, rows)
+        for start in range(0, number, size)
+    ]
+    assert len({tuple(x.shape for x in block.values()) for block in blocks}) == 1
+    found = [one for block in blocks for one in unpacked(block)]
+    assert_same(found, GRAPHS[:number] + [EMPTY] * (len(found) - number))
+    assert {len(block["size"].reshape(-1)) for block in blocks} == {size}
+
+
+def test_a_block_may_begin_anywhere():
+    large = random_graphs(1, least=30, most=30)
+    # Three large ones stand together, but in no three that begin at a multiple of three.
+    graphs = [*GRAPHS[:2], *large * 3, *GRAPHS[2:]]
+    array = GraphArray(graphs, NUM_TAGS)
+    shapes = set()
+    for start in range(len(graphs)):
+        block = array.block(slice(start, start + 6), 6, 2)
+        part = graphs[start : start + 6]
+        assert_same(unpacked(block), part + [EMPTY] * (6 - len(part)))
+        shapes.add(tuple(x.shape for x in block.values()))
+    assert len(shapes) == 1
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory, prepared):
+    """The graphs as a set."""
+    labels = np.arange(len(GRAPHS)) % 2
+    root = unpack(tmp_path_factory.mktemp("set"), {"S.txt": text(GRAPHS, labels)})
+    return source.load(data_config(name="tu", path=str(root), dir=str(prepared)), "train", "graph")
+
+
+@pytest.mark.parametrize(("devices", "parts"), [(1, 1), (2, 2), (8, 1)])
+def test_batches_are_the_graphs_of_the_order(opened, devices, parts):
+    mesh = parallel.make_mesh(jax.devices()[:devices])
+    graphs = opened.graph_array().graphs
+    batches = make_batches(opened, BATCH, seed=3, crops=Crops((), (), 0), mesh=mesh, parts=parts)
+    order, shapes = Order(len(GRAPHS), BATCH, 3), []
+    for step in range(4):
+        batch = batches.next()
+        assert {len(x.sharding.device_set) for x in jax.tree.leaves(batch)} == {devices}
+        batch = jax.device_get(batch)
+        np.testing.assert_array_equal(batch["index"], order(step))
+        np.testing.assert_array_equal(batch["label"], opened.labels[batch["index"]])
+        assert batch["input"]["size"].shape == (devices * parts, BATCH // (devices * parts))
+        assert_same(unpacked(batch["input"]), [graphs[place] for place in batch["index"]])
+        shapes.append(jax.tree.map(lambda x: (x.shape, x.dtype), batch))
+    batches.close()
+    expected = jax.tree.map(lambda x: (x.shape, x.dtype), batches.shapes)
+    assert all(found == expected for found in shapes)
+
+
+def test_graphs_are_not_kept_on_the_device(opened):
+    settings = {"seed": 0, "crops": Crops((), (), 0), "mesh": parallel.make_mesh()}
+    with refused("data.cache='device': graphs are packed on the host, leave it at 'auto'"):
+        make_batches(opened, BATCH, cache="device", **settings)

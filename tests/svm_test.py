@@ -1,0 +1,207 @@
+"""Ten-fold support vector machines against searches by hand; which examples count; histograms."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graph_cases import NUM_TAGS, graph, random_graphs
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.svm import SVC, LinearSVC
+
+from jaxssl.data.packing import GraphArray
+from jaxssl.data.source import Part, Source
+from jaxssl.evals import Features, Subject, svm
+from jaxssl.subject import DEGREES, histograms
+
+C = (0.1, 30.0)
+QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}
+
+
+def clouds(per_class=14, classes=2, apart=1.2, f=4, seed=0):
+    """Features of classes that overlap, on axes of very different scales."""
+    rng = np.random.default_rng(seed)
+    labels = np.repeat(np.arange(classes), per_class)
+    x = rng.normal(size=(len(labels), f)) + apart * rng.normal(size=(classes, f))[labels]
+    order = rng.permutation(len(labels))
+    return (x * np.logspace(0, 1, f)).astype(np.float32)[order], labels[order]
+
+
+def evaluate(x, y, **changes):
+    settings = {"C": C, "machines": ("kernel",), "standardised": False, "seed": 0}
+    return svm.evaluate(x, y, **settings | changes)
+
+
+def model_of(machine, strength, x):
+    if machine == "linear":
+        return LinearSVC(C=strength, dual=False, max_iter=1000)
+    return SVC(C=strength, gamma=1 / (x.shape[1] * x.var()))
+
+
+def by_hand(x, y, machines, standardised=False, seed=0):
+    """Loops over folds, machines and strengths; each fold's accuracy."""
+    x, found = x.astype(np.float64), []
+    for train, test in StratifiedKFold(10, shuffle=True, random_state=seed).split(x, y):
+        own, other = x[train], x[test]
+        if standardised:
+            mean, std = own.mean(0), own.std(0)
+            own, other = (own - mean) / std, (other - mean) / std
+        best, chosen = -1.0, None
+        for machine in machines:
+            for strength in C:
+                scores = []
+                for a, b in StratifiedKFold(5).split(own, y[train]):
+                    model = model_of(machine, strength, own).fit(own[a], y[train][a])
+                    scores.append(np.mean(model.predict(own[b]) == y[train][b]))
+                if np.mean(scores) > best:
+                    best, chosen = np.mean(scores), model_of(machine, strength, own)
+        hits = chosen.fit(own, y[train]).predict(other) == y[test]
+        found.append(100 * hits.mean())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("machines", "standardised"),
+    [(("kernel",), True), (("linear",), False), (("kernel", "linear"), False)],
+)
+def test_each_fold_is_predicted_by_what_did_best_on_the_others(machines, standardised):
+    x, y = clouds()
+    found = evaluate(x, y, machines=machines, standardised=standardised)
+    assert found.shape == (10,) and found.std() > 0
+    np.testing.assert_allclose(found, by_hand(x, y, machines, standardised))
+
+
+def test_scales_are_those_of_the_nine_folds():
+    """One example is far off; when it is predicted, its feature must still count for the others."""
+    x, y = clouds(per_class=30, apart=0.0, f=8)
+    x[:, 0] += 4 * y
+    x[0, 0] = 1e3
+    found = evaluate(x, y, standardised=True)
+    np.testing.assert_allclose(found, by_hand(x, y, ("kernel",), standardised=True))
+
+
+def test_the_kernel_is_that_of_scikit_learn():
+    """With one strength gamma="scale" is the same number; with several the search agrees."""
+    x, y = clouds(classes=3, seed=1)
+    folds = StratifiedKFold(10, shuffle=True, random_state=0)
+    for strengths in ((1.0,), C):
+        expected = []
+        for train, test in folds.split(x, y):
+            gamma = "scale" if len(strengths) == 1 else 1 / (4 * np.float64(x[train]).var())
+            search = GridSearchCV(SVC(gamma=gamma), {"C": strengths}, cv=5)
+            search.fit(np.float64(x[train]), y[train])
+            expected.append(100 * search.score(np.float64(x[test]), y[test]))
+        np.testing.assert_allclose(evaluate(x, y, C=strengths), expected)
+
+
+@pytest.mark.parametrize("preset", svm.PRESETS)
+def test_classes_that_lie_apart_are_all_found(preset):
+    x, y = clouds(per_class=10, apart=30.0)
+    np.testing.assert_array_equal(svm.evaluate(x, y, **svm.PRESETS[preset], seed=0), 100)
+
+
+def test_folds_are_a_matter_of_the_seed():
+    x, y = clouds(apart=0.5)
+    first, again, other = (evaluate(x, y, C=(1.0,), seed=seed) for seed in (5, 5, 6))
+    np.testing.assert_array_equal(first, again)
+    assert first.tolist() != other.tolist()
+
+
+@pytest.mark.parametrize("standardised", [False, True])
+@pytest.mark.parametrize("machine", ["kernel", "linear"])
+def test_constant_features_give_the_share_of_the_largest_class(machine, standardised):
+    x, y = np.full((50, 3), 0.1, np.float32), np.repeat([0, 1], [30, 20])
+    found = evaluate(x, y, C=(1.0,), machines=(machine,), standardised=standardised)
+    np.testing.assert_allclose(found, 60)
+
+
+def test_a_constant_feature_beside_others_changes_nothing_when_standardised():
+    x, y = clouds()
+    wide = np.concatenate([x, np.full((len(x), 1), 7, np.float32)], axis=1)
+    settings = {"C": (1.0,), "machines": ("linear",), "standardised": True}
+    np.testing.assert_allclose(evaluate(wide, y, **settings), evaluate(x, y, **settings))
+
+
+@pytest.mark.parametrize(
+    ("labels", "value", "message"),
+    [
+        ([0] * 9 + [1] * 11, 0.0, r"two classes of 10 examples or more, got \[9, 11\]"),
+        ([0] * 20, 0.0, r"two classes of 10 examples or more, got \[20\]"),
+        ([0] * 10 + [1] * 10, np.nan, "features must be finite"),
+        ([0] * 10 + [1] * 10, np.inf, "features must be finite"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_named(labels, value, message):
+    x = np.ones((20, 2), np.float32)
+    x[3, 1] = value
+    with pytest.raises(ValueError, match=message):
+        evaluate(x, np.array(labels))
+
+
+def split_of(places, keep="train"):
+    """A split without records: only where its examples lie is asked for."""
+    part = Part([], keep=Path("prepared", keep))
+    return Source("set", "", ((part, np.array(places)),), ("a", "b"), (1,))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setitem(svm.PRESETS, "quick", QUICK)
+
+
+@cache
+def whole():
+    x, y = clouds(per_class=20)
+    return x, y, evaluate(x, y, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        (range(40), range(40)),  # the same, opened twice
+        (range(30), range(30, 40)),
+        (range(30), range(20, 40)),
+        (range(40), range(10)),
+    ],
+)
+def test_each_example_counts_once(train, test):
+    x, y, expected = whole()
+    of = [x[list(train)], y[list(train)], x[list(test)], y[list(test)]]
+    subject = Subject(Features(*of), split_of(train), split_of(test))
+    [row] = svm.run(subject, seed=0, preset="quick")
+    assert row.metric == "svm_top1" and row.details["examples"] == 40
+    assert (row.details["folds"], row.details["preset"]) == (10, "quick")
+    np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
+
+
+def test_examples_of_two_prepared_splits_are_different_ones():
+    x, y, expected = whole()
+    features = Features(x[:25], y[:25], x[25:], y[25:])
+    subject = Subject(features, split_of(range(25)), split_of(range(15), "test"))
+    [row] = svm.run(subject, seed=0, preset="quick")
+    np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
+
+
+def test_one_split_is_enough():
+    x, y, expected = whole()
+    source = split_of(range(40))
+    for of in ((None, None), (source, source)):
+        [row] = svm.run(Subject(Features(x, y, x, y), *of), seed=0, preset="quick")
+        np.testing.assert_allclose(row.value, expected.mean())
+
+
+def test_histograms_count_degrees_tags_and_sizes():
+    star = graph(DEGREES + 8, [(0, i) for i in range(1, DEGREES + 8)])
+    graphs = [graph(1, [], [2]), star, *random_graphs(6)]
+    expected = np.zeros((len(graphs), DEGREES + 1 + NUM_TAGS + 2))
+    for row, one in zip(expected, graphs, strict=True):
+        for node, tag in enumerate(one.tag.tolist()):
+            degree = sum(node in edge for edge in one.edge.tolist())
+            row[min(degree, DEGREES)] += 1
+            row[DEGREES + 1 + tag] += 1
+        row[-2:] = np.log(len(one.tag) + 1), np.log(len(one.edge) + 1)
+    array = GraphArray(graphs, NUM_TAGS)
+    found = histograms(array)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_array_equal(histograms(array, slice(2, 5)), found[2:5])

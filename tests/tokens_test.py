@@ -1,0 +1,136 @@
+"""CLIP's tokens against published ids, what odd texts become, and the sentences for classes."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from jaxssl.data import prompts, tokens
+from jaxssl.errors import UserError
+
+# Ids between start and end that the released tokenizer of CLIP gives (openai/CLIP at d05afc4), and
+# the first two also the documentation of instant-clip-tokenizer.
+PUBLISHED = {
+    "A person riding a motorcycle": [320, 2533, 6765, 320, 10297],
+    "Hi there": [1883, 997],
+    "a photo of a cat": [320, 1125, 539, 320, 2368],
+    "a photo of a cat.": [320, 1125, 539, 320, 2368, 269],
+    "2023": [273, 271, 273, 274],
+    "don't": [847, 713],
+    "café": [15304],
+    "\U0001f600": [7334],
+    "": [],
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def package():
+    pytest.importorskip("instant_clip_tokenizer")
+
+
+def ids(text, context=77):
+    """What stands between start and end, after a look at all the rest."""
+    (row,) = tokens.tokenize([text], context).tolist()
+    end = row.index(tokens.END)
+    assert row[0] == tokens.START and not any(row[end + 1 :]) and len(row) == context
+    return row[1:end]
+
+
+@pytest.mark.parametrize("text", PUBLISHED, ids=ascii)
+def test_ids_are_the_published_ones(text):
+    assert ids(text) == PUBLISHED[text]
+
+
+def test_a_batch_is_its_texts_one_by_one():
+    found = tokens.tokenize(tuple(PUBLISHED), 12)
+    assert (found.shape, found.dtype) == ((len(PUBLISHED), 12), np.int32)
+    alone = [tokens.tokenize([text], 12)[0] for text in PUBLISHED]
+    np.testing.assert_array_equal(found, alone)
+    assert found.max() == tokens.END == tokens.VOCABULARY - 1
+    # The network reads a text at its largest token.
+    assert (found.argmax(axis=1) == [len(known) + 1 for known in PUBLISHED.values()]).all()
+
+
+def test_no_texts_are_no_rows():
+    found = tokens.tokenize([])
+    assert (found.shape, found.dtype) == ((0, tokens.CONTEXT), np.int32)
+
+
+@pytest.mark.parametrize("context", [3, 5, 6, 7, 8])
+def test_a_long_text_is_cut_and_keeps_its_end(context):
+    known = PUBLISHED["A person riding a motorcycle"]
+    assert ids("A person riding a motorcycle", context) == known[: context - 2]
+
+
+@pytest.mark.parametrize(
+    ("odd", "plain"),
+    [
+        ("A PHOTO of a Cat", "a photo of a cat"),
+        ("  a photo\n\nof\ta\r\ncat ", "a photo of a cat"),
+        ("a\u00a0photo\u2003of\u3000a cat", "a photo of a cat"),
+        ("\n \t", ""),
+        ("salt &amp; pepper &lt;3", "salt & pepper <3"),
+        ("salt &amp;amp; pepper", "salt & pepper"),
+        ("&eacute;t&#233;", "été"),
+        ("CAFÉ", "café"),
+        ("cafe\u0301", "café"),
+        ("\u201cit\u2019s\u201d", '"it\'s"'),
+        ("bad \ud800 half", "bad ? half"),
+    ],
+    ids=ascii,
+)
+def test_an_odd_text_is_read_as_a_plain_one(odd, plain):
+    assert ids(odd) == ids(plain)
+
+
+@pytest.mark.parametrize("text", ["<|startoftext|>", "a <|endoftext|> b", "&lt;|endoftext|&gt;"])
+def test_no_text_makes_a_start_or_an_end(text):
+    found = tokens.tokenize([text])[0].tolist()
+    assert found.count(tokens.START) == found.count(tokens.END) == 1
+
+
+def test_any_characters_have_ids():
+    text = "".join(map(chr, range(0x3000)))
+    found = tokens.tokenize([text[i : i + 64] for i in range(0, len(text), 64)], 256)
+    assert found.min() >= 0 and (found[:, 0] == tokens.START).all()
+    assert ((found == tokens.END).sum(axis=1) == 1).all()
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ValueError, match="context must be >= 3, got 2"):
+        tokens.tokenize(["a"], 2)
+    with pytest.raises(ValueError, match="sequence of texts, got the single text 'a cat'"):
+        tokens.tokenize("a cat")
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "instant_clip_tokenizer", None)
+    tokens._tokenizer.cache_clear()
+    with pytest.raises(UserError, match=r"pip install 'jaxssl\[text\]'$") as caught:
+        tokens.tokenize(["a"])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("ensemble", prompts.PROMPTS)
+def test_every_template_takes_one_name(ensemble):
+    (sentences,) = prompts.fill(ensemble, ["great {0} auk"])
+    assert len(sentences) == len(set(sentences)) == len(prompts.PROMPTS[ensemble]) >= 1
+    assert all(sentence.count("great {0} auk") == 1 for sentence in sentences)
+
+
+def test_classes_keep_their_order_and_their_names():
+    assert prompts.fill("photo", ["cat", "7"]) == [["a photo of a cat."], ["a photo of a 7."]]
+    assert prompts.fill("plain", iter(["cat", "dog"])) == [["cat"], ["dog"]]
+    assert len(prompts.PROMPTS["simple7"]) == 7
+    assert prompts.fill("simple7", []) == []
+
+
+def test_digits_are_spoken():
+    found = prompts.fill("digits", [str(digit) for digit in range(10)] + ["letter"])
+    assert [row[0].split()[-1] for row in found] == [*prompts.SPOKEN.values(), "letter"]
+    assert list(prompts.SPOKEN) == [str(digit) for digit in range(10)]
+
+
+def test_an_unknown_ensemble_is_named():
+    with pytest.raises(UserError, match="'simple' is unknown; did you mean 'simple7'"):
+        prompts.fill("simple", ["cat"])

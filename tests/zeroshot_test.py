@@ -1,0 +1,240 @@
+"""Figures of images and texts in one space, against NumPy loops: retrieval and zero-shot."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from jaxssl.data import prompts, tokens
+from jaxssl.errors import UserError
+from jaxssl.evals import Features, Joint, Subject, captions, zeroshot
+
+NONE = Features(*[np.zeros((0, 0), np.float32)] * 4)
+
+
+def cosine(u, v):
+    return float(u @ v / (np.linalg.norm(u) * np.linalg.norm(v)))
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+# Retrieval.
+
+
+def pairs(n=12, d=5, noise=1.0, seed=0):
+    """Images [n, d], captions near to them, 1 to 4 of each in any order, and whose they are."""
+    rng = np.random.default_rng(seed)
+    image_of = rng.permutation(np.repeat(np.arange(n), 1 + np.arange(n) % 4))
+    images = draw(n, d, seed=seed) * rng.uniform(0.1, 9, (n, 1)).astype(np.float32)
+    return images, images[image_of] + noise * draw(len(image_of), d, seed=seed + 1), image_of
+
+
+def recall(images, texts, image_of, k):
+    """Query by query, in float64."""
+    images, texts = images.astype(np.float64), texts.astype(np.float64)
+    found = {}
+    for number in k:
+        hits = []
+        for i, image in enumerate(images):
+            ranked = sorted(range(len(texts)), key=lambda t: -cosine(image, texts[t]))
+            hits.append(any(image_of[t] == i for t in ranked[:number]))
+        found[f"image_to_text_r{number}"] = 100 * np.mean(hits)
+        hits = []
+        for text, own in zip(texts, image_of, strict=True):
+            ranked = sorted(range(len(images)), key=lambda i: -cosine(text, images[i]))
+            hits.append(own in ranked[:number])
+        found[f"text_to_image_r{number}"] = 100 * np.mean(hits)
+    return found
+
+
+@pytest.mark.parametrize("noise", [2.0, 9.0])
+def test_recall_is_that_of_the_loop(noise):
+    made = pairs(noise=noise)
+    found = captions.evaluate(*made, k=(1, 3, 12))
+    assert found == pytest.approx(recall(*made, (1, 3, 12)))
+    assert 0 < found["image_to_text_r1"] < 100 and found["text_to_image_r12"] == 100
+
+
+def test_captions_that_lie_on_their_images_are_all_found():
+    images, texts, image_of = pairs(noise=0.0)
+    scale = np.random.default_rng(2).uniform(0.1, 9, (len(texts), 1)).astype(np.float32)
+    assert set(captions.evaluate(images, scale * texts, image_of, k=(1, 5)).values()) == {100}
+
+
+def test_captions_that_lie_on_the_next_image_are_found_at_two_of_a_circle():
+    """The nearest image is a wrong one, and the right one is among the next two."""
+    angle = 2 * np.pi * np.arange(7) / 7
+    images = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+    found = captions.evaluate(images, np.roll(images, 1, axis=0), np.arange(7), k=(1, 3))
+    assert found == {
+        "image_to_text_r1": 0,
+        "text_to_image_r1": 0,
+        "image_to_text_r3": 100,
+        "text_to_image_r3": 100,
+    }
+
+
+def test_one_of_an_images_captions_is_enough_and_each_caption_counts():
+    """Of two images the first has three captions, of which one is where it should be."""
+    images, image_of = np.eye(2, dtype=np.float32), np.array([0, 0, 0, 1])
+    near = np.array([[9, 1], [1, 2], [1, 2], [1, 9]], np.float32)
+    found = captions.evaluate(images, near, image_of, k=(1, 2))
+    assert found["image_to_text_r1"] == 100
+    assert found["text_to_image_r1"] == 50 and found["text_to_image_r2"] == 100
+
+
+@pytest.mark.parametrize("k", [(), (0, 1), (1, 4), (-1,)])
+def test_more_neighbours_than_there_are_are_refused(k):
+    images, texts = draw(3, 4), draw(9, 4)
+    with pytest.raises(ValueError, match=r"k must be in \[1, 3\], got"):
+        captions.evaluate(images, texts, np.repeat(np.arange(3), 3), k=k)
+    with pytest.raises(ValueError, match=r"k must be in \[1, 3\], got"):
+        captions.evaluate(texts, images, np.arange(3), k=k)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_embeddings_that_are_not_finite_are_refused(which):
+    rows = [draw(3, 4), draw(3, 4, seed=1)]
+    rows[which][1, 2] = np.nan
+    with pytest.raises(ValueError, match="finite"):
+        captions.evaluate(*rows, np.arange(3), k=(1,))
+    with pytest.raises(ValueError, match="finite"):
+        zeroshot.evaluate(rows[0], np.arange(3), [rows[1][:2], rows[1][1:], rows[1]])
+
+
+def image_set(**facts):
+    facts = {"captioned": True, "class_names": ("cat", "dog"), **facts}
+    return SimpleNamespace(**facts)
+
+
+def of_joint(images, embed, test, context=77):
+    return Subject(NONE, test=test, joint=Joint(lambda: images, embed, context))
+
+
+def test_a_run_looks_for_all_captions_of_the_test_images():
+    """A caption that an image has twice is counted once, one that two images have at both."""
+    n, length, d = 11, 3, 6
+    rng = np.random.default_rng(0)
+    texts = rng.integers(1, 50, (n, 5, length)).astype(np.int32)
+    texts[0, 3:] = texts[0, :2]  # of three
+    texts[1] = texts[1, :1]  # of one
+    texts[3, 0] = texts[2, 0]
+    table, images, seen = draw(50, d, seed=1), draw(n, d), []
+
+    def embed(rows):
+        seen.append(rows)
+        return np.einsum("nld,l->nd", table[rows], np.arange(1, length + 1)).astype(np.float32)
+
+    rows = captions.run(of_joint(images, embed, image_set(texts=texts)), seed=0)
+    own = [(i, text) for i in range(n) for text in sorted({tuple(t) for t in texts[i].tolist()})]
+    expected = recall(
+        images, embed(np.array([t for _, t in own])), np.array([i for i, _ in own]), (1, 5, 10)
+    )
+    assert {row.metric: row.value for row in rows} == pytest.approx(expected)
+    assert seen[0].dtype == np.int32
+    for row in rows:
+        details = {"preset": "default", "k": (1, 5, 10), "images": n, "captions": 5 * n - 6}
+        assert (row.std, row.unit, row.details) == (None, "%", details)
+
+
+# Zero-shot.
+
+
+def accuracy(images, labels, of_classes):
+    """Image by image, in float64."""
+    first, five = [], []
+    for image, label in zip(images.astype(np.float64), labels, strict=True):
+        scores = []
+        for of_class in of_classes:
+            units = [p / np.linalg.norm(p) for p in of_class.astype(np.float64)]
+            scores.append(cosine(image, sum(units) / len(units)))
+        ranked = sorted(range(len(scores)), key=lambda c: -scores[c])
+        first.append(ranked[0] == label)
+        five.append(label in ranked[:5])
+    return {"zeroshot_top1": 100 * np.mean(first), "zeroshot_top5": 100 * np.mean(five)}
+
+
+def classes(number=8, n=60, d=6, noise=1.0):
+    rng = np.random.default_rng(3)
+    centres, labels = draw(number, d), rng.integers(0, number, n)
+    of_classes = [c + draw(1 + i % 3, d, seed=i) for i, c in enumerate(centres)]
+    length = rng.uniform(0.1, 9, (n, 1)).astype(np.float32)
+    return length * (centres[labels] + noise * draw(n, d, seed=4)), labels, of_classes
+
+
+@pytest.mark.parametrize("noise", [0.2, 3.0])
+def test_classes_are_found_as_the_loop_does(noise):
+    made = classes(noise=noise)
+    found = zeroshot.evaluate(*made)
+    assert found == pytest.approx(accuracy(*made))
+    assert found["zeroshot_top1"] < found["zeroshot_top5"]
+
+
+def test_images_on_their_prompts_are_all_right_and_on_others_all_wrong():
+    prompt = draw(7, 6)
+    labels = np.arange(7)
+    assert set(zeroshot.evaluate(prompt, labels, list(prompt[:, None])).values()) == {100}
+    found = zeroshot.evaluate(prompt, labels, list(np.roll(prompt, 1, axis=0)[:, None]))
+    assert found["zeroshot_top1"] == 0
+
+
+def test_of_five_classes_all_are_among_the_first_five():
+    images, labels, of_classes = classes(number=5, noise=9.0)
+    assert zeroshot.evaluate(images, labels, of_classes)["zeroshot_top5"] == 100
+
+
+def test_every_prompt_of_a_class_counts_the_same_whatever_its_length():
+    images, labels, of_classes = classes(noise=3.0)
+    scaled = [draw(len(p), 1, seed=9) ** 2 * 50 * p for p in of_classes]
+    expected = zeroshot.evaluate(images, labels, of_classes)
+    assert zeroshot.evaluate(images, labels, scaled) == pytest.approx(expected)
+    # The mean of the first class is at 45 degrees from the image, the second class at 60; were
+    # prompts added up as they are, the first one's would be at nearly 90.
+    image = np.array([[1.0, 0.0]])
+    of_classes = [np.array([[0.01, 0.0], [0.0, 100.0]]), np.array([[1.0, 3.0**0.5]])]
+    assert zeroshot.evaluate(image, np.array([0]), of_classes)["zeroshot_top1"] == 100
+
+
+@pytest.mark.parametrize("preset", ["digits", "photo"])
+def test_a_run_reads_the_prompts_of_its_preset_for_every_class(preset):
+    pytest.importorskip("instant_clip_tokenizer")
+    names, context, d = ("3", "1", "7"), 16, 5
+    filled = prompts.fill(preset, names)
+    space = {}
+    for i, text in enumerate(text for texts in filled for text in texts):
+        space[tokens.tokenize([text], context)[0].tobytes()] = draw(d, seed=i)
+    of_classes = [
+        np.stack([space[tokens.tokenize([text], context)[0].tobytes()] for text in texts])
+        for texts in filled
+    ]
+    images, labels = draw(40, d, seed=99), np.random.default_rng(0).integers(0, 3, 40)
+    test = image_set(labels=labels, class_names=names)
+
+    def embed(rows):
+        return np.stack([space[row.tobytes()] for row in rows])
+
+    rows = zeroshot.run(of_joint(images, embed, test, context), seed=0, preset=preset)
+    found = {row.metric: row.value for row in rows}
+    assert found == pytest.approx(accuracy(images, labels, of_classes))
+    details = {"preset": preset, "prompts": len(prompts.PROMPTS[preset])}
+    assert all((row.details, row.unit) == (details, "%") for row in rows)
+
+
+def test_every_ensemble_is_a_preset():
+    assert list(zeroshot.PRESETS) == list(prompts.PROMPTS)
+    with pytest.raises(UserError, match="ensemble 'poem' is unknown"):
+        zeroshot.run(of_joint(draw(2, 3), None, image_set()), seed=0, preset="poem")
+
+
+def test_a_network_without_texts_or_a_set_without_captions_is_told_why():
+    images, texts = draw(2, 3), np.ones((2, 5, 4), np.int32)
+    plain = Subject(NONE, test=image_set(texts=texts))
+    with pytest.raises(ValueError, match="it needs a network that has read captions"):
+        zeroshot.run(plain, seed=0)
+    message = "it needs images with captions, and a network that has read some"
+    no_captions = of_joint(images, None, image_set(captioned=False))
+    for subject in (plain, no_captions, no_captions._replace(test=None)):
+        with pytest.raises(ValueError, match=message):
+            captions.run(subject, seed=0)
