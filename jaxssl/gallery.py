@@ -23,6 +23,7 @@ from jaxssl.data.source import Source, Splits
 from jaxssl.evals import Features
 from jaxssl.evals.knn import neighbours
 
+FLOW = 2  # channels, which are no colours
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
 MATCHED = 10_000  # test images whose nearest training image is looked for
 
@@ -60,20 +61,23 @@ def write(
     )
     if len(matches):
         arrays["nearest_classes"] = matches
-    if found.inputs.kind == "image":
+    kind = found.inputs.kind
+    if kind == "image" or (kind == "video" and found.inputs.channels != FLOW):
         originals, views = pairs(config, splits.train, PAIRS)
         query, neighbour = _neighbours(features, test["label"])
         arrays |= {
             "pairs": views["views"],
             "pairs_original": originals,
-            "query": test["input"][query],
-            "neighbour": train["input"][neighbour],
+            "query": _pictures(test["input"][query], kind == "video"),
+            "neighbour": _pictures(train["input"][neighbour], kind == "video"),
             "query_label": test["label"][query],
             "neighbour_label": train["label"][neighbour],
         }
+    arrays["block_size"] = np.array(0)
+    if kind == "image":
         arrays |= block.arrays(workdir, config, splits.train, found)
-    else:
-        arrays["block_size"] = np.array(0)
+    elif kind == "video":
+        arrays["frames"] = np.array(4)
     path = workdir / "gallery.npz"
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
@@ -134,7 +138,8 @@ def pairs(
 
     Returns:
         uint8 images [n, h, w, c], those of many sizes cut to the views' size, and
-        {"views": [n, V, s, s, c]}, with small crops {"crops": [n, L, t, t, c]} too.
+        {"views": [n, V, s, s, c]}, with small crops {"crops": [n, L, t, t, c]} too. Clips are shown
+        by four frames each, see `film`.
     """
     crops = make_crops(config)
     way = batches.plan(source, crops, cache=config.data.cache)
@@ -145,8 +150,28 @@ def pairs(
     augment = jax.jit(make_augment(config, crops))
     views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
     shown = (name for name in ("views", "crops") if name in views)
-    views = {name: np.asarray(to_uint8(views[name])).swapaxes(0, 1) for name in shown}
+    views = {
+        name: _pictures(np.asarray(to_uint8(views[name])).swapaxes(0, 1), source.kind == "video")
+        for name in shown
+    }
+    if source.kind == "video":
+        examples = source.read(places)
+        return np.stack([film(example.picture) for example in examples]), views
     return Images(source, source.shape_at(config.augment.size))[places], views
+
+
+def film(clip: np.ndarray) -> np.ndarray:
+    """[2 h, 2 w, c]: four frames of a clip [t, h, w, c], from the first to the last, in rows."""
+    first, second, third, last = clip[np.linspace(0, len(clip) - 1, 4).round().astype(int)]
+    return np.concatenate([np.concatenate([first, second], 1), np.concatenate([third, last], 1)])
+
+
+def _pictures(found: np.ndarray, is_video: bool) -> np.ndarray:
+    """Images as they are; `film` of clips [..., t, h, w, c]."""
+    if not is_video:
+        return found
+    rows = [film(clip) for clip in found.reshape(-1, *found.shape[-4:])]
+    return np.stack(rows).reshape(*found.shape[:-4], *rows[0].shape)
 
 
 def sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> None:

@@ -11,7 +11,7 @@ from jaxssl import config as config_lib
 from jaxssl import gallery
 from jaxssl.build import make_crops
 from jaxssl.data import pictures, source
-from jaxssl.data.pictures import Crop
+from jaxssl.data.pictures import Crop, Crops
 from jaxssl.errors import UserError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -48,19 +48,19 @@ def settings(name="cifar10_simclr", **changes):
 
 def test_the_host_cuts_what_the_recipe_would():
     view = Crop(32, (0.08, 1.0), RATIO)
-    assert make_crops(settings()) == ((view, view), (), 32)
+    assert make_crops(settings()) == Crops((view, view), (), 32)
     other = make_crops(settings(**{"second_view.crop_scale": "(0.5, 0.6)"}))
     assert other.views == (view, view._replace(scale=(0.5, 0.6)))
     changes = {"crops.number": "3", "crops.size": "16", "crops.crop_scale": "(0.05, 0.2)"}
     crops = make_crops(settings(views="1", **changes, **{"method.labels": "True"}))
-    assert crops == ((view,), (Crop(16, (0.05, 0.2), RATIO),) * 3, 32)
+    assert crops == Crops((view,), (Crop(16, (0.05, 0.2), RATIO),) * 3, 32)
 
 
 @pytest.mark.parametrize("pads", ["augment", "second_view", "crops"])
 def test_where_a_recipe_crops_in_another_way_the_host_cuts_nothing(pads):
     changes = {"augment.crop": "resized", "crops.number": "2", f"{pads}.crop": "pad"}
     crops = make_crops(settings("cifar100_tcl_supervised", **changes))
-    assert crops == ((), (), 32)
+    assert crops == Crops((), (), 32)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_views_are_the_crops_of_the_host_and_nothing_else_is_decoded(photographs
     images, found = gallery.pairs(config, photographs, 3)
     assert found.keys() == {"views"} and found["views"].shape == (3, 2, 16, 16, 3)
     examples, crops = photographs.read(np.arange(3)), make_crops(config)
-    for place, (picture, _) in enumerate(examples):
+    for place, (picture, *_) in enumerate(examples):
         rng = np.random.default_rng((config.seed, 0, place))
         expected = pictures.random_crops(picture, crops.views, rng)
         np.testing.assert_array_equal(found["views"][place], expected)

@@ -251,7 +251,7 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
 def test_images_are_refused_by_a_network_for_graphs(data_dir, tmp_path):
     size = {key: TINY_DIGITS[key] for key in TINY_DIGITS if not key.startswith("net.")}
     changes = {**size, "net.name": "gin", "data.dir": str(data_dir)}
-    with refused('net "gin" takes graphs, not images; set augment.name=graph'):
+    with refused("net.name='gin' does not take what augment.name='digits' makes"):
         loop.train(config.load(DIGITS, list(changes.items())), tmp_path / "run")
 
 

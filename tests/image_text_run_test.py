@@ -168,7 +168,7 @@ def test_the_backbone_is_loaded_as_any_other(whole, plain):
 
 def test_the_texts_must_not_be_longer_than_the_networks_context(settings, tmp_path):
     changed = {**SETTINGS, "data.context": "13", "data.dir": settings.data.dir}
-    with refused("at most", "12 tokens, got 13"):
+    with refused("at most 12 tokens (text.context), got 13"):
         loop.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

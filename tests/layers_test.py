@@ -88,6 +88,7 @@ ALLOWED = {
         "encoder",
         "evals",
         "features",
+        "modality",
         "parallel",
         "tune",
     },

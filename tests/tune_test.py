@@ -262,7 +262,9 @@ def test_a_part_of_a_source_keeps_images_and_labels_together(train):
     np.testing.assert_array_equal(both.labels, train.labels[[9]])
 
 
-@pytest.mark.parametrize("preset", [name for name in linear.PRESETS if name != "fast"])
+@pytest.mark.parametrize(
+    "preset", [name for name, settings in linear.PRESETS.items() if "training" in settings]
+)
 def test_a_linear_probe_on_crops_leaves_the_network_as_it_was(preset, data_dir, mesh, monkeypatch):
     settings = linear.PRESETS[preset]
     # Epochs of one step; the milestones stay before the end.

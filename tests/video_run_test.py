@@ -46,10 +46,10 @@ def standard_promotion():
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    """Makes the config of a tiny run, on 24 clips to train and 16 to test."""
+    """Makes the config of a tiny run, on 16 clips to train and 8 to test."""
     directory = tmp_path_factory.mktemp("sets")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(moving_digits, "SIZES", {"train": 24, "test": 16})
+        patch.setattr(moving_digits, "SIZES", {"train": 16, "test": 8})
         made = config.load(CONFIG, [*TINY.items(), ("data.dir", str(directory))])
         source.load(made.data, "train", "video")
 
@@ -81,7 +81,7 @@ def test_a_run_leaves_figures_and_a_report(run):
         assert (kind, "retrieval_r1") in found and (kind, "linear_top1") in found
     assert "<html" in (run / "report.html").read_text()
     log = (run / "train.log").read_text()
-    assert "24 clips of 12x32x32x1, 8 classes" in log
+    assert "16 clips of 12x32x32x1, 8 classes" in log
 
 
 def test_an_interrupted_run_resumes_to_the_same_bits(settings, run, tmp_path, monkeypatch):
@@ -135,11 +135,11 @@ def test_ten_crops_are_ten_inputs_of_the_middle_frames():
 def test_raw_clips_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
     found = raw_clips(test.clip_array(12), parallel.local_mesh())
-    assert found.shape == (16, 12 * 16 * 16)
+    assert found.shape == (8, 12 * 16 * 16)
     clips = test.clip_array(12)[:]
     # Resizing by two averages, but for the edges: the mean over a frame stays nearly the same.
     np.testing.assert_allclose(
-        found.reshape(16, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
+        found.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
     )
 
 

@@ -3,6 +3,8 @@
 Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021;
 the settings are ours.
 Command: python train.py --config configs/image_text/digit_captions.py
+Expected: see docs/image_text.md, where it was run.
+Open: everything.
 """
 
 from ml_collections import ConfigDict

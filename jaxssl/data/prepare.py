@@ -87,7 +87,8 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
             message = (clips if name == "video" else folder).unreadable
             raise UserError(message(data["path"], skipped))
         found = folder.some(skipped)
-        log.warning("data       %d unreadable files are left out: %s", len(skipped), found)
+        what = "clips" if name == "video" else "pictures"
+        log.warning("data       %d unreadable %s are left out: %s", len(skipped), what, found)
     return builder
 
 

@@ -25,6 +25,7 @@ def pairs(gallery: Mapping[str, np.ndarray]) -> str:
         items.append(f"<li>{''.join(images)}</li>\n")
     caption = """In each group the framed picture is the original and the others are its augmented
 views: training pulls these together, so an eye should still see what they have in common."""
+    caption += _frames(gallery)
     figure = page.figure(f'<ul class="pairs">\n{"".join(items)}</ul>', caption)
     return page.section("Augmented views", figure)
 
@@ -51,10 +52,15 @@ nearest first"""
     if known.any():
         caption += f"""; a dashed frame and ✗ mark the neighbours of another class
 ({other.sum()} of the {known.sum()} labelled ones shown)"""
-    caption += "."
+    caption += "." + _frames(gallery)
     head = ["test", *map(str, range(1, labels.shape[1] + 1))]
     table = picture_table("nearest neighbours", head, body)
     return page.section("Nearest neighbours", page.figure(table, caption))
+
+
+def _frames(gallery: Mapping[str, np.ndarray]) -> str:
+    """Says how a clip is shown."""
+    return " Of each clip four frames are shown, in rows." if "frames" in gallery else ""
 
 
 def map_of(gallery: Mapping[str, np.ndarray]) -> str:
