@@ -1,6 +1,6 @@
-"""MMCL on clips of moving digits: the demo of video. The class is the motion, not the digit.
+"""SimCLR's loss on clips of moving digits: the demo of video. The class is the motion.
 
-Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022; the settings are ours.
+Paper: Chen et al., SimCLR, 2020; the settings are ours.
 Command: python train.py --config configs/video/moving_digits.py
 Expected: see docs/video.md, where it was run.
 Open: everything but the loss.
@@ -19,7 +19,7 @@ def get_config() -> ConfigDict:
     config.epochs = 20
     # Mirrored, or played backwards, a motion would be another one.
     config.augment = ConfigDict(
-        {"name": "video", "size": 32, "frames": 8, "crop_scale": (0.5, 1.0), "flip": 0.0}
+        {"name": "video", "size": 24, "frames": 8, "crop_scale": (0.5, 1.0), "flip": 0.0}
     )
     config.augment.update({"blur": 0.0})
     config.net = ConfigDict({"name": "s3d", "width": 0.125, "blocks": "first"})
