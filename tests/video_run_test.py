@@ -16,6 +16,7 @@ from jaxssl import checkpoint, config, evaluate, loop, parallel
 from jaxssl.augment.views import ClipInputs
 from jaxssl.data import moving_digits, source
 from jaxssl.errors import UserError
+from jaxssl.nets import s3d
 from jaxssl.subject import raw_clips
 
 ROOT = Path(__file__).parents[1]
@@ -41,6 +42,14 @@ TINY = {
 def standard_promotion():
     """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
     with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_stage():
+    """S3D with one block in all, which is compiled in a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3d, "STAGES", s3d.STAGES[:1])
         yield
 
 
