@@ -7,9 +7,7 @@ of lines "image,caption" below a header that names these columns; a picture may 
 
 import csv
 import dataclasses
-import hashlib
 import io
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -17,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import described, files, folder, pictures, tokens
-from jaxssl.errors import UserError, nearest, shown
+from jaxssl.data import files, folder, pictures, states, tokens
+from jaxssl.errors import UserError, shown
 
 NAMES = ("captions.csv", "captions.txt", "captions.tsv")
 FEATURES = ("captions", "caption")  # of prepared sets, ours and those of TFDS
@@ -93,28 +91,21 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     path, on_error = data["path"], data["on_error"]
     if not path:
         raise UserError("data.name='captions' needs data.path: a folder or archive of pictures")
-    if on_error not in folder.ON_ERROR:
-        raise UserError(
-            f"data.on_error={on_error!r} is unknown{nearest(on_error, folder.ON_ERROR)}"
-        )
+    states.check_on_error(on_error)
     root, inside = files.locate(path)
     stamp = files.stamp(root, (*pictures.SUFFIXES, *(Path(name).suffix for name in NAMES)))
     table = _table_of(data["labels"]) if data["labels"] else None
     state = RULES, stamp, inside, str(root.resolve()), table
-    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0])[:64] or "captions"
-    config = Config(f"{stem}-{digest}", root=root, inside=inside, on_error=on_error)
-    whole = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
-    done = whole / Builder.name / config.name / str(Builder.VERSION)
-    if done.exists():
-        with described.reading(done):
-            return tfds.builder_from_directory(done)
+    name = states.name_of(path, state, "captions")
+    if found := states.prepared(Builder, name, data_dir):
+        return found
+    config = Config(name, root=root, inside=inside, on_error=on_error)
     names = []
-    for name, read in files.read_all(root, inside):
-        if name.lower().endswith(pictures.SUFFIXES):
-            names.append(name)
-        elif table is None and PurePosixPath(name).name in NAMES:
-            table = _read(read, name)
+    for file, read in files.read_all(root, inside):
+        if file.lower().endswith(pictures.SUFFIXES):
+            names.append(file)
+        elif table is None and PurePosixPath(file).name in NAMES:
+            table = _read(read, file)
     if table is None:
         raise UserError(
             f"data.path={path} has no table of captions ({', '.join(NAMES)}); name one with "

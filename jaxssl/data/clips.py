@@ -14,9 +14,7 @@ pixels a side has 49 kB.
 """
 
 import dataclasses
-import hashlib
 import logging
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +23,8 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from jaxssl.data import described, files, folder, frames, pictures
-from jaxssl.errors import UserError, nearest
+from jaxssl.data import described, files, folder, frames, pictures, states
+from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
 STAND_IN = ".ppm"  # makes a clip's name one that `folder.arrange` takes for a picture's
@@ -140,10 +138,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     size, seed = data["frame_size"], data["split_seed"]
     if not path:
         raise UserError("data.name='video' needs data.path: a folder or an archive of videos")
-    if on_error not in folder.ON_ERROR:
-        raise UserError(
-            f"data.on_error={on_error!r} is unknown{nearest(on_error, folder.ON_ERROR)}"
-        )
+    states.check_on_error(on_error)
     if not 0 <= fraction < 1:
         raise UserError(f"data.test_fraction={fraction} must lie in [0, 1)")
     if not 1 <= size <= described.SIDE:
@@ -151,15 +146,10 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     root, inside = files.locate(path)
     stamp = files.stamp(root, (*frames.SUFFIXES, *pictures.SUFFIXES))
     state = RULES, stamp, inside, str(root.resolve()), fraction, seed, size
-    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0])[:64] or "video"
-    config = Config(f"{stem}-{digest}", root=root, inside=inside, on_error=on_error)
-    config.frame_size = size
-    whole = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
-    done = whole / Builder.name / config.name / str(Builder.VERSION)
-    if done.exists():  # what it was made of need not be looked through again
-        with described.reading(done):
-            return tfds.builder_from_directory(done)
+    name = states.name_of(path, state, "video")
+    if found := states.prepared(Builder, name, data_dir):
+        return found
+    config = Config(name, root=root, inside=inside, on_error=on_error, frame_size=size)
     names = [name for name, _ in files.read_all(root, inside)]
     if inside and not names:
         raise UserError(f"data.path={path}: the archive {root} has no folder {inside!r}")

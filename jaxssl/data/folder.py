@@ -15,7 +15,6 @@ import hashlib
 import io
 import logging
 import os
-import re
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,13 +23,12 @@ from typing import Any, NamedTuple
 
 import tensorflow_datasets as tfds
 
-from jaxssl.data import described, files, pictures
-from jaxssl.errors import UserError, nearest, shown
+from jaxssl.data import files, pictures, states
+from jaxssl.errors import UserError, shown
 
 log = logging.getLogger("jaxssl")
 UNLABELLED = ("unlabeled", "unlabelled")
 SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", *UNLABELLED)
-ON_ERROR = ("stop", "skip")
 RULES = 1  # counts up when the same folder would be prepared in another way
 NAMED = 3  # files that a message names
 GROUP = 2**18  # bytes of pictures that a thread checks at a time
@@ -132,8 +130,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     path, on_error, fraction = data["path"], data["on_error"], data["test_fraction"]
     if not path:
         raise UserError("data.name='folder' needs data.path: a folder or an archive of pictures")
-    if on_error not in ON_ERROR:
-        raise UserError(f"data.on_error={on_error!r} is unknown{nearest(on_error, ON_ERROR)}")
+    states.check_on_error(on_error)
     if not 0 <= fraction < 1:
         raise UserError(f"data.test_fraction={fraction} must lie in [0, 1)")
     root, inside = files.locate(path)
@@ -146,14 +143,10 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
         fraction,
         data["split_seed"],
     )
-    digest = hashlib.sha256(repr((state, labels)).encode()).hexdigest()[:16]
-    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0])[:64] or "folder"
-    config = Config(name=f"{stem}-{digest}", root=root, inside=inside, on_error=on_error)
-    whole = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
-    done = whole / Builder.name / config.name / str(Builder.VERSION)
-    if done.exists():  # what it was made of need not be looked through again
-        with described.reading(done):
-            return tfds.builder_from_directory(done)
+    name = states.name_of(path, (state, labels), "folder")
+    if found := states.prepared(Builder, name, data_dir):
+        return found
+    config = Config(name=name, root=root, inside=inside, on_error=on_error)
     names = [name for name, _ in files.read_all(root, inside)]
     if inside and not names:
         raise UserError(f"data.path={path}: the archive {root} has no folder {inside!r}")

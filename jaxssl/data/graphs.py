@@ -13,7 +13,7 @@ or the single `NAME.txt` of the code of GIN: the number of graphs, then for each
 """
 
 import dataclasses
-import hashlib
+import functools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import described, files
+from jaxssl.data import files, states
 from jaxssl.errors import UserError, line
 
 ADDRESS = "https://www.chrsmrrs.com/graphkerneldatasets/NAME.zip"
@@ -72,12 +72,13 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     VERSION = tfds.core.Version("1.0.0")
 
     def _info(self) -> tfds.core.DatasetInfo:
+        classes = sorted(set(self._all.labels))
         features = {
             "tag": tfds.features.Tensor(shape=(None,), dtype=np.int32),
             "edge": tfds.features.Tensor(shape=(None, 2), dtype=np.int32),
-            "label": tfds.features.ClassLabel(names=self._read().names),
+            "label": tfds.features.ClassLabel(names=[str(label) for label in classes]),
         }
-        metadata = {"kind": "graph", "num_tags": self._read().found.num_tags}
+        metadata = {"kind": "graph", "num_tags": self._all.num_tags}
         return tfds.core.DatasetInfo(
             builder=self,
             description=f"Graphs of {self.builder_config.root}",
@@ -85,28 +86,19 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             metadata=tfds.core.MetadataDict(metadata),
         )
 
-    def _read(self) -> "_Read":
-        if not hasattr(self, "_found"):
-            found = read(self.builder_config.root, self.builder_config.inside)
-            self._found = _Read(found, [str(label) for label in sorted(set(found.labels))])
-        return self._found
+    @functools.cached_property
+    def _all(self) -> Graphs:
+        return read(self.builder_config.root, self.builder_config.inside)
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         del dl_manager
         return {"train": self._generate_examples()}
 
     def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        found = self._read().found
+        found = self._all
         order = np.random.default_rng(0).permutation(len(found.graphs))
         for place, i in enumerate(order.tolist()):
             yield place, {**found.graphs[i]._asdict(), "label": str(found.labels[i])}
-
-
-class _Read(NamedTuple):
-    """What was read of a set, and its classes' names."""
-
-    found: Graphs
-    names: list[str]
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
@@ -126,14 +118,10 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
         )
     root, inside = files.locate(path)
     state = RULES, files.stamp(root, (".txt",)), inside, str(root.resolve())
-    digest = hashlib.sha256(repr(state).encode()).hexdigest()[:16]
-    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0])[:64] or "set"
-    config = Config(name=f"{stem}-{digest}", root=root, inside=inside)
-    whole = Path(data_dir or tfds.core.constants.DATA_DIR).expanduser()
-    done = whole / Builder.name / config.name / str(Builder.VERSION)
-    if done.exists():
-        with described.reading(done):
-            return tfds.builder_from_directory(done)
+    name = states.name_of(path, state, "set")
+    if found := states.prepared(Builder, name, data_dir):
+        return found
+    config = Config(name=name, root=root, inside=inside)
     return Builder(data_dir=data_dir, config=config)
 
 
