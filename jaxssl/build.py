@@ -12,10 +12,14 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import modality, optim, schedules
+from jaxssl.augment.clip import span
 from jaxssl.augment.image import random_crop_box
 from jaxssl.config import component, hyper
 from jaxssl.config_types import LARGEST
+from jaxssl.data import batches
+from jaxssl.data.batches import Batches
 from jaxssl.data.pictures import Crop, Crops
+from jaxssl.data.source import Source
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, line, nearest
 from jaxssl.method import Method
@@ -151,7 +155,7 @@ def make_networks(config: ConfigDict) -> Encoder:
         )
     how = {"precision": config.precision, "num_chunks": config.accumulate_steps}
     text = None
-    if _has_text(config):
+    if has_text(config):
         text = Encoder(make("text", config.text), make("head", config.head), **how)
     net, head = make("net", config.net), make("head", config.head)
     return Encoder(net, head, make("predictor", config.predictor), **how, text=text)
@@ -179,7 +183,7 @@ def make_crops(config: ConfigDict) -> Crops:
     """
     views, small = _arguments(config)
     if modality.kind_of(config) == "video":
-        spans = [(v["frames"] - 1) * v["stride"] + 1 for v in views]
+        spans = [span(values["frames"], values["stride"]) for values in views]
         frames = tuple(spans[view == 1] for view in range(config.views))
         return Crops((), (), config.augment.size, frames)
     of_views = tuple(_crop(views[view == 1]) for view in range(config.views))
@@ -187,6 +191,25 @@ def make_crops(config: ConfigDict) -> Crops:
     if None in of_views + of_crops:
         of_views, of_crops = (), ()
     return Crops(of_views, of_crops, config.augment.get("size", 0))
+
+
+def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:
+    """The batches of a run.
+
+    Raises:
+        UserError: as `jaxssl.data.batches.make_batches`.
+    """
+    return batches.make_batches(
+        train,
+        config.batch_size,
+        seed=config.seed,
+        crops=make_crops(config),
+        mesh=mesh,
+        cache=config.data.cache,
+        workers=config.data.workers,
+        parts=config.accumulate_steps,
+        captions=modality.kind_of(config) == "image_text",
+    )
 
 
 def _arguments(config: ConfigDict) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -212,8 +235,8 @@ def check_fit(config: ConfigDict) -> None:
     """Raise UserError where the method cannot train the loss; the message says why."""
     loss, method = config.loss.name, config.method
     why = UNFIT.get(method.name, {}).get(loss)
-    has_text, kind = _has_text(config), modality.kind_of(config)
-    if has_text != (kind == "image_text") or (has_text and method.name != "two_tower"):
+    text, kind = has_text(config), modality.kind_of(config)
+    if text != (kind == "image_text") or (text and method.name != "two_tower"):
         raise UserError(
             "captions take method.name=two_tower, text.name=text and augment.name=clip together; "
             f"got {method.name}, {config.text.name} and {config.augment.name}"
@@ -227,7 +250,7 @@ def check_fit(config: ConfigDict) -> None:
             f"net.name={config.net.name!r} does not take what augment.name={config.augment.name!r} "
             "makes; gin is for augment.name=graph, s3d for video"
         )
-    if config.views == 1 and not method.get("labels") and not has_text:
+    if config.views == 1 and not method.get("labels") and not text:
         why = "a single view without labels has no positives; set views=2 or method.labels=True"
     if method.name == "momentum" and config.predictor.name == "none":
         if loss in ("byol", "simsiam") or (loss in NEED_OTHER_KEYS and method.momentum == 0):
@@ -238,7 +261,7 @@ def check_fit(config: ConfigDict) -> None:
         raise UserError(f"method {method.name!r} cannot train loss {loss!r}: {why}")
 
 
-def _has_text(config: ConfigDict) -> bool:
+def has_text(config: ConfigDict) -> bool:
     """Whether there is a network for captions; runs of earlier versions have no such key."""
     return "text" in config and config.text.name != "none"
 
@@ -272,7 +295,7 @@ def _try(config: ConfigDict, make_method: Any) -> None:
     """Trace method and loss on stand-ins: they refuse bad settings only when they are called."""
     predictor = _Constant(config.head.proj_output_dim) if config.predictor.name != "none" else None
     encoder = Encoder(_Constant(1), _Constant(config.head.proj_output_dim or 1), predictor)
-    if _has_text(config):
+    if has_text(config):
         encoder = encoder._replace(text=encoder)
 
     def loss(key: Array) -> Array:

@@ -10,9 +10,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import modality, parallel, summary
-from jaxssl.build import build, check_labels, initial_state, make_crops
+from jaxssl.build import build, check_labels, initial_state, make_batches, make_crops
 from jaxssl.data import source
-from jaxssl.data.batches import check_batch, make_batches
+from jaxssl.data.batches import check_batch
 from jaxssl.data.facts import Facts, facts
 from jaxssl.data.pictures import Crops
 from jaxssl.record import console
@@ -81,16 +81,7 @@ def _of_training_set(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | 
     """The first batch of a run, and as `_of_known_sizes`."""
     train = source.load(config.data, config.data.train_split, modality.source_kind(config))
     check_labels(config, train.num_classes, train.labelled)
-    batches = make_batches(
-        train,
-        config.batch_size,
-        seed=config.seed,
-        crops=make_crops(config),
-        mesh=mesh,
-        parts=config.accumulate_steps,
-        captions=modality.kind_of(config) == "image_text",
-    )
-    with closing(batches):
+    with closing(make_batches(config, train, mesh)) as batches:
         return batches.next(), len(train), batches.crops, train.describe()
 
 

@@ -1,5 +1,6 @@
 """Backbones from checkpoints and weights files, and the features they give."""
 
+import functools
 import math
 import tempfile
 from collections.abc import Callable
@@ -87,6 +88,7 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
         "config": config.to_dict(),
     }
 
+    @functools.cache  # asked for by each tower
     def start(seed: int) -> Any:
         # What a run of this seed starts from, to the bit.
         method = build(config, max(found.data["num_examples"], config.batch_size)).method

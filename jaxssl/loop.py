@@ -28,10 +28,10 @@ from jaxssl import (
     results,
     summary,
 )
-from jaxssl.build import build, check_labels, initial_state, make_crops
+from jaxssl.build import build, check_labels, initial_state, make_batches
 from jaxssl.config import changes
 from jaxssl.data import source
-from jaxssl.data.batches import POSITION, Batches, make_batches
+from jaxssl.data.batches import POSITION, Batches
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import knn
 from jaxssl.faults import Watch
@@ -71,17 +71,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     splits = source.load_splits(config.data, modality.source_kind(config))
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
-    batches = make_batches(
-        train_set,
-        config.batch_size,
-        seed=config.seed,
-        crops=make_crops(config),
-        mesh=mesh,
-        cache=config.data.cache,
-        workers=config.data.workers,
-        parts=config.accumulate_steps,
-        captions=modality.kind_of(config) == "image_text",
-    )
+    batches = make_batches(config, train_set, mesh)
     parts = build(config, len(train_set), mesh.size, crops=batches.crops)
     state = initial_state(config, parts, batches.example, len(train_set), mesh)
     total = parts.total_steps

@@ -1,6 +1,6 @@
 """What protocols are run on: the features, images and network of a backbone on a data set."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,6 +68,7 @@ def subjects(
         of_views = make_encode(found, inputs._replace(crop=0.0), layer) if inputs.crop else apply
     raw = {"image": partial(raw_pixels, mesh=mesh), "graph": histograms}
     raw["video"] = partial(raw_clips, mesh=mesh)
+    joint = _make_joint(found, inputs, splits, mesh, seed) if found.text else None
 
     def subject(kind: str) -> Subject:
         network, encode = None, raw[inputs.kind]
@@ -99,31 +100,31 @@ def subjects(
             network,
             inputs.size if is_image else 0,
             mesh,
-            _joint(found, kind, inputs, splits, mesh, seed) if kind != "raw" else None,
+            joint(kind) if joint and kind != "raw" else None,
         )
 
     for kind in kinds:
         yield kind, subject(kind)
 
 
-def _joint(
-    found: Backbone, kind: str, inputs: Any, splits: source.Splits, mesh: Mesh, seed: int
-) -> Joint | None:
-    """Where images and texts meet, if the network has read any."""
-    if found.text is None:
-        return None
-    untrained = kind == "untrained"
-    towers = (
-        found.untrained(seed) if untrained else (found.net, found.projector),
-        found.untrained_text(seed) if untrained else found.text,
-    )
-    of_images, of_texts = parallel.replicate(towers, mesh)
+def _make_joint(
+    found: Backbone, inputs: Any, splits: source.Splits, mesh: Mesh, seed: int
+) -> Callable[[str], Joint]:
+    """Where images and texts meet, by the kind of features; the towers are compiled once."""
     encode, encode_text = make_encode(found, inputs, "projector"), make_encode_text(found)
-    return Joint(
-        lambda: extract(splits.test.images(inputs.size), encode, of_images, mesh),
-        lambda texts: extract(texts, encode_text, of_texts, mesh),
-        found.facts["config"]["data"]["context"],
-    )
+
+    def joint(kind: str) -> Joint:
+        towers = (found.net, found.projector), found.text
+        if kind == "untrained":
+            towers = found.untrained(seed), found.untrained_text(seed)
+        of_images, of_texts = parallel.replicate(towers, mesh)
+        return Joint(
+            lambda: extract(splits.test.images(inputs.size), encode, of_images, mesh),
+            lambda texts: extract(texts, encode_text, of_texts, mesh),
+            found.facts["config"]["data"]["context"],
+        )
+
+    return joint
 
 
 def _fitting(inputs: Any, test: source.Source) -> Any:
@@ -138,11 +139,10 @@ def _fitting(inputs: Any, test: source.Source) -> Any:
         return inputs
     channels = test.shape[-1]
     if inputs.kind == "video":
-        span = (inputs.frames - 1) * inputs.stride + 1
-        if channels != inputs.channels or (test.shape[0] or span) < span:
+        if channels != inputs.channels or (test.shape[0] or inputs.span) < inputs.span:
             raise UserError(
-                f"the network takes clips of {span} frames or more and {inputs.channels} channels, "
-                f"those of {test.name!r} have {test.shape[0] or 'any'} and {channels}"
+                f"the network takes clips of {inputs.span} frames or more and {inputs.channels} "
+                f"channels, those of {test.name!r} have {test.shape[0] or 'any'} and {channels}"
             )
         return inputs
     if channels > inputs.channels:
@@ -222,8 +222,8 @@ def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
 
     def of(s: source.Source) -> Any:
         if s.kind == "video":
-            return s.clip_array((inputs.frames - 1) * inputs.stride + 1)
-        return s.graph_array() if s.kind == "graph" else s.images(inputs.size)
+            return s.clip_array(inputs.span)
+        return s.graph_array if s.kind == "graph" else s.images(inputs.size)
 
     return {name: {"input": of(s), "label": s.labels} for name, s in parts.items()}
 
@@ -253,20 +253,13 @@ def raw_pixels(images: np.ndarray, mesh: Mesh, part: slice | None = None) -> np.
 
 def raw_clips(clips: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
     """[n, f] the pixels of all frames, in [0, 1], resized to `RAW_FRAME` pixels a side."""
-
-    @jax.jit
-    def shrink(variables: Any, block: Array) -> Array:
-        del variables
-        frames = block.reshape(-1, *block.shape[2:])
-        inputs = Inputs(RAW_FRAME, block.shape[4])
-        return resized(frames, inputs).reshape(len(block), -1)
-
-    return extract(clips, shrink, (), mesh, part)
+    return extract(clips, _shrink, Inputs(RAW_FRAME, clips.shape[4]), mesh, part)
 
 
 @partial(jax.jit, static_argnums=0)
 def _shrink(inputs: Inputs, block: Array) -> Array:
-    return resized(block, inputs).reshape(len(block), -1)
+    images = block.reshape(-1, *block.shape[-3:])  # the frames of clips, one by one
+    return resized(images, inputs).reshape(len(block), -1)
 
 
 def make_encoder(method: Any, inputs: Any) -> Any:

@@ -7,7 +7,7 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxssl import modality
-from jaxssl.build import Parts
+from jaxssl.build import Parts, has_text
 from jaxssl.config import hyper
 from jaxssl.data import source
 from jaxssl.state import TrainState
@@ -39,7 +39,7 @@ def lines(
     sizes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
     device = jax.devices()[0].device_kind
     chunks, many = config.accumulate_steps, source.KINDS[modality.source_kind(config)]
-    text = config.text if config.text.name != "none" else None
+    text = config.text if has_text(config) else None
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     return [
         f"views      {_settings(config.augment)}; {sizes}",

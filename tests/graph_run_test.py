@@ -218,7 +218,7 @@ def test_a_trained_network_gives_features_of_any_graphs(tiny, whole):
     again = encode(variables, packed(graphs, 2))
     np.testing.assert_allclose(again, found, rtol=1e-5, atol=1e-5)
     # Those that evaluation takes of a split, block by block over the devices.
-    array = source.load(tiny().data, "train", "graph").graph_array()
+    array = source.load(tiny().data, "train", "graph").graph_array
     mesh = parallel.make_mesh()
     extracted = features.extract(array, encode, parallel.replicate(variables, mesh), mesh)
     expected = encode(variables, packed(array.graphs))

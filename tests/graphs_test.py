@@ -155,7 +155,7 @@ def test_a_set_is_opened_like_any_other(tmp_path, prepared):
     def contents(opened):
         found = opened.read(np.arange(len(opened)))
         assert [example.label for example in found] == opened.labels.tolist()
-        array = opened.graph_array()
+        array = opened.graph_array
         assert len(array) == len(found) and array.num_tags == 2
         for graph, example in zip(array.graphs, found, strict=True):
             np.testing.assert_array_equal(graph.tag, example.picture.tag)

@@ -98,7 +98,7 @@ def test_two_processes_train_as_one_does_though_one_of_them_is_killed(data_dir, 
     one, two = tmp_path / "one", tmp_path / "two"
     hosts = start("train", str(data_dir), str(two), "10")
     hosts[1].wait(timeout=240)
-    assert hosts[1].returncode == -signal.SIGKILL
+    assert hosts[1].returncode == -signal.SIGKILL, hosts[1].communicate()[0]
     assert hosts[0].poll() is None, hosts[0].communicate()[0]
     hosts[0].kill()  # as a launcher does; by itself it would notice after a while
     for host in hosts:

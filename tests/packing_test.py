@@ -161,7 +161,7 @@ def opened(tmp_path_factory, prepared):
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (2, 2), (8, 1)])
 def test_batches_are_the_graphs_of_the_order(opened, devices, parts):
     mesh = parallel.make_mesh(jax.devices()[:devices])
-    graphs = opened.graph_array().graphs
+    graphs = opened.graph_array.graphs
     batches = make_batches(opened, BATCH, seed=3, crops=Crops((), (), 0), mesh=mesh, parts=parts)
     order, shapes = Order(len(GRAPHS), BATCH, 3), []
     for step in range(4):

@@ -23,6 +23,11 @@ def per_frame(operation: Callable[[Array], Array], clip: Array) -> Array:
     return jax.vmap(operation)(clip)
 
 
+def span(frames: int, stride: int) -> int:
+    """How many frames of a clip a `window` reaches over."""
+    return (frames - 1) * stride + 1
+
+
 def window(clip: Array, start: Array | int, frames: int, *, stride: int = 1) -> Array:
     """Every ``stride``-th frame from ``start`` on, ``frames`` of them.
 
@@ -38,8 +43,8 @@ def window(clip: Array, start: Array | int, frames: int, *, stride: int = 1) -> 
     Raises:
         ValueError: if the clip is too short.
     """
-    span = len(clip) - _starts(clip, frames, stride) + 1
-    return jax.lax.dynamic_slice_in_dim(clip, start, span)[::stride]
+    _starts(clip, frames, stride)
+    return jax.lax.dynamic_slice_in_dim(clip, start, span(frames, stride))[::stride]
 
 
 def random_window(u: Array, clip: Array, frames: int, *, stride: int = 1) -> Array:
@@ -136,9 +141,9 @@ def _is_flow(clip: Array) -> bool:
 
 def _starts(clip: Array, frames: int, stride: int) -> int:
     """In how many places a window can start."""
-    span = (frames - 1) * stride + 1
-    if len(clip) < span:
+    needed = span(frames, stride)
+    if len(clip) < needed:
         raise ValueError(
             f"a clip of {len(clip)} frames is too short for {frames} of them, stride {stride}"
         )
-    return len(clip) - span + 1
+    return len(clip) - needed + 1

@@ -97,14 +97,12 @@ def drop_nodes(u: Array, row: Row, share: float) -> Row:
 
     Edges are left to whoever sums over them: one of a dropped node has no effect.
     """
-    count = jnp.floor(share * row["size"].astype(jnp.float32)).astype(jnp.int32)
-    return _without(row, rank(u, row["graph"]) < _taken(count, row["graph"]))
+    return _without(row, _lowest(u, row["graph"], row["size"], share))
 
 
 def mask_attributes(u: Array, noise: Array, row: Row, share: float) -> Row:
     """`noise` [N, f] for the features of floor(share * n) nodes, those of the smallest u [N]."""
-    count = jnp.floor(share * row["size"].astype(jnp.float32)).astype(jnp.int32)
-    masked = rank(u, row["graph"]) < _taken(count, row["graph"])
+    masked = _lowest(u, row["graph"], row["size"], share)
     return {**row, "x": jnp.where(masked[:, None], noise.astype(row["x"].dtype), row["x"])}
 
 
@@ -120,8 +118,7 @@ def perturb_edges(u: Array, row: Row, at: Layout, share: float, add: bool) -> Ro
         add: whether there are new edges; of a graph with one node there are none. One may double
             an edge there is.
     """
-    count = jnp.floor(share * at.num_edges.astype(jnp.float32)).astype(jnp.int32)
-    gone = rank(u[:, 0], at.edge_graph) < _taken(count, at.edge_graph)
+    gone = _lowest(u[:, 0], at.edge_graph, at.num_edges, share)
     none = jnp.full_like(row["edge"], row["graph"].shape[0])
     if add:
         size = _taken(row["size"], at.edge_graph)
@@ -166,9 +163,8 @@ def subgraph(wait: Array, start: Array, row: Row, at: Layout, share: float) -> R
         return new, jnp.any(new < time)
 
     time, _ = lax.while_loop(lambda state: state[1], spread, (burnt, jnp.bool_(True)))
-    count = jnp.floor(share * row["size"].astype(jnp.float32)).astype(jnp.int32)
-    count = _taken(jnp.maximum(count, 1), row["graph"])
-    return _without(row, (rank(time, row["graph"]) >= count) | jnp.isinf(time))
+    kept = _lowest(time, row["graph"], row["size"], share, least=1)
+    return _without(row, ~kept | jnp.isinf(time))
 
 
 def rank(values: Array, group: Array) -> Array:
@@ -224,6 +220,12 @@ class GraphInputs(NamedTuple):
 def as_float(graphs: Row) -> Row:
     """With "x" in float32."""
     return {**graphs, "x": graphs["x"].astype(jnp.float32)}
+
+
+def _lowest(values: Array, graph: Array, total: Array, share: float, least: int = 0) -> Array:
+    """[n] bool: the floor(share * total) smallest values of each graph, but ``least`` of them."""
+    count = jnp.floor(share * total.astype(jnp.float32)).astype(jnp.int32)
+    return rank(values, graph) < _taken(jnp.maximum(count, least), graph)
 
 
 def _without(row: Row, gone: Array) -> Row:

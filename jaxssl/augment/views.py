@@ -129,6 +129,11 @@ class ClipInputs(NamedTuple):
 
     kind = "video"
 
+    @property
+    def span(self) -> int:
+        """How many frames of a clip those are taken from."""
+        return clip_ops.span(self.frames, self.stride)
+
     def prepare(self, clips: Array) -> Array:
         """Uint8 clips [n, t, h, w, c] to [n copies, frames, size, size, c], as in evaluation."""
 

@@ -147,7 +147,7 @@ def reader(
     source: "Source", order: Callable[[int], np.ndarray], batch_size: int, rows: int
 ) -> Reader:
     """A `Reader` of all graphs of a split."""
-    found = source.graph_array()
+    found = source.graph_array
     sizes = sizes_of(found.graphs)
     steps = range(EPOCHS * (len(sizes) // batch_size))
     room = largest([room_for(sizes[order(step)], rows) for step in steps])

@@ -162,6 +162,7 @@ class Source:
             found.append(whole if len(places) == len(whole) else whole[places])
         return found[0] if len(found) == 1 else np.concatenate(found)
 
+    @cached_property
     def graph_array(self) -> GraphArray:
         """All graphs, decoded."""
         found = self.read(np.arange(len(self)))
