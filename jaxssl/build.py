@@ -14,12 +14,12 @@ from ml_collections import ConfigDict
 from jaxssl import modality, optim, schedules
 from jaxssl.augment.clip import span
 from jaxssl.augment.image import random_crop_box
-from jaxssl.config import component, hyper
+from jaxssl.config import component, hyper, takes
 from jaxssl.config_types import LARGEST
 from jaxssl.data import batches
 from jaxssl.data.batches import Batches
 from jaxssl.data.pictures import Crop, Crops
-from jaxssl.data.source import Source
+from jaxssl.data.source import KINDS, Source
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, line, nearest
 from jaxssl.method import Method
@@ -243,12 +243,11 @@ def check_fit(config: ConfigDict) -> None:
         )
     if method.get("labels") and loss in IGNORE_LABELS:
         why = NO_LABELS
-    if (config.net.name == "gin") != (kind == "graph") or (config.net.name == "s3d") != (
-        kind == "video"
-    ):
+    net, makes = config.net.name, modality.source_kind(config)
+    if takes(net) != makes:
         raise UserError(
-            f"net.name={config.net.name!r} does not take what augment.name={config.augment.name!r} "
-            "makes; gin is for augment.name=graph, s3d for video"
+            f"net.name={net!r} takes {KINDS.get(takes(net), 'captions')}, but "
+            f"augment.name={config.augment.name!r} makes {KINDS[makes]}; name another of the two"
         )
     if config.views == 1 and not method.get("labels") and not text:
         why = "a single view without labels has no positives; set views=2 or method.labels=True"

@@ -113,6 +113,11 @@ def component(group: str, name: str) -> Callable[..., Any]:
     return factories[name]
 
 
+def takes(net: str) -> str:
+    """What examples the networks of a file of `jaxssl/nets/` take: "image", if it does not say."""
+    return getattr(_module("net", net), "TAKES", "image")
+
+
 def _nothing() -> None:
     """No predictor, no network of captions."""
 

@@ -248,10 +248,13 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_images_are_refused_by_a_network_for_graphs(data_dir, tmp_path):
+@pytest.mark.parametrize(
+    ("net", "kind"), [("gin", "graphs"), ("s3d", "clips"), ("text", "captions")]
+)
+def test_images_are_refused_by_a_network_for_others(data_dir, tmp_path, net, kind):
     size = {key: TINY_DIGITS[key] for key in TINY_DIGITS if not key.startswith("net.")}
-    changes = {**size, "net.name": "gin", "data.dir": str(data_dir)}
-    with refused("net.name='gin' does not take what augment.name='digits' makes"):
+    changes = {**size, "net.name": net, "data.dir": str(data_dir)}
+    with refused(f"net.name={net!r} takes {kind}, but augment.name='digits' makes images; name"):
         loop.train(config.load(DIGITS, list(changes.items())), tmp_path / "run")
 
 

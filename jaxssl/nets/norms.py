@@ -78,8 +78,13 @@ def masked_batch_norm(x: Array, mask: Array, *, train: bool, axis_name: str | No
     return MaskedBatchNorm()(x, mask, train=train, axis_name=axis_name)
 
 
-def layer_norm(x: Array) -> Array:
-    """`x` [..., c] normalised over the last axis (Ba et al., 2016), epsilon 1e-6."""
-    norm = nn.LayerNorm(epsilon=1e-6)
+def layer_norm(x: Array, epsilon: float = 1e-6) -> Array:
+    """`x` [..., c] normalised over the last axis (Ba et al., 2016); epsilon is of the variance."""
+    norm = nn.LayerNorm(epsilon=epsilon)
     with jax.numpy_dtype_promotion("standard"):
         return norm(x)
+
+
+def keep_sums_over_devices(primitive: Any, *_: Any, **__: Any) -> bool:
+    """What rematerialisation keeps: BatchNorm's few numbers, else devices would add them twice."""
+    return primitive.name.startswith("psum")

@@ -1,13 +1,12 @@
 """ResNet-18, -34, -50 and -101 with CIFAR and ImageNet stems."""
 
 from functools import partial
-from typing import Any
 
 import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.nets.norms import batch_norm
+from jaxssl.nets.norms import batch_norm, keep_sums_over_devices
 
 # depth: blocks per stage, whether blocks are bottlenecks
 DEPTHS = {
@@ -95,7 +94,7 @@ class ResNet(nn.Module):
             return block(x, train=train, axis_name=axis_name)
 
         # Of the call, not of the class: a class would give the parameters another name.
-        run = nn.remat(run, policy=_keep_sums_over_devices) if self.remat else run
+        run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
         for stage, blocks in enumerate(self.stages):
             for i in range(blocks):
                 stride = 2 if stage > 0 and i == 0 else 1
@@ -147,8 +146,3 @@ def _conv(width: int, side: int, stride: int = 1, padding: int | None = None) ->
         use_bias=False,
         kernel_init=KERNEL_INIT,
     )
-
-
-def _keep_sums_over_devices(primitive: Any, *_: Any, **__: Any) -> bool:
-    """What rematerialisation keeps: BatchNorm's few numbers, else devices would add them twice."""
-    return primitive.name.startswith("psum")

@@ -8,8 +8,9 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.nets.norms import batch_norm
+from jaxssl.nets.norms import batch_norm, keep_sums_over_devices
 
+TAKES = "video"
 # Channels of the branches of an Inception block: a 1x1; a 1x1 and a separable 3x3x3; the same
 # again; a 1x1 after a pool. The paper's table, which is Inception-v1's.
 Branches = tuple[int, int, int, int, int, int]
@@ -150,10 +151,7 @@ class S3D(nn.Module):
         def run(block: nn.Module, x: Array) -> Array:
             return block(x, train=train, axis_name=axis_name)
 
-        if self.remat:
-            # What devices send each other for BatchNorm is kept: they would send it twice.
-            keep = {"policy": lambda primitive, *_, **__: primitive.name.startswith("psum")}
-            run = nn.remat(run, **keep)
+        run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
         x = run(Stem(self.stem, self.gating), x)
         for stage, blocks in enumerate(self.stages):
             if stage > 0:

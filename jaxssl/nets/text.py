@@ -5,11 +5,18 @@ References:
     section 2.4; Ilharco et al., OpenCLIP, 2021. What the paper leaves open is the released code's.
 """
 
+from functools import partial
+
 import flax.linen as nn
-import jax
 from jax import Array
 from jax import numpy as jnp
 
+from jaxssl.nets import norms
+
+TAKES = "text"
+# CLIP's epsilon is 1e-5. Tokens start with a variance of 5e-4, of which it is 2 %: public weights
+# need their own.
+layer_norm = partial(norms.layer_norm, epsilon=1e-5)
 ACTIVATIONS = {
     "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
     "gelu": lambda x: nn.gelu(x, approximate=False),
@@ -38,14 +45,14 @@ class Block(nn.Module):
         # layers' number keeps the sum of the 2 L halves that add to a token at one size.
         adds = nn.initializers.normal((dim * 2 * self.layers) ** -0.5)
         widens = nn.initializers.normal((2 * dim) ** -0.5)
-        qkv = nn.Dense(3 * dim, kernel_init=usual, name="qkv")(_layer_norm(x))
+        qkv = nn.Dense(3 * dim, kernel_init=usual, name="qkv")(layer_norm(x))
         q, k, v = jnp.moveaxis(qkv.reshape(n, t, 3, self.heads, dim // self.heads), 2, 0)
         logits = jnp.einsum("nqhd,nkhd->nhqk", q * (dim // self.heads) ** -0.5, k)
         seen = jnp.tri(t, dtype=bool)[None, None]
         weights = nn.softmax(jnp.where(seen, logits.astype(jnp.float32), -jnp.inf))
         y = jnp.einsum("nhqk,nkhd->nqhd", weights.astype(x.dtype), v).reshape(n, t, dim)
         x = x + nn.Dense(dim, kernel_init=adds, name="attention_out")(y)
-        y = nn.Dense(4 * dim, kernel_init=widens, name="mlp_in")(_layer_norm(x))
+        y = nn.Dense(4 * dim, kernel_init=widens, name="mlp_in")(layer_norm(x))
         y = ACTIVATIONS[self.activation](y)
         return x + nn.Dense(dim, kernel_init=adds, name="mlp_out")(y)
 
@@ -106,7 +113,7 @@ class TextTransformer(nn.Module):
         for _ in range(self.layers):
             x = run(Block(self.heads, self.layers, self.activation), x)
         end = jnp.argmax(tokens, axis=1)
-        return _layer_norm(jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0])
+        return layer_norm(jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0])
 
 
 def net(
@@ -152,13 +159,3 @@ def net(
     if dim % num_heads:
         raise ValueError(f"text.dim must be a multiple of text.num_heads {num_heads}, got {dim}")
     return TextTransformer(vocabulary, context, dim, layers, num_heads, activation, remat)
-
-
-def _layer_norm(x: Array) -> Array:
-    """As `norms.layer_norm`, but with CLIP's epsilon of 1e-5.
-
-    Tokens start with a variance of 5e-4, of which it is 2 %: public weights need their own.
-    """
-    norm = nn.LayerNorm(epsilon=1e-5)
-    with jax.numpy_dtype_promotion("standard"):
-        return norm(x)
