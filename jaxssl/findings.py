@@ -15,6 +15,7 @@ from jaxssl.errors import UserError
 from jaxssl.study import Claim, Findings, Setting, Table
 
 WORDS = {True: "holds", False: "does not hold at this scale", None: None}
+NOT_TOLD = "cannot be told"
 
 
 def write(
@@ -40,6 +41,7 @@ def write(
     """
     document = {
         "study": name.partition("-")[0],
+        "title": title,
         "scale": setting.scale,
         "where": findings.where,
         **about,
@@ -70,6 +72,39 @@ def write(
     return path
 
 
+def write_markdown(path: Path, document: Path) -> None:
+    """A page of Markdown from a document that `write` wrote; the document itself beside it."""
+    found = read(document)
+    kept = path.with_suffix(".json")
+    facts = {"scale": found["scale"], "on": found["where"]}
+    facts |= {key: found[key] for key in ("devices", "jax", "python", "commit") if found.get(key)}
+    lines = [
+        f"# {found['title']}",
+        "",
+        "Written by the command; nothing here is written by hand. "
+        f"All numbers, and the online k-NN of each run by epoch: [{kept.name}]({kept.name}).",
+        "",
+        f"    {found['command']}",
+        "",
+        " · ".join(f"{key} {value}" for key, value in facts.items()),
+    ]
+    claims = [
+        [claim["text"], claim["source"], claim["figure"] or "–", claim["verdict"] or NOT_TOLD]
+        for claim in found["claims"].values()
+    ]
+    heading = ["claim", "source", "measured", "verdict"]
+    tables = [{"title": "Claims", "heading": heading, "rows": claims, "note": ""}]
+    for table in tables + found["tables"]:
+        rows = [table["heading"], ["---"] * len(table["heading"]), *table["rows"]]
+        lines += ["", f"## {table['title']}", ""]
+        lines += [table["note"], ""] if table["note"] else []
+        lines += [
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
+        ]
+    record.write_text(path, "\n".join(lines) + "\n")
+    record.write_text(kept, document.read_text(encoding="utf-8"))
+
+
 def show(claims: Mapping[str, Claim], findings: Findings) -> None:
     """Print the tables and the verdicts."""
     for table in findings.tables:
@@ -84,7 +119,7 @@ def show(claims: Mapping[str, Claim], findings: Findings) -> None:
     for key, claim in claims.items():
         if key in findings.verdicts:
             verdict = findings.verdicts[key]
-            said = WORDS[verdict.holds] or "cannot be told"
+            said = WORDS[verdict.holds] or NOT_TOLD
             text = f"{said}: {claim.text} ({claim.source}): {verdict.figure}"
             record.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
@@ -118,7 +153,7 @@ def _claims(claims: Mapping[str, Claim], findings: Findings) -> str:
     rows = []
     for key, claim in claims.items():
         said = _verdict(findings, key)
-        cells = (claim.text, claim.source, said["figure"], said["verdict"] or "cannot be told")
+        cells = (claim.text, claim.source, said["figure"], said["verdict"] or NOT_TOLD)
         rows.append([escape(cell or "–") for cell in cells])
     return page.table("claims", ["claim", "source", "measured", "verdict"], rows)
 

@@ -57,6 +57,7 @@ class Outcome(NamedTuple):
         figures: accuracies in percent by metric; NaN if the run stopped because it was not finite.
         history: the lines of metrics.jsonl.
         seconds: training and evaluation took, as far as the last command is concerned.
+        commit: of the code that trained it last, "" if unknown.
     """
 
     seed: int
@@ -64,6 +65,7 @@ class Outcome(NamedTuple):
     figures: dict[str, float]
     history: list[dict[str, Any]]
     seconds: float
+    commit: str = ""
 
 
 Grid = Mapping[Any, list[Outcome]]
@@ -225,7 +227,8 @@ def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
         with _quiet(), _stopped(workdir):
             figures = _train(settings, workdir)
         seconds = time.perf_counter() - start
-        record.write_json(marker, {"figures": figures, "seconds": seconds})
+        document = {"figures": figures, "seconds": seconds, "commit": record.commit()}
+        record.write_json(marker, document)
     else:
         _refuse_other(settings, workdir)
     try:
@@ -233,7 +236,8 @@ def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
         figures = {k: math.nan if v is None else v for k, v in document["figures"].items()}
         lines = record.read(workdir / "metrics.jsonl")
         history = [{k: math.nan if v is None else v for k, v in line.items()} for line in lines]
-        return Outcome(cell["seed"], workdir, figures, history, document["seconds"]), fresh
+        known = document["seconds"], document.get("commit", "")
+        return Outcome(cell["seed"], workdir, figures, history, *known), fresh
     except (ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{marker} is damaged; move {workdir} away") from error
 

@@ -1,9 +1,11 @@
 """The files of a workdir: metrics.jsonl, TensorBoard events, train.log, JSON documents."""
 
+import functools
 import json
 import logging
 import math
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -100,6 +102,19 @@ def write_bytes(path: Path, content: bytes) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@functools.cache
+def commit() -> str:
+    """Of the checkout that this code lies in, with "-dirty" if it was changed; "" without one."""
+    checkout = Path(__file__).parents[1]
+    if not (checkout / ".git").exists():
+        return ""
+    command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:  # no git
+        return ""
 
 
 def show_log(process: int = 0) -> None:

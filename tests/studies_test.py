@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxssl import claims, findings, grid, stability
+from jaxssl import claims, findings, grid, record, stability
 from jaxssl.bias import Bias
 from jaxssl.errors import UserError
 from jaxssl.grid import KNN, LINEAR, Outcome
@@ -48,7 +48,7 @@ def made_up(cell, seed, lost=()):
     if seed in lost:  # a run that was not finite
         figures, history = dict.fromkeys(figures, math.nan), history[:1]
         history[0] = {key: math.nan for key in history[0] if key != KNN} | {"step": 1}
-    return Outcome(seed, Path("nowhere"), figures, history, 1.0)
+    return Outcome(seed, Path("nowhere"), figures, history, 1.0, "abc")
 
 
 @pytest.fixture
@@ -189,6 +189,41 @@ def test_what_was_found_is_written(tmp_path):
     assert document["data"] == {"a 8": [1.0, None]}
     assert document["claims"]["collapse"]["verdict"] == findings.WORDS[True]
     assert document["claims"]["robust"]["verdict"] is None
+
+
+def test_a_page_of_markdown_stands_beside_its_document(without_training, tmp_path):
+    module, own = study("results"), setting(tmp_path)
+    found = module.run(own)
+    about = {**ABOUT, "commit": "abc", "devices": "1 cpu"}
+    path = findings.write("results", "Of a | b", own, module.CLAIMS, found, about)
+    page = tmp_path / "docs.md"
+    findings.write_markdown(page, path.with_suffix(".json"))
+    text = page.read_text()
+    assert text.startswith("# Of a | b\n") and f"    {ABOUT['command']}\n" in text
+    assert "scale tiny · on made up · devices 1 cpu · commit abc" in text
+    [row] = [line for line in text.splitlines() if line.startswith("| tcl, batch 64, seed 2 |")]
+    [tcl] = [run for run in found.tables[-1].rows if run[0] == "tcl, batch 64, seed 2"]
+    assert row == f"| {' | '.join(tcl)} |" and tcl[-2:] == ("abc", "nowhere")
+    logs = json.loads(page.with_suffix(".json").read_text())["data"]["logs"]
+    assert [line[0] for line in logs["tcl, batch 64, seed 2"]] == list(EPOCHS)
+
+
+def test_the_commit_is_that_of_a_checkout(monkeypatch, tmp_path):
+    def run(*command):
+        config = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *config, *command], check=True)
+
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "jaxssl" / "record.py"))
+    commit = record.commit.__wrapped__
+    assert commit() == ""
+    run("init", "--quiet")
+    (tmp_path / "a").write_text("1")
+    run("add", "a")
+    run("commit", "--quiet", "--message=a")
+    clean = commit()
+    assert len(clean) >= 7 and set(clean) <= set("0123456789abcdef")
+    (tmp_path / "a").write_text("2")
+    assert commit() == f"{clean}-dirty"
 
 
 def test_claims_are_written_from_documents_alone(tmp_path):

@@ -18,7 +18,7 @@ from typing import Any
 from absl import flags
 
 import jaxssl
-from jaxssl import cli
+from jaxssl import cli, record
 from jaxssl.errors import UserError, nearest, writing
 from jaxssl.studies import names
 
@@ -31,7 +31,9 @@ SEEDS = flags.DEFINE_integer("seeds", 3, "Seeds 0, 1, ... of every cell.", lower
 OUT = flags.DEFINE_string("out", None, "Output folder; default runs/studies/SCALE[-DATASET].")
 METHODS = flags.DEFINE_list("methods", [], "Methods to compare, where a study compares methods.")
 BATCHES = flags.DEFINE_list("batch_sizes", [], "Batch sizes, where a study varies them.")
-PAGE = flags.DEFINE_string("page", None, "Of `claims`: the page; default claims.md in --out.")
+PAGE = flags.DEFINE_string(
+    "page", None, "Write a page of Markdown; of `claims` claims.md in --out."
+)
 WORKDIR = flags.DEFINE_string("workdir", None, "A run to look at, where a study looks at one.")
 
 
@@ -90,6 +92,8 @@ def _run(overrides: list[tuple[str, str]]) -> None:
     about = _about(time.perf_counter() - start)
     with writing(setting.out):
         path = findings.write(_stem(setting), title, setting, study.CLAIMS, found, about)
+        if PAGE.value:
+            findings.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
     findings.show(study.CLAIMS, found)
     print(f"page: {path}")
 
@@ -108,6 +112,7 @@ def _about(seconds: float) -> dict[str, str]:
     return {
         "command": f"python -m jaxssl.studies {shlex.join(sys.argv[1:])}",
         "version": jaxssl.__version__,
+        "commit": record.commit(),
         "jax": jax.__version__,
         "python": platform.python_version(),
         "devices": f"{jax.device_count()} {device.device_kind}",

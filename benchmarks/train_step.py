@@ -1,0 +1,245 @@
+"""What a training step costs and where its time goes, beside PyTorch where it is installed.
+
+    python benchmarks/train_step.py                                              # an accelerator
+    python benchmarks/train_step.py --networks resnet18 --batches 16 --rounds 3  # two CPU cores
+
+SimCLR's step (NT-Xent, two views, Adam) on random images that lie on the device, one device:
+
+1. Images a second (an image is two views), and the arithmetic a second as a share of what a large
+   matrix product of the same precision reaches. A step counts three forward passes of the networks,
+   as XLA counts their operations; augmentation, loss and optimiser count nothing.
+2. Where the time goes: each part compiled and timed alone, so that the parts need not add up to the
+   whole; and how long the host is busy until a step is handed over.
+3. The same step in PyTorch (`torch_step.py`): channels last, autocast, compiled, augmented on the
+   device.
+
+Machines are shared and noisy: read the ratios and shares, medians over the rounds, in each of which
+every contender takes its turn. --json keeps all numbers.
+"""
+
+import argparse
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+# PyTorch is to have memory too.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+import optax  # noqa: E402
+from jax import numpy as jnp  # noqa: E402
+
+from jaxssl import compiled, losses, parallel  # noqa: E402
+from jaxssl import encoder as networks  # noqa: E402
+from jaxssl.build import build, initial_state, make_batches, make_networks  # noqa: E402
+from jaxssl.config import load  # noqa: E402
+from jaxssl.data.source import Part, Source  # noqa: E402
+from jaxssl.state import make_train_step  # noqa: E402
+
+try:
+    import torch_step
+except ImportError as error:
+    torch_step, NO_TORCH = None, str(error)
+
+# What differs from configs/studies/paper.py, and the batches in which an accelerator takes it.
+COMMON = {"loss.temperature": "0.2", "data.cache": "device"}
+LARGE = {"augment.size": "224"}
+NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
+    "resnet18": ({}, (128, 256, 512)),
+    "resnet50": ({**LARGE, "net.depth": "50", "net.stem": "imagenet"}, (128,)),
+    "vit_s": ({**LARGE, "net.name": "vit", "net.size": "small"}, (128,)),
+}
+DTYPES = {"bf16": jnp.bfloat16, "float32": jnp.float32}
+VIEWS = 2
+
+
+class Timed:
+    """Something that is called again and again: ``call()`` starts it, ``wait(out)`` ends it."""
+
+    def __init__(self, call: Callable[[], Any], wait: Callable[[Any], Any]) -> None:
+        self.call, self.wait = call, wait
+        self.found: list[float] = []  # seconds a call, of each round
+        self.host: list[float] = []  # of which the host was busy
+        for _ in range(2):  # compiles
+            wait(call())
+
+    def turn(self, seconds: float) -> None:
+        """One round: about so many seconds."""
+        start = time.perf_counter()
+        self.wait(self.call())
+        times = max(1, math.ceil(seconds / (time.perf_counter() - start)))
+        start = time.perf_counter()
+        out = [self.call() for _ in range(times)][-1]
+        handed_over = time.perf_counter()
+        self.wait(out)
+        self.host.append((handed_over - start) / times)
+        self.found.append((time.perf_counter() - start) / times)
+
+
+def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float]:
+    """The whole step, its parts, and the operations of a step."""
+    overrides = {**COMMON, **NETWORKS[network][0], "batch_size": str(batch), "precision": precision}
+    config = load(ROOT / "configs" / "studies" / "paper.py", list(overrides.items()))
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    size, number = config.augment.size, 2 * batch
+    images = np.random.default_rng(0).integers(0, 256, (number, size, size, 3), np.uint8)
+    part = Part([{"image": image, "label": 0} for image in images])
+    source = Source("made", "train", ((part, np.arange(number)),), ("a",), (size, size, 3))
+    batches = make_batches(config, source, mesh)
+    parts = build(config, number, crops=batches.crops)
+    state = initial_state(config, parts, batches.example, number, mesh)
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    encoder, key, given = make_networks(config), jax.random.key(1), batches.next()
+
+    # Each part has arrays of its own: the step donates the state's.
+    params = jax.tree.map(jnp.copy, {k: state.params[k] for k in ("net", "projector")})
+    stats = jax.tree.map(jnp.copy, state.carried.batch_stats)
+    moved = jax.tree.map(jnp.copy, (state.params, state.opt_state))
+    grads = jax.tree.map(jnp.copy, state.params)
+
+    def embed(params: Any, views: jax.Array) -> jax.Array:
+        index = given["index"]
+        return networks.embed(encoder, params, stats, [views], index, key=key, axis_name=None)[0]
+
+    augment = jax.jit(parts.augment)
+    views = augment(key, given["input"], given["index"])["views"]
+    forward = jax.jit(embed)
+    z = forward(params, views)
+    # The gradient of some sum of the embeddings, to all that is trained.
+    both = jax.jit(jax.grad(lambda params, views: jnp.vdot(embed(params, views), z)))
+    loss = jax.jit(jax.value_and_grad(lambda z: losses.nt_xent(z[0], z[1], temperature=0.2)))
+
+    @jax.jit
+    def matrix_product(x: jax.Array) -> jax.Array:
+        return x @ x
+
+    def update(params: Any, opt_state: Any) -> Any:
+        updates, opt_state = parts.optimiser.update(grads, opt_state, params)
+        return optax.apply_updates(params, updates), opt_state
+
+    update = jax.jit(update, donate_argnums=(0, 1))
+    n = 2048 if jax.default_backend() == "cpu" else 8192
+    square = jax.random.normal(key, (n, n), DTYPES[precision])
+
+    def whole() -> Any:
+        nonlocal state
+        state, metrics, _ = step(state, batches.next())
+        return metrics
+
+    def move() -> Any:
+        nonlocal moved
+        moved = update(*moved)
+        return moved
+
+    calls = {
+        "step": whole,
+        "input": batches.next,
+        "augment": lambda: augment(key, given["input"], given["index"]),
+        "forward": lambda: forward(params, views),
+        "forward and backward": lambda: both(params, views),
+        "loss": lambda: loss(z),
+        "optimiser": move,
+        "matrix product": lambda: matrix_product(square),
+    }
+    timed = {name: Timed(call, jax.block_until_ready) for name, call in calls.items()}
+    operations = 3 * forward.lower(params, views).cost_analysis()["flops"]
+    timed["matrix product"].operations = 2 * n**3
+    return timed, operations
+
+
+def measure(network: str, batch: int, precision: str, rounds: int, seconds: float) -> dict:
+    """All numbers of one row."""
+    timed, operations = ours(network, batch, precision)
+    if torch_step:
+        peer = torch_step.TrainStep(network, batch, precision)
+        timed["PyTorch"] = Timed(peer.step, peer.wait)
+    for _ in range(rounds):
+        for contender in timed.values():
+            contender.turn(seconds)
+    found = {name: contender.found for name, contender in timed.items()}
+    peak = [timed["matrix product"].operations / t for t in found["matrix product"]]
+    rates = [operations / t for t in found["step"]]
+    row = {"network": network, "batch": batch, "precision": precision, "operations": operations}
+    row |= {"seconds": found, "host": timed["step"].host}
+    row["images_per_second"] = [batch / t for t in found["step"]]
+    row["teraflops"] = [rate / 1e12 for rate in rates]
+    row["share_of_peak"] = [rate / top for rate, top in zip(rates, peak, strict=True)]
+    if torch_step:
+        pairs = zip(found["PyTorch"], found["step"], strict=True)
+        row["torch_ratio"] = [theirs / own for theirs, own in pairs]
+    return row
+
+
+def spread(values: list[float], digits: int) -> str:
+    """Median, and between brackets the smallest and the largest."""
+    low, middle, high = min(values), float(np.median(values)), max(values)
+    return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
+
+
+def table(heads: list[str], rows: list[list[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def show(rows: list[dict]) -> None:
+    """Both tables."""
+    heads = ["network", "batch", "precision", "images/s", "TFLOP/s", "% of the matrix product"]
+    heads += ["PyTorch's time / ours"]
+    lines = []
+    for row in rows:
+        line = [row["network"], str(row["batch"]), row["precision"]]
+        line += [spread(row["images_per_second"], 0), spread(row["teraflops"], 2)]
+        line += [spread([100 * share for share in row["share_of_peak"]], 1)]
+        line += [spread(row["torch_ratio"], 2) if "torch_ratio" in row else "-"]
+        lines.append(line)
+    print(table(heads, lines), "\n")
+    names = [name for name in rows[0]["seconds"] if name not in ("matrix product", "PyTorch")]
+    heads = ["ms", "batch", "precision", *names, "host, until handed over"]
+    lines = []
+    for row in rows:
+        times = [row["seconds"][name] for name in names] + [row["host"]]
+        line = [row["network"], str(row["batch"]), row["precision"]]
+        lines.append(line + [f"{1000 * np.median(found):.2f}" for found in times])
+    print(table(heads, lines))
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
+    parser.add_argument("--batches", nargs="+", type=int, help="default: by network")
+    parser.add_argument("--precisions", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of a contender's turn")
+    parser.add_argument("--json", type=Path, help="file for all numbers")
+    args = parser.parse_args()
+    compiled.keep()
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    device = jax.devices()[0].device_kind
+    versions = f"jax {jax.__version__}, " + (torch_step.VERSION if torch_step else NO_TORCH)
+    print(f"{device}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {versions}\n")
+    rows = []
+    for network in args.networks:
+        for batch in args.batches or NETWORKS[network][1]:
+            for precision in args.precisions:
+                rows.append(measure(network, batch, precision, args.rounds, args.seconds))
+                jax.clear_caches()
+                if args.json:  # each row as soon as it is there
+                    document = {"device": device, "versions": versions, "rows": rows}
+                    args.json.write_text(json.dumps(document, indent=1))
+                print(f"measured: {network}, batch {batch}, {precision}", flush=True)
+    print()
+    show(rows)
+
+
+if __name__ == "__main__":
+    main()
