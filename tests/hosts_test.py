@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import DEVICES
+from graph_cases import random_graphs
 from run_test import SAVED, SETTINGS
 from tiny import DIGITS
 
@@ -23,32 +24,37 @@ from jaxssl.data.source import Part, Source
 from jaxssl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-CACHES = ("device", "none")
+WAYS = ("device", "none", "graphs")
 STEPS = 3
 
 
-def batches(cache: str, devices: int):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (50, 8, 8, 3), np.uint8)
+def batches(way: str, devices: int):
+    mesh = parallel.make_mesh(jax.devices()[:devices])
+    if way == "graphs":
+        graphs = random_graphs(50)
+        records = [{"graph": graph, "label": i % 3} for i, graph in enumerate(graphs)]
+        part = Part(records, decode=lambda record: record["graph"])
+        source = Source("made", "train", ((part, np.arange(50)),), tuple("abc"), (3,), kind="graph")
+        return make_batches(source, 8, seed=0, crops=Crops((), (), 0), mesh=mesh)
+    images = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), np.uint8)
     records = [{"image": image, "label": i % 3} for i, image in enumerate(images)]
     source = Source("made", "train", ((Part(records), np.arange(50)),), tuple("abc"), (8, 8, 3))
     crops = Crops((Crop(4, (0.2, 1.0), (1.0, 1.0)),) * 2, (), 4)
-    mesh = parallel.make_mesh(jax.devices()[:devices])
-    return make_batches(source, 8, seed=0, crops=crops, mesh=mesh, cache=cache)
+    return make_batches(source, 8, seed=0, crops=crops, mesh=mesh, cache=way)
 
 
-def last(cache: str, devices: int = 4) -> dict[str, dict[str, list]]:
+def last(way: str, devices: int = 4) -> dict[str, dict[str, list]]:
     """For every device of this process, what it holds of batch number `STEPS`."""
-    stream = batches(cache, devices)
+    stream = batches(way, devices)
     for _ in range(STEPS):
         batch = stream.next()
     stream.close()
-    image = jax.tree.leaves(batch["input"])[0]
+    inputs = dict(enumerate(jax.tree.leaves(batch.pop("input"))))
     found = {}
-    for name, values in {**batch, "input": image}.items():
+    for name, values in {**batch, **inputs}.items():
         for shard in values.addressable_shards:
             part = found.setdefault(str(shard.device.id), {})
-            part[name] = np.asarray(shard.data).tolist()
+            part[str(name)] = np.asarray(shard.data).tolist()
     return found
 
 
@@ -76,10 +82,10 @@ def finish(hosts: list[subprocess.Popen]) -> list[str]:
 def test_two_hosts_read_the_rows_of_one():
     outputs = finish(start("read"))
     outputs = [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo talks before
-    for cache in CACHES:
-        parts = [list(found[cache].values()) for found in outputs]
+    for way in WAYS:
+        parts = [list(found[way].values()) for found in outputs]
         assert [len(part) for part in parts] == [2, 2]
-        assert parts[0] + parts[1] == list(last(cache).values())
+        assert parts[0] + parts[1] == list(last(way).values())
 
 
 def settings(data_dir: str):
@@ -182,7 +188,7 @@ def main() -> None:
     address, process, what, *arguments = sys.argv[1:]
     parallel.join(address, 2, int(process))
     if what == "read":
-        print(json.dumps({cache: last(cache) for cache in CACHES}))
+        print(json.dumps({way: last(way) for way in WAYS}))
     else:
         data_dir, workdir, at, number, eyes = (*arguments, str(int(signal.SIGKILL)), "open")[:5]
         train(data_dir, workdir, int(at), int(number), eyes)
