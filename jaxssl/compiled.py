@@ -7,6 +7,8 @@ from pathlib import Path
 
 import jax
 
+OPTIMISATION = "xla_backend_optimization_level"
+
 
 def keep() -> None:
     """Let JAX keep what it compiles in a folder of the user, unless told of a place already.
@@ -17,6 +19,17 @@ def keep() -> None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(home) / "jaxssl" / f"jax-{jax.__version__}-{_machine()}"
         jax.config.update("jax_compilation_cache_dir", str(folder))
+
+
+def once() -> dict[str, int]:
+    """Options for `jax.jit` of what runs once, such as drawing parameters.
+
+    Compiling that takes a CPU long: a fifth of it is enough for the same numbers. What XLA_FLAGS
+    says is left alone.
+    """
+    if jax.default_backend() != "cpu" or OPTIMISATION in os.environ.get("XLA_FLAGS", ""):
+        return {}
+    return {OPTIMISATION: 1}
 
 
 def where() -> str:

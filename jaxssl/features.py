@@ -13,7 +13,7 @@ from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl import backbone, checkpoint, modality, parallel, weights
+from jaxssl import backbone, checkpoint, compiled, modality, parallel, weights
 from jaxssl.backbone import Backbone, Variables, require_finite
 from jaxssl.build import build, make_networks
 from jaxssl.config import label
@@ -94,7 +94,7 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
         method = build(config, max(found.data["num_examples"], config.batch_size)).method
         views = kind.views(config, inputs)
 
-        @jax.jit
+        @functools.partial(jax.jit, compiler_options=compiled.once())
         def init(key: Array) -> Any:
             params, carried = init_variables(method, views, 1, key)
             carried = carried._asdict()

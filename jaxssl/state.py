@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import parallel
+from jaxssl import compiled, parallel
 from jaxssl.method import Batch, Carried, Method
 
 # (key, input, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of its input
@@ -78,7 +78,7 @@ def init_state(
     # Made on every device: nothing is sent, and a process has not to hold the devices of others.
     seed = np.uint32(seed % 2**32)
     layout = shardings(method, jax.eval_shape(init, seed), mesh, sharded)
-    return jax.jit(init, out_shardings=layout)(seed)
+    return jax.jit(init, out_shardings=layout, compiler_options=compiled.once())(seed)
 
 
 def _filled_up(method: Method, carried: Carried, num_examples: int) -> Carried:
@@ -257,4 +257,7 @@ def _gradient(method: Method, augment: Augment, state: TrainState, batch: Batch)
 
 def _all_finite(tree: Any) -> Array:
     leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
+    each = jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves])
+    # The least of them by a sort, which XLA fuses with nothing: what is fused would be computed
+    # anew for every array that waits for it, and takes ten times as long to compile.
+    return jnp.sort(each)[0]
