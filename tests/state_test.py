@@ -1,6 +1,7 @@
 """Whole training steps: the same on any number of devices, one compilation, donated state."""
 
 import logging
+import re
 from functools import cache
 from importlib import import_module
 
@@ -209,6 +210,17 @@ def test_a_step_that_is_not_finite_is_left_out_and_counted(spoilt):
         lambda a, b: not np.array_equal(a, b), as_numpy(state).params, after.params
     )
     assert all(jax.tree.leaves(moved))
+
+
+def test_whether_a_step_is_finite_is_computed_once(spoilt):
+    start, step, batch, _ = spoilt
+    state = start()
+    text = step.lower(state, batch(0, bad=False)).compile().as_text()
+    operands = [call.count("%") for call in re.findall(r" fusion\(([^)]*)\)", text)]
+    parameters = len(jax.tree.leaves(state.params))
+    wide = sum(number > parameters for number in operands)
+    # Those that gather, not each array's own loop.
+    assert parameters > 10 and 0 < wide < 6
 
 
 def test_after_too_many_steps_left_out_in_a_row_nothing_changes_any_more(spoilt):
