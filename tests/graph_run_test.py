@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from file_cases import refused, unpack
 from graph_cases import packed, random_graphs, text
-from tiny import DIGITS
-from tiny import TINY as TINY_DIGITS
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, features, loop, parallel, record, results
@@ -246,16 +244,6 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
     with refused("data.name='digits' holds images, and augment.name makes views of graphs"):
         loop.train(tiny(**digits), tmp_path / "run")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("net", "kind"), [("gin", "graphs"), ("s3d", "clips"), ("text", "captions")]
-)
-def test_images_are_refused_by_a_network_for_others(data_dir, tmp_path, net, kind):
-    size = {key: TINY_DIGITS[key] for key in TINY_DIGITS if not key.startswith("net.")}
-    changes = {**size, "net.name": net, "data.dir": str(data_dir)}
-    with refused(f"net.name={net!r} takes {kind}, but augment.name='digits' makes images; name"):
-        loop.train(config.load(DIGITS, list(changes.items())), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

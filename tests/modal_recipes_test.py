@@ -88,15 +88,18 @@ def test_small_crops_are_refused_where_there_are_none(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "message"),
+    ("name", "net", "takes", "makes"),
     [
-        ("graphs/graphcl", {"net.name": "convnet"}, "'convnet' does not take"),
-        ("video/moving_digits", {"net.name": "resnet"}, "'resnet' does not take"),
-        ("image_text/digit_captions", {"net.name": "gin"}, "'gin' does not take"),
+        ("graphs/graphcl", "convnet", "images", "'graph' makes graphs"),
+        ("video/moving_digits", "resnet", "images", "'video' makes clips"),
+        ("image_text/digit_captions", "gin", "graphs", "'clip' makes images"),
+        ("image_text/digit_captions", "text", "captions", "'clip' makes images"),
+        ("graphs/graphcl", "s3d", "clips", "'graph' makes graphs"),
     ],
 )
-def test_a_network_of_other_examples_is_refused(name, change, message):
-    config = config_lib.load(RECIPES[name], list(change.items()))
+def test_a_network_of_other_examples_is_refused(name, net, takes, makes):
+    config = config_lib.load(RECIPES[name], [("net.name", net)])
+    message = f"net.name='{net}' takes {takes}, but augment.name={makes}; name another"
     with pytest.raises(UserError, match=message):
         build(config, 2 * config.batch_size)
 
