@@ -31,6 +31,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from jax import lax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
+from shared import spread  # noqa: E402
 from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
 from threadpoolctl import threadpool_limits  # noqa: E402
 
@@ -51,11 +52,6 @@ def seconds(fn: Callable[[], Any]) -> tuple[float, Any]:
     start = time.perf_counter()
     found = jax.block_until_ready(fn())
     return time.perf_counter() - start, found
-
-
-def spread(values: list[float], digits: int = 2) -> str:
-    low, middle, high = min(values), float(np.median(values)), max(values)
-    return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
 
 
 # ---- Features.

@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT))
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 from PIL import Image, ImageEnhance, ImageOps  # noqa: E402
+from shared import source_of, spread  # noqa: E402
 
 from jaxssl import parallel  # noqa: E402
 from jaxssl.augment import recipes  # noqa: E402
@@ -38,7 +39,6 @@ from jaxssl.augment.views import make_views  # noqa: E402
 from jaxssl.build import build, initial_state, make_crops  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import batches, pictures  # noqa: E402
-from jaxssl.data.source import Part, Source  # noqa: E402
 from jaxssl.state import make_train_step  # noqa: E402
 
 BATCH = 256
@@ -60,11 +60,6 @@ def encoded(picture: Image.Image, kind: str) -> bytes:
     return file.getvalue()
 
 
-def source_of(records: list, shape: tuple) -> Source:
-    part = Part([{"image": record, "label": 0} for record in records])
-    return Source("made", "train", ((part, np.arange(len(records))),), ("a", "b"), shape)
-
-
 def seconds(fn: Callable[[], object], times: int = 1) -> float:
     """Of one call, its result waited for."""
     start = time.perf_counter()
@@ -72,11 +67,6 @@ def seconds(fn: Callable[[], object], times: int = 1) -> float:
         out = fn()
     jax.block_until_ready(out)
     return (time.perf_counter() - start) / times
-
-
-def spread(values: list[float], digits: int = 2) -> str:
-    low, middle, high = min(values), float(np.median(values)), max(values)
-    return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
 
 
 # ---- 1. Augmentation.

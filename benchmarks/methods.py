@@ -21,12 +21,12 @@ import numpy as np  # noqa: E402
 
 from jaxssl import collapse, parallel  # noqa: E402
 from jaxssl.augment.views import Inputs  # noqa: E402
-from jaxssl.build import build, initial_state, make_crops  # noqa: E402
+from jaxssl.build import build, initial_state, make_batches  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import source  # noqa: E402
-from jaxssl.data.batches import make_batches  # noqa: E402
 from jaxssl.evals import Features, Subject, fewshot, knn, linear  # noqa: E402
 from jaxssl.features import extract  # noqa: E402
+from jaxssl.page import markdown_table  # noqa: E402
 from jaxssl.state import make_train_step  # noqa: E402
 from jaxssl.subject import arrays, make_encoder  # noqa: E402
 
@@ -116,8 +116,7 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     splits = source.load_splits(config.data)
     data = list(arrays(splits, Inputs(config.augment.size, splits.train.shape[2])).values())
     parts = build(config, len(splits.train))
-    crops = make_crops(config)
-    batches = make_batches(splits.train, batch, seed=seed, crops=crops, mesh=mesh)
+    batches = make_batches(config, splits.train, mesh)
     state = initial_state(config, parts, batches.example, len(splits.train), mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     state, metrics, z = step(state, batches.next())
@@ -149,7 +148,7 @@ SHOWN = ("fewshot_1shot_top1", "fewshot_5shot_top1", "linear_top1", "knn_top1")
 def table(lines: list[dict]) -> str:
     """Mean and deviation over the seeds, a row for each batch and method."""
     heads = ["batch", "method", "one-shot", "five-shot", "linear", "k-NN", "images/s", "seeds"]
-    rows = [heads, ["---"] * len(heads)]
+    rows = []
     for batch in sorted({line["batch"] for line in lines}):
         for method in [m for m in METHODS if any(line["method"] == m for line in lines)]:
             runs = [x for x in lines if x["method"] == method and x["batch"] == batch]
@@ -161,7 +160,7 @@ def table(lines: list[dict]) -> str:
                 cells.append(f"{np.mean(values):.1f} ± {np.std(values):.1f}")
             speed = f"{np.median([run['images_per_second'] for run in runs]):.0f}"
             rows.append([str(batch), method, *cells, speed, str(len(runs))])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return markdown_table(heads, rows)
 
 
 def main() -> None:

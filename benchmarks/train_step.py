@@ -37,12 +37,13 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
+from shared import source_of, spread  # noqa: E402
 
 from jaxssl import compiled, losses, parallel  # noqa: E402
 from jaxssl import encoder as networks  # noqa: E402
 from jaxssl.build import build, initial_state, make_batches, make_networks  # noqa: E402
 from jaxssl.config import load  # noqa: E402
-from jaxssl.data.source import Part, Source  # noqa: E402
+from jaxssl.page import markdown_table  # noqa: E402
 from jaxssl.state import make_train_step  # noqa: E402
 
 try:
@@ -85,6 +86,11 @@ class Timed:
         self.found.append((time.perf_counter() - start) / times)
 
 
+def side() -> int:
+    """Rows of the large matrix."""
+    return 2048 if jax.default_backend() == "cpu" else 8192
+
+
 def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float]:
     """The whole step, its parts, and the operations of a step."""
     overrides = {**COMMON, **NETWORKS[network][0], "batch_size": str(batch), "precision": precision}
@@ -92,9 +98,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     mesh = parallel.make_mesh(jax.devices()[:1])
     size, number = config.augment.size, 2 * batch
     images = np.random.default_rng(0).integers(0, 256, (number, size, size, 3), np.uint8)
-    part = Part([{"image": image, "label": 0} for image in images])
-    source = Source("made", "train", ((part, np.arange(number)),), ("a",), (size, size, 3))
-    batches = make_batches(config, source, mesh)
+    batches = make_batches(config, source_of(list(images), (size, size, 3)), mesh)
     parts = build(config, number, crops=batches.crops)
     state = initial_state(config, parts, batches.example, number, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
@@ -127,7 +131,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         return optax.apply_updates(params, updates), opt_state
 
     update = jax.jit(update, donate_argnums=(0, 1))
-    n = 2048 if jax.default_backend() == "cpu" else 8192
+    n = side()
     square = jax.random.normal(key, (n, n), DTYPES[precision])
 
     def whole() -> Any:
@@ -151,9 +155,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         "matrix product": lambda: matrix_product(square),
     }
     timed = {name: Timed(call, jax.block_until_ready) for name, call in calls.items()}
-    operations = 3 * forward.lower(params, views).cost_analysis()["flops"]
-    timed["matrix product"].operations = 2 * n**3
-    return timed, operations
+    return timed, 3 * forward.lower(params, views).cost_analysis()["flops"]
 
 
 def measure(network: str, batch: int, precision: str, rounds: int, seconds: float) -> dict:
@@ -166,7 +168,7 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
         for contender in timed.values():
             contender.turn(seconds)
     found = {name: contender.found for name, contender in timed.items()}
-    peak = [timed["matrix product"].operations / t for t in found["matrix product"]]
+    peak = [2 * side() ** 3 / t for t in found["matrix product"]]
     rates = [operations / t for t in found["step"]]
     row = {"network": network, "batch": batch, "precision": precision, "operations": operations}
     row |= {"seconds": found, "host": timed["step"].host}
@@ -177,17 +179,6 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
         pairs = zip(found["PyTorch"], found["step"], strict=True)
         row["torch_ratio"] = [theirs / own for theirs, own in pairs]
     return row
-
-
-def spread(values: list[float], digits: int) -> str:
-    """Median, and between brackets the smallest and the largest."""
-    low, middle, high = min(values), float(np.median(values)), max(values)
-    return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def show(rows: list[dict]) -> None:
@@ -201,7 +192,7 @@ def show(rows: list[dict]) -> None:
         line += [spread([100 * share for share in row["share_of_peak"]], 1)]
         line += [spread(row["torch_ratio"], 2) if "torch_ratio" in row else "-"]
         lines.append(line)
-    print(table(heads, lines), "\n")
+    print(markdown_table(heads, lines))
     names = [name for name in rows[0]["seconds"] if name not in ("matrix product", "PyTorch")]
     heads = ["ms", "batch", "precision", *names, "host, until handed over"]
     lines = []
@@ -209,7 +200,7 @@ def show(rows: list[dict]) -> None:
         times = [row["seconds"][name] for name in names] + [row["host"]]
         line = [row["network"], str(row["batch"]), row["precision"]]
         lines.append(line + [f"{1000 * np.median(found):.2f}" for found in times])
-    print(table(heads, lines))
+    print(markdown_table(heads, lines))
 
 
 def main() -> None:

@@ -21,12 +21,12 @@ sys.path.insert(0, str(ROOT))
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
+from shared import spread  # noqa: E402
 
 from jaxssl import loop, parallel, record  # noqa: E402
-from jaxssl.build import build, initial_state, make_crops  # noqa: E402
+from jaxssl.build import build, initial_state, make_batches  # noqa: E402
 from jaxssl.config import load  # noqa: E402
 from jaxssl.data import source  # noqa: E402
-from jaxssl.data.batches import make_batches  # noqa: E402
 from jaxssl.state import make_train_step  # noqa: E402
 
 # The released code's B - 1 negatives; without it Algorithm 1's 2 (B - 1).
@@ -62,8 +62,7 @@ class Bare:
         mesh = parallel.make_mesh()
         train_set = source.load(config.data, "train")
         parts = build(config, len(train_set))
-        crops = make_crops(config)
-        batches = make_batches(train_set, batch_size, seed=0, crops=crops, mesh=mesh)
+        batches = make_batches(config, train_set, mesh)
         example = batches.example
         self.state = initial_state(config, parts, example, len(train_set), mesh)
         self.batch = batches.next()
@@ -89,8 +88,7 @@ def losses(rounds: int) -> None:
     print("| loss, B = 256 | ms a step | of NT-Xent's |\n| --- | --- | --- |")
     for name, times in seconds.items():
         ratios = np.array(times) / np.array(seconds["nt_xent"])
-        spread = f"{np.median(ratios):.2f} [{ratios.min():.2f}-{ratios.max():.2f}]"
-        print(f"| {name} | {1000 * np.median(times):.0f} | {spread} |")
+        print(f"| {name} | {1000 * np.median(times):.0f} | {spread(ratios)} |")
 
 
 def trainer(rounds: int) -> None:
@@ -112,8 +110,7 @@ def trainer(rounds: int) -> None:
             after = bare.run(100)
             ratios.append(inside / (64 / ((before + after) / 2)))
             print(f"trainer {inside:.0f} images/s, bare step {64 / before:.0f}, {64 / after:.0f}")
-    spread = f"{np.median(ratios):.2f} [{min(ratios):.2f}-{max(ratios):.2f}]"
-    print(f"trainer / bare step: {spread}")
+    print(f"trainer / bare step: {spread(ratios)}")
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxssl import findings, record
 from jaxssl.errors import UserError, writing
+from jaxssl.page import markdown_table
 from jaxssl.studies import names
 from jaxssl.study import Claim
 
@@ -127,9 +128,13 @@ def _elsewhere() -> Iterator[Row]:
 
 
 def _table(rows: list[Row]) -> str:
-    lines = ["| claim | source | command | measured | verdict |", "|---|---|---|---|---|"]
-    for row in rows:
-        command = "–" if row.command == "–" else f"`{row.command}`"
-        cells = (row.claim.text, row.claim.source, command, row.measured, f"**{row.verdict}**")
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+    cells = [
+        (
+            *row.claim,
+            "–" if row.command == "–" else f"`{row.command}`",
+            row.measured,
+            f"**{row.verdict}**",
+        )
+        for row in rows
+    ]
+    return markdown_table(("claim", "source", "command", "measured", "verdict"), cells)

@@ -11,7 +11,7 @@ from typing import Any
 from rich.table import Table as Printed
 
 from jaxssl import page, record
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, writing
 from jaxssl.study import Claim, Findings, Setting, Table
 
 WORDS = {True: "holds", False: "does not hold at this scale", None: None}
@@ -78,31 +78,25 @@ def write_markdown(path: Path, document: Path) -> None:
     kept = path.with_suffix(".json")
     facts = {"scale": found["scale"], "on": found["where"]}
     facts |= {key: found[key] for key in ("devices", "jax", "python", "commit") if found.get(key)}
-    lines = [
-        f"# {found['title']}",
-        "",
-        "Written by the command; nothing here is written by hand. "
-        f"All numbers, and the online k-NN of each run by epoch: [{kept.name}]({kept.name}).",
-        "",
-        f"    {found['command']}",
-        "",
-        " · ".join(f"{key} {value}" for key, value in facts.items()),
-    ]
     claims = [
         [claim["text"], claim["source"], claim["figure"] or "–", claim["verdict"] or NOT_TOLD]
         for claim in found["claims"].values()
     ]
     heading = ["claim", "source", "measured", "verdict"]
-    tables = [{"title": "Claims", "heading": heading, "rows": claims, "note": ""}]
-    for table in tables + found["tables"]:
-        rows = [table["heading"], ["---"] * len(table["heading"]), *table["rows"]]
-        lines += ["", f"## {table['title']}", ""]
-        lines += [table["note"], ""] if table["note"] else []
-        lines += [
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows
-        ]
-    record.write_text(path, "\n".join(lines) + "\n")
-    record.write_text(kept, document.read_text(encoding="utf-8"))
+    first = {"title": "Claims", "heading": heading, "rows": claims, "note": ""}
+    parts = [
+        f"# {found['title']}",
+        "Written by the command; nothing here is written by hand. "
+        f"All numbers, and the online k-NN of each run by epoch: [{kept.name}]({kept.name}).",
+        f"    {found['command']}",
+        " · ".join(f"{key} {value}" for key, value in facts.items()),
+    ]
+    for table in (first, *found["tables"]):
+        cells = page.markdown_table(table["heading"], table["rows"]).rstrip()
+        parts += [f"## {table['title']}", *filter(None, [table["note"]]), cells]
+    with writing(path, "--page"):
+        record.write_text(path, "\n\n".join(parts) + "\n")
+        record.write_text(kept, document.read_text(encoding="utf-8"))
 
 
 def show(claims: Mapping[str, Claim], findings: Findings) -> None:

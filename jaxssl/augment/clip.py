@@ -43,8 +43,8 @@ def window(clip: Array, start: Array | int, frames: int, *, stride: int = 1) -> 
     Raises:
         ValueError: if the clip is too short.
     """
-    _starts(clip, frames, stride)
-    return jax.lax.dynamic_slice_in_dim(clip, start, span(frames, stride))[::stride]
+    reach = len(clip) - _starts(clip, frames, stride) + 1
+    return jax.lax.dynamic_slice_in_dim(clip, start, reach)[::stride]
 
 
 def random_window(u: Array, clip: Array, frames: int, *, stride: int = 1) -> Array:

@@ -63,12 +63,11 @@ def evaluate(
     if not np.isfinite(features).all():
         raise ValueError("features must be finite")
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    wide = features.astype(np.float64)
 
     def on_fold(fold: tuple[np.ndarray, np.ndarray]) -> float:
         train, test = fold
-        x = features.astype(np.float64)
-        if standardised:
-            x = StandardScaler().fit(x[train]).transform(x)
+        x = StandardScaler().fit(wide[train]).transform(wide) if standardised else wide
         fitted = [_fit(machine, x, labels, train, test, C) for machine in machines]
         return max(fitted, key=lambda one: one[0])[1]
 

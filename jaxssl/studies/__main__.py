@@ -92,8 +92,8 @@ def _run(overrides: list[tuple[str, str]]) -> None:
     about = _about(time.perf_counter() - start)
     with writing(setting.out):
         path = findings.write(_stem(setting), title, setting, study.CLAIMS, found, about)
-        if PAGE.value:
-            findings.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
+    if PAGE.value:
+        findings.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
     findings.show(study.CLAIMS, found)
     print(f"page: {path}")
 
