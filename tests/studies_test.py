@@ -192,10 +192,10 @@ def test_what_was_found_is_written(tmp_path):
 
 
 def test_a_page_of_markdown_stands_beside_its_document(without_training, tmp_path):
-    module, own = study("results"), setting(tmp_path)
+    module, own = study("accuracy"), setting(tmp_path)
     found = module.run(own)
     about = {**ABOUT, "commit": "abc", "devices": "1 cpu"}
-    path = findings.write("results", "Of a | b", own, module.CLAIMS, found, about)
+    path = findings.write("accuracy", "Of a | b", own, module.CLAIMS, found, about)
     page = tmp_path / "docs.md"
     findings.write_markdown(page, path.with_suffix(".json"))
     text = page.read_text()
@@ -234,6 +234,10 @@ def test_claims_are_written_from_documents_alone(tmp_path):
     module, own = study("alpha"), setting(tmp_path / "tiny")
     own.out.mkdir()
     findings.write("alpha", "Alpha", own, module.CLAIMS, some_findings(Figure()), ABOUT)
+    run = own.out / "runs" / "seed=0"  # whose files are no documents of studies
+    run.mkdir(parents=True)
+    for name in ("cell", "config", "results", "baselines"):
+        (run / f"{name}.json").write_text("[]")
     lines = claims.write_claims(tmp_path, tmp_path / "c.md").read_text().splitlines()
     [row] = [line for line in lines if module.CLAIMS["collapse"].text in line]
     assert "tiny, here: +0.60 ± 0.06" in row and "**holds**" in row and ABOUT["command"] in row
