@@ -13,6 +13,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from jaxssl.nets.attention import attend
 from jaxssl.nets.norms import batch_norm
 
 # size: blocks per stage, width, dim of the features
@@ -91,12 +92,10 @@ class AttentionPool(nn.Module):
         x = jnp.concatenate([jnp.mean(x, axis=1, keepdims=True), x], axis=1) + positions[None]
         dense = partial(nn.Dense, c, kernel_init=ATTENTION_INIT)
         size = c // self.heads
-        q = dense(name="query")(x[:, 0]).reshape(n, self.heads, size) * size**-0.5
+        q = dense(name="query")(x[:, :1]).reshape(n, 1, self.heads, size)
         k = dense(name="key")(x).reshape(n, -1, self.heads, size)
         v = dense(name="value")(x).reshape(n, -1, self.heads, size)
-        logits = jnp.einsum("nhd,nkhd->nhk", q, k)
-        weights = nn.softmax(logits.astype(jnp.float32)).astype(x.dtype)
-        y = jnp.einsum("nhk,nkhd->nhd", weights, v).reshape(n, c)
+        y = attend(q, k, v).reshape(n, c)
         return nn.Dense(self.dim, kernel_init=ATTENTION_INIT, name="out")(y)
 
 

@@ -12,6 +12,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.nets import norms
+from jaxssl.nets.attention import attend
 
 TAKES = "text"
 # CLIP's epsilon is 1e-5. Tokens start with a variance of 5e-4, of which it is 2 %: public weights
@@ -47,10 +48,7 @@ class Block(nn.Module):
         widens = nn.initializers.normal((2 * dim) ** -0.5)
         qkv = nn.Dense(3 * dim, kernel_init=usual, name="qkv")(layer_norm(x))
         q, k, v = jnp.moveaxis(qkv.reshape(n, t, 3, self.heads, dim // self.heads), 2, 0)
-        logits = jnp.einsum("nqhd,nkhd->nhqk", q * (dim // self.heads) ** -0.5, k)
-        seen = jnp.tri(t, dtype=bool)[None, None]
-        weights = nn.softmax(jnp.where(seen, logits.astype(jnp.float32), -jnp.inf))
-        y = jnp.einsum("nhqk,nkhd->nqhd", weights.astype(x.dtype), v).reshape(n, t, dim)
+        y = attend(q, k, v, causal=True).reshape(n, t, dim)
         x = x + nn.Dense(dim, kernel_init=adds, name="attention_out")(y)
         y = nn.Dense(4 * dim, kernel_init=widens, name="mlp_in")(layer_norm(x))
         y = ACTIVATIONS[self.activation](y)

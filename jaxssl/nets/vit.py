@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from jaxssl.nets.attention import attend
 from jaxssl.nets.norms import layer_norm
 
 # size: dim, layers, heads. Small has MoCo-v3's 12 heads; DeiT and DINO give it 6.
@@ -69,9 +70,7 @@ class Block(nn.Module):
         n, t, dim = x.shape
         qkv = nn.Dense(3 * dim, kernel_init=XAVIER_OF_THREE, name="qkv")(layer_norm(x))
         q, k, v = jnp.moveaxis(qkv.reshape(n, t, 3, self.heads, dim // self.heads), 2, 0)
-        logits = jnp.einsum("nqhd,nkhd->nhqk", q * (dim // self.heads) ** -0.5, k)
-        weights = nn.softmax(logits.astype(jnp.float32)).astype(x.dtype)
-        y = jnp.einsum("nhqk,nkhd->nqhd", weights, v).reshape(n, t, dim)
+        y = attend(q, k, v).reshape(n, t, dim)
         y = nn.Dense(dim, kernel_init=XAVIER, name="attention_out")(y)
         x = x + (y if scale is None else y * scale[:, :1, None])
         y = nn.Dense(self.mlp_ratio * dim, kernel_init=XAVIER, name="mlp_in")(layer_norm(x))
