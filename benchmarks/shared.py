@@ -1,8 +1,25 @@
 """What several benchmarks take."""
 
-import numpy as np
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxssl.build import Parts, build, initial_state, make_batches
+from jaxssl.config import load
+from jaxssl.data.batches import Batches
 from jaxssl.data.source import Part, Source
+from jaxssl.state import TrainState
+
+# What differs from configs/studies/paper.py, and the batches in which an accelerator takes it.
+COMMON = {"loss.temperature": "0.2", "data.cache": "device"}
+LARGE = {"augment.size": "224"}
+NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
+    "resnet18": ({}, (128, 256, 512)),
+    "resnet50": ({**LARGE, "net.depth": "50", "net.stem": "imagenet"}, (128,)),
+    "vit_s": ({**LARGE, "net.name": "vit", "net.size": "small"}, (128,)),
+}
 
 
 def source_of(records: list, shape: tuple) -> Source:
@@ -15,3 +32,17 @@ def spread(values: list[float], digits: int = 2) -> str:
     """Median, and between brackets the smallest and the largest."""
     low, middle, high = min(values), float(np.median(values)), max(values)
     return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
+
+
+def begin(
+    network: str, batch: int, precision: str, mesh: Mesh
+) -> tuple[Any, Parts, TrainState, Batches]:
+    """A run of one of `NETWORKS` on random images: config, parts, state and batches."""
+    overrides = {**COMMON, **NETWORKS[network][0], "batch_size": str(batch), "precision": precision}
+    paper = Path(__file__).parents[1] / "configs" / "studies" / "paper.py"
+    config = load(paper, list(overrides.items()))
+    size, number = config.augment.size, 2 * batch
+    images = np.random.default_rng(0).integers(0, 256, (number, size, size, 3), np.uint8)
+    batches = make_batches(config, source_of(list(images), (size, size, 3)), mesh)
+    parts = build(config, number, crops=batches.crops)
+    return config, parts, initial_state(config, parts, batches.example, number, mesh), batches

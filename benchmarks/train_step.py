@@ -37,12 +37,11 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
-from shared import source_of, spread  # noqa: E402
+from shared import NETWORKS, begin, spread  # noqa: E402
 
 from jaxssl import compiled, losses, parallel  # noqa: E402
 from jaxssl import encoder as networks  # noqa: E402
-from jaxssl.build import build, initial_state, make_batches, make_networks  # noqa: E402
-from jaxssl.config import load  # noqa: E402
+from jaxssl.build import make_networks  # noqa: E402
 from jaxssl.page import markdown_table  # noqa: E402
 from jaxssl.state import make_train_step  # noqa: E402
 
@@ -51,16 +50,7 @@ try:
 except ImportError as error:
     torch_step, NO_TORCH = None, str(error)
 
-# What differs from configs/studies/paper.py, and the batches in which an accelerator takes it.
-COMMON = {"loss.temperature": "0.2", "data.cache": "device"}
-LARGE = {"augment.size": "224"}
-NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
-    "resnet18": ({}, (128, 256, 512)),
-    "resnet50": ({**LARGE, "net.depth": "50", "net.stem": "imagenet"}, (128,)),
-    "vit_s": ({**LARGE, "net.name": "vit", "net.size": "small"}, (128,)),
-}
 DTYPES = {"bf16": jnp.bfloat16, "float32": jnp.float32}
-VIEWS = 2
 
 
 class Timed:
@@ -93,14 +83,8 @@ def side() -> int:
 
 def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float]:
     """The whole step, its parts, and the operations of a step."""
-    overrides = {**COMMON, **NETWORKS[network][0], "batch_size": str(batch), "precision": precision}
-    config = load(ROOT / "configs" / "studies" / "paper.py", list(overrides.items()))
     mesh = parallel.make_mesh(jax.devices()[:1])
-    size, number = config.augment.size, 2 * batch
-    images = np.random.default_rng(0).integers(0, 256, (number, size, size, 3), np.uint8)
-    batches = make_batches(config, source_of(list(images), (size, size, 3)), mesh)
-    parts = build(config, number, crops=batches.crops)
-    state = initial_state(config, parts, batches.example, number, mesh)
+    config, parts, state, batches = begin(network, batch, precision, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     encoder, key, given = make_networks(config), jax.random.key(1), batches.next()
 

@@ -220,8 +220,8 @@ def negatives(pairs: Pairs) -> Array:
 def count_positives(pairs: Pairs) -> Array:
     """[n] int32: how many positives each anchor has, without an [n, m] mask."""
     ids = jnp.sort(pairs.candidate_id)
-    first = jnp.searchsorted(ids, pairs.anchor_id, side="left")
-    last = jnp.searchsorted(ids, pairs.anchor_id, side="right")
+    first = jnp.searchsorted(ids, pairs.anchor_id, side="left", method="scan_unrolled")
+    last = jnp.searchsorted(ids, pairs.anchor_id, side="right", method="scan_unrolled")
     return (last - first).astype(jnp.int32) - (pairs.self_index >= 0).astype(jnp.int32)
 
 

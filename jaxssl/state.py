@@ -9,6 +9,7 @@ import optax
 from flax import struct
 from jax import Array, lax
 from jax import numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -172,6 +173,7 @@ def make_train_step(
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
         grads, metrics, carried, lost, embeddings = gradient(state, batch)
+        grads = _in_order(grads)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         outcome = metrics["loss"], grads, params, opt_state, carried.batch_stats
@@ -255,9 +257,26 @@ def _gradient(method: Method, augment: Augment, state: TrainState, batch: Batch)
     return views, grads, metrics, carried, embeddings
 
 
+def _in_order(grads: Any) -> Any:
+    """The same, lying in memory as parameters do.
+
+    A GPU's convolutions give the gradient of a kernel in an order of their own. XLA would compute
+    the optimiser's step in it, and turn parameters and moments there and back.
+    """
+
+    def own(x: Array) -> Array:
+        return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
+
+    return lax.optimization_barrier(jax.tree.map(own, grads))
+
+
 def _all_finite(tree: Any) -> Array:
-    leaves = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.floating)]
-    each = jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves])
+    """Whether all numbers of a tree are finite; one reduction for all arrays of a shape."""
+    alike: dict[tuple[int, ...], Array] = {}
+    for x in jax.tree.leaves(tree):
+        if jnp.issubdtype(x.dtype, jnp.floating):
+            alike[x.shape] = alike.get(x.shape, True) & jnp.isfinite(x)
+    each = jnp.stack([jnp.all(found) for found in alike.values()])
     # The least of them by a sort, which XLA fuses with nothing: what is fused would be computed
     # anew for every array that waits for it, and takes ten times as long to compile.
     return jnp.sort(each)[0]

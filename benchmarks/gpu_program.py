@@ -1,0 +1,144 @@
+"""What a GPU is given for a training step: kernels, and bytes they read and write. Needs no GPU.
+
+    python benchmarks/gpu_program.py --networks resnet18 --batches 128 --precisions bf16
+
+Needs jax[cuda12]: XLA compiles the step of `train_step.py` for an H200 described by numbers. What
+it would try out on a device it cannot choose here: the algorithms of convolutions and matrix
+products. Which kernels there are, with what layouts and arrays, is as on a device but for that.
+
+A kernel is an instruction of the compiled program that computes or copies; those of a loop count
+once for each turn. Bytes are those of its operands and results: what lies in a cache, or is read
+in part, counts whole. Parts are told apart by where JAX met the operation. Memory is what the step
+takes besides the state and the images.
+"""
+
+import argparse
+import math
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+os.environ["JAX_PLATFORMS"] = "cpu"  # the one that computes here
+
+import jax  # noqa: E402
+import numpy as np  # noqa: E402
+from jax.experimental import topologies  # noqa: E402
+from jax.sharding import Mesh  # noqa: E402
+from shared import NETWORKS, begin  # noqa: E402
+
+from jaxssl import parallel  # noqa: E402
+from jaxssl.page import markdown_table  # noqa: E402
+from jaxssl.state import make_train_step, shardings  # noqa: E402
+
+H200 = """
+gpu_device_info {
+  cuda_compute_capability { major: 9 }
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  threads_per_warp: 32 threads_per_block_limit: 1024 threads_per_core_limit: 2048
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  shared_memory_per_core: 233472 shared_memory_per_block: 49152
+  shared_memory_per_block_optin: 232448
+  memory_bandwidth: 4800000000000 l2_cache_size: 52428800 device_memory_size: 150000000000
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+runtime_version { major: 12 minor: 9 }
+device_description_str: "NVIDIA H200"
+"""
+BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "f32": 4}
+BYTES |= {"s64": 8, "u64": 8, "f64": 8}
+KERNELS = ("fusion", "copy", "custom-call", "sort", "convolution", "dot")
+INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (.*?) ([\w\-]+)\((.*?)\)(?:, |$)")
+WORKSPACE = re.compile(r", [su]8\[\d+\]")  # of a library's routine, of which it takes what it needs
+# The first that JAX' name of the operation has says the part.
+PARTS = (("transpose(jvp", "backward"), ("jvp(", "forward"), ("vmap(", "augmentation"))
+
+
+def program(network: str, batch: int, precision: str) -> tuple[str, int]:
+    """The compiled text of a step, and the bytes it needs besides the state and the images."""
+    config, parts, state, batches = begin(network, batch, precision, parallel.make_mesh())
+    described = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
+    mesh = Mesh(np.asarray(described.devices), (parallel.DATA_AXIS,))
+
+    def shape(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+
+    split = parallel.data_sharding(mesh)
+    given = jax.tree.map(lambda x: shape(x, split), batches.next())
+    state = jax.tree.map(shape, state, shardings(parts.method, state, mesh, False))
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    # Matrix products by cuBLAS: tiles of Triton's are chosen on a device.
+    options = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+    compiled = step.lower(state, given).compile(options)
+    return compiled.as_text(), compiled.memory_analysis().temp_size_in_bytes
+
+
+def size_of(shape: str) -> int:
+    """Bytes of a shape as HLO writes it, such as "(bf16[8,4]{1,0}, f32[])"."""
+    found = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape)
+    return sum(
+        BYTES[dtype] * math.prod(int(n) for n in sides.split(",") if n)
+        for dtype, sides in found
+        if dtype in BYTES
+    )
+
+
+def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, int, int]]:
+    """(part, times, bytes each time) of each kernel of a computation, and of its loops."""
+    start = text.index(f"\n{computation} ") + 1
+    sizes: dict[str, int] = {}
+    for line in text[start : text.index("\n}", start)].split("\n")[1:]:
+        match = INSTRUCTION.match(line)
+        if not match:
+            continue
+        name, shape, kind, operands = match.groups()
+        sizes[name] = size_of(WORKSPACE.sub("", shape) if kind == "custom-call" else shape)
+        if kind == "while":
+            body = re.search(r"body=(%[^,\s]+)", line)[1]
+            times = re.search(r'"known_trip_count":\{"n":"(\d+)"', line)
+            yield from kernels(text, body, turns * (int(times[1]) if times else 1))
+        elif kind in KERNELS:
+            where = (re.findall(r'op_name="([^"]*)"', line) or [""])[0]
+            part = next((part for word, part in PARTS if word in where), "update")
+            read = sum(sizes.get(name, 0) for name in re.findall(r"%([^,\s]+)", operands))
+            yield part, turns, read + sizes[name]
+
+
+def main() -> None:
+    """Count what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="+", default=["resnet18"], choices=NETWORKS)
+    parser.add_argument("--batches", nargs="+", type=int, default=[128])
+    parser.add_argument("--precisions", nargs="+", default=["bf16"], choices=("bf16", "float32"))
+    parser.add_argument("--text", type=Path, help="folder for the compiled programs")
+    args = parser.parse_args()
+    parts = ("augmentation", "forward", "backward", "update")
+    print(f"jax {jax.__version__}, for an H200; kernels / MB\n")
+    lines = []
+    for network in args.networks:
+        for batch in args.batches:
+            for precision in args.precisions:
+                text, memory = program(network, batch, precision)
+                if args.text:
+                    args.text.mkdir(parents=True, exist_ok=True)
+                    (args.text / f"{network}-{batch}-{precision}.txt").write_text(text)
+                counts: dict[str, int] = defaultdict(int)
+                sizes: dict[str, int] = defaultdict(int)
+                entry = re.search(r"\n(ENTRY %\S+) ", text)[1]
+                for part, times, size in kernels(text, entry):
+                    for key in (part, "all"):
+                        counts[key] += times
+                        sizes[key] += times * size
+                found = [f"{counts[key]} / {sizes[key] / 1e6:.0f}" for key in (*parts, "all")]
+                found.append(f"{memory / 1e6:.0f} MB")
+                lines.append([network, str(batch), precision, *found])
+    print(markdown_table(["network", "batch", "precision", *parts, "all", "memory"], lines))
+
+
+if __name__ == "__main__":
+    main()
