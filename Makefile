@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint record clean
 
 demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digits/report.html
 	$(PY) train.py
@@ -13,6 +13,11 @@ test: .venv/ready lint  ## what CI runs
 lint: .venv/ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+
+# After .venv/bin/pip install -e ".[cuda]"; DATA="--config.data.name=folder --config.data.path=PATH" takes pictures of yours.
+record: .venv/ready  ## on an accelerator: speed, and seven methods on CIFAR-10 into docs/results.md
+	$(PY) benchmarks/train_step.py --json docs/train_step.json
+	$(PY) -m jaxssl.studies accuracy --scale paper --page docs/results.md $(DATA)
 
 .venv/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -2,9 +2,10 @@
 
     python benchmarks/gpu_program.py --networks resnet18 --batches 128 --precisions bf16
 
-Needs jax[cuda12]: XLA compiles the step of `train_step.py` for an H200 described by numbers. What
-it would try out on a device it cannot choose here: the algorithms of convolutions and matrix
-products. Which kernels there are, with what layouts and arrays, is as on a device but for that.
+Needs `pip install "jax[cuda12]"`: XLA compiles the step of `train_step.py` for an H200 that is
+described by numbers. What it would try out on a device it cannot choose here: the algorithms of
+convolutions and matrix products. Which kernels there are, with what layouts and arrays, is as on a
+device but for that.
 
 A kernel is an instruction of the compiled program that computes or copies; those of a loop count
 once for each turn. Bytes are those of its operands and results: what lies in a cache, or is read
@@ -62,7 +63,12 @@ PARTS = (("transpose(jvp", "backward"), ("jvp(", "forward"), ("vmap(", "augmenta
 def program(network: str, batch: int, precision: str) -> tuple[str, int]:
     """The compiled text of a step, and the bytes it needs besides the state and the images."""
     config, parts, state, batches = begin(network, batch, precision, parallel.make_mesh())
-    described = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
+    try:
+        described = topologies.get_topology_desc(
+            platform="cuda", target_config=H200, topology="1x1x1"
+        )
+    except NotImplementedError:
+        sys.exit('error: JAX has no compiler for GPUs here; pip install "jax[cuda12]"')
     mesh = Mesh(np.asarray(described.devices), (parallel.DATA_AXIS,))
 
     def shape(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:

@@ -197,6 +197,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.5, help="of a contender's turn")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     args = parser.parse_args()
+    if jax.default_backend() == "cpu" and not args.batches:
+        parser.error("no accelerator is at hand; for a CPU name --networks and --batches")
     compiled.keep()
     logging.getLogger("absl").setLevel(logging.ERROR)
     device = jax.devices()[0].device_kind
