@@ -93,10 +93,12 @@ class Manager:
 
 def steps(workdir: Path) -> list[int]:
     """The steps of the complete checkpoints in a workdir, in order; [] if there are none."""
-    if not (workdir / "checkpoints").is_dir():
+    folder = workdir / "checkpoints"
+    # Not by a manager of Orbax, which has the processes of a run wait for each other: one of them
+    # may look before another has made the folder, and one after.
+    if not folder.is_dir():
         return []
-    with _reader(workdir) as checkpoints:
-        return sorted(checkpoints.all_steps())
+    return sorted(found.step for found in ocp.path.step.standard_name_format().find_all(folder))
 
 
 def best_step(workdir: Path) -> int:

@@ -100,6 +100,15 @@ def settings(data_dir: str):
     return config.load(DIGITS, list(values.items()))
 
 
+def test_a_process_looks_for_checkpoints_without_waiting_for_the_others(tmp_path, monkeypatch):
+    assert checkpoint.steps(tmp_path) == []
+    for name in ("12", "7", "9.orbax-checkpoint-tmp-0", "damaged"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    # Whose constructor waits for all processes.
+    monkeypatch.setattr(checkpoint.ocp, "CheckpointManager", None)
+    assert checkpoint.steps(tmp_path) == [7, 12]
+
+
 def test_two_processes_train_as_one_does_though_one_of_them_is_killed(data_dir, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     hosts = start("train", str(data_dir), str(two), "10")
