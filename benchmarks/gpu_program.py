@@ -18,7 +18,7 @@ import math
 import os
 import re
 import sys
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,9 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["JAX_PLATFORMS"] = "cpu"  # the one that computes here
 
 import jax  # noqa: E402
-import numpy as np  # noqa: E402
 from jax.experimental import topologies  # noqa: E402
-from jax.sharding import Mesh  # noqa: E402
 from shared import NETWORKS, begin  # noqa: E402
 
 from jaxssl import parallel  # noqa: E402
@@ -69,7 +67,7 @@ def program(network: str, batch: int, precision: str) -> tuple[str, int]:
         )
     except NotImplementedError:
         sys.exit('error: JAX has no compiler for GPUs here; pip install "jax[cuda12]"')
-    mesh = Mesh(np.asarray(described.devices), (parallel.DATA_AXIS,))
+    mesh = parallel.make_mesh(described.devices)
 
     def shape(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
@@ -133,8 +131,7 @@ def main() -> None:
                 if args.text:
                     args.text.mkdir(parents=True, exist_ok=True)
                     (args.text / f"{network}-{batch}-{precision}.txt").write_text(text)
-                counts: dict[str, int] = defaultdict(int)
-                sizes: dict[str, int] = defaultdict(int)
+                counts, sizes = Counter(), Counter()
                 entry = re.search(r"\n(ENTRY %\S+) ", text)[1]
                 for part, times, size in kernels(text, entry):
                     for key in (part, "all"):
