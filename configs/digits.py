@@ -20,8 +20,7 @@ def get_config() -> ConfigDict:
     config.augment = ConfigDict({"name": "digits"})
     config.net = ConfigDict({"name": "convnet"})
     config.head.proj_hidden_dim = 256
-    # A positive target far above what is reached makes the pull on positives strong and even.
-    config.loss = ConfigDict({"name": "auc_cl", "similarity": "unit", "a": 30.0, "alpha": 0.1})
+    config.loss = ConfigDict({"name": "auc_cl", "preset": "recommended"})
     config.optim.lr = 3e-3
     config.schedule.warmup_epochs = 5.0
     return config
