@@ -7,18 +7,19 @@ from jaxssl import parallel
 from jaxssl.objective import Number, require_not_negative, require_one_of, stateless
 from jaxssl.pairs import Pairs, cosine, dot, negatives, not_self, partners, positives, unit
 
-# The constants of the recommended loss. All are our choice; the paper gives neither a nor a weight of
-# the negatives. Both released codes have a = 10. The released ImageNet code sums over B - 1
-# negatives with the weight 32 / B, which is about 32 times their mean; the same weight and two
-# views' 2(B - 1) negatives make 64. alpha = 0.5 is the best row of the paper's Table 11; both
-# released codes have 1.
+# The constants of the recommended loss, and nowhere else. All are our choice: the paper gives
+# neither a nor a weight of the negatives. Both released codes have a = 10. The released ImageNet
+# code sums over B - 1 negatives with the weight 32 / B, which is about 32 times their mean; the
+# same weight and two views' 2(B - 1) negatives make 64. alpha = 0.5 is the best column of the
+# paper's Table 11; both released codes have 1.
 RECOMMENDED = {"a": 10.0, "alpha": 0.5, "negative_weight": 64.0}
 
 PRESETS = {
     "recommended": {**RECOMMENDED, "negative_reduction": "mean"},
-    # Eq. 8 as it is printed, with the best alpha of Table 11. a = 1 is ours: the paper gives none.
+    # From the paper: eq. 8's sum over the negatives, and the best alpha of its Table 11. The paper
+    # gives no a: a = 1, the largest cosine, is ours.
     "paper": {"a": 1.0, "alpha": 0.5, "negative_weight": 1.0, "negative_reduction": "sum"},
-    # Everything is the authors' CIFAR code's. Their ImageNet code is the loss `auc_dino`.
+    # All from the authors' CIFAR code. Their ImageNet code is the loss `auc_dino`.
     "released_cifar": {
         "a": 10.0,
         "alpha": 1.0,
