@@ -1,6 +1,7 @@
 """From a config to the parts of a run: network, objective, method, optimiser, augmentation."""
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -11,7 +12,7 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl import modality, optim, schedules
+from jaxssl import modality, optim, schedules, state
 from jaxssl.augment.clip import span
 from jaxssl.augment.image import random_crop_box
 from jaxssl.config import component, hyper, takes
@@ -23,7 +24,8 @@ from jaxssl.data.source import KINDS, Source
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, line, nearest
 from jaxssl.method import Method
-from jaxssl.state import Augment, TrainState, init_state
+from jaxssl.objective import Number
+from jaxssl.state import Augment, TrainState
 
 # Losses that a method cannot train, and why.
 NEED_OTHER_KEYS = ("auc_dino", "byol", "dino", "ressl", "simsiam")
@@ -65,7 +67,12 @@ class Parts(NamedTuple):
 
 
 def build(
-    config: ConfigDict, num_examples: int, num_devices: int = 1, *, crops: Crops | None = None
+    config: ConfigDict,
+    num_examples: int,
+    num_devices: int = 1,
+    *,
+    crops: Crops | None = None,
+    numbers: Mapping[str, Any] | None = None,
 ) -> Parts:
     """The parts of a run.
 
@@ -74,6 +81,8 @@ def build(
         num_examples: training images.
         num_devices: that share a batch.
         crops: what the host has cut already, from `make_crops`.
+        numbers: values that take the place of the config's, by dotted key: some of
+            `shared_numbers`, possibly traced. They are not checked.
 
     Raises:
         UserError: on a value that a part refuses; the message is the part's.
@@ -89,14 +98,16 @@ def build(
     if total_steps >= LARGEST:
         raise UserError(f"epochs={config.epochs} are {total_steps} steps, too many to count")
 
-    def numbers(group: ConfigDict) -> dict[str, Any]:
+    def arguments(group: ConfigDict) -> dict[str, Any]:
         """A group's arguments, with its schedules as functions of the step."""
         length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
         values = hyper(group.to_dict())
         return {k: schedules.from_spec(v, **length) for k, v in values.items()}
 
+    given = dict(numbers or {})
     try:
-        peak = optim.effective_lr(config.optim.lr, config.optim.lr_scaling, config.batch_size)
+        lr = given.pop("optim.lr", config.optim.lr)
+        peak = optim.effective_lr(lr, config.optim.lr_scaling, config.batch_size)
         warmup = round(config.schedule.warmup_epochs * steps_per_epoch)
         milestones = config.schedule.milestones
         rate = schedules.learning_rate(
@@ -109,20 +120,52 @@ def build(
             milestones=tuple(round(epoch * steps_per_epoch) for epoch in milestones),
             gamma=config.schedule.gamma,
         )
-        values = numbers(config.optim)
+        values = arguments(config.optim)
         for taken in ("lr", "lr_scaling", "sharded"):
             values.pop(taken)
         optimiser = optim.optimiser(config.optim.name, rate, **values)
         check_fit(config)
-        objective = component("loss", config.loss.name)(**numbers(config.loss))
+        of_loss = {key.removeprefix("loss."): _constant(value) for key, value in given.items()}
+        objective = component("loss", config.loss.name)(**(arguments(config.loss) | of_loss))
         make_method = component("method", config.method.name)
-        method_values = numbers(config.method)
-        _try(config, lambda encoder: make_method(encoder, objective, **method_values))
+        method_values = arguments(config.method)
+        if numbers is None:
+            _try(config, lambda encoder: make_method(encoder, objective, **method_values))
         method = make_method(make_networks(config), objective, **method_values)
         augment = make_augment(config, crops)
     except (ValueError, OverflowError) as error:
         raise UserError(line(error, 1000)) from error
     return Parts(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
+
+
+def shared_numbers(config: ConfigDict) -> dict[str, float]:
+    """Numbers that a compiled program can take as arguments, by dotted key.
+
+    They are the learning rate, and each number of the loss for which the loss accepts a schedule.
+    A number that is 0 is not among them, because a loss leaves out the operations of a term with
+    weight 0.
+    """
+    make, values = component("loss", config.loss.name), hyper(config.loss.to_dict())
+    found = {"optim.lr": config.optim.lr}
+    for name, parameter in inspect.signature(make).parameters.items():
+        value = values.get(name)
+        if parameter.annotation == Number and isinstance(value, float) and value != 0:
+            try:
+                make(**{**values, name: _constant(value)})
+            except ValueError:  # the number is learned: it is where the parameter begins
+                continue
+            found[f"loss.{name}"] = value
+    return found
+
+
+def _constant(value: Any) -> schedules.Schedule:
+    """The schedule that has ``value`` at every step."""
+
+    def constant(step: Array) -> Array:
+        del step
+        return jnp.asarray(value, jnp.float32)
+
+    return constant
 
 
 def initial_state(
@@ -137,10 +180,16 @@ def initial_state(
     Raises:
         UserError: if networks or views refuse the images; the message is theirs.
     """
+    return make_init(config, parts, example, num_examples, mesh)(config.seed)
+
+
+def make_init(
+    config: ConfigDict, parts: Parts, example: dict[str, Any], num_examples: int, mesh: Mesh
+) -> Callable[[int], TrainState]:
+    """`seed -> state`, compiled once; see `initial_state`."""
     try:
-        return init_state(
-            *(parts.method, parts.optimiser, parts.augment),
-            *(example, num_examples, config.seed, mesh),
+        return state.make_init(
+            *(parts.method, parts.optimiser, parts.augment, example, num_examples, mesh),
             sharded=config.optim.sharded,
         )
     except ValueError as error:

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-
 from jaxssl import config, evaluate, faults, loop, record
 from jaxssl.errors import UserError
 from jaxssl.study import Findings, Picture, Setting, Table, Verdict, curves, spread
@@ -106,7 +104,6 @@ def run_grid(
             took = f"{outcome.seconds:.0f} s"
             print(f"[{place}/{len(runs)}] {_words(name)}, seed {seed}: {figures} ({took})")
             sys.stdout.flush()
-            jax.clear_caches()  # each run has programs of its own
     return found
 
 

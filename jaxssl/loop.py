@@ -28,7 +28,7 @@ from jaxssl import (
     results,
     summary,
 )
-from jaxssl.build import build, check_labels, initial_state, make_batches
+from jaxssl.build import Parts, build, check_labels, make_batches
 from jaxssl.config import changes
 from jaxssl.data import source
 from jaxssl.data.batches import POSITION, Batches
@@ -37,9 +37,13 @@ from jaxssl.evals import knn
 from jaxssl.faults import Watch
 from jaxssl.features import extract
 from jaxssl.lock import lock
+from jaxssl.programs import make_programs
 from jaxssl.record import log
-from jaxssl.state import TrainState, make_diagnosis, make_train_step
-from jaxssl.subject import arrays, make_encoder
+from jaxssl.state import TrainState, make_diagnosis
+from jaxssl.subject import arrays
+
+# Steps that are handed to the device in one call: a stop request waits for the end of the call.
+CALL_SECONDS = 0.5
 
 # What else than a full disk keeps a run from writing.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -73,7 +77,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
     check_labels(config, train_set.num_classes, train_set.labelled)
     batches = make_batches(config, train_set, mesh)
     parts = build(config, len(train_set), mesh.size, crops=batches.crops)
-    state = initial_state(config, parts, batches.example, len(train_set), mesh)
+    programs = make_programs(config, batches, train_set.shape, mesh)
+    state = programs.init(config.seed)
     total = parts.total_steps
     if total in checkpoint.steps(workdir) and (
         checkpoint.restore(workdir, state).step == total  # and is not damaged
@@ -84,10 +89,6 @@ def train(config: ConfigDict, workdir: Path) -> None:
     data = arrays(splits, inputs) if splits.labelled else None
     eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
-    stages = parts.method, parts.optimiser, parts.augment
-    layout = {"sharded": config.optim.sharded}
-    train_step = make_train_step(*stages, mesh, max_skipped=config.max_skipped, **layout)
-    encode = make_encoder(parts.method, inputs)
 
     # ---- The workdir, which is this run's alone from here on, and its last checkpoint.
     with closing(batches), _workdir(config, workdir), ExitStack() as stack:
@@ -103,9 +104,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
         watch = Watch(int(state.skipped[0]))
         step, clock = first, (first, time.perf_counter())  # speed is counted from this step, time
         late = None  # a step's metrics and the losses since the last line, still on the device
-        losses: list[Any] = []
+        losses: list[Any] = []  # of each call: an array, of which the first n are losses
 
-        def fetch(step: int, metrics: Mapping[str, Any], losses: list[Any]) -> dict[str, float]:
+        def fetch(
+            step: int, metrics: Mapping[str, Any], losses: list[tuple[Any, int]]
+        ) -> dict[str, float]:
             """The metrics as numbers; waits for their step. Speed is that since the last line."""
             nonlocal clock
             metrics, losses = jax.device_get((metrics, losses))
@@ -113,9 +116,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
             before, clock = clock, (step, time.perf_counter())
             speed = (step - before[0]) / (clock[1] - before[1])
             skipped, in_a_row = int(values["skipped_steps"]), int(values.pop("skipped_in_a_row"))
-            watch.look(step, [float(loss) for loss in losses], skipped)
+            watch.look(step, [float(x) for values, n in losses for x in values[:n]], skipped)
             if in_a_row >= config.max_skipped:
-                raise _not_finite(workdir, stages, state, batches, mesh)
+                raise _not_finite(workdir, parts, state, batches, mesh)
             return values | {
                 "images_per_second": config.batch_size * speed,
                 # A step that is left out does not move the schedule either.
@@ -132,11 +135,16 @@ def train(config: ConfigDict, workdir: Path) -> None:
         for line in summary.lines(config, parts, state, batches.shapes, mesh.size):
             log.info(line)
         many = source.KINDS[train_set.kind]
+        periods = config.log_every, eval_every, save_every
+        longest, calls = 1, 0  # steps in a call, until the speed is known; calls so far
         with _progress_bar(first, total, many) as show:
-            for step in range(first + 1, total + 1):
-                state, metrics, embeddings = train_step(state, batches.next())
-                losses.append(metrics["loss"])
-                if late is not None:  # fetched while the device is at work on this step
+            while step < total:
+                begun = time.perf_counter()
+                n = min([period - step % period for period in periods] + [total - step, longest])
+                state, metrics, embeddings, found = programs.advance(state, n)
+                step, calls = step + n, calls + 1
+                losses.append((found, n))
+                if late is not None:  # fetched while the device is at work on these steps
                     _put(recorder, show, late[0], fetch(*late))
                     late = None
                 stopping = bool(stop)  # read once: a signal may come at any moment
@@ -149,13 +157,15 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 if pausing or step % config.log_every == 0:
                     late = step, {**metrics, **collapse.measures(embeddings)}, losses
                     losses = []
-                elif step == first + 1:
+                elif calls == 1:
                     jax.block_until_ready(metrics)
                     clock = step, time.perf_counter()  # compiling is not counted as slowness
+                if calls <= 2:
+                    longest = _longest_call(metrics, n, begun, programs.most_steps)
                 if pausing:
                     values, late = fetch(*late), None
                     if evaluating and data:
-                        values |= _online_knn(config, data, encode, state)
+                        values |= _online_knn(config, data, programs.encode, state)
                     _put(recorder, show, step, values)
                     if recorder:
                         recorder.sync()
@@ -176,6 +186,17 @@ def train(config: ConfigDict, workdir: Path) -> None:
         # ---- What it learned.
         if config.eval.protocols:
             evaluate.evaluate(workdir)
+
+
+def _longest_call(metrics: Any, n: int, begun: float, most: int) -> int:
+    """How many steps the next calls may take.
+
+    Several processes have to agree on it. They read stop requests only at lines of metrics.
+    """
+    if parallel.process_count() > 1:
+        return most
+    jax.block_until_ready(metrics)
+    return max(1, min(most, int(n * CALL_SECONDS / (time.perf_counter() - begun))))
 
 
 def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
@@ -236,15 +257,16 @@ def _recorder(workdir: Path, first: int) -> Iterator[record.Recorder | None]:
 
 
 def _not_finite(
-    workdir: Path, stages: tuple[Any, Any, Any], state: TrainState, batches: Batches, mesh: Mesh
+    workdir: Path, parts: Parts, state: TrainState, batches: Batches, mesh: Mesh
 ) -> UserError:
     """Why too many steps were left out: the first of them is taken again, for its measures."""
     in_a_row = int(state.skipped[1])
     first = int(state.step) - in_a_row
     batches.set_state({**batches.get_state(), POSITION: first})
-    method, _, augment = stages
     state = state.replace(step=state.step - state.skipped[1])
-    measures = jax.device_get(make_diagnosis(method, augment, mesh)(state, batches.next()))
+    measures = jax.device_get(
+        make_diagnosis(parts.method, parts.augment, mesh)(state, batches.next())
+    )
     found = faults.explain(first + 1, in_a_row, batches.places, measures)
     path = workdir / faults.NAME
     parallel.first_does(lambda: record.write_json(path, found.document))

@@ -231,9 +231,9 @@ def local_rows(n: int, mesh: Mesh) -> np.ndarray:
     return np.unique(np.concatenate([np.arange(n)[place] for place in places]))
 
 
-def shard_rows(tree: Any, mesh: Mesh) -> Any:
-    """`shard` of arrays of which every process has its `local_rows`."""
-    sharding = data_sharding(mesh)
+def shard_rows(tree: Any, mesh: Mesh, *, axis: int = 0) -> Any:
+    """Arrays split along ``axis``, of which every process has its `local_rows`."""
+    sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
 
 

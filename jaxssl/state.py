@@ -19,6 +19,10 @@ from jaxssl.method import Batch, Carried, Method
 # (key, input, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of its input
 Augment = Callable[[Array, Any, Array], dict[str, Array]]
 Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Array]]
+# (state, data, index [k, B], n) -> (state, metrics and embeddings of the last step, losses [k])
+Steps = Callable[
+    ["TrainState", Batch, Array, int], tuple["TrainState", dict[str, Array], Array, Array]
+]
 
 
 class TrainState(struct.PyTreeNode):
@@ -52,7 +56,22 @@ def init_state(
     *,
     sharded: bool = False,
 ) -> TrainState:
-    """A fresh state on ``mesh``, whole on every device.
+    """The untrained state of `make_init` for ``seed``."""
+    stages = method, optimiser, augment
+    return make_init(*stages, batch, num_examples, mesh, sharded=sharded)(seed)
+
+
+def make_init(
+    method: Method,
+    optimiser: optax.GradientTransformation,
+    augment: Augment,
+    batch: Batch,
+    num_examples: int,
+    mesh: Mesh,
+    *,
+    sharded: bool = False,
+) -> Callable[[int], TrainState]:
+    """`seed -> state`: an untrained state on ``mesh``, whole on every device.
 
     Args:
         method: what is trained.
@@ -60,11 +79,13 @@ def init_state(
         augment: makes the views; only their shape matters here.
         batch: an example batch, "input" and "index"; two examples are enough.
         num_examples: size of the training set, for per-example memory.
-        seed: of all randomness: weights, augmentation, objective.
         mesh: the devices.
         sharded: split the optimiser's state over them, see `shardings`.
+
+    Returns:
+        A function of the seed of all randomness: weights, augmentation, objective.
     """
-    key = jax.eval_shape(lambda: jax.random.key(seed))
+    key = jax.eval_shape(lambda: jax.random.key(0))
     views = jax.eval_shape(augment, key, batch["input"], batch["index"])
 
     def init(seed: Array) -> TrainState:
@@ -77,9 +98,9 @@ def init_state(
         return TrainState(jnp.int32(0), none, run_key, params, carried, optimiser.init(params))
 
     # Made on every device: nothing is sent, and a process has not to hold the devices of others.
-    seed = np.uint32(seed % 2**32)
-    layout = shardings(method, jax.eval_shape(init, seed), mesh, sharded)
-    return jax.jit(init, out_shardings=layout, compiler_options=compiled.once())(seed)
+    layout = shardings(method, jax.eval_shape(init, np.uint32(0)), mesh, sharded)
+    jitted = jax.jit(init, out_shardings=layout, compiler_options=compiled.once())
+    return lambda seed: jitted(np.uint32(seed % 2**32))
 
 
 def _filled_up(method: Method, carried: Carried, num_examples: int) -> Carried:
@@ -144,7 +165,9 @@ def make_train_step(
     max_skipped: int = 10,
     sharded: bool = False,
 ) -> Step:
-    """The jitted step: ``(state, batch) -> (state, metrics, embeddings)``; it donates ``state``.
+    """The jitted training step: ``(state, batch) -> (state, metrics, embeddings)``.
+
+    It donates ``state``.
 
     The batch is split over the mesh by examples; value, gradient and everything carried are those
     of the whole batch on one device, because every random draw is keyed by step and example.
@@ -159,6 +182,79 @@ def make_train_step(
         A function whose metrics are scalars, equal on all devices, and whose embeddings [V, B, d]
         are those the loss saw, in the order of the batch.
     """
+    options = {"max_skipped": max_skipped, "sharded": sharded}
+    return jax.jit(train_step(method, optimiser, augment, mesh, **options), donate_argnums=0)
+
+
+def train_steps(
+    method: Method,
+    optimiser: optax.GradientTransformation,
+    augment: Augment,
+    mesh: Mesh,
+    *,
+    resident: bool,
+    max_skipped: int = 10,
+    sharded: bool = False,
+) -> Steps:
+    """Several training steps in one call; not compiled yet.
+
+    The function ``(state, data, places, n) -> (state, metrics, embeddings, losses)`` takes n steps
+    as `make_train_step` does. Each gathers its batch on the devices, so a call costs the host as
+    much as one step. The number n is an argument of the compiled program: the same program runs
+    whatever n is, and a run does not depend on how its steps are divided into calls.
+
+    Args:
+        method: as in `make_train_step`, like the other arguments.
+        optimiser: likewise.
+        augment: likewise.
+        mesh: likewise.
+        resident: whether ``data`` lies whole on every device, or split over them.
+        max_skipped: as in `make_train_step`.
+        sharded: likewise.
+
+    Returns:
+        A function to be jitted. ``data`` holds examples, with their "index" in the data set;
+        ``places`` [k, B] int32 says which of the examples on its device make up to k batches, and
+        is split over the devices along its second axis; ``n`` <= k. Metrics and embeddings are
+        those of the last step, and the first n of ``losses`` [k] those of all of them.
+    """
+    options = {"max_skipped": max_skipped, "sharded": sharded}
+    step = train_step(method, optimiser, augment, mesh, **options)
+    each = P(parallel.DATA_AXIS)
+    gather = parallel.spmd(gather_examples, mesh, (P() if resident else each, each), each)
+
+    def take(state: TrainState, data: Batch, places: Array) -> tuple[Any, Any, Array]:
+        return step(state, gather(data, places))
+
+    def steps(state: TrainState, data: Batch, places: Array, n: Array) -> Any:
+        def body(i: Array, carry: Any) -> Any:
+            state, _, _, losses = carry
+            state, metrics, embeddings = take(state, data, places[i])
+            return state, metrics, embeddings, losses.at[i].set(metrics["loss"])
+
+        _, metrics, embeddings = jax.eval_shape(take, state, data, places[0])
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (metrics, embeddings))
+        losses = jnp.zeros(len(places), metrics["loss"].dtype)
+        return lax.fori_loop(0, n, body, (state, *blank, losses))
+
+    return steps
+
+
+def gather_examples(data: Any, places: Array) -> Any:
+    """The rows ``places`` of every array. An array of fewer rows, of packed examples, is kept."""
+    return jax.tree.map(lambda x: x.at[places[: len(x)]].get(mode="promise_in_bounds"), data)
+
+
+def train_step(
+    method: Method,
+    optimiser: optax.GradientTransformation,
+    augment: Augment,
+    mesh: Mesh,
+    *,
+    max_skipped: int,
+    sharded: bool,
+) -> Step:
+    """The step of `make_train_step`, not compiled."""
     axis = parallel.DATA_AXIS
 
     def local(state: TrainState, batch: Batch) -> Any:
@@ -195,7 +291,7 @@ def make_train_step(
             embeddings,
         )
 
-    return jax.jit(step, donate_argnums=0)
+    return step
 
 
 def make_diagnosis(

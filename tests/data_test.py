@@ -13,6 +13,7 @@ import jax
 import numpy as np
 import pytest
 from conftest import data_config
+from jax.sharding import PartitionSpec as P
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -104,6 +105,19 @@ def assert_same(found, expected):
     for one, other in zip(found, expected, strict=True):
         assert one.keys() == other.keys() == {"input", "label", "index"}
         jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_take_gives_the_indices_of_the_next_batches_and_moves_the_position(make, devices):
+    batches, expected = make(devices=devices), indices(make(), 5)
+    batches.next()
+    data, index = batches.take(2, 3)
+    np.testing.assert_array_equal(index, expected[[1, 2, 2]])
+    assert index.sharding.spec == P(None, parallel.DATA_AXIS)
+    assert_same([jax.device_get({k: x[index[1]] for k, x in data.items()})], take(make(), 3)[2:])
+    assert batches.get_state()["next_index"] == 3
+    np.testing.assert_array_equal(indices(batches, 2), expected[3:])
+    assert make("none").take is None
 
 
 def ids_in(data_dir, split):

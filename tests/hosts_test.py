@@ -16,6 +16,7 @@ from conftest import DEVICES
 from graph_cases import random_graphs
 from run_test import SAVED, SETTINGS
 from tiny import DIGITS
+from workdir_cases import acting
 
 from jaxssl import checkpoint, config, loop, parallel, record, results
 from jaxssl.data.batches import make_batches
@@ -171,22 +172,15 @@ def cannot_read(workdir: Path, step: int) -> None:
 
 def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
     """Train; the second process gets a signal with this batch, or cannot read checkpoints."""
-    make, saved = loop.make_batches, Path(workdir) / "checkpoints" / str(SAVED)
+    saved = Path(workdir) / "checkpoints" / str(SAVED)
 
-    def make_batches(*args, **kwargs):
-        batches, taken = make(*args, **kwargs), []
+    def act() -> None:
+        if jax.process_index() == 1:
+            while number == signal.SIGKILL and not saved.exists():
+                time.sleep(0.1)  # it is written in the background
+            os.kill(os.getpid(), number)
 
-        def take():
-            taken.append(1)
-            if len(taken) == at and jax.process_index() == 1:
-                while number == signal.SIGKILL and not saved.exists():
-                    time.sleep(0.1)  # it is written in the background
-                os.kill(os.getpid(), number)
-            return batches.next()
-
-        return batches._replace(next=take)
-
-    loop.make_batches = make_batches
+    loop.make_batches = acting(loop.make_batches, at, act)
     if eyes == "blind" and jax.process_index() == 1:
         checkpoint._check = cannot_read
     loop.train(settings(data_dir), Path(workdir))

@@ -12,6 +12,7 @@ import pytest
 from jax import numpy as jnp
 from tensorboardX.proto.event_pb2 import Event
 from tiny import DIGITS, TINY
+from workdir_cases import acting
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, faults, features, loop, parallel, record
@@ -74,20 +75,8 @@ def lines(workdir: Path) -> list[dict]:
 
 def at_batch(monkeypatch, number: int, action) -> None:
     """Call ``action`` when a run takes its batch of this number, counted from the run's start."""
-    make = loop.make_batches
-
-    def make_batches(*args, **kwargs):
-        batches, taken = make(*args, **kwargs), []
-
-        def take():
-            taken.append(1)
-            if len(taken) == number:
-                action()
-            return batches.next()
-
-        return batches._replace(next=take)
-
-    monkeypatch.setattr(loop, "make_batches", make_batches)
+    monkeypatch.setattr(loop, "make_batches", acting(loop.make_batches, number, action))
+    monkeypatch.setattr(loop, "CALL_SECONDS", 0)  # one batch in a call
 
 
 def crash() -> None:

@@ -1,7 +1,6 @@
 """Whole training steps: the same on any number of devices, one compilation, donated state."""
 
 import logging
-import re
 from functools import cache
 from importlib import import_module
 
@@ -18,7 +17,7 @@ from jaxssl.encoder import Encoder
 from jaxssl.nets import convnet
 from jaxssl.nets.heads import MLP
 from jaxssl.pairs import pair_views
-from jaxssl.state import init_state, make_diagnosis, make_train_step
+from jaxssl.state import gather_examples, init_state, make_diagnosis, make_train_step, train_steps
 
 # How a run is put together: method, its settings, loss, its settings, number of small crops.
 RUNS = {
@@ -216,12 +215,47 @@ def test_whether_a_step_is_finite_is_computed_once(spoilt):
     start, step, batch, _ = spoilt
     state = start()
     text = step.lower(state, batch(0, bad=False)).compile().as_text()
-    operands = [call.count("%") for call in re.findall(r" fusion\(([^)]*)\)", text)]
-    parameters = len(jax.tree.leaves(state.params))
-    wide = sum(number > parameters for number in operands)
-    # The reductions, one for each shape at most, not the loops of parameters and their moments.
-    shapes = len({x.shape for x in jax.tree.leaves(state)})
-    assert parameters > 10 and 0 < wide <= shapes < parameters
+    checked = state.params, state.params, state.opt_state, state.carried.batch_stats
+    arrays = sum(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(checked))
+    # The loss and the embeddings too. Fused into the update of each array, the question would be
+    # asked once for each pair of arrays.
+    assert 0 < text.count(" is-finite(") <= arrays + 2
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, caplog):
+    method, optimiser, augment = parts("decl")  # has a buffer, and a schedule that reads the step
+    mesh = parallel.make_mesh(jax.devices()[:devices])
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (NUM_EXAMPLES, 8, 8, 1), np.uint8)
+    index = np.arange(NUM_EXAMPLES, dtype=np.int32)
+    data = {"input": images, "label": rng.integers(0, 3, NUM_EXAMPLES, np.int32), "index": index}
+    data = parallel.replicate(data, mesh)
+    order = np.stack([rng.permutation(NUM_EXAMPLES)[:BATCH] for _ in range(4)]).astype(np.int32)
+    steps = jax.jit(train_steps(method, optimiser, augment, mesh, resident=True), donate_argnums=0)
+
+    def train(calls):
+        state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+        found, done = [], 0
+        for n in calls:
+            index = parallel.shard_rows(order[done:][[*range(n)] + [n - 1] * (4 - n)], mesh, axis=1)
+            state, metrics, embeddings, losses = steps(state, data, index, n)
+            found += list(np.asarray(losses)[:n])
+            assert metrics["loss"] == found[-1]
+            done += n
+        return as_numpy(state), found, np.asarray(embeddings)
+
+    expected = train([1, 1, 1, 1])
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        for calls in ([4], [1, 3]):
+            jax.tree.map(np.testing.assert_array_equal, train(calls), expected)
+    assert "Compiling jit(steps)" not in caplog.text and "Compiling jit" in caplog.text
+
+    step = make_train_step(method, optimiser, augment, mesh)
+    state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+    for index in order:
+        state, metrics, _ = step(state, gather_examples(data, parallel.shard_rows(index, mesh)))
+    np.testing.assert_allclose(metrics["loss"], expected[1][-1], rtol=1e-5)
 
 
 def test_after_too_many_steps_left_out_in_a_row_nothing_changes_any_more(spoilt):

@@ -76,3 +76,28 @@ def gallery_of(number: int, name: str = "class {}", side: int = 8) -> dict[str, 
         "svm_C": np.array(0.5), "svm_share": np.array([0.375, 0.25, 0.5, 0.75, 0.125]),
         "svm_settings": np.array("C 0.5, gamma 0.5, kernel rbf"),
     }  # fmt: skip
+
+
+def acting(make, number: int, action):
+    """A `make_batches` whose batches call ``action`` when the one of this number is taken."""
+
+    def make_batches(*args, **kwargs):
+        batches, taken = make(*args, **kwargs), 0
+
+        def count(n: int) -> None:
+            nonlocal taken
+            first, taken = taken + 1, taken + n
+            if first <= number <= taken:
+                action()
+
+        def next_batch():
+            count(1)
+            return batches.next()
+
+        def take(n: int, k: int):
+            count(n)
+            return batches.take(n, k)
+
+        return batches._replace(next=next_batch, take=take if batches.take else None)
+
+    return make_batches

@@ -63,10 +63,14 @@ class Batches(NamedTuple):
             examples. The input is uint8 [B, h, w, c], or of pictures that the host crops
             {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}; graphs are packed into rows, see
             `jaxssl.data.packing`.
+        take: ``(n, k) -> (data, places int32 [k, B])``, the next n <= k batches as places in data
+            that lies on every device; the rows after the first n repeat the last. None if the
+            examples are streamed.
         places: the batch's number, counted from 0 -> places [B] in the training set.
         get_state: () -> the position, JSON-able.
         set_state: goes to a position; UserError if it is of another number of images.
         close: ends threads and processes.
+        num_examples: in the training split.
         example: two examples as they are in a batch, on the host.
         shapes: of a whole batch, `jax.ShapeDtypeStruct`.
         plan: how the images are read.
@@ -74,10 +78,12 @@ class Batches(NamedTuple):
     """
 
     next: Callable[[], Batch]
+    take: Callable[[int, int], tuple[Batch, jax.Array]] | None
     places: Callable[[int], np.ndarray]
     get_state: Callable[[], Any]
     set_state: Callable[[Any], None]
     close: Callable[[], None]
+    num_examples: int
     example: Batch
     shapes: Batch
     plan: Plan
@@ -202,25 +208,34 @@ def make_batches(
             lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example
         )
     local = _Local(order, parallel.local_rows(batch_size, mesh), reader)
+    resident = None
     if way.cached:
-        start = _from_device(source, local, mesh, captions)
+        resident = _Resident(source, local, mesh, captions)
+        start = resident.batches
     else:
         leaves = jax.tree.leaves(shapes["input"])
         whole = sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
         share = max(1, whole * len(local.rows) // batch_size)
         start = functools.partial(_streamed, local, share, way.workers, mesh)
-    stream = _Stream(start, len(source), way.host)
+    stream = _Stream(start, len(source), way.host, resident)
+    take = stream.take if resident else None
     position = stream.get_state, stream.set_state
-    return Batches(stream.next, order, *position, stream.close, example, shapes, way, crops)
+    made = len(source), example, shapes
+    return Batches(stream.next, take, order, *position, stream.close, *made, way, crops)
 
 
 class _Stream:
     """An iterator of batches that knows its position and can start at any."""
 
     def __init__(
-        self, start: Callable[[int], Iterator[Batch]], num_examples: int, host: bool
+        self,
+        start: Callable[[int], Iterator[Batch]],
+        num_examples: int,
+        host: bool,
+        resident: "_Resident | None" = None,
     ) -> None:
         self._start = start
+        self._resident = resident
         self._made_of = {"num_examples": num_examples, "host_crops": host}
         self._position = 0
         self._batches: Iterator[Batch] | None = None
@@ -239,6 +254,12 @@ class _Stream:
             ) from error
         self._position += 1
         return batch
+
+    def take(self, n: int, k: int) -> tuple[Batch, jax.Array]:
+        places = self._resident.places(self._position, n, k)
+        self._batches = None  # `next` goes on from the new position
+        self._position += n
+        return self._resident.data(), places
 
     def get_state(self) -> dict[str, int]:
         return {POSITION: self._position, **self._made_of}
@@ -279,29 +300,40 @@ class _Local(NamedTuple):
         return self.reader(step, self.places(step))
 
 
-def _from_device(
-    source: Source, local: _Local, mesh: Mesh, captions: bool
-) -> Callable[[int], Iterator[Batch]]:
-    """The images lie on every device, which gathers there; only places are sent."""
-    gather = jax.jit(_gather, out_shardings=parallel.data_sharding(mesh))
+class _Resident:
+    """Examples that lie on every device. Only their indices are sent; the devices gather."""
 
-    @functools.cache
-    def data() -> dict[str, jax.Array]:
-        found = source.images(0)[:]
-        found = {"image": found, "text": source.texts} if captions else found
-        return parallel.replicate({"input": found, "label": source.labels}, mesh)
+    def __init__(self, source: Source, local: _Local, mesh: Mesh, captions: bool) -> None:
+        self._source, self._local, self._mesh = source, local, mesh
+        self._captions = captions
+        self._gather = jax.jit(_gather, out_shardings=parallel.data_sharding(mesh))
+        self._data: Batch | None = None
 
-    def start(position: int) -> Iterator[Batch]:
+    def data(self) -> Batch:
+        """All examples as a batch has them, sent when they are first asked for."""
+        if self._data is None:
+            images, labels = self._source.images(0)[:], self._source.labels
+            inputs = {"image": images, "text": self._source.texts} if self._captions else images
+            index = np.arange(len(labels), dtype=np.int32)
+            data = {"input": inputs, "label": labels, "index": index}
+            self._data = parallel.replicate(data, self._mesh)
+        return self._data
+
+    def places(self, position: int, n: int, k: int) -> jax.Array:
+        """The examples [k, B] of n batches from ``position`` on, then copies of the last."""
+        rows = [self._local.places(position + min(i, n - 1)) for i in range(k)]
+        return parallel.shard_rows(np.stack(rows), self._mesh, axis=1)
+
+    def batches(self, position: int) -> Iterator[Batch]:
         for step in itertools.count(position):
             # The images are an argument: as constants they would be compiled in.
-            yield gather(data(), parallel.shard_rows(local.places(step), mesh))
+            yield self._gather(
+                self.data(), parallel.shard_rows(self._local.places(step), self._mesh)
+            )
 
-    return start
 
-
-def _gather(data: dict[str, jax.Array], index: jax.Array) -> Batch:
-    found = jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), data)
-    return found | {"index": index}
+def _gather(data: Batch, places: jax.Array) -> Batch:
+    return jax.tree.map(lambda x: x.at[places].get(mode="promise_in_bounds"), data)
 
 
 @functools.lru_cache(maxsize=2)

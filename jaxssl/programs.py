@@ -1,0 +1,135 @@
+"""The compiled programs of a run. Runs of one process that differ only in numbers share them."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh
+from ml_collections import ConfigDict, FrozenConfigDict
+
+from jaxssl import modality, parallel
+from jaxssl.build import Parts, build, make_init, shared_numbers
+from jaxssl.data.batches import Batches
+from jaxssl.data.pictures import Crops
+from jaxssl.state import TrainState, train_steps
+from jaxssl.subject import make_encoder
+
+MOST_STEPS = 100  # in one call
+
+
+class Programs(NamedTuple):
+    """What a run computes on its devices.
+
+    Attributes:
+        init: ``seed -> state``, untrained.
+        advance: ``(state, n) -> (state, metrics, embeddings, losses)`` takes the next n batches and
+            as many steps, n <= ``most_steps``. Metrics and embeddings are those of the last step,
+            the first n of ``losses`` those of all of them.
+        encode: ``((params, carried), uint8 images) -> backbone features``, jitted.
+        most_steps: the largest n.
+    """
+
+    init: Callable[[int], TrainState]
+    advance: Callable[[TrainState, int], tuple[TrainState, dict[str, Array], Array, Any]]
+    encode: Callable[[Any, Any], Array]
+    most_steps: int
+
+
+class _Shared(NamedTuple):
+    """The programs of all runs that differ only in their seed and numbers."""
+
+    init: Callable[[int], TrainState]
+    steps: Callable[..., Any]
+    encode: Callable[[Any, Any], Array]
+
+
+def make_programs(
+    config: ConfigDict, batches: Batches, shape: tuple[int | None, ...], mesh: Mesh
+) -> Programs:
+    """The programs of a run.
+
+    The learning rate and the loss' numbers are arguments of the compiled training step. The next
+    run of this process compiles nothing if it differs from this one only in them or in the seed.
+
+    Args:
+        config: complete.
+        batches: of the training set.
+        shape: of an example of the training set.
+        mesh: the devices.
+
+    Raises:
+        UserError: if networks or views refuse the examples.
+    """
+    values = shared_numbers(config)
+    resident = batches.take is not None
+    leaves, tree = jax.tree.flatten(batches.example)
+    example = tree, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
+    data = batches.num_examples, example, shape, batches.crops
+    shared = _shared(_structure(config, values), tuple(values), *data, mesh, resident)
+    numbers = parallel.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
+    most_steps = min(config.log_every, MOST_STEPS)
+
+    def together(state: TrainState, n: int) -> Any:
+        return shared.steps(state, numbers, *batches.take(n, most_steps), n)
+
+    rows = parallel.local_rows(config.batch_size, mesh) % (config.batch_size // mesh.size)
+    tiled = np.tile(rows.astype(np.int32), (most_steps, 1))
+    places = parallel.shard_rows(tiled, mesh, axis=1)
+
+    def one_by_one(state: TrainState, n: int) -> Any:
+        losses = []
+        for _ in range(n):
+            state, *found, loss = shared.steps(state, numbers, batches.next(), places, 1)
+            losses.append(loss[0])
+        return state, *found, losses
+
+    advance = together if resident else one_by_one
+    return Programs(shared.init, advance, shared.encode, most_steps)
+
+
+def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
+    """The config of all runs that share their programs: without seed, numbers and evaluation."""
+    config = ConfigDict(config.to_dict())
+    config.seed = 0
+    for key in numbers:
+        group, name = key.split(".")
+        config[group][name] = 1.0
+    del config["eval"], config["checkpoint"]
+    return FrozenConfigDict(config)
+
+
+@functools.lru_cache(maxsize=1)
+def _shared(
+    structure: FrozenConfigDict,
+    numbers: tuple[str, ...],
+    num_examples: int,
+    example: tuple[Any, tuple[jax.ShapeDtypeStruct, ...]],
+    shape: tuple[int | None, ...],
+    crops: Crops | None,
+    mesh: Mesh,
+    resident: bool,
+) -> _Shared:
+    config = ConfigDict(structure.to_dict())
+
+    def parts(values: dict[str, Any]) -> Parts:
+        return build(config, num_examples, mesh.size, crops=crops, numbers=values)
+
+    # A streamed run has the same program, which gathers and loops, so that it gives the same bits.
+    def steps(state: TrainState, values: dict[str, Array], *args: Any) -> Any:
+        of_run = parts(values)
+        stages = of_run.method, of_run.optimiser, of_run.augment
+        options = {"max_skipped": config.max_skipped, "sharded": config.optim.sharded}
+        return train_steps(*stages, mesh, resident=resident, **options)(state, *args)
+
+    # Neither the weights nor the features depend on the numbers.
+    some = parts(dict.fromkeys(numbers, 1.0))
+    blank = jax.tree.unflatten(*example)
+    inputs = modality.of(config).inputs(config, shape)
+    return _Shared(
+        make_init(config, some, blank, num_examples, mesh),
+        jax.jit(steps, donate_argnums=0),
+        make_encoder(some.method, inputs),
+    )
