@@ -11,18 +11,21 @@ stops when the time is over. OUT gets at most eight files of less than 16 MiB. W
 the whole plan is done. docs/record.md says more.
 """
 
-import argparse
-import json
-import math
-import os
-import signal
-import subprocess
-import sys
 import time
-import zipfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+
+STARTED = time.monotonic()  # imports count too
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import math  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import zipfile  # noqa: E402
+from collections.abc import Mapping  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any, NamedTuple  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -116,8 +119,7 @@ def do_pieces(
     plan: list[Piece], record: Mapping[str, Any], out: Path, work: Path, minutes: float
 ) -> None:
     """Do the next pieces, and write OUT after each of them."""
-    begin = time.monotonic()
-    end = begin + 60 * minutes - (0 if math.isinf(minutes) else RESERVE)
+    end = STARTED + 60 * minutes - (0 if math.isinf(minutes) else RESERVE)
     for folder, flag in ((out, "--out"), (work, "--work")):
         with writing(folder, flag):
             folder.mkdir(parents=True, exist_ok=True)
@@ -168,10 +170,11 @@ def do_pieces(
         write_record(out / "figures.json", fresh)
         write_logs(out / "log.txt", work)
         write_runs(out / "runs.zip", work, fresh)
-    for piece in pending:
-        needed = MARGIN * estimates.minutes(piece)
-        if needed > minutes - RESERVE / 60:
-            print(f"{piece.name} needs a longer call: about {needed:.1f} minutes")
+    needed = {piece.name: MARGIN * estimates.minutes(piece) for piece in pending}
+    too_long = [name for name in needed if needed[name] > minutes - RESERVE / 60]
+    if too_long:
+        least = min(too_long, key=lambda name: needed[name])
+        print(f"{len(too_long)} need a longer call, {least} {needed[least]:.1f} minutes")
     print(f"{len(fresh['figures'])} pieces are in {out}; {len(pending)} were not begun")
 
 
@@ -241,8 +244,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
         print(f"done   {name}: {minutes:.1f} minutes", flush=True)
     elif job.stopped:
         share = progress(job.workdir)
-        if share:
-            fresh["unfinished"][name] = known["unfinished"][name] = {**entry, "share": share}
+        fresh["unfinished"][name] = known["unfinished"][name] = {**entry, "share": share}
         print(f"stopped {name} at {100 * share:.0f} %", flush=True)
     else:
         text = job.log.read_text(errors="replace").strip()

@@ -88,29 +88,30 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
     keys = jax.random.split(jax.random.key(0), 4)
     q, k, v, g = (jax.random.normal(key, shape, jnp.bfloat16) for key in keys)
     out: dict[str, Any] = {"layer": {}, "step": {}, "refused": {}}
+
+    def refuse(form: str, error: Exception) -> None:
+        """Note that a kernel does not take these shapes."""
+        out["refused"][form] = " ".join(str(error).split())[:200]
+
     layers = {}
     for form, function in forms.items():
         try:
             layers[form] = train_step.Timed(_layer(function, q, k, v, g), jax.block_until_ready)
-        except Exception as error:  # of a kernel that does not take these shapes
-            out["refused"][form] = " ".join(str(error).split())[:200]
+        except Exception as error:
+            refuse(form, error)
     for _ in range(5):
         for timed in layers.values():
             timed.turn(0.2)
     out["layer"] = {form: timed.found for form, timed in layers.items()}
     for form in layers if settings["row"] else ():
         vit.attend = forms[form]
-        state, batches, step = _step(*settings["row"])
-
-        def call(step: Any = step, batches: Any = batches) -> Any:
-            nonlocal state
-            state, metrics, _ = step(state, batches.next())
-            return metrics
-
-        timed = train_step.Timed(call, jax.block_until_ready)
-        for _ in range(3):
-            timed.turn(0.5)
-        out["step"][form] = timed.found
+        try:
+            timed = train_step.Timed(_step_call(*settings["row"]), jax.block_until_ready)
+            for _ in range(3):
+                timed.turn(0.5)
+            out["step"][form] = timed.found
+        except Exception as error:
+            refuse(form, error)
         jax.clear_caches()
     return out
 
@@ -194,6 +195,18 @@ def _step(network: str, batch: int, precision: str) -> tuple[Any, Any, Any]:
     _, parts, state, batches = begin(network, batch, precision, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     return state, batches, step
+
+
+def _step_call(network: str, batch: int, precision: str) -> Any:
+    """A call of the training step, which keeps its state."""
+    state, batches, step = _step(network, batch, precision)
+
+    def call() -> Any:
+        nonlocal state
+        state, metrics, _ = step(state, batches.next())
+        return metrics
+
+    return call
 
 
 def _jax_attention(implementation: str) -> Any:

@@ -220,17 +220,20 @@ class Estimates:
         self._ratios: dict[str, list[float]] = {}  # measured time over planned time, by kind
         for name, figure in {**record["figures"], **record["unfinished"]}.items():
             if figure["device"] == device and name in planned:
-                whole = figure["minutes"] / figure.get("share", 1.0)
+                share = figure.get("share", 1.0)  # of an unfinished run, by its checkpoint
+                whole = figure["minutes"] / (share or 0.5)
                 alone = whole / crowd(self.busy, figure["beside"])
                 self._families.setdefault(family(name), []).append(alone)
-                kind = name.partition("/")[0]
-                self._ratios.setdefault(kind, []).append(alone / planned[name])
+                if share:
+                    kind = name.partition("/")[0]
+                    self._ratios.setdefault(kind, []).append(alone / planned[name])
 
     def minutes(self, piece: Piece, runs: int = 1) -> float:
         """Of a piece, while ``runs`` training runs share the device.
 
         The longest time of its family counts; else the plan's estimate, times the largest ratio
-        of measured to planned time of its kind.
+        of measured to planned time of its kind. A piece that was stopped without a checkpoint
+        counts twice the time it had.
         """
         alone = max(
             self._families.get(family(piece.name), ()),

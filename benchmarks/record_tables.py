@@ -213,4 +213,4 @@ def _provenance(figures: Mapping[str, Figure]) -> str:
         return ""
     minutes = sum(figure["minutes"] for figure in figures.values())
     measured = "\n".join(f"- {line}" for line in lines)
-    return f"Measured on, in {minutes:.0f} minutes of pieces:\n\n{measured}\n"
+    return f"Measured in {minutes:.1f} minutes of pieces on:\n\n{measured}\n"
