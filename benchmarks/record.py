@@ -231,7 +231,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
         "settings": job.piece.settings,
         "commit": files.commit(),
         "device": device.name,
-        "minutes": round(minutes, 2),
+        "minutes": max(0.01, round(minutes, 2)),
         "beside": beside,
     }
     if job.process.returncode == 0 and job.result.exists():
