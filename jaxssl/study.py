@@ -100,16 +100,24 @@ def of_scale(setting: Setting, values: Mapping[str, Any]) -> Any:
     return values.get(setting.scale, values["paper"])
 
 
-def choose(asked: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """The methods that were asked for, or all that a study knows.
+def choose(
+    asked: Sequence[str], usual: Sequence[str], on_request: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The methods that were asked for, or the usual ones.
+
+    Args:
+        asked: the value of --methods.
+        usual: the methods that a study compares if none are asked for.
+        on_request: further methods that it knows.
 
     Raises:
         UserError: on others.
     """
+    known = (*usual, *on_request)
     for name in asked:
         if name not in known:
             raise UserError(f"--methods: {name!r} is none of this study{nearest(name, known)}")
-    return tuple(asked or known)
+    return tuple(asked or usual)
 
 
 def finite(values: Iterable[float | None]) -> list[float]:

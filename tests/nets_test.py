@@ -5,6 +5,7 @@ from functools import cache, partial
 import jax
 import numpy as np
 import pytest
+from jax import lax
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
@@ -138,6 +139,43 @@ def test_the_setting_reaches_every_block():
     blocks = [v for k, v in variables["params"].items() if k.startswith("Block")]
     assert len(blocks) == 3
     assert all(not block["BatchNorm_2"]["scale"].any() for block in blocks)
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "padding"),
+    [
+        ((2, 16, 16, 1), (2, 2), ((1, 1), (1, 1))),
+        ((3, 7, 10, 4), (2, 2), ((1, 1), (1, 1))),
+        ((2, 9, 8, 3), (3, 1), ((0, 2), (1, 0))),
+        ((2, 5, 6, 3), (1, 1), ((1, 1), (1, 1))),
+    ],
+)
+def test_strided_conv_equals_the_convolution_of_lax(shape, strides, padding):
+    layout = {"dimension_numbers": ("NHWC", "HWIO", "NHWC")}
+    x, kernel = normal(*shape), normal(3, 3, shape[3], 5, seed=1)
+
+    def convolve(x, kernel):
+        return lax.conv_general_dilated(x, kernel, strides, padding, **layout)
+
+    def ours(x, kernel):
+        return convnet.strided_conv(x, kernel, strides, padding, **layout)
+
+    expected, pull_expected = jax.vjp(convolve, x, kernel)
+    value, pull = jax.vjp(ours, x, kernel)
+    np.testing.assert_allclose(value, expected, rtol=1e-5, atol=1e-5)
+    cotangent = normal(*expected.shape, seed=2)
+    for ours_, expected_ in zip(pull(cotangent), pull_expected(cotangent), strict=True):
+        np.testing.assert_allclose(ours_, expected_, rtol=1e-5, atol=1e-5 * np.abs(expected_).max())
+
+
+@pytest.mark.parametrize(("platform", "convolutions"), [("cpu", 0), ("cuda", 2), ("tpu", 2)])
+def test_only_accelerators_compile_a_convnets_strided_convolutions(platform, convolutions):
+    net = convnet.net(widths=(4, 8), strides=(2, 2))
+    images = jax.ShapeDtypeStruct((2, 8, 8, 3), jnp.float32)
+    variables, _ = sizes(net, *images.shape)
+    apply = jax.jit(partial(net.apply, train=False))
+    exported = jax.export.export(apply, platforms=[platform])(variables, images)
+    assert exported.mlir_module().count("stablehlo.convolution") == convolutions
 
 
 def test_a_convnet_has_the_parameters_and_sizes_that_its_widths_and_strides_give():

@@ -1,7 +1,7 @@
 """AUC-CL's alpha: the margin term that keeps the encoder from collapsing.
 
-At alpha = 0 constant embeddings are a minimum, with b = 1. The paper's loss otherwise, a = 1, plain
-cosine. b has to get there first, which takes thousands of steps: give it more --config.epochs.
+At alpha = 0 constant embeddings are a minimum, with b = 1. The recommended loss otherwise. b has to
+get there first, which takes thousands of steps: give it more --config.epochs.
 """
 
 from jaxssl import collapse

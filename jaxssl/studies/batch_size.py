@@ -1,25 +1,18 @@
 """Accuracy against batch size: which losses keep theirs in small batches.
 
-Every method is trained at every batch size with nothing else changed. The arm "simclr_tuned" has
-the temperature that is best for its batch size on a fifth of the training images, which its search
-(seed 0) sets aside; the other arms have the papers' settings. All have the same epochs, as in the
-papers: a smaller batch takes more steps, which alone may raise its accuracy.
+Every method is trained at every batch size with nothing else changed. All have the same epochs, as
+in the papers: a smaller batch takes more steps, which alone may raise its accuracy.
 """
 
-import math
-import re
-from typing import Any
-
-from jaxssl.errors import UserError
 from jaxssl.grid import (
     KNN,
     LINEAR,
     METHODS,
+    ON_REQUEST,
     Grid,
     baselines,
     findings_of,
     run_grid,
-    settings_of,
     values,
 )
 from jaxssl.study import (
@@ -36,8 +29,6 @@ from jaxssl.study import (
 )
 
 BATCHES = {"tiny": (16, 64, 256), "small": (32, 256), "paper": (64, 128, 256, 512)}
-TEMPERATURES = (0.1, 0.2, 0.5, 1.0)
-TUNED = "simclr_tuned"
 FLAGS = ("methods", "batch_sizes")
 CLAIMS = {
     "auc_cl_above_simclr": Claim(
@@ -75,7 +66,7 @@ PAIRS = {
     "auc_cl_above_simclr": ("auc_cl", "simclr", KNN),
     "auc_cl_above_dcl": ("auc_cl", "dcl", LINEAR),
     "auc_cl_above_sogclr": ("auc_cl", "sogclr", LINEAR),
-    "auc_cl_above_tuned": ("auc_cl", TUNED, KNN),
+    "auc_cl_above_tuned": ("auc_cl", "simclr_tuned", KNN),
     "decl_above_simclr": ("decl", "simclr", KNN),
     "mmcl_above_simclr": ("mmcl", "simclr", LINEAR),
     "tcl_above_sup_con": ("tcl_labels", "sup_con", LINEAR),
@@ -100,57 +91,16 @@ PUBLISHED = Table(
 def run(setting: Setting) -> Findings:
     """Train the grid and compare."""
     batches = setting.batch_sizes or of_scale(setting, BATCHES)
-    methods = choose(setting.methods, (*METHODS, TUNED))
+    usual = [name for name in METHODS if name not in ON_REQUEST]
+    methods = choose(setting.methods, usual, ON_REQUEST)
     cells = {
-        (name, size): {**METHODS[name], "batch_size": size}
-        for name in methods
-        if name != TUNED
-        for size in batches
+        (name, size): {**METHODS[name], "batch_size": size} for name in methods for size in batches
     }
     found = run_grid(setting, cells)
-    temperatures = {}
-    if TUNED in methods:
-        temperatures = {size: _tuned(setting, size) for size in batches}
-        cells = {(TUNED, size): _simclr(size, tau) for size, tau in temperatures.items()}
-        found |= run_grid(setting, cells)
     base = baselines(next(iter(found.values()))[0])
     axis = methods, batches, "batch size"
-    tables = [PUBLISHED]
-    if temperatures:
-        rows = [(f"{size}", f"{tau:g}") for size, tau in temperatures.items()]
-        tuned = Table("Tuned temperatures of SimCLR", ("batch size", "temperature"), rows)
-        tables.insert(0, tuned)
     verdicts = _verdicts(found, methods, batches)
-    data = {"base": base, "log": "x", "temperatures": temperatures}
-    return findings_of(found, axis, [KNN, LINEAR], verdicts, *tables, **data)
-
-
-def _simclr(size: int, temperature: float) -> dict[str, Any]:
-    return {**METHODS["simclr"], "batch_size": size, "loss.temperature": temperature}
-
-
-def _tuned(setting: Setting, size: int) -> float:
-    """The temperature with the best k-NN on images of the training split that are set aside."""
-    split = settings_of(setting, {}).data.train_split
-    found = re.fullmatch(r"(\w+)(?:\[:(\d+)%\])?", split)
-    if not found or int(found[2] or 100) < 5:
-        raise UserError(
-            f"{TUNED} sets a fifth of data.train_split aside, and {split!r} is no split such as "
-            "'train' or 'train[:20%]'; leave it out: --methods simclr,auc_cl,..."
-        )
-    name, whole = found[1], int(found[2] or 100)
-    cut = round(0.8 * whole)
-    kept = {
-        "data.train_split": f"{name}[:{cut}%]",
-        "data.test_split": f"{name}[{cut}%:{whole}%]",
-    }
-    cells = {(TUNED, "search", size, tau): {**_simclr(size, tau), **kept} for tau in TEMPERATURES}
-    found = run_grid(setting, cells, seeds=1)
-    scores = {tau: run.figures[KNN] for (*_, tau), [run] in found.items()}
-    known = {tau: score for tau, score in scores.items() if math.isfinite(score)}
-    if not known:
-        raise UserError(f"no temperature of {TUNED} at batch size {size} gave a finite run")
-    return max(known, key=known.get)
+    return findings_of(found, axis, [KNN, LINEAR], verdicts, PUBLISHED, base=base, log="x")
 
 
 def _verdicts(found: Grid, methods: tuple, batches: tuple) -> dict[str, Verdict]:

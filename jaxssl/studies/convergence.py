@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import nan
 
-from jaxssl.grid import KNN, METHODS, Outcome, run_grid, where
+from jaxssl.grid import KNN, METHODS, ON_REQUEST, Outcome, run_grid, where
 from jaxssl.study import (
     Claim,
     Findings,
@@ -33,7 +33,8 @@ CLAIMS = {
 
 def run(setting: Setting) -> Findings:
     """Read the online k-NN of every method's run."""
-    methods = choose(setting.methods, [name for name in METHODS if name not in LABELLED])
+    usual = [name for name in METHODS if name not in (*LABELLED, *ON_REQUEST)]
+    methods = choose(setting.methods, usual, ON_REQUEST)
     found = run_grid(setting, {name: METHODS[name] for name in methods})
     series = {name: _curve(outcomes) for name, outcomes in found.items()}
     epochs = next(iter(series.values()))[0]

@@ -2,11 +2,11 @@
 
 Gradients with respect to a linear map of fixed embeddings, or, with --workdir RUN, with respect to
 a trained encoder and its projector on images of the run's training set. The truth is the gradient
-of the loss over all N examples at once. Two losses weigh the negatives by how many there are, so
-that another batch size is another loss. AUC-CL's sum over the negatives has one weight here at
-every batch size, that of 64 images. NT-Xent has them in one sum with the positive: "simclr" is the
-loss as it is trained, whose distance to the loss of all N counts as bias; in "simclr_weighted" the
-negatives weigh (N - 1) / (B - 1), as if there were N, which leaves the bias of the estimate alone.
+of the loss over all N examples at once. "auc_cl" is the recommended loss, which averages over the
+negatives. Two losses weigh the negatives by how many there are, so that another batch size is
+another loss, and the distance to the loss of all N counts as bias: "auc_cl_sum", eq. 8's sum over
+the negatives, and "simclr". In "simclr_weighted" the negatives weigh (N - 1) / (B - 1), as if there
+were N, which leaves the bias of the estimate alone.
 DeCL and SogCLR have seen every example some times before, at the same parameters. --methods takes
 any loss by the name of its file; one whose scale changes with the batch, such as mmcl, is biased by
 that alone, which the cosine in the JSON document leaves out.
@@ -32,12 +32,12 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluate import read_config
 from jaxssl.features import load_backbone
+from jaxssl.losses.auc_cl import PRESETS as AUC_CL
 from jaxssl.objective import Objective
 from jaxssl.plots import DASHES, MARKERS, STYLE
 from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict
 
 TEMPERATURE = 0.2
-WEIGHT_AT = 64  # images, of AUC-CL's sum over negatives
 EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
 WITHIN, BETWEEN = 0.6, 0.3  # deviations of an example in its class, of a view in its example
 IMAGES = 256  # of a run
@@ -126,11 +126,6 @@ def _arms(num_examples: int) -> dict[str, Arm]:
     tau = {"temperature": TEMPERATURE}
     kinds: Mapping[str, Any] = {name: _objective(name) for name in ("nt_xent", "dcl", "spectral")}
 
-    def auc_cl(size: int) -> tuple[Objective, Objective]:
-        # The mean over the negatives, times their number in a batch of 64.
-        weights = (2 * (WEIGHT_AT - 1) / (2 * (b - 1)) for b in (size, num_examples))
-        return tuple(_objective("auc_cl")(negative_weight=w) for w in weights)
-
     def simclr_weighted(size: int) -> tuple[Objective, Objective]:
         weight = (num_examples - 1) / (size - 1)
         return _objective("tcl")(k1=0.0, k2=weight, **tau), kinds["nt_xent"](**tau)
@@ -140,7 +135,8 @@ def _arms(num_examples: int) -> dict[str, Arm]:
         "simclr": lambda size: (kinds["nt_xent"](**tau), None),
         "simclr_weighted": simclr_weighted,
         "dcl": lambda size: (kinds["dcl"](**tau), None),
-        "auc_cl": auc_cl,
+        "auc_cl": lambda size: (_objective("auc_cl")(**AUC_CL["recommended"]), None),
+        "auc_cl_sum": lambda size: (_objective("auc_cl")(**AUC_CL["paper"]), None),
         "spectral": lambda size: (kinds["spectral"](), None),
         "sogclr": lambda size: (_objective("sogclr")(**tau), None),
         "decl": lambda size: (_objective("decl")(**tau), exact),
