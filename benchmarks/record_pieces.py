@@ -130,6 +130,7 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     values = {**settings["values"], "eval.knn": "instdisc", "eval.protocols": "()"}
     config = checks.load_config(settings["config"], values, settings["data"])
     about = {"data": Path(config.data.path).name or config.data.name, "epochs": config.epochs}
+    about["loss"] = config.loss.to_dict()  # a preset may have other numbers one day
     record.show_log()
     try:
         loop.train(config, workdir)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from jaxssl.grid import METHODS
 from jaxssl.studies import accuracy
 
-AUC_CL = "paper"  # the preset of AUC-CL that is trained
+AUC_CL = "recommended"  # the preset of AUC-CL that is trained
 METHOD_NAMES = {
     "simclr": "SimCLR",
     "byol": "BYOL",
-    f"auc_cl_{AUC_CL}": f"AUC-CL ({AUC_CL})",
+    f"auc_cl_{AUC_CL}": f"AUC-CL, {AUC_CL}",
     "mmcl_inv": "MMCL-INV",
     "decl": "DeCL",
     "tcl": "TCL",
