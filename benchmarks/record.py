@@ -54,11 +54,13 @@ class Device(NamedTuple):
         name: of the device, with the number of CPU cores.
         memory: of the device in GiB; 0 on a CPU.
         cores: CPU cores.
+        is_cpu: whether it is no accelerator.
     """
 
     name: str
     memory: float
     cores: int
+    is_cpu: bool = False
 
 
 class Job:
@@ -66,7 +68,7 @@ class Job:
 
     def __init__(self, piece: Piece, work: Path, device: Device) -> None:
         self.piece, self.start = piece, time.monotonic()
-        self.workdir = work / piece.name
+        self.workdir = folder_of(work, piece.name)
         self.shared = 0.0  # seconds times the number of runs there were
         self.stopped = False
         self.resumed = progress(self.workdir) > 0
@@ -101,6 +103,11 @@ class Job:
         return (self.workdir / "config.json").exists()
 
 
+def folder_of(work: Path, name: str, commit: str | None = None) -> Path:
+    """Where a run lies. It is resumed by the commit that began it alone."""
+    return work / (commit or files.commit()) / name
+
+
 def stop(jobs: list[Job]) -> None:
     """Ask all for a checkpoint, wait for it a little, and end them."""
     for job in jobs:
@@ -127,9 +134,13 @@ def do_pieces(
     # Pieces that OUT has already count as done, and their times count for the estimates.
     known = {part: {**record[part], **fresh[part]} for part in ("figures", "unfinished")}
     device = find_device(work)
+    if device.is_cpu and record["scale"] == "paper":
+        raise UserError("no accelerator is at hand, and a CPU would take weeks; try --scale tiny")
     estimates = Estimates(plan, known, device.name)
     pending = [piece for piece in plan if piece.name not in known["figures"]]
     print(f"{device.name}: {len(pending)} of {len(plan)} pieces are left", flush=True)
+    # A run that is resumed still has to be evaluated.
+    rest = {piece.name: max(0.2, 1 - progress(folder_of(work, piece.name))) for piece in pending}
     running: list[Job] = []
     prepared, runs = False, 1
     try:
@@ -144,8 +155,7 @@ def do_pieces(
             for piece in list(pending):
                 if piece.kind == "run" and not any(job.piece.kind == "run" for job in running):
                     runs = estimates.side_by_side(piece, left, most_runs(piece, device))
-                rest = 1 - progress(work / piece.name)
-                needed = MARGIN * rest * estimates.minutes(piece, runs)
+                needed = MARGIN * rest[piece.name] * estimates.minutes(piece, runs)
                 if needed > left:
                     continue  # too long for this call
                 if not fits(piece, running, device, runs, prepared):
@@ -194,7 +204,8 @@ def find_device(work: Path) -> Device:
         reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
         raise UserError(f"JAX finds no device: {reason}; see python -c 'import jax; jax.devices()'")
     found = json.loads(target.read_text())
-    return Device(found["device"], (found["memory"] or 0) / 2**30, os.cpu_count() or 1)
+    memory = (found["memory"] or 0) / 2**30
+    return Device(found["device"], memory, os.cpu_count() or 1, found["is_cpu"])
 
 
 def most_runs(piece: Piece, device: Device) -> int:
@@ -275,11 +286,12 @@ def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
     names = [name for name in reversed(fresh["figures"]) if name.startswith("run/")]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
-            kept = [work / name / file for file in KEPT if (work / name / file).exists()]
+            folder = folder_of(work, name, fresh["figures"][name]["commit"])
+            kept = [folder / file for file in KEPT if (folder / file).exists()]
             # Text shrinks to less than a half.
             size = sum(file.stat().st_size for file in kept) / 2
             if archive.fp.tell() + size > LARGEST:
-                print(f"runs.zip is full: {name} stays in {work}")
+                print(f"runs.zip is full: {name} stays in {folder}")
                 continue
             for file in kept:
                 archive.write(file, f"{name.partition('/')[2]}/{file.name}")

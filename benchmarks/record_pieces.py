@@ -160,7 +160,7 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 def about() -> dict[str, Any]:
     """The device and the versions."""
     device = jax.devices()[0]
-    memory = (device.memory_stats() or {}).get("bytes_limit") if device.platform != "cpu" else None
+    memory = (device.memory_stats() or {}).get("bytes_limit")
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -170,7 +170,8 @@ def about() -> dict[str, Any]:
     number = jax.device_count()
     kind = device.device_kind if number == 1 else f"{number} x {device.device_kind}"
     name = f"{kind}, {os.cpu_count()} cores"
-    return {"device": name, "memory": memory, "versions": versions}
+    is_cpu = device.platform == "cpu"
+    return {"device": name, "memory": memory, "is_cpu": is_cpu, "versions": versions}
 
 
 def _train_step(network: str | None) -> Any:

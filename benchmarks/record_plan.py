@@ -47,6 +47,7 @@ SWEPT = ("simclr", f"auc_cl_{AUC_CL}")  # at all batch sizes
 # Minutes of a run, in proportion to SimCLR's: three views, or a second network without gradient.
 COSTS = {"tcl": 1.5, "byol": 1.3, "moco_v3": 1.3, "mmcl_inv": 1.2}
 BUSY = 0.6  # share of the time in which a run keeps the device busy, until a trace has measured it
+LEAST = 0.2  # share of a stopped run that tells how long all of it takes
 MARGIN = 1.1  # a piece is begun if so many times its estimate is left
 
 
@@ -221,19 +222,21 @@ class Estimates:
         for name, figure in {**record["figures"], **record["unfinished"]}.items():
             if figure["device"] == device and name in planned:
                 share = figure.get("share", 1.0)  # of an unfinished run, by its checkpoint
-                whole = figure["minutes"] / (share or 0.5)
-                alone = whole / crowd(self.busy, figure["beside"])
-                self._families.setdefault(family(name), []).append(alone)
-                if share:
+                alone = figure["minutes"] / crowd(self.busy, figure["beside"])
+                if share < LEAST:
+                    alone = max(planned[name], 2 * alone)
+                else:
+                    alone /= share
                     kind = name.partition("/")[0]
                     self._ratios.setdefault(kind, []).append(alone / planned[name])
+                self._families.setdefault(family(name), []).append(alone)
 
     def minutes(self, piece: Piece, runs: int = 1) -> float:
         """Of a piece, while ``runs`` training runs share the device.
 
         The longest time of its family counts; else the plan's estimate, times the largest ratio
-        of measured to planned time of its kind. A piece that was stopped without a checkpoint
-        counts twice the time it had.
+        of measured to planned time of its kind. A piece that was stopped too early to tell counts
+        the plan's estimate, or twice the time it had.
         """
         alone = max(
             self._families.get(family(piece.name), ()),
