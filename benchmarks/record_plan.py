@@ -6,6 +6,7 @@ has the work itself. The estimates are guesses for an H200 until the record has 
 
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -234,13 +235,13 @@ class Estimates:
     def minutes(self, piece: Piece, runs: int = 1) -> float:
         """Of a piece, while ``runs`` training runs share the device.
 
-        The longest time of its family counts; else the plan's estimate, times the largest ratio
+        The longest time of its family counts; else the plan's estimate, times the median ratio
         of measured to planned time of its kind. A piece that was stopped too early to tell counts
         the plan's estimate, or twice the time it had.
         """
         alone = max(
             self._families.get(family(piece.name), ()),
-            default=piece.minutes * max(self._ratios.get(piece.kind, ()), default=1.0),
+            default=piece.minutes * statistics.median(self._ratios.get(piece.kind, [1.0])),
         )
         return alone * (crowd(self.busy, runs) if piece.kind == "run" else 1.0)
 
