@@ -42,6 +42,7 @@ RESERVE = 15.0  # seconds at the end, for stopping and for writing OUT
 GRACE = 8.0  # seconds of a stopped piece to write its checkpoint
 LARGEST = 15 * 2**20  # bytes of a file in OUT
 HELD = 0.85  # share of the device's memory that pieces share
+PARTS = ("figures", "unfinished", "failed")  # of a record
 LOG = 20_000  # last characters of a piece's log that are kept
 KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")  # of a run
 FIELDS = {"settings", "commit", "device", "versions", "minutes", "beside", "values"}  # of figures
@@ -132,12 +133,15 @@ def do_pieces(
             folder.mkdir(parents=True, exist_ok=True)
     fresh = read_record(out / "figures.json", record["scale"])
     # Pieces that OUT has already count as done, and their times count for the estimates.
-    known = {part: {**record[part], **fresh[part]} for part in ("figures", "unfinished")}
+    known = {part: {**record[part], **fresh[part]} for part in PARTS}
     device = find_device(work)
     if device.is_cpu and record["scale"] == "paper":
         raise UserError("no accelerator is at hand, and a CPU would take weeks; try --scale tiny")
     estimates = Estimates(plan, known, device.name)
     pending = [piece for piece in plan if piece.name not in known["figures"]]
+    # A piece that this commit has failed at comes last.
+    failed = {name for name, x in known["failed"].items() if x["commit"] == files.commit()}
+    pending.sort(key=lambda piece: piece.name in failed)
     print(f"{device.name}: {len(pending)} of {len(plan)} pieces are left", flush=True)
     # A run that is resumed still has to be evaluated.
     rest = {piece.name: max(0.2, 1 - progress(folder_of(work, piece.name))) for piece in pending}
@@ -239,7 +243,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
     if before and job.resumed:
         minutes += before["minutes"]
     entry = {
-        "settings": job.piece.settings,
+        "settings": {k: v for k, v in job.piece.settings.items() if k != "data"},  # a local path
         "commit": files.commit(),
         "device": device.name,
         "minutes": max(0.01, round(minutes, 2)),
@@ -248,19 +252,20 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
     if job.process.returncode == 0 and job.result.exists():
         found = json.loads(job.result.read_text())
         entry |= {"versions": found["versions"], "values": found["values"]}
-        for part in (fresh, known):
-            part["figures"][name] = entry
-            part["unfinished"].pop(name, None)
-        fresh["failed"].pop(name, None)
+        for document in (fresh, known):
+            document["figures"][name] = entry
+            document["unfinished"].pop(name, None)
+            document["failed"].pop(name, None)
         print(f"done   {name}: {minutes:.1f} minutes", flush=True)
     elif job.stopped:
         share = progress(job.workdir)
         fresh["unfinished"][name] = known["unfinished"][name] = {**entry, "share": share}
         print(f"stopped {name} at {100 * share:.0f} %", flush=True)
     else:
-        text = job.log.read_text(errors="replace").strip()
-        fresh["failed"][name] = {"commit": files.commit(), "reason": text[-2000:]}
-        print(f"failed {name}: {(text.splitlines() or ['no output'])[-1]}", flush=True)
+        lines = job.log.read_text(errors="replace").strip().splitlines()
+        reason = lines[-1][:300] if lines else "no output"  # log.txt has more
+        fresh["failed"][name] = {"commit": files.commit(), "reason": reason}
+        print(f"failed {name}: {reason}", flush=True)
 
 
 def progress(workdir: Path) -> float:
@@ -319,13 +324,11 @@ def merge(source: Path, pages: Path, scale: str) -> None:
                 f"{name}: the record keeps the figure of commit {before['commit']}, not that of "
                 f"{figure['commit']}; delete its line in {pages / 'record.json'} to replace it"
             )
-    for name, entry in fresh["unfinished"].items():
-        record["unfinished"][name] = entry
-    for name in record["figures"]:
-        record["unfinished"].pop(name, None)
-    for name, failure in fresh["failed"].items():
-        print(f"failed {name}: {(failure['reason'].splitlines() or ['no output'])[-1]}")
-    record.pop("failed", None)
+    for part in ("unfinished", "failed"):
+        both = {**record[part], **fresh[part]}
+        record[part] = {name: x for name, x in both.items() if name not in record["figures"]}
+    for name, failure in record["failed"].items():
+        print(f"failed {name}: {failure['reason']}")
     order = {piece.name: place for place, piece in enumerate(plan)}
     ranked = sorted(record["figures"], key=lambda name: order.get(name, len(order)))
     record["figures"] = {name: record["figures"][name] for name in ranked}
@@ -365,10 +368,9 @@ def read_record(path: Path, scale: str) -> dict[str, Any]:
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
     """A line for each figure, so that changes can be read."""
     parts = [f'"scale": {json.dumps(record["scale"])}']
-    for part in ("figures", "unfinished", "failed"):
-        if part in record:
-            lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record[part].items()]
-            parts.append(f'"{part}": {{\n' + ",\n".join(lines) + "\n}")
+    for part in PARTS:
+        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record[part].items()]
+        parts.append(f'"{part}": {{\n' + ",\n".join(lines) + "\n}")
     files.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
 
 

@@ -63,8 +63,10 @@ def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
         jax.block_until_ready(metrics)
 
     run(3)
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # it would slow the host down, and make gaps
     with tempfile.TemporaryDirectory() as folder:
-        with jax.profiler.trace(folder):
+        with jax.profiler.trace(folder, profiler_options=options):
             run(TRACED)
         events = record_trace.read_events(Path(folder))
     return record_trace.summarise(events, program.as_text(), TRACED)
