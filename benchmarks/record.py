@@ -70,7 +70,7 @@ class Job:
     def __init__(self, piece: Piece, work: Path, device: Device) -> None:
         self.piece, self.start = piece, time.monotonic()
         self.workdir = folder_of(work, piece.name)
-        self.shared = 0.0  # seconds times the number of runs there were
+        self.shared = 0.0  # seconds times the number of runs that there were
         self.stopped = False
         self.resumed = progress(self.workdir) > 0
         label = piece.name.replace("/", "-")
@@ -146,9 +146,13 @@ def do_pieces(
     # A run that is resumed still has to be evaluated.
     rest = {piece.name: max(0.2, 1 - progress(folder_of(work, piece.name))) for piece in pending}
     running: list[Job] = []
-    prepared, runs = False, 1
+    prepared, runs, now = False, 1, time.monotonic()
     try:
         while True:
+            before, now = now, time.monotonic()
+            for job in running:
+                number = sum(other.piece.kind == "run" for other in running)
+                job.shared += (now - max(before, job.start)) * max(1, number)
             for job in [job for job in running if job.process.poll() is not None]:
                 running.remove(job)
                 finish(job, fresh, known, device)
@@ -172,11 +176,7 @@ def do_pieces(
             if time.monotonic() >= end:
                 print("the time is over", flush=True)
                 break
-            before = time.monotonic()
             time.sleep(0.2)
-            for job in running:
-                number = sum(other.piece.kind == "run" for other in running)
-                job.shared += (time.monotonic() - before) * max(1, number)
     finally:
         stop(running)
         for job in running:
@@ -238,7 +238,6 @@ def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: 
 def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Device) -> None:
     """Put the figure of a piece that has ended on record, or how far it has come."""
     name, minutes = job.piece.name, job.seconds / 60
-    beside = round(job.shared / job.seconds, 2) or 1.0
     before = known["unfinished"].get(name)
     if before and job.resumed:
         minutes += before["minutes"]
@@ -247,7 +246,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
         "commit": files.commit(),
         "device": device.name,
         "minutes": max(0.01, round(minutes, 2)),
-        "beside": beside,
+        "beside": max(1.0, round(job.shared / job.seconds, 2)),
     }
     if job.process.returncode == 0 and job.result.exists():
         found = json.loads(job.result.read_text())

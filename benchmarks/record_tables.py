@@ -74,7 +74,7 @@ def _checks(figures: Mapping[str, Figure]) -> str:
             name.replace("-", ", "),
             what,
             str(found["cases"]),
-            f"{found['largest']:.1e}",
+            "not finite" if found["largest"] is None else f"{found['largest']:.1e}",
             f"{found['bound']:.1e}",
             ", ".join(found["beyond"]) or "none",
         ]

@@ -170,6 +170,11 @@ import json, pathlib, sys, time
 piece = json.loads(pathlib.Path(sys.argv[1]).read_text())
 settings, folder = piece["settings"], pathlib.Path(piece["workdir"])
 print("at work on", piece["name"])
+if "waits" in settings:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    while not (folder.parent / settings["waits"] / "config.json").exists():
+        time.sleep(0.01)
 if settings.get("fails"):
     sys.exit("error: no such thing")
 if "sleeps" in settings:  # a run with a checkpoint of half its epochs
@@ -179,7 +184,7 @@ if "sleeps" in settings:  # a run with a checkpoint of half its epochs
     print("ready", flush=True)
     time.sleep(settings["sleeps"])
 else:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").write_text('{"step": 10, "epoch": 4.0}')
 found = {"versions": {"jax": "1.2"}, "values": {"x": 1}}
 pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
@@ -261,6 +266,14 @@ def test_a_run_that_outlasts_the_time_is_stopped(call, monkeypatch, tmp_path, ca
     # The rest would take as long again, and is not begun in less.
     assert not call([piece], minutes=30)["figures"]
     assert "1 need a longer call" in capsys.readouterr().out
+
+
+def test_runs_go_side_by_side(call):
+    first, second = runs_of("a-b1-s0", "b-b1-s0")
+    pair = [first._replace(settings={"waits": "b-b1-s0"})]
+    pair.append(second._replace(settings={"waits": "a-b1-s0"}))
+    found = call(pair)["figures"]
+    assert {one["beside"] > 1 for one in found.values()} == {True}
 
 
 def test_the_archive_has_the_runs_files(call, tmp_path):
@@ -459,7 +472,8 @@ def test_a_trace_of_a_cpu_is_summarised():
 
 def test_a_deviation_beyond_the_bound_is_named():
     found = record_checks.summary({"a": 1e-4, "b": 2e-3, "c": math.nan}, 1e-3)
-    assert found["beyond"] == ["b", "c"] and math.isnan(found["largest"])
+    assert found["beyond"] == ["b", "c"] and found["largest"] is None
+    assert record_checks.summary({"a": 1e-4, "b": 2e-3}, 1e-3)["largest"] == 2e-3
     assert record_checks.relative(np.ones(3), np.array([1.0, 1.0, 4.0])) == 0.75
     assert record_checks.distance(np.array([3.0, 4.0]), np.array([3.0, 0.0])) == pytest.approx(
         4 / 3
