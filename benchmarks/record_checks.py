@@ -47,16 +47,17 @@ def summary(deviations: Mapping[str, float], bound: float) -> dict[str, Any]:
     }
 
 
-def check_losses(*, cases: str) -> dict[str, Any]:
+def check_losses(*, cases: str, part: Sequence[int]) -> dict[str, Any]:
     """Every loss on every kind of pairs: value against float64 loops, gradient against the CPU's.
 
     Args:
         cases: "all" settings that the tests have, or the "defaults" alone.
+        part: (i, n), the i-th of n parts of the cases, from 0.
     """
     import loss_cases as table
     import oracles
 
-    chosen = table.CASES if cases == "all" else table.DEFAULTS
+    chosen = (table.CASES if cases == "all" else table.DEFAULTS)[part[0] :: part[1]]
     z = table.embeddings()
     values: dict[str, float] = {}
     for kind in sorted({kind for case in chosen for kind in table.kinds(case)}):

@@ -86,6 +86,7 @@ class Scale(NamedTuple):
         batch: batch size of the comparison of methods.
         batches: further batch sizes, of two methods.
         cases: losses that are checked: "all" cases of the tests, or each with its "defaults".
+        parts: of this check, which can go side by side, since compiling takes the time.
         steps: of the check of training steps, by precision: method and network.
         speed: network, batch size, precision; the first is traced by the profiler too.
         turns: rounds and seconds of a turn in which steps are timed.
@@ -99,6 +100,7 @@ class Scale(NamedTuple):
     batch: int
     batches: tuple[int, ...]
     cases: str
+    parts: int
     steps: dict[str, list[list[str]]]
     speed: list[list[Any]]
     turns: list[float]
@@ -118,6 +120,7 @@ SCALES = {
         batch=128,
         batches=(64, 256, 512),
         cases="all",
+        parts=4,
         steps={
             "float32": _steps({"simclr": "resnet18"}, "convnet"),
             "bf16": _steps({"simclr": "resnet18"}, "convnet")[:3],
@@ -144,6 +147,7 @@ SCALES = {
         batch=64,
         batches=(16, 32),
         cases="defaults",
+        parts=1,
         steps={"float32": _steps({}, "convnet")[:2]},
         speed=[["tiny", 16, "float32"]],
         turns=[2, 0.05],
@@ -163,7 +167,10 @@ def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
     """
     scale = SCALES[name]
     minutes = scale.minutes
-    plan = [Piece("check/losses", {"cases": scale.cases}, minutes["check"], 4, 8.0)]
+    plan = []
+    for i in range(scale.parts):
+        settings = {"cases": scale.cases, "part": [i, scale.parts]}
+        plan.append(Piece(f"check/losses-{i + 1}", settings, minutes["check"], 4, 8.0))
     plan.append(Piece("check/solvers", {}, minutes["check"] / 2, 4, 8.0))
     for how, steps in scale.steps.items():
         settings = {"precision": how, "steps": steps}
