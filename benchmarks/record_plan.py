@@ -170,11 +170,11 @@ def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
     plan = []
     for i in range(scale.parts):
         settings = {"cases": scale.cases, "part": [i, scale.parts]}
-        plan.append(Piece(f"check/losses-{i + 1}", settings, minutes["check"], 4, 8.0))
-    plan.append(Piece("check/solvers", {}, minutes["check"] / 2, 4, 8.0))
+        plan.append(Piece(f"check/losses-{i + 1}", settings, minutes["check"], 2, 8.0))
+    plan.append(Piece("check/solvers", {}, minutes["check"] / 2, 2, 8.0))
     for how, steps in scale.steps.items():
         settings = {"precision": how, "steps": steps}
-        plan.append(Piece(f"check/steps-{how}", settings, 2 * minutes["check"], 4, 8.0))
+        plan.append(Piece(f"check/steps-{how}", settings, 2 * minutes["check"], 2, 8.0))
 
     def measured(kind: str, row: Sequence[Any], **more: Any) -> Piece:
         settings = dict(zip(("network", "batch", "precision"), row, strict=True)) | more
