@@ -15,9 +15,9 @@ lint: .venv/ready
 	.venv/bin/ruff format --check .
 
 # After .venv/bin/pip install -e ".[cuda]"; DATA="--config.data.name=folder --config.data.path=PATH" takes pictures of yours.
-record: .venv/ready  ## on an accelerator: speed, and seven methods on CIFAR-10 into docs/results.md
-	$(PY) benchmarks/train_step.py --json docs/train_step.json
-	$(PY) -m jaxssl.studies accuracy --scale paper --page docs/results.md $(DATA)
+record: .venv/ready  ## on an accelerator: checks, speed, methods on CIFAR-10 (docs/record.md); resumes
+	$(PY) benchmarks/record.py --out runs/record/out $(DATA)
+	$(PY) benchmarks/record.py --merge runs/record/out
 
 .venv/ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -106,7 +106,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 @functools.cache
 def commit() -> str:
-    """Of the checkout that this code lies in, with "-dirty" if it was changed; "" without one."""
+    """Of the checkout that this code lies in, with "-dirty" if it was changed; "" without one.
+
+    JAXSSL_COMMIT in the environment says it for a copy of the files without their history.
+    """
+    if os.environ.get("JAXSSL_COMMIT"):
+        return os.environ["JAXSSL_COMMIT"]
     checkout = Path(__file__).parents[1]
     if not (checkout / ".git").exists():
         return ""

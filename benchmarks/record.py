@@ -1,0 +1,415 @@
+"""The record: checks, speed and accuracy on an accelerator, in pieces that fit into short sessions.
+
+    python benchmarks/record.py --minutes 9 --out OUT          # the next pieces of the plan
+    python benchmarks/record.py --merge OUT                    # puts them into docs/record.json
+    python benchmarks/record.py --scale tiny --minutes 2 --out OUT      # try it on a CPU
+    python benchmarks/record.py --out OUT --config.data.name=folder --config.data.path=pictures.zip
+
+`record_plan.py` has the plan. A call does the next pieces that are neither in the record nor in
+OUT, as many side by side as the device holds. It begins no piece that would not end in time, and
+stops when the time is over. OUT gets at most eight files of less than 16 MiB. Without --minutes
+the whole plan is done. docs/record.md says more.
+"""
+
+import time
+
+STARTED = time.monotonic()  # imports count too
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+import math  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import zipfile  # noqa: E402
+from collections.abc import Mapping  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any, NamedTuple  # noqa: E402
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import record_tables  # noqa: E402
+from record_plan import MARGIN, SCALES, Estimates, Piece, make_plan  # noqa: E402
+
+from jaxssl import cli  # noqa: E402
+from jaxssl import record as files  # noqa: E402
+from jaxssl.errors import UserError, line, writing  # noqa: E402
+
+WORKER = ROOT / "benchmarks" / "record_pieces.py"
+RESERVE = 15.0  # seconds at the end, for stopping and for writing OUT
+GRACE = 8.0  # seconds of a stopped piece to write its checkpoint
+LARGEST = 15 * 2**20  # bytes of a file in OUT
+HELD = 0.85  # share of the device's memory that pieces share
+PARTS = ("figures", "unfinished", "failed")  # of a record
+LOG = 20_000  # last characters of a piece's log that are kept
+KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")  # of a run
+FIELDS = {"settings", "commit", "device", "versions", "minutes", "beside", "values"}  # of figures
+
+
+class Device(NamedTuple):
+    """Where pieces run.
+
+    Attributes:
+        name: of the device, with the number of CPU cores.
+        memory: of the device in GiB; 0 on a CPU.
+        cores: CPU cores.
+        is_cpu: whether it is no accelerator.
+    """
+
+    name: str
+    memory: float
+    cores: int
+    is_cpu: bool = False
+
+
+class Job:
+    """A piece that a process is doing."""
+
+    def __init__(self, piece: Piece, work: Path, device: Device) -> None:
+        self.piece, self.start = piece, time.monotonic()
+        self.workdir = folder_of(work, piece.name)
+        self.shared = 0.0  # seconds times the number of runs that there were
+        self.stopped = False
+        self.resumed = progress(self.workdir) > 0
+        label = piece.name.replace("/", "-")
+        self.log, self.result = work / f"{label}.log", work / f"{label}.result.json"
+        source = work / f"{label}.piece.json"
+        task = {"name": piece.name, "settings": piece.settings, "workdir": str(self.workdir)}
+        files.write_json(source, task)
+        self.result.unlink(missing_ok=True)
+        environment = {**os.environ, "JAXSSL_COMMIT": files.commit(), "PYTHONUNBUFFERED": "1"}
+        if piece.alone:  # PyTorch needs memory beside JAX
+            environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        elif device.memory:
+            share = min(HELD, piece.memory / device.memory)
+            environment["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{share:.3f}"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, str(WORKER), str(source), str(self.result)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # Ctrl-C is for this process, which stops the others
+            )
+
+    @property
+    def seconds(self) -> float:
+        """Since its begin."""
+        return time.monotonic() - self.start
+
+    def has_data(self) -> bool:
+        """Whether a run has read, and where need be prepared, its data."""
+        return (self.workdir / "config.json").exists()
+
+
+def folder_of(work: Path, name: str, commit: str | None = None) -> Path:
+    """Where a run lies. It is resumed by the commit that began it alone."""
+    return work / (commit or files.commit()) / name
+
+
+def stop(jobs: list[Job]) -> None:
+    """Ask all for a checkpoint, wait for it a little, and end them."""
+    for job in jobs:
+        job.stopped = True
+        job.process.terminate()  # once: a second signal would end a run without a checkpoint
+    last = time.monotonic() + GRACE
+    for job in jobs:
+        try:
+            job.process.wait(max(0.1, last - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            os.killpg(job.process.pid, signal.SIGKILL)  # with the helpers that it has started
+            job.process.wait()
+
+
+def do_pieces(
+    plan: list[Piece], record: Mapping[str, Any], out: Path, work: Path, minutes: float
+) -> None:
+    """Do the next pieces, and write OUT after each of them."""
+    end = STARTED + 60 * minutes - (0 if math.isinf(minutes) else RESERVE)
+    for folder, flag in ((out, "--out"), (work, "--work")):
+        with writing(folder, flag):
+            folder.mkdir(parents=True, exist_ok=True)
+    fresh = read_record(out / "figures.json", record["scale"])
+    # Pieces that OUT has already count as done, and their times count for the estimates.
+    known = {part: {**record[part], **fresh[part]} for part in PARTS}
+    device = find_device(work)
+    if device.is_cpu and record["scale"] == "paper":
+        raise UserError("no accelerator is at hand, and a CPU would take weeks; try --scale tiny")
+    estimates = Estimates(plan, known, device.name)
+    pending = [piece for piece in plan if piece.name not in known["figures"]]
+    # A piece that this commit has failed at comes last.
+    failed = {name for name, x in known["failed"].items() if x["commit"] == files.commit()}
+    pending.sort(key=lambda piece: piece.name in failed)
+    print(f"{device.name}: {len(pending)} of {len(plan)} pieces are left", flush=True)
+    # A run that is resumed still has to be evaluated.
+    rest = {piece.name: max(0.2, 1 - progress(folder_of(work, piece.name))) for piece in pending}
+    running: list[Job] = []
+    prepared, runs, now = False, 1, time.monotonic()
+    try:
+        while True:
+            before, now = now, time.monotonic()
+            for job in running:
+                number = sum(other.piece.kind == "run" for other in running)
+                job.shared += (now - max(before, job.start)) * max(1, number)
+            for job in [job for job in running if job.process.poll() is not None]:
+                running.remove(job)
+                finish(job, fresh, known, device)
+                write_record(out / "figures.json", fresh)
+                estimates = Estimates(plan, known, device.name)
+            prepared = prepared or any(job.has_data() for job in running)
+            left = (end - time.monotonic()) / 60
+            for piece in list(pending):
+                if piece.kind == "run" and not any(job.piece.kind == "run" for job in running):
+                    runs = estimates.side_by_side(piece, left, most_runs(piece, device))
+                needed = MARGIN * rest[piece.name] * estimates.minutes(piece, runs)
+                if needed > left:
+                    continue  # too long for this call
+                if not fits(piece, running, device, runs, prepared):
+                    break  # the next piece of the plan waits for its turn
+                print(f"begins {piece.name}, about {needed:.1f} minutes", flush=True)
+                pending.remove(piece)
+                running.append(Job(piece, work, device))
+            if not running:
+                break
+            if time.monotonic() >= end:
+                print("the time is over", flush=True)
+                break
+            time.sleep(0.2)
+    finally:
+        stop(running)
+        for job in running:
+            finish(job, fresh, known, device)
+        write_record(out / "figures.json", fresh)
+        write_logs(out / "log.txt", work)
+        write_runs(out / "runs.zip", work, fresh)
+    needed = {piece.name: MARGIN * estimates.minutes(piece) for piece in pending}
+    too_long = [name for name in needed if needed[name] > minutes - RESERVE / 60]
+    if too_long:
+        least = min(too_long, key=lambda name: needed[name])
+        print(f"{len(too_long)} need a longer call, {least} {needed[least]:.1f} minutes")
+    print(f"{len(fresh['figures'])} pieces are in {out}; {len(pending)} were not begun")
+
+
+def find_device(work: Path) -> Device:
+    """The device, asked by a process that does not keep its memory.
+
+    Raises:
+        UserError: if JAX does not start.
+    """
+    source, target = work / "device.piece.json", work / "device.result.json"
+    files.write_json(source, {"name": ""})
+    command = [sys.executable, str(WORKER), str(source), str(target)]
+    whole = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    whole["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "1.0"  # to be told of all of it
+    done = subprocess.run(command, capture_output=True, text=True, env=whole)
+    if done.returncode:
+        reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+        raise UserError(f"JAX finds no device: {reason}; see python -c 'import jax; jax.devices()'")
+    found = json.loads(target.read_text())
+    memory = (found["memory"] or 0) / 2**30
+    return Device(found["device"], memory, os.cpu_count() or 1, found["is_cpu"])
+
+
+def most_runs(piece: Piece, device: Device) -> int:
+    """How many runs like this one the device and the CPU hold."""
+    by_memory = HELD * device.memory / piece.memory if device.memory and piece.memory else 1
+    return max(1, min(int(by_memory), device.cores // piece.cores))
+
+
+def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: bool) -> bool:
+    """Whether a piece may begin beside the others."""
+    pieces = [job.piece for job in running]
+    if not pieces:
+        return True
+    if piece.alone or any(other.alone for other in pieces):
+        return False
+    together = [*pieces, piece]
+    if sum(other.cores for other in together) > device.cores:
+        return False
+    if device.memory and sum(other.memory for other in together) > HELD * device.memory:
+        return False
+    number = sum(other.kind == "run" for other in pieces)
+    # The first run prepares the data for all.
+    return piece.kind != "run" or not number or (prepared and number < runs)
+
+
+def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Device) -> None:
+    """Put the figure of a piece that has ended on record, or how far it has come."""
+    name, minutes = job.piece.name, job.seconds / 60
+    before = known["unfinished"].get(name)
+    if before and job.resumed:
+        minutes += before["minutes"]
+    entry = {
+        "settings": {k: v for k, v in job.piece.settings.items() if k != "data"},  # a local path
+        "commit": files.commit(),
+        "device": device.name,
+        "minutes": max(0.01, round(minutes, 2)),
+        "beside": max(1.0, round(job.shared / job.seconds, 2)),
+    }
+    if job.process.returncode == 0 and job.result.exists():
+        found = json.loads(job.result.read_text())
+        entry |= {"versions": found["versions"], "values": found["values"]}
+        for document in (fresh, known):
+            document["figures"][name] = entry
+            document["unfinished"].pop(name, None)
+            document["failed"].pop(name, None)
+        print(f"done   {name}: {minutes:.1f} minutes", flush=True)
+    elif job.stopped:
+        share = progress(job.workdir)
+        fresh["unfinished"][name] = known["unfinished"][name] = {**entry, "share": share}
+        print(f"stopped {name} at {100 * share:.0f} %", flush=True)
+    else:
+        lines = job.log.read_text(errors="replace").strip().splitlines()
+        reason = lines[-1][:300] if lines else "no output"  # log.txt has more
+        fresh["failed"][name] = {"commit": files.commit(), "reason": reason}
+        print(f"failed {name}: {reason}", flush=True)
+
+
+def progress(workdir: Path) -> float:
+    """The share of a run that its last checkpoint has."""
+    try:
+        settings = json.loads((workdir / "config.json").read_text())
+        steps = [int(x.name) for x in (workdir / "checkpoints").iterdir() if x.name.isdecimal()]
+        lines = [x for x in files.read(workdir / "metrics.jsonl") if x["step"] <= max(steps)]
+        return round(min(1.0, lines[-1]["epoch"] / settings["epochs"]), 3)
+    except (OSError, ValueError, LookupError):
+        return 0.0  # there is no such run
+
+
+def write_logs(path: Path, work: Path) -> None:
+    """The ends of all logs, one after the other."""
+    logs = sorted(work.glob("*.log"), key=lambda log: log.stat().st_mtime)
+    text = "".join(f"==== {log.stem}\n{log.read_text(errors='replace')[-LOG:]}\n" for log in logs)
+    files.write_bytes(path, text.encode()[-LARGEST:])
+
+
+def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
+    """Configs, metrics, results and logs of the finished runs, the latest first."""
+    names = [name for name in reversed(fresh["figures"]) if name.startswith("run/")]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            folder = folder_of(work, name, fresh["figures"][name]["commit"])
+            kept = [folder / file for file in KEPT if (folder / file).exists()]
+            # Text shrinks to less than a half.
+            size = sum(file.stat().st_size for file in kept) / 2
+            if archive.fp.tell() + size > LARGEST:
+                print(f"runs.zip is full: {name} stays in {folder}")
+                continue
+            for file in kept:
+                archive.write(file, f"{name.partition('/')[2]}/{file.name}")
+
+
+def merge(source: Path, pages: Path, scale: str) -> None:
+    """Put the figures of OUT into the record, and write the tables of the pages.
+
+    A figure that the record has already stays as it is.
+
+    Raises:
+        UserError: if OUT holds no figures of this scale, or a file cannot be read or written.
+    """
+    if not (source / "figures.json").exists():
+        raise UserError(f"{source} holds no figures.json; do pieces first: --out {source}")
+    fresh = read_record(source / "figures.json", scale)
+    record = read_record(pages / "record.json", scale)
+    plan = make_plan(scale)
+    added = 0
+    for name, figure in fresh["figures"].items():
+        before = record["figures"].setdefault(name, figure)
+        added += before is figure
+        if before != figure:
+            print(
+                f"{name}: the record keeps the figure of commit {before['commit']}, not that of "
+                f"{figure['commit']}; delete its line in {pages / 'record.json'} to replace it"
+            )
+    for part in ("unfinished", "failed"):
+        both = {**record[part], **fresh[part]}
+        record[part] = {name: x for name, x in both.items() if name not in record["figures"]}
+    for name, failure in record["failed"].items():
+        print(f"failed {name}: {failure['reason']}")
+    order = {piece.name: place for place, piece in enumerate(plan)}
+    ranked = sorted(record["figures"], key=lambda name: order.get(name, len(order)))
+    record["figures"] = {name: record["figures"][name] for name in ranked}
+    with writing(pages, "--pages"):
+        pages.mkdir(parents=True, exist_ok=True)
+        write_record(pages / "record.json", record)
+        for page, text in record_tables.pages(record).items():
+            record_tables.insert(pages / page, text)
+    missing = sum(piece.name not in record["figures"] for piece in plan)
+    print(f"{added} new figures in {pages / 'record.json'}; {missing} pieces are left")
+
+
+def read_record(path: Path, scale: str) -> dict[str, Any]:
+    """Figures, unfinished runs and failures by name; an empty record if there is no file.
+
+    Raises:
+        UserError: if the file is damaged or of another scale.
+    """
+    empty = {"scale": scale, "figures": {}, "unfinished": {}, "failed": {}}
+    if not path.exists():
+        return empty
+    try:
+        found = {**empty, **json.loads(path.read_text(encoding="utf-8"))}
+        for name, figure in found["figures"].items():
+            for field in sorted(FIELDS - set(figure)):
+                raise ValueError(f"{name} lacks {field!r}")
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({line(error)}); move it away") from error
+    if found["scale"] != scale:
+        raise UserError(
+            f"{path} must be a record of scale {scale!r}, got {found['scale']!r}; give --scale or "
+            "another folder"
+        )
+    return found
+
+
+def write_record(path: Path, record: Mapping[str, Any]) -> None:
+    """A line for each figure, so that changes can be read."""
+    parts = [f'"scale": {json.dumps(record["scale"])}']
+    for part in PARTS:
+        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record[part].items()]
+        parts.append(f'"{part}": {{\n' + ",\n".join(lines) + "\n}")
+    files.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
+
+
+def main(argv: list[str]) -> None:
+    """Arguments to `do_pieces` or `merge`."""
+    argv, overrides = cli.split_overrides(argv)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, help="do pieces; folder for what comes back")
+    parser.add_argument("--merge", type=Path, metavar="OUT", help="put figures into the record")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="limit; default none")
+    parser.add_argument("--scale", choices=SCALES, default="paper", help="tiny: on digits")
+    parser.add_argument("--pages", type=Path, help="folder of record.json and the pages")
+    parser.add_argument("--work", type=Path, help="folder of the runs; default runs/record/SCALE")
+    args = parser.parse_args(argv)
+    work = args.work or Path("runs") / "record" / args.scale
+    pages = args.pages or (ROOT / "docs" if args.scale == "paper" else work / "pages")
+    if (args.out is None) == (args.merge is None):
+        raise UserError("give one of --out OUT and --merge OUT")
+    if args.merge:
+        return merge(args.merge, pages, args.scale)
+    if not args.minutes > RESERVE / 60:
+        raise UserError(f"--minutes must be > {RESERVE / 60:g}, got {args.minutes:g}")
+    for key, _ in overrides:
+        if not key.startswith("data."):
+            raise UserError(f"--config.{key}: the plan sets it; only data.KEY may be given")
+    if not files.commit():
+        raise UserError(
+            "the commit is unknown here; pass it: JAXSSL_COMMIT=$(git describe --always --dirty)"
+        )
+    record = read_record(pages / "record.json", args.scale)
+    do_pieces(make_plan(args.scale, overrides), record, args.out, work, args.minutes)
+
+
+if __name__ == "__main__":
+    # Whoever ends this process wants the figures that there are.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        main(sys.argv[1:])
+    except UserError as error:
+        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

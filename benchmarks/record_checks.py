@@ -1,0 +1,213 @@
+"""Checks of the record: the device's losses, solvers and training steps beside the CPU's.
+
+Every check returns its cases, the largest deviation of each and the bound that it must keep.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from shared import source_of
+
+from jaxssl import config as configs
+from jaxssl import parallel, solvers
+from jaxssl.build import build, initial_state, make_batches
+from jaxssl.state import TrainState, make_train_step, shardings
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "tests"))  # the cases of the losses' contract, and their oracles
+
+ORACLE = 3e-5  # of a loss in float32, the tests' own bound
+GRADIENT = 1e-4  # of a loss in float32, of its largest entry
+HALF = 2.0**-6  # of a gradient that is bfloat16: two units in its last place
+SOLVER = 1e-3  # of the largest dual variable
+STEP = 1e-2  # of the length of a step's update in float32, with full products
+LEARNING_RATE = 0.1  # of plain SGD, whose update is the gradient
+BATCH = 16  # of a step
+
+
+def cpu() -> jax.Device:
+    """The processor, whose figures are the reference."""
+    return jax.devices("cpu")[0]
+
+
+def summary(deviations: Mapping[str, float], bound: float) -> dict[str, Any]:
+    """The figures of a check; NaN is beyond every bound, and the largest deviation then None."""
+    beyond = sorted(name for name, value in deviations.items() if not value <= bound)
+    largest = float(np.max(list(deviations.values())))
+    return {
+        "cases": len(deviations),
+        "beyond": beyond,
+        "largest": largest if np.isfinite(largest) else None,
+        "bound": bound,
+    }
+
+
+def check_losses(*, cases: str, part: Sequence[int]) -> dict[str, Any]:
+    """Every loss on every kind of pairs: value against float64 loops, gradient against the CPU's.
+
+    Args:
+        cases: "all" settings that the tests have, or the "defaults" alone.
+        part: (i, n), the i-th of n parts of the cases, from 0.
+    """
+    import loss_cases as table
+    import oracles
+
+    chosen = (table.CASES if cases == "all" else table.DEFAULTS)[part[0] :: part[1]]
+    z = table.embeddings()
+    values: dict[str, float] = {}
+    for kind in sorted({kind for case in chosen for kind in table.kinds(case)}):
+        fitting = [case for case in chosen if kind in table.kinds(case)]
+
+        def run(z: jax.Array, kind: str = kind, fitting: Sequence[Any] = fitting) -> Any:
+            return {str(case): case.loss(table.pairs_of(kind, z)) for case in fitting}
+
+        found = jax.device_get(jax.jit(run)(jax.device_put(z, jax.devices()[0])))
+        pairs = table.pairs_of(kind, jnp.asarray(z))
+        for case in fitting:
+            extra = {k: np.asarray(v) for k, v in table.inputs(pairs, case.extra).items()}
+            exact = getattr(oracles, case.name)(pairs, **extra, **dict(case.hyper))
+            gap = np.abs(found[str(case)] - exact) / (1 + np.abs(exact))
+            values[f"{case}, {kind}"] = float(gap.max())
+
+    def gradients(z: jax.Array) -> Any:
+        def mean(z: jax.Array, case: Any) -> jax.Array:
+            return case.loss(table.pairs_of(table.kinds(case)[0], z)).mean()
+
+        return {str(case): jax.grad(mean)(z, case) for case in chosen}
+
+    out = {"values": summary(values, ORACLE)}
+    for dtype, bound in (("float32", GRADIENT), ("bfloat16", HALF)):
+        ours, theirs = on_both(gradients, jnp.asarray(z, dtype))
+        gaps = {name: relative(ours[name], theirs[name]) for name in ours}
+        out[f"gradients, {dtype}"] = summary(gaps, bound)
+    return out
+
+
+def solver_problems() -> dict[str, Callable[[jax.Array], Any]]:
+    """Of each solver what it makes of embeddings [m, d], whose first half are the positives."""
+
+    def dual(solve: Callable[..., Any], **options: Any) -> Callable[[jax.Array], Any]:
+        def run(z: jax.Array) -> Any:
+            m = len(z)
+            kernel = jnp.exp(-(1 - jnp.matmul(z, z.T, precision="highest")))
+            positive = jnp.arange(m, dtype=jnp.int32)
+            excluded = jnp.stack([(positive + m // 2) % m, positive], 1)
+            return solve(kernel, positive, excluded, **options).alpha
+
+        return run
+
+    def box(solve: Callable[..., Any], **options: Any) -> Callable[[jax.Array], Any]:
+        def run(z: jax.Array) -> Any:
+            d = z.shape[1]
+            matrix = jnp.matmul(z.T, z, precision="highest") + jnp.eye(d, dtype=z.dtype)
+            return solve(matrix, jnp.linspace(-1, 1, d, dtype=z.dtype), -0.1, 0.2, **options).x
+
+        return run
+
+    enough = {"num_steps": 2000, "tol": 1e-6}
+    return {
+        "svm_dual_pgd": dual(solvers.svm_dual_pgd, C=10.0, **enough),
+        "svm_dual_admm": dual(solvers.svm_dual_admm, C=10.0, **enough),
+        "svm_dual_inv": dual(solvers.svm_dual_inv, C=10.0),
+        "box_qp_pgd": box(solvers.box_qp_pgd, **enough),
+        "box_qp_truncated_ls": box(solvers.box_qp_truncated_ls),
+    }
+
+
+def check_solvers() -> dict[str, Any]:
+    """Every solver on 32 and 256 embeddings, against the CPU's solution."""
+    gaps = {}
+    for rows in (32, 256):
+        z = np.random.default_rng(0).normal(size=(rows, 64))
+        z = (z / np.linalg.norm(z, axis=1, keepdims=True)).astype(np.float32)
+        for name, solve in solver_problems().items():
+            gaps[f"{name}, {rows} rows"] = relative(*on_both(solve, z))
+    return {"solutions": summary(gaps, SOLVER)}
+
+
+def check_steps(*, precision: str, steps: Sequence[Sequence[str]]) -> dict[str, Any]:
+    """The update of a whole training step, views and loss included, against the CPU's.
+
+    In float32 products are taken in full precision, and the update must be the CPU's. In bfloat16
+    two right answers differ: the device's must be no further from the CPU's step in float32 than
+    twice the distance of the CPU's own step in bfloat16.
+
+    Args:
+        precision: "float32" or "bf16".
+        steps: method and network of each.
+    """
+    gaps, repeated = {}, []
+    for arm, network in steps:
+        exact, state = take_step(arm, network, "float32", cpu(), None)
+        ours, _ = take_step(arm, network, precision, jax.devices()[0], state)
+        again, _ = take_step(arm, network, precision, jax.devices()[0], state)
+        name = f"{arm}, {network}"
+        repeated += [name] if np.array_equal(ours, again) else []
+        gaps[name] = distance(ours, exact)
+        if precision != "float32":
+            theirs, _ = take_step(arm, network, precision, cpu(), state)
+            gaps[name] /= 2 * distance(theirs, exact)
+    found = summary(gaps, STEP if precision == "float32" else 1.0)
+    return {"updates": {**found, "repeated": len(repeated)}}
+
+
+def take_step(
+    arm: str, network: str, precision: str, device: jax.Device, start: TrainState | None
+) -> tuple[np.ndarray, TrainState]:
+    """How far a step moves the parameters, as one vector, and the state it started from."""
+    from record_plan import ARMS
+
+    nets = {"resnet18": {}, "convnet": {"net.name": "convnet"}}
+    values = {
+        **ARMS[arm],
+        **nets[network],
+        **{"batch_size": BATCH, "precision": precision, "data.cache": "device"},
+        **{"optim.name": "sgd", "optim.lr": LEARNING_RATE, "optim.weight_decay": 0.0},
+    }
+    config = load_config("paper", values)
+    images = np.random.default_rng(0).integers(0, 256, (2 * BATCH, 32, 32, 3), np.uint8)
+    mesh = parallel.make_mesh([device])
+    with jax.default_device(device), jax.default_matmul_precision("highest"):
+        batches = make_batches(config, source_of(list(images), (32, 32, 3)), mesh)
+        parts = build(config, len(images), crops=batches.crops)
+        if start is None:
+            start = initial_state(config, parts, batches.example, len(images), mesh)
+        # A copy, since the step takes its state apart.
+        state = jax.tree.map(jnp.copy, start)
+        state = jax.device_put(state, shardings(parts.method, state, mesh, False))
+        step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+        moved, _, _ = step(state, batches.next())
+    both = (jax.tree.leaves(jax.device_get(tree.params)) for tree in (moved, start))
+    update = [np.ravel(a - b) for a, b in zip(*both, strict=True)]
+    return np.concatenate(update), start
+
+
+def load_config(name: str, values: Mapping[str, Any], data: Sequence[Sequence[str]] = ()) -> Any:
+    """The effective config of a file of `configs/studies/` with values that differ."""
+    own = [(key, x if isinstance(x, str) else repr(x)) for key, x in values.items()]
+    path = ROOT / "configs" / "studies" / f"{name}.py"
+    return configs.load(path, [*map(tuple, data), *own])
+
+
+def on_both(function: Callable[[jax.Array], Any], z: Any) -> tuple[Any, Any]:
+    """What a function gives on the device, and on the CPU."""
+    return tuple(
+        jax.device_get(jax.jit(function)(jax.device_put(z, device)))
+        for device in (jax.devices()[0], cpu())
+    )
+
+
+def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The largest difference, as a share of the largest entry or of 1."""
+    ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+    return float(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max()))
+
+
+def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
+    """The length of the difference, as a share of the length of ``theirs``."""
+    return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

@@ -1,0 +1,251 @@
+"""Does one piece of the record in a process of its own; `record.py` starts it.
+
+    python benchmarks/record_pieces.py PIECE.json RESULT.json
+
+PIECE.json has the piece's name and settings and the folder of its run, RESULT.json then what was
+found, the device and the versions.
+"""
+
+import json
+import logging
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+import jax  # noqa: E402
+from jax import numpy as jnp  # noqa: E402
+
+from jaxssl import compiled, record  # noqa: E402
+from jaxssl.errors import UserError  # noqa: E402
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
+TRACED = 20  # steps of a trace
+KNN = {"0.1": "knn:instdisc", "0.5": "knn:cifar_simclr"}  # k = 200, by temperature
+
+
+def check(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """Losses, solvers or training steps beside the CPU's figures."""
+    del workdir
+    import record_checks as checks
+
+    which = name.partition("-")[0]
+    return getattr(checks, f"check_{which}")(**settings)
+
+
+def speed(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """A row of `train_step.py`: images a second, parts of a step, PyTorch beside it."""
+    del name, workdir
+    train_step = _train_step(settings["network"])
+    return train_step.measure(**settings)
+
+
+def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """Where the time of a step goes, by the profiler."""
+    del name, workdir
+    import record_trace
+
+    _train_step(settings["network"])
+    state, batches, step = _step(**settings)
+    program = step.lower(state, batches.next()).compile()
+
+    def run(steps: int) -> None:
+        nonlocal state
+        for _ in range(steps):
+            state, metrics, _ = program(state, batches.next())
+        jax.block_until_ready(metrics)
+
+    run(3)
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0  # it would slow the host down, and make gaps
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            run(TRACED)
+        events = record_trace.read_events(Path(folder))
+    return record_trace.summarise(events, program.as_text(), TRACED)
+
+
+def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """`jaxssl.nets.attention.attend` beside `jax.nn.dot_product_attention`, seconds by rounds.
+
+    Forward and backward of one layer, and if a row is named the whole training step with it. A
+    form that the device refuses is left out with its reason.
+    """
+    del name, workdir
+    from jaxssl.nets import vit
+    from jaxssl.nets.attention import attend
+
+    train_step = _train_step(None)
+    forms = {"ours": attend, "jax.nn, xla": _jax_attention("xla")}
+    if jax.default_backend() == "gpu":
+        forms["jax.nn, cudnn"] = _jax_attention("cudnn")
+    shape = [settings[key] for key in ("images", "tokens", "heads", "size")]
+    keys = jax.random.split(jax.random.key(0), 4)
+    q, k, v, g = (jax.random.normal(key, shape, jnp.bfloat16) for key in keys)
+    out: dict[str, Any] = {"layer": {}, "step": {}, "refused": {}}
+
+    def refuse(form: str, error: Exception) -> None:
+        """Note that a kernel does not take these shapes."""
+        out["refused"][form] = " ".join(str(error).split())[:200]
+
+    layers = {}
+    for form, function in forms.items():
+        try:
+            layers[form] = train_step.Timed(_layer(function, q, k, v, g), jax.block_until_ready)
+        except Exception as error:
+            refuse(form, error)
+    for _ in range(5):
+        for timed in layers.values():
+            timed.turn(0.2)
+    out["layer"] = {form: timed.found for form, timed in layers.items()}
+    for form in layers if settings["row"] else ():
+        vit.attend = forms[form]
+        try:
+            timed = train_step.Timed(_step_call(*settings["row"]), jax.block_until_ready)
+            for _ in range(3):
+                timed.turn(0.5)
+            out["step"][form] = timed.found
+        except Exception as error:
+            refuse(form, error)
+        jax.clear_caches()
+    return out
+
+
+def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
+    """A training run with k-NN and linear accuracy of the last and the best epoch.
+
+    The best epoch is that of the best online k-NN (k = 200, T = 0.1), which looks at test images.
+    """
+    del name
+    import record_checks as checks
+
+    from jaxssl import checkpoint, evaluate, faults, loop
+
+    # Evaluated here, without a page for each.
+    values = {**settings["values"], "eval.knn": "instdisc", "eval.protocols": "()"}
+    config = checks.load_config(settings["config"], values, settings["data"])
+    about = {"data": Path(config.data.path).name or config.data.name, "epochs": config.epochs}
+    about["loss"] = config.loss.to_dict()  # a preset may have other numbers one day
+    record.show_log()
+    try:
+        loop.train(config, workdir)
+    except UserError:
+        if not (workdir / faults.NAME).exists():
+            raise
+        return {**about, "last": None, "best": None}  # not finite: that is a finding too
+    lines = record.read(workdir / "metrics.jsonl")
+    curve = [[x["epoch"], x["loss"], x["knn_top1"]] for x in lines if "knn_top1" in x]
+    speeds = [line["images_per_second"] for line in lines[1:]]
+    out = {**about, "curve": curve, "images_per_second": statistics.median(speeds)}
+    last, best = checkpoint.steps(workdir)[-1], checkpoint.best_step(workdir)
+    for which, step in (("last", last), ("best", best)):
+        if which == "best" and step == last:
+            out[which] = out["last"]
+            break
+        protocols = (*KNN.values(), "linear")
+        rows = evaluate.evaluate(workdir, protocols, step=step, kinds=("pretrained",), page=False)
+        found = {(row["metric"], row["details"]["preset"]): row["value"] for row in rows}
+        epoch = next(line["epoch"] for line in lines if line["step"] == step)
+        out[which] = {"epoch": epoch, "linear": found["linear_top1", "fast"]}
+        for temperature, protocol in KNN.items():
+            out[which][f"knn {temperature}"] = found["knn_top1", protocol.partition(":")[2]]
+    return out
+
+
+def about() -> dict[str, Any]:
+    """The device and the versions."""
+    device = jax.devices()[0]
+    memory = (device.memory_stats() or {}).get("bytes_limit")
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    number = jax.device_count()
+    kind = device.device_kind if number == 1 else f"{number} x {device.device_kind}"
+    name = f"{kind}, {os.cpu_count()} cores"
+    is_cpu = device.platform == "cpu"
+    return {"device": name, "memory": memory, "is_cpu": is_cpu, "versions": versions}
+
+
+def _train_step(network: str | None) -> Any:
+    """The module; PyTorch has no counterpart of the small network."""
+    import shared
+    import train_step
+
+    small = {"net.name": "convnet", "augment.size": "16", "head.proj_hidden_dim": "64"}
+    shared.NETWORKS.setdefault("tiny", (small, (16,)))
+    if network == "tiny":
+        train_step.torch_step = None
+    return train_step
+
+
+def _step(network: str, batch: int, precision: str) -> tuple[Any, Any, Any]:
+    """State, batches and the jitted step of a row of `train_step.py`."""
+    from shared import begin
+
+    from jaxssl import parallel
+    from jaxssl.state import make_train_step
+
+    mesh = parallel.make_mesh(jax.devices()[:1])
+    _, parts, state, batches = begin(network, batch, precision, mesh)
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    return state, batches, step
+
+
+def _step_call(network: str, batch: int, precision: str) -> Any:
+    """A call of the training step, which keeps its state."""
+    state, batches, step = _step(network, batch, precision)
+
+    def call() -> Any:
+        nonlocal state
+        state, metrics, _ = step(state, batches.next())
+        return metrics
+
+    return call
+
+
+def _jax_attention(implementation: str) -> Any:
+    def attend(q: jax.Array, k: jax.Array, v: jax.Array, *, causal: bool = False) -> jax.Array:
+        options = {"is_causal": causal, "implementation": implementation}
+        return jax.nn.dot_product_attention(q, k, v, **options)
+
+    return attend
+
+
+def _layer(function: Any, q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array) -> Any:
+    """A call of forward and backward pass."""
+
+    @jax.jit
+    def both(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
+        out, pull = jax.vjp(function, q, k, v)
+        return out, pull(g)
+
+    return lambda: both(q, k, v)
+
+
+def main(source: Path, target: Path) -> None:
+    """Do a piece; without a name, say what the device is."""
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    compiled.keep()
+    piece = json.loads(source.read_text())
+    found: dict[str, Any] = about()
+    if piece["name"]:
+        kind, _, rest = piece["name"].partition("/")
+        found["values"] = globals()[kind](rest, piece["settings"], Path(piece["workdir"]))
+    record.write_json(target, found)
+
+
+if __name__ == "__main__":
+    try:
+        main(*map(Path, sys.argv[1:]))
+    except UserError as error:
+        sys.exit(f"error: {' '.join(str(error).split())}")

@@ -1,0 +1,262 @@
+"""The plan of the record: its pieces in the order in which they are done, and their times.
+
+A piece is a check, a measurement or a training run, and is done by one process; `record_pieces.py`
+has the work itself. The estimates are guesses for an H200 until the record has measured times.
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxssl.grid import METHODS
+from jaxssl.studies import accuracy
+
+AUC_CL = "recommended"  # the preset of AUC-CL that is trained
+METHOD_NAMES = {
+    "simclr": "SimCLR",
+    "byol": "BYOL",
+    f"auc_cl_{AUC_CL}": f"AUC-CL, {AUC_CL}",
+    "mmcl_inv": "MMCL-INV",
+    "decl": "DeCL",
+    "tcl": "TCL",
+    "moco_v3": "MoCo-v3",
+    "barlow_twins": "Barlow Twins",
+}
+# Network, optimiser, augmentation and epochs are the scale's for all methods. These are the losses
+# with their papers' settings, and the heads that a method cannot do without.
+ARMS: dict[str, dict[str, Any]] = {
+    **{arm: accuracy.ARMS[arm] for arm in ("simclr", "mmcl_inv", "decl", "tcl", "moco_v3")},
+    f"auc_cl_{AUC_CL}": {**METHODS["auc_cl"], "loss.preset": AUC_CL},
+    "byol": {
+        "method.name": "momentum",
+        "method.preset": "byol",
+        "predictor.name": "mlp",
+        "loss.name": "byol",
+    },
+    "barlow_twins": {  # solo-learn's loss and projector for CIFAR-10
+        "loss.name": "barlow_twins",
+        "loss.preset": "solo_learn",
+        "loss.scale": 0.1,
+        "head.proj_hidden_dim": 2048,
+        "head.proj_output_dim": 2048,
+        "head.proj_layers": 3,
+    },
+}
+SWEPT = ("simclr", f"auc_cl_{AUC_CL}")  # at all batch sizes
+# Minutes of a run, in proportion to SimCLR's: three views, or a second network without gradient.
+COSTS = {"tcl": 1.5, "byol": 1.3, "moco_v3": 1.3, "mmcl_inv": 1.2}
+BUSY = 0.6  # share of the time in which a run keeps the device busy, until a trace has measured it
+LEAST = 0.2  # share of a stopped run that tells how long all of it takes
+MARGIN = 1.1  # a piece is begun if so many times its estimate is left
+
+
+class Piece(NamedTuple):
+    """A part of the record that one process does.
+
+    Attributes:
+        name: its kind, a "/" and what tells it from others of the kind.
+        settings: arguments of the function of `record_pieces.py` that is named as the kind.
+        minutes: estimate of its time while it has the device to itself.
+        cores: CPU cores that it keeps busy.
+        memory: GiB of the device that it needs.
+        alone: whether other pieces must wait meanwhile, since it measures times.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    minutes: float
+    cores: int
+    memory: float
+    alone: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The name of the function that does it."""
+        return self.name.partition("/")[0]
+
+
+class Scale(NamedTuple):
+    """How large the pieces are.
+
+    Attributes:
+        config: the file of `configs/studies/` that every run differs from.
+        common: the config's values that differ in all runs.
+        batch: batch size of the comparison of methods.
+        batches: further batch sizes, of two methods.
+        cases: losses that are checked: "all" cases of the tests, or each with its "defaults".
+        parts: of this check, which can go side by side, since compiling takes the time.
+        steps: of the check of training steps, by precision: method and network.
+        speed: network, batch size, precision; the first is traced by the profiler too.
+        turns: rounds and seconds of a turn in which steps are timed.
+        traced: further rows that are traced.
+        attention: images, tokens, heads, size of a head, and the row whose step is timed or None.
+        minutes: estimates: of each check, a row of speed, a trace, attention, a run.
+    """
+
+    config: str
+    common: dict[str, Any]
+    batch: int
+    batches: tuple[int, ...]
+    cases: str
+    parts: int
+    steps: dict[str, list[list[str]]]
+    speed: list[list[Any]]
+    turns: list[float]
+    traced: list[list[Any]]
+    attention: dict[str, Any]
+    minutes: dict[str, float]
+
+
+def _steps(networks: Mapping[str, str], default: str) -> list[list[str]]:
+    return [[arm, networks.get(arm, default)] for arm in METHOD_NAMES]
+
+
+SCALES = {
+    "paper": Scale(
+        config="paper",
+        common={"precision": "bf16"},
+        batch=128,
+        batches=(64, 256, 512),
+        cases="all",
+        parts=4,
+        steps={
+            "float32": _steps({"simclr": "resnet18"}, "convnet"),
+            "bf16": _steps({"simclr": "resnet18"}, "convnet")[:3],
+        },
+        speed=[
+            *(["resnet18", batch, how] for how in ("bf16", "float32") for batch in (128, 256, 512)),
+            ["vit_s", 256, "bf16"],
+            ["resnet50", 128, "bf16"],
+        ],
+        turns=[5, 0.5],
+        traced=[["resnet18", 512, "bf16"], ["vit_s", 256, "bf16"], ["resnet50", 128, "bf16"]],
+        attention={
+            "images": 512,
+            "tokens": 197,
+            "heads": 12,
+            "size": 32,
+            "row": ["vit_s", 256, "bf16"],
+        },
+        minutes={"check": 2.0, "speed": 1.2, "trace": 0.7, "attention": 1.5, "run": 5.5},
+    ),
+    "tiny": Scale(
+        config="tiny",
+        common={"epochs": 4, "log_every": 5},
+        batch=64,
+        batches=(16, 32),
+        cases="defaults",
+        parts=1,
+        steps={"float32": _steps({}, "convnet")[:2]},
+        speed=[["tiny", 16, "float32"]],
+        turns=[2, 0.05],
+        traced=[],
+        attention={"images": 8, "tokens": 17, "heads": 3, "size": 8, "row": None},
+        minutes={"check": 0.6, "speed": 0.5, "trace": 0.4, "attention": 0.3, "run": 0.5},
+    ),
+}
+
+
+def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
+    """All pieces of a scale, in order: checks, speed, methods, batch sizes, further seeds.
+
+    Args:
+        name: of the scale, one of `SCALES`.
+        data: (dotted key, text) of the group `config.data`, for all runs.
+    """
+    scale = SCALES[name]
+    minutes = scale.minutes
+    plan = []
+    for i in range(scale.parts):
+        settings = {"cases": scale.cases, "part": [i, scale.parts]}
+        plan.append(Piece(f"check/losses-{i + 1}", settings, minutes["check"], 2, 8.0))
+    plan.append(Piece("check/solvers", {}, minutes["check"] / 2, 2, 8.0))
+    for how, steps in scale.steps.items():
+        settings = {"precision": how, "steps": steps}
+        plan.append(Piece(f"check/steps-{how}", settings, 2 * minutes["check"], 2, 8.0))
+
+    def measured(kind: str, row: Sequence[Any], **more: Any) -> Piece:
+        settings = dict(zip(("network", "batch", "precision"), row, strict=True)) | more
+        label = "-".join(map(str, row))
+        return Piece(f"{kind}/{label}", settings, minutes[kind], 8, 0.0, alone=True)
+
+    rounds, seconds = scale.turns
+    for i, row in enumerate(scale.speed):
+        plan.append(measured("speed", row, rounds=rounds, seconds=seconds))
+        if not i or row in scale.traced:
+            plan.append(measured("trace", row))
+    plan.append(Piece("attention/vit", scale.attention, minutes["attention"], 8, 0.0, alone=True))
+
+    def run(arm: str, batch: int, seed: int) -> Piece:
+        values = {**scale.common, **ARMS[arm], "batch_size": batch, "seed": seed}
+        settings = {"config": scale.config, "values": values, "data": [list(x) for x in data]}
+        length = minutes["run"] * COSTS.get(arm, 1.0) * max(1.0, scale.batch / batch)
+        memory = 8.0 * max(1.0, batch / 128)
+        return Piece(f"run/{arm}-b{batch}-s{seed}", settings, length, 2, memory)
+
+    for seeds in ((0,), (1, 2)):
+        plan += [run(arm, scale.batch, seed) for seed in seeds for arm in METHOD_NAMES]
+        plan += [run(arm, b, seed) for seed in seeds for b in scale.batches for arm in SWEPT]
+    return plan
+
+
+def family(name: str) -> str:
+    """The name of a piece without its seed: pieces of one family take equally long."""
+    return re.sub(r"-s\d+$", "", name)
+
+
+def crowd(busy: float, runs: float) -> float:
+    """How many times as long a run takes if several share a device that each keeps busy so much."""
+    return max(1.0, busy * runs)
+
+
+def busy_share(record: Mapping[str, Any], device: str) -> float:
+    """The share of the time in which a training step keeps the device busy."""
+    for name, figure in record["figures"].items():
+        if name.startswith("trace/") and figure["device"] == device:
+            return 1 - figure["values"]["gaps"]
+    return BUSY
+
+
+class Estimates:
+    """How long pieces take on a device, by what the record has measured there."""
+
+    def __init__(self, plan: Iterable[Piece], record: Mapping[str, Any], device: str) -> None:
+        self.busy = busy_share(record, device)
+        planned = {piece.name: piece.minutes for piece in plan}
+        self._families: dict[str, list[float]] = {}
+        self._ratios: dict[str, list[float]] = {}  # measured time over planned time, by kind
+        for name, figure in {**record["figures"], **record["unfinished"]}.items():
+            if figure["device"] == device and name in planned:
+                share = figure.get("share", 1.0)  # of an unfinished run, by its checkpoint
+                alone = figure["minutes"] / crowd(self.busy, figure["beside"])
+                if share < LEAST:
+                    alone = max(planned[name], 2 * alone)
+                else:
+                    alone /= share
+                    kind = name.partition("/")[0]
+                    self._ratios.setdefault(kind, []).append(alone / planned[name])
+                self._families.setdefault(family(name), []).append(alone)
+
+    def minutes(self, piece: Piece, runs: int = 1) -> float:
+        """Of a piece, while ``runs`` training runs share the device.
+
+        The longest time of its family counts; else the plan's estimate, times the median ratio
+        of measured to planned time of its kind. A piece that was stopped too early to tell counts
+        the plan's estimate, or twice the time it had.
+        """
+        alone = max(
+            self._families.get(family(piece.name), ()),
+            default=piece.minutes * statistics.median(self._ratios.get(piece.kind, [1.0])),
+        )
+        return alone * (crowd(self.busy, runs) if piece.kind == "run" else 1.0)
+
+    def side_by_side(self, piece: Piece, left: float, most: int) -> int:
+        """How many runs like ``piece`` at a time finish the most of them in ``left`` minutes."""
+
+        def finished(runs: int) -> float:
+            each = MARGIN * self.minutes(piece, runs)
+            return runs / each if math.isinf(left) else runs * (left // each)
+
+        return max(range(1, most + 1), key=finished)  # the first, so the fewest, of equals

@@ -1,0 +1,216 @@
+"""The tables that the pages have of the record."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import record_trace
+from record_plan import METHOD_NAMES, SCALES, SWEPT
+from shared import spread
+
+from jaxssl import study
+from jaxssl.page import markdown_table
+from jaxssl.record import write_text
+
+BEGIN, END = "<!-- record: written by benchmarks/record.py -->", "<!-- end of record -->"
+TITLES = {"performance.md": "Performance", "results.md": "Results"}
+HEADINGS = {"performance.md": "On an accelerator", "results.md": "On an accelerator: all methods"}
+# lightly's benchmark, docs.lightly.ai/self-supervised-learning/getting_started/benchmarks.html:
+# ResNet-18, 200 epochs, batch 128, k = 200, T = 0.1, best epoch.
+LIGHTLY = {"simclr": "84.7", "byol": "86.9", "moco_v3": "83.8 (MoCo)", "barlow_twins": "84.2"}
+COLUMNS = {
+    "k-NN, T = 0.1": ("last", "knn 0.1"),
+    "k-NN, T = 0.1, best epoch": ("best", "knn 0.1"),
+    "k-NN, T = 0.5": ("last", "knn 0.5"),
+    "k-NN, T = 0.5, best epoch": ("best", "knn 0.5"),
+    "linear": ("last", "linear"),
+    "linear, best epoch": ("best", "linear"),
+}
+Figure = Mapping[str, Any]
+
+
+def pages(record: Mapping[str, Any]) -> dict[str, str]:
+    """The text of the record for each page."""
+    kinds: dict[str, dict[str, Figure]] = {}
+    for name, figure in record["figures"].items():
+        kind, _, rest = name.partition("/")
+        kinds.setdefault(kind, {})[rest] = figure
+    tables = {
+        "performance.md": [
+            *(make(kinds[kind]) for kind, make in SPEED.items() if kind in kinds),
+            _provenance({n: f for kind in SPEED for n, f in kinds.get(kind, {}).items()}),
+        ],
+        "results.md": [
+            *(make(kinds["run"], record["scale"]) for make in RUNS if "run" in kinds),
+            _provenance(kinds.get("run", {})),
+        ],
+    }
+    return {page: "\n".join(filter(None, texts)) for page, texts in tables.items()}
+
+
+def insert(path: Path, text: str) -> None:
+    """Replace the part of a page between the markers; a page without markers gets them at its end.
+
+    The rest of the page stays as it is.
+    """
+    block = f"{BEGIN}\n\n{text or 'Nothing has been measured yet.'}\n{END}"
+    if path.exists():
+        page = path.read_text(encoding="utf-8")
+    else:
+        page = f"# {TITLES[path.name]}\n"
+    whole = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
+    if whole.search(page):
+        page = whole.sub(lambda _: block, page, count=1)
+    else:
+        page = f"{page.rstrip()}\n\n## {HEADINGS[path.name]}\n\n{block}\n"
+    write_text(path, page)
+
+
+def _checks(figures: Mapping[str, Figure]) -> str:
+    rows = [
+        [
+            name.replace("-", ", "),
+            what,
+            str(found["cases"]),
+            "not finite" if found["largest"] is None else f"{found['largest']:.1e}",
+            f"{found['bound']:.1e}",
+            ", ".join(found["beyond"]) or "none",
+        ]
+        for name, figure in figures.items()
+        for what, found in figure["values"].items()
+    ]
+    heading = ["check", "of", "cases", "largest deviation", "bound", "beyond the bound"]
+    note = "Deviations of the device's figures from float64 loops, or from the CPU's figures.\n"
+    return f"**Correctness.** {note}\n{markdown_table(heading, rows)}"
+
+
+def _speed(figures: Mapping[str, Figure]) -> str:
+    heading = ["network", "batch", "precision", "images/s", "% of the matrix product"]
+    rows, parts = [], []
+    names = [n for f in figures.values() for n in f["values"]["seconds"]]
+    names = [n for n in dict.fromkeys(names) if n != "matrix product"]
+    for figure in figures.values():
+        found = figure["values"]
+        row = [found["network"], str(found["batch"]), found["precision"]]
+        ratio = spread(found["torch_ratio"]) if "torch_ratio" in found else "–"
+        share = spread([100 * share for share in found["share_of_peak"]], 1)
+        rows.append([*row, spread(found["images_per_second"], 0), share, ratio])
+        times = {**found["seconds"], "host": found["host"]}
+        cells = (_milliseconds(times[n]) if n in times else "–" for n in (*names, "host"))
+        parts.append([*row, *cells])
+    table = markdown_table([*heading, "PyTorch's time / ours"], rows)
+    of_parts = markdown_table([*heading[:3], *names, "host, until handed over"], parts)
+    note = (
+        "SimCLR's step on images that lie on the device. Median [smallest-largest] of the rounds."
+    )
+    return (
+        f"**Speed.** {note}\n\n{table}\nMilliseconds of the parts, each timed alone:\n\n{of_parts}"
+    )
+
+
+def _traces(figures: Mapping[str, Figure]) -> str:
+    heading = ["network, batch, precision", *(f"{group}, %" for group in record_trace.SHOWN)]
+    rows = []
+    for name, figure in figures.items():
+        found = figure["values"]
+        shares = (f"{100 * found[group]:.1f}" for group in record_trace.SHOWN)
+        rows.append([name.replace("-", ", "), *shares, f"{found['kernels']:.0f}"])
+    note = "Shares of a step's time by the profiler; gaps are times without any kernel.\n"
+    return f"**Where the time goes.** {note}\n{markdown_table([*heading, 'kernels a step'], rows)}"
+
+
+def _attention(figures: Mapping[str, Figure]) -> str:
+    rows = []
+    for figure in figures.values():
+        found = figure["values"]
+        for form in [*found["layer"], *found["refused"]]:
+            cells = (
+                _milliseconds(found[part][form]) if form in found[part] else "–"
+                for part in ("layer", "step")
+            )
+            rows.append([form, *cells, found["refused"].get(form, "")])
+    heading = ["attention", "layer, forward and backward, ms", "training step, ms", "refused"]
+    return f"**Attention of a ViT.**\n\n{markdown_table(heading, rows)}"
+
+
+SPEED: dict[str, Callable[[Mapping[str, Figure]], str]] = {
+    "check": _checks,
+    "speed": _speed,
+    "trace": _traces,
+    "attention": _attention,
+}
+
+
+def _methods(figures: Mapping[str, Figure], scale: str) -> str:
+    batch = SCALES[scale].batch
+    some = next(iter(figures.values()))["values"]
+    rows = []
+    for arm, title in METHOD_NAMES.items():
+        runs = _seeds(figures, arm, batch)
+        if runs:
+            cells = [_accuracy(runs, column) for column in COLUMNS.values()]
+            rows.append([title, *cells, str(len(runs)), LIGHTLY.get(arm, "–")])
+    heading = ["method", *COLUMNS, "seeds", "lightly, k-NN, T = 0.1, best epoch"]
+    note = (
+        f"{some['data']}, {some['epochs']:g} epochs, batch {batch}. Top-1 in percent, mean ± "
+        "standard deviation over seeds; k-NN with k = 200, of the last epoch where not said "
+        "otherwise. The best epoch has the best online k-NN on the test images, which flatters."
+    )
+    if scale != "paper":  # whose data and network are not theirs
+        heading, rows = heading[:-1], [row[:-1] for row in rows]
+    return f"**All methods.** {note}\n\n{markdown_table(heading, rows)}"
+
+
+def _batches(figures: Mapping[str, Figure], scale: str) -> str:
+    sizes = sorted({SCALES[scale].batch, *SCALES[scale].batches})
+    rows = []
+    for arm in SWEPT:
+        for title in ("k-NN, T = 0.1", "k-NN, T = 0.5", "linear"):
+            cells = [_accuracy(_seeds(figures, arm, size), COLUMNS[title]) for size in sizes]
+            rows.append([METHOD_NAMES[arm], title, *cells])
+    heading = ["method", "last epoch", *(f"batch {size}" for size in sizes)]
+    return f"**By batch size.**\n\n{markdown_table(heading, rows)}"
+
+
+def _runs(figures: Mapping[str, Figure], scale: str) -> str:
+    rows = []
+    for name, figure in figures.items():
+        found = figure["values"]
+        cells = [_accuracy([figure], column) for column in COLUMNS.values()]
+        speed = f"{found['images_per_second']:.0f}" if found["last"] else "–"
+        about = [f"{figure['minutes']:.1f}", f"{figure['beside']:.1f}", speed, figure["commit"]]
+        rows.append([name, *cells, *about])
+    heading = ["run", *COLUMNS, "minutes", "runs at a time", "images/s", "commit"]
+    return f"**Runs.** Minutes are training and evaluation.\n\n{markdown_table(heading, rows)}"
+
+
+RUNS = (_methods, _batches, _runs)
+
+
+def _seeds(figures: Mapping[str, Figure], arm: str, batch: int) -> list[Figure]:
+    return [f for name, f in figures.items() if name.startswith(f"{arm}-b{batch}-s")]
+
+
+def _accuracy(runs: Sequence[Figure], column: tuple[str, str]) -> str:
+    epoch, metric = column
+    found = [(run["values"][epoch] or {}).get(metric) for run in runs]
+    return study.spread(found) if runs else "–"
+
+
+def _milliseconds(seconds: Iterable[float]) -> str:
+    return f"{1000 * np.median(list(seconds)):.2f}"
+
+
+def _provenance(figures: Mapping[str, Figure]) -> str:
+    """Device, versions and commits of all figures of a page."""
+    lines: dict[str, None] = {}
+    for figure in figures.values():
+        versions = ", ".join(f"{name} {number}" for name, number in figure["versions"].items())
+        lines[f"{figure['device']}; {versions}; commit {figure['commit']}"] = None
+    if not lines:
+        return ""
+    minutes = sum(figure["minutes"] for figure in figures.values())
+    measured = "\n".join(f"- {line}" for line in lines)
+    return f"Measured in {minutes:.1f} minutes of pieces on:\n\n{measured}\n"

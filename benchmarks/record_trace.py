@@ -1,0 +1,101 @@
+"""Where the time of a training step goes on the device, from a trace of the profiler."""
+
+import gzip
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+# The first that JAX's name of the operation has, or else the kernel's name, says the group.
+GROUPS = (
+    ("conv_general_dilated", "convolutions"),
+    ("dot_general", "matrix products"),
+    ("BatchNorm", "BatchNorm"),
+)
+KERNELS = (
+    (("cudnn", "conv", "wgrad", "dgrad", "fprop", "xmma"), "convolutions"),
+    (("gemm", "cutlass", "cublas"), "matrix products"),
+)
+CONTAINERS = ("while", "call", "conditional")  # their own kernels are events too
+SHOWN = ("convolutions", "matrix products", "BatchNorm", "other kernels", "gaps")
+INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%(\S+) = .*?(?:op_name="([^"]*)"|$)', re.MULTILINE)
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """The events of the trace that `jax.profiler.trace` wrote into a folder."""
+    paths = sorted(folder.glob("**/*.trace.json.gz"))
+    with gzip.open(paths[-1]) as file:
+        return json.load(file)["traceEvents"]
+
+
+def summarise(events: Iterable[Mapping[str, Any]], program: str, steps: int) -> dict[str, Any]:
+    """Shares of the time in groups of kernels, and without any kernel.
+
+    A kernel is counted by the operation that it ends with: a convolution that is fused with the
+    ReLU after it may count as either. Kernels that run at the same time share that time.
+
+    Args:
+        events: of the trace, as Chrome's format has them, times in microseconds.
+        program: text of the compiled program, which says what the kernels compute.
+        steps: how many steps the trace has.
+
+    Returns:
+        The share of each of `SHOWN`, "kernels" a step and "ms" a step.
+    """
+    names = {kernel_name(name): op or "" for name, op in INSTRUCTION.findall(program)}
+    kernels = sorted(_kernels(list(events), names))
+    if not kernels:
+        raise ValueError("the trace must hold kernels of the device, got none")
+    found = dict.fromkeys(SHOWN, 0.0)
+    clock = first = kernels[0][0]
+    for start, end, group in kernels:
+        found["gaps"] += max(0.0, start - clock)
+        found[group] += max(0.0, end - max(start, clock))
+        clock = max(clock, end)
+    whole = clock - first
+    shares = {group: time / whole for group, time in found.items()}
+    return {**shares, "kernels": len(kernels) / steps, "ms": whole / steps / 1000}
+
+
+def kernel_name(text: str) -> str:
+    """An instruction's name as kernels are called."""
+    return re.sub(r"\W", "_", text)
+
+
+def _kernels(
+    events: list[Mapping[str, Any]], names: Mapping[str, str]
+) -> Iterable[tuple[float, float, str]]:
+    """(start, end, group) of each kernel.
+
+    Of a device's lanes the streams count, since the others repeat them. On a CPU a kernel is an
+    event that is named as an instruction of the program.
+    """
+    meta = [event for event in events if event.get("ph") == "M"]
+    process = {e["pid"]: e["args"]["name"] for e in meta if e["name"] == "process_name"}
+    lane = {(e["pid"], e["tid"]): e["args"]["name"] for e in meta if e["name"] == "thread_name"}
+    devices = {pid for pid, name in process.items() if name.startswith("/device:")}
+    for event in events:
+        if event.get("ph") != "X":
+            continue
+        operation = kernel_name(str(event.get("args", {}).get("hlo_op", event["name"])))
+        if devices:
+            stream = lane.get((event["pid"], event.get("tid")), "")
+            if event["pid"] not in devices or not stream.startswith("Stream"):
+                continue
+        elif operation not in names or operation.startswith(CONTAINERS):
+            continue
+        group = group_of(names.get(operation, ""), event["name"])
+        yield event["ts"], event["ts"] + event.get("dur", 0.0), group
+
+
+def group_of(operation: str, kernel: str) -> str:
+    """The group of a kernel, by JAX's name of its operation or by its own."""
+    for word, group in GROUPS:
+        if word in operation:
+            return group
+    if not operation:
+        for words, group in KERNELS:
+            if any(word in kernel.lower() for word in words):
+                return group
+    return "other kernels"

@@ -1,0 +1,541 @@
+"""The record in pieces: plan, estimates, time limit, merging and tables; a stub does the work."""
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from tiny import TINY
+
+ROOT = Path(__file__).parents[1]
+sys.path.append(str(ROOT / "benchmarks"))
+
+import record as book  # noqa: E402
+import record_checks  # noqa: E402
+import record_pieces  # noqa: E402
+import record_plan  # noqa: E402
+import record_tables  # noqa: E402
+import record_trace  # noqa: E402
+from record_plan import Estimates, Piece, make_plan  # noqa: E402
+from shared import NETWORKS  # noqa: E402
+
+from jaxssl import record  # noqa: E402
+from jaxssl.errors import UserError  # noqa: E402
+
+DEVICE = book.Device("some GPU, 16 cores", 100.0, 16)
+each_scale = pytest.mark.parametrize("scale", record_plan.SCALES)
+
+
+def figure(values=None, **changes):
+    usual = {"settings": {}, "commit": "abc", "device": DEVICE.name, "versions": {"jax": "1.2"}}
+    return {**usual, "minutes": 3.0, "beside": 1.0, "values": values or {}, **changes}
+
+
+def a_record(figures=(), scale="tiny", **parts):
+    return {"scale": scale, "figures": dict(figures), "unfinished": {}, "failed": {}, **parts}
+
+
+def accuracies(knn, linear, epoch=4.0):
+    return {"epoch": epoch, "knn 0.1": knn, "knn 0.5": knn - 1, "linear": linear}
+
+
+def a_run(knn, **changes):
+    about = {"data": "digits", "epochs": 4, "images_per_second": 1234.5, "curve": []}
+    return figure(
+        {**about, "last": accuracies(knn, 95.0), "best": accuracies(knn + 1, 96.0)} | changes
+    )
+
+
+# ---- The plan
+
+
+@each_scale
+def test_the_plan_has_every_piece_once_and_the_most_telling_first(scale):
+    plan = make_plan(scale)
+    names = [piece.name for piece in plan]
+    assert len(set(names)) == len(names)
+    kinds = list(dict.fromkeys(piece.kind for piece in plan))
+    assert kinds == ["check", "speed", "trace", "attention", "run"]
+    size = record_plan.SCALES[scale].batch
+    runs = [name for name in names if name.startswith("run/")]
+    methods = [f"run/{arm}-b{size}-s0" for arm in record_plan.METHOD_NAMES]
+    assert runs[: len(methods)] == methods
+    seeds = [int(name[-1]) for name in runs]
+    assert seeds == sorted(seeds, key=bool)  # all of seed 0 before any other
+    assert seeds.count(0) == seeds.count(1) == seeds.count(2)
+
+
+@each_scale
+def test_every_piece_can_be_done(scale):
+    record_pieces._train_step(None)  # knows the small network
+    for piece in make_plan(scale, [("data.name", "digits")]):
+        json.dumps(piece.settings, allow_nan=False)
+        assert callable(getattr(record_pieces, piece.kind))
+        if piece.kind == "run":
+            values, data = piece.settings["values"], piece.settings["data"]
+            config = record_checks.load_config(piece.settings["config"], values, data)
+            assert config.batch_size == values["batch_size"] and config.data.name == "digits"
+        if piece.kind in ("speed", "trace"):
+            assert piece.settings["network"] in NETWORKS
+        if piece.kind == "check":
+            check = piece.name.partition("/")[2].partition("-")[0]
+            assert callable(getattr(record_checks, f"check_{check}"))
+
+
+def test_the_plan_names_the_preset_of_auc_cl_once():
+    [arm] = [arm for arm in record_plan.ARMS if arm.startswith("auc_cl")]
+    assert record_plan.ARMS[arm]["loss.preset"] == record_plan.AUC_CL
+    assert arm in record_plan.METHOD_NAMES and arm in record_plan.SWEPT
+
+
+# ---- Estimates
+
+
+def runs_of(*names, minutes=4.0):
+    return [Piece(f"run/{name}", {}, minutes, 2, 8.0) for name in names]
+
+
+def test_measured_times_replace_the_plans():
+    plan = runs_of("a-b1-s0", "a-b1-s1", "b-b1-s0")
+    done = {"run/a-b1-s0": figure(minutes=6.0)}
+    estimates = Estimates(plan, a_record(done), DEVICE.name)
+    assert estimates.minutes(plan[1]) == 6.0  # of another seed
+    assert estimates.minutes(plan[2]) == 4.0 * 6 / 4  # in proportion
+    elsewhere = Estimates(plan, a_record(done), "another GPU")
+    assert elsewhere.minutes(plan[1]) == 4.0
+
+
+def test_a_stopped_run_tells_its_time_by_its_checkpoint():
+    plan = runs_of("a-b1-s0", "b-b1-s0")
+    stopped = {"run/a-b1-s0": {**figure(minutes=3.0), "share": 0.25}}
+    estimates = Estimates(plan, a_record(unfinished=stopped), DEVICE.name)
+    assert estimates.minutes(plan[0]) == 12.0
+    for minutes, expected in ((3.0, 6.0), (1.0, 4.0)):  # too early to tell
+        stopped = {"run/a-b1-s0": {**figure(minutes=minutes), "share": 0.01}}
+        estimates = Estimates(plan, a_record(unfinished=stopped), DEVICE.name)
+        assert [estimates.minutes(piece) for piece in plan] == [expected, 4.0]
+
+
+def test_runs_that_share_a_device_take_longer_as_the_trace_says():
+    [piece] = runs_of("a-b1-s0")
+    trace = {"trace/x": figure({"gaps": 0.5})}
+    estimates = Estimates([piece], a_record(trace), DEVICE.name)
+    assert [estimates.minutes(piece, n) for n in (1, 2, 3, 4)] == [4.0, 4.0, 6.0, 8.0]
+    beside = trace | {piece.name: figure(minutes=8.0, beside=4.0)}
+    estimates = Estimates([piece], a_record(beside), DEVICE.name)
+    assert estimates.minutes(piece) == 4.0
+    # In 8 minutes 3 runs of 6.6 minutes end, but none of 4 and but 2 of 2; in 9 twice 2 of 4.4.
+    assert estimates.side_by_side(piece, 8.0, most=4) == 3
+    assert estimates.side_by_side(piece, 9.0, most=4) == 2
+    assert estimates.side_by_side(piece, 5.0, most=4) == 2
+    assert estimates.side_by_side(piece, math.inf, most=4) == 2  # keep the device busy
+    assert estimates.side_by_side(piece, 8.0, most=1) == 1
+
+
+# ---- What may begin
+
+
+class Running:
+    def __init__(self, piece):
+        self.piece = piece
+
+
+def test_pieces_share_the_device_as_far_as_it_goes():
+    check = Piece("check/x", {}, 1.0, 4, 8.0)
+    alone = Piece("speed/x", {}, 1.0, 4, 0.0, alone=True)
+    [run] = runs_of("a-b1-s0")
+    large = run._replace(memory=90.0)
+
+    def fits(piece, *others, runs=2, prepared=True, device=DEVICE):
+        return book.fits(piece, [Running(other) for other in others], device, runs, prepared)
+
+    assert fits(alone) and fits(large) and fits(check, check, check)
+    assert not fits(check, check, check, check, check)  # 20 cores
+    assert not fits(alone, check) and not fits(run, alone)
+    assert not fits(run, large)
+    assert fits(run, check) and fits(run, run) and not fits(run, run, run)
+    assert not fits(run, run, prepared=False)  # the first prepares the data
+    assert not fits(run, run, runs=1)
+    assert fits(check, run._replace(cores=1), device=DEVICE._replace(memory=0.0))
+
+
+# ---- A call
+
+WORKER = """
+import json, pathlib, sys, time
+piece = json.loads(pathlib.Path(sys.argv[1]).read_text())
+settings, folder = piece["settings"], pathlib.Path(piece["workdir"])
+print("at work on", piece["name"])
+if "waits" in settings:
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    while not (folder.parent / settings["waits"] / "config.json").exists():
+        time.sleep(0.01)
+if settings.get("fails"):
+    sys.exit("error: no such thing")
+if "sleeps" in settings:  # a run with a checkpoint of half its epochs
+    (folder / "checkpoints" / "10").mkdir(parents=True)
+    (folder / "config.json").write_text('{"epochs": 4}')
+    (folder / "metrics.jsonl").write_text('{"step": 10, "epoch": 2.0}\\n{"step": 12, "epoch": 2.4}')
+    print("ready", flush=True)
+    time.sleep(settings["sleeps"])
+else:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text('{"step": 10, "epoch": 4.0}')
+found = {"versions": {"jax": "1.2"}, "values": {"x": 1}}
+pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Calls `do_pieces` on a stub; returns what OUT then has."""
+    worker = tmp_path / "worker.py"
+    worker.write_text(WORKER)
+    monkeypatch.setattr(book, "WORKER", worker)
+    monkeypatch.setattr(book, "find_device", lambda work: DEVICE)
+    monkeypatch.setattr(book.files, "commit", lambda: "abc")
+
+    def do(plan, minutes=math.inf, known=()):
+        monkeypatch.setattr(book, "STARTED", book.time.monotonic())
+        out = tmp_path / "out"
+        book.do_pieces(plan, a_record(known), out, tmp_path / "work", minutes)
+        assert len(list(out.iterdir())) <= 8
+        assert all(path.stat().st_size < 16 * 2**20 for path in out.iterdir())
+        return book.read_record(out / "figures.json", "tiny")
+
+    return do
+
+
+def test_a_second_call_goes_on_where_the_first_stopped(call, capsys):
+    plan = [*runs_of("a-b1-s0", "b-b1-s0", minutes=1.0), *runs_of("long-b1-s0", minutes=100.0)]
+    found = call(plan, minutes=30, known={"run/b-b1-s0": figure()})
+    assert list(found["figures"]) == ["run/a-b1-s0"]  # not what the record has, nor the long one
+    assert "1 need a longer call, run/long-b1-s0" in capsys.readouterr().out
+    [done] = found["figures"].values()
+    assert done["values"] == {"x": 1} and done["commit"] == "abc" and done["device"] == DEVICE.name
+    assert done["versions"] == {"jax": "1.2"} and done["minutes"] < 1
+    found = call(plan)
+    assert list(found["figures"]) == ["run/a-b1-s0", "run/b-b1-s0", "run/long-b1-s0"]
+    assert found["figures"]["run/a-b1-s0"] == done
+    assert "3 pieces are in" in capsys.readouterr().out
+
+
+def test_a_piece_that_fails_is_told_and_tried_again(call, capsys):
+    [piece] = runs_of("a-b1-s0")
+    found = call([piece._replace(settings={"fails": True}), *runs_of("b-b1-s0")])
+    assert list(found["figures"]) == ["run/b-b1-s0"]
+    assert found["failed"]["run/a-b1-s0"]["reason"] == "error: no such thing"
+    assert "failed run/a-b1-s0: error: no such thing" in capsys.readouterr().out
+    found = call([piece, *runs_of("c-b1-s0")])
+    assert list(found["figures"]) == [
+        "run/b-b1-s0",
+        "run/c-b1-s0",
+        "run/a-b1-s0",
+    ]  # after all others
+    assert not found["failed"]
+
+
+class Clock:
+    """An hour passes as soon as something has happened."""
+
+    def __init__(self, happened):
+        self.happened, self.ahead = happened, 0.0
+
+    def monotonic(self):
+        return time.monotonic() + self.ahead
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+        self.ahead = self.ahead or 3600.0 * self.happened()
+
+
+def test_a_run_that_outlasts_the_time_is_stopped(call, monkeypatch, tmp_path, capsys):
+    [piece] = runs_of("a-b1-s0", minutes=0.001)
+    piece = piece._replace(settings={"sleeps": 600})
+    log = tmp_path / "work" / "run-a-b1-s0.log"
+    clock = Clock(lambda: log.exists() and "ready" in log.read_text())
+    monkeypatch.setattr(book, "time", clock)
+    found = call([piece], minutes=60)
+    assert not found["figures"] and found["unfinished"][piece.name]["share"] == 0.5
+    assert "stopped run/a-b1-s0 at 50 %" in capsys.readouterr().out
+    # The rest would take as long again, and is not begun in less.
+    assert not call([piece], minutes=30)["figures"]
+    assert "1 need a longer call" in capsys.readouterr().out
+
+
+def test_runs_go_side_by_side(call):
+    first, second = runs_of("a-b1-s0", "b-b1-s0")
+    pair = [first._replace(settings={"waits": "b-b1-s0"})]
+    pair.append(second._replace(settings={"waits": "a-b1-s0"}))
+    found = call(pair)["figures"]
+    assert {one["beside"] > 1 for one in found.values()} == {True}
+
+
+def test_the_archive_has_the_runs_files(call, tmp_path):
+    import zipfile
+
+    call(runs_of("a-b1-s0"))
+    with zipfile.ZipFile(tmp_path / "out" / "runs.zip") as archive:
+        assert archive.namelist() == ["a-b1-s0/metrics.jsonl"]
+    assert "at work on run/a-b1-s0" in (tmp_path / "out" / "log.txt").read_text()
+
+
+# ---- Merging
+
+
+@pytest.fixture
+def out(tmp_path):
+    """What a call brought back."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    runs = {f"run/simclr-b64-s{seed}": a_run(80.0 + 2 * seed) for seed in (0, 1)}
+    lost = {"run/byol-b64-s0": a_run(80.0, last=None, best=None)}
+    check = {"cases": 3, "beyond": ["tcl"], "largest": 0.1, "bound": 1e-3}
+    row = {"network": "tiny", "batch": 16, "precision": "bf16", "host": [0.001]}
+    row |= {"seconds": {"step": [0.004, 0.002, 0.003], "matrix product": [1.0]}}
+    row |= {"images_per_second": [4e3], "share_of_peak": [0.25], "torch_ratio": [1.5]}
+    shares = {**dict.fromkeys(record_trace.SHOWN, 0.2), "kernels": 12.0, "ms": 3.0}
+    layer = {"layer": {"ours": [0.002]}, "step": {"ours": [0.5]}, "refused": {"cudnn": "odd"}}
+    speed = {
+        "check/losses-1": figure({"values": check}),
+        "speed/tiny-16-bf16": figure(row),
+        "trace/tiny-16-bf16": figure(shares),
+        "attention/vit": figure(layer),
+    }
+    failed = {"run/tcl-b64-s0": {"commit": "abc", "reason": "error: no such thing"}}
+    found = a_record(runs | lost | speed, failed=failed)
+    book.write_record(folder / "figures.json", found)
+    return folder
+
+
+def texts(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_merging_twice_changes_nothing(out, tmp_path, capsys):
+    pages = tmp_path / "pages"
+    book.merge(out, pages, "tiny")
+    said = capsys.readouterr().out
+    assert "7 new figures" in said and "failed run/tcl-b64-s0: error: no such thing" in said
+    first = texts(pages)
+    assert set(first) == {"record.json", "performance.md", "results.md"}
+    book.merge(out, pages, "tiny")
+    assert texts(pages) == first and "0 new figures" in capsys.readouterr().out
+    merged = book.read_record(pages / "record.json", "tiny")
+    order = [p.name for p in make_plan("tiny") if p.name in merged["figures"]]
+    assert [name for name in merged["figures"] if name in order] == order
+
+
+def test_a_figure_of_another_commit_does_not_replace_one(out, tmp_path, capsys):
+    pages = tmp_path / "pages"
+    book.merge(out, pages, "tiny")
+    first = texts(pages)
+    name = "run/simclr-b64-s0"
+    other = a_record({name: {**a_run(99.0), "commit": "def"}})
+    book.write_record(out / "figures.json", other)
+    book.merge(out, pages, "tiny")
+    assert texts(pages) == first
+    assert f"{name}: the record keeps the figure of commit abc, not that of def" in (
+        capsys.readouterr().out
+    )
+
+
+def test_an_unfinished_run_is_known_until_it_is_finished(out, tmp_path):
+    pages, name = tmp_path / "pages", "run/tcl-b64-s1"
+    stopped = {name: {**figure(), "share": 0.5}}
+    book.write_record(out / "figures.json", a_record(unfinished=stopped))
+    book.merge(out, pages, "tiny")
+    assert book.read_record(pages / "record.json", "tiny")["unfinished"] == stopped
+    book.write_record(out / "figures.json", a_record({name: a_run(80.0)}))
+    book.merge(out, pages, "tiny")
+    assert book.read_record(pages / "record.json", "tiny")["unfinished"] == {}
+
+
+def test_the_prose_of_a_page_stays(tmp_path):
+    path = tmp_path / "results.md"
+    path.write_text("# Results\n\nBefore.\n")
+    record_tables.insert(path, r"one \1" + "\n")
+    assert path.read_text().startswith("# Results\n\nBefore.\n\n## On an accelerator")
+    path.write_text(path.read_text() + "\nAfter.\n")
+    before, after = path.read_text().split(r"one \1")
+    record_tables.insert(path, "two\n")
+    assert path.read_text() == f"{before}two{after}"
+    record_tables.insert(path, "")
+    assert "Nothing has been measured yet." in path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is damaged"),
+        ('{"figures": {"a": {}}}', "a lacks 'beside'"),
+        ('{"figures": {"a": 1}}', "is damaged"),
+        ('{"scale": "paper", "figures": {}}', "must be a record of scale 'tiny', got 'paper'"),
+    ],
+)
+def test_a_wrong_file_is_refused(text, message, out, tmp_path):
+    (out / "figures.json").write_text(text)
+    with pytest.raises(UserError, match=message):
+        book.merge(out, tmp_path / "pages", "tiny")
+    assert not (tmp_path / "pages").exists()
+
+
+# ---- Tables
+
+
+def row_of(text, first):
+    [row] = [line for line in text.splitlines() if line.startswith(f"| {first} |")]
+    return [cell.strip() for cell in row.split("|")[2:-1]]
+
+
+def test_tables_have_the_figures(out):
+    found = book.read_record(out / "figures.json", "tiny")
+    pages = record_tables.pages(found)
+    results, speed = pages["results.md"], pages["performance.md"]
+    knn = ["81.00 ± 1.41", "82.00 ± 1.41", "80.00 ± 1.41", "81.00 ± 1.41"]
+    linear = ["95.00 ± 0.00", "96.00 ± 0.00"]
+    methods, batches = results.split("**By batch size.**")
+    assert row_of(methods, "SimCLR") == [*knn, *linear, "2"]
+    assert row_of(batches, "SimCLR | linear") == ["linear", "–", "–", linear[0]]
+    assert row_of(results, "simclr-b64-s1")[0] == "82.00"
+    assert row_of(results, "byol-b64-s0")[:6] == ["–"] * 6  # it was not finite
+    assert row_of(speed, "losses, 1") == ["values", "3", "1.0e-01", "1.0e-03", "tcl"]
+    assert "| tiny | 16 | bf16 | 4000 [4000-4000] | 25.0 [25.0-25.0] | 1.50 [1.50-1.50] |" in speed
+    assert "| tiny | 16 | bf16 | 3.00 | 1.00 |" in speed  # medians in ms
+    assert row_of(speed, "ours") == ["2.00", "500.00", ""]
+    assert row_of(speed, "cudnn") == ["–", "–", "odd"]
+    for page in pages.values():
+        assert "- some GPU, 16 cores; jax 1.2; commit abc" in page
+
+
+def test_an_empty_record_has_empty_pages():
+    assert set(record_tables.pages(a_record()).values()) == {""}
+
+
+# ---- Traces
+
+PROGRAM = """
+ENTRY %main (x: f32[8]) -> f32[8] {
+  %x.1 = f32[8]{0} parameter(0), metadata={op_name="x"}
+  %cudnn-conv.5 = f32[8]{0} custom-call(%x.1), metadata={op_name="jit(f)/conv_general_dilated"}
+  %loop_fusion.2 = f32[8]{0} fusion(%cudnn-conv.5), metadata={op_name="jit(f)/BatchNorm_0/mul"}
+  ROOT %copy.3 = f32[8]{0} copy(%loop_fusion.2)
+}
+"""
+
+
+def events(process, lane, kernels):
+    yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": process}}
+    yield {"ph": "M", "pid": 1, "tid": 7, "name": "thread_name", "args": {"name": lane}}
+    for name, start, duration, *args in kernels:
+        event = {"ph": "X", "pid": 1, "tid": 7, "name": name, "ts": start, "dur": duration}
+        yield {**event, "args": {"hlo_op": args[0]}} if args else event
+
+
+def test_a_trace_of_a_gpu_is_summarised():
+    kernels = [
+        ("sm90_xmma_fprop", 0.0, 40.0, "cudnn-conv.5"),
+        ("loop_fusion_2", 50.0, 20.0),  # named as its instruction
+        ("loop_fusion_2", 60.0, 20.0),  # half of it beside the other
+        ("cutlass_gemm", 80.0, 10.0),  # of a graph, without its operation
+        ("MemcpyD2D", 95.0, 5.0),
+    ]
+    stream = list(events("/device:GPU:0", "Stream #13(Compute)", kernels))
+    others = [{"ph": "X", "pid": 1, "tid": 8, "name": "loop_fusion.2", "ts": 0.0, "dur": 100.0}]
+    found = record_trace.summarise([*stream, *others], PROGRAM, steps=5)
+    assert found == {
+        "convolutions": pytest.approx(0.4),
+        "matrix products": pytest.approx(0.1),
+        "BatchNorm": pytest.approx(0.3),
+        "other kernels": pytest.approx(0.05),
+        "gaps": pytest.approx(0.15),
+        "kernels": 1.0,
+        "ms": pytest.approx(0.02),
+    }
+
+
+def test_a_trace_of_a_cpu_is_summarised():
+    named = [("cudnn-conv.5", 0.0, 30.0), ("end: cudnn-conv.5", 30.0, 1.0), ("copy.3", 30.0, 10.0)]
+    found = record_trace.summarise(events("/host:CPU", "tf_XLAEigen", named), PROGRAM, steps=1)
+    assert found["convolutions"] == 0.75 and found["other kernels"] == 0.25
+    with pytest.raises(ValueError, match="must hold kernels"):
+        record_trace.summarise([], PROGRAM, steps=1)
+
+
+# ---- The work itself
+
+
+def test_a_deviation_beyond_the_bound_is_named():
+    found = record_checks.summary({"a": 1e-4, "b": 2e-3, "c": math.nan}, 1e-3)
+    assert found["beyond"] == ["b", "c"] and found["largest"] is None
+    assert record_checks.summary({"a": 1e-4, "b": 2e-3}, 1e-3)["largest"] == 2e-3
+    assert record_checks.relative(np.ones(3), np.array([1.0, 1.0, 4.0])) == 0.75
+    assert record_checks.distance(np.array([3.0, 4.0]), np.array([3.0, 0.0])) == pytest.approx(
+        4 / 3
+    )
+
+
+def test_steps_are_checked_against_another_device(monkeypatch):
+    monkeypatch.setattr(record_checks, "BATCH", 4)
+    monkeypatch.setattr(record_checks, "cpu", lambda: jax.devices()[1])
+    with jax.numpy_dtype_promotion("standard"):
+        found = record_checks.check_steps(precision="bf16", steps=[["simclr", "convnet"]])
+    [updates] = found.values()
+    assert updates["cases"] == 1 and updates["beyond"] == []
+    assert updates["repeated"] == 1
+    # The same processor: the device's bfloat16 is as far from float32 as the reference's is.
+    assert updates["largest"] == pytest.approx(0.5, abs=1e-3)
+
+
+def test_a_run_from_end_to_end(data_dir, tmp_path):
+    values = {**TINY, "epochs": 2, "loss.name": "nt_xent", "seed": 0, "eval.every": 1.0}
+    del values["eval.protocols"]
+    settings = {"config": "tiny", "values": values, "data": [["data.dir", str(data_dir)]]}
+    with jax.numpy_dtype_promotion("standard"):
+        found = record_pieces.run("x", settings, tmp_path / "run")
+    assert [epoch for epoch, *_ in found["curve"]] == [1.0, 2.0]
+    best = max(knn for *_, knn in found["curve"])
+    assert found["best"]["knn 0.1"] == pytest.approx(best, abs=1e-4)
+    assert found["last"]["knn 0.1"] == pytest.approx(found["curve"][-1][2], abs=1e-4)
+    assert found["last"]["epoch"] == 2.0 and 10 < found["last"]["linear"] <= 100
+    json.dumps(found, allow_nan=False)
+    assert book.progress(tmp_path / "run") == 1.0
+
+
+# ---- The command
+
+
+def test_a_copy_without_history_is_told_its_commit(monkeypatch):
+    monkeypatch.setenv("JAXSSL_COMMIT", "abc1234-dirty")
+    assert record.commit.__wrapped__() == "abc1234-dirty"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give one of --out OUT and --merge OUT"),
+        (["--out", "a", "--merge", "b"], "give one of --out OUT and --merge OUT"),
+        (["--merge", "nowhere"], "nowhere holds no figures.json"),
+        (["--out", "a", "--minutes", "0.1"], "--minutes must be > 0.25, got 0.1"),
+        (["--out", "a", "--config.epochs=1"], "--config.epochs: the plan sets it"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments, message, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=message):
+        book.main(arguments)
+    monkeypatch.setattr(book.files, "commit", lambda: "")
+    with pytest.raises(UserError, match="the commit is unknown here; pass it: JAXSSL_COMMIT="):
+        book.main(["--out", "a"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_papers_plan_needs_an_accelerator(call, monkeypatch, tmp_path):
+    monkeypatch.setattr(book, "find_device", lambda work: DEVICE._replace(is_cpu=True))
+    with pytest.raises(UserError, match="no accelerator is at hand"):
+        book.do_pieces([], a_record(scale="paper"), tmp_path / "out", tmp_path / "work", math.inf)
