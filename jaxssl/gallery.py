@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
+from threadpoolctl import threadpool_limits
 
 from jaxssl import block, modality, record
 from jaxssl.augment.views import to_uint8
@@ -217,4 +218,7 @@ def _map(features: np.ndarray, seed: int) -> np.ndarray:
     tsne = TSNE(
         metric="cosine", init="random", perplexity=perplexity, max_iter=500, random_state=seed
     )
-    return tsne.fit_transform(features)
+    # Threads wait for each other in every one of its short steps, and their number would change the
+    # map.
+    with threadpool_limits(1):
+        return tsne.fit_transform(features)
