@@ -1,6 +1,6 @@
 """Times losses and solvers against the forms they replace.
 
-    python benchmarks/losses.py                  # everything, TIME on two CPU cores
+    python benchmarks/losses.py                  # everything, some four minutes on two CPU cores
     python benchmarks/losses.py --only mmcl auc  # the rows whose names contain these
 
 Both sides of a row run in turn in one process, at most `--rounds` times and until the row has taken
