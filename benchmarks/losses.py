@@ -1,9 +1,11 @@
 """Times losses and solvers against the forms they replace.
 
-    python benchmarks/losses.py                  # everything, some five minutes on two CPU cores
+    python benchmarks/losses.py                  # everything, some four minutes on two CPU cores
     python benchmarks/losses.py --only mmcl auc  # the rows whose names contain these
 
-Both sides of a row run in turn in one process, `--rounds` times. "ratio" is the median of the
+Both sides of a row run in turn in one process, at most `--rounds` times and until the row has taken
+`--seconds`, at least once; a side whose first call takes half of that is not called again. A row is
+printed as soon as it is measured. "ratio" is the median of the
 rounds' ratios, reference over ours, so that more than 1 means that ours is faster; between brackets
 stand the smallest and the largest. "MB" is what XLA sets aside for temporaries. "differ" is the
 largest difference of the two sides' first outputs, relative to the largest entry. Losses are timed
@@ -13,7 +15,7 @@ with their gradient. A row without a reference is there for its time and memory.
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -22,12 +24,14 @@ import optax
 from jax import Array, lax
 from jax import numpy as jnp
 from rich.console import Console
-from rich.table import Table
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from jaxssl import losses, solvers
 
 BETA, STEPS, TOL = 0.1, 1000, 1e-4
 HIGHEST = lax.Precision.HIGHEST
+HEADS = ("ms", "ref. ms", "ratio", "MB", "ref. MB", "differ", "target")
+WIDTHS = (10, 10, 30, 10, 10, 10, 16)
 
 
 class Row(NamedTuple):
@@ -157,13 +161,19 @@ def all_losses() -> Iterator[Row]:
     yield Row("nt_xent against optax, 512 pairs", plain, optax_ntxent, embeddings(2, 512), "50 x")
 
 
-def compare(row: Row, rounds: int) -> list[str]:
+def compare(row: Row, rounds: int, seconds: float) -> list[str]:
     """The cells of a table's line."""
+    begin = time.perf_counter()
     sides = [side for side in (row.ours, row.reference) if side is not None]
     compiled = [jax.jit(side).lower(*row.args).compile() for side in sides]
     memory = [run.memory_analysis().temp_size_in_bytes / 1e6 for run in compiled]
-    first = [jax.block_until_ready(run(*row.args)) for run in compiled]
-    times = np.array([[clock(run, row.args) for run in compiled] for _ in range(rounds)])
+    first, once = zip(*[call(run, row.args) for run in compiled], strict=True)
+    # A side that takes so long is not called again.
+    sides = zip(compiled, once, strict=True)
+    taken = [[t if t > seconds / 2 else clock(run, row.args) for run, t in sides]]
+    while len(taken) < rounds and time.perf_counter() - begin < seconds:
+        taken.append([clock(run, row.args) for run in compiled])
+    times = np.array(taken)
     cells = [row.name, f"{1e3 * np.median(times[:, 0]):.3g}", "", "", f"{memory[0]:.3g}", "", ""]
     if row.reference is not None:
         ratio = times[:, 1] / times[:, 0]
@@ -179,34 +189,48 @@ def clock(run: Callable[..., Any], args: tuple[Array, ...]) -> float:
     """Seconds of a call: the best of those that fit into half a second."""
     taken: list[float] = []
     while sum(taken) < 0.5:
-        start = time.perf_counter()
-        jax.block_until_ready(run(*args))
-        taken.append(time.perf_counter() - start)
+        taken.append(call(run, args)[1])
     return min(taken)
+
+
+def call(run: Callable[..., Any], args: tuple[Array, ...]) -> tuple[Any, float]:
+    """The result, and how many seconds it took."""
+    start = time.perf_counter()
+    out = jax.block_until_ready(run(*args))
+    return out, time.perf_counter() - start
+
+
+def line(cells: Sequence[str]) -> str:
+    """The cells in columns."""
+    first, *others = cells
+    wide = zip(others, WIDTHS, strict=True)
+    return first.ljust(38) + "".join(cell.rjust(width) for cell, width in wide)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5, help="of a row, at most")
+    parser.add_argument("--seconds", type=float, default=6, help="of a row, after which it ends")
     parser.add_argument("--only", nargs="*", default=[""], help="parts of names")
     options = parser.parse_args()
     device = jax.devices()[0]
     machine = f"{device.device_kind}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    table = Table(title=f"{machine}, jax {jax.__version__}", title_justify="left")
-    table.add_column("")
-    for name in ("ms", "ref. ms", "ratio", "MB", "ref. MB", "differ", "target"):
-        table.add_column(name, justify="right")
-    console = Console(width=130)
-    for rows in (duals, all_losses):
-        for row in rows():
-            if any(part in row.name for part in options.only):
-                with console.status(row.name):
-                    table.add_row(*compare(row, options.rounds))
-    console.print(table)
-    rows = jnp.stack([jax.random.normal(jax.random.key(0), (64, 128))] * 2)  # views agree
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"{machine}, jax {jax.__version__}")
+    console.print(line(("", *HEADS)))
+    rows = [row for row in (*duals(), *all_losses()) if any(x in row.name for x in options.only)]
+    columns = BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")
+    bar = Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
+    with bar:
+        task = bar.add_task("", total=len(rows))
+        for row in rows:
+            bar.update(task, description=row.name)
+            console.print(line(compare(row, options.rounds, options.seconds)), markup=False)
+            bar.advance(task)
+    views = jnp.stack([jax.random.normal(jax.random.key(0), (64, 128))] * 2)  # they agree
     for name, loss in (("ours", with_gradient(losses.nt_xent)), ("optax", optax_ntxent)):
         run = jax.jit(lambda z, loss=loss: loss(z[0], z[1], temperature=0.005))
-        finite = all(jnp.isfinite(x).all() for x in jax.tree.leaves(run(rows)))
+        finite = all(jnp.isfinite(x).all() for x in jax.tree.leaves(run(views)))
         word = "finite" if finite else "not finite"
         console.print(f"nt_xent and its gradient at temperature 0.005, {name}: {word}")
 

@@ -20,6 +20,9 @@ NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
     "resnet50": ({**LARGE, "net.depth": "50", "net.stem": "imagenet"}, (128,)),
     "vit_s": ({**LARGE, "net.name": "vit", "net.size": "small"}, (128,)),
 }
+# Networks that are trained on CPUs: their configs. Their steps are timed from ready views.
+SMALL = {"digits": "digits.py", "small": "studies/small.py"}
+SMALL_BATCH = 64
 
 
 def source_of(records: list, shape: tuple) -> Source:
@@ -37,12 +40,14 @@ def spread(values: list[float], digits: int = 2) -> str:
 def begin(
     network: str, batch: int, precision: str, mesh: Mesh
 ) -> tuple[Any, Parts, TrainState, Batches]:
-    """A run of one of `NETWORKS` on random images: config, parts, state and batches."""
-    overrides = {**COMMON, **NETWORKS[network][0], "batch_size": str(batch), "precision": precision}
-    paper = Path(__file__).parents[1] / "configs" / "studies" / "paper.py"
-    config = load(paper, list(overrides.items()))
+    """A run of one of `NETWORKS` or `SMALL` on random images: config, parts, state and batches."""
+    overrides = {} if network in SMALL else {**COMMON, **NETWORKS[network][0]}
+    overrides |= {"batch_size": str(batch), "precision": precision}
+    name = SMALL.get(network, "studies/paper.py")
+    config = load(Path(__file__).parents[1] / "configs" / name, list(overrides.items()))
     size, number = config.augment.size, 2 * batch
-    images = np.random.default_rng(0).integers(0, 256, (number, size, size, 3), np.uint8)
-    batches = make_batches(config, source_of(list(images), (size, size, 3)), mesh)
+    shape = (size, size, 1 if network == "digits" else 3)
+    images = np.random.default_rng(0).integers(0, 256, (number, *shape), np.uint8)
+    batches = make_batches(config, source_of(list(images), shape), mesh)
     parts = build(config, number, crops=batches.crops)
     return config, parts, initial_state(config, parts, batches.example, number, mesh), batches

@@ -1,13 +1,16 @@
-"""SimCLR's training step in PyTorch, as fast as its users make it; for `train_step.py`."""
+"""A training step in PyTorch, as fast as its users make it; for `train_step.py`."""
 
 import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-VERSION = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
+VERSION = f"torch {torch.__version__}"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 JITTER, HUE, TEMPERATURE = 0.8, 0.2, 0.2
 # RGB to luma and two colour axes, which a change of hue turns.
@@ -16,6 +19,8 @@ YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.5
 
 def network(name: str) -> tuple[nn.Module, int]:
     """A backbone without classifier, and how many features it has."""
+    import torchvision  # here, because the small networks do without
+
     if name == "vit_s":
         net = torchvision.models.VisionTransformer(
             image_size=224, patch_size=16, num_layers=12, num_heads=12, hidden_dim=384, mlp_dim=1536
@@ -64,13 +69,107 @@ def views_of(images: Tensor, size: int) -> Tensor:
     return x * 2 - 1
 
 
-def nt_xent(z: Tensor) -> Tensor:
+def nt_xent(z: Tensor, temperature: float = TEMPERATURE) -> Tensor:
     """Of embeddings [2 b, d], both views one after the other."""
     n = len(z)
     z = F.normalize(z.float())
-    logits = (z @ z.T / TEMPERATURE).fill_diagonal_(-torch.inf)
+    logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)
     partner = (torch.arange(n, device=z.device) + n // 2) % n
     return F.cross_entropy(logits, partner)
+
+
+def auc_cl(z: Tensor, b: Tensor, *, a: float, alpha: float, weight: float, unit: bool) -> Tensor:
+    """AUC-CL (2024), eq. 8, of embeddings [2 b, d], both views one after the other.
+
+    Args:
+        z: embeddings.
+        b: the negatives' target, trained.
+        a: the positives' target.
+        alpha: weight of the margin term.
+        weight: of the sum over the negatives.
+        unit: whether similarities are (1 + cosine) / 2.
+    """
+    n = len(z)
+    z = F.normalize(z.float())
+    s = z @ z.T
+    s = (1 + s) / 2 if unit else s
+    row = torch.arange(n, device=z.device)
+    partner = (row + n // 2) % n
+    p = s[row, partner]
+    other = (row[None] != row[:, None]) & (row[None] != partner[:, None])
+    negative = torch.where(other, (s - b) ** 2 + 2 * alpha * s, 0.0).sum(1)
+    return ((p - a) ** 2 + 2 * alpha * (1 - p) - alpha**2 + weight * negative).mean()
+
+
+class SmallStep:
+    """A step of a small network of strided convolutions, on views that are ready.
+
+    Args:
+        views: [2 b, h, w, c] float32, both views one after the other.
+        widths: channels of each convolution.
+        strides: their strides.
+        hidden: width of the projector's hidden layer.
+        loss: "nt_xent" or "auc_cl".
+        hyper: arguments of that function.
+        optim: "lr" and "weight_decay" of AdamW, which decays matrices only.
+        compiled: whether `torch.compile` makes the forward pass, the loss and their gradient.
+        half: whether to compute in bf16.
+    """
+
+    def __init__(
+        self,
+        views: np.ndarray,
+        *,
+        widths: Sequence[int],
+        strides: Sequence[int],
+        hidden: int,
+        loss: str,
+        hyper: Mapping[str, Any],
+        optim: Mapping[str, float],
+        compiled: bool,
+        half: bool,
+    ) -> None:
+        if DEVICE == "cpu":
+            torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many as XLA has
+        layers, channels = [], views.shape[3]
+        for width, stride in zip(widths, strides, strict=True):
+            layers += [nn.Conv2d(channels, width, 3, stride, 1, bias=False)]
+            layers += [nn.BatchNorm2d(width), nn.ReLU()]
+            channels = width
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, hidden, bias=False)]
+        layers += [nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, 128)]
+        self.model = nn.Sequential(*layers).to(DEVICE, memory_format=torch.channels_last)
+        self.b = nn.Parameter(torch.zeros((), device=DEVICE))
+        self.half, self.hyper = half, dict(hyper)
+        self.loss_fn = {"nt_xent": nt_xent, "auc_cl": self._auc_cl}[loss]
+        params = [*self.model.parameters(), *([self.b] if loss == "auc_cl" else [])]
+        groups = [
+            {"params": [p for p in params if p.ndim > 1], "weight_decay": optim["weight_decay"]},
+            {"params": [p for p in params if p.ndim <= 1], "weight_decay": 0.0},
+        ]
+        self.optimiser = torch.optim.AdamW(groups, lr=optim["lr"], fused=True)
+        x = torch.from_numpy(np.array(views)).permute(0, 3, 1, 2).to(DEVICE)
+        self.x = x.contiguous(memory_format=torch.channels_last)
+        self.loss = torch.compile(self._loss) if compiled else self._loss
+
+    def _auc_cl(self, z: Tensor, **hyper: Any) -> Tensor:
+        return auc_cl(z, self.b, **hyper)
+
+    def _loss(self, x: Tensor) -> Tensor:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=self.half):
+            return self.loss_fn(self.model(x), **self.hyper)
+
+    def step(self) -> Tensor:
+        """One step; the loss."""
+        loss = self.loss(self.x)
+        loss.backward()
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+        return loss
+
+    def wait(self, loss: Tensor) -> float:
+        """Until the device is done."""
+        return loss.item()
 
 
 class TrainStep:

@@ -2,8 +2,11 @@
 
     python benchmarks/train_step.py                                              # an accelerator
     python benchmarks/train_step.py --networks resnet18 --batches 16 --rounds 3  # two CPU cores
+    python benchmarks/train_step.py --networks digits small                      # the same, small
 
-SimCLR's step (NT-Xent, two views, Adam) on random images that lie on the device, one device:
+SimCLR's step (NT-Xent, two views, Adam) on random images that lie on the device, one device; of the
+small networks `digits` and `small`, the step of their configs (AdamW, their losses), from views
+that are ready:
 
 1. Images a second (an image is two views), and the arithmetic a second as a share of what a large
    matrix product of the same precision reaches. A step counts three forward passes of the networks,
@@ -11,7 +14,7 @@ SimCLR's step (NT-Xent, two views, Adam) on random images that lie on the device
 2. Where the time goes: each part compiled and timed alone, so that the parts need not add up to the
    whole; and how long the host is busy until a step is handed over.
 3. The same step in PyTorch (`torch_step.py`): channels last, autocast, compiled, augmented on the
-   device.
+   device; of the small networks from the same views, compiled and eager.
 
 Machines are shared and noisy: read the ratios and shares, medians over the rounds, in each of which
 every contender takes its turn. --json keeps all numbers.
@@ -37,11 +40,12 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
-from shared import NETWORKS, begin, spread  # noqa: E402
+from shared import NETWORKS, SMALL, SMALL_BATCH, begin, spread  # noqa: E402
 
 from jaxssl import compiled, losses, parallel  # noqa: E402
 from jaxssl import encoder as networks  # noqa: E402
 from jaxssl.build import make_networks  # noqa: E402
+from jaxssl.config import hyper  # noqa: E402
 from jaxssl.page import markdown_table  # noqa: E402
 from jaxssl.state import make_train_step  # noqa: E402
 
@@ -51,6 +55,7 @@ except ImportError as error:
     torch_step, NO_TORCH = None, str(error)
 
 DTYPES = {"bf16": jnp.bfloat16, "float32": jnp.float32}
+RATIOS = {"PyTorch": "torch_ratio", "PyTorch eager": "eager_ratio"}
 
 
 class Timed:
@@ -81,12 +86,18 @@ def side() -> int:
     return 2048 if jax.default_backend() == "cpu" else 8192
 
 
-def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float]:
-    """The whole step, its parts, and the operations of a step."""
+def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float, Any]:
+    """The whole step, its parts, the operations of a step, and what PyTorch's is made of."""
     mesh = parallel.make_mesh(jax.devices()[:1])
     config, parts, state, batches = begin(network, batch, precision, mesh)
-    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     encoder, key, given = make_networks(config), jax.random.key(1), batches.next()
+    augment = jax.jit(parts.augment)
+    views = augment(key, given["input"], given["index"])["views"]
+    ready = network in SMALL
+    if ready:  # by example, as a batch is
+        given = {**given, "input": jnp.moveaxis(views, 0, 1)}
+    of_step = _as_they_are if ready else parts.augment
+    step = make_train_step(parts.method, parts.optimiser, of_step, mesh)
 
     # Each part has arrays of its own: the step donates the state's.
     params = jax.tree.map(jnp.copy, {k: state.params[k] for k in ("net", "projector")})
@@ -98,13 +109,14 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         index = given["index"]
         return networks.embed(encoder, params, stats, [views], index, key=key, axis_name=None)[0]
 
-    augment = jax.jit(parts.augment)
-    views = augment(key, given["input"], given["index"])["views"]
     forward = jax.jit(embed)
     z = forward(params, views)
     # The gradient of some sum of the embeddings, to all that is trained.
     both = jax.jit(jax.grad(lambda params, views: jnp.vdot(embed(params, views), z)))
-    loss = jax.jit(jax.value_and_grad(lambda z: losses.nt_xent(z[0], z[1], temperature=0.2)))
+    of_loss = hyper(config.loss.to_dict())
+    of_loss.pop("learn", None)
+    loss_fn = getattr(losses, config.loss.name)
+    loss = jax.jit(jax.value_and_grad(lambda z: loss_fn(z[0], z[1], **of_loss)))
 
     @jax.jit
     def matrix_product(x: jax.Array) -> jax.Array:
@@ -120,7 +132,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
     def whole() -> Any:
         nonlocal state
-        state, metrics, _ = step(state, batches.next())
+        state, metrics, _ = step(state, given if ready else batches.next())
         return metrics
 
     def move() -> Any:
@@ -138,16 +150,54 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         "optimiser": move,
         "matrix product": lambda: matrix_product(square),
     }
+    for name in ("input", "augment") if ready else ():
+        del calls[name]
     timed = {name: Timed(call, jax.block_until_ready) for name, call in calls.items()}
-    return timed, 3 * forward.lower(params, views).cost_analysis()["flops"]
+    operations = 3 * forward.lower(params, views).cost_analysis()["flops"]
+    return timed, operations, (config, np.asarray(views))
+
+
+def _as_they_are(key: jax.Array, views: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
+    """In place of the augmentation, for views [b, V, s, s, c] that are ready."""
+    del key, index
+    return {"views": jnp.moveaxis(views, 1, 0)}
+
+
+def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, Timed]:
+    """The same step in PyTorch."""
+    if network not in SMALL:
+        peer = torch_step.TrainStep(network, batch, precision)
+        return {"PyTorch": Timed(peer.step, peer.wait)}
+    config, views = made_of
+    loss, of_loss = config.loss.name, {}
+    if loss == "auc_cl":
+        of_loss = {name: config.loss[name] for name in ("a", "alpha")}
+        mean = config.loss.get("negative_reduction") == "mean"
+        of_loss["weight"] = config.loss.negative_weight / (2 * batch - 2 if mean else 1)
+        of_loss["unit"] = config.loss.similarity == "unit"
+    else:
+        of_loss["temperature"] = config.loss.temperature
+    settings = {
+        "widths": config.net.widths,
+        "strides": config.net.strides,
+        "hidden": config.head.proj_hidden_dim,
+        "loss": loss,
+        "hyper": of_loss,
+        "optim": {name: config.optim[name] for name in ("lr", "weight_decay")},
+        "half": precision == "bf16",
+    }
+    found = {}
+    for name, is_compiled in (("PyTorch", True), ("PyTorch eager", False)):
+        peer = torch_step.SmallStep(np.concatenate(views), **settings, compiled=is_compiled)
+        found[name] = Timed(peer.step, peer.wait)
+    return found
 
 
 def measure(network: str, batch: int, precision: str, rounds: int, seconds: float) -> dict:
     """All numbers of one row."""
-    timed, operations = ours(network, batch, precision)
+    timed, operations, made_of = ours(network, batch, precision)
     if torch_step:
-        peer = torch_step.TrainStep(network, batch, precision)
-        timed["PyTorch"] = Timed(peer.step, peer.wait)
+        timed |= peers(network, batch, precision, made_of)
     for _ in range(rounds):
         for contender in timed.values():
             contender.turn(seconds)
@@ -159,46 +209,55 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
     row["images_per_second"] = [batch / t for t in found["step"]]
     row["teraflops"] = [rate / 1e12 for rate in rates]
     row["share_of_peak"] = [rate / top for rate, top in zip(rates, peak, strict=True)]
-    if torch_step:
-        pairs = zip(found["PyTorch"], found["step"], strict=True)
-        row["torch_ratio"] = [theirs / own for theirs, own in pairs]
+    for name, key in RATIOS.items():
+        if name in found:
+            pairs = zip(found[name], found["step"], strict=True)
+            row[key] = [theirs / own for theirs, own in pairs]
     return row
 
 
 def show(rows: list[dict]) -> None:
     """Both tables."""
     heads = ["network", "batch", "precision", "images/s", "TFLOP/s", "% of the matrix product"]
-    heads += ["PyTorch's time / ours"]
+    heads += ["PyTorch's time / ours", "eager PyTorch's / ours"]
     lines = []
     for row in rows:
         line = [row["network"], str(row["batch"]), row["precision"]]
         line += [spread(row["images_per_second"], 0), spread(row["teraflops"], 2)]
         line += [spread([100 * share for share in row["share_of_peak"]], 1)]
-        line += [spread(row["torch_ratio"], 2) if "torch_ratio" in row else "-"]
+        line += [spread(row[key], 2) if key in row else "-" for key in RATIOS.values()]
         lines.append(line)
     print(markdown_table(heads, lines))
-    names = [name for name in rows[0]["seconds"] if name not in ("matrix product", "PyTorch")]
+    every = dict.fromkeys(name for row in rows for name in row["seconds"])
+    names = [name for name in every if name not in ("matrix product", *RATIOS)]
     heads = ["ms", "batch", "precision", *names, "host, until handed over"]
     lines = []
     for row in rows:
-        times = [row["seconds"][name] for name in names] + [row["host"]]
+        times = [row["seconds"].get(name) for name in names] + [row["host"]]
         line = [row["network"], str(row["batch"]), row["precision"]]
-        lines.append(line + [f"{1000 * np.median(found):.2f}" for found in times])
+        lines.append(line + [f"{1000 * np.median(t):.2f}" if t else "-" for t in times])
     print(markdown_table(heads, lines))
 
 
 def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
+    choices = [*NETWORKS, *SMALL]
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=choices)
     parser.add_argument("--batches", nargs="+", type=int, help="default: by network")
-    parser.add_argument("--precisions", nargs="+", default=list(DTYPES), choices=DTYPES)
+    parser.add_argument(
+        "--precisions", nargs="+", choices=DTYPES, help="default: all, float32 of small networks"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="of a contender's turn")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     args = parser.parse_args()
-    if jax.default_backend() == "cpu" and not args.batches:
-        parser.error("no accelerator is at hand; for a CPU name --networks and --batches")
+    large = set(args.networks) - set(SMALL)
+    if jax.default_backend() == "cpu" and large and not args.batches:
+        parser.error(
+            f"no accelerator is at hand; for a CPU take --networks {' '.join(SMALL)}, or name "
+            "--networks and --batches"
+        )
     compiled.keep()
     logging.getLogger("absl").setLevel(logging.ERROR)
     device = jax.devices()[0].device_kind
@@ -206,8 +265,9 @@ def main() -> None:
     print(f"{device}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {versions}\n")
     rows = []
     for network in args.networks:
-        for batch in args.batches or NETWORKS[network][1]:
-            for precision in args.precisions:
+        small = network in SMALL
+        for batch in args.batches or ((SMALL_BATCH,) if small else NETWORKS[network][1]):
+            for precision in args.precisions or (("float32",) if small else DTYPES):
                 rows.append(measure(network, batch, precision, args.rounds, args.seconds))
                 jax.clear_caches()
                 if args.json:  # each row as soon as it is there

@@ -274,7 +274,8 @@ def _crop(values: Mapping[str, Any]) -> Crop | None:
         return None
     scale, ratio = tuple(values["crop_scale"]), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
     try:
-        random_crop_box(jnp.zeros(4), (1, 1), scale, ratio)
+        u = jax.ShapeDtypeStruct((4,), jnp.float32)
+        jax.eval_shape(lambda u: random_crop_box(u, (1, 1), scale, ratio), u)  # checks both
     except ValueError as error:
         raise UserError(str(error)) from error
     return Crop(values["size"], scale, ratio)

@@ -8,13 +8,18 @@ from pathlib import Path
 import jax
 
 OPTIMISATION = "xla_backend_optimization_level"
+SHORTEST = "jax_persistent_cache_min_compile_time_secs"
 
 
 def keep() -> None:
     """Let JAX keep what it compiles in a folder of the user, unless told of a place already.
 
     JAX_COMPILATION_CACHE_DIR names another place; JAX_ENABLE_COMPILATION_CACHE=false keeps nothing.
+    A small run compiles a hundred programs that take less than a second each: they are kept too,
+    unless JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS says otherwise.
     """
+    if SHORTEST.upper() not in os.environ:
+        jax.config.update(SHORTEST, 0.0)
     if jax.config.jax_compilation_cache_dir is None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(home) / "jaxssl" / f"jax-{jax.__version__}-{_machine()}"

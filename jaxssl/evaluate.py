@@ -20,6 +20,7 @@ from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import KINDS, Row, Subject
 from jaxssl.features import is_run, load_backbone
+from jaxssl.modality import MODALITIES
 from jaxssl.subject import arrays, subjects
 
 
@@ -71,8 +72,8 @@ def evaluate(
 
     Args:
         path: workdir of a run, or a weights file.
-        protocols: "NAME" or "NAME:PRESET", NAME a file of `jaxssl/evals/`, or "all"; by default
-            those of the run's config.
+        protocols: "NAME" or "NAME:PRESET", NAME a file of `jaxssl/evals/`, or "all", those that
+            fit the kind of examples; by default those of the run's config.
         step: of a run's checkpoint, "last" (the default) or "best".
         data: the group `config.data`; by default the run's.
         kinds: of features, some of `KINDS`; pretraining is compared with the others. By default
@@ -99,7 +100,8 @@ def evaluate(
         raise UserError(f"name the protocols to run on {path}: --protocols knn,linear")
     if data is None and config is None:
         raise UserError(f"name the data set to evaluate {path} on: --dataset NAME")
-    runs = check_protocols(config.eval.protocols if asked is None else asked)
+    examples = "image_text" if found.text else found.inputs.kind
+    runs = check_protocols(config.eval.protocols if asked is None else asked, examples)
     out = out or (path if path.is_dir() else path.with_suffix(".eval"))
     seed = seed if seed is not None else config.seed if config else 0
 
@@ -155,8 +157,8 @@ def evaluate(
         # Its pictures are of the backbone's features.
         whole = features is not None and layer == "backbone" and parallel.process_count() == 1
         if gallery.step_of(path) != step and whole:
-            examples = arrays(splits, found.inputs)
-            gallery.write(path, config, splits, features, examples, found)
+            inputs = arrays(splits, found.inputs)
+            gallery.write(path, config, splits, features, inputs, found)
         record.console.print(f"report:  {report.write(path)}", soft_wrap=True)
     return rows
 
@@ -318,17 +320,21 @@ def _fitting(runs: list[Run], splits: source.Splits, explicit: bool) -> list[Run
     return [run for run in runs if run.text not in need]
 
 
-def check_protocols(protocols: Sequence[str]) -> list[Run]:
-    """What is meant by each "NAME" or "NAME:PRESET", or "all".
+def check_protocols(protocols: Sequence[str], kind: str = "image") -> list[Run]:
+    """Find each protocol by its "NAME" or "NAME:PRESET".
+
+    Args:
+        protocols: what was asked for; "all" is every protocol that fits the kind of examples.
+        kind: of the examples, a key of `jaxssl.modality.MODALITIES`.
 
     Raises:
         UserError: on an unknown name or preset.
     """
-    if "all" in protocols:
-        protocols = [name for name in protocol_names() if name not in protocols] + [
-            text for text in protocols if text != "all"
-        ]
-    return [_protocol(text) for text in protocols]
+    runs = [_protocol(text) for text in protocols if text != "all"]
+    if "all" not in protocols:
+        return runs
+    others = [_protocol(name) for name in protocol_names() if name not in protocols]
+    return [run for run in others if kind in getattr(run.module, "FITS", MODALITIES)] + runs
 
 
 def protocol_names() -> list[str]:

@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
+from threadpoolctl import threadpool_limits
 
-from jaxssl import block, modality, record
+from jaxssl import block, compiled, modality, record
 from jaxssl.augment.views import to_uint8
 from jaxssl.backbone import Backbone
 from jaxssl.build import make_augment, make_crops
@@ -147,7 +148,7 @@ def pairs(
     places = np.arange(min(count, len(source)), dtype=np.int32)
     captions = modality.kind_of(config) == "image_text"
     batch = batches.Reader(source, crops, config.seed, captions)(0, places)
-    augment = jax.jit(make_augment(config, crops))
+    augment = jax.jit(make_augment(config, crops), compiler_options=compiled.once())
     views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
     shown = (name for name in ("views", "crops") if name in views)
     views = {
@@ -217,4 +218,7 @@ def _map(features: np.ndarray, seed: int) -> np.ndarray:
     tsne = TSNE(
         metric="cosine", init="random", perplexity=perplexity, max_iter=500, random_state=seed
     )
-    return tsne.fit_transform(features)
+    # Threads wait for each other in every one of its short steps, and their number would change the
+    # map.
+    with threadpool_limits(1):
+        return tsne.fit_transform(features)

@@ -53,6 +53,19 @@ def test_training_prints_a_table_and_leaves_results_and_report(trained):
     HTMLParser().feed((workdir / "report.html").read_text())
 
 
+def test_programs_that_compile_at_once_are_kept_too(tmp_path):
+    code = """
+from jaxssl import compiled
+compiled.keep()
+import jax
+print(jax.jit(lambda x: x + 1)(1))
+"""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    env |= {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+    assert list(tmp_path.glob("jaxssl/jax-*/jit_*-cache"))
+
+
 def test_the_same_command_again_does_nothing(trained, data_dir):
     folder, _ = trained
     again = run("train.py", *SMALL, f"--config.data.dir={data_dir}", cwd=folder)

@@ -29,6 +29,7 @@ from jaxssl.backbone import make_encode
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evals import episodes, finetune, linear
+from jaxssl.modality import MODALITIES
 
 SETTINGS = {
     **TINY,
@@ -214,6 +215,30 @@ def test_another_data_set_leaves_the_runs_own_figures_and_report_alone(run, out,
     assert len(results.read(out)) == 12
     assert knn(run, out, data=data) and len(results.read(out)) == 12
     assert not (out / "report.html").exists()
+
+
+def chosen(kind, *protocols):
+    return {run.text for run in evaluate.check_protocols(protocols, kind)}
+
+
+def test_all_is_what_fits_the_kind_of_examples():
+    on_features = {"knn", "linear", "fewshot", "episodes", "retrieval", "noise"}
+    on_images = {"finetune", "semi", "corruptions", "diagnostics"}
+    on_captions = {"captions", "zeroshot"}
+    assert chosen("image", "all") == on_features | on_images
+    assert chosen("image_text", "all") == on_features | on_images | on_captions
+    assert chosen("video", "all") == on_features
+    assert chosen("graph", "all") == on_features | {"svm"}
+
+
+def test_a_protocol_that_is_named_is_taken_whatever_the_kind_of_examples():
+    assert chosen("image", "svm:kernel") == {"svm:kernel"}
+    assert chosen("image", "all", "svm:kernel") == chosen("image", "all") | {"svm:kernel"}
+
+
+def test_every_protocol_names_kinds_of_examples_that_there_are():
+    for run in evaluate.check_protocols(evaluate.protocol_names()):
+        assert set(getattr(run.module, "FITS", MODALITIES)) <= set(MODALITIES), run.name
 
 
 def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, run, out, caplog):

@@ -236,6 +236,17 @@ def test_it_is_evaluated_on_another_set_of_the_same_tags(tiny, sets, whole, tmp_
     assert {row["protocol"] for row in rows} == {"svm", "knn"}
 
 
+def test_all_leaves_the_protocols_of_images_out_and_one_that_is_named_is_refused(
+    whole, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(evaluate.record.log, "propagate", True)
+    rows = evaluate.evaluate(whole, ("all",), kinds=("pretrained",), out=tmp_path / "all")
+    assert {"svm", "knn", "linear"} <= {row["protocol"] for row in rows}
+    assert "corruptions" not in caplog.text and "captions" not in caplog.text
+    with refused("protocol 'corruptions': it needs images, 'SOME' holds graphs"):
+        evaluate.evaluate(whole, ("corruptions",), out=tmp_path / "one")
+
+
 def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path, data_dir):
     data = data_at(tiny(), sets[2])
     with refused("the network takes graphs of 3 tags, those of 'MORE' have 5"):

@@ -382,6 +382,23 @@ def test_a_checkpoint_of_another_network_is_refused(tiny, whole, tmp_path):
         checkpoint.restore(whole, template)
 
 
+def test_the_checksums_of_arrays_on_the_host_are_those_of_the_device():
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.normal(size=(5, 3)).astype(np.float32),
+        np.asarray(jnp.asarray(rng.normal(size=7), jnp.bfloat16)),
+        rng.integers(-128, 128, (4, 2), np.int8),
+        np.array([True, False, True]),
+        np.asfortranarray(rng.integers(0, 2**32, (3, 4), np.uint32)),
+        np.array(-0.5, np.float32),
+        np.zeros((0, 3), np.float32),
+    ]
+    expected = [int(x) for x in checkpoint._checksums(arrays)]
+    assert [checkpoint._checksum(x) for x in arrays] == expected
+    arrays[0][4, 2] = np.nextafter(arrays[0][4, 2], np.float32(9))
+    assert checkpoint._checksum(arrays[0]) != expected[0]
+
+
 @pytest.mark.parametrize("which", ["online", "target"])
 def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_path, which):
     settings, workdir = tiny(), whole

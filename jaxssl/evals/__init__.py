@@ -1,11 +1,12 @@
 """Evaluation protocols: features, images and networks in, numbers out.
 
 A protocol is a file here. It has `PRESETS`, its named settings, and
-``run(subject, *, seed, preset) -> rows``; also `KINDS`, if it is not meant for all kinds of
-features, `LAYER`, if it is of that layer alone, `LABELS = False`, if it needs none, `NOVEL = True`,
-if the test images may be of other classes than the training images, `FEATURES = False`, if it has
-no use for those of all images, and `SHARED`, those presets that several processes may share: each
-then has its part of the features. `jaxssl.evaluate` finds it by its file name.
+``run(subject, *, seed, preset) -> rows``; also `FITS`, if it is not meant for all kinds of examples
+(keys of `jaxssl.modality.MODALITIES`), `KINDS`, if it is not meant for all kinds of features,
+`LAYER`, if it is of that layer alone, `LABELS = False`, if it needs none, `NOVEL = True`, if the
+test images may be of other classes than the training images, `FEATURES = False`, if it has no use
+for those of all images, and `SHARED`, those presets that several processes may share: each then has
+its part of the features. `jaxssl.evaluate` finds it by its file name.
 """
 
 from collections.abc import Callable

@@ -7,6 +7,7 @@ import numpy as np
 from jaxssl.evals import Row, Subject
 from jaxssl.evals.knn import neighbours
 
+FITS = ("image_text",)
 KINDS = ("untrained", "pretrained")
 LAYER = "projector"  # where images and texts meet
 LABELS = False

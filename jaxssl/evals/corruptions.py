@@ -18,6 +18,7 @@ from jaxssl.augment.views import to_float
 from jaxssl.evals import Row, Subject
 from jaxssl.evals.linear import PRESETS as PROBES
 
+FITS = ("image", "image_text")
 # severities: of each corruption; limit: test images at most, drawn by the seed; others: those of
 # the linear probe.
 PRESETS = {

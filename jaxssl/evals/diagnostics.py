@@ -12,6 +12,7 @@ import numpy as np
 from jaxssl import collapse
 from jaxssl.evals import Row, Subject
 
+FITS = ("image", "image_text")
 LABELS = False  # most measures need none
 # features: of the training set at most, 25 600 is RankMe's; images, views, delta: of LiDAR, whose
 # paper has more of both; alignment and uniformity are of the first two of the views.

@@ -13,6 +13,7 @@ from jaxssl.tune import Network, Training
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
 
+FITS = ("image", "image_text")
 KINDS = ("pretrained",)
 FEATURES = False  # those of all images need not be taken: the network itself is trained
 QUICK = {

@@ -14,6 +14,7 @@ from sklearn.svm import SVC, LinearSVC
 from jaxssl.data.files import cores
 from jaxssl.evals import Row, Subject
 
+FITS = ("graph",)
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 NOVEL = True  # the folds are drawn from all examples together
 PRESETS: dict[str, dict[str, Any]] = {

@@ -8,6 +8,7 @@ import numpy as np
 from jaxssl.data import prompts, tokens
 from jaxssl.evals import Row, Subject
 
+FITS = ("image_text",)
 KINDS = ("untrained", "pretrained")
 LAYER = "projector"  # where images and texts meet
 NOVEL = True  # nothing is learned from the training images
