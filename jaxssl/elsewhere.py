@@ -1,11 +1,8 @@
 """Claims for which there is no study: the command that tests them, and what docs/ has of them."""
 
-from math import hypot, sqrt
 from typing import NamedTuple
 
-from scipy import stats
-
-from jaxssl.study import LEVEL, Claim, Verdict, decide
+from jaxssl.study import Claim, Summary, Verdict, judge_summaries
 
 
 class Elsewhere(NamedTuple):
@@ -14,35 +11,6 @@ class Elsewhere(NamedTuple):
     claim: Claim
     command: str
     verdict: Verdict | None = None
-
-
-class Summary(NamedTuple):
-    """Mean and standard deviation over some runs."""
-
-    mean: float
-    deviation: float
-    runs: int
-
-
-def judge_summaries(claim: Claim, ours: Summary, theirs: Summary, page: str) -> Verdict:
-    """The verdict that ``ours`` are above ``theirs``, by Welch's interval of the difference.
-
-    Args:
-        claim: with the paper's difference.
-        ours: runs that are not paired with the others.
-        theirs: the others.
-        page: which has the figures.
-    """
-    errors = [each.deviation / sqrt(each.runs) for each in (ours, theirs)]
-    error = hypot(*errors)
-    freedom = error**4 / sum(
-        e**4 / (each.runs - 1) for e, each in zip(errors, (ours, theirs), strict=True)
-    )
-    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * error
-    gap = ours.mean - theirs.mean
-    both = " against ".join(f"{x.mean:.2f} ± {x.deviation:.2f}" for x in (ours, theirs))
-    words = f"{both}, {ours.runs} seeds: {gap:+.2f} [{gap - half:+.2f}, {gap + half:+.2f}] ({page})"
-    return Verdict(words, decide(gap - half, gap + half, claim.difference))
 
 
 def _train(config: str, *overrides: str) -> str:
@@ -58,7 +26,8 @@ def _row(text: str, source: str, command: str, published: str = "", quote: str =
 
 
 def _measured(claim: Claim, command: str, ours: Summary, theirs: Summary, page: str) -> Elsewhere:
-    return Elsewhere(claim, command, judge_summaries(claim, ours, theirs, page))
+    verdict = judge_summaries(claim, ours, theirs)
+    return Elsewhere(claim, command, Verdict(f"{verdict.figure} ({page})", verdict.holds))
 
 
 EPOCHS = "--config.epochs={}".format

@@ -217,7 +217,9 @@ def judge(
     if not pairs:
         return Verdict("not finite", None)
     found = [a - b for a, b in pairs]
-    words = f"{fmean(found):+.{digits}f}"
+    lost = len(ours) - len(pairs)
+    words = f"({lost} of {len(ours)} pairs not finite) " if lost else ""
+    words += f"{fmean(found):+.{digits}f}"
     if len(found) == 1:
         return Verdict(f"{words} (one pair)", None)
     low, high = interval(found, level)
@@ -255,6 +257,29 @@ def similar(pairs: Compared, most: float) -> Verdict:
         words = f"{fmean(found):+.2f} [{low:+.2f}, {high:+.2f}]"
         parts[name] = Verdict(words, False if beyond else within)
     return all_of(parts)
+
+
+class Summary(NamedTuple):
+    """Mean and standard deviation over some runs."""
+
+    mean: float
+    deviation: float
+    runs: int
+
+
+def judge_summaries(claim: Claim, ours: Summary, theirs: Summary) -> Verdict:
+    """The verdict of a claim that ``ours`` are above ``theirs``, unpaired: by Welch's interval."""
+    both = ours, theirs
+    squares = [each.deviation**2 / each.runs for each in both]
+    freedom = sum(squares) ** 2 / sum(
+        square**2 / (each.runs - 1) for square, each in zip(squares, both, strict=True)
+    )
+    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * sqrt(sum(squares))
+    gap = ours.mean - theirs.mean
+    low, high = gap - half, gap + half
+    words = " against ".join(f"{x.mean:.2f} ± {x.deviation:.2f} ({x.runs} seeds)" for x in both)
+    figure = f"{words}: {gap:+.2f} [{low:+.2f}, {high:+.2f}]"
+    return Verdict(figure, decide(low, high, claim.difference))
 
 
 def together(number: int) -> float:
