@@ -101,7 +101,7 @@ class Findings(NamedTuple):
     Attributes:
         tables: in the order of the page.
         pictures: likewise.
-        verdicts: by the names of ``CLAIMS``; those that this setting cannot tell are left out.
+        verdicts: by the names of ``CLAIMS``; those that were not measured are left out.
         data: all numbers, for the JSON document.
         where: on what data, with how many seeds and epochs, in words.
     """

@@ -484,6 +484,7 @@ def test_claims_are_written_from_documents_alone(tmp_path):
         (["alpha", "--batch_sizes", "8,x"], "--batch_sizes expects numbers > 0, got 8,x"),
         (["alpha", "--seeds", "0"], "flag --seeds=0"),
         (["alpha", "--methods", "simclr"], "--methods: the study 'alpha' has no use for it"),
+        (["alpha", "--equal_steps"], "--equal_steps: the study 'alpha' has no use for it"),
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, message, tmp_path):
