@@ -42,7 +42,7 @@ def momentum(loss: str, preset: str, **more: str) -> dict[str, str]:
 
 METHODS: dict[str, dict[str, str]] = {
     "untrained": {"optim.lr": "1e-30"},
-    "auc_cl (demo)": {},
+    "auc_cl": {},
     "auc_cl (paper)": {"loss.name": "auc_cl", "loss.preset": "paper"},
     "auc_cl (released_cifar)": {"loss.name": "auc_cl", "loss.preset": "released_cifar"},
     "mmcl (pgd)": {"loss.name": "mmcl", "loss.gamma": "0.5", "loss.num_steps": "100"},

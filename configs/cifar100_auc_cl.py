@@ -1,4 +1,4 @@
-"""AUC-CL on CIFAR-100 with a ResNet-18: the paper's loss.
+"""AUC-CL on CIFAR-100 with a ResNet-18: the paper's setting, the recommended loss.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 3.
 Command: python train.py --config configs/cifar100_auc_cl.py

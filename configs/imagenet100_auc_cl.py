@@ -1,10 +1,10 @@
-"""AUC-CL on ImageNet-100 with a ResNet-18: the paper's loss.
+"""AUC-CL on ImageNet-100 with a ResNet-18: the paper's setting, the recommended loss.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 3.
 Command: python train.py --config configs/imagenet100_auc_cl.py
 Expected (published, not run here): 81.9 % top-1, linear, batch 256, 400 epochs.
 Open: the caption says batch 256, the text 128; projector (2048, 128) and weight decay are
-unstated.
+unstated; the loss as in cifar10_auc_cl.
 """
 
 from ml_collections import ConfigDict

@@ -1,11 +1,12 @@
-"""AUC-CL on ImageNet with a ResNet-50: the paper's loss, multi-crop.
+"""AUC-CL on ImageNet with a ResNet-50: the recommended loss, multi-crop.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 1.
 Command: python train.py --config configs/imagenet_auc_cl_r50.py
 Expected (published, not run here): 73.5 % top-1, linear (SGD 0.1, batch 1024, 90 epochs), batch
 256, 400 epochs; 69.5 at 100, 75.5 at 800.
-Open: colours are SwAV's, sizes of crops the released code's, projector and weight decay ours. The
-released code is another method (a momentum teacher); this is the paper's.
+Open: colours are SwAV's, sizes of crops the released code's, projector and weight decay ours; the
+loss as in cifar10_auc_cl. The released code is another method (a momentum teacher); this is the
+paper's.
 """
 
 from ml_collections import ConfigDict

@@ -1,11 +1,11 @@
-"""AUC-CL on ImageNet with a ViT-S: the paper's loss, multi-crop.
+"""AUC-CL on ImageNet with a ViT-S: the recommended loss, multi-crop.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 2.
 Command: python train.py --config configs/imagenet_auc_cl_vit_s.py
 Expected (published, not run here): 70.7 % top-1, k-NN (k=10), 73.7 % linear, batch 256, 300
 epochs.
 Open: patches of 16 pixels, MoCo-v3's projector and weight decay (0.1), as A.3.2 keeps MoCo-v3's
-architecture: unstated in Table 2.
+architecture: unstated in Table 2; the loss as in cifar10_auc_cl.
 """
 
 from ml_collections import ConfigDict

@@ -1,11 +1,11 @@
-"""AUC-CL on STL-10 with a ResNet-50: the paper's loss.
+"""AUC-CL on STL-10 with a ResNet-50: the paper's setting, the recommended loss.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 9.
 Command: python train.py --config configs/stl10_auc_cl.py
 Expected (published, not run here): 80.9 % top-1, k-NN (k=200), batch 128, 500 epochs (78.9 at
 300).
 Open: the rate is fixed at 1e-3; the rest is unstated: unlabelled images and views of 32 pixels as
-in stl10_decl, weight decay and projector as in cifar10_auc_cl.
+in stl10_decl, weight decay, projector and loss as in cifar10_auc_cl.
 """
 
 from ml_collections import ConfigDict

@@ -35,7 +35,7 @@ METHODS: dict[str, dict[str, Any]] = {
         "loss.name": "info_nce",
         "loss.temperature": 0.2,
     },
-    "auc_cl": {"loss.name": "auc_cl", "loss.preset": "paper"},
+    "auc_cl": {"loss.name": "auc_cl", "loss.preset": "recommended"},
     "auc_cl_sum": {"loss.name": "auc_cl", "loss.preset": "paper"},
     "decl": {"loss.name": "decl", "loss.preset": "simclr"},
     "mmcl": {"loss.name": "mmcl", "loss.preset": "stl10"},

@@ -1,5 +1,6 @@
 """Bias and noise of minibatch gradients: against all batches there are, and the papers' claims."""
 
+from functools import partial
 from itertools import combinations
 
 import jax
@@ -7,9 +8,11 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from jaxssl import losses
 from jaxssl.bias import gradient_bias
 from jaxssl.config import component
-from jaxssl.pairs import pair_views
+from jaxssl.losses.auc_cl import PRESETS
+from jaxssl.pairs import pair_towers, pair_views
 
 N, DIM = 6, 3
 
@@ -63,13 +66,39 @@ def test_the_bias_is_that_over_all_batches(batch_size):
     assert found.cosine == pytest.approx(mean @ full / np.linalg.norm(mean) / size, abs=0.02)
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 5])
-def test_the_mean_of_auc_cls_gradients_is_the_full_one(batch_size):
-    """Theorem 3.3, exactly: over all batches, at one weight of the negatives."""
-    one, whole = (objective("auc_cl", negative_weight=10 / (2 * (b - 1))) for b in (batch_size, N))
-    mean, full = exact(one, batch_size)[0], exact(whole, N)[1]
-    np.testing.assert_allclose(mean, full, rtol=1e-4, atol=1e-5 * np.abs(full).max())
-    [found] = measure(one, batch_size, target=whole, draws=1024, chunk=128)
+def means_of_auc_cl(batch_size, kind, **hyper):
+    """Mean value and gradients, to the weights and to b, over all batches, in float64."""
+    with jax.enable_x64(True):
+        data = jnp.asarray(VIEWS, jnp.float64)
+        batches = np.array(list(combinations(range(N), batch_size)), np.int32)
+
+        def value(weights, b, index):
+            z = jnp.matmul(data[:, index], weights)
+            pairs = pair_views(z) if kind == "views" else pair_towers(z[0], z[1])
+            return losses.auc_cl_loss(pairs, b, **hyper).mean()
+
+        both = jax.jit(jax.vmap(jax.value_and_grad(value, argnums=(0, 1)), (None, None, 0)))
+        found = both(jnp.eye(DIM, dtype=jnp.float64), jnp.float64(0.2), batches)
+        return jax.tree.map(lambda x: np.asarray(x).mean(0), found)
+
+
+@pytest.mark.parametrize("batch_size", range(2, N))
+@pytest.mark.parametrize("kind", ["views", "towers"])
+@pytest.mark.parametrize("form", ["moments", "matrix"])
+def test_auc_cls_minibatches_are_unbiased_exactly(form, kind, batch_size):
+    """Theorem 3.3: over all batches, value and gradient are those of the whole data set."""
+    found = means_of_auc_cl(batch_size, kind, form=form)
+    expected = means_of_auc_cl(N, kind, form=form)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), found, expected)
+
+
+def test_minibatches_of_auc_cls_sum_over_negatives_are_biased():
+    (_, found), (_, expected) = (means_of_auc_cl(b, "views", **PRESETS["paper"]) for b in (2, N))
+    assert np.linalg.norm(found[0] - expected[0]) > 0.5 * np.linalg.norm(expected[0])
+
+
+def test_the_estimate_finds_no_bias_in_auc_cl():
+    [found] = measure(objective("auc_cl"), 3, draws=1024, chunk=128)
     assert found.low == 0
 
 

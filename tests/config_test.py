@@ -68,7 +68,12 @@ def test_a_preset_sets_what_it_names_and_an_override_wins():
     assert config.loss.alpha == PRESETS["released_cifar"]["alpha"]
     paper = load("loss.preset=paper")
     assert (paper.loss.a, paper.loss.alpha, paper.loss.similarity) == (1.0, 0.5, "cosine")
-    assert paper.loss.preset == "paper"
+    assert (paper.loss.preset, paper.loss.negative_reduction) == ("paper", "sum")
+
+
+def test_the_recommended_preset_of_auc_cl_is_its_default():
+    recommended, plain = load("loss.preset=recommended").loss, load("loss.name=auc_cl").loss
+    assert config_lib.hyper(recommended) == config_lib.hyper(plain)
 
 
 def test_a_label_says_what_is_not_the_default():

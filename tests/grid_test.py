@@ -10,6 +10,7 @@ from tiny import TINY
 
 from jaxssl import grid, loop
 from jaxssl.errors import UserError
+from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.study import Setting
 
 CONFIG = Path(__file__).parents[1] / "configs" / "studies" / "tiny.py"
@@ -149,8 +150,8 @@ def test_studies_that_ask_for_one_run_share_it(setting):
     def name(**changes):
         return grid.folder_of(plain, {**auc_cl, "seed": 0, **changes})
 
-    assert name() == name(batch_size=64) == name(**{"loss.alpha": 0.5})
-    assert name() == "loss.name=auc_cl,loss.preset=paper,seed=0"
+    assert name() == name(batch_size=64) == name(**{"loss.alpha": PRESETS["recommended"]["alpha"]})
+    assert name() == "loss.name=auc_cl,loss.preset=recommended,seed=0"
     other = plain._replace(overrides=(("epochs", "7"),))
     assert grid.folder_of(other, {"seed": 0}) == "epochs=7,seed=0"
     different = {name(seed=1), name(batch_size=16), name(**{"loss.alpha": 0.1}), name()}

@@ -74,6 +74,11 @@ SAME = {
         partial(losses.auc_cl_loss, b=0.3, form="matrix", similarity="unit"),
         None,
     ),
+    "AUC-CL's mean over 14 negatives is its sum with a 14th of the weight": (
+        partial(losses.auc_cl_loss, b=0.3, negative_weight=28.0),
+        partial(losses.auc_cl_loss, b=0.3, negative_weight=2.0, negative_reduction="sum"),
+        None,
+    ),
 }
 
 
@@ -125,6 +130,26 @@ def test_without_the_margin_constant_embeddings_are_a_minimum_of_auc_cl():
     apart = z + 0.01 * views(6, 3)
     assert loss(apart, 1.0, 0.0) > 0  # moving apart is uphill,
     assert loss(apart, 1.0, 0.5) < loss(z, 1.0, 0.5)  # unless there is a margin
+
+
+@pytest.mark.parametrize("form", ["moments", "matrix"])
+def test_the_mean_over_auc_cls_negatives_is_the_same_on_every_pairing(form):
+    """Pairings whose negatives are the same embeddings, each several times."""
+    z, far = views(), 2 + views(3)[0]
+    both = jnp.concatenate([z[1], far])  # keys of the batch and of the queue
+    kinds = {
+        "towers": pair_towers(z[0], z[0]),
+        "two views": pair_views([z[0], z[0]]),
+        "three views": pair_views([z[0], z[0], z[0]]),
+        "queue": pair_towers(z[0], z[0], queue=both, batch_negatives=False),
+        "queue, twice": pair_towers(
+            z[0], z[0], queue=jnp.concatenate([both, both]), batch_negatives=False
+        ),
+    }
+    found = {kind: losses.auc_cl_loss(p, 0.3, form=form)[:8] for kind, p in kinds.items()}
+    np.testing.assert_allclose(found["two views"], found["towers"], **EXACT)
+    np.testing.assert_allclose(found["three views"], found["towers"], **EXACT)
+    np.testing.assert_allclose(found["queue, twice"], found["queue"], **EXACT)
 
 
 def test_gradient_of_tcl_is_lemma_2():

@@ -29,11 +29,14 @@ VIEWS_ON_ARRAYS = {
 HYPER: dict[str, list[dict[str, Any]]] = {
     "auc_cl": [
         {"form": "matrix"},
-        {"b": 0.3, "a": 0.8, "negative_weight": 0.5},
+        {"b": 0.3, "a": 0.8, "negative_weight": 0.5, "count_positive_as_negative": True},
+        {"b": 0.3, "a": 1.0, "negative_weight": 0.5, "negative_reduction": "sum"},
         {
             "b": 0.1,
             "a": 10.0,
             "alpha": 1.0,
+            "negative_weight": 1.0,
+            "negative_reduction": "sum",
             "similarity": "unit",
             "positive_margin": 0.5,
             "clip_positive": True,

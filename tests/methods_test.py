@@ -14,6 +14,7 @@ from jaxssl.build import check_fit
 from jaxssl.config import load
 from jaxssl.encoder import Encoder, features
 from jaxssl.errors import UserError
+from jaxssl.losses.auc_cl import objective as auc_cl
 from jaxssl.losses.byol import objective as byol
 from jaxssl.losses.decl import objective as decl
 from jaxssl.losses.info_nce import objective as info_nce
@@ -119,6 +120,25 @@ def test_small_crops_are_queries_to_the_views():
     found, slope = jax.jit(jax.value_and_grad(expected))(params)
     close(value, found)
     jax.tree.map(close, gradient["net"], slope["net"])
+
+
+@pytest.mark.parametrize(("reduction", "of_views"), [("mean", 1), ("sum", 2)])
+def test_auc_cl_weighs_negatives_of_views_and_of_crops_alike(reduction, of_views):
+    """Averaged; summed, those of two views, 2(B - 1), weigh twice those of a crop, B - 1.
+
+    All images of an example are equal here, so that all pairings have the same cosines.
+    """
+    hyper = {"negative_weight": 3.0, "negative_reduction": reduction, "b": 0.2}
+    batch, one = batch_of(2, 3), batch_of(1)["views"][:, :, :1, :1]
+    batch |= {"views": jnp.tile(one, (2, 1, 2, 2, 1)), "crops": jnp.tile(one, (3, 1, 1, 1, 1))}
+    method = siamese.method(ENCODER, auc_cl(**hyper))
+    params, carried = start(method, batch)
+    value, _, _, z = value_of(method, params, carried, batch)
+
+    without = losses.auc_cl(*z, **hyper | {"negative_weight": 0.0})
+    of_a_crop = losses.auc_cl_loss(pair_towers(z[0], z[1]), **hyper).mean() - without
+    close(losses.auc_cl(*z, **hyper) - without, of_views * of_a_crop)
+    close(value, without + (2 * of_views + 6) / 8 * of_a_crop)
 
 
 def test_moco_v3_adds_both_directions_against_the_copys_keys():

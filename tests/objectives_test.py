@@ -246,6 +246,10 @@ def test_sinkhorn_balances_prototypes_and_examples():
         (lambda z: losses.decl(*z, weight=1.5), r"weight must be in \[0, 1\], got 1.5"),
         (lambda z: losses.decl(*z, similarity="dot"), 'one of "cosine", "neg_euclidean", got'),
         (lambda z: losses.auc_cl(*z, similarity="dot"), 'one of "cosine", "unit", got \'dot\''),
+        (
+            lambda z: losses.auc_cl(*z, negative_reduction="max"),
+            'negative_reduction must be one of "mean", "sum", got \'max\'',
+        ),
         (lambda z: losses.auc_cl(*z, form="moments", labels=jnp.arange(8)), 'use form="matrix"'),
         (lambda z: losses.auc_dino(*z, negative_weight=-1.0), "negative_weight must be >= 0"),
         (lambda z: losses.auc_dino(*z, jnp.zeros(3)), r"center must have shape \[4\], got \(3,\)"),

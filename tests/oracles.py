@@ -8,6 +8,8 @@ from itertools import combinations
 import numpy as np
 from scipy.optimize import lsq_linear
 
+from jaxssl.losses.auc_cl import RECOMMENDED
+
 
 def cosine(u: np.ndarray, v: np.ndarray) -> float:
     length = np.linalg.norm(u) * np.linalg.norm(v)
@@ -171,13 +173,14 @@ def auc_cl(
     pairs,
     b=0.0,
     *,
-    a=1.0,
-    alpha=0.5,
+    a=RECOMMENDED["a"],
+    alpha=RECOMMENDED["alpha"],
+    negative_weight=RECOMMENDED["negative_weight"],
+    negative_reduction="mean",
     similarity="cosine",
     positive_margin=0.0,
     clip_positive=False,
     count_positive_as_negative=False,
-    negative_weight=1.0,
     **_,
 ) -> np.ndarray:
     def term(pos, neg, i):
@@ -188,10 +191,13 @@ def auc_cl(
         pos = pos - positive_margin
         if clip_positive:
             pos = np.clip(pos, 0, 1)
+        weight = negative_weight
+        if negative_reduction == "mean":
+            weight = weight / len(neg) if len(neg) else 0.0
         total = 0.0
         for p in pos:  # eq. 8 for each positive, then their mean
-            total += (p - a) ** 2 + negative_weight * sum((n - b) ** 2 for n in neg)
-            total += 2 * alpha * (1 - p + negative_weight * sum(neg)) - alpha**2
+            total += (p - a) ** 2 + weight * sum((n - b) ** 2 for n in neg)
+            total += 2 * alpha * (1 - p + weight * sum(neg)) - alpha**2
         return total / len(pos)
 
     return per_anchor(pairs, term)

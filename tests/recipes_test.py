@@ -90,6 +90,15 @@ def test_the_docstring_says_where_a_recipe_comes_from(name):
         assert "Expected (published, not run here): " in text and "\nOpen: " in text
 
 
+def test_recipes_of_auc_cl_train_the_recommended_loss_or_the_released_one():
+    graphs = ROOT / "configs" / "graphs" / "auc_cl.py"
+    configs = {name: config_lib.load(path) for name, path in {**PATHS, "graphs": graphs}.items()}
+    presets = {n: c.loss.preset for n, c in configs.items() if c.loss.name == "auc_cl"}
+    released = {name for name, preset in presets.items() if preset == "released_cifar"}
+    assert released == {"cifar10_auc_cl_released"} and {"digits", "graphs"} < set(presets)
+    assert set(presets.values()) == {"recommended", "released_cifar"}
+
+
 def test_the_page_has_every_recipe_once():
     rows = [line for line in (ROOT / "docs" / "recipes.md").read_text().splitlines()]
     found = [line.split("`")[1] for line in rows if line.startswith("| [`")]

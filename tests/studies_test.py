@@ -138,6 +138,16 @@ def test_a_study_of_one_method_leaves_other_claims_untold(without_training, tmp_
         study("batch_size").run(setting(tmp_path, methods=("auc",)))
 
 
+@pytest.mark.parametrize("name", ["batch_size", "convergence"])
+def test_the_sum_over_negatives_is_trained_on_request(name, without_training, tmp_path):
+    study(name).run(setting(tmp_path))
+    presets = [cell.get("loss.preset") for cell in without_training]
+    assert "recommended" in presets and "paper" not in presets
+    without_training.clear()
+    study(name).run(setting(tmp_path, methods=("auc_cl_sum",)))
+    assert {cell["loss.preset"] for cell in without_training} == {"paper"}
+
+
 @pytest.mark.parametrize("name", ["batch_size", "batch_size_tcl", "accuracy", "unnormalised"])
 def test_batch_sizes_may_have_equal_steps(name, without_training, tmp_path):
     study(name).run(setting(tmp_path, batch_sizes=(16, 64, 128), equal_steps=True))
@@ -524,6 +534,7 @@ def test_gradient_bias_from_end_to_end(tmp_path, monkeypatch):
     assert not found.verdicts["auc_cl_sum_unbiased"].holds  # another batch, another loss
     whole = found.data["simclr"][3][0]["bias"]
     assert found.data["simclr_weighted"][3][0]["bias"] < whole
+    assert found.data["auc_cl"][3][0]["low"] == 0 < found.data["auc_cl_sum"][3][0]["low"]
     assert len(found.pictures) == 1 and "24 fixed embeddings" in found.where
     found = module.run(setting(tmp_path, methods=("decl", "dclw"), batch_sizes=(3,)))
     assert set(found.verdicts) == {"decl_shrinks"} and len(found.pictures) == 2

@@ -15,5 +15,5 @@ def get_config() -> ConfigDict:
     """What differs from `graphcl`."""
     config = graphcl.get_config()
     config.method = ConfigDict({"name": "siamese"})
-    config.loss = ConfigDict({"name": "auc_cl"})
+    config.loss = ConfigDict({"name": "auc_cl", "preset": "recommended"})
     return config
