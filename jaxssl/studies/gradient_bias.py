@@ -15,6 +15,7 @@ that alone, which the cosine in the JSON document leaves out.
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
+from math import hypot
 from typing import Any, NamedTuple
 
 import jax
@@ -323,8 +324,10 @@ def _verdicts(found: Mapping) -> dict[str, Verdict]:
 
 
 def _falls(first: Bias, last: Bias) -> bool | None:
-    """Whether a bias is smaller than another; None if their intervals overlap."""
-    return decide(first.low - last.high, first.high - last.low)
+    """Whether a bias is above another that was estimated apart from it."""
+    gap = first.bias - last.bias
+    low = gap - hypot(first.bias - first.low, last.high - last.bias)
+    return decide(low, gap + hypot(first.high - first.bias, last.bias - last.low))
 
 
 def _unbiased(bias: Bias) -> Verdict:
