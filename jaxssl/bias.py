@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
+from scipy.stats import norm
 
 from jaxssl.objective import Objective
 from jaxssl.pairs import pair_views
@@ -22,7 +23,7 @@ class Bias(NamedTuple):
 
     Attributes:
         bias: |E g - g*| / |g*|, >= 0; an unbiased estimate of its square is cut at 0.
-        low: lower end of the 95 % interval of ``bias``; 0 if the bias may be 0.
+        low: lower end of the interval of ``bias``; 0 if the bias may be 0.
         high: its upper end.
         deviation: sqrt(E |g - E g|^2) / |g*|, the noise of a single minibatch.
         cosine: of E g and g*: below 1 the mean gradient has another direction.
@@ -47,6 +48,7 @@ def gradient_bias(
     draws: int = 1024,
     seed: int = 0,
     chunk: int = CHUNK,
+    level: float = 0.95,
 ) -> list[Bias]:
     r"""What minibatches of one size make of the gradient with respect to ``params``.
 
@@ -69,6 +71,7 @@ def gradient_bias(
         draws: independent minibatches, rounded up to whole groups, of which there are 4 at least.
         seed: of the draws.
         chunk: draws computed at a time.
+        level: of the intervals.
 
     Returns:
         A `Bias` for each of ``visits``.
@@ -130,7 +133,8 @@ def gradient_bias(
     means, squares = zip(*(jax.device_get(group(own)) for own in keys), strict=True)
     means = np.stack(means).astype(np.float64)  # [groups, visits, parameters]
     squares = np.mean(np.stack(squares).astype(np.float64), axis=0)
-    return [_summary(means[:, v], squares[v], truth) for v in range(len(visits))]
+    width = float(norm.ppf((1 + level) / 2))  # standard errors
+    return [_summary(means[:, v], squares[v], truth, width) for v in range(len(visits))]
 
 
 def _gradient(
@@ -145,7 +149,7 @@ def _gradient(
     return ravel_pytree(jax.grad(loss)(params))[0]
 
 
-def _summary(means: np.ndarray, square: float, truth: np.ndarray) -> Bias:
+def _summary(means: np.ndarray, square: float, truth: np.ndarray, width: float) -> Bias:
     size = float(np.linalg.norm(truth))
     off = means - truth
     groups, total = len(off), off.sum(axis=0)
@@ -159,7 +163,7 @@ def _summary(means: np.ndarray, square: float, truth: np.ndarray) -> Bias:
     error = np.sqrt((groups - 1) / groups * np.sum((without - without.mean()) ** 2))
     low, middle, high = (
         float(np.sqrt(max(v, 0.0))) / size
-        for v in (value - 1.96 * error, value, value + 1.96 * error)
+        for v in (value - width * error, value, value + width * error)
     )
     mean = means.mean(axis=0)
     # The mean of n draws still has a share 1 / n of the variance, which is negligible here.

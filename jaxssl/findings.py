@@ -14,8 +14,9 @@ from jaxssl import page, record
 from jaxssl.errors import UserError, writing
 from jaxssl.study import Claim, Findings, Setting, Table
 
-WORDS = {True: "holds", False: "does not hold at this scale", None: None}
-NOT_TOLD = "cannot be told"
+WORDS = {True: "holds", False: "does not hold", None: "cannot be told"}
+NOT_RUN = "not yet run"
+CLAIM_HEADING = ("claim", "the paper", "where", "measured", "verdict")
 
 
 def write(
@@ -78,12 +79,8 @@ def write_markdown(path: Path, document: Path) -> None:
     kept = path.with_suffix(".json")
     facts = {"scale": found["scale"], "on": found["where"]}
     facts |= {key: found[key] for key in ("devices", "jax", "python", "commit") if found.get(key)}
-    claims = [
-        [claim["text"], claim["source"], claim["figure"] or "–", claim["verdict"] or NOT_TOLD]
-        for claim in found["claims"].values()
-    ]
-    heading = ["claim", "source", "measured", "verdict"]
-    first = {"title": "Claims", "heading": heading, "rows": claims, "note": ""}
+    claims = [claim_cells(claim) for claim in found["claims"].values()]
+    first = {"title": "Claims", "heading": CLAIM_HEADING, "rows": claims, "note": ""}
     parts = [
         f"# {found['title']}",
         "Written by the command; nothing here is written by hand. "
@@ -113,7 +110,7 @@ def show(claims: Mapping[str, Claim], findings: Findings) -> None:
     for key, claim in claims.items():
         if key in findings.verdicts:
             verdict = findings.verdicts[key]
-            said = WORDS[verdict.holds] or NOT_TOLD
+            said = WORDS[verdict.holds]
             text = f"{said}: {claim.text} ({claim.source}): {verdict.figure}"
             record.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
@@ -129,7 +126,7 @@ def read(path: Path) -> dict[str, Any]:
         if {"study", "scale", "where", "command"} - set(document):
             raise ValueError("no document of a study")
         for claim in document["claims"].values():
-            if {"text", "source", "figure", "verdict"} - set(claim):
+            if {*Claim._fields, "figure", "verdict"} - set(claim):
                 raise ValueError("a claim without verdict")
         return document
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -143,13 +140,21 @@ def _verdict(findings: Findings, key: str) -> dict[str, str | None]:
     return {"figure": verdict.figure, "verdict": WORDS[verdict.holds]}
 
 
+def claim_cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
+    """A row below `CLAIM_HEADING` from a claim of a document."""
+    paper = " ".join(
+        filter(None, [f"“{claim['quote']}”" * bool(claim["quote"]), claim["published"]])
+    )
+    said = claim["figure"] or "–", claim["verdict"] or NOT_RUN
+    return claim["text"], paper or "–", claim["source"], *said
+
+
 def _claims(claims: Mapping[str, Claim], findings: Findings) -> str:
     rows = []
     for key, claim in claims.items():
-        said = _verdict(findings, key)
-        cells = (claim.text, claim.source, said["figure"], said["verdict"] or NOT_TOLD)
-        rows.append([escape(cell or "–") for cell in cells])
-    return page.table("claims", ["claim", "source", "measured", "verdict"], rows)
+        cells = claim_cells({**claim._asdict(), **_verdict(findings, key)})
+        rows.append([escape(cell) for cell in cells])
+    return page.table("claims", CLAIM_HEADING, rows)
 
 
 def _table(table: Table) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxssl import config, evaluate, faults, loop, record
+from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.study import Findings, Picture, Setting, Table, Verdict, curves, spread
 
@@ -105,6 +106,16 @@ def run_grid(
             print(f"[{place}/{len(runs)}] {_words(name)}, seed {seed}: {figures} ({took})")
             sys.stdout.flush()
     return found
+
+
+def at_batch(setting: Setting, size: int) -> dict[str, Any]:
+    """The values of a cell with another batch size: equal epochs, or equal steps."""
+    config = settings_of(setting, {})
+    if not setting.equal_steps or config.total_steps:
+        return {"batch_size": size}
+    images = len(source.load(config.data, config.data.train_split))
+    steps = round(config.epochs * (images // config.batch_size))
+    return {"batch_size": size, "total_steps": steps}
 
 
 def values(outcomes: Sequence[Outcome], metric: str) -> list[float]:

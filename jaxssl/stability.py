@@ -1,4 +1,4 @@
-"""TCL against SupCon with labels, along one axis of settings: what three studies share."""
+"""TCL against SupCon with labels, along one axis of settings: what four studies share."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,30 +14,45 @@ from jaxssl.grid import (
     values,
     where,
 )
-from jaxssl.study import Claim, Findings, Setting, Table, all_of, larger
+from jaxssl.study import Claim, Findings, Setting, Table, judge_all
 
+PAPER = "tcl"
 ARMS = {"sup_con": METHODS["sup_con"], "tcl": METHODS["tcl_labels"]}
-
-
-def claim(axis: str, source: str) -> dict[str, Claim]:
-    """TCL is above SupCon on every value of an axis."""
-    return {"tcl_above": Claim(f"TCL is above SupCon for every {axis} (linear)", source)}
+Cells = Mapping[str, Mapping[str, Any]]
 
 
 def compare(
-    setting: Setting, axis: str, cells: Mapping[str, Mapping[str, Any]], *tables: Table
+    setting: Setting,
+    claim: Claim,
+    axis: str,
+    cells: Cells,
+    *tables: Table,
+    tcl: Cells | None = None,
 ) -> Findings:
-    """Train both losses on every value of ``axis``, by name what differs in the config."""
-    found = run_grid(
-        setting,
-        {(arm, x): {**own, **cell} for arm, own in ARMS.items() for x, cell in cells.items()},
-    )
-    parts = {}
-    for name in cells:
-        pair = (values(found[arm, name], LINEAR) for arm in ("tcl", "sup_con"))
-        parts[name] = larger(*pair)
+    """Train both losses on every value of an axis.
+
+    Args:
+        setting: scale, data set, seeds and folder.
+        claim: that TCL is above SupCon on every value.
+        axis: what varies.
+        cells: by the name of a value what differs in the config.
+        *tables: that follow.
+        tcl: likewise, what differs for TCL alone.
+    """
+    own = {"tcl": tcl or {}}
+    grid = {
+        (arm, x): {**ARMS[arm], **cell, **own.get(arm, {}).get(x, {})}
+        for arm in ARMS
+        for x, cell in cells.items()
+    }
+    found = run_grid(setting, grid)
+    pairs = {
+        x: (values(found["tcl", x], LINEAR), values(found["sup_con", x], LINEAR)) for x in cells
+    }
     axes = tuple(ARMS), tuple(cells), axis
-    own = [accuracy_table(found, *axes, metric, {}) for metric in (LINEAR, KNN)]
+    both = [accuracy_table(found, *axes, metric, {}) for metric in (LINEAR, KNN)]
     picture = accuracy_picture(found, *axes, LINEAR, {})
-    data = {"results": numbers(found)}
-    return Findings([*own, *tables], [picture], {"tcl_above": all_of(parts)}, data, where(found))
+    verdicts = {"tcl_above": judge_all(claim, pairs, top=100.0)}
+    return Findings(
+        [*both, *tables], [picture], verdicts, {"results": numbers(found)}, where(found)
+    )

@@ -1,12 +1,14 @@
 """A study: a claim of a paper, measured. What a study is told and what it finds.
 
 A study is a file of `jaxssl/studies/`. It has ``CLAIMS``, what it tests by a short name, and
-``run(setting) -> Findings``; and ``FLAGS``, which of "methods", "batch_sizes" and "workdir" it has
-a use for. `python -m jaxssl.studies` finds it by its file name.
+``run(setting) -> Findings``; and ``FLAGS``, which of "methods", "batch_sizes", "equal_steps" and
+"workdir" it has a use for. ``PAPER``, where a study has it, names the paper whose settings the
+scale "paper" takes.
+`python -m jaxssl.studies` finds it by its file name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import isfinite, nan, sqrt
+from math import inf, isfinite, nan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
@@ -17,6 +19,8 @@ from scipy import stats
 
 from jaxssl.errors import UserError, nearest
 from jaxssl.plots import DASHES, MARKERS, STYLE
+
+LEVEL = 0.95  # of all intervals
 
 
 class Setting(NamedTuple):
@@ -32,6 +36,7 @@ class Setting(NamedTuple):
         methods: some of `jaxssl.grid.METHODS`; () is the study's own choice.
         batch_sizes: likewise.
         workdir: of a run that a study is to look at; None takes one of its own.
+        equal_steps: all batch sizes take the steps of the scale's own, not its epochs.
     """
 
     scale: str
@@ -43,13 +48,26 @@ class Setting(NamedTuple):
     methods: tuple[str, ...] = ()
     batch_sizes: tuple[int, ...] = ()
     workdir: Path | None = None
+    equal_steps: bool = False
 
 
 class Claim(NamedTuple):
-    """What a paper says, and where."""
+    """What a paper says, and where.
+
+    Attributes:
+        text: what is tested, in our words. A threshold of ours is called ours.
+        source: the paper and the place, "DeCL, Table 1"; "ours, no paper" if no paper says it.
+        quote: the paper's own words; "" if there is a figure alone.
+        published: the paper's figures, in words.
+        difference: the difference that the paper states, in the unit of our figure; of several
+            the smallest. None if it states none.
+    """
 
     text: str
     source: str
+    quote: str = ""
+    published: str = ""
+    difference: float | None = None
 
 
 class Verdict(NamedTuple):
@@ -83,7 +101,7 @@ class Findings(NamedTuple):
     Attributes:
         tables: in the order of the page.
         pictures: likewise.
-        verdicts: by the names of ``CLAIMS``; those that this setting cannot tell are left out.
+        verdicts: by the names of ``CLAIMS``; those that were not measured are left out.
         data: all numbers, for the JSON document.
         where: on what data, with how many seeds and epochs, in words.
     """
@@ -98,6 +116,12 @@ class Findings(NamedTuple):
 def of_scale(setting: Setting, values: Mapping[str, Any]) -> Any:
     """What a study takes at this scale; one of your own has the papers' values."""
     return values.get(setting.scale, values["paper"])
+
+
+def scale_config(folder: Path, scale: str, paper: str = "") -> Path:
+    """The config of a scale: that of the paper, such as paper_tcl.py, if it has one of its own."""
+    own = folder / f"{scale}_{paper}.py"
+    return own if own.exists() else folder / f"{scale}.py"
 
 
 def choose(
@@ -142,21 +166,125 @@ def spread(values: Sequence[float | None], digits: int = 2) -> str:
     return text + (f" ({lost} of {len(values)} not finite)" if lost else "")
 
 
-def larger(ours: Sequence[float], theirs: Sequence[float], digits: int = 2) -> Verdict:
-    """Whether ``ours`` are larger than ``theirs``: a paired, one-sided t-test at 5 %.
+def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
+    """Student's t interval of the mean of at least two values."""
+    middle, error = fmean(values), stdev(values) / sqrt(len(values))
+    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * error
+    return middle - half, middle + half
 
-    A single pair, or none that is finite, tells nothing.
+
+def decide(low: float, high: float, difference: float | None = None) -> bool | None:
+    """Whether a difference is above zero, by its interval.
+
+    Args:
+        low: lower end of the interval.
+        high: upper end.
+        difference: the paper's, > 0.
+
+    Returns:
+        True if the interval lies above zero. False if it lies below zero, or contains zero and
+        excludes the paper's difference. None if it contains both, or zero and there is no other.
     """
-    both = zip(ours, theirs, strict=True)
-    found = finite(a - b for a, b in both if a is not None and b is not None)
-    if not found:
+    if low > 0 or high < 0:
+        return low > 0
+    return False if difference is not None and high < difference else None
+
+
+def judge(
+    claim: Claim,
+    ours: Sequence[float | None],
+    theirs: Sequence[float | None],
+    *,
+    top: float | None = None,
+    level: float = LEVEL,
+    digits: int = 2,
+) -> Verdict:
+    """The verdict of a claim that ``ours`` are above ``theirs``, which are paired by seed.
+
+    Args:
+        claim: with the paper's difference, if it states one.
+        ours: a figure for each seed; pairs that are not finite are left out.
+        theirs: likewise, of the same seeds.
+        top: the highest value there can be, such as 100 %. A probe is at its ceiling if the
+            paper's difference does not fit between ``theirs`` and the top, and decides nothing.
+        level: of the interval.
+        digits: of the figure.
+
+    Returns:
+        What `decide` says of the t interval of the mean difference; None with a single pair.
+    """
+    pairs = [pair for pair in zip(ours, theirs, strict=True) if len(finite(pair)) == 2]
+    if not pairs:
         return Verdict("not finite", None)
-    middle = fmean(found)
+    found = [a - b for a, b in pairs]
+    lost = len(ours) - len(pairs)
+    words = f"({lost} of {len(ours)} pairs not finite) " if lost else ""
+    words += f"{fmean(found):+.{digits}f}"
     if len(found) == 1:
-        return Verdict(f"{middle:+.{digits}f} (one pair)", None)
-    error = stdev(found) / sqrt(len(found))
-    words = f"{middle:+.{digits}f} ± {error:.{digits}f}"
-    return Verdict(words, bool(middle > stats.t.ppf(0.95, len(found) - 1) * error))
+        return Verdict(f"{words} (one pair)", None)
+    low, high = interval(found, level)
+    words += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+    room = inf if top is None else top - fmean(b for _, b in pairs)
+    if claim.difference is not None and room < claim.difference:
+        return Verdict(f"{words}, the probe is at its ceiling: {room:.{digits}f} are left", None)
+    return Verdict(words, decide(low, high, claim.difference))
+
+
+Compared = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # (ours, theirs) by name
+
+
+def judge_all(claim: Claim, pairs: Compared, **options: Any) -> Verdict:
+    """The verdict of a claim about every one of ``pairs``, with Bonferroni's correction.
+
+    The intervals hold together at `LEVEL`; the claim holds if each of them lies above zero.
+    """
+    level = together(len(pairs))
+    parts = {name: judge(claim, *both, level=level, **options) for name, both in pairs.items()}
+    return all_of(parts)
+
+
+def similar(pairs: Compared, most: float) -> Verdict:
+    """The verdict of a claim that all of ``pairs`` differ by at most ``most``; as `judge_all`."""
+    parts = {}
+    for name, both in pairs.items():
+        found = finite(a - b for a, b in zip(*both, strict=True))
+        if len(found) < 2:
+            parts[name] = Verdict("one pair" if found else "not finite", None)
+            continue
+        low, high = interval(found, together(len(pairs)))
+        within = True if -most <= low <= high <= most else None
+        beyond = low > most or high < -most
+        words = f"{fmean(found):+.2f} [{low:+.2f}, {high:+.2f}]"
+        parts[name] = Verdict(words, False if beyond else within)
+    return all_of(parts)
+
+
+class Summary(NamedTuple):
+    """Mean and standard deviation over some runs."""
+
+    mean: float
+    deviation: float
+    runs: int
+
+
+def judge_summaries(claim: Claim, ours: Summary, theirs: Summary) -> Verdict:
+    """The verdict of a claim that ``ours`` are above ``theirs``, unpaired: by Welch's interval."""
+    both = ours, theirs
+    squares = [each.deviation**2 / each.runs for each in both]
+    freedom = sum(squares) ** 2 / sum(
+        square**2 / (each.runs - 1) for square, each in zip(squares, both, strict=True)
+    )
+    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * sqrt(sum(squares))
+    gap = ours.mean - theirs.mean
+    low, high = gap - half, gap + half
+    words = " against ".join(f"{x.mean:.2f} ± {x.deviation:.2f} ({x.runs} seeds)" for x in both)
+    figure = f"{words}: {gap:+.2f} [{low:+.2f}, {high:+.2f}]"
+    return Verdict(figure, decide(low, high, claim.difference))
+
+
+def together(number: int) -> float:
+    """The level at which so many intervals hold together at `LEVEL`: Bonferroni's."""
+    return 1 - (1 - LEVEL) / max(number, 1)
 
 
 def all_of(parts: Mapping[str, Verdict]) -> Verdict:

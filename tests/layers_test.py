@@ -126,6 +126,7 @@ ALLOWED = {
     },
     "show": {"cli", "config", "data", "gallery", "modality", "record"},
     "study": {"plots"},
+    "elsewhere": {"study"},
     "bias": CORE | {"objective"},
     "findings": {"page", "record", "study"},
     "compiled": set(),

@@ -27,10 +27,13 @@ CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
 NAME = flags.DEFINE_string("name", None, "The study; may stand alone.")
 SCALE = flags.DEFINE_string("scale", "tiny", "A file of configs/studies/: tiny, small or paper.")
 DATASET = flags.DEFINE_string("dataset", None, "data.name of all runs; default the scale's.")
-SEEDS = flags.DEFINE_integer("seeds", 3, "Seeds 0, 1, ... of every cell.", lower_bound=1)
+SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds 0, 1, ... of every cell.", lower_bound=1)
 OUT = flags.DEFINE_string("out", None, "Output folder; default runs/studies/SCALE[-DATASET].")
 METHODS = flags.DEFINE_list("methods", [], "Methods to compare, where a study compares methods.")
 BATCHES = flags.DEFINE_list("batch_sizes", [], "Batch sizes, where a study varies them.")
+EQUAL_STEPS = flags.DEFINE_boolean(
+    "equal_steps", False, "Batch sizes have equal steps, not equal epochs."
+)
 PAGE = flags.DEFINE_string(
     "page", None, "Write a page of Markdown; of `claims` claims.md in --out."
 )
@@ -53,7 +56,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if NAME.value not in names():
         valid = [*names(), "claims"]
         raise UserError(f"study {NAME.value!r} is unknown{nearest(NAME.value, valid)}")
-    scales = sorted(path.stem for path in CONFIGS.glob("*.py"))
+    scales = sorted(path.stem for path in CONFIGS.glob("*.py") if "_" not in path.stem)
     if SCALE.value not in scales:
         where = "" if scales else f" (there is no {CONFIGS}: studies need a source checkout)"
         raise UserError(f"--scale {SCALE.value!r} is unknown{nearest(SCALE.value, scales)}{where}")
@@ -62,14 +65,16 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 def _run(overrides: list[tuple[str, str]]) -> None:
     from jaxssl import compiled, findings
-    from jaxssl.study import Setting
+    from jaxssl.study import Setting, scale_config
 
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
         raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
     default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
+    compiled.keep()
+    study = importlib.import_module(f"jaxssl.studies.{NAME.value}")
     setting = Setting(
         scale=SCALE.value,
-        config=CONFIGS / f"{SCALE.value}.py",
+        config=scale_config(CONFIGS, SCALE.value, getattr(study, "PAPER", "")),
         dataset=DATASET.value or "",
         seeds=SEEDS.value,
         out=Path(OUT.value or default),
@@ -77,11 +82,10 @@ def _run(overrides: list[tuple[str, str]]) -> None:
         methods=tuple(METHODS.value),
         batch_sizes=tuple(map(int, BATCHES.value)),
         workdir=Path(WORKDIR.value) if WORKDIR.value else None,
+        equal_steps=EQUAL_STEPS.value,
     )
-    compiled.keep()
     sys.path.append(str(CONFIGS.parents[1]))  # a config imports what it differs from
-    study = importlib.import_module(f"jaxssl.studies.{NAME.value}")
-    for flag in ("methods", "batch_sizes", "workdir"):
+    for flag in ("methods", "batch_sizes", "workdir", "equal_steps"):
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag}: the study {NAME.value!r} has no use for it; leave it out")
     start = time.perf_counter()
@@ -101,7 +105,8 @@ def _run(overrides: list[tuple[str, str]]) -> None:
 def _stem(setting: Any) -> str:
     """Of the study's files; a part of a study has files of its own."""
     run = [setting.workdir.resolve().name] if setting.workdir else []
-    return "-".join([NAME.value, *setting.methods, *map(str, setting.batch_sizes), *run])
+    steps = ["equal_steps"] if setting.equal_steps else []
+    return "-".join([NAME.value, *setting.methods, *map(str, setting.batch_sizes), *steps, *run])
 
 
 def _about(seconds: float) -> dict[str, str]:

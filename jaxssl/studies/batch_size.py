@@ -1,8 +1,14 @@
 """Accuracy against batch size: which losses keep theirs in small batches.
 
 Every method is trained at every batch size with nothing else changed. All have the same epochs, as
-in the papers: a smaller batch takes more steps, which alone may raise its accuracy.
+in the papers: a smaller batch takes more steps, which alone may raise its accuracy. With
+--equal_steps all have the same steps. Losses with labels and MMCL's claims have studies of their
+own, batch_size_tcl and batch_size_mmcl, and TCL without labels has `views`.
 """
+
+from collections.abc import Sequence
+
+import numpy as np
 
 from jaxssl.grid import (
     KNN,
@@ -10,67 +16,103 @@ from jaxssl.grid import (
     METHODS,
     ON_REQUEST,
     Grid,
+    at_batch,
     baselines,
     findings_of,
     run_grid,
     values,
 )
+from jaxssl.studies.convergence import LABELLED
 from jaxssl.study import (
     Claim,
     Findings,
     Setting,
     Table,
     Verdict,
-    all_of,
     choose,
-    larger,
+    judge,
+    judge_all,
     of_scale,
     spread,
 )
 
-BATCHES = {"tiny": (16, 64, 256), "small": (32, 256), "paper": (64, 128, 256, 512)}
-FLAGS = ("methods", "batch_sizes")
+BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
+FLAGS = ("methods", "batch_sizes", "equal_steps")
+STABLE = "Our method retains stability in performance with varying batch sizes with relatively "
 CLAIMS = {
     "auc_cl_above_simclr": Claim(
-        "AUC-CL is above SimCLR at every batch size (k-NN)", "AUC-CL, Table 9"
-    ),
-    "auc_cl_flat": Claim(
-        "AUC-CL loses less than SimCLR from the largest batch to the smallest (k-NN)",
-        "AUC-CL, Tables 5 and 9",
-    ),
-    "auc_cl_above_dcl": Claim(
-        "AUC-CL is above DCL at every batch size (linear)", "AUC-CL, Table 10"
-    ),
-    "auc_cl_above_sogclr": Claim(
-        "AUC-CL is above SogCLR at every batch size (linear)", "AUC-CL, Table 5"
-    ),
-    "auc_cl_above_moco": Claim(
-        "AUC-CL is above MoCo-v3 at the smallest batch (linear)", "AUC-CL, Fig. 2"
+        "AUC-CL is above SimCLR at every batch size (k-NN)",
+        "AUC-CL, Table 9",
+        "We notice that our method significantly outperforms SimCLR for smaller batch sizes by "
+        "margins of +7% for both datasets, and retains a consistent performance across the batch "
+        "sizes.",
+        "CIFAR-10, ResNet-50, 200 epochs, batch 64 / 128 / 256: 85.4 / 86.1 / 85.7, SimCLR 79.6 / "
+        "82.8 / 83.8.",
+        1.9,
     ),
     "auc_cl_above_tuned": Claim(
-        "AUC-CL is above SimCLR with a tuned temperature too (k-NN)", "ours, no paper"
+        "AUC-CL is above SimCLR with a tuned temperature at every batch size (k-NN)",
+        "ours, no paper",
     ),
-    "decl_above_simclr": Claim("DeCL is above SimCLR at every batch size (k-NN)", "DeCL, Table 1"),
-    "mmcl_above_simclr": Claim(
-        "MMCL is above SimCLR at every batch size (linear)", "MMCL, Tables 7 and 8"
+    "auc_cl_stable": Claim(
+        "AUC-CL's accuracy changes less over the batch sizes than SimCLR's (k-NN, largest less "
+        "smallest)",
+        "AUC-CL, Section 4 and Table 9",
+        "Moreover, we witness a greater robustness to batch size wherein the performance shifts "
+        "are negligible with varying batch sizes.",
+        "CIFAR-10, 200 epochs, batch 64 to 256: 0.7 points, SimCLR 4.2.",
+        3.5,
     ),
-    "tcl_above_sup_con": Claim(
-        "TCL is above SupCon at every batch size, with labels (linear)", "TCL, Fig. 5.2"
+    "auc_cl_stable_moco": Claim(
+        "AUC-CL's accuracy changes less over the batch sizes than MoCo-v3's (linear, largest less "
+        "smallest)",
+        "AUC-CL, Fig. 2",
+        f"{STABLE}smaller variance.",
+        "The figure has no numbers.",
     ),
-    "tcl_above_simclr": Claim(
-        "TCL with three views is above SimCLR, without labels (linear)", "TCL, Table 5.2"
+    "auc_cl_above_dcl": Claim(
+        "AUC-CL is above DCL at every batch size (linear)",
+        "AUC-CL, Table 10",
+        "We again witness a substantial margin of improvement over DCL across the comparisons.",
+        "CIFAR-10, ResNet-18, 200 epochs, batch 128 / 256 / 512: 88.4 / 87.9 / 88.3, DCL 85.7 / "
+        "85.3 / 84.7.",
+        2.6,
+    ),
+    "auc_cl_above_sogclr": Claim(
+        "AUC-CL is above SogCLR at every batch size (linear)",
+        "AUC-CL, Table 5",
+        "We again notice a significant margin of improvement over the listed methods and across "
+        "the batch sizes and epochs.",
+        "ImageNet, ResNet-50, 100 epochs, batch 128 / 256 / 512: 66.1 / 66.2 / 66.2, SogCLR 64.9 "
+        "/ 65.2 / 65.0.",
+        1.0,
+    ),
+    "decl_above_simclr": Claim(
+        "DeCL is above SimCLR at every batch size (k-NN)",
+        "DeCL, Table 1",
+        "It is observed that our method significantly improves over SimCLR in all cases.",
+        "CIFAR-10, ResNet-50, 200 epochs, batch 64 / 128 / 256 / 512: 83.8 / 85.7 / 86.4 / 86.4, "
+        "SimCLR 79.6 / 81.8 / 83.8 / 84.9.",
+        1.5,
+    ),
+    "decl_above_tuned": Claim(
+        "DeCL is above SimCLR with a tuned temperature at every batch size (k-NN)",
+        "ours, no paper",
     ),
 }
 # (above, below): the metric of the claim that compares them at every batch size
 PAIRS = {
     "auc_cl_above_simclr": ("auc_cl", "simclr", KNN),
+    "auc_cl_above_tuned": ("auc_cl", "simclr_tuned", KNN),
     "auc_cl_above_dcl": ("auc_cl", "dcl", LINEAR),
     "auc_cl_above_sogclr": ("auc_cl", "sogclr", LINEAR),
-    "auc_cl_above_tuned": ("auc_cl", "simclr_tuned", KNN),
     "decl_above_simclr": ("decl", "simclr", KNN),
-    "mmcl_above_simclr": ("mmcl", "simclr", LINEAR),
-    "tcl_above_sup_con": ("tcl_labels", "sup_con", LINEAR),
-    "tcl_above_simclr": ("tcl", "simclr", LINEAR),
+    "decl_above_tuned": ("decl", "simclr_tuned", KNN),
+}
+# (steady, changing): the metric of the claim that compares how much they change
+CHANGES = {
+    "auc_cl_stable": ("auc_cl", "simclr", KNN),
+    "auc_cl_stable_moco": ("auc_cl", "moco_v3", LINEAR),
 }
 PUBLISHED = Table(
     "Published",
@@ -91,10 +133,12 @@ PUBLISHED = Table(
 def run(setting: Setting) -> Findings:
     """Train the grid and compare."""
     batches = setting.batch_sizes or of_scale(setting, BATCHES)
-    usual = [name for name in METHODS if name not in ON_REQUEST]
-    methods = choose(setting.methods, usual, ON_REQUEST)
+    usual = [name for name in METHODS if name not in (*LABELLED, *ON_REQUEST)]
+    methods = choose(setting.methods, usual, (*ON_REQUEST, *LABELLED))
     cells = {
-        (name, size): {**METHODS[name], "batch_size": size} for name in methods for size in batches
+        (name, size): {**METHODS[name], **at_batch(setting, size)}
+        for name in methods
+        for size in batches
     }
     found = run_grid(setting, cells)
     base = baselines(next(iter(found.values()))[0])
@@ -103,33 +147,25 @@ def run(setting: Setting) -> Findings:
     return findings_of(found, axis, [KNN, LINEAR], verdicts, PUBLISHED, base=base, log="x")
 
 
-def _verdicts(found: Grid, methods: tuple, batches: tuple) -> dict[str, Verdict]:
+def _verdicts(found: Grid, methods: Sequence[str], sizes: Sequence[int]) -> dict[str, Verdict]:
     verdicts = {}
-    for claim, (above, below, metric) in PAIRS.items():
+    for key, (above, below, metric) in PAIRS.items():
         if {above, below} <= set(methods):
-            verdicts[claim] = all_of(
-                {
-                    f"B={size}": larger(
-                        values(found[above, size], metric), values(found[below, size], metric)
-                    )
-                    for size in batches
-                }
-            )
-    if {"auc_cl", "moco_v3"} <= set(methods):
-        pair = (values(found[name, min(batches)], LINEAR) for name in ("auc_cl", "moco_v3"))
-        verdicts["auc_cl_above_moco"] = larger(*pair)
-    if {"auc_cl", "simclr"} <= set(methods) and len(batches) > 1:
-        verdicts["auc_cl_flat"] = _flat(found, batches)
+            pairs = {
+                f"B={b}": tuple(values(found[arm, b], metric) for arm in (above, below))
+                for b in sizes
+            }
+            verdicts[key] = judge_all(CLAIMS[key], pairs, top=100.0)
+    for key, (steady, changing, metric) in CHANGES.items():
+        if {steady, changing} <= set(methods) and len(sizes) > 1:
+            change = {arm: _change(found, arm, sizes, metric) for arm in (changing, steady)}
+            verdict = judge(CLAIMS[key], *change.values())
+            words = ", ".join(f"{arm} changes by {spread(of)}" for arm, of in change.items())
+            verdicts[key] = Verdict(f"{words}: {verdict.figure}", verdict.holds)
     return verdicts
 
 
-def _flat(found: Grid, batches: tuple) -> Verdict:
-    """Whether AUC-CL gains more, or loses less, than SimCLR from the largest batch to the least."""
-    change = {}
-    for name in ("auc_cl", "simclr"):
-        ends = (values(found[name, size], KNN) for size in (min(batches), max(batches)))
-        change[name] = [a - b for a, b in zip(*ends, strict=True)]
-    verdict = larger(change["auc_cl"], change["simclr"])
-    words = ", ".join(f"{name} changes by {spread(points)}" for name, points in change.items())
-    figure = f"{words} from B={max(batches)} to B={min(batches)}: {verdict.figure}"
-    return Verdict(figure, verdict.holds)
+def _change(found: Grid, arm: str, sizes: Sequence[int], metric: str) -> list[float]:
+    """Largest less smallest accuracy over the batch sizes, seed by seed."""
+    seeds = np.array([values(found[arm, size], metric) for size in sizes])
+    return np.ptp(seeds, axis=0).tolist()

@@ -1,9 +1,13 @@
-"""k-NN accuracy against the epoch, for all methods: who learns soonest."""
+"""k-NN accuracy against the epoch: who learns soonest.
+
+The methods are those that the paper's text or its figure's source, LightlyAI's benchmark, name;
+others may be asked for with --methods.
+"""
 
 from collections.abc import Sequence
 from math import nan
 
-from jaxssl.grid import KNN, METHODS, ON_REQUEST, Outcome, run_grid, where
+from jaxssl.grid import KNN, METHODS, Outcome, run_grid, where
 from jaxssl.study import (
     Claim,
     Findings,
@@ -13,52 +17,90 @@ from jaxssl.study import (
     Verdict,
     choose,
     curves,
-    larger,
-    mean,
+    judge_all,
     spread,
 )
 
 LABELLED = ("sup_con", "tcl_labels")  # left out: they see the labels
+MOMENTUM = {
+    "method.name": "momentum",
+    "predictor.name": "mlp",
+    "predictor.pred_hidden_dim": 512,
+}
+NEGATIVE_FREE = {
+    "byol": {**MOMENTUM, "method.preset": "byol", "loss.name": "byol"},
+    "simsiam": {
+        **MOMENTUM,
+        "method.preset": "simsiam",
+        "loss.name": "simsiam",
+        "head.proj_last_norm": "bn_fixed",
+    },
+    "barlow_twins": {"loss.name": "barlow_twins"},
+    "dino": {
+        "method.name": "momentum",
+        "method.preset": "dino",
+        "loss.name": "dino",
+        "head.name": "dino",
+        "head.proj_hidden_dim": 512,
+        "head.proj_output_dim": 4096,
+    },
+}
+# Of both networks that follow: the presets' averages are too slow for a run of some hundred steps.
+FASTER = {"method.momentum": {"schedule": "cosine", "start": 0.95, "end": 1.0}}
+ALL = {**{k: v for k, v in METHODS.items() if k not in LABELLED}, **NEGATIVE_FREE}
+OF_FIGURE = ("simclr", *NEGATIVE_FREE)
+USUAL = ("auc_cl", "simclr_tuned", *OF_FIGURE)
 FLAGS = ("methods",)
 CLAIMS = {
     "auc_cl_soonest": Claim(
-        "At a fifth of the epochs AUC-CL is above every other method (k-NN)", "AUC-CL, Fig. 3"
+        "At a fifth of the epochs AUC-CL is above SimCLR, BYOL, SimSiam, Barlow Twins and DINO "
+        "(k-NN)",
+        "AUC-CL, Fig. 3 and Section 5",
+        "Specifically, our method outperforms SimSiam (second best) by over 8% at the epoch 100.",
+        "CIFAR-10, ResNet-18, 500 epochs; the figure has no numbers.",
+        8.0,
     ),
-    "mmcl_before_simclr": Claim(
-        "MMCL reaches SimCLR's last accuracy at an earlier epoch than SimCLR (means, k-NN)",
-        "MMCL, Fig. 3c",
+    "auc_cl_before_tuned": Claim(
+        "At a fifth of the epochs AUC-CL is above SimCLR with a tuned temperature too (k-NN)",
+        "ours, no paper",
     ),
 }
+Series = dict[str, tuple[list[float], list[list[float]]]]
 
 
 def run(setting: Setting) -> Findings:
     """Read the online k-NN of every method's run."""
-    usual = [name for name in METHODS if name not in (*LABELLED, *ON_REQUEST)]
-    methods = choose(setting.methods, usual, ON_REQUEST)
-    found = run_grid(setting, {name: METHODS[name] for name in methods})
-    series = {name: _curve(outcomes) for name, outcomes in found.items()}
+    methods = choose(setting.methods, USUAL, [name for name in ALL if name not in USUAL])
+    follow = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
+    found = run_grid(setting, {name: {**ALL[name], **follow.get(name, {})} for name in methods})
+    series = {name: curve(outcomes) for name, outcomes in found.items()}
     epochs = next(iter(series.values()))[0]
     early = min(range(len(epochs)), key=lambda i: abs(epochs[i] - epochs[-1] / 5))
-    shown = sorted({early, len(epochs) // 2, len(epochs) - 1})
-    rows = [(name, *(spread(ys[i]) for i in shown)) for name, (_, ys) in series.items()]
-    table = Table("Online k-NN", ("", *(f"epoch {epochs[i]:g}" for i in shown)), rows)
     verdicts = {}
-    if "auc_cl" in methods and len(methods) > 1:
-        others = [name for name in methods if name != "auc_cl"]
-        second = max(others, key=lambda name: mean(series[name][1][early]))
-        lead = larger(series["auc_cl"][1][early], series[second][1][early])
-        figure = f"epoch {epochs[early]:g}, against {second}: {lead.figure}"
-        verdicts["auc_cl_soonest"] = Verdict(figure, lead.holds)
-    if {"mmcl", "simclr"} <= set(methods):
-        verdicts["mmcl_before_simclr"] = _sooner(series)
+    for key, names in (("auc_cl_soonest", OF_FIGURE), ("auc_cl_before_tuned", ("simclr_tuned",))):
+        if {"auc_cl", *names} <= set(methods):
+            at = {name: series[name][1][early] for name in ("auc_cl", *names)}
+            pairs = {f"over {name}": (at["auc_cl"], at[name]) for name in names}
+            verdict = judge_all(CLAIMS[key], pairs, top=100.0)
+            words = f"epoch {epochs[early]:g}: {verdict.figure}"
+            verdicts[key] = Verdict(words, verdict.holds)
+    return shown(series, early, verdicts, where(found))
+
+
+def shown(series: Series, early: int, verdicts: dict[str, Verdict], words: str) -> Findings:
+    """Curves, and a table of three epochs."""
+    epochs = next(iter(series.values()))[0]
+    some = sorted({early, len(epochs) // 2, len(epochs) - 1})
+    rows = [(name, *(spread(ys[i]) for i in some)) for name, (_, ys) in series.items()]
+    table = Table("Online k-NN", ("", *(f"epoch {epochs[i]:g}" for i in some)), rows)
     figure = curves(series, "epoch", "online k-NN top-1, %")
-    alt = f"online k-NN of {', '.join(methods)} against the epoch; the table has three epochs"
+    alt = f"online k-NN of {', '.join(series)} against the epoch; the table has three epochs"
     picture = Picture(KNN, figure, alt, "Bars are one standard deviation over seeds.")
     data = {name: {"epochs": x, KNN: y} for name, (x, y) in series.items()}
-    return Findings([table], [picture], verdicts, data, where(found))
+    return Findings([table], [picture], verdicts, data, words)
 
 
-def _curve(outcomes: Sequence[Outcome]) -> tuple[list[float], list[list[float]]]:
+def curve(outcomes: Sequence[Outcome]) -> tuple[list[float], list[list[float]]]:
     """Epochs, and the accuracies of the seeds at each."""
     lines = [[row for row in outcome.history if KNN in row] for outcome in outcomes]
     known = [line for line in lines if line] or [[{"epoch": 0.0, KNN: nan}]]
@@ -67,16 +109,3 @@ def _curve(outcomes: Sequence[Outcome]) -> tuple[list[float], list[list[float]]]
     # A run that was not finite stopped before the last line.
     ys = [[line[i][KNN] if len(line) > i else nan for line in lines] for i in range(length)]
     return epochs, ys
-
-
-def _sooner(series: dict) -> Verdict:
-    """The first epochs at which the means of both reach the last mean of SimCLR."""
-    goal = mean(series["simclr"][1][-1])
-    first = {}
-    for name in ("mmcl", "simclr"):
-        reached = [x for x, y in zip(*series[name], strict=True) if mean(y) >= goal]
-        first[name] = reached[0] if reached else float("inf")
-    words = ", ".join(
-        f"{name} {'never' if x == float('inf') else f'at epoch {x:g}'}" for name, x in first.items()
-    )
-    return Verdict(f"{goal:.2f} %: {words}", first["mmcl"] < first["simclr"])

@@ -1,15 +1,27 @@
 """TCL against SupCon with encoders of several sizes, with labels."""
 
 from jaxssl import stability
-from jaxssl.study import Findings, Setting, Table
+from jaxssl.study import Claim, Findings, Setting, Table
 
-CLAIMS = stability.claim("encoder", "TCL, Fig. 5.1")
+PAPER = stability.PAPER
+CLAIMS = {
+    "tcl_above": Claim(
+        "TCL is above SupCon with every encoder (linear)",
+        "TCL, Fig. 5.1 and Section 5.2.1",
+        "TCL loss achieves consistent improvements in top-1 test classification accuracy over "
+        "SupCon loss",
+        "The figure has no numbers. ImageNet-100: 86.7 against 85.9 (ResNet-18), 87.2 against "
+        "86.5 (ResNet-34).",
+        0.7,
+    ),
+}
 CONVNETS = {
     "16-32-64": {"net.widths": (16, 32, 64)},
     "32-64-128": {},
     "64-128-256": {"net.widths": (64, 128, 256)},
 }
 RESNETS = {f"ResNet-{depth}": {"net.depth": depth} for depth in (18, 34, 50, 101)}
+RESNETS["ResNet-101"]["optim.lr"] = 0.09  # Appendix A.2.1
 PUBLISHED = Table(
     "Published: ImageNet-100 (TCL, Section 5.2.1; Fig. 5.1 has no numbers)",
     ("", "ResNet-18", "ResNet-34"),
@@ -20,4 +32,4 @@ PUBLISHED = Table(
 def run(setting: Setting) -> Findings:
     """Train both losses with each encoder; the baselines are the first one's."""
     cells = RESNETS if setting.scale == "paper" else CONVNETS
-    return stability.compare(setting, "encoder", cells, PUBLISHED)
+    return stability.compare(setting, CLAIMS["tcl_above"], "encoder", cells, PUBLISHED)

@@ -3,30 +3,43 @@
 With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so that C = 100 is no limit.
 """
 
-from jaxssl.grid import KNN, METHODS, baselines, findings_of, run_grid, values
-from jaxssl.study import Claim, Findings, Setting, Table, Verdict, larger, mean, spread
+from jaxssl.grid import KNN, baselines, findings_of, run_grid, values
+from jaxssl.studies.kernels import mmcl
+from jaxssl.study import Claim, Findings, Setting, Table, judge, spread
 
+PAPER = "mmcl"
 NOTHING = 0.5  # points
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CLAIMS = {
-    "small_c_is_poor": Claim("C = 0.01 is below the paper's C = 100 (k-NN)", "MMCL, Fig. 3a"),
-    "large_c_no_help": Claim(
-        "A large C gains less than half a point over a moderate one (k-NN, C = 100 against 10)",
+    "small_c_is_poor": Claim(
+        "C = 0.01 is below the paper's C = 100 (k-NN)",
         "MMCL, Fig. 3a",
+        "For example, with C = 0.01, it appears that the performance is consistently low for both "
+        "the datasets, perhaps because the hard negatives are under-weighted.",
+        "The figure has no numbers.",
+    ),
+    "large_c_no_help": Claim(
+        "C = 100 gains less than half a point (ours) over C = 10 (k-NN)",
+        "MMCL, Fig. 3a",
+        "We also find that using a large C may not be beneficial always.",
+        "The figure has no numbers.",
     ),
 }
 
 
 def run(setting: Setting) -> Findings:
     """Train with each C."""
-    cells = {("mmcl", c): {**METHODS["mmcl"], "loss.C": c} for c in PENALTIES}
+    cells = {("mmcl", c): {**mmcl(setting), "loss.C": c} for c in PENALTIES}
     found = run_grid(setting, cells)
     base = baselines(found["mmcl", 100.0][0])
     knn = {c: values(found["mmcl", c], KNN) for c in PENALTIES}
-    gain = mean(knn[100.0]) - mean(knn[10.0])
+    enough = [value + NOTHING for value in knn[10.0]]
+    spare = judge(CLAIMS["large_c_no_help"], enough, knn[100.0])
     verdicts = {
-        "small_c_is_poor": larger(knn[100.0], knn[0.01]),
-        "large_c_no_help": Verdict(f"{gain:+.2f} points", gain < NOTHING),
+        "small_c_is_poor": judge(CLAIMS["small_c_is_poor"], knn[100.0], knn[0.01]),
+        "large_c_no_help": spare._replace(
+            figure=f"C = 10 and half a point, less C = 100: {spare.figure}"
+        ),
     }
     rows = [
         (name, *(_last(found["mmcl", c], key) for c in PENALTIES))

@@ -1,7 +1,9 @@
-"""Time of a step against the batch size: SimCLR, MMCL by PGD and by the closed form.
+"""Time of a step against the batch size: SimCLR, MMCL by both solvers, and DeCL.
 
 Value and gradient of the loss on random embeddings, and a whole training step of the scale's
-network with each loss. The losses take turns, so that a busy machine slows all of them alike.
+network with each loss. The losses take turns, so that a busy machine slows all of them alike. The
+papers' networks are a ResNet-50 or larger, beside which a loss is cheap: with a smaller one a
+claim may hold, and cannot be refuted. The scale "paper" has Fig. 3b's views of 224 pixels.
 """
 
 import time
@@ -15,7 +17,7 @@ from jax import numpy as jnp
 
 from jaxssl import parallel
 from jaxssl.build import build, initial_state
-from jaxssl.config import component
+from jaxssl.config import component, hyper, label
 from jaxssl.grid import METHODS, settings_of
 from jaxssl.pairs import pair_views
 from jaxssl.state import make_train_step
@@ -23,24 +25,40 @@ from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curv
 
 BATCHES = {"tiny": (32, 64, 128, 256), "small": (64, 128, 256), "paper": (64, 128, 256, 512)}
 DIM, ROUNDS = 128, 7
-TWICE = 2.0  # what is still "comparable"
+PAPER = "mmcl"
 LOSSES = {
     "simclr": METHODS["simclr"],
     "mmcl_pgd": METHODS["mmcl"],
     "mmcl_inv": {**METHODS["mmcl"], "loss.solver": "inv"},
+    "decl": METHODS["decl"],
 }
+IMAGENET = {"net.stem": "imagenet", "augment.size": 224}
 FLAGS = ("batch_sizes",)
+QUOTE = "We see that the time taken by MMCL is comparable to SimCLR."
+FIGURE = "ImageNet-1K, ResNet-50, 64 images a GPU; the figure has no numbers."
 CLAIMS = {
-    "inv_comparable": Claim(
-        "A step of MMCL by the closed form takes at most twice SimCLR's time at every batch size",
+    "mmcl_inv": Claim(
+        "A step of MMCL by the closed form takes at most twice (ours) SimCLR's time at every "
+        "batch size",
         "MMCL, Fig. 3b",
+        QUOTE,
+        FIGURE,
     ),
-    "pgd_comparable": Claim(
-        "A step of MMCL by PGD (200 steps here) takes at most twice SimCLR's time at every batch "
-        "size",
+    "mmcl_pgd": Claim(
+        "A step of MMCL by PGD (200 steps here) takes at most twice (ours) SimCLR's time at every "
+        "batch size",
         "MMCL, Fig. 3b",
+        QUOTE,
+        FIGURE,
+    ),
+    "decl": Claim(
+        "A step of DeCL takes at most a tenth (ours) longer than SimCLR's at every batch size",
+        "DeCL, Section 2.2.3",
+        "Empirically, we also observe almost the same computational speed of our method compared "
+        "to the standard contrastive learning.",
     ),
 }
+MOST = {"mmcl_inv": 2.0, "mmcl_pgd": 2.0, "decl": 1.1}
 Call = Callable[[], Any]
 
 
@@ -57,30 +75,36 @@ def run(setting: Setting) -> Findings:
             ratios = (times[b][name] / times[b]["simclr"] for b in batches)
             rows.append((f"{name} / simclr", *(f"{ratio:.2f}" for ratio in ratios)))
         tables.append(Table(title, heading, rows, f"Medians of {ROUNDS} rounds, side by side."))
+    net = settings_of(setting, {}).net
+    small = net.name != "resnet" or net.depth < 50
     verdicts = {}
-    for solver in ("inv", "pgd"):
-        ratios = {b: steps[b][f"mmcl_{solver}"] / steps[b]["simclr"] for b in batches}
+    for name, most in MOST.items():
+        ratios = {b: steps[b][name] / steps[b]["simclr"] for b in batches}
         words = ", ".join(f"B={b}: {ratio:.2f} ×" for b, ratio in ratios.items())
-        verdicts[f"{solver}_comparable"] = Verdict(words, max(ratios.values()) <= TWICE)
+        within = max(ratios.values()) <= most
+        if small and not within:
+            words += "; the network is smaller than the paper's"
+        verdicts[name] = Verdict(words, None if small and not within else within)
     pictures = []
     for kind, times in (("loss", alone), ("step", steps)):
         series = {n: (batches, [[1e3 * times[b][n]] for b in batches]) for n in LOSSES}
         figure = curves(series, "batch size", f"{kind}, ms", log="xy")
         alt = f"time of a {kind} against batch size; the table has the numbers"
         pictures.append(Picture(kind, figure, alt, f"Time of a {kind}; both axes logarithmic."))
-    return Findings(tables, pictures, verdicts, {"loss": alone, "step": steps}, "random images")
+    data = {"loss": alone, "step": steps}
+    return Findings(tables, pictures, verdicts, data, f"random images, {label('net', net)}")
 
 
 def _loss(setting: Setting, name: str, batch: int) -> Call:
     config = settings_of(setting, {**LOSSES[name], "batch_size": batch})
-    loss = {key: value for key, value in config.loss.items() if key not in ("name", "preset")}
-    objective = component("loss", config.loss.name)(**loss)
+    objective = component("loss", config.loss.name)(**hyper(config.loss))
     key = jax.random.key(0)
     z = jax.random.normal(key, (2, batch, DIM))
     params, memory = objective.init(key, batch, DIM)
 
     def value(z: jax.Array) -> jax.Array:
-        return objective.loss(pair_views(z), params, memory, step=jnp.int32(0), key=key)[0]
+        pairs = pair_views(z, jnp.arange(batch, dtype=jnp.int32))
+        return objective.loss(pairs, params, memory, step=jnp.int32(0), key=key)[0]
 
     gradient = jax.jit(jax.value_and_grad(value))
     return lambda: gradient(z)
@@ -88,7 +112,9 @@ def _loss(setting: Setting, name: str, batch: int) -> Call:
 
 def _step(setting: Setting, name: str, batch: int) -> Call:
     """A training step on random images of the scale's size."""
-    config = settings_of(setting, {**LOSSES[name], "batch_size": batch, "total_steps": 1000})
+    size = IMAGENET if setting.scale == "paper" else {}
+    cell = {**LOSSES[name], **size, "batch_size": batch, "total_steps": 1000}
+    config = settings_of(setting, cell)
     mesh = parallel.make_mesh()
     channels = 1 if config.augment.name == "digits" else 3
     shape = (batch, config.augment.size, config.augment.size, channels)

@@ -8,9 +8,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxssl.grid import KNN, METHODS, baselines, findings_of, run_grid, values
+from jaxssl.grid import KNN, METHODS, at_batch, baselines, findings_of, run_grid, values
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.study import Claim, Findings, Setting, Table, Verdict, all_of, larger, of_scale, spread
+from jaxssl.study import (
+    Claim,
+    Findings,
+    Setting,
+    Table,
+    Verdict,
+    judge,
+    judge_all,
+    of_scale,
+    spread,
+)
 
 EUCLIDEAN = {"loss.similarity": "neg_euclidean", "loss.temperature": 1.0}
 NT_XENT = {
@@ -25,14 +35,22 @@ ARMS = {
     "simclr_unnormalised": {**NT_XENT, **EUCLIDEAN},
     "decl_unnormalised": {**METHODS["decl"], **EUCLIDEAN},
 }
-FLAGS = ("batch_sizes",)
+FLAGS = ("batch_sizes", "equal_steps")
 CLAIMS = {
     "decl_above_unnormalised": Claim(
-        "Without normalisation DeCL is above SimCLR at every batch size (k-NN)", "DeCL, Table 1"
+        "Without normalisation DeCL is above SimCLR at every batch size (k-NN)",
+        "DeCL, Table 1",
+        "It is observed that our method significantly improves over SimCLR in all cases.",
+        "CIFAR-10, 200 epochs, batch 64 / 128 / 256 / 512: 79.9 / 82.2 / 83.4 / 83.5, SimCLR 73.9 "
+        "/ 75.8 / 76.1 / 77.2.",
+        6.0,
     ),
     "gap_grows": Claim(
         "DeCL's lead over SimCLR is larger without normalisation (k-NN, mean over batch sizes)",
         "DeCL, Section 4.1",
+        "Particularly, the performance gap without feature normalization is more prominent",
+        "Table 1, CIFAR-10, 200 epochs, our mean: 6.5 points without, 3.05 with normalisation.",
+        3.45,
     ),
 }
 PUBLISHED = Table(
@@ -50,21 +68,21 @@ PUBLISHED = Table(
 def run(setting: Setting) -> Findings:
     """Train the four arms at every batch size."""
     batches = setting.batch_sizes or of_scale(setting, BATCHES)
-    cells = {(arm, b): {**cell, "batch_size": b} for arm, cell in ARMS.items() for b in batches}
+    cells = {
+        (arm, b): {**cell, **at_batch(setting, b)} for arm, cell in ARMS.items() for b in batches
+    }
     found = run_grid(setting, cells)
     base = baselines(found["simclr", batches[0]][0])
 
     def of(arm: str, size: int) -> list[float]:
         return values(found[arm, size], KNN)
 
-    above = {
-        f"B={b}": larger(of("decl_unnormalised", b), of("simclr_unnormalised", b)) for b in batches
-    }
+    pairs = {f"B={b}": (of("decl_unnormalised", b), of("simclr_unnormalised", b)) for b in batches}
     leads = [_leads(of, kind, batches) for kind in ("_unnormalised", "")]
-    gap = larger(*leads)
+    gap = judge(CLAIMS["gap_grows"], *leads)
     words = [spread(lead) for lead in leads]
     verdicts = {
-        "decl_above_unnormalised": all_of(above),
+        "decl_above_unnormalised": judge_all(CLAIMS["decl_above_unnormalised"], pairs, top=100.0),
         "gap_grows": Verdict(
             f"lead {words[0]} unnormalised, {words[1]} normalised: {gap.figure}", gap.holds
         ),

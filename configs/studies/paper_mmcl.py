@@ -1,0 +1,17 @@
+"""MMCL's studies at the scale "paper": STL-10, ResNet-50, Adam, 400 epochs.
+
+Command: python -m jaxssl.studies NAME --scale paper
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022. Its figures of k-NN are those at 200
+epochs: --config.epochs=200. With --dataset cifar100 the runs have that set's schedule of gamma.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, stl10_mmcl_pgd
+
+
+def get_config() -> ConfigDict:
+    """What differs from `stl10_mmcl_pgd`; each run has a loss of its own."""
+    config = stl10_mmcl_pgd.get_config()
+    config.loss = base.get_config().loss
+    return config

@@ -1,0 +1,19 @@
+"""TCL's studies with labels at the scale "paper": CIFAR-100, ResNet-50, SGD, AutoAugment.
+
+Command: python -m jaxssl.studies NAME --scale paper
+Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Section 5.2 and Appendix A.2: 128
+views in a batch, 100 epochs, rate 0.1, k1 = 5000.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, cifar100_tcl_supervised
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar100_tcl_supervised`; each run has a loss of its own."""
+    config = cifar100_tcl_supervised.get_config()
+    config.batch_size = 64  # the thesis counts views: 128
+    config.optim.lr = 0.1
+    config.loss = base.get_config().loss
+    return config

@@ -1,0 +1,17 @@
+"""TCL's studies without labels at the scale "paper": CIFAR-10, ResNet-18, LARS, 1000 epochs.
+
+Command: python -m jaxssl.studies views --scale paper
+Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Section 5.3 and Appendix A.3.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import base, cifar10_tcl
+
+
+def get_config() -> ConfigDict:
+    """What differs from `cifar10_tcl`; each run has a loss and views of its own."""
+    config = cifar10_tcl.get_config()
+    config.views = 2
+    config.loss = base.get_config().loss
+    return config
