@@ -1,7 +1,5 @@
 """Runs on graphs: trained, stopped, resumed, evaluated, loaded; the same on all devices."""
 
-import os
-import signal
 from pathlib import Path
 
 import jax
@@ -9,6 +7,7 @@ import numpy as np
 import pytest
 from file_cases import refused, unpack
 from graph_cases import packed, random_graphs, text
+from workdir_cases import at_batch, interrupt
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, features, loop, parallel, record, results
@@ -100,24 +99,11 @@ def test_a_run_ends_with_figures_and_a_report(whole):
 
 
 def test_a_stopped_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypatch):
-    make, number = loop.make_batches, 3
-
-    def make_batches(*args, **kwargs):
-        batches, taken = make(*args, **kwargs), []
-
-        def take():
-            taken.append(1)
-            if len(taken) == number:
-                os.kill(os.getpid(), signal.SIGINT)
-            return batches.next()
-
-        return batches._replace(next=take)
-
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "make_batches", make_batches)
+        at_batch(patch, 3, interrupt)
         with pytest.raises(SystemExit):
             loop.train(tiny(), tmp_path)
-    assert checkpoint.steps(tmp_path) == [number]
+    assert checkpoint.steps(tmp_path) == [3]
     loop.train(tiny(), tmp_path)
     for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(found, expected)

@@ -1,8 +1,6 @@
 """Runs on images with captions: trained, stopped and resumed, evaluated with and without them."""
 
-import os
 import re
-import signal
 from pathlib import Path
 
 import jax
@@ -11,6 +9,7 @@ import pytest
 from conftest import data_config
 from file_cases import refused
 from tiny import DIGITS
+from workdir_cases import at_batch, interrupt
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, features, loop, record, results
@@ -104,21 +103,8 @@ def test_both_towers_moved_away_from_where_they_started(whole):
 
 
 def test_an_interrupted_run_resumes_to_the_same_bits(settings, whole, tmp_path, monkeypatch):
-    make = loop.make_batches
-
-    def interrupted(*args, **kwargs):
-        batches, taken = make(*args, **kwargs), []
-
-        def take():
-            taken.append(1)
-            if len(taken) == 4:
-                os.kill(os.getpid(), signal.SIGINT)
-            return batches.next()
-
-        return batches._replace(next=take)
-
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "make_batches", interrupted)
+        at_batch(patch, 4, interrupt)
         with pytest.raises(SystemExit):
             loop.train(settings, tmp_path)
     assert checkpoint.steps(tmp_path)[-1] == 4

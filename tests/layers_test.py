@@ -118,6 +118,7 @@ ALLOWED = {
         "backbone",
         "block",
         "build",
+        "compiled",
         "data",
         "evals",
         "modality",

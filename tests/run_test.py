@@ -12,7 +12,7 @@ import pytest
 from jax import numpy as jnp
 from tensorboardX.proto.event_pb2 import Event
 from tiny import DIGITS, TINY
-from workdir_cases import acting
+from workdir_cases import at_batch
 
 import jaxssl
 from jaxssl import checkpoint, config, evaluate, faults, features, loop, parallel, record
@@ -71,12 +71,6 @@ def lines(workdir: Path) -> list[dict]:
     """metrics.jsonl without the one field that is about time."""
     rows = record.read(workdir / "metrics.jsonl")
     return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
-
-
-def at_batch(monkeypatch, number: int, action) -> None:
-    """Call ``action`` when a run takes its batch of this number, counted from the run's start."""
-    monkeypatch.setattr(loop, "make_batches", acting(loop.make_batches, number, action))
-    monkeypatch.setattr(loop, "CALL_SECONDS", 0)  # one batch in a call
 
 
 def crash() -> None:

@@ -2,9 +2,13 @@
 
 import copy
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
+
+from jaxssl import loop
 
 CONFIG = {
     "seed": 0, "batch_size": 64, "epochs": 5, "total_steps": 0,
@@ -101,3 +105,14 @@ def acting(make, number: int, action):
         return batches._replace(next=next_batch, take=take if batches.take else None)
 
     return make_batches
+
+
+def at_batch(monkeypatch, number: int, action) -> None:
+    """Call ``action`` when a run takes its batch of this number, counted from the run's start."""
+    monkeypatch.setattr(loop, "make_batches", acting(loop.make_batches, number, action))
+    monkeypatch.setattr(loop, "CALL_SECONDS", 0)  # one batch in a call
+
+
+def interrupt() -> None:
+    """Send this process what Ctrl-C sends."""
+    os.kill(os.getpid(), signal.SIGINT)
