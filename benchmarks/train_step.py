@@ -15,6 +15,10 @@ that are ready:
    whole; and how long the host is busy until a step is handed over.
 3. The same step in PyTorch (`torch_step.py`): channels last, autocast, compiled, augmented on the
    device; of the small networks from the same views, compiled and eager.
+4. Of the small networks, our step with XLA's convolution in place of the products of patches, a
+   step a call.
+
+A call hands over several of our steps, as in training, if they are short.
 
 Machines are shared and noisy: read the ratios and shares, medians over the rounds, in each of which
 every contender takes its turn. --json keeps all numbers.
@@ -30,6 +34,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -39,6 +44,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import jax  # noqa: E402
 import numpy as np  # noqa: E402
 import optax  # noqa: E402
+from jax import lax  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 from shared import NETWORKS, SMALL, SMALL_BATCH, begin, spread  # noqa: E402
 
@@ -46,8 +52,9 @@ from jaxssl import compiled, losses, parallel  # noqa: E402
 from jaxssl import encoder as networks  # noqa: E402
 from jaxssl.build import make_networks  # noqa: E402
 from jaxssl.config import hyper  # noqa: E402
+from jaxssl.nets import convnet  # noqa: E402
 from jaxssl.page import markdown_table  # noqa: E402
-from jaxssl.state import make_train_step  # noqa: E402
+from jaxssl.state import train_steps  # noqa: E402
 
 try:
     import torch_step
@@ -55,14 +62,21 @@ except ImportError as error:
     torch_step, NO_TORCH = None, str(error)
 
 DTYPES = {"bf16": jnp.bfloat16, "float32": jnp.float32}
-RATIOS = {"PyTorch": "torch_ratio", "PyTorch eager": "eager_ratio"}
+XLA = "step, XLA's convolution"
+RATIOS = {"PyTorch": "torch_ratio", "PyTorch eager": "eager_ratio", XLA: "xla_ratio"}
+MOST_STEPS, CALL_SECONDS = 20, 0.25  # of training steps that are handed over in one call
 
 
 class Timed:
-    """Something that is called again and again: ``call()`` starts it, ``wait(out)`` ends it."""
+    """Something that is called again and again: ``call()`` starts it, ``wait(out)`` ends it.
 
-    def __init__(self, call: Callable[[], Any], wait: Callable[[Any], Any]) -> None:
-        self.call, self.wait = call, wait
+    A call does what is timed ``number`` times.
+    """
+
+    def __init__(
+        self, call: Callable[[], Any], wait: Callable[[Any], Any], number: int = 1
+    ) -> None:
+        self.call, self.wait, self.number = call, wait, number
         self.found: list[float] = []  # seconds a call, of each round
         self.host: list[float] = []  # of which the host was busy
         for _ in range(2):  # compiles
@@ -77,6 +91,7 @@ class Timed:
         out = [self.call() for _ in range(times)][-1]
         handed_over = time.perf_counter()
         self.wait(out)
+        times *= self.number
         self.host.append((handed_over - start) / times)
         self.found.append((time.perf_counter() - start) / times)
 
@@ -96,8 +111,12 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     ready = network in SMALL
     if ready:  # by example, as a batch is
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
-    of_step = _as_they_are if ready else parts.augment
-    step = make_train_step(parts.method, parts.optimiser, of_step, mesh)
+    stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
+    loop = jax.default_backend() != "cpu" or ready  # see jaxssl/programs.py
+    steps = jax.jit(train_steps(*stages, resident=True, loop=loop), donate_argnums=0)
+    alone = jax.jit(train_steps(*stages, resident=True, loop=False), donate_argnums=0)
+    places = jnp.tile(jnp.arange(batch, dtype=jnp.int32), (MOST_STEPS, 1))
+    state_of_xla = jax.tree.map(jnp.copy, state)
 
     # Each part has arrays of its own: the step donates the state's.
     params = jax.tree.map(jnp.copy, {k: state.params[k] for k in ("net", "projector")})
@@ -132,8 +151,21 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
     def whole() -> Any:
         nonlocal state
-        state, metrics, _ = step(state, given if ready else batches.next())
+        data = (given, places) if ready else batches.take(number, MOST_STEPS)
+        state, metrics, *_ = steps(state, *data, number if loop else 0)
         return metrics
+
+    def with_xla() -> Any:
+        nonlocal state_of_xla
+        state_of_xla, metrics, *_ = alone(state_of_xla, given, places, 0)
+        return metrics
+
+    number = 1
+    jax.block_until_ready(whole())
+    start = time.perf_counter()
+    jax.block_until_ready(whole())
+    took = time.perf_counter() - start
+    number = max(1, min(MOST_STEPS, int(CALL_SECONDS / took))) if loop else 1
 
     def move() -> Any:
         nonlocal moved
@@ -152,7 +184,13 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     }
     for name in ("input", "augment") if ready else ():
         del calls[name]
-    timed = {name: Timed(call, jax.block_until_ready) for name, call in calls.items()}
+    timed = {
+        name: Timed(call, jax.block_until_ready, number if name == "step" else 1)
+        for name, call in calls.items()
+    }
+    if ready:
+        with mock.patch.object(convnet, "strided_conv", lax.conv_general_dilated):
+            timed[XLA] = Timed(with_xla, jax.block_until_ready)
     operations = 3 * forward.lower(params, views).cost_analysis()["flops"]
     return timed, operations, (config, np.asarray(views))
 
@@ -219,7 +257,7 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
 def show(rows: list[dict]) -> None:
     """Both tables."""
     heads = ["network", "batch", "precision", "images/s", "TFLOP/s", "% of the matrix product"]
-    heads += ["PyTorch's time / ours", "eager PyTorch's / ours"]
+    heads += ["PyTorch's time / ours", "eager PyTorch's / ours", "with XLA's convolution / ours"]
     lines = []
     for row in rows:
         line = [row["network"], str(row["batch"]), row["precision"]]

@@ -117,12 +117,13 @@ def _shared(
     def parts(values: dict[str, Any]) -> Parts:
         return build(config, num_examples, mesh.size, crops=crops, numbers=values)
 
+    options = {"max_skipped": config.max_skipped, "sharded": config.optim.sharded}
+
     # A streamed run has the same program, which gathers and loops, so that it gives the same bits.
-    def steps(state: TrainState, values: dict[str, Array], *args: Any) -> Any:
+    def steps(loop: bool, state: TrainState, values: dict[str, Array], *args: Any) -> Any:
         of_run = parts(values)
-        stages = of_run.method, of_run.optimiser, of_run.augment
-        options = {"max_skipped": config.max_skipped, "sharded": config.optim.sharded}
-        return train_steps(*stages, mesh, resident=resident, **options)(state, *args)
+        stages = of_run.method, of_run.optimiser, of_run.augment, mesh
+        return train_steps(*stages, resident=resident, loop=loop, **options)(state, *args)
 
     # Neither the weights nor the features depend on the numbers.
     some = parts(dict.fromkeys(numbers, 1.0))
@@ -130,6 +131,34 @@ def _shared(
     inputs = modality.of(config).inputs(config, shape)
     return _Shared(
         make_init(config, some, blank, num_examples, mesh),
-        jax.jit(steps, donate_argnums=0),
+        _in_one_call(functools.partial(steps, True), functools.partial(steps, False)),
         make_encoder(some.method, inputs),
     )
+
+
+def _in_one_call(steps: Callable[..., Any], one_step: Callable[..., Any]) -> Callable[..., Any]:
+    """`steps`, jitted; on CPUs n calls of ``one_step`` if the step has convolutions.
+
+    XLA compiles a convolution inside a loop for CPUs to a form that takes 50 times as long.
+    """
+    steps = jax.jit(steps, donate_argnums=0)
+    one_step = jax.jit(one_step, donate_argnums=0)
+    in_loop: bool | None = None  # known at the first call
+
+    def call(state: TrainState, *args: Any) -> Any:
+        nonlocal in_loop
+        *args, n = args
+        if in_loop is None:
+            convolves = jax.default_backend() == "cpu" and (
+                "stablehlo.convolution" in steps.lower(state, *args, n).as_text()
+            )
+            in_loop = not convolves
+        if in_loop:
+            return steps(state, *args, n)
+        losses = []
+        for i in range(n):
+            state, metrics, embeddings, loss = one_step(state, *args, i)
+            losses.append(loss[0])
+        return state, metrics, embeddings, losses
+
+    return call

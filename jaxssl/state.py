@@ -193,6 +193,7 @@ def train_steps(
     mesh: Mesh,
     *,
     resident: bool,
+    loop: bool = True,
     max_skipped: int = 10,
     sharded: bool = False,
 ) -> Steps:
@@ -209,6 +210,7 @@ def train_steps(
         augment: likewise.
         mesh: likewise.
         resident: whether ``data`` lies whole on every device, or split over them.
+        loop: False gives a function of one step, number n of ``places``, counted from 0.
         max_skipped: as in `make_train_step`.
         sharded: likewise.
 
@@ -237,7 +239,11 @@ def train_steps(
         losses = jnp.zeros(len(places), metrics["loss"].dtype)
         return lax.fori_loop(0, n, body, (state, *blank, losses))
 
-    return steps
+    def one_step(state: TrainState, data: Batch, places: Array, i: Array) -> Any:
+        state, metrics, embeddings = take(state, data, places[i])
+        return state, metrics, embeddings, metrics["loss"][None]
+
+    return steps if loop else one_step
 
 
 def gather_examples(data: Any, places: Array) -> Any:

@@ -1,0 +1,89 @@
+"""Runs that differ in numbers share their programs; convolutions are kept out of loops on CPUs."""
+
+import logging
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+from tiny import DIGITS, TINY
+
+from jaxssl import config, loop, programs, record
+from jaxssl.build import shared_numbers
+
+
+def load(data_dir, **changes):
+    values = {**TINY, "data.dir": str(data_dir), "total_steps": "6", "log_every": "2"}
+    values |= {"schedule.warmup_epochs": "0.01", "eval.every": "100", "checkpoint.every": "100"}
+    return config.load(DIGITS, list({**values, **changes}.items()))
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def losses(workdir):
+    return [row["loss"] for row in record.read(workdir / "metrics.jsonl")]
+
+
+def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir, tmp_path, caplog):
+    other = {"seed": "1", "loss.alpha": "0.3", "optim.lr": "0.0007"}
+    programs._shared.cache_clear()
+    loop.train(load(data_dir, **other), tmp_path / "alone")
+    programs._shared.cache_clear()
+    loop.train(load(data_dir), tmp_path / "first")
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        loop.train(load(data_dir, **other), tmp_path / "second")
+    assert "Compiling jit(steps)" not in caplog.text
+    assert losses(tmp_path / "second") == losses(tmp_path / "alone") != losses(tmp_path / "first")
+
+
+def test_runs_of_another_structure_have_programs_of_their_own(data_dir, tmp_path):
+    programs._shared.cache_clear()
+    for name, changes in {"one": {}, "sum": {"loss.negative_reduction": "sum"}}.items():
+        loop.train(load(data_dir, **changes), tmp_path / name)
+    assert programs._shared.cache_info().misses == 2
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("auc_cl", {"loss.a", "loss.alpha", "loss.negative_weight"}),  # b is learned
+        ("nt_xent", {"loss.temperature"}),
+        ("decl", {"loss.temperature", "loss.momentum"}),  # without noise, 0.0
+        ("clip", {"loss.max_scale"}),  # the scale is learned
+    ],
+)
+def test_shared_numbers_are_those_for_which_the_loss_takes_a_schedule(loss, expected):
+    found = shared_numbers(config.load(DIGITS, [("loss.name", loss)]))
+    assert set(found) == expected | {"optim.lr"}
+
+
+@pytest.mark.parametrize("convolves", [False, True])
+def test_steps_with_convolutions_are_not_put_into_a_loop_on_cpus(convolves):
+    traced = []
+    kernel = jnp.ones((3, 3, 1, 1))
+
+    def step(state, image):
+        if convolves:
+            image = lax.conv_general_dilated(
+                image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+            )
+        return state + jnp.sum(image), jnp.float32(0), jnp.float32(0), state[None]
+
+    def steps(state, image, n):
+        state = lax.fori_loop(0, n, lambda i, state: step(state, image)[0], state)
+        return state, jnp.float32(0), jnp.float32(0), jnp.zeros(4)
+
+    def one_step(state, image, i):
+        traced.append(i)
+        return step(state, image)
+
+    run = programs._in_one_call(steps, one_step)
+    state, *_ = run(jnp.float32(1), jnp.ones((1, 4, 4, 1)), 3)
+    np.testing.assert_allclose(state, 1 + 3 * (100 if convolves else 16))
+    assert bool(traced) == convolves
