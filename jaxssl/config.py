@@ -248,9 +248,12 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
         if schedule or (isinstance(node[leaf], ConfigDict) and isinstance(value, int | float)):
             with node.ignore_type():
                 node[leaf] = ConfigDict(value) if schedule else float(value)
-        elif isinstance(value, str) and _takes_text(config, groups, leaf):
+        elif isinstance(value, str) and _accepts(config, groups, leaf, str):
             with node.ignore_type():
                 node[leaf] = text
+        elif type(value) in (int, float) and _accepts(config, groups, leaf, float):
+            with node.ignore_type():  # a preset may have a word there
+                node[leaf] = float(value)
         else:
             node[leaf] = value if not isinstance(node[leaf], str) else text
     except (TypeError, ValueError) as error:  # the latter of keys of a schedule
@@ -258,12 +261,12 @@ def _set(config: ConfigDict, key: str, text: str) -> None:
         raise UserError(f"config key {key!r} expects {expected}, got {text!r}") from error
 
 
-def _takes_text(config: ConfigDict, groups: list[str], leaf: str) -> bool:
-    """Whether a component's argument may be a word in place of a number."""
+def _accepts(config: ConfigDict, groups: list[str], leaf: str, kind: type) -> bool:
+    """Whether a component's argument may be a value of this type, among others."""
     if len(groups) != 1 or groups[0] not in GROUPS:
         return False
     factory = component(groups[0], config[groups[0]].name)
-    return str in typing.get_args(inspect.signature(factory).parameters[leaf].annotation)
+    return kind in typing.get_args(inspect.signature(factory).parameters[leaf].annotation)
 
 
 def _near(path: list[str], node: ConfigDict) -> str:

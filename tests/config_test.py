@@ -43,6 +43,11 @@ def test_a_word_takes_the_place_of_a_number_where_the_component_has_words():
         load("loss.name=decl", "loss.temperature=warm")
 
 
+def test_a_number_takes_the_place_of_a_word_that_a_preset_has_set():
+    found = load("loss.name=decl", "loss.preset=simclr", "loss.weight=1").loss.weight
+    assert found == 1.0 and isinstance(found, float)
+
+
 def test_the_second_view_and_small_crops_differ_in_what_they_name():
     config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
     assert config.second_view.to_dict() == {"noise": 0.2}
