@@ -26,17 +26,23 @@ def test_decl_without_lambda_is_nt_xent():
     assert decl(z, noise=0.0) == decl(z)
 
 
-def test_noise_is_added_to_every_cosine():
+@pytest.mark.parametrize("noise_on", ["similarity", "score"])
+def test_noise_is_added_to_every_similarity_or_to_every_score(noise_on):
     z = embeddings()
     pairs = pair_views(jnp.asarray(z))
-    noise = np.asarray(gaussian(jax.random.key(3), pairs), np.float64)
+    noise = 0.7 * np.asarray(gaussian(jax.random.key(3), pairs), np.float64)
     u = rows(z.reshape(-1, z.shape[2]))
     u /= np.linalg.norm(u, axis=1, keepdims=True)
-    s = (u @ u.T + 0.7 * noise) / 0.5
+    if noise_on == "similarity":
+        s = (u @ u.T + noise) / 0.5
+    else:
+        s = np.log(np.maximum(np.exp(u @ u.T / 0.5) + noise, 1e-3))
+        assert s.min() == np.log(1e-3)  # some scores are at the smallest
     terms = []
     for i, (pos, neg) in enumerate(zip(*relations(pairs), strict=True)):
         terms += [-np.log(softmax(s[i][[p, *neg]])[0]) for p in pos]
-    assert decl(jnp.asarray(z), noise=0.7) == pytest.approx(np.mean(terms), rel=1e-5)
+    found = decl(jnp.asarray(z), noise=0.7, noise_on=noise_on)
+    assert found == pytest.approx(np.mean(terms), rel=1e-5)
 
 
 def test_noise_is_normal_and_an_examples_own():

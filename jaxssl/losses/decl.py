@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import jax
 from jax import Array, lax
@@ -30,7 +31,15 @@ PRESETS = {
 SIMILARITIES = ("cosine", "neg_euclidean")
 NOISE = 2**31 - 1  # no example's place: tells the noise from the draws of u
 LARGEST_SCALE = math.log(100.0)  # CLIP's bound
+SMALLEST_SCORE = 1e-3  # of a score under noise
 LARGEST_LOG = 80.0  # of u times a mean similarity: what float32 holds, with room for the gradient
+
+
+class _Noise(NamedTuple):
+    """Values [n, m] that are added to the scores, or to the similarities."""
+
+    values: Array
+    on_score: bool
 
 
 def decl_loss(
@@ -77,17 +86,17 @@ def log_mean_negative(pairs: Pairs, *, temperature: Number, similarity: str) -> 
     return _log_mean(pairs, None, temperature=temperature, similarity=similarity)
 
 
-def _log_mean(pairs: Pairs, off: Array | None, *, temperature: Number, similarity: str) -> Array:
+def _log_mean(pairs: Pairs, noise: _Noise | None, *, temperature: Number, similarity: str) -> Array:
     neg = negatives(pairs)
     count = jnp.sum(neg, axis=1, dtype=jnp.int32)
-    mean = log_sum(_log_similarity(pairs, temperature, similarity, off), neg)
+    mean = log_sum(_log_similarity(pairs, temperature, similarity, noise), neg)
     return mean - jnp.log(jnp.maximum(count, 1).astype(mean.dtype))
 
 
-def _loss(pairs, log_rate, weight, temperature, similarity, include_positive, off=None) -> Array:
+def _loss(pairs, log_rate, weight, temperature, similarity, include_positive, noise=None) -> Array:
     require_positive(temperature=temperature)
     require_share(weight=weight)
-    log_s = _log_similarity(pairs, temperature, similarity, off)
+    log_s = _log_similarity(pairs, temperature, similarity, noise)
     pos, neg = positives(pairs), negatives(pairs)
     num_pos, num_neg = (jnp.sum(mask, axis=1, dtype=log_s.dtype) for mask in (pos, neg))
     log_positive = jnp.sum(jnp.where(pos, log_s, 0), axis=1) / jnp.maximum(num_pos, 1)
@@ -103,11 +112,17 @@ def _loss(pairs, log_rate, weight, temperature, similarity, include_positive, of
     return jnp.where(num_pos > 0, loss, 0)
 
 
-def _log_similarity(pairs: Pairs, temperature: Number, similarity: str, off: Array | None) -> Array:
-    """[n, m]; ``off`` is what is added to cosine or distance."""
+def _log_similarity(
+    pairs: Pairs, temperature: Number, similarity: str, noise: _Noise | None
+) -> Array:
+    """[n, m] similarities over the temperature, with their noise."""
     require_one_of(SIMILARITIES, similarity=similarity)
     s = cosine(pairs) if similarity == "cosine" else -distance(pairs)
-    return (s if off is None else s + off) / temperature
+    if noise is None:
+        return s / temperature
+    if not noise.on_score:
+        return (s + noise.values) / temperature
+    return jnp.log(jnp.maximum(jnp.exp(s / temperature) + noise.values, SMALLEST_SCORE))
 
 
 def objective(
@@ -120,6 +135,7 @@ def objective(
     similarity: str = "cosine",
     include_positive: bool = False,
     noise: Number = 0.0,
+    noise_on: str = "similarity",
     learn_scale: bool = False,
 ) -> Objective:
     """DeCL with its rates.
@@ -134,9 +150,11 @@ def objective(
         temperature: tau, > 0.
         similarity: "cosine" or "neg_euclidean".
         include_positive: whether L^2 has the positive in its sum.
-        noise: standard deviation of Gaussian noise on every cosine, or distance, >= 0: how a loss
-            bears it is Figure 2 of the paper. With weight 0 and ``include_positive`` the loss is
-            NT-Xent under such noise.
+        noise: standard deviation of the Gaussian noise of the paper's Figure 2, >= 0. With weight
+            0 and ``include_positive`` the loss is NT-Xent under the same noise.
+        noise_on: where the noise is added, which the paper leaves open. "similarity": to every
+            cosine, or distance. "score": to every exp(similarity / tau), as in the paper's Figure
+            1; a score that becomes smaller than 1e-3 is set to 1e-3.
         learn_scale: whether log(1 / tau) is trained beside the network, as in CLIP, from the value
             given, a number; 1 / tau stays below 100.
 
@@ -145,6 +163,7 @@ def objective(
     """
     require_one_of(("buffer", "momentum", "batch"), rate=rate)
     require_one_of(("sample", "mean"), u=u)
+    require_one_of(("similarity", "score"), noise_on=noise_on)
     if isinstance(weight, str):
         require_one_of(WEIGHTS, weight=weight)
         weight = WEIGHTS[weight]
@@ -169,8 +188,10 @@ def objective(
         how = {"temperature": now["temperature"], "similarity": similarity}
         # What never happens is not compiled.
         noisy = callable(noise) or noise > 0
-        off = now["noise"] * gaussian(key, pairs) if noisy else None
-        log_rate = _log_mean(_as_keys(pairs) if rate == "momentum" else pairs, off, **how)
+        added = None
+        if noisy:
+            added = _Noise(now["noise"] * gaussian(key, pairs), noise_on == "score")
+        log_rate = _log_mean(_as_keys(pairs) if rate == "momentum" else pairs, added, **how)
         if rate == "buffer":
             old = examples.read(memory, pairs)
             log_rate = examples.log_average(old, log_rate, 1 - now["momentum"])
@@ -179,7 +200,7 @@ def objective(
         if u == "sample":
             log_rate = log_rate - jnp.log(exponential(key, pairs))
         per_anchor = _loss(
-            pairs, log_rate, now["weight"], now["temperature"], similarity, include_positive, off
+            pairs, log_rate, now["weight"], now["temperature"], similarity, include_positive, added
         )
         value, alone = mean_over_anchors(per_anchor, pairs)
         weight = jnp.asarray(now["weight"], jnp.float32)
