@@ -297,7 +297,7 @@ def _stop_requests() -> Iterator[list[int]]:
         if received:
             os._exit(128 + number)
         received.append(number)
-        log.info("%s: stopping after this step", signal.Signals(number).name)
+        log.info("%s: stopping after the steps under way", signal.Signals(number).name)
 
     previous = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
