@@ -1,0 +1,100 @@
+"""Constants of each loss, compared on a validation split of the training images.
+
+Every loss gets the same number of candidates, at one batch size. Test images are never seen: the
+encoder trains on a part of the training split, and the rest is classified. docs/methods.md has the
+measured tables and the constants that were chosen by them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxssl.grid import KNN, LINEAR, METHODS, numbers, run_grid, values, where
+from jaxssl.study import Findings, Setting, Table, choose, mean, of_scale, spread
+
+FLAGS = ("methods",)
+BATCH_SIZE = 64
+# The part of the training split that is trained on, the part that is classified, and epochs.
+SPLITS = {
+    "tiny": ("train[:80%]", "train[80%:]", 20),
+    "small": ("train[:16%]", "train[16%:20%]", 10),
+    "paper": ("train[:90%]", "train[90%:]", 100),
+}
+CLAIMS: dict[str, Any] = {}
+
+Values = dict[str, Any]
+CANDIDATES: dict[str, list[Values]] = {
+    "simclr": [
+        {"temperature": t} for t in (0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0, 1.5, 2.0)
+    ],
+    "auc_cl": [
+        *(
+            {"a": a, "negative_weight": weight, "alpha": 0.5}
+            for a in (3.0, 10.0, 30.0)
+            for weight in (16.0, 64.0, 256.0)
+        ),
+        *({"a": 10.0, "negative_weight": 64.0, "alpha": alpha} for alpha in (0.1, 1.0, 2.0)),
+    ],
+    "mmcl": [
+        {"gamma": gamma, "C": c} for gamma in (0.1, 0.5, 1.0, 2.0, 4.0, 8.0) for c in (1.0, 100.0)
+    ],
+    "decl": [
+        *({"temperature": t} for t in (0.1, 0.2, 0.3, 0.5, 0.7)),
+        *({"temperature": t, "weight": 1.0} for t in (0.2, 0.5)),
+        *({"temperature": t, "weight": 1.0, "u": "mean"} for t in (0.2, 0.5)),
+        {"temperature": 0.2, "weight": 0.5, "u": "mean"},
+        {"temperature": 0.2, "u": "mean"},
+        {"temperature": 0.2, "momentum": 0.5},
+    ],
+    "tcl": [
+        *(
+            {"temperature": t, "k1": 1.0, "k2": k2}
+            for t in (0.1, 0.2, 0.3, 0.5, 0.7)
+            for k2 in (1.0, 1.5)
+        ),
+        {"temperature": 0.2, "k1": 1.0, "k2": 3.0},
+        {"temperature": 0.2, "k1": 100.0, "k2": 1.5},
+    ],
+}
+
+
+def run(setting: Setting) -> Findings:
+    """Train with each candidate, and classify the validation split."""
+    methods = choose(setting.methods, tuple(CANDIDATES))
+    train, validation, epochs = of_scale(setting, SPLITS)
+    common = {
+        "data.train_split": train,
+        "data.test_split": validation,
+        "batch_size": BATCH_SIZE,
+        "epochs": epochs,
+    }
+    cells = {
+        (method, _words(candidate)): {
+            **METHODS[method],
+            **{f"loss.{name}": value for name, value in candidate.items()},
+            **common,
+        }
+        for method in methods
+        for candidate in CANDIDATES[method]
+    }
+    found = run_grid(setting, cells)
+    tables = [_table(method, found) for method in methods]
+    note = f"{where(found)}, classified: {validation}"
+    return Findings(tables, (), {}, {"results": numbers(found)}, note)
+
+
+def _table(method: str, found: Mapping[Any, Any]) -> Table:
+    """The candidates of a method, the best k-NN figure first."""
+    own = {words: outcomes for (name, words), outcomes in found.items() if name == method}
+    best_first = sorted(own, key=lambda words: -mean(values(own[words], KNN)))
+    rows = [
+        (words, *(spread(values(own[words], metric)) for metric in (KNN, LINEAR)))
+        for words in best_first
+    ]
+    return Table(method, ("constants", "k-NN", "linear"), rows)
+
+
+def _words(candidate: Values) -> str:
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in candidate.items()
+    )
