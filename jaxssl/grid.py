@@ -24,7 +24,7 @@ LONGEST = 120  # characters of a folder's name
 # except for AUC-CL, whose paper leaves constants open, and for the tuned SimCLR.
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
-    "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.2},
+    "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
     "dcl": {"loss.name": "dcl", "loss.temperature": 0.1},
     "sogclr": {"loss.name": "sogclr", "loss.temperature": 0.1},
     "moco_v3": {  # with solo-learn's temperature for CIFAR
