@@ -7,11 +7,12 @@ from jaxssl import parallel
 from jaxssl.objective import Number, require_not_negative, require_one_of, stateless
 from jaxssl.pairs import Pairs, cosine, dot, negatives, not_self, partners, positives, unit
 
-# The constants of the recommended loss, and nowhere else. All are our choice: the paper gives
-# neither a nor a weight of the negatives. Both released codes have a = 10. The released ImageNet
-# code sums over B - 1 negatives with the weight 32 / B, which is about 32 times their mean; the
-# same weight and two views' 2(B - 1) negatives make 64. alpha = 0.5 is the best column of the
-# paper's Table 11; both released codes have 1.
+# The constants of the recommended loss, and nowhere else. All are our choice, by accuracy on
+# training images that were set aside (docs/methods.md): the paper gives neither a nor a weight of
+# the negatives. Both released codes have a = 10. The released ImageNet code sums over B - 1
+# negatives with the weight 32 / B, which is about 32 times their mean; the same weight and two
+# views' 2(B - 1) negatives make 64. alpha = 0.5 is the best column of the paper's Table 11; both
+# released codes have 1.
 RECOMMENDED = {"a": 10.0, "alpha": 0.5, "negative_weight": 64.0}
 
 PRESETS = {
