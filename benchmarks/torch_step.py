@@ -101,6 +101,14 @@ def auc_cl(z: Tensor, b: Tensor, *, a: float, alpha: float, weight: float, unit:
     return ((p - a) ** 2 + 2 * alpha * (1 - p) - alpha**2 + weight * negative).mean()
 
 
+def descend(loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
+    """Take a step of the optimiser down the gradient of the loss, which is returned."""
+    loss.backward()
+    optimiser.step()
+    optimiser.zero_grad(set_to_none=True)
+    return loss
+
+
 class SmallStep:
     """A step of a small network of strided convolutions, on views that are ready.
 
@@ -162,10 +170,7 @@ class SmallStep:
     def step(self) -> Tensor:
         """One step; the loss."""
         loss = self.loss(self.x)
-        loss.backward()
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        return loss
+        return descend(loss, self.optimiser)
 
     def wait(self, loss: Tensor) -> float:
         """Until the device is done."""
@@ -204,10 +209,7 @@ class TrainStep:
         with torch.no_grad():
             x = self.views(torch.cat([images, images]), self.size)
         loss = self.loss(x.contiguous(memory_format=torch.channels_last))
-        loss.backward()
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
-        return loss
+        return descend(loss, self.optimiser)
 
     def wait(self, loss: Tensor) -> float:
         """Until the device is done."""

@@ -237,6 +237,11 @@ def shard_rows(tree: Any, mesh: Mesh, *, axis: int = 0) -> Any:
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
 
 
+def take_rows(tree: Any, places: Array) -> Any:
+    """The rows ``places`` of every array; an array of fewer rows, of packed examples, is kept."""
+    return jax.tree.map(lambda x: x.at[places[: len(x)]].get(mode="promise_in_bounds"), tree)
+
+
 def gather(x: Array, axis_name: str | None, *, axis: int = 0) -> Array:
     """Every device's ``x``, concatenated along ``axis`` in device order."""
     return x if axis_name is None else lax.all_gather(x, axis_name, axis=axis, tiled=True)

@@ -223,7 +223,7 @@ def train_steps(
     options = {"max_skipped": max_skipped, "sharded": sharded}
     step = train_step(method, optimiser, augment, mesh, **options)
     each = P(parallel.DATA_AXIS)
-    gather = parallel.spmd(gather_examples, mesh, (P() if resident else each, each), each)
+    gather = parallel.spmd(parallel.take_rows, mesh, (P() if resident else each, each), each)
 
     def take(state: TrainState, data: Batch, places: Array) -> tuple[Any, Any, Array]:
         return step(state, gather(data, places))
@@ -244,11 +244,6 @@ def train_steps(
         return state, metrics, embeddings, metrics["loss"][None]
 
     return steps if loop else one_step
-
-
-def gather_examples(data: Any, places: Array) -> Any:
-    """The rows ``places`` of every array. An array of fewer rows, of packed examples, is kept."""
-    return jax.tree.map(lambda x: x.at[places[: len(x)]].get(mode="promise_in_bounds"), data)
 
 
 def train_step(

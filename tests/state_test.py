@@ -17,7 +17,7 @@ from jaxssl.encoder import Encoder
 from jaxssl.nets import convnet
 from jaxssl.nets.heads import MLP
 from jaxssl.pairs import pair_views
-from jaxssl.state import gather_examples, init_state, make_diagnosis, make_train_step, train_steps
+from jaxssl.state import init_state, make_diagnosis, make_train_step, train_steps
 
 # How a run is put together: method, its settings, loss, its settings, number of small crops.
 RUNS = {
@@ -254,7 +254,7 @@ def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, cap
     step = make_train_step(method, optimiser, augment, mesh)
     state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
     for index in order:
-        state, metrics, _ = step(state, gather_examples(data, parallel.shard_rows(index, mesh)))
+        state, metrics, _ = step(state, parallel.take_rows(data, parallel.shard_rows(index, mesh)))
     np.testing.assert_allclose(metrics["loss"], expected[1][-1], rtol=1e-5)
 
 

@@ -306,7 +306,7 @@ class _Resident:
     def __init__(self, source: Source, local: _Local, mesh: Mesh, captions: bool) -> None:
         self._source, self._local, self._mesh = source, local, mesh
         self._captions = captions
-        self._gather = jax.jit(_gather, out_shardings=parallel.data_sharding(mesh))
+        self._gather = jax.jit(parallel.take_rows, out_shardings=parallel.data_sharding(mesh))
         self._data: Batch | None = None
 
     def data(self) -> Batch:
@@ -330,10 +330,6 @@ class _Resident:
             yield self._gather(
                 self.data(), parallel.shard_rows(self._local.places(step), self._mesh)
             )
-
-
-def _gather(data: Batch, places: jax.Array) -> Batch:
-    return jax.tree.map(lambda x: x.at[places].get(mode="promise_in_bounds"), data)
 
 
 @functools.lru_cache(maxsize=2)
