@@ -72,21 +72,23 @@ def make_programs(
     numbers = parallel.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
     most_steps = min(config.log_every, MOST_STEPS)
 
-    def together(state: TrainState, n: int) -> Any:
-        return shared.steps(state, numbers, *batches.take(n, most_steps), n)
+    if resident:
 
-    rows = parallel.local_rows(config.batch_size, mesh) % (config.batch_size // mesh.size)
-    tiled = np.tile(rows.astype(np.int32), (most_steps, 1))
-    places = parallel.shard_rows(tiled, mesh, axis=1)
+        def advance(state: TrainState, n: int) -> Any:
+            return shared.steps(state, numbers, *batches.take(n, most_steps), n)
 
-    def one_by_one(state: TrainState, n: int) -> Any:
-        losses = []
-        for _ in range(n):
-            state, *found, loss = shared.steps(state, numbers, batches.next(), places, 1)
-            losses.append(loss[0])
-        return state, *found, losses
+    else:
+        rows = parallel.local_rows(config.batch_size, mesh) % (config.batch_size // mesh.size)
+        tiled = np.tile(rows.astype(np.int32), (most_steps, 1))
+        places = parallel.shard_rows(tiled, mesh, axis=1)
 
-    advance = together if resident else one_by_one
+        def advance(state: TrainState, n: int) -> Any:
+            losses = []
+            for _ in range(n):
+                state, *found, loss = shared.steps(state, numbers, batches.next(), places, 1)
+                losses.append(loss[0])
+            return state, *found, losses
+
     return Programs(shared.init, advance, shared.encode, most_steps)
 
 
