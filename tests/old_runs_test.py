@@ -31,8 +31,9 @@ def test_a_run_of_version_0_1_resumes_to_the_parameters_it_ended_with(name, data
         assert sorted(final) == sorted(jax.tree_util.keystr(path) for path, _ in leaves)
         for path, leaf in leaves:
             expected = final[jax.tree_util.keystr(path)]
+            leaf = leaf[: len(expected)] if np.ndim(leaf) else leaf  # eight devices pad buffers
             # Another machine, or number of devices, rounds in another order.
-            atol = 1e-4 * max(1, np.abs(expected).max())
+            atol = 1e-4 * max(1, np.abs(expected[np.isfinite(expected)]).max(initial=0))
             np.testing.assert_allclose(leaf, expected, rtol=1e-3, atol=atol, err_msg=str(path))
 
 
