@@ -27,21 +27,21 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
-from jax import numpy as jnp  # noqa: E402
-from shared import spread  # noqa: E402
-from sklearn.neighbors import KNeighborsClassifier  # noqa: E402
-from threadpoolctl import threadpool_limits  # noqa: E402
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from shared import spread
+from sklearn.neighbors import KNeighborsClassifier
+from threadpoolctl import threadpool_limits
 
-from jaxssl import evaluate, record  # noqa: E402
-from jaxssl.augment.views import Inputs  # noqa: E402
-from jaxssl.config import load  # noqa: E402
-from jaxssl.data import source  # noqa: E402
-from jaxssl.errors import UserError  # noqa: E402
-from jaxssl.evals import Features, knn, linear  # noqa: E402
-from jaxssl.subject import arrays  # noqa: E402
+from jaxssl import evaluate, record
+from jaxssl.augment.views import Inputs
+from jaxssl.config import load
+from jaxssl.data import source
+from jaxssl.errors import UserError
+from jaxssl.evals import Features, knn, linear
+from jaxssl.subject import arrays
 
 HYPER = knn.PRESETS["instdisc"]
 BATCH, RATES = 512, (0.1, 0.03, 0.01)

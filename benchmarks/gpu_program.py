@@ -25,13 +25,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 os.environ["JAX_PLATFORMS"] = "cpu"  # the one that computes here
 
-import jax  # noqa: E402
-from jax.experimental import topologies  # noqa: E402
-from shared import NETWORKS, begin  # noqa: E402
+import jax
+from jax.experimental import topologies
+from shared import NETWORKS, begin
 
-from jaxssl import parallel  # noqa: E402
-from jaxssl.page import markdown_table  # noqa: E402
-from jaxssl.state import make_train_step, shardings  # noqa: E402
+from jaxssl import distributed
+from jaxssl.page import markdown_table
+from jaxssl.state import make_train_step, shardings
 
 H200 = """
 gpu_device_info {
@@ -60,19 +60,19 @@ PARTS = (("transpose(jvp", "backward"), ("jvp(", "forward"), ("vmap(", "augmenta
 
 def program(network: str, batch: int, precision: str) -> tuple[str, int]:
     """The compiled text of a step, and the bytes it needs besides the state and the images."""
-    config, parts, state, batches = begin(network, batch, precision, parallel.make_mesh())
+    config, parts, state, batches = begin(network, batch, precision, distributed.make_mesh())
     try:
         described = topologies.get_topology_desc(
             platform="cuda", target_config=H200, topology="1x1x1"
         )
     except NotImplementedError:
         sys.exit('error: JAX has no compiler for GPUs here; pip install "jax[cuda12]"')
-    mesh = parallel.make_mesh(described.devices)
+    mesh = distributed.make_mesh(described.devices)
 
     def shape(x: jax.Array, sharding: jax.sharding.Sharding) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
-    split = parallel.data_sharding(mesh)
+    split = distributed.data_sharding(mesh)
     given = jax.tree.map(lambda x: shape(x, split), batches.next())
     state = jax.tree.map(shape, state, shardings(parts.method, state, mesh, False))
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)

@@ -28,18 +28,18 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-from PIL import Image, ImageEnhance, ImageOps  # noqa: E402
-from shared import source_of, spread  # noqa: E402
+import jax
+import numpy as np
+from PIL import Image, ImageEnhance, ImageOps
+from shared import source_of, spread
 
-from jaxssl import parallel  # noqa: E402
-from jaxssl.augment import recipes  # noqa: E402
-from jaxssl.augment.views import make_views  # noqa: E402
-from jaxssl.build import build, initial_state, make_crops  # noqa: E402
-from jaxssl.config import load  # noqa: E402
-from jaxssl.data import batches, pictures  # noqa: E402
-from jaxssl.state import make_train_step  # noqa: E402
+from jaxssl import distributed
+from jaxssl.augment import recipes
+from jaxssl.augment.views import make_views
+from jaxssl.build import build, initial_state, make_crops
+from jaxssl.config import load
+from jaxssl.data import batches, pictures
+from jaxssl.state import make_train_step
 
 BATCH = 256
 RATIO = math.log(4 / 3)
@@ -175,7 +175,7 @@ def augmentation(rounds: int) -> None:
 
 
 def beside_a_step(rounds: int, steps: int) -> None:
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     config = load(ROOT / "configs" / "cifar10_simclr.py", [("batch_size", str(BATCH))])
     rng = np.random.default_rng(0)
     records = list(rng.integers(0, 256, (50_000, 32, 32, 3), np.uint8))
@@ -210,7 +210,7 @@ def beside_a_step(rounds: int, steps: int) -> None:
 
 def streams(rounds: int) -> None:
     rng = np.random.default_rng(0)
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     small = source_of([encoded(smooth(rng, 32), "png") for _ in range(2048)], (32, 32, 3))
     jpegs = [encoded(smooth(rng, 256), "jpeg") for _ in range(256)] * 8
     large = source_of(jpegs, (256, 256, 3))

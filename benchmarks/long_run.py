@@ -21,8 +21,8 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxssl import compiled, loop, record  # noqa: E402
-from jaxssl.config import load  # noqa: E402
+from jaxssl import compiled, loop, record
+from jaxssl.config import load
 
 SETTINGS = {
     "batch_size": "16",

@@ -16,19 +16,22 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
+import jax
+import numpy as np
 
-from jaxssl import collapse, parallel  # noqa: E402
-from jaxssl.augment.views import Inputs  # noqa: E402
-from jaxssl.build import build, initial_state, make_batches  # noqa: E402
-from jaxssl.config import load  # noqa: E402
-from jaxssl.data import source  # noqa: E402
-from jaxssl.evals import Features, Subject, fewshot, knn, linear  # noqa: E402
-from jaxssl.features import extract  # noqa: E402
-from jaxssl.page import markdown_table  # noqa: E402
-from jaxssl.state import make_train_step  # noqa: E402
-from jaxssl.subject import arrays, make_encoder  # noqa: E402
+from jaxssl import (
+    collapse,
+    distributed,
+)
+from jaxssl.augment.views import Inputs
+from jaxssl.build import build, initial_state, make_batches
+from jaxssl.config import load
+from jaxssl.data import source
+from jaxssl.evals import Features, Subject, fewshot, knn, linear
+from jaxssl.features import extract
+from jaxssl.page import markdown_table
+from jaxssl.state import make_train_step
+from jaxssl.subject import arrays, make_encoder
 
 PREDICTOR = {"predictor.name": "mlp", "predictor.pred_hidden_dim": "256"}
 EMA = "{'schedule': 'cosine', 'start': 0.95, 'end': 1.0}"
@@ -112,7 +115,7 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     settings = {"seed": str(seed), "batch_size": str(batch), "epochs": str(epochs)}
     settings |= {"schedule.warmup_epochs": str(epochs / 20)} | rate | overrides
     config = load(ROOT / "configs" / "digits.py", list(settings.items()))
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     splits = source.load_splits(config.data)
     data = list(arrays(splits, Inputs(config.augment.size, splits.train.shape[2])).values())
     parts = build(config, len(splits.train))

@@ -15,27 +15,27 @@ import time
 
 STARTED = time.monotonic()  # imports count too
 
-import argparse  # noqa: E402
-import json  # noqa: E402
-import math  # noqa: E402
-import os  # noqa: E402
-import signal  # noqa: E402
-import subprocess  # noqa: E402
-import sys  # noqa: E402
-import zipfile  # noqa: E402
-from collections.abc import Mapping  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any, NamedTuple  # noqa: E402
+import argparse
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import record_tables  # noqa: E402
-from record_plan import MARGIN, SCALES, Estimates, Piece, make_plan  # noqa: E402
+import record_tables
+from record_plan import MARGIN, SCALES, Estimates, Piece, make_plan
 
-from jaxssl import cli  # noqa: E402
-from jaxssl import record as files  # noqa: E402
-from jaxssl.errors import UserError, line, writing  # noqa: E402
+from jaxssl import cli
+from jaxssl import record as files
+from jaxssl.errors import UserError, line, writing
 
 WORKER = ROOT / "benchmarks" / "record_pieces.py"
 RESERVE = 15.0  # seconds at the end, for stopping and for writing OUT

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from shared import source_of
 
 from jaxssl import config as configs
-from jaxssl import parallel, solvers
+from jaxssl import distributed, solvers
 from jaxssl.build import build, initial_state, make_batches
 from jaxssl.state import TrainState, make_train_step, shardings
 
@@ -171,7 +171,7 @@ def take_step(
     }
     config = load_config("paper", values)
     images = np.random.default_rng(0).integers(0, 256, (2 * BATCH, 32, 32, 3), np.uint8)
-    mesh = parallel.make_mesh([device])
+    mesh = distributed.make_mesh([device])
     with jax.default_device(device), jax.default_matmul_precision("highest"):
         batches = make_batches(config, source_of(list(images), (32, 32, 3)), mesh)
         parts = build(config, len(images), crops=batches.crops)

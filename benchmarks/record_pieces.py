@@ -20,11 +20,11 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import jax  # noqa: E402
-from jax import numpy as jnp  # noqa: E402
+import jax
+from jax import numpy as jnp
 
-from jaxssl import compiled, record  # noqa: E402
-from jaxssl.errors import UserError  # noqa: E402
+from jaxssl import compiled, record
+from jaxssl.errors import UserError
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
 TRACED = 20  # steps of a trace
@@ -192,10 +192,10 @@ def _step(network: str, batch: int, precision: str) -> tuple[Any, Any, Any]:
     """State, batches and the jitted step of a row of `train_step.py`."""
     from shared import begin
 
-    from jaxssl import parallel
+    from jaxssl import distributed
     from jaxssl.state import make_train_step
 
-    mesh = parallel.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     _, parts, state, batches = begin(network, batch, precision, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     return state, batches, step

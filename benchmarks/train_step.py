@@ -41,20 +41,24 @@ sys.path.insert(0, str(ROOT))
 # PyTorch is to have memory too.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-import optax  # noqa: E402
-from jax import lax  # noqa: E402
-from jax import numpy as jnp  # noqa: E402
-from shared import NETWORKS, SMALL, SMALL_BATCH, begin, spread  # noqa: E402
+import jax
+import numpy as np
+import optax
+from jax import lax
+from jax import numpy as jnp
+from shared import NETWORKS, SMALL, SMALL_BATCH, begin, spread
 
-from jaxssl import compiled, losses, parallel  # noqa: E402
-from jaxssl import encoder as networks  # noqa: E402
-from jaxssl.build import make_networks  # noqa: E402
-from jaxssl.config import hyper  # noqa: E402
-from jaxssl.nets import convnet  # noqa: E402
-from jaxssl.page import markdown_table  # noqa: E402
-from jaxssl.state import train_steps  # noqa: E402
+from jaxssl import (
+    compiled,
+    distributed,
+    losses,
+)
+from jaxssl import encoder as networks
+from jaxssl.build import make_networks
+from jaxssl.config import hyper
+from jaxssl.nets import convnet
+from jaxssl.page import markdown_table
+from jaxssl.state import train_steps
 
 try:
     import torch_step
@@ -103,7 +107,7 @@ def side() -> int:
 
 def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float, Any]:
     """The whole step, its parts, the operations of a step, and what PyTorch's is made of."""
-    mesh = parallel.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     config, parts, state, batches = begin(network, batch, precision, mesh)
     encoder, key, given = make_networks(config), jax.random.key(1), batches.next()
     augment = jax.jit(parts.augment)

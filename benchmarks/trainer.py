@@ -19,15 +19,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-import jax  # noqa: E402
-import numpy as np  # noqa: E402
-from shared import spread  # noqa: E402
+import jax
+import numpy as np
+from shared import spread
 
-from jaxssl import loop, parallel, record  # noqa: E402
-from jaxssl.build import build, initial_state, make_batches  # noqa: E402
-from jaxssl.config import load  # noqa: E402
-from jaxssl.data import source  # noqa: E402
-from jaxssl.state import make_train_step  # noqa: E402
+from jaxssl import (
+    distributed,
+    loop,
+    record,
+)
+from jaxssl.build import build, initial_state, make_batches
+from jaxssl.config import load
+from jaxssl.data import source
+from jaxssl.state import make_train_step
 
 # The released code's B - 1 negatives; without it Algorithm 1's 2 (B - 1).
 TOWERS = {"method.name": "momentum", "method.momentum": "0.0", "method.symmetric": "False"}
@@ -59,7 +63,7 @@ class Bare:
         config = load(
             ROOT / "configs" / "digits.py", [("batch_size", str(batch_size)), *overrides.items()]
         )
-        mesh = parallel.make_mesh()
+        mesh = distributed.make_mesh()
         train_set = source.load(config.data, "train")
         parts = build(config, len(train_set))
         batches = make_batches(config, train_set, mesh)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxssl import parallel, record, schedules
+from jaxssl import distributed, record, schedules
 from jaxssl.backbone import Backbone, make_encode
 from jaxssl.build import build
 from jaxssl.config import hyper
@@ -100,8 +100,8 @@ def thumbnails(images: np.ndarray) -> np.ndarray:
 def _embeddings(images: np.ndarray, train: Source, found: Backbone) -> np.ndarray:
     # Pictures of many sizes are cut to the middle when they are read.
     inputs = found.inputs if train.one_size else found.inputs._replace(crop=0.0)
-    mesh = parallel.local_mesh()
-    variables = parallel.replicate((found.net, found.projector), mesh)
+    mesh = distributed.local_mesh()
+    variables = distributed.replicate((found.net, found.projector), mesh)
     return extract(images, make_encode(found, inputs, "projector"), variables, mesh)
 
 

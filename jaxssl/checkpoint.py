@@ -21,7 +21,7 @@ import orbax.checkpoint as ocp
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.errors import UserError, line
 from jaxssl.record import log
 
@@ -199,8 +199,8 @@ def _read(
     with _stragglers_ignored(), _reader(workdir) as checkpoints:
         for tried in reversed(known) if step is None else (step,):
             try:
-                if parallel.process_count() > 1:
-                    parallel.check_together(lambda tried=tried: _check(workdir, tried))
+                if distributed.process_count() > 1:
+                    distributed.raise_together(lambda tried=tried: _check(workdir, tried))
                 found = _guarded(workdir, tried, lambda tried=tried: restored(checkpoints, tried))
             except UserError as error:
                 errors[tried] = error
@@ -321,9 +321,9 @@ def _numpy_tree(folder: Path) -> Any:
     orbax_log.addFilter(_is_about_something_else)
     try:
         alone = ocp.options.MultiprocessingOptions(
-            primary_host=parallel.process_index(), active_processes={parallel.process_index()}
+            primary_host=distributed.process_index(), active_processes={distributed.process_index()}
         )
-        several = {"multiprocessing_options": alone} if parallel.process_count() > 1 else {}
+        several = {"multiprocessing_options": alone} if distributed.process_count() > 1 else {}
         handler = ocp.PyTreeCheckpointHandler(**several)
         with ocp.Checkpointer(handler, **several) as reader:
             tree = reader.metadata(folder).item_metadata.tree

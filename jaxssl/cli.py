@@ -77,11 +77,11 @@ def define_processes() -> None:
 
 def start_jax() -> None:
     """Keep compiled programs; join the other processes if `define_processes` names any."""
-    from jaxssl import compiled, parallel
+    from jaxssl import compiled, distributed
 
     compiled.keep()
     values = flags.FLAGS
-    parallel.join(values.coordinator, values.num_processes, values.process_id)
+    distributed.initialize(values.coordinator, values.num_processes, values.process_id)
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:

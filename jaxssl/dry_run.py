@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl import modality, parallel, summary
+from jaxssl import distributed, modality, summary
 from jaxssl.build import build, check_labels, initial_state, make_batches, make_crops
 from jaxssl.data import source
 from jaxssl.data.batches import check_batch
@@ -30,7 +30,7 @@ def dry_run(config: ConfigDict) -> None:
     Raises:
         UserError: on a value that a part refuses, or a data set whose sizes are not known.
     """
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     take = _of_known_sizes if modality.kind_of(config) == "image" else _of_training_set
     batch, number, crops, what = take(config, mesh)
     parts = build(config, number, mesh.size, crops=crops)
@@ -42,7 +42,7 @@ def dry_run(config: ConfigDict) -> None:
     start = time.perf_counter()
     stages = parts.method, parts.optimiser, parts.augment
     step = make_train_step(*stages, mesh, sharded=config.optim.sharded)
-    compiled = step.lower(state, parallel.shard(batch, mesh)).compile()
+    compiled = step.lower(state, distributed.shard(batch, mesh)).compile()
     _say(f"compiled   in {time.perf_counter() - start:.1f} s")
     sizes = compiled.memory_analysis()
     needed = 0
@@ -56,7 +56,7 @@ def dry_run(config: ConfigDict) -> None:
     if free and needed * mesh.size > HEADROOM * free:
         _say(f"one step   left out: there are {_size(free)} here; try a smaller batch_size")
         return
-    state, metrics, _ = compiled(state, parallel.shard(batch, mesh))
+    state, metrics, _ = compiled(state, distributed.shard(batch, mesh))
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
     _say("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
 

@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import jaxssl.evals
-from jaxssl import gallery, parallel, record, report, results
+from jaxssl import distributed, gallery, record, report, results
 from jaxssl.config import override
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
@@ -91,7 +91,7 @@ def evaluate(
         UserError: if there is no such run, checkpoint or file, a protocol is unknown, or it does
             not fit the data set.
     """
-    record.show_log(parallel.process_index())
+    record.show_log(distributed.process_index())
     if is_run(path):
         read_config(path)
     asked, found = protocols, load_backbone(path, step, **(assumed or {}))
@@ -111,7 +111,7 @@ def evaluate(
     splits = source.load_splits(settings, found.inputs.kind)
     explicit = asked is not None and "all" not in asked
     runs = _shared(_fitting(runs, splits, explicit), path, explicit)
-    mesh = parallel.local_mesh()
+    mesh = distributed.local_mesh()
     kinds = _kinds(kinds) if runs else KINDS[-1:]
     rows, features = [], None
     options = {
@@ -147,7 +147,7 @@ def evaluate(
                 f"protocol {run.text!r} trains a network: it needs --layer backbone, and a kind of "
                 f"features besides raw (got {','.join(kinds)})"
             )
-    if not parallel.is_first():
+    if not distributed.is_first_process():
         return rows
     if rows:
         results.show(rows)
@@ -155,7 +155,7 @@ def evaluate(
     if page and config and data is None and out == path:
         step = found.facts["step"]
         # Its pictures are of the backbone's features.
-        whole = features is not None and layer == "backbone" and parallel.process_count() == 1
+        whole = features is not None and layer == "backbone" and distributed.process_count() == 1
         if gallery.step_of(path) != step and whole:
             inputs = arrays(splits, found.inputs)
             gallery.write(path, config, splits, features, inputs, found)
@@ -164,7 +164,7 @@ def evaluate(
 
 
 def _keep(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    if not parallel.is_first():
+    if not distributed.is_first_process():
         return
     try:
         results.add(out, rows)
@@ -279,7 +279,7 @@ def _figures(run: Run, subject: Subject, kind: str, seed: int, *, explicit: bool
 
 def _shared(runs: list[Run], path: Path, explicit: bool) -> list[Run]:
     """Of several processes: those protocols that they can share."""
-    if parallel.process_count() == 1:
+    if distributed.process_count() == 1:
         return runs
 
     def is_shared(run: Run) -> bool:

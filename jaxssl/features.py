@@ -13,7 +13,7 @@ from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl import backbone, checkpoint, compiled, modality, parallel, weights
+from jaxssl import backbone, checkpoint, compiled, distributed, modality, weights
 from jaxssl.backbone import Backbone, Variables, require_finite
 from jaxssl.build import build, make_networks
 from jaxssl.config import label
@@ -171,7 +171,7 @@ def extract(
             some = images[places]
             more = np.zeros((block - len(some), *some.shape[1:]), some.dtype)
             filled = np.concatenate([some, more])
-        found = apply(variables, parallel.shard(filled, mesh))
+        found = apply(variables, distributed.shard(filled, mesh))
         if waiting is not None:
             fetch(*waiting)
         waiting = start - begin, places.stop - start, found

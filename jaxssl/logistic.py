@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from threadpoolctl import threadpool_limits
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.stratify import stratified
 
 CHOICE = 10_000  # examples at most that the strength is chosen on, or this many of each class:
@@ -110,7 +110,7 @@ def fit_probe(
         ValueError: if no class has images enough for a part to choose on.
     """
     x, y, real, mesh = _spread(features, labels)
-    labels = parallel.gather_rows(labels)
+    labels = distributed.gather_process_rows(labels)
     num_classes = int(labels.max()) + 1
     x, mean, scale, gram = _standardised(x, real)
     covariance = np.asarray(gram, np.float64) / len(labels)
@@ -119,13 +119,13 @@ def fit_probe(
     whole = Examples(x, turned, y, num_classes, covariance)
 
     # Rows of x that are examples, in the order of the labels; and those to choose on.
-    rows = places = np.flatnonzero(parallel.everywhere(real, mesh))
+    rows = places = np.flatnonzero(distributed.replicate_global(real, mesh))
     tried, tried_labels = whole, labels
     limit = max(CHOICE, CHOICE_OF_CLASS * num_classes)
     if len(labels) > limit:
         chosen = stratified(labels, limit / len(labels), seed=seed, least=1)
         places, tried_labels = np.arange(len(chosen)), labels[chosen]
-        part = parallel.everywhere(x[rows[chosen]], mesh)
+        part = distributed.replicate_global(x[rows[chosen]], mesh)
         tried = whole._replace(x=part, turned=part.T, labels=jnp.asarray(tried_labels))
     kept = stratified(tried_labels, validation, seed=seed)
     if not len(kept):
@@ -135,7 +135,7 @@ def fit_probe(
         )
     used = np.zeros(len(tried.x), np.float32)
     used[np.delete(places, kept)] = 1
-    held = np.asarray(parallel.everywhere(tried.x[places[kept]], mesh))
+    held = np.asarray(distributed.replicate_global(tried.x[places[kept]], mesh))
     held_labels = tried_labels[kept]
     tried_c, fits, hits = sorted(C), [None], []
     for c in tried_c:
@@ -158,14 +158,14 @@ def _spread(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array, Arr
     Every process has as many rows there, which are filled up with others.
     """
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
-    mesh = parallel.make_mesh(devices)
-    most, own = parallel.gather_processes(np.int32(len(labels))).max(), jax.local_device_count()
+    mesh = distributed.make_mesh(devices)
+    most, own = distributed.gather_processes(np.int32(len(labels))).max(), jax.local_device_count()
     fill = -(-int(most) // own) * own - len(labels)
     x = np.asarray(features, np.float32)
     rows = x, np.asarray(labels, np.int32), np.ones(len(labels), np.float32)
     if fill:
         rows = [np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1)) for a in rows]
-    return *parallel.shard_rows(tuple(rows), mesh), mesh
+    return *distributed.shard_rows(tuple(rows), mesh), mesh
 
 
 def _worse(hit: np.ndarray, other: np.ndarray) -> bool:

@@ -20,10 +20,10 @@ from jaxssl import (
     checkpoint,
     collapse,
     compiled,
+    distributed,
     evaluate,
     faults,
     modality,
-    parallel,
     record,
     results,
     summary,
@@ -64,14 +64,14 @@ def train(config: ConfigDict, workdir: Path) -> None:
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     # ---- Data and parts. Bad input is refused here, before anything is written.
-    record.show_log(parallel.process_index())
+    record.show_log(distributed.process_index())
     _refuse_other_config(config, workdir)
     evaluate.check_protocols(config.eval.protocols)
     if config.eval.knn not in knn.PRESETS:
         raise UserError(
             f"eval.knn={config.eval.knn!r} is unknown{nearest(config.eval.knn, knn.PRESETS)}"
         )
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     splits = source.load_splits(config.data, modality.source_kind(config))
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
@@ -95,7 +95,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         first = 0
         if checkpoint.steps(workdir):
             restored = checkpoint.restore(workdir, state)
-            parallel.first_does(lambda: checkpoint.set_aside(workdir, restored.damaged))
+            distributed.on_first_process(lambda: checkpoint.set_aside(workdir, restored.damaged))
             first, state = restored.step, restored.state
             batches.set_state(restored.data)
         recorder = stack.enter_context(_recorder(workdir, first))
@@ -150,9 +150,9 @@ def train(config: ConfigDict, workdir: Path) -> None:
                 stopping = bool(stop)  # read once: a signal may come at any moment
                 evaluating = step % eval_every == 0 or step == total
                 pausing = evaluating or step % save_every == 0
-                if parallel.process_count() > 1:  # they agree at every line of metrics
+                if distributed.process_count() > 1:  # they agree at every line of metrics
                     asking = pausing or step % config.log_every == 0
-                    stopping = asking and parallel.any_process(stopping)
+                    stopping = asking and distributed.any_process(stopping)
                 pausing = pausing or stopping
                 if pausing or step % config.log_every == 0:
                     late = step, {**metrics, **collapse.measures(embeddings)}, losses
@@ -177,7 +177,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         checkpoints.wait_until_finished()
         if step == total:
             log.info("finished %d steps", total)
-        if step < total or parallel.any_process(bool(stop)):
+        if step < total or distributed.any_process(bool(stop)):
             what = "resumes there" if step < total else "evaluates"
             log.info("stopped at step %d of %d; the same command %s", step, total, what)
             sys.exit(128 + (stop or [signal.SIGTERM])[0])  # another process' signal, if not ours
@@ -193,7 +193,7 @@ def _longest_call(metrics: Any, n: int, begun: float, most: int) -> int:
 
     Several processes have to agree on it. They read stop requests only at lines of metrics.
     """
-    if parallel.process_count() > 1:
+    if distributed.process_count() > 1:
         return most
     jax.block_until_ready(metrics)
     return max(1, min(most, int(n * CALL_SECONDS / (time.perf_counter() - begun))))
@@ -225,7 +225,7 @@ def _workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
                 record.write_json(workdir / "config.json", config.to_dict())
                 stack.enter_context(record.logging_to(workdir / "train.log"))
 
-            parallel.first_does(enter)
+            distributed.on_first_process(enter)
             yield
     except Exception as error:  # Orbax has kinds of its own for a full disk
         if not _is_about(workdir, error):
@@ -249,7 +249,7 @@ def _is_about(workdir: Path, error: Exception) -> bool:
 @contextmanager
 def _recorder(workdir: Path, first: int) -> Iterator[record.Recorder | None]:
     """The first process' recorder."""
-    if not parallel.is_first():
+    if not distributed.is_first_process():
         yield None
         return
     with closing(record.Recorder(workdir, first)) as recorder:
@@ -269,12 +269,12 @@ def _not_finite(
     )
     found = faults.explain(first + 1, in_a_row, batches.places, measures)
     path = workdir / faults.NAME
-    parallel.first_does(lambda: record.write_json(path, found.document))
+    distributed.on_first_process(lambda: record.write_json(path, found.document))
     return UserError(found.message.format(path=path))
 
 
 def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
-    if parallel.is_first():
+    if distributed.is_first_process():
         print(f"{workdir} is finished ({step} steps).")
     rows = results.read(workdir)
     if config.eval.protocols and not (workdir / "report.html").exists():
@@ -371,12 +371,14 @@ def _online_knn(
     config: ConfigDict, data: dict[str, dict[str, Any]], encode: Any, state: TrainState
 ) -> dict[str, float]:
     """k-NN accuracy on the test split with the training split as the bank."""
-    mesh, found = parallel.local_mesh(), []
-    variables = parallel.here((state.params, state.carried._replace(memory=())), mesh)
+    mesh, found = distributed.local_mesh(), []
+    variables = distributed.replicate_locally(
+        (state.params, state.carried._replace(memory=())), mesh
+    )
     for split in (data["train"], data["test"]):
-        own = parallel.own_part(len(split["label"]))
+        own = distributed.process_slice(len(split["label"]))
         found += [extract(split["input"], encode, variables, mesh, own), split["label"][own]]
-    if parallel.any_process(not all(np.isfinite(features).all() for features in found[::2])):
+    if distributed.any_process(not all(np.isfinite(features).all() for features in found[::2])):
         log.warning("no k-NN: the features are not finite")
         return {}
     return knn.evaluate(*found, **knn.PRESETS[config.eval.knn])

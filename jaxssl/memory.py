@@ -11,7 +11,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.pairs import Pairs, by_view, unit
 
 
@@ -30,8 +30,8 @@ def read(memory: Array, pairs: Pairs) -> Array:
     place, own = _places(memory, pairs)
     # What is not here is 0, so that the sum over devices is what there is.
     found = jnp.where(own, memory[jnp.where(own, place, 0)], 0)
-    found = parallel.total(found, pairs.axis_name)
-    first = parallel.device_index(pairs.axis_name) * len(index)
+    found = collectives.sum(found, pairs.axis_name)
+    first = collectives.device_index(pairs.axis_name) * len(index)
     found = lax.dynamic_slice_in_dim(found, first, len(index))
     views = (by_view(pairs, pairs.index).shape[0], 1)
     return jnp.tile(found[None], views).reshape(-1)
@@ -51,7 +51,7 @@ def write(memory: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> A
         value = jax.nn.logsumexp(views, axis=0) - math.log(views.shape[0])
     else:
         value = jnp.mean(views, axis=0)
-    value = parallel.gather(value, pairs.axis_name)
+    value = collectives.gather(value, pairs.axis_name)
     place, own = _places(memory, pairs)
     place = jnp.where(own, place, len(memory))  # beyond the end: dropped
     return memory.at[place].set(value.astype(memory.dtype), mode="drop")
@@ -59,8 +59,8 @@ def write(memory: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> A
 
 def _places(memory: Array, pairs: Pairs) -> tuple[Array, Array]:
     """[B] where the batch's examples are in this device's rows, and whether they are."""
-    index = parallel.gather(by_view(pairs, pairs.index)[0], pairs.axis_name)
-    place = index - parallel.device_index(pairs.axis_name) * len(memory)
+    index = collectives.gather(by_view(pairs, pairs.index)[0], pairs.axis_name)
+    place = index - collectives.device_index(pairs.axis_name) * len(memory)
     return place, (place >= 0) & (place < len(memory))
 
 
@@ -78,7 +78,7 @@ def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict
         axis_name: the mapped axis whose devices share the batch, or None.
     """
     size, dim = queue["rows"].shape
-    new = parallel.gather(unit(lax.stop_gradient(rows)), axis_name, axis=1)
+    new = collectives.gather(unit(lax.stop_gradient(rows)), axis_name, axis=1)
     new = new.reshape(-1, dim)[-size:].astype(queue["rows"].dtype)
     place = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
     return {"rows": queue["rows"].at[place].set(new), "next": (place[-1] + 1) % size}

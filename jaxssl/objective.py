@@ -10,7 +10,7 @@ from jax import Array
 from jax import numpy as jnp
 from jax.core import Tracer
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.pairs import Pairs, count_positives
 
 Number = float | Array | Callable[[Array], Array]  # a schedule is a function of the step
@@ -108,7 +108,7 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
         share of anchors without a positive, in [0, 1].
     """
     has_positive = (count_positives(pairs) > 0).astype(per_anchor.dtype)
-    count = parallel.mean(jnp.sum(has_positive), pairs.axis_name)
+    count = collectives.mean(jnp.sum(has_positive), pairs.axis_name)
     value = jnp.sum(per_anchor * has_positive) / jnp.maximum(count, 1e-9)
     return value, 1 - jnp.mean(has_positive)
 

@@ -11,7 +11,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 
 NO_ID = -1  # the id of a queue's rows: nobody's positive
 ZERO = 1e-12  # embeddings shorter than about this count as zero
@@ -75,10 +75,10 @@ def pair_views(
     num_views, b, d = z.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
-    everyone = parallel.gather(z, axis_name, axis=1)
-    everyone_id = parallel.gather(ids, axis_name)
+    everyone = collectives.gather(z, axis_name, axis=1)
+    everyone_id = collectives.gather(ids, axis_name)
     global_batch = everyone.shape[1]
-    first = parallel.device_index(axis_name) * b
+    first = collectives.device_index(axis_name) * b
     own = _count(num_views)[:, None] * global_batch + first + _count(b)[None, :]
     return Pairs(
         anchor=z.reshape(-1, d),
@@ -126,8 +126,8 @@ def pair_towers(
     b, d = query.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
-    candidate = parallel.gather(key, axis_name) if gathered is None else gathered
-    candidate_id = parallel.gather(ids, axis_name)
+    candidate = collectives.gather(key, axis_name) if gathered is None else gathered
+    candidate_id = collectives.gather(ids, axis_name)
     if queue is not None:
         if queue.ndim != 2 or queue.shape[1] != d:
             raise ValueError(f"queue must have shape [k, {d}] like the keys, got {queue.shape}")
@@ -159,7 +159,9 @@ def swap(pairs: Pairs) -> Pairs:
     """
     if pairs.num_views:
         return pairs
-    if pairs.candidate.shape[0] != pairs.anchor.shape[0] * parallel.device_count(pairs.axis_name):
+    if pairs.candidate.shape[0] != pairs.anchor.shape[0] * collectives.device_count(
+        pairs.axis_name
+    ):
         raise ValueError("both directions of two towers were asked for, but there is a queue")
     labels = pairs.anchor_id if pairs.labelled else None
     return pair_towers(pairs.partner, pairs.anchor, pairs.index, labels, axis_name=pairs.axis_name)
@@ -198,7 +200,7 @@ def by_view(pairs: Pairs, x: Array) -> Array:
 
 def everyone(pairs: Pairs, x: Array) -> Array:
     """[V, B, ...]: `x` [n, ...] of the anchors of all devices, in the order of the batch."""
-    return parallel.gather(by_view(pairs, x), pairs.axis_name, axis=1)
+    return collectives.gather(by_view(pairs, x), pairs.axis_name, axis=1)
 
 
 def not_self(pairs: Pairs) -> Array:
@@ -311,7 +313,7 @@ def _check_rows(shape: tuple[int, ...], dtype: jnp.dtype) -> None:
 def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> Array:
     """[b] int32 ids; by default each example's place in the global batch."""
     if ids is None:
-        return parallel.device_index(axis_name) * b + _count(b)
+        return collectives.device_index(axis_name) * b + _count(b)
     ids = jnp.asarray(ids)
     if ids.shape != (b,) or not jnp.issubdtype(ids.dtype, jnp.integer):
         raise ValueError(f"{name} must be [{b}] integers, got {ids.dtype}{list(ids.shape)}")

@@ -10,7 +10,7 @@ from jax import Array
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from jaxssl import modality, parallel
+from jaxssl import distributed, modality
 from jaxssl.build import Parts, build, make_init, shared_numbers
 from jaxssl.data.batches import Batches
 from jaxssl.data.pictures import Crops
@@ -69,7 +69,7 @@ def make_programs(
     example = tree, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
     data = batches.num_examples, example, shape, batches.crops
     shared = _shared(_structure(config, values), tuple(values), *data, mesh, resident)
-    numbers = parallel.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
+    numbers = distributed.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
     most_steps = min(config.log_every, MOST_STEPS)
 
     if resident:
@@ -78,9 +78,9 @@ def make_programs(
             return shared.steps(state, numbers, *batches.take(n, most_steps), n)
 
     else:
-        rows = parallel.local_rows(config.batch_size, mesh) % (config.batch_size // mesh.size)
+        rows = distributed.local_rows(config.batch_size, mesh) % (config.batch_size // mesh.size)
         tiled = np.tile(rows.astype(np.int32), (most_steps, 1))
-        places = parallel.shard_rows(tiled, mesh, axis=1)
+        places = distributed.shard_rows(tiled, mesh, axis=1)
 
         def advance(state: TrainState, n: int) -> Any:
             losses = []

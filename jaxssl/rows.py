@@ -12,7 +12,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.pairs import Pairs, cosine, count_positives, dot, negatives, not_self, positives, unit
 
 
@@ -137,7 +137,7 @@ class _How(NamedTuple):
 def _ring_side(pairs: Pairs) -> _Side:
     if pairs.axis_name is None:
         raise ValueError("ring needs pairs made with the axis_name of a mapped axis, got None")
-    devices = parallel.device_count(pairs.axis_name)
+    devices = collectives.device_count(pairs.axis_name)
     if pairs.candidate.shape[0] != devices * pairs.anchor.shape[0]:
         raise ValueError("ring does not take a queue: its rows are on every device already")
     views = pairs.num_views > 0
@@ -327,9 +327,9 @@ def _around(how, meet, carry, moving):
 
     def step(_, state):
         carry, moving = meet(*state)
-        return carry, parallel.pass_on(moving, how.ring)
+        return carry, collectives.ring_shift(moving, how.ring)
 
-    return lax.fori_loop(0, parallel.device_count(how.ring), step, (carry, moving))
+    return lax.fori_loop(0, collectives.device_count(how.ring), step, (carry, moving))
 
 
 def _count(n: int) -> Array:

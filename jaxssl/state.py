@@ -13,7 +13,7 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import compiled, parallel
+from jaxssl import collectives, compiled, distributed
 from jaxssl.method import Batch, Carried, Method
 
 # (key, input, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of its input
@@ -127,23 +127,23 @@ def shardings(method: Method, state: TrainState, mesh: Mesh, sharded: bool) -> T
         Rajbhandari et al., ZeRO: Memory Optimizations Toward Training Trillion Parameter Models,
         2020.
     """
-    whole = jax.tree.map(lambda _: parallel.replicated(mesh), state)
+    whole = jax.tree.map(lambda _: distributed.replicated_sharding(mesh), state)
 
     def branch(split: bool, tree: Any) -> Any:
-        place = parallel.data_sharding(mesh) if split else parallel.replicated(mesh)
+        place = distributed.data_sharding(mesh) if split else distributed.replicated_sharding(mesh)
         return jax.tree.map(lambda _: place, tree)
 
     whole = whole.replace(carried=jax.tree.map(branch, method.per_example, state.carried))
     if not sharded:
         return whole
-    split = jax.tree.map(lambda x: parallel.split_sharding(x.shape, mesh), state.opt_state)
+    split = jax.tree.map(lambda x: distributed.split_sharding(x.shape, mesh), state.opt_state)
     return whole.replace(opt_state=split)
 
 
 def _specs(method: Method) -> tuple[TrainState, Carried]:
     """How a step's devices see a state, and what is carried on."""
     carried = jax.tree.map(
-        lambda split: P(parallel.DATA_AXIS) if split else P(), method.per_example
+        lambda split: P(distributed.DATA_AXIS) if split else P(), method.per_example
     )
     return TrainState(P(), P(), P(), P(), carried, P()), carried
 
@@ -222,8 +222,8 @@ def train_steps(
     """
     options = {"max_skipped": max_skipped, "sharded": sharded}
     step = train_step(method, optimiser, augment, mesh, **options)
-    each = P(parallel.DATA_AXIS)
-    gather = parallel.spmd(parallel.take_rows, mesh, (P() if resident else each, each), each)
+    each = P(distributed.DATA_AXIS)
+    gather = distributed.spmd(distributed.take_rows, mesh, (P() if resident else each, each), each)
 
     def take(state: TrainState, data: Batch, places: Array) -> tuple[Any, Any, Array]:
         return step(state, gather(data, places))
@@ -256,17 +256,17 @@ def train_step(
     sharded: bool,
 ) -> Step:
     """The step of `make_train_step`, not compiled."""
-    axis = parallel.DATA_AXIS
+    axis = distributed.DATA_AXIS
 
     def local(state: TrainState, batch: Batch) -> Any:
         _, grads, metrics, carried, embeddings = _gradient(method, augment, state, batch)
         # Losses take a row of NaN for one of zeros, so the embeddings are looked at themselves.
-        lost = parallel.total(jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32), axis)
+        lost = collectives.sum(jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32), axis)
         return grads, metrics, carried, lost, embeddings
 
     of_state, of_carried = _specs(method)
     out = (P(), P(), of_carried, P(), P(None, axis))
-    gradient = parallel.spmd(local, mesh, (of_state, P(axis)), out)
+    gradient = distributed.spmd(local, mesh, (of_state, P(axis)), out)
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array], Array]:
         grads, metrics, carried, lost, embeddings = gradient(state, batch)
@@ -304,7 +304,7 @@ def make_diagnosis(
     embeddings, the loss' terms, the gradient; of each module the Euclidean norm and how many
     numbers are not finite.
     """
-    axis = parallel.DATA_AXIS
+    axis = distributed.DATA_AXIS
 
     def diagnose(state: TrainState, batch: Batch) -> Any:
         views, grads, metrics, _, embeddings = _gradient(method, augment, state, batch)
@@ -312,7 +312,7 @@ def make_diagnosis(
         found = {
             "parameters": _measures(state.params),
             "statistics": _measures(state.carried.batch_stats),
-            **parallel.total(own, axis),
+            **collectives.sum(own, axis),
             "loss": _measures(metrics),
             "gradient": _measures(grads),
         }
@@ -321,7 +321,7 @@ def make_diagnosis(
             for what, modules in found.items()
         }
 
-    return jax.jit(parallel.spmd(diagnose, mesh, (_specs(method)[0], P(axis)), P()))
+    return jax.jit(distributed.spmd(diagnose, mesh, (_specs(method)[0], P(axis)), P()))
 
 
 def _measures(tree: Any) -> dict[str, tuple[Array, Array]]:
@@ -347,10 +347,10 @@ def _gradient(method: Method, augment: Augment, state: TrainState, batch: Batch)
         {**batch, **views},
         step=state.step,
         key=objective_key,
-        axis_name=parallel.DATA_AXIS,
+        axis_name=distributed.DATA_AXIS,
     )
     # The mean of the local gradients: see parallel.py.
-    grads, metrics = parallel.mean((grads, {"loss": loss, **metrics}), parallel.DATA_AXIS)
+    grads, metrics = collectives.mean((grads, {"loss": loss, **metrics}), distributed.DATA_AXIS)
     return views, grads, metrics, carried, embeddings
 
 

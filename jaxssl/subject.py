@@ -11,8 +11,8 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
+from jaxssl import distributed, modality
 from jaxssl import encoder as networks
-from jaxssl import modality, parallel
 from jaxssl.augment import recipes
 from jaxssl.augment.views import Inputs, make_views, resized, standardise, to_uint8
 from jaxssl.backbone import Backbone, Variables, make_encode, make_encode_text
@@ -76,7 +76,7 @@ def subjects(
         if kind != "raw":
             untrained = kind == "untrained"
             variables = found.untrained(seed) if untrained else (found.net, found.projector)
-            on_devices = parallel.replicate(variables, mesh)
+            on_devices = distributed.replicate(variables, mesh)
             encode, encode_views = (
                 partial(extract, apply=encode, variables=on_devices, mesh=mesh)
                 for encode in (apply, of_views)
@@ -86,7 +86,7 @@ def subjects(
         none = np.zeros((0, 0), np.float32)
         of_all = []
         for split in ("train", "test"):
-            own = parallel.own_part(len(images[split]["label"]))
+            own = distributed.process_slice(len(images[split]["label"]))
             of_all += [
                 encode(images[split]["input"], part=own) if features else none,
                 images[split]["label"][own],
@@ -117,7 +117,7 @@ def _make_joint(
         towers = (found.net, found.projector), found.text
         if kind == "untrained":
             towers = found.untrained(seed), found.untrained_text(seed)
-        of_images, of_texts = parallel.replicate(towers, mesh)
+        of_images, of_texts = distributed.replicate(towers, mesh)
         return Joint(
             lambda: extract(splits.test.images(inputs.size), encode, of_images, mesh),
             lambda texts: extract(texts, encode_text, of_texts, mesh),

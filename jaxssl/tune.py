@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import optim, parallel, schedules
+from jaxssl import collectives, distributed, optim, schedules
 from jaxssl.augment import recipes
 from jaxssl.augment.mix import mix
 from jaxssl.augment.views import Inputs, resized, to_float
@@ -193,8 +193,8 @@ def make_tuner(network: Network, training: Training, num_classes: int, mesh: Mes
         settled = settle(training, len(source), mesh.size)
         rates = peak_lr(settled, lr) * _shape_of_rate(settled, len(source))
         key = jax.random.key(seed)
-        variables = parallel.replicate(network.variables, mesh)
-        state = parallel.replicate(init(key, variables), mesh)
+        variables = distributed.replicate(network.variables, mesh)
+        state = distributed.replicate(init(key, variables), mesh)
         kept = variables["params"] if training.frozen else {}
         per_epoch, losses, late = len(source) // settled.batch_size, [], None
         crops = _host_crops(training, network.size)
@@ -271,14 +271,14 @@ def _logits(
         part = images[first : first + block]
         filled = np.zeros((block, *part.shape[1:]), part.dtype)
         filled[: len(part)] = part
-        found = predict(classifier._replace(loss=None), parallel.shard(filled, mesh), crop)
+        found = predict(classifier._replace(loss=None), distributed.shard(filled, mesh), crop)
         rows.append(np.asarray(found)[: len(part)])
     return np.concatenate(rows)
 
 
 def _make_step(network: Network, training: Training, num_classes: int, mesh: Mesh) -> Callable:
     """The jitted ``(state, kept, batch, key, number, rate, weight_decay) -> (state, loss)``."""
-    axis = parallel.DATA_AXIS
+    axis = distributed.DATA_AXIS
     moving = training.moving_statistics or not training.frozen
 
     def step(
@@ -307,7 +307,7 @@ def _make_step(network: Network, training: Training, num_classes: int, mesh: Mes
             return -jnp.mean(jnp.sum(target * log_p, axis=1)), found[1]["batch_stats"]
 
         (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
-        grads, loss = parallel.mean((grads, loss), axis)
+        grads, loss = collectives.mean((grads, loss), axis)
         optimiser = _optimiser(training, rate, weight_decay)
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         head = jax.tree.map(lambda u: u * training.head_lr, updates["head"])
@@ -316,13 +316,13 @@ def _make_step(network: Network, training: Training, num_classes: int, mesh: Mes
 
     each, split = P(), P(axis)
     specs = (each, each, split, each, each, each, each)
-    return jax.jit(parallel.spmd(step, mesh, specs, (each, each)))
+    return jax.jit(distributed.spmd(step, mesh, specs, (each, each)))
 
 
 def _mirrored(x: Array, axis: str) -> Array:
     """Of each example of the whole batch the one as far from its end as this from its beginning."""
-    first = parallel.device_index(axis) * len(x)
-    return lax.dynamic_slice_in_dim(parallel.gather(x, axis)[::-1], first, len(x))
+    first = collectives.device_index(axis) * len(x)
+    return lax.dynamic_slice_in_dim(collectives.gather(x, axis)[::-1], first, len(x))
 
 
 def _optimiser(training: Training, rate: Any, weight_decay: Any) -> optax.GradientTransformation:

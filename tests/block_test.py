@@ -9,7 +9,7 @@ import pytest
 from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 
-from jaxssl import block, config, gallery, loop, parallel, report
+from jaxssl import block, config, distributed, gallery, loop, report
 from jaxssl.backbone import make_encode
 from jaxssl.data import source
 from jaxssl.features import extract, load_backbone
@@ -47,8 +47,8 @@ def run(data_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def embed(run):
     """The run's projector on uint8 images."""
-    found, mesh = load_backbone(run[0]), parallel.local_mesh()
-    variables = parallel.replicate((found.net, found.projector), mesh)
+    found, mesh = load_backbone(run[0]), distributed.local_mesh()
+    variables = distributed.replicate((found.net, found.projector), mesh)
     apply = make_encode(found, found.inputs, "projector")
     return partial(extract, apply=apply, variables=variables, mesh=mesh)
 

@@ -12,7 +12,7 @@ import pytest
 import tensorflow_datasets as tfds
 from file_cases import files_of, finished, pack, picture, pictures, pixels_of, refused, unpack
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.augment.views import make_pair_views
 from jaxssl.data import captions, source, tokens
 from jaxssl.data.batches import make_batches
@@ -340,7 +340,7 @@ ONE_VIEW = Crops((Crop(4, (0.2, 1.0), (3 / 4, 4 / 3)),), (), 4)
 
 
 def first_batch(opened, captions=True):
-    mesh = parallel.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     settings = {"seed": 3, "mesh": mesh, "crops": ONE_VIEW, "captions": captions}
     with closing(make_batches(opened, BATCH, **settings)) as batches:
         return jax.device_get(batches.next())

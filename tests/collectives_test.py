@@ -15,7 +15,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 from loss_cases import CASES, DEFAULTS, NAMES, Case, kinds, labelled, pairs_of
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.encoder import Encoder
 from jaxssl.losses.decl import objective as decl
 from jaxssl.losses.dino import objective as dino
@@ -79,7 +79,7 @@ def of_a_loss(case: Case, kind: str, ring: bool) -> Counter:
 
 
 def compiled(fn, in_specs, out_specs, *shapes) -> Counter:
-    mapped = parallel.spmd(fn, parallel.make_mesh(), in_specs, out_specs)
+    mapped = distributed.spmd(fn, distributed.make_mesh(), in_specs, out_specs)
     return collectives(jax.jit(mapped).lower(*shapes).compile().as_text(), N)
 
 
@@ -192,11 +192,11 @@ def step(name: str):
         "index": np.arange(B, dtype=np.int32),
         "label": np.zeros(B, np.int32),
     }
-    mesh, optimiser = parallel.make_mesh(), optax.sgd(0.1)
+    mesh, optimiser = distributed.make_mesh(), optax.sgd(0.1)
     two = jax.tree.map(lambda x: x[:2], batch)
     state = init_state(method, optimiser, augment, two, EXAMPLES, 0, mesh)
     lowered = make_train_step(method, optimiser, augment, mesh).lower(
-        state, parallel.shard(batch, mesh)
+        state, distributed.shard(batch, mesh)
     )
     return collectives(lowered.compile().as_text(), N), jax.tree.leaves(state.params)
 

@@ -8,7 +8,7 @@ from jax.sharding import PartitionSpec as P
 from loss_cases import LABELS, embeddings
 from sklearn.metrics import log_loss
 
-from jaxssl import losses, parallel
+from jaxssl import collectives, distributed, losses
 from jaxssl.losses.cross_entropy import objective
 from jaxssl.pairs import pair_towers, pair_views
 
@@ -54,7 +54,7 @@ def test_the_objective_trains_a_classifier_alike_on_any_number_of_devices():
 
     def step(params, z, labels, axis_name=None):
         grad = jax.value_and_grad(value, has_aux=True)
-        return parallel.mean(grad(params, z, labels, axis_name), axis_name)
+        return collectives.mean(grad(params, z, labels, axis_name), axis_name)
 
     params = {"weights": WEIGHTS, "bias": BIAS}
     expected = jax.jit(step)(params, Z, LABELS)
@@ -63,8 +63,8 @@ def test_the_objective_trains_a_classifier_alike_on_any_number_of_devices():
     )
     hit = np.argmax(Z.reshape(16, 4) @ WEIGHTS.T + BIAS[None], axis=1) == np.tile(LABELS, 2)
     np.testing.assert_allclose(expected[0][1]["accuracy"], 100 * hit.mean(), rtol=1e-6)
-    mesh = parallel.make_mesh()
-    split = parallel.spmd(
+    mesh = distributed.make_mesh()
+    split = distributed.spmd(
         lambda *args: step(*args, "data"), mesh, (P(), P(None, "data"), P("data")), P()
     )
     found = jax.jit(split)(params, Z, LABELS)

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.data import batches as batches_lib
 from jaxssl.data import digits, pictures
 from jaxssl.data import source as source_lib
@@ -85,7 +85,7 @@ def make(some):
         crops=NO_CROPS,
         **kwargs,
     ):
-        mesh = parallel.make_mesh(jax.devices()[:devices])
+        mesh = distributed.make_mesh(jax.devices()[:devices])
         settings = {"seed": seed, "cache": cache, "mesh": mesh, "crops": crops}
         return make_batches(source, batch_size, **settings, **kwargs)
 
@@ -113,7 +113,7 @@ def test_take_gives_the_indices_of_the_next_batches_and_moves_the_position(make,
     batches.next()
     data, index = batches.take(2, 3)
     np.testing.assert_array_equal(index, expected[[1, 2, 2]])
-    assert index.sharding.spec == P(None, parallel.DATA_AXIS)
+    assert index.sharding.spec == P(None, distributed.DATA_AXIS)
     assert_same([jax.device_get({k: x[index[1]] for k, x in data.items()})], take(make(), 3)[2:])
     assert batches.get_state()["next_index"] == 3
     np.testing.assert_array_equal(indices(batches, 2), expected[3:])
@@ -326,7 +326,7 @@ def test_a_worker_process_is_ended_by_no_signal_to_all_and_its_loss_is_named(mak
 def abandon():
     """Be killed while a worker waits for its next batch to be wanted."""
     source = of_records([{"image": np.zeros((8, 8, 1), np.uint8), "label": 0}] * BATCH)
-    mesh = parallel.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     settings = {"seed": 0, "crops": NO_CROPS, "mesh": mesh, "cache": "none", "workers": 1}
     stream = make_batches(source, BATCH, **settings)
     stream.next()
@@ -366,10 +366,10 @@ def test_a_run_does_not_go_on_with_another_number_of_images(make, some):
 
 def test_a_process_reads_its_own_rows():
     """As far as one process shows it: it has all devices, so its rows are all."""
-    mesh = parallel.make_mesh(jax.devices()[:4])
-    np.testing.assert_array_equal(parallel.local_rows(8, mesh), np.arange(8))
-    rows = parallel.shard_rows({"x": np.arange(8)}, mesh)["x"]
-    assert rows.sharding == parallel.data_sharding(mesh)
+    mesh = distributed.make_mesh(jax.devices()[:4])
+    np.testing.assert_array_equal(distributed.local_rows(8, mesh), np.arange(8))
+    rows = distributed.shard_rows({"x": np.arange(8)}, mesh)["x"]
+    assert rows.sharding == distributed.data_sharding(mesh)
     np.testing.assert_array_equal(rows, np.arange(8))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from conftest import data_config
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.data import digit_captions, source, tokens
 from jaxssl.data.batches import Reader, make_batches
 from jaxssl.data.pictures import Crops
@@ -118,7 +118,7 @@ def test_a_bar_leans_to_the_side_of_its_upper_end():
 
 
 def batches_of(opened, cache="auto", *, devices=1, captions=True):
-    mesh = parallel.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     settings = {"seed": 3, "cache": cache, "mesh": mesh, "crops": Crops((), (), 8)}
     return make_batches(opened, BATCH, captions=captions, **settings)
 

@@ -16,10 +16,10 @@ from jaxssl import (
     checkpoint,
     cli,
     config,
+    distributed,
     evaluate,
     features,
     loop,
-    parallel,
     results,
     subject,
     suite,
@@ -110,7 +110,7 @@ def test_the_untrained_network_is_what_the_run_began_with(run):
     found = features.load_backbone(run).untrained(settings.seed)[0]
     example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
     parts = build.build(settings, 1297)
-    mesh = parallel.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     state = build.initial_state(settings, parts, example, 1297, mesh)
     jax.tree.map(np.testing.assert_array_equal, found.params, state.params["net"])
 
@@ -175,7 +175,7 @@ def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run
 def test_views_are_those_of_training_encoded(run, data_dir):
     found = features.load_backbone(run)
     settings = ConfigDict(found.facts["config"])
-    splits, mesh = source.load_splits(settings.data), parallel.make_mesh()
+    splits, mesh = source.load_splits(settings.data), distributed.make_mesh()
     images = splits.bank.images(8)[:5]
     made = dict(subject.subjects(found, settings, splits, ["raw"], mesh, seed=0, features=False))
     pixels = made["raw"].views(images, 3, 1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tune_cases import SIZE, digits, flat_network, same, tiny_network
 
-from jaxssl import parallel, tune
+from jaxssl import distributed, tune
 from jaxssl.evals import Features, Subject, finetune, semi
 from jaxssl.stratify import stratified
 from jaxssl.tune import Classifier, Training, Tuner
@@ -18,7 +18,7 @@ BLANK = Features(*[np.zeros((0, 0))] * 4)
 
 @pytest.fixture(scope="module")
 def mesh():
-    return parallel.make_mesh(jax.devices()[:1])
+    return distributed.make_mesh(jax.devices()[:1])
 
 
 @pytest.fixture

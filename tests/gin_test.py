@@ -9,7 +9,7 @@ from graph_cases import NUM_TAGS, graph, packed, random_graphs
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import parallel
+from jaxssl import collectives, distributed
 from jaxssl.augment.graph import as_float
 from jaxssl.data.packing import Room, pack
 from jaxssl.nets import gin
@@ -133,8 +133,8 @@ def loss_of(features, xp=jnp):
 @cache
 def on_devices(devices):
     """Features, gradient and statistics of one row a device."""
-    mesh = parallel.make_mesh(jax.devices()[:devices])
-    axis = parallel.DATA_AXIS
+    mesh = distributed.make_mesh(jax.devices()[:devices])
+    axis = distributed.DATA_AXIS
 
     def local(tree, rows):
         def loss(params):
@@ -148,10 +148,10 @@ def on_devices(devices):
             return loss_of(out), (out, moved["batch_stats"])
 
         grads, (out, stats) = jax.grad(loss, has_aux=True)(tree["params"])
-        return parallel.mean(grads, axis), out, stats
+        return collectives.mean(grads, axis), out, stats
 
-    run = jax.jit(parallel.spmd(local, mesh, (P(), P(axis)), (P(), P(axis), P())))
-    return jax.device_get(run(variables(), parallel.shard(packed(GRAPHS, devices), mesh)))
+    run = jax.jit(distributed.spmd(local, mesh, (P(), P(axis)), (P(), P(axis), P())))
+    return jax.device_get(run(variables(), distributed.shard(packed(GRAPHS, devices), mesh)))
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])

@@ -10,7 +10,7 @@ from graph_cases import packed, random_graphs, text
 from workdir_cases import at_batch, interrupt
 
 import jaxssl
-from jaxssl import checkpoint, config, evaluate, features, loop, parallel, record, results
+from jaxssl import checkpoint, config, distributed, evaluate, features, loop, record, results
 from jaxssl.build import build, initial_state
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
@@ -114,7 +114,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypat
 def steps(made, devices, number=2):
     """Losses, the embeddings of each step, and the parameters before and after."""
     train = source.load(made.data, "train", "graph")
-    mesh = parallel.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     parts = build(made, len(train), mesh.size)
     batches = make_batches(
         train,
@@ -203,8 +203,8 @@ def test_a_trained_network_gives_features_of_any_graphs(tiny, whole):
     np.testing.assert_allclose(again, found, rtol=1e-5, atol=1e-5)
     # Those that evaluation takes of a split, block by block over the devices.
     array = source.load(tiny().data, "train", "graph").graph_array
-    mesh = parallel.make_mesh()
-    extracted = features.extract(array, encode, parallel.replicate(variables, mesh), mesh)
+    mesh = distributed.make_mesh()
+    extracted = features.extract(array, encode, distributed.replicate(variables, mesh), mesh)
     expected = encode(variables, packed(array.graphs))
     np.testing.assert_allclose(extracted, expected, rtol=1e-5, atol=1e-4)
 

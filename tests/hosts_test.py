@@ -18,7 +18,7 @@ from run_test import SAVED, SETTINGS
 from tiny import DIGITS
 from workdir_cases import acting
 
-from jaxssl import checkpoint, config, loop, parallel, record, results
+from jaxssl import checkpoint, config, distributed, loop, record, results
 from jaxssl.data.batches import make_batches
 from jaxssl.data.pictures import Crop, Crops
 from jaxssl.data.source import Part, Source
@@ -30,7 +30,7 @@ STEPS = 3
 
 
 def batches(way: str, devices: int):
-    mesh = parallel.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     if way == "graphs":
         graphs = random_graphs(50)
         records = [{"graph": graph, "label": i % 3} for i, graph in enumerate(graphs)]
@@ -189,7 +189,7 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
 def main() -> None:
     """One of the two hosts."""
     address, process, what, *arguments = sys.argv[1:]
-    parallel.join(address, 2, int(process))
+    distributed.initialize(address, 2, int(process))
     if what == "read":
         print(json.dumps({way: last(way) for way in WAYS}))
     else:

@@ -27,7 +27,7 @@ from loss_cases import (
     with_rows,
 )
 
-from jaxssl import losses, parallel
+from jaxssl import collectives, distributed, losses
 from jaxssl.objective import mean_over_anchors
 
 each_program = pytest.mark.parametrize("case", PROGRAMS, ids=str)
@@ -127,8 +127,8 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
             if not with_labels or labelled(case):
                 loss, gradient = jax.value_and_grad(value)(z, case)
                 # z is this device's own, so its gradient is one share of the mean over devices.
-                means[case] = parallel.mean(loss, axis_name)
-                shares[case] = gradient / parallel.device_count(axis_name)
+                means[case] = collectives.mean(loss, axis_name)
+                shares[case] = gradient / collectives.device_count(axis_name)
         return means, shares
 
     if mapping == "whole":
@@ -136,9 +136,9 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
     if mapping == "pmap":
         run = partial(local, axis_name="i")
         return jax.pmap(run, axis_name="i", in_axes=(1, 0), out_axes=(None, 1))
-    mesh = parallel.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     specs = (P(None, "data"), P("data"))
-    run = parallel.spmd(partial(local, axis_name="data"), mesh, specs, (P(), P(None, "data")))
+    run = distributed.spmd(partial(local, axis_name="data"), mesh, specs, (P(), P(None, "data")))
     return jax.jit(run)
 
 

@@ -9,7 +9,7 @@ from jax import lax
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.nets import convnet, heads, resnet, vit
 
 # torchvision's ResNets with their classifiers of 1000 classes
@@ -235,8 +235,8 @@ def trained(name, axis_name, devices=8):
         # A replicated result shows one device's value only; this shows all of them.
         return out, jax.tree.map(lambda s: s[None], state["batch_stats"])
 
-    mesh = parallel.make_mesh(jax.devices()[:devices])
-    split = parallel.spmd(apply, mesh, (P(), P("data")), (P("data"), P("data")))
+    mesh = distributed.make_mesh(jax.devices()[:devices])
+    split = distributed.spmd(apply, mesh, (P(), P("data")), (P("data"), P("data")))
     return jax.device_get(jax.jit(split)(made_up(module, x), x))
 
 

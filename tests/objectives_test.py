@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 from loss_cases import NAMES, TOWERS, embeddings
 
-from jaxssl import losses, parallel
+from jaxssl import collectives, distributed, losses
 from jaxssl.losses.swav import sinkhorn
 from jaxssl.method import weighted_loss
 from jaxssl.pairs import pair_towers, pair_views
@@ -69,17 +69,17 @@ def trained(setting: str, devices: int):
 
         out = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(z, params)
         (value, (memory, metrics)), (dz, dparams) = out
-        value, metrics, dparams = parallel.mean((value, metrics, dparams), axis_name)
+        value, metrics, dparams = collectives.mean((value, metrics, dparams), axis_name)
         params = jax.tree.map(lambda p, g: p - 0.1 * g, params, dparams)
-        return (value, dz / parallel.device_count(axis_name), metrics), params, memory
+        return (value, dz / collectives.device_count(axis_name), metrics), params, memory
 
     state = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     if devices:
-        mesh = parallel.make_mesh(jax.devices()[:devices])
+        mesh = distributed.make_mesh(jax.devices()[:devices])
         in_specs = (P(None, "data"), P("data"), P(), P(), P())
         out_specs = ((P(), P(None, "data"), P()), P(), P())
-        step = parallel.spmd(step, mesh, in_specs, out_specs)
-        state = parallel.replicate(state, mesh)
+        step = distributed.spmd(step, mesh, in_specs, out_specs)
+        state = distributed.replicate(state, mesh)
     step = jax.jit(step)
     params, memory = state
     history = []

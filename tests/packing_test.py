@@ -15,7 +15,7 @@ from graph_cases import (
     unpacked,
 )
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.data import packing, source
 from jaxssl.data.batches import Order, make_batches
 from jaxssl.data.packing import GraphArray, Reader, Room, pack, room_for, sizes_of
@@ -160,7 +160,7 @@ def opened(tmp_path_factory, prepared):
 
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (2, 2), (8, 1)])
 def test_batches_are_the_graphs_of_the_order(opened, devices, parts):
-    mesh = parallel.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     graphs = opened.graph_array.graphs
     batches = make_batches(opened, BATCH, seed=3, crops=Crops((), (), 0), mesh=mesh, parts=parts)
     order, shapes = Order(len(GRAPHS), BATCH, 3), []
@@ -179,6 +179,6 @@ def test_batches_are_the_graphs_of_the_order(opened, devices, parts):
 
 
 def test_graphs_are_not_kept_on_the_device(opened):
-    settings = {"seed": 0, "crops": Crops((), (), 0), "mesh": parallel.make_mesh()}
+    settings = {"seed": 0, "crops": Crops((), (), 0), "mesh": distributed.make_mesh()}
     with refused("data.cache='device': graphs are packed on the host, leave it at 'auto'"):
         make_batches(opened, BATCH, cache="device", **settings)

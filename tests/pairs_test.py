@@ -8,7 +8,7 @@ import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.pairs import (
     Pairs,
     cosine,
@@ -125,9 +125,9 @@ def test_cosines_are_those_of_directions():
 def test_split_over_devices_every_anchor_sees_the_whole_batch(devices):
     z, index = embeddings(2, 8, 3), jnp.arange(8) + 100
     whole = pair_views(z, index)
-    local = parallel.spmd(
+    local = distributed.spmd(
         lambda z, index: arrays(pair_views(z, index, axis_name="data")),
-        parallel.make_mesh(jax.devices()[:devices]),
+        distributed.make_mesh(jax.devices()[:devices]),
         (P(None, "data"), P("data")),
         {name: P() if "candidate" in name else P("data") for name in arrays(whole)},
     )(z, index)

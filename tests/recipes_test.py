@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from jaxssl import build as build_lib
 from jaxssl import config as config_lib
-from jaxssl import dry_run, evaluate, parallel
+from jaxssl import distributed, dry_run, evaluate
 from jaxssl.build import build, check_labels, initial_state, make_networks
 from jaxssl.data import pictures
 from jaxssl.data.facts import facts
@@ -231,7 +231,7 @@ def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
         return
     DONE[same_program(config)] = name
 
-    mesh = parallel.make_mesh(jax.devices()[:1])
+    mesh = distributed.make_mesh(jax.devices()[:1])
     rng = np.random.default_rng(0)
     batch = {
         "input": rng.integers(0, 256, (BATCH, SIDE, SIDE, channels(config)), np.uint8),
@@ -241,7 +241,7 @@ def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
     with jax.disable_jit():  # its many random draws compile once for all recipes
         state = initial_state(config, parts, batch, BATCH, mesh)
     before = jax.tree.map(np.array, state.params)
-    batch = parallel.shard(batch, mesh)
+    batch = distributed.shard(batch, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
     for _ in range(2):  # a warm-up's first rate is 0
         state, metrics, z = step(state, batch)

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 from nets_test import KEY, made_up, normal, sizes
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.nets import resnet, vit
 
 NETS = {
@@ -111,8 +111,8 @@ def test_a_rematerialised_resnet_sends_its_statistics_once():
 
             return jax.grad(out)(variables["params"])
 
-        mesh = parallel.make_mesh()
-        mapped = parallel.spmd(gradient, mesh, (P(), P("data")), P())
+        mesh = distributed.make_mesh()
+        mapped = distributed.spmd(gradient, mesh, (P(), P("data")), P())
         x = jax.ShapeDtypeStruct((16, 4, 4, 3), jnp.float32)
         return jax.jit(mapped).lower(variables, x).as_text().count("all_reduce")
 

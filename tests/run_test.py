@@ -15,7 +15,7 @@ from tiny import DIGITS, TINY
 from workdir_cases import at_batch
 
 import jaxssl
-from jaxssl import checkpoint, config, evaluate, faults, features, loop, parallel, record
+from jaxssl import checkpoint, config, distributed, evaluate, faults, features, loop, record
 from jaxssl.augment.views import Inputs
 from jaxssl.build import build, initial_state
 from jaxssl.data import source
@@ -341,7 +341,7 @@ def test_a_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, writt
     parts = build(settings, 1297)
 
     def state_on(devices):
-        mesh = parallel.make_mesh(jax.devices()[:devices])
+        mesh = distributed.make_mesh(jax.devices()[:devices])
         return initial_state(settings, parts, EXAMPLE, 1297, mesh)
 
     def arrays(state):
@@ -371,7 +371,7 @@ def test_a_checkpoint_of_another_network_is_refused(tiny, whole, tmp_path):
     """Although rows of zeros may come and go."""
     other = tiny(**{"net.widths": "(4, 16)"})
     parts = build(other, 1297)
-    template = initial_state(other, parts, EXAMPLE, 1297, parallel.make_mesh())
+    template = initial_state(other, parts, EXAMPLE, 1297, distributed.make_mesh())
     with pytest.raises(UserError, match="does not have the checksum"):
         checkpoint.restore(whole, template)
 
@@ -407,7 +407,7 @@ def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_pat
     apply, variables, preprocess = jaxssl.load_encoder(workdir)
     found = apply(variables, preprocess(images))
     assert found.shape == (20, 8)
-    parts, mesh = build(settings, 1297), parallel.make_mesh()
+    parts, mesh = build(settings, 1297), distributed.make_mesh()
     template = initial_state(settings, parts, EXAMPLE, 1297, mesh)
     state = checkpoint.restore(workdir, template).state
     encode = make_encoder(parts.method, Inputs(settings.augment.size, 1))

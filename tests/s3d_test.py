@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 from nets_test import KEY, count, made_up, normal, seen_sizes, sizes
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.nets import s3d
 
 # torchvision's s3d without its classifier of 400 classes
@@ -283,8 +283,8 @@ def test_batch_norm_trains_with_the_statistics_of_all_devices():
                 variables, x, train=True, axis_name=axis_name, mutable=["batch_stats"]
             )[0]
 
-        mesh = parallel.make_mesh(jax.devices()[:devices])
-        mapped = parallel.spmd(apply, mesh, (P(), P("data")), P("data"))
+        mesh = distributed.make_mesh(jax.devices()[:devices])
+        mapped = distributed.spmd(apply, mesh, (P(), P("data")), P("data"))
         return jax.device_get(jax.jit(mapped)(variables, x))
 
     whole = found(1, None)
@@ -310,8 +310,8 @@ def test_a_rematerialised_step_sends_its_statistics_once():
 
             return jax.grad(out)(variables["params"])
 
-        mesh = parallel.make_mesh(jax.devices()[:2])
-        mapped = parallel.spmd(gradient, mesh, (P(), P("data")), P())
+        mesh = distributed.make_mesh(jax.devices()[:2])
+        mapped = distributed.spmd(gradient, mesh, (P(), P("data")), P())
         x = jax.ShapeDtypeStruct(CLIPS, jnp.float32)
         return jax.jit(mapped).lower(variables, x).as_text().count("all_reduce")
 

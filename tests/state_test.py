@@ -11,7 +11,7 @@ import oracles
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import optim, parallel
+from jaxssl import distributed, optim
 from jaxssl.augment.views import make_views
 from jaxssl.encoder import Encoder
 from jaxssl.nets import convnet
@@ -71,10 +71,10 @@ def parts(name: str):
 def run(name: str, devices: int):
     """States after each step, as NumPy, the losses, and the embeddings of the first step."""
     method, optimiser, augment = parts(name)
-    mesh = parallel.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
     step = make_train_step(method, optimiser, augment, mesh)
-    batches = [parallel.shard(batch_at(i), mesh) for i in range(STEPS)]
+    batches = [distributed.shard(batch_at(i), mesh) for i in range(STEPS)]
     losses, first = [], None
     for batch in batches:
         state, metrics, embeddings = step(state, batch)
@@ -114,7 +114,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(one_device, devices):
 def test_a_split_optimiser_takes_the_same_steps(name):
     method, _, augment = parts("auc_cl")
     optimiser = optim.optimiser(name, lambda _: 0.01, weight_decay=0.01, momentum=0.9, clip_norm=1)
-    mesh, found = parallel.make_mesh(), []
+    mesh, found = distributed.make_mesh(), []
     start = method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh
     for sharded in (False, True):
         state = init_state(*start, sharded=sharded)
@@ -122,7 +122,7 @@ def test_a_split_optimiser_takes_the_same_steps(name):
         for i in range(STEPS):
             # Optax' Adam raises a float to its integer step count.
             with jax.numpy_dtype_promotion("standard"):
-                state, _, _ = step(state, parallel.shard(batch_at(i), mesh))
+                state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
         found.append(state)
     for leaf in jax.tree.leaves(found[1].opt_state):
         own = leaf.addressable_shards[0].data.size
@@ -136,7 +136,7 @@ def test_a_split_optimiser_takes_the_same_steps(name):
 def test_every_part_of_the_state_moves(one_device):
     name, (state, _, _) = one_device
     method, optimiser, augment = parts(name)
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     fresh = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
     assert int(state.step) == STEPS
     for before, after in ((fresh.params, state.params), (fresh.carried, state.carried)):
@@ -146,15 +146,15 @@ def test_every_part_of_the_state_moves(one_device):
 
 def test_steps_compile_once_and_donate_the_state(caplog):
     method, optimiser, augment = parts("moco_v3")
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
     step = make_train_step(method, optimiser, augment, mesh)
     old = state
-    state, _, _ = step(state, parallel.shard(batch_at(0), mesh))
+    state, _, _ = step(state, distributed.shard(batch_at(0), mesh))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((old.params, old.carried)))
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for i in range(1, STEPS):
-            state, _, _ = step(state, parallel.shard(batch_at(i), mesh))
+            state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
         # The log does report compilations: this is one.
         assert "Compiling" not in caplog.text
         jax.jit(lambda x: x + len(caplog.text) + 12345)(1.0)
@@ -170,7 +170,7 @@ def spoilt():
         return jnp.where(image[0, 0, 0] == 0, jnp.nan, noisy(8)(key, image))
 
     augment = make_views([view] * 2)
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     step = make_train_step(method, optimiser, augment, mesh, max_skipped=2)
 
     def start():
@@ -181,7 +181,7 @@ def spoilt():
         made["input"] = np.maximum(made["input"], 1)
         if bad:
             made["input"][3] = 0
-        return parallel.shard(made, mesh)
+        return distributed.shard(made, mesh)
 
     return start, step, batch, make_diagnosis(method, augment, mesh)
 
@@ -225,12 +225,12 @@ def test_whether_a_step_is_finite_is_computed_once(spoilt):
 @pytest.mark.parametrize("devices", [1, 8])
 def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, caplog):
     method, optimiser, augment = parts("decl")  # has a buffer, and a schedule that reads the step
-    mesh = parallel.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (NUM_EXAMPLES, 8, 8, 1), np.uint8)
     index = np.arange(NUM_EXAMPLES, dtype=np.int32)
     data = {"input": images, "label": rng.integers(0, 3, NUM_EXAMPLES, np.int32), "index": index}
-    data = parallel.replicate(data, mesh)
+    data = distributed.replicate(data, mesh)
     order = np.stack([rng.permutation(NUM_EXAMPLES)[:BATCH] for _ in range(4)]).astype(np.int32)
     steps = jax.jit(train_steps(method, optimiser, augment, mesh, resident=True), donate_argnums=0)
 
@@ -238,7 +238,9 @@ def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, cap
         state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
         found, done = [], 0
         for n in calls:
-            index = parallel.shard_rows(order[done:][[*range(n)] + [n - 1] * (4 - n)], mesh, axis=1)
+            index = distributed.shard_rows(
+                order[done:][[*range(n)] + [n - 1] * (4 - n)], mesh, axis=1
+            )
             state, metrics, embeddings, losses = steps(state, data, index, n)
             found += list(np.asarray(losses)[:n])
             assert metrics["loss"] == found[-1]
@@ -254,7 +256,9 @@ def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, cap
     step = make_train_step(method, optimiser, augment, mesh)
     state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
     for index in order:
-        state, metrics, _ = step(state, parallel.take_rows(data, parallel.shard_rows(index, mesh)))
+        state, metrics, _ = step(
+            state, distributed.take_rows(data, distributed.shard_rows(index, mesh))
+        )
     np.testing.assert_allclose(metrics["loss"], expected[1][-1], rtol=1e-5)
 
 

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from sklearn.metrics import recall_score, top_k_accuracy_score
 from tune_cases import SIZE, digits, same, tiny_network
 
-from jaxssl import parallel, tune
+from jaxssl import distributed, tune
 from jaxssl.augment.mix import mix
 from jaxssl.evals import Features, Subject, linear
 from jaxssl.tune import Training
@@ -21,7 +21,7 @@ HYPER = {"lr": 0.5, "weight_decay": 1e-3, "seed": 0}
 
 @pytest.fixture(scope="module")
 def mesh():
-    return parallel.make_mesh(jax.devices()[:1])
+    return distributed.make_mesh(jax.devices()[:1])
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def tuned(train):
 
     before = jax.tree.map(np.array, network.variables)
     for devices in (1, 8):
-        mesh = parallel.make_mesh(jax.devices()[:devices])
+        mesh = distributed.make_mesh(jax.devices()[:devices])
         tuner = tune.make_tuner(network._replace(apply=apply), TUNED, 10, mesh)
         found[devices] = [tuner.fit(train, **HYPER)]
         once = len(traced)

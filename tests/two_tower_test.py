@@ -13,7 +13,7 @@ from file_cases import refused
 from jax import numpy as jnp
 from tiny import DIGITS
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.augment.views import make_pair_views
 from jaxssl.build import build
 from jaxssl.config import load
@@ -80,9 +80,9 @@ def test_views_and_captions_are_those_of_the_example_whatever_the_batch_around_i
     for places in (np.random.default_rng(1).permutation(8), np.arange(4, 8)):
         some = jax.tree.map(lambda x, at=places: x[at], pairs)
         same(pair_views(KEY, some, index[places]), places)
-    mesh, spec = parallel.make_mesh(), jax.sharding.PartitionSpec
-    split = spec(parallel.DATA_AXIS), spec(None, parallel.DATA_AXIS)
-    on_eight = parallel.spmd(
+    mesh, spec = distributed.make_mesh(), jax.sharding.PartitionSpec
+    split = spec(distributed.DATA_AXIS), spec(None, distributed.DATA_AXIS)
+    on_eight = distributed.spmd(
         make_pair_views([window]), mesh, (spec(), split[0], split[0]), split[1]
     )
     same(jax.jit(on_eight)(KEY, pairs, index), np.arange(8))
@@ -288,12 +288,12 @@ def run(name, devices):
     encoder = Encoder(net, MLP(8, DIM, 1), text=Encoder(TEXT_NET, MLP(8, DIM, 1)))
     method = two_tower.method(encoder, objective_of(name, **hyper), **settings)
     stages = method, optax.sgd(0.05), make_pair_views([window])
-    mesh = parallel.make_mesh(jax.devices()[:devices])
+    mesh = distributed.make_mesh(jax.devices()[:devices])
     state = init_state(*stages, batch_at(0), NUM_EXAMPLES, 0, mesh)
     step = make_train_step(*stages, mesh)
     losses, first = [], None
     for number in range(STEPS):
-        state, metrics, z = step(state, parallel.shard(batch_at(number), mesh))
+        state, metrics, z = step(state, distributed.shard(batch_at(number), mesh))
         losses.append(float(metrics["loss"]))
         first = np.asarray(z) if first is None else first
     assert int(state.skipped[0]) == 0

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from run_test import at_batch
 
 import jaxssl
-from jaxssl import checkpoint, config, evaluate, loop, parallel
+from jaxssl import checkpoint, config, distributed, evaluate, loop
 from jaxssl.augment.views import ClipInputs
 from jaxssl.data import moving_digits, source
 from jaxssl.errors import UserError
@@ -144,7 +144,7 @@ def test_ten_crops_are_ten_inputs_of_the_middle_frames():
 
 def test_raw_clips_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
-    found = raw_clips(test.clip_array(12), parallel.local_mesh())
+    found = raw_clips(test.clip_array(12), distributed.local_mesh())
     assert found.shape == (8, 12 * 16 * 16)
     clips = test.clip_array(12)[:]
     # Resizing by two averages, but for the edges: the mean over a frame stays nearly the same.

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.data import files, packing, pictures
 from jaxssl.data.reader import Reader
 from jaxssl.data.source import Source
@@ -207,7 +207,7 @@ def make_batches(
         shapes = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example
         )
-    local = _Local(order, parallel.local_rows(batch_size, mesh), reader)
+    local = _Local(order, distributed.local_rows(batch_size, mesh), reader)
     resident = None
     if way.cached:
         resident = _Resident(source, local, mesh, captions)
@@ -306,7 +306,7 @@ class _Resident:
     def __init__(self, source: Source, local: _Local, mesh: Mesh, captions: bool) -> None:
         self._source, self._local, self._mesh = source, local, mesh
         self._captions = captions
-        self._gather = jax.jit(parallel.take_rows, out_shardings=parallel.data_sharding(mesh))
+        self._gather = jax.jit(distributed.take_rows, out_shardings=distributed.data_sharding(mesh))
         self._data: Batch | None = None
 
     def data(self) -> Batch:
@@ -316,19 +316,19 @@ class _Resident:
             inputs = {"image": images, "text": self._source.texts} if self._captions else images
             index = np.arange(len(labels), dtype=np.int32)
             data = {"input": inputs, "label": labels, "index": index}
-            self._data = parallel.replicate(data, self._mesh)
+            self._data = distributed.replicate(data, self._mesh)
         return self._data
 
     def places(self, position: int, n: int, k: int) -> jax.Array:
         """The examples [k, B] of n batches from ``position`` on, then copies of the last."""
         rows = [self._local.places(position + min(i, n - 1)) for i in range(k)]
-        return parallel.shard_rows(np.stack(rows), self._mesh, axis=1)
+        return distributed.shard_rows(np.stack(rows), self._mesh, axis=1)
 
     def batches(self, position: int) -> Iterator[Batch]:
         for step in itertools.count(position):
             # The images are an argument: as constants they would be compiled in.
             yield self._gather(
-                self.data(), parallel.shard_rows(self._local.places(step), self._mesh)
+                self.data(), distributed.shard_rows(self._local.places(step), self._mesh)
             )
 
 
@@ -350,7 +350,7 @@ def _streamed(
         stream = stream.mp_prefetch(grain.MultiprocessingOptions(workers), _begin_worker)
         # On a CPU, JAX would keep hold of the memory that the processes share.
         stream = stream.map(lambda batch: jax.tree.map(np.array, batch))
-    stream = stream.map(lambda batch: parallel.shard_rows(batch, mesh))
+    stream = stream.map(lambda batch: distributed.shard_rows(batch, mesh))
     return iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=AHEAD))
 
 

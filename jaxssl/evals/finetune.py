@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxssl import parallel, tune
+from jaxssl import distributed, tune
 from jaxssl.evals import Row, Subject
 from jaxssl.stratify import stratified
 from jaxssl.tune import Network, Training, Tuner
@@ -187,7 +187,7 @@ def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
     """
     if subject.network is None or subject.train is None or subject.test is None:
         raise ValueError("fine-tuning needs a network: take backbone features, and no raw pixels")
-    settings, mesh = PRESETS[preset], subject.mesh or parallel.make_mesh()
+    settings, mesh = PRESETS[preset], subject.mesh or distributed.make_mesh()
     images = (subject.network, subject.train, subject.test)
     found = evaluate(*images, **settings, seed=seed, mesh=mesh)
     metrics = {name: found.pop(name) for name in [f"finetune_{m}" for m in METRICS]}

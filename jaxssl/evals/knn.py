@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.evals import Row, Subject
 
 # The settings of public codes, whose predictions these are.
@@ -72,12 +72,12 @@ def evaluate(
         ValueError: if a setting is out of range, features and labels differ in length or width,
             features are not finite, or labels are not class numbers.
     """
-    parallel.check_together(
+    distributed.raise_together(
         lambda: _check(train_features, train_labels, test_features, test_labels)
     )
     test_labels = np.asarray(test_labels)
     largest = max(np.max(train_labels, initial=0), test_labels.max(initial=0))
-    num_classes = int(parallel.gather_processes(largest).max()) + 1
+    num_classes = int(distributed.gather_processes(largest).max()) + 1
     ranked = _ranking(
         *(train_features, train_labels, test_features),
         **{"k": k, "temperature": temperature, "weight": weight},
@@ -86,8 +86,8 @@ def evaluate(
     )
     hit = ranked == test_labels[:, None]
     return {
-        "knn_top1": 100.0 * parallel.mean_of_all(hit[:, 0]),
-        "knn_top5": 100.0 * parallel.mean_of_all(hit.any(axis=1)),
+        "knn_top1": 100.0 * distributed.mean_over_processes(hit[:, 0]),
+        "knn_top5": 100.0 * distributed.mean_over_processes(hit.any(axis=1)),
     }
 
 
@@ -100,7 +100,7 @@ def _check(
     """Raise ValueError for what `evaluate` would raise it for later, when others wait."""
     _checked_labels(train_labels, train_features, None)
     _checked_labels(test_labels, test_features, None)
-    if parallel.process_count() > 1:
+    if distributed.process_count() > 1:
         for name, rows in (("the bank", train_features), ("queries", test_features)):
             for part in _parts(len(rows), BANK_BLOCK // (4 * rows.shape[1])):
                 _unit_rows(rows, part, name)
@@ -231,10 +231,10 @@ def _neighbours_of_all(
     bank: Array | np.ndarray, labels: np.ndarray, queries: Array | np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Similarities and labels of the nearest rows in the banks of all processes."""
-    if parallel.process_count() == 1:
+    if distributed.process_count() == 1:
         similarity, place = neighbours(bank, queries, k)
         return similarity, labels[place]
-    count, asked = parallel.gather_processes(np.int32([len(bank), len(queries)])).T
+    count, asked = distributed.gather_processes(np.int32([len(bank), len(queries)])).T
     k = min(k, int(count.sum()))
     found = []
     for part in _parts(int(asked.max()), BANK_BLOCK // (4 * bank.shape[1] * len(count))):
@@ -242,13 +242,13 @@ def _neighbours_of_all(
         mine = np.asarray(queries[part], np.float32)
         own[: len(mine)] = mine
         # Everyone looks for everyone's neighbours in its own bank.
-        every = parallel.gather_processes(own).reshape(-1, bank.shape[1])
+        every = distributed.gather_processes(own).reshape(-1, bank.shape[1])
         similarity, place = neighbours(bank, every, k)
         short = ((0, 0), (0, k - place.shape[1]))
         nearest = np.pad(similarity, short, constant_values=-np.inf), np.pad(labels[place], short)
-        first = parallel.process_index() * len(own)
+        first = distributed.process_index() * len(own)
         similarity, label = (
-            np.moveaxis(parallel.gather_processes(x)[:, first : first + len(mine)], 0, 1)
+            np.moveaxis(distributed.gather_processes(x)[:, first : first + len(mine)], 0, 1)
             for x in nearest
         )
         similarity, label = (x.reshape(len(mine), -1) for x in (similarity, label))

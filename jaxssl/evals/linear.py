@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from jaxssl import logistic, parallel, tune
+from jaxssl import distributed, logistic, tune
 from jaxssl.evals import Features, Row, Subject
 from jaxssl.tune import Network, Training
 
@@ -103,10 +103,10 @@ def evaluate(
             if not np.isfinite(rows).all():
                 raise ValueError(f"features must be finite, some of the {name} images are not")
 
-    parallel.check_together(check)
+    distributed.raise_together(check)
     if normalised:
         features = features._replace(train=_unit(features.train), test=_unit(features.test))
-    every = parallel.gather_rows(features.train_labels)
+    every = distributed.gather_process_rows(features.train_labels)
     classes = np.unique(every)
     y = np.searchsorted(classes, features.train_labels)
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
@@ -114,8 +114,8 @@ def evaluate(
     ranked = classes[np.argsort(-logistic.scores(probe, features.test), axis=1)[:, :5]]
     hit = ranked == features.test_labels[:, None]
     return {
-        "linear_top1": 100 * parallel.mean_of_all(hit[:, 0]),
-        "linear_top5": 100 * parallel.mean_of_all(hit.any(axis=1)),
+        "linear_top1": 100 * distributed.mean_over_processes(hit[:, 0]),
+        "linear_top5": 100 * distributed.mean_over_processes(hit.any(axis=1)),
         "C": probe.C,
         "gradient_norm": probe.fit.gradient_norm,
     }
@@ -189,7 +189,7 @@ def run(subject: Subject, *, seed: int, preset: str = "fast") -> list[Row]:
     elif subject.network is None or subject.train is None or subject.test is None:
         return []
     else:
-        mesh = subject.mesh or parallel.make_mesh()
+        mesh = subject.mesh or distributed.make_mesh()
         images = (subject.network, subject.train, subject.test)
         scores = evaluate_on_crops(*images, **settings, seed=seed, mesh=mesh)
         hyper = {name: settings[name] for name in ("training", "lr", "weight_decay")}

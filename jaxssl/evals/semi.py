@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax.sharding import Mesh
 
-from jaxssl import parallel, tune
+from jaxssl import distributed, tune
 from jaxssl.evals import Row, Subject
 from jaxssl.stratify import stratified
 from jaxssl.tune import Network, Training
@@ -109,7 +109,7 @@ def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
     if subject.network is None or subject.train is None or subject.test is None:
         raise ValueError("fine-tuning needs a network: take backbone features, and no raw pixels")
     images = (subject.network, subject.train, subject.test)
-    mesh = subject.mesh or parallel.make_mesh()
+    mesh = subject.mesh or distributed.make_mesh()
     rows = []
     for share, found in evaluate(*images, shares=PRESETS[preset], seed=seed, mesh=mesh).items():
         details = {"preset": preset, "share": share, **found}

@@ -3,7 +3,7 @@
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.objective import Number, require_not_negative, require_one_of, stateless
 from jaxssl.pairs import Pairs, cosine, dot, negatives, not_self, partners, positives, unit
 
@@ -149,13 +149,13 @@ def _by_moments(pairs, positive_term, count_positive):
     of_partners = [jnp.sum(u * unit(p), axis=1) for p in partners(pairs, "auc_cl")]
     positive = sum(map(positive_term, of_partners)) / len(of_partners)
     views = pairs.num_views > 0
-    in_batch = u.shape[0] * parallel.device_count(pairs.axis_name)
+    in_batch = u.shape[0] * collectives.device_count(pairs.axis_name)
     queue = _moments(unit(pairs.candidate[in_batch:]))
     if pairs.queue_only:
         taken, extra = queue, of_partners if count_positive else []
         out = []
     else:
-        batch = parallel.total(_moments(u if views else unit(pairs.partner)), pairs.axis_name)
+        batch = collectives.sum(_moments(u if views else unit(pairs.partner)), pairs.axis_name)
         taken, extra = tuple(x + y for x, y in zip(batch, queue, strict=True)), []
         out = [jnp.sum(u * u, axis=1)] if views else []  # the anchor itself
         out += [] if count_positive else of_partners

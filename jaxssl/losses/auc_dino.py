@@ -4,7 +4,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.losses.dino import with_center
 from jaxssl.objective import (
     Number,
@@ -85,7 +85,7 @@ def auc_dino_loss(
     positive = jnp.sum(jnp.where(pos, (s - a) ** 2 - 2 * alpha * s, 0), axis=1)
     negative = jnp.sum(jnp.where(neg, (s - b) ** 2 + 2 * alpha * s, 0), axis=1)
     local = pairs.anchor.shape[0] // max(pairs.num_views, 1)
-    weight = negative_weight / (local * parallel.device_count(pairs.axis_name))
+    weight = negative_weight / (local * collectives.device_count(pairs.axis_name))
     loss = positive / jnp.maximum(num_pos, 1) + weight * negative + alpha
     return jnp.where(num_pos > 0, loss, 0)
 

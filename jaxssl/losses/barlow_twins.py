@@ -5,7 +5,7 @@ from itertools import combinations
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.objective import Number, require_not_negative, require_positive, stateless
 from jaxssl.pairs import Pairs, dot, views_of, wide
 
@@ -48,17 +48,17 @@ def barlow_twins_loss(
     require_not_negative(off_diagonal_weight=off_diagonal_weight, scale=scale)
     require_positive(epsilon=epsilon)
     z = wide(views_of(pairs, "barlow_twins"))
-    centred = z - parallel.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
+    centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
     # Large embeddings are scaled down, so that their squares fit.
-    scale_down = jnp.maximum(parallel.largest(jnp.abs(centred), pairs.axis_name), 1)
+    scale_down = jnp.maximum(collectives.max(jnp.abs(centred), pairs.axis_name), 1)
     centred = centred / scale_down
-    variance = parallel.mean(jnp.mean(centred**2, axis=1, keepdims=True), pairs.axis_name)
+    variance = collectives.mean(jnp.mean(centred**2, axis=1, keepdims=True), pairs.axis_name)
     variance = variance + epsilon / scale_down**2
     varies = variance > 0
     normal = jnp.where(varies, centred / jnp.sqrt(jnp.where(varies, variance, 1)), 0)
     values = []
     for one, other in combinations(normal, 2):
-        c = parallel.mean(dot(one.T, other.T) / one.shape[0], pairs.axis_name)
+        c = collectives.mean(dot(one.T, other.T) / one.shape[0], pairs.axis_name)
         diagonal = jnp.diagonal(c)
         off = jnp.sum(c**2) - jnp.sum(diagonal**2)
         values.append(jnp.sum((1 - diagonal) ** 2) + off_diagonal_weight * off)

@@ -6,7 +6,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -94,7 +94,7 @@ def with_center(
         momentum = at_step({"momentum": center_momentum}, step)["momentum"]
         value, alone = mean_over_anchors(loss_fn(pairs, memory, **at_step(fixed, step)), pairs)
         outputs = jnp.mean(wide(lax.stop_gradient(pairs.partner)), axis=0)
-        batch = parallel.mean(outputs, pairs.axis_name)
+        batch = collectives.mean(outputs, pairs.axis_name)
         memory = momentum * memory + (1 - momentum) * batch
         return value, memory, {"anchors_without_positive": alone}
 

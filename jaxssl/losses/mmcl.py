@@ -7,7 +7,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -227,7 +227,7 @@ def _own(pairs: Pairs) -> Array:
     """[n, V] int32: where the candidates of an anchor's example stand, its partner first."""
     if pairs.num_views == 0:
         b = pairs.anchor.shape[0]
-        first = parallel.device_index(pairs.axis_name) * b
+        first = collectives.device_index(pairs.axis_name) * b
         return (first + jnp.arange(b, dtype=jnp.int32))[:, None]
     views_of(pairs, "mmcl")
     places = by_view(pairs, pairs.self_index)

@@ -4,7 +4,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.objective import (
     Metrics,
     Number,
@@ -91,7 +91,7 @@ def sinkhorn(
     log_q = lax.stop_gradient(scores) / epsilon
     for _ in range(num_iters):
         column = jax.nn.logsumexp(log_q, axis=0)
-        column = jax.nn.logsumexp(parallel.gather(column[None, :], axis_name), axis=0)
+        column = jax.nn.logsumexp(collectives.gather(column[None, :], axis_name), axis=0)
         log_q = log_q - column[None, :]
         log_q = log_q - jax.nn.logsumexp(log_q, axis=1, keepdims=True)
     return jnp.exp(log_q)

@@ -5,7 +5,7 @@ from itertools import combinations
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.objective import Number, require_not_negative, require_positive, stateless
 from jaxssl.pairs import Pairs, dot, views_of, wide
 
@@ -55,18 +55,18 @@ def vicreg_loss(
     require_positive(epsilon=epsilon)
     z = wide(views_of(pairs, "vicreg"))
     num_views, b, d = z.shape
-    batch = b * parallel.device_count(pairs.axis_name)
-    centred = z - parallel.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
+    batch = b * collectives.device_count(pairs.axis_name)
+    centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
     spread = []
     for view in centred:
-        c = parallel.total(dot(view.T, view.T), pairs.axis_name) / max(batch - 1, 1)
+        c = collectives.sum(dot(view.T, view.T), pairs.axis_name) / max(batch - 1, 1)
         variance = jnp.diagonal(c)
         hinge = jnp.mean(jnp.maximum(1 - jnp.sqrt(variance + epsilon), 0))
         off = (jnp.sum(c**2) - jnp.sum(variance**2)) / d
         spread.append(variance_weight * hinge / 2 + covariance_weight * off)
     values = []
     for v, w in combinations(range(num_views), 2):
-        apart = parallel.mean(jnp.mean((z[v] - z[w]) ** 2), pairs.axis_name)
+        apart = collectives.mean(jnp.mean((z[v] - z[w]) ** 2), pairs.axis_name)
         values.append(invariance_weight * apart + spread[v] + spread[w])
     return jnp.broadcast_to(sum(values) / len(values), pairs.index.shape)
 

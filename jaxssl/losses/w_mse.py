@@ -6,7 +6,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 from jaxssl.objective import Number, require_share, stateless
 from jaxssl.pairs import Pairs, dot, unit, views_of, wide
 
@@ -49,14 +49,14 @@ def w_mse_loss(pairs: Pairs, *, epsilon: Number = 1e-3) -> Array:
 
 def _whiten(z: Array, epsilon: Number, axis_name: str | None) -> Array:
     """[b, d] rows with mean 0 and, over the global batch, the identity as covariance."""
-    batch = z.shape[0] * parallel.device_count(axis_name)
-    centred = z - parallel.mean(jnp.mean(z, axis=0, keepdims=True), axis_name)
+    batch = z.shape[0] * collectives.device_count(axis_name)
+    centred = z - collectives.mean(jnp.mean(z, axis=0, keepdims=True), axis_name)
     # At largest entry 1 squares fit; the identity's share is scaled along, down to what keeps the
     # factorisation positive in this precision.
-    scale = jnp.maximum(parallel.largest(jnp.abs(centred), axis_name), 1)
+    scale = jnp.maximum(collectives.max(jnp.abs(centred), axis_name), 1)
     centred = centred / scale
     share = jnp.maximum(epsilon / scale**2, jnp.minimum(epsilon, 64 * jnp.finfo(z.dtype).eps))
-    covariance = parallel.total(dot(centred.T, centred.T), axis_name) / max(batch - 1, 1)
+    covariance = collectives.sum(dot(centred.T, centred.T), axis_name) / max(batch - 1, 1)
     identity = jnp.eye(z.shape[1], dtype=z.dtype)
     lower = jnp.linalg.cholesky((1 - epsilon) * covariance + share * identity)
     return jax.scipy.linalg.solve_triangular(lower, centred.T, lower=True).T

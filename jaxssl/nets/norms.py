@@ -11,7 +11,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import collectives
 
 
 def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) -> Array:
@@ -58,10 +58,10 @@ class MaskedBatchNorm(nn.Module):
         wide = x.astype(jnp.float32)
         if train:
             weight = mask.astype(jnp.float32)[:, None]
-            count, total = parallel.total((jnp.sum(weight), jnp.sum(wide * weight, 0)), axis_name)
+            count, total = collectives.sum((jnp.sum(weight), jnp.sum(wide * weight, 0)), axis_name)
             centre = total / jnp.maximum(count, 1)
             square = jnp.sum((wide - centre[None]) ** 2 * weight, 0)
-            spread = parallel.total(square, axis_name) / jnp.maximum(count, 1)
+            spread = collectives.sum(square, axis_name) / jnp.maximum(count, 1)
             if not self.is_initializing():
                 kept, new = self.momentum, 1 - self.momentum
                 mean.value = kept * mean.value + new * centre

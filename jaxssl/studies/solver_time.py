@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from jaxssl import parallel
+from jaxssl import distributed
 from jaxssl.build import build, initial_state
 from jaxssl.config import component, hyper, label
 from jaxssl.grid import METHODS, settings_of
@@ -115,7 +115,7 @@ def _step(setting: Setting, name: str, batch: int) -> Call:
     size = IMAGENET if setting.scale == "paper" else {}
     cell = {**LOSSES[name], **size, "batch_size": batch, "total_steps": 1000}
     config = settings_of(setting, cell)
-    mesh = parallel.make_mesh()
+    mesh = distributed.make_mesh()
     channels = 1 if config.augment.name == "digits" else 3
     shape = (batch, config.augment.size, config.augment.size, channels)
     images = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
@@ -124,7 +124,7 @@ def _step(setting: Setting, name: str, batch: int) -> Call:
     parts = build(config, batch, mesh.size)
     state = initial_state(config, parts, examples, batch, mesh)
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-    on_device = parallel.shard(examples, mesh)
+    on_device = distributed.shard(examples, mesh)
     box = [state]
 
     def call() -> Any:

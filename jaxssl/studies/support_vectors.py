@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
-from jaxssl import block, gallery, parallel
+from jaxssl import block, distributed, gallery
 from jaxssl.backbone import make_encode
 from jaxssl.data import source
 from jaxssl.errors import UserError
@@ -86,8 +86,8 @@ def _look(workdir: Path) -> dict[str, Any]:
     views, images = _views(config, train)
     labels = train.labels[: len(images)]
     backbone = load_backbone(workdir)
-    mesh = parallel.local_mesh()
-    variables = parallel.replicate((backbone.net, backbone.projector), mesh)
+    mesh = distributed.local_mesh()
+    variables = distributed.replicate((backbone.net, backbone.projector), mesh)
     encode = make_encode(backbone, backbone.inputs._replace(crop=0.0), "projector")
     z1, z2 = (extract(views[:, v], encode, variables, mesh) for v in range(2))
     own = block.mmcl_settings(workdir, config, len(train), backbone.facts["step"])

@@ -1,11 +1,4 @@
-"""The mesh and every collective: the only file that knows how work is spread over devices.
-
-Functions take ``axis_name``: the mapped axis they run under (`spmd`, `jax.shard_map`, `jax.pmap` or
-`jax.vmap`), or None, in which case arrays are global and a collective is the identity.
-
-Gradients: take ``mean(grad(local loss))``. This is right under `jax.pmap` and under `spmd`, whose
-``check_vma=False`` keeps JAX from summing the gradients of replicated parameters a second time.
-"""
+"""The device mesh, array placement, and the processes of a run on several hosts."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array, lax
-from jax import numpy as jnp
+from jax import Array
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -31,7 +23,7 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     return Mesh(np.asarray(devices), (DATA_AXIS,))
 
 
-def join(
+def initialize(
     coordinator: str | None = None, processes: int | None = None, process: int | None = None
 ) -> None:
     """Join the processes of a run, on one or several hosts, before any other use of JAX.
@@ -106,7 +98,7 @@ def process_index() -> int:
     return jax.process_index()
 
 
-def is_first() -> bool:
+def is_first_process() -> bool:
     """Whether this is the process that writes."""
     return process_index() == 0
 
@@ -116,7 +108,7 @@ def any_process(flag: bool) -> bool:
     return bool(flag) if process_count() == 1 else bool(gather_processes(np.int32(flag)).any())
 
 
-def check_together(check: Callable[[], None]) -> None:
+def raise_together(check: Callable[[], None]) -> None:
     """Call ``check`` in all processes; if it raises in one, none goes on to wait for that one.
 
     Raises:
@@ -140,7 +132,7 @@ def gather_processes(x: np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(x))
 
 
-def gather_rows(x: np.ndarray) -> np.ndarray:
+def gather_process_rows(x: np.ndarray) -> np.ndarray:
     """Every process' rows of ``x`` [n, ...], of which each may have another number, in order."""
     if process_count() == 1:
         return np.asarray(x)
@@ -151,13 +143,13 @@ def gather_rows(x: np.ndarray) -> np.ndarray:
     return np.concatenate([rows[:size] for rows, size in zip(found, sizes, strict=True)])
 
 
-def mean_of_all(x: np.ndarray) -> float:
+def mean_over_processes(x: np.ndarray) -> float:
     """The mean of every process' numbers ``x`` [n], of which each may have another number."""
     sums = gather_processes(np.float32([np.sum(x), len(x)])).astype(np.float64).sum(axis=0)
     return float(sums[0] / sums[1])
 
 
-def own_part(n: int) -> slice:
+def process_slice(n: int) -> slice:
     """Which of n rows are this process', if each takes about as many of them, in order."""
     share = [round(n * i / process_count()) for i in range(process_count() + 1)]
     return slice(*share[process_index() :][:2])
@@ -168,9 +160,9 @@ def local_mesh() -> Mesh:
     return make_mesh(jax.local_devices())
 
 
-def first_does(action: Callable[[], None]) -> None:
+def on_first_process(action: Callable[[], None]) -> None:
     """Call ``action`` in the first process; the others wait for it, and fail if it does."""
-    check_together(action if is_first() else lambda: None)
+    raise_together(action if is_first_process() else lambda: None)
 
 
 def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
@@ -178,28 +170,28 @@ def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
     return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
+def replicated_sharding(mesh: Mesh) -> NamedSharding:
     """Whole on every device."""
     return NamedSharding(mesh, P())
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
     """`tree` with every array whole on every device; of several processes, each has it in NumPy."""
-    sharding = replicated(mesh)
+    sharding = replicated_sharding(mesh)
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
     whole = partial(jax.make_array_from_process_local_data, sharding)
     return jax.tree.map(lambda x: whole(np.asarray(x), np.shape(x)), tree)
 
 
-def here(tree: Any, mesh: Mesh) -> Any:
+def replicate_locally(tree: Any, mesh: Mesh) -> Any:
     """Arrays that every process has whole, on a mesh of this process' devices."""
     return replicate(jax.tree.map(lambda x: x.addressable_data(0), tree), mesh)
 
 
-def everywhere(x: Array, mesh: Mesh) -> Array:
+def replicate_global(x: Array, mesh: Mesh) -> Array:
     """A global array, whole on every device of its mesh."""
-    return jax.jit(_same, out_shardings=replicated(mesh))(x)
+    return jax.jit(_same, out_shardings=replicated_sharding(mesh))(x)
 
 
 def _same(x: Array) -> Array:
@@ -215,7 +207,7 @@ def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
     """The longest axis that the devices divide split over them; whole if there is none."""
     lengths = [n if n % mesh.size == 0 else 0 for n in shape]
     if mesh.size == 1 or not any(lengths):
-        return replicated(mesh)
+        return replicated_sharding(mesh)
     axis = int(np.argmax(lengths))
     return NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
 
@@ -240,40 +232,3 @@ def shard_rows(tree: Any, mesh: Mesh, *, axis: int = 0) -> Any:
 def take_rows(tree: Any, places: Array) -> Any:
     """The rows ``places`` of every array; an array of fewer rows, of packed examples, is kept."""
     return jax.tree.map(lambda x: x.at[places[: len(x)]].get(mode="promise_in_bounds"), tree)
-
-
-def gather(x: Array, axis_name: str | None, *, axis: int = 0) -> Array:
-    """Every device's ``x``, concatenated along ``axis`` in device order."""
-    return x if axis_name is None else lax.all_gather(x, axis_name, axis=axis, tiled=True)
-
-
-def mean(tree: Any, axis_name: str | None) -> Any:
-    """The mean over devices, leaf by leaf."""
-    return tree if axis_name is None else lax.pmean(tree, axis_name)
-
-
-def total(tree: Any, axis_name: str | None) -> Any:
-    """The sum over devices, leaf by leaf."""
-    return tree if axis_name is None else lax.psum(tree, axis_name)
-
-
-def largest(x: Array, axis_name: str | None) -> Array:
-    """The largest entry on any device, a constant."""
-    x = lax.stop_gradient(jnp.max(x))
-    return x if axis_name is None else lax.pmax(x, axis_name)
-
-
-def pass_on(tree: Any, axis_name: str) -> Any:
-    """Every array to the next device of a ring; after `device_count` times it is home again."""
-    size = lax.axis_size(axis_name)
-    return lax.ppermute(tree, axis_name, [(i, (i + 1) % size) for i in range(size)])
-
-
-def device_index(axis_name: str | None) -> Array:
-    """Which device this is, 0 <= index < `device_count`."""
-    return jnp.int32(0) if axis_name is None else lax.axis_index(axis_name)
-
-
-def device_count(axis_name: str | None) -> int:
-    """How many devices the axis spans."""
-    return 1 if axis_name is None else lax.axis_size(axis_name)
