@@ -11,8 +11,8 @@ from jax import numpy as jnp
 from jax.flatten_util import ravel_pytree
 from scipy.stats import norm
 
-from jaxssl.objective import Objective
-from jaxssl.pairs import pair_views
+from jaxssl.losses.objective import Objective
+from jaxssl.losses.pairs import pair_views
 
 Embed = Callable[[Any, Array], Array]  # (params, index [b]) -> [V, b, d]
 CHUNK = 32  # draws at a time, which are one group of the jackknife

@@ -15,7 +15,7 @@ from jaxssl.data.images import Images
 from jaxssl.data.source import Source
 from jaxssl.features import extract
 from jaxssl.hardest import hardest_negatives
-from jaxssl.objective import at_step
+from jaxssl.losses.objective import at_step
 from jaxssl.support import support_vectors
 
 SIZE = 256  # images

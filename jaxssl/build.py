@@ -23,8 +23,8 @@ from jaxssl.data.pictures import Crop, Crops
 from jaxssl.data.source import KINDS, Source
 from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, line, nearest
+from jaxssl.losses.objective import Number
 from jaxssl.method import Method
-from jaxssl.objective import Number
 from jaxssl.state import Augment, TrainState
 
 # Losses that a method cannot train, and why.

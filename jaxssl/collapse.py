@@ -6,7 +6,7 @@ import scipy.linalg
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.pairs import unit
+from jaxssl.losses.pairs import unit
 
 # A deviation below this share of that of evenly spread embeddings is called collapsed.
 COLLAPSED_STD = 0.2  # a mean cosine of about 0.96

@@ -9,7 +9,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.accumulate import map_chunks
+from jaxssl.losses.accumulate import map_chunks
 
 PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
 

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import jax
 from jax import Array
 
-from jaxssl.objective import Metrics, Objective
-from jaxssl.pairs import Pairs
+from jaxssl.losses.objective import Metrics, Objective
+from jaxssl.losses.pairs import Pairs
 
 # "views" [V, b, h, w, c] float, for multi-crop also "crops" [L, b, s, s, c] float,
 # "index" [b] int, "label" [b] int. Views may be dicts of arrays in place of one.

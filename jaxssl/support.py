@@ -10,8 +10,8 @@ from jax import Array
 
 from jaxssl.hardest import same_class_share
 from jaxssl.losses.mmcl import mmcl_info, mmcl_loss
-from jaxssl.objective import require_positive
-from jaxssl.pairs import pair_towers
+from jaxssl.losses.objective import require_positive
+from jaxssl.losses.pairs import pair_towers
 
 # Arguments of the compiled program, so that other values of them do not compile it again.
 NUMBERS = ("gamma", "eta", "C", "regularization")

@@ -8,7 +8,7 @@ import pytest
 from jax import numpy as jnp
 
 from jaxssl import losses
-from jaxssl.accumulate import accumulate
+from jaxssl.losses.accumulate import accumulate
 
 LABELS = jnp.array([0, 1, 0, 2, 1, 0, 3, 1])
 LOSSES = {

@@ -12,7 +12,7 @@ from jaxssl import losses
 from jaxssl.bias import gradient_bias
 from jaxssl.config import component
 from jaxssl.losses.auc_cl import PRESETS
-from jaxssl.pairs import pair_towers, pair_views
+from jaxssl.losses.pairs import pair_towers, pair_views
 
 N, DIM = 6, 3
 

@@ -22,10 +22,10 @@ from jaxssl.losses.dino import objective as dino
 from jaxssl.losses.info_nce import objective as info_nce
 from jaxssl.losses.nnclr import objective as nnclr
 from jaxssl.losses.nt_xent import objective as nt_xent
+from jaxssl.losses.objective import mean_over_anchors
 from jaxssl.losses.sogclr import objective as sogclr
 from jaxssl.methods import momentum, siamese
 from jaxssl.nets import convnet, heads
-from jaxssl.objective import mean_over_anchors
 from jaxssl.state import init_state, make_train_step
 
 # Devices, batch of all devices, embeddings' width, prototypes of tests/loss_cases.py, examples of

@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss
 
 from jaxssl import collectives, distributed, losses
 from jaxssl.losses.cross_entropy import objective
-from jaxssl.pairs import pair_towers, pair_views
+from jaxssl.losses.pairs import pair_towers, pair_views
 
 Z = jnp.asarray(embeddings())
 WEIGHTS = jnp.asarray(np.random.default_rng(1).normal(size=(5, 4)), jnp.float32)

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from jaxssl import losses
 from jaxssl.losses.auc_cl import PRESETS
-from jaxssl.pairs import pair_towers, pair_views, unit
+from jaxssl.losses.pairs import pair_towers, pair_views, unit
 from jaxssl.solvers import svm_dual_admm, svm_dual_pgd
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "losses.npz")

@@ -12,7 +12,7 @@ from oracles import svm_dual
 from jaxssl import losses
 from jaxssl.losses.decl import exponential
 from jaxssl.losses.decl import objective as decl_objective
-from jaxssl.pairs import pair_towers, pair_views, unit
+from jaxssl.losses.pairs import pair_towers, pair_views, unit
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 

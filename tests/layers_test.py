@@ -188,7 +188,7 @@ def test_losses_and_pairs_pull_in_jax_only():
     code = """
 import sys
 from jaxssl.losses import auc_cl_loss
-from jaxssl.pairs import pair_views
+from jaxssl.losses.pairs import pair_views
 heavy = ["flax", "optax", "orbax", "grain", "tensorflow", "tensorflow_datasets", "sklearn",
          "ml_collections", "absl", "rich", "matplotlib", "tensorboardX", "PIL", "array_record"]
 print([name for name in heavy if name in sys.modules])

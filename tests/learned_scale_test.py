@@ -9,7 +9,7 @@ import oracles
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.pairs import pair_towers
+from jaxssl.losses.pairs import pair_towers
 
 B, DIM, KEY = 6, 4, jax.random.key(0)
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)

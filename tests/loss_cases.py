@@ -11,7 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 
 import jaxssl.losses
-from jaxssl.pairs import Pairs, pair_towers, pair_views
+from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
 
 # Cross-entropy compares anchors with classes, not with each other: it has its own test file.
 NAMES = sorted({m.name for m in pkgutil.iter_modules(jaxssl.losses.__path__)} - {"cross_entropy"})

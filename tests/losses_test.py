@@ -28,7 +28,7 @@ from loss_cases import (
 )
 
 from jaxssl import collectives, distributed, losses
-from jaxssl.objective import mean_over_anchors
+from jaxssl.losses.objective import mean_over_anchors
 
 each_program = pytest.mark.parametrize("case", PROGRAMS, ids=str)
 each_name = pytest.mark.parametrize("name", NAMES)

@@ -19,10 +19,10 @@ from jaxssl.losses.byol import objective as byol
 from jaxssl.losses.decl import objective as decl
 from jaxssl.losses.info_nce import objective as info_nce
 from jaxssl.losses.nt_xent import objective as nt_xent
+from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.losses.simsiam import objective as simsiam
 from jaxssl.losses.sup_con import objective as sup_con
 from jaxssl.methods import momentum, siamese
-from jaxssl.pairs import pair_towers, pair_views
 from jaxssl.schedules import from_spec
 
 B, DIM, KEY = 6, 4, jax.random.key(0)

@@ -9,7 +9,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxssl import distributed
-from jaxssl.pairs import (
+from jaxssl.losses.pairs import (
     Pairs,
     cosine,
     count_positives,

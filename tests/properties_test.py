@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax import numpy as jnp
 from loss_cases import DEFAULTS, inputs, kinds, loss_of, pairs_of
 
-from jaxssl.pairs import pair_views
+from jaxssl.losses.pairs import pair_views
 from jaxssl.solvers import box_qp_pgd
 
 DIM, BATCH = 4, 8

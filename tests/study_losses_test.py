@@ -9,8 +9,8 @@ from oracles import relations, rows, softmax
 
 from jaxssl.losses.decl import gaussian, objective
 from jaxssl.losses.nt_xent import nt_xent_loss
+from jaxssl.losses.pairs import pair_views
 from jaxssl.losses.tcl import tcl_gradients
-from jaxssl.pairs import pair_views
 
 
 def decl(z, **hyper):

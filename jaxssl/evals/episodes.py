@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.evals import Row, Subject
-from jaxssl.pairs import unit
+from jaxssl.losses.pairs import unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
 NOVEL = True  # the test images may be of other classes than the training images

@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.evals import Features, Row, Subject, knn
-from jaxssl.pairs import unit
+from jaxssl.losses.pairs import unit
 
 # stddevs: of the noise; draws: of it; limit: queries at most, drawn by the seed.
 PRESETS = {

@@ -1,6 +1,6 @@
 """The losses, one file each.
 
-`foo_loss(pairs, **hyper) -> [n]` is a loss of `jaxssl.pairs`, one float32 number for every anchor;
+`foo_loss(pairs, **hyper) -> [n]` is a loss of `jaxssl.losses.pairs`, one float32 number for every anchor;
 `foo(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar` the same on two [b, d] arrays:
 
     from jaxssl import losses
@@ -8,11 +8,11 @@
     loss = losses.nt_xent(z1, z2, temperature=0.5)
     loss = losses.tcl(z1, z2, labels=y, temperature=0.1, k1=4000.0, k2=1.0)
 
-    from jaxssl.pairs import pair_views
+    from jaxssl.losses.pairs import pair_views
 
     loss = losses.nt_xent_loss(pair_views([z1, z2, z3]), temperature=0.5).mean()
 
-Each file also has its `objective`, what a trainer needs of the loss (`jaxssl.objective`), and
+Each file also has its `objective`, what a trainer needs of the loss (`jaxssl.losses.objective`), and
 PRESETS where papers or codes have settings of their own: `from jaxssl.losses.tcl import PRESETS`.
 """
 
@@ -33,6 +33,8 @@ from jaxssl.losses.info_nce import info_nce_loss
 from jaxssl.losses.mmcl import MMCLInfo, mmcl_info, mmcl_loss
 from jaxssl.losses.nnclr import nnclr_loss
 from jaxssl.losses.nt_xent import nt_xent_loss
+from jaxssl.losses.objective import on_arrays
+from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.losses.ressl import ressl_loss
 from jaxssl.losses.siglip import siglip_loss
 from jaxssl.losses.simsiam import simsiam_loss
@@ -43,8 +45,6 @@ from jaxssl.losses.swav import sinkhorn, swav_loss
 from jaxssl.losses.tcl import tcl_gradients, tcl_loss
 from jaxssl.losses.vicreg import vicreg_loss
 from jaxssl.losses.w_mse import w_mse_loss
-from jaxssl.objective import on_arrays
-from jaxssl.pairs import pair_towers, pair_views
 
 # Ours: for small batches.
 auc_cl = on_arrays(auc_cl_loss, pair_views)  # squared AUC surrogate with a trained target b

@@ -4,8 +4,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.objective import Number, require_not_negative, require_one_of, stateless
-from jaxssl.pairs import Pairs, cosine, dot, negatives, not_self, partners, positives, unit
+from jaxssl.losses.objective import Number, require_not_negative, require_one_of, stateless
+from jaxssl.losses.pairs import Pairs, cosine, dot, negatives, not_self, partners, positives, unit
 
 # The constants of the recommended loss, and nowhere else. All are our choice, by accuracy on
 # training images that were set aside (docs/methods.md): the paper gives neither a nor a weight of

@@ -6,13 +6,8 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses.dino import with_center
-from jaxssl.objective import (
-    Number,
-    Objective,
-    require_not_negative,
-    require_positive,
-)
-from jaxssl.pairs import Pairs, dot, negatives, positives, wide
+from jaxssl.losses.objective import Number, Objective, require_not_negative, require_positive
+from jaxssl.losses.pairs import Pairs, dot, negatives, positives, wide
 
 
 def auc_dino_loss(

@@ -3,8 +3,8 @@
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.objective import stateless
-from jaxssl.pairs import Pairs, partners, unit
+from jaxssl.losses.objective import stateless
+from jaxssl.losses.pairs import Pairs, partners, unit
 
 
 def byol_loss(pairs: Pairs) -> Array:

@@ -6,8 +6,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.objective import Number, require_positive, stateless
-from jaxssl.pairs import Pairs, swap
+from jaxssl.losses.objective import Number, require_positive, stateless
+from jaxssl.losses.pairs import Pairs, swap
 
 LOG_SCALE = math.log(1 / 0.07)
 
@@ -30,7 +30,7 @@ def clip_loss(
         pairs: n images, m captions, from `pair_towers` without a queue.
         logit_scale: log of t; trained beside the network, from 1 / 0.07.
         max_scale: t_max, > 0.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.rows`), or None.
+        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

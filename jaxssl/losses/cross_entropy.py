@@ -4,8 +4,15 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.objective import Metrics, Number, Objective, at_step, require_positive, require_share
-from jaxssl.pairs import Pairs, dot, wide
+from jaxssl.losses.objective import (
+    Metrics,
+    Number,
+    Objective,
+    at_step,
+    require_positive,
+    require_share,
+)
+from jaxssl.losses.pairs import Pairs, dot, wide
 
 
 def cross_entropy_loss(

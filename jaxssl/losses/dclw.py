@@ -4,9 +4,9 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.objective import Number, require_positive, stateless
-from jaxssl.pairs import Pairs, by_view, everyone
-from jaxssl.rows import or_zero, row_sums
+from jaxssl.losses._row_sums import or_zero, row_sums
+from jaxssl.losses.objective import Number, require_positive, stateless
+from jaxssl.losses.pairs import Pairs, by_view, everyone
 
 
 def dclw_loss(
@@ -32,7 +32,7 @@ def dclw_loss(
         sigma: of the von Mises-Fisher weight, > 0.
         stop_weight_gradient: whether the weights are constants, as in lightly; raminnakhli's code
             lets the gradient through.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.rows`), or None.
+        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

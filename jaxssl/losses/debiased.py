@@ -3,9 +3,9 @@
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.objective import Number, require_positive, stateless
-from jaxssl.pairs import Pairs, cosine, negatives, positives
-from jaxssl.rows import log_sum
+from jaxssl.losses._row_sums import log_sum
+from jaxssl.losses.objective import Number, require_positive, stateless
+from jaxssl.losses.pairs import Pairs, cosine, negatives, positives
 
 
 def debiased_loss(

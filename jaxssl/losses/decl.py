@@ -8,8 +8,9 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import memory as examples
-from jaxssl.objective import (
+from jaxssl.losses import memory as examples
+from jaxssl.losses._row_sums import log_sum, or_zero
+from jaxssl.losses.objective import (
     Metrics,
     Number,
     Objective,
@@ -20,8 +21,7 @@ from jaxssl.objective import (
     require_positive,
     require_share,
 )
-from jaxssl.pairs import Pairs, by_view, cosine, distance, negatives, positives
-from jaxssl.rows import log_sum, or_zero
+from jaxssl.losses.pairs import Pairs, by_view, cosine, distance, negatives, positives
 
 PRESETS = {
     "simclr": {"temperature": 0.5, "rate": "buffer", "weight": "alternate"},

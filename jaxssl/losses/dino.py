@@ -7,7 +7,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.objective import (
+from jaxssl.losses.objective import (
     Metrics,
     Number,
     Objective,
@@ -16,7 +16,7 @@ from jaxssl.objective import (
     require_positive,
     require_share,
 )
-from jaxssl.pairs import Pairs, partners, wide
+from jaxssl.losses.pairs import Pairs, partners, wide
 
 
 def dino_loss(

@@ -3,8 +3,8 @@
 from jax import Array
 
 from jaxssl.losses.dcl import dcl_loss
-from jaxssl.objective import Number, stateless
-from jaxssl.pairs import Pairs
+from jaxssl.losses.objective import Number, stateless
+from jaxssl.losses.pairs import Pairs
 
 
 def graphcl_loss(
@@ -17,7 +17,7 @@ def graphcl_loss(
     Args:
         pairs: n graphs, m augmented graphs, from `pair_towers`.
         temperature: tau, > 0.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.rows`), or None.
+        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

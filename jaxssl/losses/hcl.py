@@ -3,10 +3,10 @@
 from jax import Array
 from jax import numpy as jnp
 
+from jaxssl.losses._row_sums import log_sum, or_zero
 from jaxssl.losses.debiased import corrected_softmax
-from jaxssl.objective import Number, require_not_negative, require_positive, stateless
-from jaxssl.pairs import Pairs, cosine, negatives, positives
-from jaxssl.rows import log_sum, or_zero
+from jaxssl.losses.objective import Number, require_not_negative, require_positive, stateless
+from jaxssl.losses.pairs import Pairs, cosine, negatives, positives
 
 
 def hcl_loss(

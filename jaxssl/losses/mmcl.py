@@ -8,14 +8,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.objective import (
-    Metrics,
-    Number,
-    require_one_of,
-    require_positive,
-    stateless,
-)
-from jaxssl.pairs import Pairs, by_view, dot, negatives, unit, views_of
+from jaxssl.losses.objective import Metrics, Number, require_one_of, require_positive, stateless
+from jaxssl.losses.pairs import Pairs, by_view, dot, negatives, unit, views_of
 from jaxssl.solvers import DualSolution, svm_dual_admm, svm_dual_inv, svm_dual_pgd
 
 # The codes write exp(-|u - v|^2 / s): gamma = 1 / s. On CIFAR gamma is multiplied by 10 at epochs

@@ -5,9 +5,9 @@ from dataclasses import replace
 from jax import Array, lax
 from jax import numpy as jnp
 
+from jaxssl.losses.memory import empty_queue, enqueue
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.memory import empty_queue, enqueue
-from jaxssl.objective import (
+from jaxssl.losses.objective import (
     Metrics,
     Number,
     Objective,
@@ -16,7 +16,7 @@ from jaxssl.objective import (
     mean_over_anchors,
     require_positive,
 )
-from jaxssl.pairs import Pairs, by_view, dot, swap, unit
+from jaxssl.losses.pairs import Pairs, by_view, dot, swap, unit
 
 
 def nnclr_loss(

@@ -3,9 +3,9 @@
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.objective import Number, require_positive, stateless
-from jaxssl.pairs import Pairs
-from jaxssl.rows import row_sums
+from jaxssl.losses._row_sums import row_sums
+from jaxssl.losses.objective import Number, require_positive, stateless
+from jaxssl.losses.pairs import Pairs
 
 
 def nt_xent_loss(
@@ -19,7 +19,7 @@ def nt_xent_loss(
     Args:
         pairs: n anchors, m candidates; s is their cosine similarity.
         temperature: tau, > 0. SimCLR used 0.5 on CIFAR-10 and 0.1 to 0.2 on ImageNet.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.rows`), or None.
+        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

@@ -4,8 +4,8 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.objective import Number, require_positive, stateless
-from jaxssl.pairs import Pairs, count_positives, dot, negatives, partners, unit
+from jaxssl.losses.objective import Number, require_positive, stateless
+from jaxssl.losses.pairs import Pairs, count_positives, dot, negatives, partners, unit
 
 
 def ressl_loss(

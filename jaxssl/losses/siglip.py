@@ -6,8 +6,8 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.objective import Number, stateless
-from jaxssl.pairs import Pairs, cosine, count_positives, not_self, positives
+from jaxssl.losses.objective import Number, stateless
+from jaxssl.losses.pairs import Pairs, cosine, count_positives, not_self, positives
 
 LOG_SCALE = math.log(10.0)
 

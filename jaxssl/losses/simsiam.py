@@ -3,8 +3,8 @@
 from jax import Array
 
 from jaxssl.losses.byol import negative_cosine
-from jaxssl.objective import stateless
-from jaxssl.pairs import Pairs
+from jaxssl.losses.objective import stateless
+from jaxssl.losses.pairs import Pairs
 
 
 def simsiam_loss(pairs: Pairs) -> Array:

@@ -6,8 +6,9 @@ from typing import NamedTuple
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import memory as examples
-from jaxssl.objective import (
+from jaxssl.losses import memory as examples
+from jaxssl.losses._row_sums import log_sum
+from jaxssl.losses.objective import (
     Metrics,
     Number,
     Objective,
@@ -16,8 +17,7 @@ from jaxssl.objective import (
     require_positive,
     require_share,
 )
-from jaxssl.pairs import Pairs, cosine, negatives, positives
-from jaxssl.rows import log_sum
+from jaxssl.losses.pairs import Pairs, cosine, negatives, positives
 
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
 

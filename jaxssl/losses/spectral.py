@@ -3,8 +3,8 @@
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.objective import Number, require_positive, stateless
-from jaxssl.pairs import Pairs, dot, negatives, positives, unit, wide
+from jaxssl.losses.objective import Number, require_positive, stateless
+from jaxssl.losses.pairs import Pairs, dot, negatives, positives, unit, wide
 
 
 def spectral_loss(pairs: Pairs, *, mu: Number = 1.0) -> Array:

@@ -3,8 +3,8 @@
 from jax import Array
 
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.objective import Number, require_positive, stateless
-from jaxssl.pairs import Pairs
+from jaxssl.losses.objective import Number, require_positive, stateless
+from jaxssl.losses.pairs import Pairs
 
 
 def sup_con_loss(
@@ -24,7 +24,7 @@ def sup_con_loss(
         pairs: n anchors, m candidates; made with ``labels``. Without, it is NT-Xent.
         temperature: tau, > 0.
         base_temperature: tau_0, > 0, which scales the loss; None is tau_0 = tau.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.rows`), or None.
+        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

@@ -5,7 +5,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.objective import (
+from jaxssl.losses.objective import (
     Metrics,
     Number,
     Objective,
@@ -13,7 +13,7 @@ from jaxssl.objective import (
     mean_over_anchors,
     require_positive,
 )
-from jaxssl.pairs import Pairs, dot, partners, unit
+from jaxssl.losses.pairs import Pairs, dot, partners, unit
 
 
 def swav_loss(

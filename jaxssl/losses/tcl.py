@@ -3,7 +3,8 @@
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.objective import (
+from jaxssl.losses._row_sums import row_sums
+from jaxssl.losses.objective import (
     Metrics,
     Number,
     mean_over_anchors,
@@ -11,8 +12,7 @@ from jaxssl.objective import (
     require_positive,
     stateless,
 )
-from jaxssl.pairs import Pairs, cosine, negatives, positives
-from jaxssl.rows import row_sums
+from jaxssl.losses.pairs import Pairs, cosine, negatives, positives
 
 # The paper's settings; its self-supervised temperature is unstated.
 PRESETS = {
@@ -45,7 +45,7 @@ def tcl_loss(
         temperature: tau, > 0.
         k1: >= 0, the paper's range is >= 1. Thousands with labels, 1 without.
         k2: >= 0, the paper's range is >= 1; its gradient on negatives grows with k2.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.rows`), or None.
+        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

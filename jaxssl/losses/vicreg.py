@@ -6,8 +6,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.objective import Number, require_not_negative, require_positive, stateless
-from jaxssl.pairs import Pairs, dot, views_of, wide
+from jaxssl.losses.objective import Number, require_not_negative, require_positive, stateless
+from jaxssl.losses.pairs import Pairs, dot, views_of, wide
 
 PRESETS = {"released": {}, "solo_learn": {"variance_weight": 50.0}}
 

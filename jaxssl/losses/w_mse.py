@@ -7,8 +7,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.objective import Number, require_share, stateless
-from jaxssl.pairs import Pairs, dot, unit, views_of, wide
+from jaxssl.losses.objective import Number, require_share, stateless
+from jaxssl.losses.pairs import Pairs, dot, unit, views_of, wide
 
 
 def w_mse_loss(pairs: Pairs, *, epsilon: Number = 1e-3) -> Array:

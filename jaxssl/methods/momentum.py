@@ -11,10 +11,10 @@ from jax import numpy as jnp
 
 from jaxssl import encoder as networks
 from jaxssl.encoder import Encoder
-from jaxssl.memory import empty_queue, enqueue
+from jaxssl.losses.memory import empty_queue, enqueue
+from jaxssl.losses.objective import Number, Objective, at_step, require_not_negative, require_share
+from jaxssl.losses.pairs import Pairs, pair_towers
 from jaxssl.method import Batch, Carried, Method, count_views, image_groups, weighted_loss
-from jaxssl.objective import Number, Objective, at_step, require_not_negative, require_share
-from jaxssl.pairs import Pairs, pair_towers
 
 # "schedule": see jaxssl.schedules.
 PRESETS = {

@@ -7,9 +7,9 @@ from jax import Array
 
 from jaxssl import encoder as networks
 from jaxssl.encoder import Encoder
+from jaxssl.losses.objective import Objective
+from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.method import Batch, Carried, Method, count_views, image_groups, weighted_loss
-from jaxssl.objective import Objective
-from jaxssl.pairs import pair_towers, pair_views
 
 
 def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> Method:

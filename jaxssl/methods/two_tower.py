@@ -8,9 +8,9 @@ from jax import numpy as jnp
 
 from jaxssl import encoder as networks
 from jaxssl.encoder import Encoder
+from jaxssl.losses.objective import Objective
+from jaxssl.losses.pairs import pair_towers, swap
 from jaxssl.method import Batch, Carried, Method, count_views, image_groups, weighted_loss
-from jaxssl.objective import Objective
-from jaxssl.pairs import pair_towers, swap
 
 
 def method(

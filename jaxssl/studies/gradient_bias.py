@@ -36,7 +36,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluate import read_config
 from jaxssl.features import load_backbone
 from jaxssl.grid import METHODS, settings_of
-from jaxssl.objective import Objective
+from jaxssl.losses.objective import Objective
 from jaxssl.plots import DASHES, MARKERS, STYLE
 from jaxssl.study import (
     Claim,

@@ -19,7 +19,7 @@ from jaxssl import distributed
 from jaxssl.build import build, initial_state
 from jaxssl.config import component, hyper, label
 from jaxssl.grid import METHODS, settings_of
-from jaxssl.pairs import pair_views
+from jaxssl.losses.pairs import pair_views
 from jaxssl.state import make_train_step
 from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, of_scale
 

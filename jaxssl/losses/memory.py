@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.pairs import Pairs, by_view, unit
+from jaxssl.losses.pairs import Pairs, by_view, unit
 
 
 def log_average(old: Array, new: Array, weight: Array | float) -> Array:

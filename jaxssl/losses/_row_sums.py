@@ -13,7 +13,16 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.pairs import Pairs, cosine, count_positives, dot, negatives, not_self, positives, unit
+from jaxssl.losses.pairs import (
+    Pairs,
+    cosine,
+    count_positives,
+    dot,
+    negatives,
+    not_self,
+    positives,
+    unit,
+)
 
 
 class RowSums(NamedTuple):

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jax.core import Tracer
 
 from jaxssl import collectives
-from jaxssl.pairs import Pairs, count_positives
+from jaxssl.losses.pairs import Pairs, count_positives
 
 Number = float | Array | Callable[[Array], Array]  # a schedule is a function of the step
 Metrics = dict[str, Array]
@@ -41,7 +41,7 @@ class Objective(NamedTuple):
         merge: ``[memory] -> memory``. A step with several pairings of its batch (two directions,
             small crops) starts each from the same memory and merges what they return.
         per_example: whether memory is made of numbers for every example, whose rows the devices may
-            share, see `jaxssl.memory`.
+            share, see `jaxssl.losses.memory`.
     """
 
     init: Callable[[Array, int, int], tuple[Any, Any]]
