@@ -73,14 +73,14 @@ def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
 
 def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
-    """`jaxssl.nets.attention.attend` beside `jax.nn.dot_product_attention`, seconds by rounds.
+    """`jaxssl.models._attention.attend` beside `jax.nn.dot_product_attention`, seconds by rounds.
 
     Forward and backward of one layer, and if a row is named the whole training step with it. A
     form that the device refuses is left out with its reason.
     """
     del name, workdir
-    from jaxssl.nets import vit
-    from jaxssl.nets.attention import attend
+    from jaxssl.models import vit
+    from jaxssl.models._attention import attend
 
     train_step = _train_step(None)
     forms = {"ours": attend, "jax.nn, xla": _jax_attention("xla")}

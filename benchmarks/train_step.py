@@ -53,10 +53,10 @@ from jaxssl import (
     distributed,
     losses,
 )
-from jaxssl import encoder as networks
 from jaxssl.build import make_networks
 from jaxssl.config import hyper
-from jaxssl.nets import convnet
+from jaxssl.models import convnet
+from jaxssl.models import encoder as networks
 from jaxssl.page import markdown_table
 from jaxssl.state import train_steps
 

@@ -39,7 +39,7 @@ def get_config() -> ConfigDict:
     config.second_view = ConfigDict()  # arguments of augment that differ in the second view
     config.crops = ConfigDict({"number": 0})  # multi-crop: small crops, and what differs in them
 
-    config.net = ConfigDict({"name": "resnet"})  # a file of jaxssl/nets/
+    config.net = ConfigDict({"name": "resnet"})  # a file of jaxssl/models/
     config.head = ConfigDict({"name": "mlp"})  # the projector, a function of nets/heads.py
     config.text = ConfigDict({"name": "none"})  # of two_tower: the captions' network, or "text"
     config.predictor = ConfigDict({"name": "none"})  # or "mlp"

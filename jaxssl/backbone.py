@@ -9,10 +9,10 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl import encoder as networks
 from jaxssl.augment.views import Inputs
-from jaxssl.encoder import Encoder
 from jaxssl.errors import UserError
+from jaxssl.models import encoder as networks
+from jaxssl.models.encoder import Encoder
 
 LAYERS = ("backbone", "projector")
 

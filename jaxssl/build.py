@@ -13,18 +13,18 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import modality, optim, schedules, state
-from jaxssl.augment.clip import span
 from jaxssl.augment.image import random_crop_box
+from jaxssl.augment.video import span
 from jaxssl.config import component, hyper, takes
 from jaxssl.config_types import LARGEST
 from jaxssl.data import batches
 from jaxssl.data.batches import Batches
 from jaxssl.data.pictures import Crop, Crops
 from jaxssl.data.source import KINDS, Source
-from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, line, nearest
 from jaxssl.losses.objective import Number
-from jaxssl.method import Method
+from jaxssl.methods.base import Method
+from jaxssl.models.encoder import PRECISIONS, Encoder
 from jaxssl.state import Augment, TrainState
 
 # Losses that a method cannot train, and why.

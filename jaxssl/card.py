@@ -9,7 +9,7 @@ import jax
 from jaxssl import results
 from jaxssl.augment.views import Inputs
 from jaxssl.backbone import Backbone
-from jaxssl.nets import resnet, vit
+from jaxssl.models import resnet, vit
 
 RANGES = "in [0, 1] (uint8 / 255), then minus the mean, divided by the standard deviation"
 

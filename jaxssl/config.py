@@ -23,13 +23,13 @@ from jaxssl.errors import UserError, line, nearest, shown
 
 # group: (package of the components, their factory)
 FILE_GROUPS = {
-    "net": ("jaxssl.nets", "net"),
-    "text": ("jaxssl.nets", "net"),
+    "net": ("jaxssl.models", "net"),
+    "text": ("jaxssl.models", "net"),
     "loss": ("jaxssl.losses", "objective"),
     "method": ("jaxssl.methods", "method"),
 }
 # group: the module whose public functions are its factories
-FUNCTION_GROUPS = {"augment": "jaxssl.augment.recipes", "head": "jaxssl.nets.heads"}
+FUNCTION_GROUPS = {"augment": "jaxssl.augment.recipes", "head": "jaxssl.models.heads"}
 GROUPS = (*FILE_GROUPS, *FUNCTION_GROUPS, "predictor")
 # Groups that hold some of augment's arguments, those that differ, and what they have besides.
 PARTIAL = {"second_view": set(), "crops": {"number"}}
@@ -114,7 +114,7 @@ def component(group: str, name: str) -> Callable[..., Any]:
 
 
 def takes(net: str) -> str:
-    """What examples the networks of a file of `jaxssl/nets/` take: "image", if it does not say."""
+    """What examples the networks of a file of `jaxssl/models/` take: "image", if it does not say."""
     return getattr(_module("net", net), "TAKES", "image")
 
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxssl import collectives, compiled, distributed
-from jaxssl.method import Batch, Carried, Method
+from jaxssl.methods.base import Batch, Carried, Method
 
 # (key, input, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of its input
 Augment = Callable[[Array, Any, Array], dict[str, Array]]

@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import distributed, modality
-from jaxssl import encoder as networks
 from jaxssl.augment import recipes
 from jaxssl.augment.views import Inputs, make_views, resized, standardise, to_uint8
 from jaxssl.backbone import Backbone, Variables, make_encode, make_encode_text
@@ -22,6 +21,7 @@ from jaxssl.data.packing import GraphArray
 from jaxssl.errors import UserError
 from jaxssl.evals import Features, Joint, Subject
 from jaxssl.features import extract
+from jaxssl.models import encoder as networks
 from jaxssl.tune import Network
 
 DEGREES = 32  # of nodes, are told apart

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.nets.attention import attend
+from jaxssl.models._attention import attend
 
 
 def normal(seed, *shape):

@@ -9,7 +9,7 @@ import pytest
 from jax import numpy as jnp
 from nets_test import KEY, count, made_up, normal, seen_sizes, sizes
 
-from jaxssl.nets import clip_resnet
+from jaxssl.models import clip_resnet
 
 # OpenAI's models less their text halves, both projections' shares and temperature:
 # pixels a side, image half, whole model, width and output of the text half

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.augment import clip as clips
 from jaxssl.augment import colour, recipes
 from jaxssl.augment import image as ops
+from jaxssl.augment import video as clips
 
 KEY = jax.random.key(0)
 T, H, W, SIZE, FRAMES = 6, 9, 12, 8, 4

@@ -16,7 +16,6 @@ from jax.sharding import PartitionSpec as P
 from loss_cases import CASES, DEFAULTS, NAMES, Case, kinds, labelled, pairs_of
 
 from jaxssl import distributed
-from jaxssl.encoder import Encoder
 from jaxssl.losses.decl import objective as decl
 from jaxssl.losses.dino import objective as dino
 from jaxssl.losses.info_nce import objective as info_nce
@@ -25,7 +24,8 @@ from jaxssl.losses.nt_xent import objective as nt_xent
 from jaxssl.losses.objective import mean_over_anchors
 from jaxssl.losses.sogclr import objective as sogclr
 from jaxssl.methods import momentum, siamese
-from jaxssl.nets import convnet, heads
+from jaxssl.models import convnet, heads
+from jaxssl.models.encoder import Encoder
 from jaxssl.state import init_state, make_train_step
 
 # Devices, batch of all devices, embeddings' width, prototypes of tests/loss_cases.py, examples of

@@ -13,10 +13,11 @@ import pytest
 from jax import export as programs
 
 import jaxssl
-from jaxssl import checkpoint, config, encoder, features, weights
+from jaxssl import checkpoint, config, features, weights
 from jaxssl.build import make_networks
 from jaxssl.errors import UserError
 from jaxssl.export import export
+from jaxssl.models import encoder
 
 ROOT = Path(__file__).parents[1]
 DIGITS = ROOT / "configs" / "digits.py"

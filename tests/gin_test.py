@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as P
 from jaxssl import collectives, distributed
 from jaxssl.augment.graph import as_float
 from jaxssl.data.packing import Room, pack
-from jaxssl.nets import gin
-from jaxssl.nets.norms import MaskedBatchNorm
+from jaxssl.models import gin
+from jaxssl.models._norms import MaskedBatchNorm
 
 WIDTH, LAYERS = 5, 3
 NET = gin.net(width=WIDTH, layers=LAYERS)

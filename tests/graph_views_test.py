@@ -13,7 +13,7 @@ from scipy import stats
 from jaxssl.augment import graph as ops
 from jaxssl.augment import recipes
 from jaxssl.data.packing import Room, pack, room_for, sizes_of
-from jaxssl.nets import gin
+from jaxssl.models import gin
 
 GRAPHS = [graph(1, [], [1]), *random_graphs(5, least=2, most=12), graph(4, [], [0, 1, 2, 0])]
 GRAPHS += [graph(0, []), graph(10, [(i, j) for i in range(10) for j in range(i)])]

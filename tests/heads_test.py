@@ -8,7 +8,7 @@ import pytest
 from jax import numpy as jnp
 from nets_test import KEY, count, normal, sizes
 
-from jaxssl.nets import heads
+from jaxssl.models import heads
 
 # head, features, then (weights, bias) or (norm's size, its parameters) in the order of the layers
 PAPERS = {

@@ -12,7 +12,6 @@ from loss_cases import NAMES
 from jaxssl import losses
 from jaxssl.build import check_fit
 from jaxssl.config import load
-from jaxssl.encoder import Encoder, features
 from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import objective as auc_cl
 from jaxssl.losses.byol import objective as byol
@@ -23,6 +22,7 @@ from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.losses.simsiam import objective as simsiam
 from jaxssl.losses.sup_con import objective as sup_con
 from jaxssl.methods import momentum, siamese
+from jaxssl.models.encoder import Encoder, features
 from jaxssl.schedules import from_spec
 
 B, DIM, KEY = 6, 4, jax.random.key(0)

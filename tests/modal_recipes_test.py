@@ -11,10 +11,10 @@ from jax import numpy as jnp
 from jaxssl import config as config_lib
 from jaxssl import evaluate, modality
 from jaxssl.build import build, make_crops, make_networks
-from jaxssl.encoder import init
 from jaxssl.errors import UserError
-from jaxssl.method import image_groups
-from jaxssl.nets import gin
+from jaxssl.methods.base import image_groups
+from jaxssl.models import gin
+from jaxssl.models.encoder import init
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"graphs": "graph", "image_text": "image_text", "video": "video"}

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxssl import distributed
-from jaxssl.nets import convnet, heads, resnet, vit
+from jaxssl.models import convnet, heads, resnet, vit
 
 # torchvision's ResNets with their classifiers of 1000 classes
 TORCHVISION = {18: 11_689_512, 34: 21_797_672, 50: 25_557_032, 101: 44_549_160}

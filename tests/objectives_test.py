@@ -13,7 +13,7 @@ from loss_cases import NAMES, TOWERS, embeddings
 from jaxssl import collectives, distributed, losses
 from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.losses.swav import sinkhorn
-from jaxssl.method import weighted_loss
+from jaxssl.methods.base import weighted_loss
 
 NUM_EXAMPLES, DIM, STEPS = 20, 4, 3
 SETTINGS = {

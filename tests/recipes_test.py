@@ -16,7 +16,7 @@ from jaxssl.build import build, check_labels, initial_state, make_networks
 from jaxssl.data import pictures
 from jaxssl.data.facts import facts
 from jaxssl.errors import UserError
-from jaxssl.nets import resnet, vit
+from jaxssl.models import resnet, vit
 from jaxssl.state import make_train_step
 
 ROOT = Path(__file__).parents[1]

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from nets_test import KEY, made_up, normal, sizes
 
 from jaxssl import distributed
-from jaxssl.nets import resnet, vit
+from jaxssl.models import resnet, vit
 
 NETS = {
     "vit": partial(vit.net, patch_size=2, dim=8, layers=3, num_heads=2, drop_path=0.5),

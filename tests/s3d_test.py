@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from nets_test import KEY, count, made_up, normal, seen_sizes, sizes
 
 from jaxssl import distributed
-from jaxssl.nets import s3d
+from jaxssl.models import s3d
 
 # torchvision's s3d without its classifier of 400 classes
 TORCHVISION = 8_320_048 - (1024 * 400 + 400)

@@ -10,7 +10,7 @@ import pytest
 from jax import numpy as jnp
 from nets_test import KEY, count, normal
 
-from jaxssl.nets import text
+from jaxssl.models import text
 from jaxssl.optim import optimiser
 
 VOCABULARY, CONTEXT, DIM, LAYERS, HEADS = 11, 6, 8, 2, 2

@@ -6,7 +6,7 @@ from conftest import data_config
 from jax import numpy as jnp
 
 from jaxssl.data import source
-from jaxssl.nets import convnet
+from jaxssl.models import convnet
 from jaxssl.tune import Network
 
 SIZE = 8

@@ -17,11 +17,11 @@ from jaxssl import distributed
 from jaxssl.augment.views import make_pair_views
 from jaxssl.build import build
 from jaxssl.config import load
-from jaxssl.encoder import Encoder
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods import two_tower
-from jaxssl.nets import convnet, text
-from jaxssl.nets.heads import MLP
+from jaxssl.models import convnet, text
+from jaxssl.models.encoder import Encoder
+from jaxssl.models.heads import MLP
 from jaxssl.state import init_state, make_train_step
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"

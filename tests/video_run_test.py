@@ -16,7 +16,7 @@ from jaxssl import checkpoint, config, distributed, evaluate, loop
 from jaxssl.augment.views import ClipInputs
 from jaxssl.data import moving_digits, source
 from jaxssl.errors import UserError
-from jaxssl.nets import s3d
+from jaxssl.models import s3d
 from jaxssl.subject import raw_clips
 
 ROOT = Path(__file__).parents[1]

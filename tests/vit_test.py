@@ -10,7 +10,7 @@ import pytest
 from jax import numpy as jnp
 from nets_test import KEY, count, made_up, normal, sizes
 
-from jaxssl.nets import vit
+from jaxssl.models import vit
 
 # DeiT's and timm's ViT-Ti/S/B with patches of 16, images of 224 and 1000 classes
 PUBLISHED = {"tiny": 5_717_416, "small": 22_050_664, "base": 86_567_656}

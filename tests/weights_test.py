@@ -21,7 +21,7 @@ import jaxssl
 from jaxssl import weights
 from jaxssl.backbone import apply
 from jaxssl.errors import UserError
-from jaxssl.nets import convnet, resnet, vit
+from jaxssl.models import convnet, resnet, vit
 from jaxssl.weights import find, images, names
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "weights.npz")

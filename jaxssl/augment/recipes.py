@@ -14,10 +14,10 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.augment import clip as clips
 from jaxssl.augment import colour, policies
 from jaxssl.augment import graph as graph_ops
 from jaxssl.augment import image as ops
+from jaxssl.augment import video as clips
 
 Recipe = Callable[[Array, Array], Array]
 KINDS = {"graph": "graph", "clip": "image_text", "video": "video"}

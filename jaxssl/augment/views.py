@@ -8,7 +8,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.augment import clip as clip_ops
+from jaxssl.augment import video as clip_ops
 from jaxssl.augment.image import crop_resize, resize
 from jaxssl.augment.recipes import Recipe
 

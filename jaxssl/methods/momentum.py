@@ -9,12 +9,12 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl import encoder as networks
-from jaxssl.encoder import Encoder
 from jaxssl.losses.memory import empty_queue, enqueue
 from jaxssl.losses.objective import Number, Objective, at_step, require_not_negative, require_share
 from jaxssl.losses.pairs import Pairs, pair_towers
-from jaxssl.method import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.models import encoder as networks
+from jaxssl.models.encoder import Encoder
 
 # "schedule": see jaxssl.schedules.
 PRESETS = {

@@ -5,11 +5,11 @@ from typing import Any
 import jax
 from jax import Array
 
-from jaxssl import encoder as networks
-from jaxssl.encoder import Encoder
 from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, pair_views
-from jaxssl.method import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.models import encoder as networks
+from jaxssl.models.encoder import Encoder
 
 
 def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> Method:

@@ -6,11 +6,11 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl import encoder as networks
-from jaxssl.encoder import Encoder
 from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, swap
-from jaxssl.method import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.models import encoder as networks
+from jaxssl.models.encoder import Encoder
 
 
 def method(

@@ -26,7 +26,6 @@ from jax import numpy as jnp
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from jaxssl import encoder as networks
 from jaxssl import gallery
 from jaxssl.augment.views import preprocess
 from jaxssl.bias import Bias, Embed, gradient_bias
@@ -37,6 +36,7 @@ from jaxssl.evaluate import read_config
 from jaxssl.features import load_backbone
 from jaxssl.grid import METHODS, settings_of
 from jaxssl.losses.objective import Objective
+from jaxssl.models import encoder as networks
 from jaxssl.plots import DASHES, MARKERS, STYLE
 from jaxssl.study import (
     Claim,

@@ -21,9 +21,9 @@ from jax import numpy as jnp
 
 from jaxssl.augment.views import Inputs
 from jaxssl.backbone import Backbone, Variables, require_finite
-from jaxssl.encoder import PRECISIONS, Encoder
 from jaxssl.errors import UserError, line
-from jaxssl.nets import heads
+from jaxssl.models import heads
+from jaxssl.models.encoder import PRECISIONS, Encoder
 from jaxssl.weights import find, images, names, torch_file
 from jaxssl.weights.find import Found, Read, as_float32, listed
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from jaxssl.augment.views import Inputs
-from jaxssl.nets import resnet, vit
+from jaxssl.models import resnet, vit
 from jaxssl.weights import names
 
 MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4

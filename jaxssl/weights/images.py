@@ -8,7 +8,7 @@ import flax.linen as nn
 
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
-from jaxssl.nets import convnet, vit
+from jaxssl.models import convnet, vit
 
 MAX_SIZE = 8192  # pixels a side
 MAX_LAYERS = 1000

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 
-from jaxssl.nets import convnet, resnet, vit
+from jaxssl.models import convnet, resnet, vit
 
 NETS = {"convnet": convnet.net, "resnet": resnet.net, "vit": vit.net}
 Net = Mapping[str, Any]  # the group `net` of a config

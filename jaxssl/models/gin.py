@@ -5,7 +5,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.nets.norms import masked_batch_norm
+from jaxssl.models._norms import masked_batch_norm
 
 TAKES = "graph"
 # PyTorch's, which the released codes keep.

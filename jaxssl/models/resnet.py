@@ -6,7 +6,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.nets.norms import batch_norm, keep_sums_over_devices
+from jaxssl.models._norms import batch_norm, keep_sums_over_devices
 
 # depth: blocks per stage, whether blocks are bottlenecks
 DEPTHS = {

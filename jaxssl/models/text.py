@@ -11,8 +11,8 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.nets import norms
-from jaxssl.nets.attention import attend
+from jaxssl.models import _norms as norms
+from jaxssl.models._attention import attend
 
 TAKES = "text"
 # CLIP's epsilon is 1e-5. Tokens start with a variance of 5e-4, of which it is 2 %: public weights

@@ -13,8 +13,8 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.nets.attention import attend
-from jaxssl.nets.norms import batch_norm
+from jaxssl.models._attention import attend
+from jaxssl.models._norms import batch_norm
 
 # size: blocks per stage, width, dim of the features
 SIZES = {

@@ -8,7 +8,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.nets.norms import batch_norm
+from jaxssl.models._norms import batch_norm
 
 NORMS = ("bn", "none")
 # A last norm: the settings of its BatchNorm.

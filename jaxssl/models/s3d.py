@@ -8,7 +8,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.nets.norms import batch_norm, keep_sums_over_devices
+from jaxssl.models._norms import batch_norm, keep_sums_over_devices
 
 TAKES = "video"
 # Channels of the branches of an Inception block: a 1x1; a 1x1 and a separable 3x3x3; the same

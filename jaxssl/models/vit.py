@@ -13,8 +13,8 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.nets.attention import attend
-from jaxssl.nets.norms import layer_norm
+from jaxssl.models._attention import attend
+from jaxssl.models._norms import layer_norm
 
 # size: dim, layers, heads. Small has MoCo-v3's 12 heads; DeiT and DINO give it 6.
 SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 12), "base": (768, 12, 12)}

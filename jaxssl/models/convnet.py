@@ -6,7 +6,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.nets.norms import batch_norm
+from jaxssl.models._norms import batch_norm
 
 
 class ConvNet(nn.Module):
