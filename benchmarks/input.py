@@ -38,7 +38,7 @@ from jaxssl.augment import recipes
 from jaxssl.augment.views import make_views
 from jaxssl.build import build, initial_state, make_crops
 from jaxssl.config import load
-from jaxssl.data import batches, pictures
+from jaxssl.data import batches, decoding
 from jaxssl.state import make_train_step
 
 BATCH = 256
@@ -214,11 +214,11 @@ def streams(rounds: int) -> None:
     small = source_of([encoded(smooth(rng, 32), "png") for _ in range(2048)], (32, 32, 3))
     jpegs = [encoded(smooth(rng, 256), "jpeg") for _ in range(256)] * 8
     large = source_of(jpegs, (256, 256, 3))
-    none = pictures.Crops((), (), 32)
-    crop = pictures.Crop(224, (0.2, 1.0), (3 / 4, 4 / 3))
+    none = decoding.Crops((), (), 32)
+    crop = decoding.Crop(224, (0.2, 1.0), (3 / 4, 4 / 3))
     cases = {
         "PNG 32": (small, none, BATCH),
-        "JPEG 256, two crops of 224": (large, pictures.Crops((crop,) * 2, (), 224), 64),
+        "JPEG 256, two crops of 224": (large, decoding.Crops((crop,) * 2, (), 224), 64),
     }
     print("\n| stream | images/s | first batch, s |\n| --- | --- | --- |")
     for name, (source, crops, size) in cases.items():
@@ -241,11 +241,11 @@ def streams(rounds: int) -> None:
         for name in rates:
             start = time.perf_counter()
             for data in jpegs[:128]:
-                picture = pictures.open_picture(data, 3)
+                picture = decoding.open_picture(data, 3)
                 if name == "decode, middle":
-                    pictures.centre(picture, 224)
+                    decoding.centre(picture, 224)
                 elif name == "decode, two crops":
-                    pictures.random_crops(picture, (crop, crop), draw)
+                    decoding.random_crops(picture, (crop, crop), draw)
             rates[name].append(128 / (time.perf_counter() - start))
     print("\n| JPEG of 256 x 256, one thread | images/s |\n| --- | --- |")
     for name, values in rates.items():

@@ -19,7 +19,7 @@ from jaxssl.config import component, hyper, takes
 from jaxssl.config_types import LARGEST
 from jaxssl.data import batches
 from jaxssl.data.batches import Batches
-from jaxssl.data.pictures import Crop, Crops
+from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import KINDS, Source
 from jaxssl.errors import UserError, line, nearest
 from jaxssl.losses.objective import Number

@@ -13,8 +13,8 @@ from jaxssl import distributed, modality, summary
 from jaxssl.build import build, check_labels, initial_state, make_batches, make_crops
 from jaxssl.data import source
 from jaxssl.data.batches import check_batch
-from jaxssl.data.facts import Facts, facts
-from jaxssl.data.pictures import Crops
+from jaxssl.data.decoding import Crops
+from jaxssl.data.metadata import Facts, facts
 from jaxssl.record import console
 from jaxssl.state import make_train_step
 

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from jaxssl import distributed, modality
 from jaxssl.build import Parts, build, make_init, shared_numbers
 from jaxssl.data.batches import Batches
-from jaxssl.data.pictures import Crops
+from jaxssl.data.decoding import Crops
 from jaxssl.state import TrainState, train_steps
 from jaxssl.subject import make_encoder
 

@@ -18,7 +18,7 @@ from jaxssl.augment import recipes
 from jaxssl.augment.mix import mix
 from jaxssl.augment.views import Inputs, resized, to_float
 from jaxssl.data.batches import make_batches
-from jaxssl.data.pictures import Crop, Crops
+from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import Source
 
 BLOCK = 256  # test images at a time

@@ -14,9 +14,10 @@ from file_cases import files_of, finished, pack, picture, pictures, pixels_of, r
 
 from jaxssl import distributed
 from jaxssl.augment.views import make_pair_views
-from jaxssl.data import captions, source, tokens
+from jaxssl.data import source, tokens
 from jaxssl.data.batches import make_batches
-from jaxssl.data.pictures import Crop, Crops
+from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data.formats import captions
 
 CONTEXT, BATCH, MOST = 12, 8, 5
 FLICKR = Path(__file__).parents[2] / "shared" / "data" / "flickr8k_1k.tar.xz"

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from file_cases import picture, pixels_of
 
-from jaxssl.data import clips
+from jaxssl.data.formats import video
 
 SIZE = 16
 SHAPE = (8, 12, 3)  # of a frame; its centre is 8 x 8
@@ -19,10 +19,10 @@ def loader(prepared):
 
     def load(path, **changes):
         data = SETTINGS | {"path": str(path)} | changes
-        builder = clips.builder(data, str(prepared))
+        builder = video.builder(data, str(prepared))
         if not Path(builder.data_dir).exists():
             builder.download_and_prepare(file_format="array_record")
-            builder = clips.builder(data, str(prepared))
+            builder = video.builder(data, str(prepared))
         return builder
 
     return load
@@ -35,7 +35,7 @@ def examples(opened, split="train"):
     for record in records.__getitems__(list(range(len(records)))):
         label = record.get("label", -1)
         name = opened.info.features["label"].names[label] if label >= 0 else ""
-        out[record["file"].decode()] = name, clips.decode(record, side)
+        out[record["file"].decode()] = name, video.decode(record, side)
     assert len(out) == len(records)
     return out
 

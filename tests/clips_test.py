@@ -9,7 +9,8 @@ from clip_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, sever
 from file_cases import pack, picture, pixels_of, refused, unpack
 from PIL import Image
 
-from jaxssl.data import clips, folder, frames
+from jaxssl.data.formats import _frames as frames
+from jaxssl.data.formats import folder, video
 
 GENERIC = "is no picture that is known here"
 
@@ -26,14 +27,14 @@ def load(prepared):
 @pytest.mark.parametrize("file", ["{}.mp4", "{}.AVI", "{}/0.jpg"])
 def test_the_class_is_the_folder_around_a_clip(around, file):
     names = [around + file.format(f"{c}/{i}") for c in ("ant", "bee/big") for i in range(10)]
-    found = clips.arrange([*names, f"{around}README.md"], "PATH")
+    found = video.arrange([*names, f"{around}README.md"], "PATH")
     of = {name.removesuffix("/0.jpg"): name for name in names}
     assert found.classes == ("ant", "bee/big") and found.other == (f"{around}README.md",)
     assert found.files == {clip: (name,) for clip, name in of.items()}
     assert {s: len(of) for s, of in found.splits.items()} == {"train": 16, "test": 4}
     whole = found.splits["train"] | found.splits["test"]
     assert whole == {c: c.removeprefix(around).rpartition("/")[0] for c in of}
-    other = clips.arrange(names, "PATH", test_fraction=0.5, split_seed=1)
+    other = video.arrange(names, "PATH", test_fraction=0.5, split_seed=1)
     assert len(other.splits["test"]) == 10
 
 
@@ -41,7 +42,7 @@ def test_the_class_is_the_folder_around_a_clip(around, file):
 def test_folders_of_splits_and_classes(file):
     of = {"train": ["train/a/1", "train/b/1"], "val": ["val/a/2"], "unlabelled": ["unlabelled/3"]}
     names = {name: file.format(name) for names in of.values() for name in names}
-    found = clips.arrange(list(names.values()), "PATH")
+    found = video.arrange(list(names.values()), "PATH")
     ends = ".webm" if ".webm" in file else ""
     assert found.splits == {
         "train": {f"train/a/1{ends}": "a", f"train/b/1{ends}": "b"},
@@ -59,10 +60,10 @@ def test_frames_are_sorted_by_numbers_and_videos_have_none():
         "a/d/x1b10.jpg",
         "b/c/1.jpg",
     ]
-    found = clips.arrange(names, "PATH", test_fraction=0)
+    found = video.arrange(names, "PATH", test_fraction=0)
     assert found.files["a/c"] == ("a/c/9.jpg", "a/c/10.jpg", "a/c/0011.png")
     assert found.files["a/d"] == ("a/d/x1b10.jpg", "a/d/x2b1.jpg") and found.channels == 3
-    found = clips.arrange(["a/1.mov", "b/1.mkv", "a/1.jpg", "thumb.png"], "PATH", test_fraction=0)
+    found = video.arrange(["a/1.mov", "b/1.mkv", "a/1.jpg", "thumb.png"], "PATH", test_fraction=0)
     assert found.files == {"a/1.mov": ("a/1.mov",), "b/1.mkv": ("b/1.mkv",)}
     assert found.other == ("a/1.jpg", "thumb.png") and found.classes == ("a", "b")
 
@@ -84,8 +85,8 @@ def test_frames_are_sorted_by_numbers_and_videos_have_none():
 )
 def test_layouts_that_are_not_understood_are_refused(names, parts):
     with refused("data.path=PATH", *parts) as message:
-        clips.arrange(names, "PATH")
-    assert clips.STAND_IN not in message[0]
+        video.arrange(names, "PATH")
+    assert video.STAND_IN not in message[0]
 
 
 # Folders of frames, prepared and read.
@@ -141,7 +142,7 @@ def test_larger_frames_are_made_smaller_and_smaller_ones_left(load, tmp_path):
     records = opened.as_data_source("train", file_format="array_record")
     [record] = [record for record in records if record["file"] == b"2"]
     cut = np.stack([pixels_of(f"2/f{i}.png", small)[:9] for i in (8, 9, 10)])
-    np.testing.assert_array_equal(clips.decode(record), cut)
+    np.testing.assert_array_equal(video.decode(record), cut)
     assert found["2"][1].shape == (3, SIZE, SIZE, 3)
     np.testing.assert_allclose(found["2"][1].mean((1, 2)), cut.mean((1, 2)), atol=8)
 
@@ -272,18 +273,18 @@ def numbered(count):
     ],
 )
 def test_a_window_is_in_the_middle_and_a_short_clip_starts_again(t, count, stride, expected):
-    found = clips.window(numbered(t), count, stride)
+    found = video.window(numbered(t), count, stride)
     assert found.shape == (count, 2, 2, 3) and found.dtype == np.uint8
     np.testing.assert_array_equal(found, numbered(t)[expected])
     if t < (count - 1) * stride + 2:  # there is nothing to draw
-        drawn = clips.window(numbered(t), count, stride, np.random.default_rng(0))
+        drawn = video.window(numbered(t), count, stride, np.random.default_rng(0))
         np.testing.assert_array_equal(drawn, found)
 
 
 def test_a_random_window_starts_anywhere_and_is_a_matter_of_the_generator():
     def starts(seed):
         rng = np.random.default_rng(seed)
-        found = [clips.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
+        found = [video.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
         for window in found:
             np.testing.assert_array_equal(np.diff(window), 3)
         return [int(window[0]) for window in found]

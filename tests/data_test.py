@@ -19,20 +19,21 @@ from sklearn.datasets import load_digits
 
 from jaxssl import distributed
 from jaxssl.data import batches as batches_lib
-from jaxssl.data import digits, pictures
+from jaxssl.data import decoding
 from jaxssl.data import source as source_lib
 from jaxssl.data.batches import make_batches, plan
+from jaxssl.data.decoding import Crops
 from jaxssl.data.images import Images
-from jaxssl.data.pictures import Crops
 from jaxssl.data.source import Part, Source, load
+from jaxssl.data.toy import digits
 from jaxssl.errors import UserError
 
 CACHES = ("device", "none")
 EXAMPLES, BATCH, PER_EPOCH = 51, 8, 6  # 51 = 6 * 8 + 3
 SPLITS = {"train": slice(None, 1297), "test": slice(-500, None)}
 NO_CROPS = Crops((), (), 8)
-TWO_VIEWS = Crops((pictures.Crop(4, (0.2, 1.0), (3 / 4, 4 / 3)),) * 2, (), 4)
-MULTI_CROP = TWO_VIEWS._replace(crops=(pictures.Crop(2, (0.1, 0.3), (1.0, 1.0)),) * 3)
+TWO_VIEWS = Crops((decoding.Crop(4, (0.2, 1.0), (3 / 4, 4 / 3)),) * 2, (), 4)
+MULTI_CROP = TWO_VIEWS._replace(crops=(decoding.Crop(2, (0.1, 0.3), (1.0, 1.0)),) * 3)
 each_cache = pytest.mark.parametrize("cache", CACHES)
 each_split = pytest.mark.parametrize("split", SPLITS)
 
@@ -268,7 +269,7 @@ def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs,
     for i, place in enumerate(later["index"]):
         rng = np.random.default_rng((0, step, int(place)))
         picture = photographs.read(np.array([place]))[0].picture
-        cut = pictures.random_crops(picture, crops.views, rng)
+        cut = decoding.random_crops(picture, crops.views, rng)
         np.testing.assert_array_equal(later["input"]["views"][i], cut)
 
 

@@ -8,7 +8,7 @@ import pytest
 from conftest import data_config
 from file_cases import LABELLED, refused, unpack
 
-from jaxssl.data import kept, source
+from jaxssl.data import array_cache, source
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_an_array_that_was_damaged_is_made_again(case, tmp_path):
     values, path, made = np.arange(6, dtype=np.int32).reshape(2, 3), tmp_path / "x.npy", []
 
     def read():
-        return kept.array(path, (2, 3), np.int32, lambda: made.append(1) or values)
+        return array_cache.array(path, (2, 3), np.int32, lambda: made.append(1) or values)
 
     for _ in range(2):
         np.testing.assert_array_equal(read(), values)

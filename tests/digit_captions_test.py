@@ -8,10 +8,11 @@ import pytest
 from conftest import data_config
 
 from jaxssl import distributed
-from jaxssl.data import digit_captions, source, tokens
+from jaxssl.data import source, tokens
 from jaxssl.data.batches import Reader, make_batches
-from jaxssl.data.pictures import Crops
+from jaxssl.data.decoding import Crops
 from jaxssl.data.prompts import SPOKEN
+from jaxssl.data.toy import digit_captions
 
 CONTEXT, BATCH, MOST = 24, 8, 5
 WORDS = {"stroke": ("thin", "medium", "thick"), "slant": ("left", "upright", "right")}

@@ -10,7 +10,8 @@ import pytest
 from conftest import data_config
 from PIL import Image
 
-from jaxssl.data import folder, source
+from jaxssl.data import source
+from jaxssl.data.formats import folder
 from jaxssl.errors import UserError
 
 TARS = {".tar": "w", ".tar.gz": "w:gz", ".tgz": "w:gz", ".tar.xz": "w:xz", ".tar.bz2": "w:bz2"}

@@ -21,7 +21,7 @@ from file_cases import (
 )
 from PIL import Image
 
-from jaxssl.data import folder
+from jaxssl.data.formats import folder
 
 
 def contents(opened):

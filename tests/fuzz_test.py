@@ -27,7 +27,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from jaxssl.data import convert, files, folder, pictures, source
+from jaxssl.data import convert, decoding, files, source
+from jaxssl.data.formats import folder
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def _decoded(data, channels):
     part = source.Part([{"image": data, "label": 0}], channels=channels, upright=True)
     whole = source.Source("x", "train", ((part, np.arange(1)),), ("a",), (None, None, channels))
     [example] = whole.read(np.arange(1))
-    return pictures.pixels(example.picture)
+    return decoding.pixels(example.picture)
 
 
 good = st.sampled_from(PICTURES).flatmap(damaged)

@@ -10,8 +10,8 @@ from PIL import Image
 from jaxssl import config as config_lib
 from jaxssl import gallery
 from jaxssl.build import make_crops
-from jaxssl.data import pictures, source
-from jaxssl.data.pictures import Crop, Crops
+from jaxssl.data import decoding, source
+from jaxssl.data.decoding import Crop, Crops
 from jaxssl.errors import UserError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -80,9 +80,9 @@ def test_views_are_the_crops_of_the_host_and_nothing_else_is_decoded(photographs
     examples, crops = photographs.read(np.arange(3)), make_crops(config)
     for place, (picture, *_) in enumerate(examples):
         rng = np.random.default_rng((config.seed, 0, place))
-        expected = pictures.random_crops(picture, crops.views, rng)
+        expected = decoding.random_crops(picture, crops.views, rng)
         np.testing.assert_array_equal(found["views"][place], expected)
-        np.testing.assert_array_equal(images[place], pictures.centre(picture, 16))
+        np.testing.assert_array_equal(images[place], decoding.centre(picture, 16))
     [(part, _)] = photographs.parts
     assert not list(part.keep.parent.glob("decoded-*"))
 

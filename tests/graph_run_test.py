@@ -14,7 +14,7 @@ from jaxssl import checkpoint, config, distributed, evaluate, features, loop, re
 from jaxssl.build import build, initial_state
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
-from jaxssl.data.pictures import Crops
+from jaxssl.data.decoding import Crops
 from jaxssl.evals import svm
 from jaxssl.state import make_train_step
 

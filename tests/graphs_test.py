@@ -8,7 +8,9 @@ import pytest
 from conftest import data_config
 from file_cases import finished, pack, refused, unpack
 
-from jaxssl.data import graphs, necklaces, source
+from jaxssl.data import source
+from jaxssl.data.formats import tu
+from jaxssl.data.toy import necklaces
 
 # Three graphs: a path with a node that stands alone but for a loop; one node; a triangle. Edges
 # are written once or both ways, in any order; "{0}" is the name of the set.
@@ -47,14 +49,14 @@ def assert_holds(found, tags=TAGS, edges=EDGES):
 
 @pytest.mark.parametrize("files", [MANY, ONE, {**MANY, **ONE}])
 def test_both_forms_give_the_same_graphs(tmp_path, files):
-    found = graphs.read(unpack(tmp_path, named(files)))
+    found = tu.read(unpack(tmp_path, named(files)))
     assert_holds(found)
     assert (found.labels, found.num_tags) == ([0, 2, 0], 2)
 
 
 def test_without_tags_all_nodes_have_the_same_one(tmp_path):
     files = {name: data for name, data in MANY.items() if "node_labels" not in name}
-    found = graphs.read(unpack(tmp_path, named(files)))
+    found = tu.read(unpack(tmp_path, named(files)))
     assert_holds(found, [[0] * len(tag) for tag in TAGS])
     assert found.num_tags == 1
 
@@ -62,12 +64,12 @@ def test_without_tags_all_nodes_have_the_same_one(tmp_path):
 def test_of_several_columns_of_tags_the_first_counts(tmp_path):
     rows = (b"%d, %d" % (tag, i) for i, tag in enumerate((3, 7, 3, 7, 7, 3, 3, 7)))
     files = {**MANY, "{0}_node_labels.txt": b"\r\n".join(rows) + b"\r\n\r\n"}
-    assert_holds(graphs.read(unpack(tmp_path, named(files))))
+    assert_holds(tu.read(unpack(tmp_path, named(files))))
 
 
 def test_what_follows_the_neighbours_is_left_out(tmp_path):
     files = {"{0}.txt": ONE["{0}.txt"].replace(b"7 2 0 2\n", b"7 2 0 2 0.25 -1e3\n")}
-    assert_holds(graphs.read(unpack(tmp_path, named(files))))
+    assert_holds(tu.read(unpack(tmp_path, named(files))))
 
 
 @pytest.mark.parametrize("files", [MANY | MORE, ONE])
@@ -76,9 +78,9 @@ def test_folders_and_archives_may_hold_more(tmp_path, files, suffix):
     content = named({**files, **FOLDS, "README.txt": b"=== TINY ==="}, around="TINY/")
     content |= named(ONE, "OTHER", "OTHER/")
     make = pack if suffix else unpack
-    root, inside = graphs.files.locate(f"{make(tmp_path / f'sets{suffix}', content)}/TINY")
+    root, inside = tu.files.locate(f"{make(tmp_path / f'sets{suffix}', content)}/TINY")
     assert (root.name, inside) == ((f"sets{suffix}", "TINY") if suffix else ("TINY", ""))
-    assert_holds(graphs.read(root, inside))
+    assert_holds(tu.read(root, inside))
 
 
 WITHOUT = {name: {**MANY, name: None} for name in MANY}
@@ -121,8 +123,8 @@ DAMAGE = {
 def test_damage_is_one_line_that_names_the_set(tmp_path, files, reason):
     files = {name: data for name, data in files.items() if data is not None}
     root = unpack(tmp_path, named(files))
-    with refused(f"the graphs TINY of {root} are damaged (", reason, graphs.ADDRESS):
-        graphs.read(root)
+    with refused(f"the graphs TINY of {root} are damaged (", reason, tu.ADDRESS):
+        tu.read(root)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_damage_is_one_line_that_names_the_set(tmp_path, files, reason):
 def test_there_must_be_one_set(tmp_path, content, parts):
     root = unpack(tmp_path / "sets", {k: v for k, v in content.items() if v is not None})
     with refused("expected one, as NAME_A.txt and its companions or NAME.txt", *parts):
-        graphs.read(root)
+        tu.read(root)
 
 
 def of_tu(path, directory, split="train", kind="graph", **changes):
@@ -182,7 +184,7 @@ def test_a_set_is_prepared_once_and_again_when_a_file_changes(tmp_path, monkeypa
     root, directory = unpack(tmp_path / "TINY", named(ONE)), tmp_path / "data"
     assert of_tu(root, directory).shape == (2,)
     with monkeypatch.context() as patch:
-        patch.setattr(graphs, "read", lambda *_: pytest.fail("read again"))
+        patch.setattr(tu, "read", lambda *_: pytest.fail("read again"))
         (root / "notes.md").write_text("")
         of_tu(root, directory)
         assert len(finished(directory)) == 1
@@ -202,7 +204,7 @@ def test_examples_must_be_of_the_kind_that_views_are_made_of(tmp_path, prepared,
 @pytest.mark.parametrize(
     ("path", "changes", "parts"),
     [
-        ("", {}, ["data.name='tu' needs data.path", graphs.ADDRESS]),
+        ("", {}, ["data.name='tu' needs data.path", tu.ADDRESS]),
         ("nowhere", {}, ["nowhere does not exist"]),
         ("TINY.txt", {}, ["is a file; expected a folder, or an archive"]),
         (".", {"name": "necklaces"}, ["'necklaces' takes no data.path"]),
@@ -226,7 +228,7 @@ def test_what_is_asked_for_wrongly_is_named(tmp_path, prepared, path, changes, p
     ],
 )
 def test_published_sets_have_the_published_counts(name, labels, nodes, edges, tags):
-    found = graphs.read(TU, name)
+    found = tu.read(TU, name)
     assert Counter(found.labels) == labels and found.num_tags == tags
     means = [np.mean([len(part) for part in parts]) for parts in zip(*found.graphs, strict=True)]
     np.testing.assert_allclose(means, [nodes, edges], atol=0.0051)

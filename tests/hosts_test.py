@@ -20,7 +20,7 @@ from workdir_cases import acting
 
 from jaxssl import checkpoint, config, distributed, loop, record, results
 from jaxssl.data.batches import make_batches
-from jaxssl.data.pictures import Crop, Crops
+from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import Part, Source
 from jaxssl.errors import UserError
 

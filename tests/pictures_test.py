@@ -9,8 +9,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from jaxssl.augment import image as device
-from jaxssl.data import pictures
-from jaxssl.data.pictures import Crop, open_picture
+from jaxssl.data import decoding
+from jaxssl.data.decoding import Crop, open_picture
 
 RNG = np.random.default_rng(0)
 H, W = 5, 7
@@ -206,14 +206,14 @@ def test_only_formats_of_pictures_are_opened(monkeypatch):
 def test_a_small_file_of_a_huge_picture_is_refused():
     whole = bytearray(file_of(GREY, "bmp"))
     whole[18:26] = (9000).to_bytes(4, "little") * 2
-    with pytest.raises(OSError, match=f"9000 x 9000 pixels, more than {pictures.MAX_PIXELS}"):
+    with pytest.raises(OSError, match=f"9000 x 9000 pixels, more than {decoding.MAX_PIXELS}"):
         open_picture(bytes(whole), 3)
 
 
 @pytest.mark.parametrize("shape", [(H, W, 3), (H, W, 1)])
 def test_pixels_to_a_picture_and_back(shape):
     values = RNG.integers(0, 256, shape, np.uint8)
-    np.testing.assert_array_equal(pictures.pixels(pictures.from_pixels(values)), values)
+    np.testing.assert_array_equal(decoding.pixels(decoding.from_pixels(values)), values)
 
 
 # Crops.
@@ -227,24 +227,24 @@ def test_the_centre_is_that_of_imagenet(width, height):
         whole = (width * short // 128, height * short // 128)
         left, top = ((side - size) // 2 for side in whole)
         cut = picture.resize(whole, Image.Resampling.BILINEAR)
-        expected = pictures.pixels(cut.crop((left, top, left + size, top + size)))
-        found = pictures.centre(picture, size)
+        expected = decoding.pixels(cut.crop((left, top, left + size, top + size)))
+        found = decoding.centre(picture, size)
         assert found.shape == expected.shape and found.dtype == np.uint8
         np.testing.assert_allclose(found, expected.astype(np.int32), atol=1)
 
 
 def test_the_centre_of_a_small_picture_is_enlarged():
-    assert pictures.centre(smooth(3, 2), 64).shape == (64, 64, 3)
-    assert pictures.centre(smooth(1, 9).convert("L"), 8).shape == (8, 8, 1)
+    assert decoding.centre(smooth(3, 2), 64).shape == (64, 64, 3)
+    assert decoding.centre(smooth(1, 9).convert("L"), 8).shape == (8, 8, 1)
 
 
 def boxes_of(monkeypatch, shape, crops, seed, draws=1):
     """The boxes that are cut out, [draws, crops, 4]."""
     found = []
-    monkeypatch.setattr(pictures, "_resized", lambda picture, box, size: found.append(box))
+    monkeypatch.setattr(decoding, "_resized", lambda picture, box, size: found.append(box))
     rng, picture = np.random.default_rng(seed), Image.new("L", (shape[1], shape[0]))
     for _ in range(draws):
-        pictures.random_crops(picture, crops, rng)
+        decoding.random_crops(picture, crops, rng)
     return np.array(found).reshape(draws, len(crops), 4)
 
 
@@ -290,7 +290,7 @@ def test_random_boxes_stay_inside(monkeypatch, shape):
 
 def test_random_crops_show_what_is_in_their_boxes(monkeypatch):
     picture = smooth(60, 40)
-    views = pictures.random_crops(picture, CROPS, np.random.default_rng(3))
+    views = decoding.random_crops(picture, CROPS, np.random.default_rng(3))
     boxes = boxes_of(monkeypatch, (40, 60), CROPS, 3)[0]
     values = np.asarray(picture, np.float32) / 255
     resize = jax.jit(device.crop_resize, static_argnums=2)
@@ -304,14 +304,14 @@ def test_random_crops_show_what_is_in_their_boxes(monkeypatch):
 @pytest.mark.parametrize("size", [(16, 16), (60, 40)])
 def test_random_crops_of_the_whole_are_the_whole(size, ratio):
     picture, crop = smooth(*size), Crop(16, (1.0, 1.0), ratio)
-    [found] = pictures.random_crops(picture, [crop], np.random.default_rng(0))
+    [found] = decoding.random_crops(picture, [crop], np.random.default_rng(0))
     np.testing.assert_array_equal(found, picture.resize((16, 16), Image.Resampling.BILINEAR))
 
 
 def test_random_crops_are_a_matter_of_the_generator():
     def crops(seed, picture=None):
         picture = picture or smooth(60, 40)
-        return pictures.random_crops(picture, CROPS, np.random.default_rng(seed))
+        return decoding.random_crops(picture, CROPS, np.random.default_rng(seed))
 
     for one, same, other in zip(crops(0), crops(0), crops(1), strict=True):
         np.testing.assert_array_equal(one, same)

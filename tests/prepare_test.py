@@ -21,7 +21,8 @@ from file_cases import (
     unpack,
 )
 
-from jaxssl.data import folder, prepare
+from jaxssl.data import prepare
+from jaxssl.data.formats import folder
 
 SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[2] / "shared" / "data")
 

@@ -20,7 +20,7 @@ from tensorflow_datasets.core import units
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
 from configs import base
-from jaxssl.data import raw
+from jaxssl.data.formats import raw
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
 

@@ -13,8 +13,8 @@ from jaxssl import build as build_lib
 from jaxssl import config as config_lib
 from jaxssl import distributed, dry_run, evaluate
 from jaxssl.build import build, check_labels, initial_state, make_networks
-from jaxssl.data import pictures
-from jaxssl.data.facts import facts
+from jaxssl.data import decoding
+from jaxssl.data.metadata import facts
 from jaxssl.errors import UserError
 from jaxssl.models import resnet, vit
 from jaxssl.state import make_train_step
@@ -300,7 +300,7 @@ def test_a_dry_run_gets_photographs_as_the_host_crops_them():
     found = dry_run._images(rng, 3, known, build_lib.make_crops(config))
     expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
     assert {name: images.shape for name, images in found.items()} == expected
-    whole = dry_run._images(rng, 3, known, pictures.Crops((), (), 224))
+    whole = dry_run._images(rng, 3, known, decoding.Crops((), (), 224))
     assert whole.shape == (3, 224, 224, 3)
 
 

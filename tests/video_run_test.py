@@ -14,7 +14,8 @@ from run_test import at_batch
 import jaxssl
 from jaxssl import checkpoint, config, distributed, evaluate, loop
 from jaxssl.augment.views import ClipInputs
-from jaxssl.data import moving_digits, source
+from jaxssl.data import source
+from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError
 from jaxssl.models import s3d
 from jaxssl.subject import raw_clips

@@ -9,7 +9,7 @@ import pytest
 from clip_cases import SIZE, classes_of, examples, several
 from file_cases import pack, refused, unpack
 
-from jaxssl.data import frames
+from jaxssl.data.formats import _frames as frames
 
 HEIGHT, WIDTH, COUNT = 32, 48, 8
 NO_VIDEO = "is no video that is known here, or cut short"

@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl import distributed
-from jaxssl.data import files, packing, pictures
+from jaxssl.data import decoding, files, packing
 from jaxssl.data.reader import Reader
 from jaxssl.data.source import Source
 from jaxssl.errors import UserError, nearest
@@ -87,7 +87,7 @@ class Batches(NamedTuple):
     example: Batch
     shapes: Batch
     plan: Plan
-    crops: pictures.Crops | None
+    crops: decoding.Crops | None
 
 
 class Order(NamedTuple):
@@ -110,7 +110,7 @@ class Order(NamedTuple):
         return _permutation(self.num_examples, self.seed, epoch)[first : first + self.batch_size]
 
 
-def plan(source: Source, crops: pictures.Crops, *, cache: str = "auto", workers: int = -1) -> Plan:
+def plan(source: Source, crops: decoding.Crops, *, cache: str = "auto", workers: int = -1) -> Plan:
     """Choose the way of the images.
 
     Args:
@@ -164,7 +164,7 @@ def make_batches(
     batch_size: int,
     *,
     seed: int,
-    crops: pictures.Crops,
+    crops: decoding.Crops,
     mesh: Mesh,
     cache: str = "auto",
     workers: int = -1,

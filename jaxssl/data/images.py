@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxssl.data import clips, files, pictures
+from jaxssl.data import decoding, files
+from jaxssl.data.formats import video
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
@@ -37,7 +38,7 @@ class Images:
             block = slice(first, first + rows)
             for i, example in enumerate(self._source.read(places.ravel()[block]), first):
                 picture = example.picture
-                out[i] = pictures.pixels(picture) if whole else pictures.centre(picture, size)
+                out[i] = decoding.pixels(picture) if whole else decoding.centre(picture, size)
 
         with ThreadPoolExecutor(threads) as pool:
             list(pool.map(fill, range(0, len(out), rows or 1)))
@@ -59,5 +60,5 @@ class Clips:
         """A slice, or the clips at an array of places."""
         places = np.arange(len(self))[key]
         found = self._source.read(places.ravel())
-        cut = [clips.window(example.picture, self.shape[1], 1) for example in found]
+        cut = [video.window(example.picture, self.shape[1], 1) for example in found]
         return np.stack(cut).reshape(*places.shape, *self.shape[1:])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from jaxssl.data.graphs import Graph
+from jaxssl.data.formats.tu import Graph
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source

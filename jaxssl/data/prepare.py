@@ -13,26 +13,17 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 from tensorflow_datasets.core.download.util import DownloadError
 
-from jaxssl.data import (
-    captions,
-    clips,
-    described,
-    digit_captions,
-    digits,
-    folder,
-    graphs,
-    moving_digits,
-    necklaces,
-    raw,
-)
+from jaxssl.data import dataset_info
+from jaxssl.data.formats import captions, folder, raw, tu, video
+from jaxssl.data.toy import digit_captions, digits, moving_digits, necklaces
 from jaxssl.errors import UserError, nearest
 
 log = logging.getLogger("jaxssl")
 OF_PATHS = {
     "folder": folder.builder,
     "captions": captions.builder,
-    "tu": graphs.builder,
-    "video": clips.builder,
+    "tu": tu.builder,
+    "video": video.builder,
 }  # whose path is all that names them
 MADE = (digits.Builder, digit_captions.Builder, moving_digits.Builder, necklaces.Builder)
 OWN = {**{b.name: b for b in MADE}, **raw.BUILDERS}
@@ -71,7 +62,7 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
             f"cannot prepare {name!r} under {directory or 'the TFDS data directory'}: {error}; "
             "name a directory that can be written and has room with --config.data.dir"
         ) from error
-    with described.reading(Path(builder.data_dir)):
+    with dataset_info.reading(Path(builder.data_dir)):
         formats = {f.value for f in builder.info.available_file_formats()}
         also = set(builder.info.as_proto.alternative_file_formats)
         skipped = list((builder.info.metadata or {}).get("skipped") or ())
@@ -84,7 +75,7 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
         )
     if skipped:
         if data["on_error"] == "stop":
-            message = (clips if name == "video" else folder).unreadable
+            message = (video if name == "video" else folder).unreadable
             raise UserError(message(data["path"], skipped))
         found = folder.some(skipped)
         what = "clips" if name == "video" else "pictures"
@@ -95,9 +86,9 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
 def _builder(name: str, data: Mapping[str, Any], directory: str | None) -> tfds.core.DatasetBuilder:
     """The builder of a set, prepared or not; what is prepared is checked first."""
     root = Path(directory or tfds.core.constants.DATA_DIR).expanduser() / name
-    for found in sorted(root.glob(f"**/{described.INFO}")) if name not in OF_PATHS else ():
-        described.check(found.parent)
-    with described.reading(root):
+    for found in sorted(root.glob(f"**/{dataset_info.INFO}")) if name not in OF_PATHS else ():
+        dataset_info.check(found.parent)
+    with dataset_info.reading(root):
         return _unchecked(name, data, directory)
 
 

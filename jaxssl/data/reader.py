@@ -4,7 +4,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxssl.data import clips, pictures
+from jaxssl.data import decoding
+from jaxssl.data.formats import video
 from jaxssl.data.source import Source
 
 Batch = dict[str, Any]
@@ -21,7 +22,7 @@ class Reader(NamedTuple):
     """
 
     source: Source
-    crops: pictures.Crops | None
+    crops: decoding.Crops | None
     seed: int
     captions: bool = False
 
@@ -38,15 +39,15 @@ class Reader(NamedTuple):
         if self.source.kind == "video":
             return self._clips(step, places, found)
         if self.crops is None:
-            return np.stack([pictures.pixels(picture) for picture in found])
+            return np.stack([decoding.pixels(picture) for picture in found])
         if not self.crops.views:
-            return np.stack([pictures.centre(picture, self.crops.size) for picture in found])
+            return np.stack([decoding.centre(picture, self.crops.size) for picture in found])
         groups: dict[str, list[np.ndarray]] = {"views": [], "crops": []}
         for place, picture in zip(places, found, strict=True):
             rng = np.random.default_rng((self.seed, step, int(place)))
-            groups["views"].append(np.stack(pictures.random_crops(picture, self.crops.views, rng)))
+            groups["views"].append(np.stack(decoding.random_crops(picture, self.crops.views, rng)))
             if self.crops.crops:
-                small = pictures.random_crops(picture, self.crops.crops, rng)
+                small = decoding.random_crops(picture, self.crops.crops, rng)
                 groups["crops"].append(np.stack(small))
         return {name: np.stack(images) for name, images in groups.items() if images}
 
@@ -56,5 +57,5 @@ class Reader(NamedTuple):
         groups = []
         for place, clip in zip(places, found, strict=True):
             rng = np.random.default_rng((self.seed, step, int(place)))
-            groups.append([clips.window(clip, n, 1, rng) for n in self.crops.frames])
+            groups.append([video.window(clip, n, 1, rng) for n in self.crops.frames])
         return {"views": np.stack([np.stack(views) for views in groups])}

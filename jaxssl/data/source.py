@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import captions, clips, described, graphs, kept, prepare
+from jaxssl.data import array_cache, dataset_info, prepare
 from jaxssl.data.classes import read_classes
+from jaxssl.data.formats import captions, tu, video
 from jaxssl.data.images import BLOCK, Clips, Images
 from jaxssl.data.packing import GraphArray
-from jaxssl.data.parts import UNLABELLED, Example, Part
+from jaxssl.data.records import UNLABELLED, Example, Part
 from jaxssl.errors import UserError, nearest
 
 log = logging.getLogger("jaxssl")
@@ -226,7 +227,7 @@ def load(data: Mapping[str, Any], split: str, kind: str = "image") -> Source:
 
 def _open(builder: Any, data: Mapping[str, Any], kind: str, split: str) -> Source:
     info, root = builder.info, Path(builder.data_dir)
-    with described.reading(root):
+    with dataset_info.reading(root):
         metadata = dict(info.metadata or {})
         found = metadata.get("kind", "image")
         if found != kind:
@@ -239,13 +240,13 @@ def _open(builder: Any, data: Mapping[str, Any], kind: str, split: str) -> Sourc
         how: dict[str, Any] = {"label": label, "num_classes": len(names)}
         decoders = {}
         if kind == "graph":
-            shape = (described.count(root, "num_tags", metadata),)
-            how["decode"] = graphs.decode
+            shape = (dataset_info.count(root, "num_tags", metadata),)
+            how["decode"] = tu.decode
         elif kind == "video":
-            shape = described.clip_shape(root, metadata.get("shape"))
-            how["decode"] = partial(clips.decode, side=shape[1])
+            shape = dataset_info.clip_shape(root, metadata.get("shape"))
+            how["decode"] = partial(video.decode, side=shape[1])
         else:
-            shape = described.shape(root, metadata.get("shape") or info.features[image].shape)
+            shape = dataset_info.shape(root, metadata.get("shape") or info.features[image].shape)
             decoders[image] = tfds.decode.SkipDecoding()
             text = next((name for name in captions.FEATURES if name in info.features), None)
             how["captions"] = text and captions.Captions(text, data["context"])
@@ -253,10 +254,10 @@ def _open(builder: Any, data: Mapping[str, Any], kind: str, split: str) -> Sourc
 
     def part(name: str) -> Part:
         records = builder.as_data_source(name, decoders=decoders, file_format=prepare.FORMAT)
-        described.check_records(root, name, info.splits[name].num_examples)
+        dataset_info.check_records(root, name, info.splits[name].num_examples)
         return Part(records, keep=root / name, **how)
 
-    with described.reading(root):
+    with dataset_info.reading(root):
         places = _places(data["name"], split, info)
         parts = tuple((part(name), at) for name, at in places)
     name = Path(data["path"]).name if data["name"] in prepare.OF_PATHS else data["name"]
@@ -336,4 +337,4 @@ def _kept(
     if part.keep is None:
         return make()
     path = part.keep.with_name(f"decoded-{part.keep.name}-{what}.npy")
-    return kept.array(path, (len(part.records), *shape), dtype, make)
+    return array_cache.array(path, (len(part.records), *shape), dtype, make)

@@ -23,7 +23,10 @@ import numpy as np
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from jaxssl.data import described, files, folder, frames, pictures, states
+from jaxssl.data import dataset_info, decoding, files
+from jaxssl.data.formats import _frames as frames
+from jaxssl.data.formats import _versions as versions
+from jaxssl.data.formats import folder
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
@@ -138,16 +141,16 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     size, seed = data["frame_size"], data["split_seed"]
     if not path:
         raise UserError("data.name='video' needs data.path: a folder or an archive of videos")
-    states.check_on_error(on_error)
+    versions.check_on_error(on_error)
     if not 0 <= fraction < 1:
         raise UserError(f"data.test_fraction={fraction} must lie in [0, 1)")
-    if not 1 <= size <= described.SIDE:
-        raise UserError(f"data.frame_size={size} must lie in [1, {described.SIDE}]")
+    if not 1 <= size <= dataset_info.SIDE:
+        raise UserError(f"data.frame_size={size} must lie in [1, {dataset_info.SIDE}]")
     root, inside = files.locate(path)
-    stamp = files.stamp(root, (*frames.SUFFIXES, *pictures.SUFFIXES))
+    stamp = files.stamp(root, (*frames.SUFFIXES, *decoding.SUFFIXES))
     state = RULES, stamp, inside, str(root.resolve()), fraction, seed, size
-    name = states.name_of(path, state, "video")
-    if found := states.prepared(Builder, name, data_dir):
+    name = versions.name_of(path, state, "video")
+    if found := versions.prepared(Builder, name, data_dir):
         return found
     config = Config(name, root=root, inside=inside, on_error=on_error, frame_size=size)
     names = [name for name, _ in files.read_all(root, inside)]
@@ -220,7 +223,7 @@ def arrange(
     """
     names = sorted(names)
     videos = [name for name in names if frames.is_video(name)]
-    stills = [name for name in names if name.lower().endswith(pictures.SUFFIXES)]
+    stills = [name for name in names if name.lower().endswith(decoding.SUFFIXES)]
     clips: dict[str, list[str]] = {}
     channels = 3
     if videos:

@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 
 import tensorflow_datasets as tfds
 
-from jaxssl.data import files, pictures, states
+from jaxssl.data import decoding, files
+from jaxssl.data.formats import _versions as versions
 from jaxssl.errors import UserError, shown
 
 log = logging.getLogger("jaxssl")
@@ -130,21 +131,21 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     path, on_error, fraction = data["path"], data["on_error"], data["test_fraction"]
     if not path:
         raise UserError("data.name='folder' needs data.path: a folder or an archive of pictures")
-    states.check_on_error(on_error)
+    versions.check_on_error(on_error)
     if not 0 <= fraction < 1:
         raise UserError(f"data.test_fraction={fraction} must lie in [0, 1)")
     root, inside = files.locate(path)
     labels = read_labels(data["labels"]) if data["labels"] else None
     state = (
         RULES,
-        files.stamp(root, pictures.SUFFIXES),
+        files.stamp(root, decoding.SUFFIXES),
         inside,
         str(root.resolve()),
         fraction,
         data["split_seed"],
     )
-    name = states.name_of(path, (state, labels), "folder")
-    if found := states.prepared(Builder, name, data_dir):
+    name = versions.name_of(path, (state, labels), "folder")
+    if found := versions.prepared(Builder, name, data_dir):
         return found
     config = Config(name=name, root=root, inside=inside, on_error=on_error)
     names = [name for name, _ in files.read_all(root, inside)]
@@ -179,12 +180,12 @@ def arrange(
         UserError: if there are no pictures, or the layout is not understood.
     """
     names = sorted(names)
-    found = [name for name in names if name.lower().endswith(pictures.SUFFIXES)]
-    other = tuple(name for name in names if not name.lower().endswith(pictures.SUFFIXES))
+    found = [name for name in names if name.lower().endswith(decoding.SUFFIXES)]
+    other = tuple(name for name in names if not name.lower().endswith(decoding.SUFFIXES))
     if not found:
         raise UserError(
             f"data.path={path} holds no pictures ({len(other)} other files); expected files "
-            f"ending in {', '.join(pictures.SUFFIXES)}"
+            f"ending in {', '.join(decoding.SUFFIXES)}"
         )
     below = len(_common(found))
     parts = {name: name.split("/")[below:] for name in found}
@@ -298,7 +299,7 @@ def _size(data: bytes) -> tuple[int, int] | str:
     if not data:
         return "is empty"
     try:
-        picture = pictures.open_picture(data, CHANNELS, upright=True)
+        picture = decoding.open_picture(data, CHANNELS, upright=True)
     except Exception as error:  # Pillow's decoders raise all sorts
         return str(error) or type(error).__name__
     return picture.height, picture.width

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data.digits import NUM_TRAIN
+from jaxssl.data.toy.digits import NUM_TRAIN
 
 SIZES = {"train": 600, "test": 200}
 FRAMES, SIDE = 12, 32

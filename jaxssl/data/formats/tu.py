@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import files, states
+from jaxssl.data import files
+from jaxssl.data.formats import _versions as versions
 from jaxssl.errors import UserError, line
 
 ADDRESS = "https://www.chrsmrrs.com/graphkerneldatasets/NAME.zip"
@@ -118,8 +119,8 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
         )
     root, inside = files.locate(path)
     state = RULES, files.stamp(root, (".txt",)), inside, str(root.resolve())
-    name = states.name_of(path, state, "set")
-    if found := states.prepared(Builder, name, data_dir):
+    name = versions.name_of(path, state, "set")
+    if found := versions.prepared(Builder, name, data_dir):
         return found
     config = Config(name=name, root=root, inside=inside)
     return Builder(data_dir=data_dir, config=config)

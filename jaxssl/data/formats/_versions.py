@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from jaxssl.data import described
+from jaxssl.data import dataset_info
 from jaxssl.errors import UserError, nearest
 
 ON_ERROR = ("stop", "skip")
@@ -40,7 +40,7 @@ def prepared(
     done = whole / builder.name / name / str(builder.VERSION)
     if not done.exists():
         return None
-    with described.reading(done):
+    with dataset_info.reading(done):
         return tfds.builder_from_directory(done)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import digits
 from jaxssl.data.prompts import SPOKEN
+from jaxssl.data.toy import digits
 
 STROKES = ("thin", "medium", "thick")
 SLANTS = ("leaning left", "upright", "leaning right")
@@ -21,7 +21,7 @@ TEMPLATES = (
 
 
 class Builder(digits.Builder):
-    """`jaxssl.data.digits` with five generated captions an image.
+    """`jaxssl.data.toy.digits` with five generated captions an image.
 
     A caption names the digit, how thick its strokes are and how it leans. Both are measured on the
     image: thirds of all images' ink and of the slope of their ink's main axis.

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jaxssl.data import files, folder, pictures
+from jaxssl.data import decoding, files
+from jaxssl.data.formats import folder
 from jaxssl.errors import UserError, line
 
 SUFFIXES = (".mp4", ".avi", ".mkv", ".webm", ".mov")
@@ -105,7 +106,7 @@ def _video(data: bytes, size: int) -> np.ndarray:
         stream = container.streams.best("video")
         if stream is None:
             raise OSError("has no pictures")
-        if stream.width * stream.height > pictures.MAX_PIXELS:
+        if stream.width * stream.height > decoding.MAX_PIXELS:
             raise OSError(f"has {stream.width} x {stream.height} pixels, too many")
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
@@ -124,7 +125,7 @@ def _frame(data: bytes, channels: int, size: int) -> np.ndarray:
     """[s, s, 3], or [s, s, 1] of flow."""
     if not data:
         raise OSError("is empty")
-    return _square(pictures.open_picture(data, 1 if channels == 2 else 3, upright=True), size)
+    return _square(decoding.open_picture(data, 1 if channels == 2 else 3, upright=True), size)
 
 
 def _square(picture: Image.Image, size: int) -> np.ndarray:
@@ -133,7 +134,7 @@ def _square(picture: Image.Image, size: int) -> np.ndarray:
     left, top = ((length - side) // 2 for length in picture.size)
     size = min(side, size)
     box = (left, top, left + side, top + side)
-    return pictures.pixels(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
+    return decoding.pixels(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
 
 
 def _too_long() -> str:

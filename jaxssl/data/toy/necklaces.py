@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data.graphs import Graph
+from jaxssl.data.formats.tu import Graph
 
 # How many ring nodes with a pendant stand next to each other, group by group.
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}

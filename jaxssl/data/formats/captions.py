@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import files, folder, pictures, states, tokens
+from jaxssl.data import decoding, files, tokens
+from jaxssl.data.formats import _versions as versions
+from jaxssl.data.formats import folder
 from jaxssl.errors import UserError, shown
 
 NAMES = ("captions.csv", "captions.txt", "captions.tsv")
@@ -91,18 +93,18 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     path, on_error = data["path"], data["on_error"]
     if not path:
         raise UserError("data.name='captions' needs data.path: a folder or archive of pictures")
-    states.check_on_error(on_error)
+    versions.check_on_error(on_error)
     root, inside = files.locate(path)
-    stamp = files.stamp(root, (*pictures.SUFFIXES, *(Path(name).suffix for name in NAMES)))
+    stamp = files.stamp(root, (*decoding.SUFFIXES, *(Path(name).suffix for name in NAMES)))
     table = _table_of(data["labels"]) if data["labels"] else None
     state = RULES, stamp, inside, str(root.resolve()), table
-    name = states.name_of(path, state, "captions")
-    if found := states.prepared(Builder, name, data_dir):
+    name = versions.name_of(path, state, "captions")
+    if found := versions.prepared(Builder, name, data_dir):
         return found
     config = Config(name, root=root, inside=inside, on_error=on_error)
     names = []
     for file, read in files.read_all(root, inside):
-        if file.lower().endswith(pictures.SUFFIXES):
+        if file.lower().endswith(decoding.SUFFIXES):
             names.append(file)
         elif table is None and PurePosixPath(file).name in NAMES:
             table = _read(read, file)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxssl.data import pictures
+from jaxssl.data import decoding
 from jaxssl.errors import UserError, line
 
 UNLABELLED = -1
@@ -72,8 +72,8 @@ class Part:
             return self.decode(record)
         found = record[self.image]
         if isinstance(found, np.ndarray):
-            return pictures.from_pixels(found)
-        return pictures.open_picture(found, self.channels, upright=self.upright)
+            return decoding.from_pixels(found)
+        return decoding.open_picture(found, self.channels, upright=self.upright)
 
 
 class Example(NamedTuple):
