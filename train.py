@@ -19,17 +19,17 @@ cli.define_processes()
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.loop.train` or `jaxssl.dry_run.dry_run`."""
+    """Flags to `jaxssl.training.loop.train` or `jaxssl.training.dry_run.dry_run`."""
     # Imports come late, so that a mistake is answered at once.
-    from jaxssl import config
+    from jaxssl.training import config
 
     settings = config.load(CONFIG.value, overrides)
     cli.start_jax()
     if DRY_RUN.value:
-        from jaxssl.dry_run import dry_run
+        from jaxssl.training.dry_run import dry_run
 
         return dry_run(settings)
-    from jaxssl import loop
+    from jaxssl.training import loop
 
     loop.train(settings, Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem))
 

@@ -35,13 +35,14 @@ from shared import spread
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
-from jaxssl import evaluate, record
+from jaxssl import evaluate
 from jaxssl.augment.views import Inputs
-from jaxssl.config import load
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evals import Features, knn, linear
 from jaxssl.subject import arrays
+from jaxssl.training import record
+from jaxssl.training.config import load
 
 HYPER = knn.PRESETS["instdisc"]
 BATCH, RATES = 512, (0.1, 0.03, 0.01)

@@ -31,7 +31,7 @@ from shared import NETWORKS, begin
 
 from jaxssl import distributed
 from jaxssl.page import markdown_table
-from jaxssl.state import make_train_step, shardings
+from jaxssl.training.state import make_train_step, shardings
 
 H200 = """
 gpu_device_info {

@@ -36,10 +36,10 @@ from shared import source_of, spread
 from jaxssl import distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.views import make_views
-from jaxssl.build import build, initial_state, make_crops
-from jaxssl.config import load
 from jaxssl.data import batches, decoding
-from jaxssl.state import make_train_step
+from jaxssl.training.build import build, initial_state, make_crops
+from jaxssl.training.config import load
+from jaxssl.training.state import make_train_step
 
 BATCH = 256
 RATIO = math.log(4 / 3)

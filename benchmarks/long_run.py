@@ -21,8 +21,8 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxssl import compiled, loop, record
-from jaxssl.config import load
+from jaxssl.training import compile_cache, loop, record
+from jaxssl.training.config import load
 
 SETTINGS = {
     "batch_size": "16",
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
     steps = parser.parse_args().steps
-    compiled.keep()
+    compile_cache.keep()
     logging.getLogger("absl").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         workdir, found, done = Path(folder) / "run", [], threading.Event()

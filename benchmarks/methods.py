@@ -19,19 +19,17 @@ sys.path.insert(0, str(ROOT))
 import jax
 import numpy as np
 
-from jaxssl import (
-    collapse,
-    distributed,
-)
+from jaxssl import distributed
 from jaxssl.augment.views import Inputs
-from jaxssl.build import build, initial_state, make_batches
-from jaxssl.config import load
 from jaxssl.data import source
 from jaxssl.evals import Features, Subject, fewshot, knn, linear
 from jaxssl.features import extract
 from jaxssl.page import markdown_table
-from jaxssl.state import make_train_step
 from jaxssl.subject import arrays, make_encoder
+from jaxssl.training import collapse
+from jaxssl.training.build import build, initial_state, make_batches
+from jaxssl.training.config import load
+from jaxssl.training.state import make_train_step
 
 PREDICTOR = {"predictor.name": "mlp", "predictor.pred_hidden_dim": "256"}
 EMA = "{'schedule': 'cosine', 'start': 0.95, 'end': 1.0}"

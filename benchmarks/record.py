@@ -34,8 +34,8 @@ import record_tables
 from record_plan import MARGIN, SCALES, Estimates, Piece, make_plan
 
 from jaxssl import cli
-from jaxssl import record as files
 from jaxssl.errors import UserError, line, writing
+from jaxssl.training import record as files
 
 WORKER = ROOT / "benchmarks" / "record_pieces.py"
 RESERVE = 15.0  # seconds at the end, for stopping and for writing OUT

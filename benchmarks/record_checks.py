@@ -13,10 +13,10 @@ import numpy as np
 from jax import numpy as jnp
 from shared import source_of
 
-from jaxssl import config as configs
 from jaxssl import distributed, solvers
-from jaxssl.build import build, initial_state, make_batches
-from jaxssl.state import TrainState, make_train_step, shardings
+from jaxssl.training import config as configs
+from jaxssl.training.build import build, initial_state, make_batches
+from jaxssl.training.state import TrainState, make_train_step, shardings
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))  # the cases of the losses' contract, and their oracles

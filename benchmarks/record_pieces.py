@@ -23,8 +23,8 @@ sys.path.insert(0, str(ROOT))
 import jax
 from jax import numpy as jnp
 
-from jaxssl import compiled, record
 from jaxssl.errors import UserError
+from jaxssl.training import compile_cache, record
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
 TRACED = 20  # steps of a trace
@@ -126,7 +126,8 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     del name
     import record_checks as checks
 
-    from jaxssl import checkpoint, evaluate, faults, loop
+    from jaxssl import evaluate
+    from jaxssl.training import checkpoint, loop, nonfinite
 
     # Evaluated here, without a page for each.
     values = {**settings["values"], "eval.knn": "instdisc", "eval.protocols": "()"}
@@ -137,7 +138,7 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     try:
         loop.train(config, workdir)
     except UserError:
-        if not (workdir / faults.NAME).exists():
+        if not (workdir / nonfinite.NAME).exists():
             raise
         return {**about, "last": None, "best": None}  # not finite: that is a finding too
     lines = record.read(workdir / "metrics.jsonl")
@@ -193,7 +194,7 @@ def _step(network: str, batch: int, precision: str) -> tuple[Any, Any, Any]:
     from shared import begin
 
     from jaxssl import distributed
-    from jaxssl.state import make_train_step
+    from jaxssl.training.state import make_train_step
 
     mesh = distributed.make_mesh(jax.devices()[:1])
     _, parts, state, batches = begin(network, batch, precision, mesh)
@@ -235,7 +236,7 @@ def _layer(function: Any, q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array
 def main(source: Path, target: Path) -> None:
     """Do a piece; without a name, say what the device is."""
     logging.getLogger("absl").setLevel(logging.ERROR)
-    compiled.keep()
+    compile_cache.keep()
     piece = json.loads(source.read_text())
     found: dict[str, Any] = about()
     if piece["name"]:

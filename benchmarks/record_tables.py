@@ -12,7 +12,7 @@ from shared import spread
 
 from jaxssl import study
 from jaxssl.page import markdown_table
-from jaxssl.record import write_text
+from jaxssl.training.record import write_text
 
 BEGIN, END = "<!-- record: written by benchmarks/record.py -->", "<!-- end of record -->"
 TITLES = {"performance.md": "Performance", "results.md": "Results"}

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxssl.build import Parts, build, initial_state, make_batches
-from jaxssl.config import load
 from jaxssl.data.batches import Batches
 from jaxssl.data.source import Part, Source
-from jaxssl.state import TrainState
+from jaxssl.training.build import Parts, build, initial_state, make_batches
+from jaxssl.training.config import load
+from jaxssl.training.state import TrainState
 
 # What differs from configs/studies/paper.py, and the batches in which an accelerator takes it.
 COMMON = {"loss.temperature": "0.2", "data.cache": "device"}

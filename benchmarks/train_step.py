@@ -48,17 +48,14 @@ from jax import lax
 from jax import numpy as jnp
 from shared import NETWORKS, SMALL, SMALL_BATCH, begin, spread
 
-from jaxssl import (
-    compiled,
-    distributed,
-    losses,
-)
-from jaxssl.build import make_networks
-from jaxssl.config import hyper
+from jaxssl import distributed, losses
 from jaxssl.models import convnet
 from jaxssl.models import encoder as networks
 from jaxssl.page import markdown_table
-from jaxssl.state import train_steps
+from jaxssl.training import compile_cache
+from jaxssl.training.build import make_networks
+from jaxssl.training.config import hyper
+from jaxssl.training.state import train_steps
 
 try:
     import torch_step
@@ -116,7 +113,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     if ready:  # by example, as a batch is
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
-    loop = jax.default_backend() != "cpu" or ready  # see jaxssl/programs.py
+    loop = jax.default_backend() != "cpu" or ready  # see jaxssl/training/programs.py
     steps = jax.jit(train_steps(*stages, resident=True, loop=loop), donate_argnums=0)
     alone = jax.jit(train_steps(*stages, resident=True, loop=False), donate_argnums=0)
     places = jnp.tile(jnp.arange(batch, dtype=jnp.int32), (MOST_STEPS, 1))
@@ -300,7 +297,7 @@ def main() -> None:
             f"no accelerator is at hand; for a CPU take --networks {' '.join(SMALL)}, or name "
             "--networks and --batches"
         )
-    compiled.keep()
+    compile_cache.keep()
     logging.getLogger("absl").setLevel(logging.ERROR)
     device = jax.devices()[0].device_kind
     versions = f"jax {jax.__version__}, " + (torch_step.VERSION if torch_step else NO_TORCH)

@@ -23,15 +23,12 @@ import jax
 import numpy as np
 from shared import spread
 
-from jaxssl import (
-    distributed,
-    loop,
-    record,
-)
-from jaxssl.build import build, initial_state, make_batches
-from jaxssl.config import load
+from jaxssl import distributed
 from jaxssl.data import source
-from jaxssl.state import make_train_step
+from jaxssl.training import loop, record
+from jaxssl.training.build import build, initial_state, make_batches
+from jaxssl.training.config import load
+from jaxssl.training.state import make_train_step
 
 # The released code's B - 1 negatives; without it Algorithm 1's 2 (B - 1).
 TOWERS = {"method.name": "momentum", "method.momentum": "0.0", "method.symmetric": "False"}

@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxssl import distributed, record, schedules
+from jaxssl import distributed
 from jaxssl.backbone import Backbone, make_encode
-from jaxssl.build import build
-from jaxssl.config import hyper
 from jaxssl.data.images import Images
 from jaxssl.data.source import Source
 from jaxssl.features import extract
 from jaxssl.hardest import hardest_negatives
 from jaxssl.losses.objective import at_step
 from jaxssl.support import support_vectors
+from jaxssl.training import record, schedules
+from jaxssl.training.build import build
+from jaxssl.training.config import hyper
 
 SIZE = 256  # images
 QUERIES, HARDEST = 8, 8

@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxssl import findings, record
+from jaxssl import findings
 from jaxssl.elsewhere import ELSEWHERE
 from jaxssl.errors import writing
 from jaxssl.page import markdown_table
 from jaxssl.studies import names
 from jaxssl.study import Claim
+from jaxssl.training import record
 
 PAPERS = {
     "AUC-CL": "Sharma et al., ICLR 2024",

@@ -77,9 +77,10 @@ def define_processes() -> None:
 
 def start_jax() -> None:
     """Keep compiled programs; join the other processes if `define_processes` names any."""
-    from jaxssl import compiled, distributed
+    from jaxssl import distributed
+    from jaxssl.training import compile_cache
 
-    compiled.keep()
+    compile_cache.keep()
     values = flags.FLAGS
     distributed.initialize(values.coordinator, values.num_processes, values.process_id)
 

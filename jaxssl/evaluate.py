@@ -14,14 +14,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import jaxssl.evals
-from jaxssl import distributed, gallery, record, report, results
-from jaxssl.config import override
+from jaxssl import distributed, gallery, report, results
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import KINDS, Row, Subject
 from jaxssl.features import is_run, load_backbone
-from jaxssl.modality import MODALITIES
 from jaxssl.subject import arrays, subjects
+from jaxssl.training import record
+from jaxssl.training.config import override
+from jaxssl.training.modality import MODALITIES
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -325,7 +326,7 @@ def check_protocols(protocols: Sequence[str], kind: str = "image") -> list[Run]:
 
     Args:
         protocols: what was asked for; "all" is every protocol that fits the kind of examples.
-        kind: of the examples, a key of `jaxssl.modality.MODALITIES`.
+        kind: of the examples, a key of `jaxssl.training.modality.MODALITIES`.
 
     Raises:
         UserError: on an unknown name or preset.

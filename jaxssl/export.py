@@ -56,8 +56,9 @@ def export(
         if name not in FORMATS:
             raise UserError(f"--to {name!r} is unknown{nearest(name, FORMATS)}")
     # Late, so that a mistake is answered at once.
-    from jaxssl import card, record, results, weights
+    from jaxssl import card, results, weights
     from jaxssl.features import is_run, load_backbone
+    from jaxssl.training import record
 
     path, is_file = path.resolve(), not is_run(path)
     if is_file and step is not None:

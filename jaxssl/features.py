@@ -13,12 +13,13 @@ from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl import backbone, checkpoint, compiled, distributed, modality, weights
+from jaxssl import backbone, distributed, weights
 from jaxssl.backbone import Backbone, Variables, require_finite
-from jaxssl.build import build, make_networks
-from jaxssl.config import label
 from jaxssl.errors import UserError
-from jaxssl.state import init_variables
+from jaxssl.training import checkpoint, compile_cache, modality
+from jaxssl.training.build import build, make_networks
+from jaxssl.training.config import label
+from jaxssl.training.state import init_variables
 
 Apply = Callable[[Any, Array], Array]
 BLOCK = 256  # images at a time
@@ -94,7 +95,7 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
         method = build(config, max(found.data["num_examples"], config.batch_size)).method
         views = kind.views(config, inputs)
 
-        @functools.partial(jax.jit, compiler_options=compiled.once())
+        @functools.partial(jax.jit, compiler_options=compile_cache.once())
         def init(key: Array) -> Any:
             params, carried = init_variables(method, views, 1, key)
             carried = carried._asdict()

@@ -14,15 +14,16 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from threadpoolctl import threadpool_limits
 
-from jaxssl import block, compiled, modality, record
+from jaxssl import block
 from jaxssl.augment.views import to_uint8
 from jaxssl.backbone import Backbone
-from jaxssl.build import make_augment, make_crops
 from jaxssl.data import batches
 from jaxssl.data.images import Images
 from jaxssl.data.source import Source, Splits
 from jaxssl.evals import Features
 from jaxssl.evals.knn import neighbours
+from jaxssl.training import compile_cache, modality, record
+from jaxssl.training.build import make_augment, make_crops
 
 FLOW = 2  # channels, which are no colours
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
@@ -148,7 +149,7 @@ def pairs(
     places = np.arange(min(count, len(source)), dtype=np.int32)
     captions = modality.kind_of(config) == "image_text"
     batch = batches.Reader(source, crops, config.seed, captions)(0, places)
-    augment = jax.jit(make_augment(config, crops), compiler_options=compiled.once())
+    augment = jax.jit(make_augment(config, crops), compiler_options=compile_cache.once())
     views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
     shown = (name for name in ("views", "crops") if name in views)
     views = {

@@ -10,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxssl import config, evaluate, faults, loop, record
+from jaxssl import evaluate
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.study import Findings, Picture, Setting, Table, Verdict, curves, spread
+from jaxssl.training import config, loop, nonfinite, record
 
 CELL = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
@@ -263,7 +264,7 @@ def _refuse_other(settings: Any, workdir: Path) -> None:
 
 
 def _train(settings: Any, workdir: Path) -> dict[str, float | None]:
-    fault = workdir / faults.NAME
+    fault = workdir / nonfinite.NAME
     fault.unlink(missing_ok=True)  # of an earlier command
     try:
         loop.train(settings, workdir)

@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.table import Table
 
-from jaxssl import record
 from jaxssl.errors import UserError, line
 from jaxssl.evals import KINDS
+from jaxssl.training import record
 
 SPREAD = "accuracies in percent; ± one standard deviation over draws, where not said otherwise"
 # What tells one figure from another: a later one of the same takes its place.

@@ -11,17 +11,18 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl import distributed, modality
+from jaxssl import distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.views import Inputs, make_views, resized, standardise, to_uint8
 from jaxssl.backbone import Backbone, Variables, make_encode, make_encode_text
-from jaxssl.build import make_augment
 from jaxssl.data import source
 from jaxssl.data.packing import GraphArray
 from jaxssl.errors import UserError
 from jaxssl.evals import Features, Joint, Subject
 from jaxssl.features import extract
 from jaxssl.models import encoder as networks
+from jaxssl.training import modality
+from jaxssl.training.build import make_augment
 from jaxssl.tune import Network
 
 DEGREES = 32  # of nodes, are told apart

@@ -8,10 +8,11 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from jaxssl import record, results
+from jaxssl import results
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
 from jaxssl.evaluate import check_protocols, data_of, evaluate
+from jaxssl.training import record
 
 OWN = ("protocol", "metric")  # what a data set may have of its own
 

@@ -13,13 +13,14 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import collectives, distributed, optim, schedules
+from jaxssl import collectives, distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.mix import mix
 from jaxssl.augment.views import Inputs, resized, to_float
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import Source
+from jaxssl.training import optim, schedules
 
 BLOCK = 256  # test images at a time
 RATIO = (3 / 4, 4 / 3)  # of the sides of a random resized crop
@@ -51,13 +52,13 @@ class Training(NamedTuple):
     """How a classifier is trained; its length is ``epochs`` or ``steps``, the other one is 0.
 
     Attributes:
-        optimiser: see `jaxssl.optim.optimiser`, which decays matrices only.
+        optimiser: see `jaxssl.training.optim.optimiser`, which decays matrices only.
         momentum: of sgd, lars and larc.
         nesterov: likewise.
         batch_size: B, over all devices; cut to the training set where that is smaller.
         epochs: without the smaller rest of each.
         steps: batches.
-        schedule: see `jaxssl.schedules.learning_rate`.
+        schedule: see `jaxssl.training.schedules.learning_rate`.
         warmup: epochs.
         milestones: of the schedule "step", epochs.
         gamma: likewise, the factor.

@@ -9,10 +9,11 @@ import pytest
 from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 
-from jaxssl import block, config, distributed, gallery, loop, report
+from jaxssl import block, distributed, gallery, report
 from jaxssl.backbone import make_encode
 from jaxssl.data import source
 from jaxssl.features import extract, load_backbone
+from jaxssl.training import config, loop
 
 GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
 SETTINGS = {

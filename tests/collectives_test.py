@@ -26,7 +26,7 @@ from jaxssl.losses.sogclr import objective as sogclr
 from jaxssl.methods import momentum, siamese
 from jaxssl.models import convnet, heads
 from jaxssl.models.encoder import Encoder
-from jaxssl.state import init_state, make_train_step
+from jaxssl.training.state import init_state, make_train_step
 
 # Devices, batch of all devices, embeddings' width, prototypes of tests/loss_cases.py, examples of
 # the data set: what is sent cannot be taken for something else.

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from jaxssl import cli
-from jaxssl import config as config_lib
 from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
+from jaxssl.training import config as config_lib
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
 

@@ -11,8 +11,8 @@ from jax import numpy as jnp
 from scipy import linalg
 from sklearn.metrics import confusion_matrix
 
-from jaxssl import collapse
 from jaxssl.evals import Features, Subject, diagnostics, knn, noise
+from jaxssl.training import collapse
 
 SIZES = {"n": 70, "m": 23, "f": 6, "classes": 4}  # of `labelled`
 

@@ -8,8 +8,9 @@ from sklearn.metrics import top_k_accuracy_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from jaxssl import collapse, logistic
+from jaxssl import logistic
 from jaxssl.evals import Subject, linear
+from jaxssl.training import collapse
 
 SETTINGS = {
     "C": (1.0, 1e-3, 0.1),

@@ -11,25 +11,14 @@ from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 
 import jaxssl
-from jaxssl import (
-    build,
-    checkpoint,
-    cli,
-    config,
-    distributed,
-    evaluate,
-    features,
-    loop,
-    results,
-    subject,
-    suite,
-)
+from jaxssl import cli, distributed, evaluate, features, results, subject, suite
 from jaxssl.augment.views import resized
 from jaxssl.backbone import make_encode
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evals import episodes, finetune, linear
-from jaxssl.modality import MODALITIES
+from jaxssl.training import build, checkpoint, config, loop
+from jaxssl.training.modality import MODALITIES
 
 SETTINGS = {
     **TINY,

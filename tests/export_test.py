@@ -13,11 +13,12 @@ import pytest
 from jax import export as programs
 
 import jaxssl
-from jaxssl import checkpoint, config, features, weights
-from jaxssl.build import make_networks
+from jaxssl import features, weights
 from jaxssl.errors import UserError
 from jaxssl.export import export
 from jaxssl.models import encoder
+from jaxssl.training import checkpoint, config
+from jaxssl.training.build import make_networks
 
 ROOT = Path(__file__).parents[1]
 DIGITS = ROOT / "configs" / "digits.py"

@@ -30,8 +30,9 @@ from safetensors.numpy import save
 from torch_file_test import zipped
 from weights_test import GOLDEN, drawn
 
-from jaxssl import checkpoint, config, report, results, weights
-from jaxssl.build import build
+from jaxssl import report, results, weights
+from jaxssl.training import checkpoint, config
+from jaxssl.training.build import build
 
 DIGITS = Path(__file__).parents[1] / "configs" / "digits.py"
 

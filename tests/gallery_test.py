@@ -7,12 +7,12 @@ import pytest
 from conftest import data_config
 from PIL import Image
 
-from jaxssl import config as config_lib
 from jaxssl import gallery
-from jaxssl.build import make_crops
 from jaxssl.data import decoding, source
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.errors import UserError
+from jaxssl.training import config as config_lib
+from jaxssl.training.build import make_crops
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 RATIO = (3 / 4, 4 / 3)

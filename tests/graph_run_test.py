@@ -10,13 +10,14 @@ from graph_cases import packed, random_graphs, text
 from workdir_cases import at_batch, interrupt
 
 import jaxssl
-from jaxssl import checkpoint, config, distributed, evaluate, features, loop, record, results
-from jaxssl.build import build, initial_state
+from jaxssl import distributed, evaluate, features, results
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crops
 from jaxssl.evals import svm
-from jaxssl.state import make_train_step
+from jaxssl.training import checkpoint, config, loop, record
+from jaxssl.training.build import build, initial_state
+from jaxssl.training.state import make_train_step
 
 CONFIG = Path(__file__).parents[1] / "configs" / "graphs" / "graphcl.py"
 STEPS, NUMBER = 6, 40

@@ -12,8 +12,9 @@ from tiny import DIGITS
 from workdir_cases import at_batch, interrupt
 
 import jaxssl
-from jaxssl import checkpoint, config, evaluate, features, loop, record, results
+from jaxssl import evaluate, features, results
 from jaxssl.data import source
+from jaxssl.training import checkpoint, config, loop, record
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 STEPS, SAVED = 6, 3

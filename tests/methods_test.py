@@ -10,8 +10,6 @@ from jax import numpy as jnp
 from loss_cases import NAMES
 
 from jaxssl import losses
-from jaxssl.build import check_fit
-from jaxssl.config import load
 from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import objective as auc_cl
 from jaxssl.losses.byol import objective as byol
@@ -23,7 +21,9 @@ from jaxssl.losses.simsiam import objective as simsiam
 from jaxssl.losses.sup_con import objective as sup_con
 from jaxssl.methods import momentum, siamese
 from jaxssl.models.encoder import Encoder, features
-from jaxssl.schedules import from_spec
+from jaxssl.training.build import check_fit
+from jaxssl.training.config import load
+from jaxssl.training.schedules import from_spec
 
 B, DIM, KEY = 6, 4, jax.random.key(0)
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import config as config_lib
-from jaxssl import evaluate, modality
-from jaxssl.build import build, make_crops, make_networks
+from jaxssl import evaluate
 from jaxssl.errors import UserError
 from jaxssl.methods.base import image_groups
 from jaxssl.models import gin
 from jaxssl.models.encoder import init
+from jaxssl.training import config as config_lib
+from jaxssl.training import modality
+from jaxssl.training.build import build, make_crops, make_networks
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"graphs": "graph", "image_text": "image_text", "video": "video"}

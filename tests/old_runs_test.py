@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from jaxssl import checkpoint, config, loop
+from jaxssl.training import checkpoint, config, loop
 
 GOLDEN = Path(__file__).parent / "golden"
 

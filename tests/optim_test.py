@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.optim import effective_lr, optimiser
-from jaxssl.schedules import from_spec
+from jaxssl.training.optim import effective_lr, optimiser
+from jaxssl.training.schedules import from_spec
 
 # See golden/README.md: fixed gradients, and the parameters after each step.
 GOLDEN = np.load(Path(__file__).parent / "golden" / "optim.npz")

@@ -9,8 +9,8 @@ from jax import lax
 from jax import numpy as jnp
 from tiny import DIGITS, TINY
 
-from jaxssl import config, loop, programs, record
-from jaxssl.build import shared_numbers
+from jaxssl.training import config, loop, programs, record
+from jaxssl.training.build import shared_numbers
 
 
 def load(data_dir, **changes):

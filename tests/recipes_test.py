@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import build as build_lib
-from jaxssl import config as config_lib
-from jaxssl import distributed, dry_run, evaluate
-from jaxssl.build import build, check_labels, initial_state, make_networks
+from jaxssl import distributed, evaluate
 from jaxssl.data import decoding
 from jaxssl.data.metadata import facts
 from jaxssl.errors import UserError
 from jaxssl.models import resnet, vit
-from jaxssl.state import make_train_step
+from jaxssl.training import build as build_lib
+from jaxssl.training import config as config_lib
+from jaxssl.training import dry_run
+from jaxssl.training.build import build, check_labels, initial_state, make_networks
+from jaxssl.training.state import make_train_step
 
 ROOT = Path(__file__).parents[1]
 PATHS = {path.stem: path for path in sorted((ROOT / "configs").glob("*.py"))}
@@ -258,7 +259,7 @@ def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
 
 
 def cheap_component(group: str, name: str):
-    """`jaxssl.config.component`, but recipes of views only cut and darken."""
+    """`jaxssl.training.config.component`, but recipes of views only cut and darken."""
     factory = config_lib.component(group, name)
     if group != "augment":
         return factory

@@ -23,8 +23,8 @@ import record_trace  # noqa: E402
 from record_plan import Estimates, Piece, make_plan  # noqa: E402
 from shared import NETWORKS  # noqa: E402
 
-from jaxssl import record  # noqa: E402
 from jaxssl.errors import UserError  # noqa: E402
+from jaxssl.training import record  # noqa: E402
 
 DEVICE = book.Device("some GPU, 16 cores", 100.0, 16)
 each_scale = pytest.mark.parametrize("scale", record_plan.SCALES)

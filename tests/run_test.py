@@ -15,14 +15,15 @@ from tiny import DIGITS, TINY
 from workdir_cases import at_batch
 
 import jaxssl
-from jaxssl import checkpoint, config, distributed, evaluate, faults, features, loop, record
+from jaxssl import distributed, evaluate, features
 from jaxssl.augment.views import Inputs
-from jaxssl.build import build, initial_state
 from jaxssl.data import source
 from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
-from jaxssl.lock import lock
 from jaxssl.subject import make_encoder
+from jaxssl.training import checkpoint, config, loop, nonfinite, record
+from jaxssl.training.build import build, initial_state
+from jaxssl.training.run_lock import lock
 
 STEPS, SAVED = 12, 7  # SAVED lies in the middle of the only epoch
 SETTINGS = {
@@ -455,7 +456,7 @@ def test_a_run_that_is_not_finite_stops_and_says_why(tiny, tmp_path):
         loop.train(settings, tmp_path)
     found = json.loads((tmp_path / "fault.json").read_text())
     assert found["step"] == 2 and found["skipped_in_a_row"] == 3
-    assert set(found["norms"]) == set(faults.ORDER)
+    assert set(found["norms"]) == set(nonfinite.ORDER)
     assert found["norms"]["views"]["views"] > 0
     assert "loss: loss" in found["not_finite"]
     order = Order(1297, 16, 0)
@@ -481,7 +482,7 @@ def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
 
 def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(record.log, "propagate", True)
-    watch = faults.Watch()
+    watch = nonfinite.Watch()
     watch.look(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
     assert not caplog.messages
     watch.look(43, [2.0, 9.0, float("nan")], skipped=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.schedules import from_spec, learning_rate
+from jaxssl.training.schedules import from_spec, learning_rate
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "schedules.npz")
 RUN = {"steps_per_epoch": 10, "total_steps": 200}

@@ -11,13 +11,14 @@ import oracles
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import distributed, optim
+from jaxssl import distributed
 from jaxssl.augment.views import make_views
 from jaxssl.losses.pairs import pair_views
 from jaxssl.models import convnet
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
-from jaxssl.state import init_state, make_diagnosis, make_train_step, train_steps
+from jaxssl.training import optim
+from jaxssl.training.state import init_state, make_diagnosis, make_train_step, train_steps
 
 # How a run is put together: method, its settings, loss, its settings, number of small crops.
 RUNS = {

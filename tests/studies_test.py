@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxssl import claims, config, findings, grid, record, stability
+from jaxssl import claims, findings, grid, stability
 from jaxssl import study as judging
 from jaxssl.bias import Bias
 from jaxssl.elsewhere import ELSEWHERE
@@ -22,6 +22,7 @@ from jaxssl.errors import UserError
 from jaxssl.grid import KNN, LINEAR, Outcome
 from jaxssl.studies import names
 from jaxssl.study import Claim, Findings, Picture, Setting, Summary, Table, Verdict, scale_config
+from jaxssl.training import config, record
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs" / "studies"

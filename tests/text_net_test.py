@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from nets_test import KEY, count, normal
 
 from jaxssl.models import text
-from jaxssl.optim import optimiser
+from jaxssl.training.optim import optimiser
 
 VOCABULARY, CONTEXT, DIM, LAYERS, HEADS = 11, 6, 8, 2, 2
 END = VOCABULARY - 1

@@ -15,14 +15,14 @@ from tiny import DIGITS
 
 from jaxssl import distributed
 from jaxssl.augment.views import make_pair_views
-from jaxssl.build import build
-from jaxssl.config import load
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods import two_tower
 from jaxssl.models import convnet, text
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
-from jaxssl.state import init_state, make_train_step
+from jaxssl.training.build import build
+from jaxssl.training.config import load
+from jaxssl.training.state import init_state, make_train_step
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 B, DIM, LENGTH, NUM_EXAMPLES, KEY = 6, 4, 5, 24, jax.random.key(0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxssl import loop
+from jaxssl.training import loop
 
 CONFIG = {
     "seed": 0, "batch_size": 64, "epochs": 5, "total_steps": 0,

@@ -17,9 +17,10 @@ ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1)
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Flags to `jaxssl.gallery.sheet`."""
-    from jaxssl import config, gallery, modality, record
+    from jaxssl import gallery
     from jaxssl.data import source
     from jaxssl.errors import UserError, writing
+    from jaxssl.training import config, modality, record
 
     if CONFIG.value is None:
         raise UserError("name the config to show: --config configs/NAME.py")

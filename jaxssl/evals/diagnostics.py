@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxssl import collapse
 from jaxssl.evals import Row, Subject
+from jaxssl.training import collapse
 
 FITS = ("image", "image_text")
 LABELS = False  # most measures need none
@@ -36,10 +36,10 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
 
     Returns:
         "rankme", "feature_std" and "dead_dimensions" (in percent) of the images; "lidar",
-        "alignment" and "uniformity" (of the first two) of the views; see `jaxssl.collapse`.
+        "alignment" and "uniformity" (of the first two) of the views; see `jaxssl.training.collapse`.
 
     Raises:
-        ValueError: if features are not finite, or as `jaxssl.collapse.lidar`.
+        ValueError: if features are not finite, or as `jaxssl.training.collapse.lidar`.
     """
     if not (np.isfinite(train).all() and np.isfinite(views).all()):
         raise ValueError("features must be finite, some are not")

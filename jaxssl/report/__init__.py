@@ -11,7 +11,7 @@ from typing import Any
 
 import matplotlib
 
-from jaxssl import page, record, results
+from jaxssl import page, results
 from jaxssl.plots import STYLE
 from jaxssl.report import confusion, curves, figures, negatives, pictures
 from jaxssl.report.workdir import (
@@ -24,6 +24,7 @@ from jaxssl.report.workdir import (
     said_of,
     series,
 )
+from jaxssl.training import record
 
 
 def write(workdir: Path, out: Path | None = None) -> Path:

@@ -9,13 +9,14 @@ from typing import Any
 
 import matplotlib
 
-from jaxssl import page, record, report
-from jaxssl.config import FREE
+from jaxssl import page, report
 from jaxssl.errors import UserError, writing
 from jaxssl.plots import STYLE
 from jaxssl.report import compared, overlaid, runs
 from jaxssl.report.runs import Group, Run
 from jaxssl.report.workdir import flat, is_finite, plain, series
+from jaxssl.training import record
+from jaxssl.training.config import FREE
 
 TITLED = 3  # losses in the title
 ABSENT = "(absent)"  # in place of a value

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxssl import results
-from jaxssl.config import FREE
 from jaxssl.errors import UserError
 from jaxssl.report.workdir import flat, read_config, read_metrics, said_of
+from jaxssl.training.config import FREE
 
 LONG = 40  # letters of a name in a legend
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl import record
 from jaxssl.errors import UserError, line
+from jaxssl.training import record
 
 
 @contextmanager

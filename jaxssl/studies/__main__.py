@@ -18,9 +18,10 @@ from typing import Any
 from absl import flags
 
 import jaxssl
-from jaxssl import cli, record
+from jaxssl import cli
 from jaxssl.errors import UserError, nearest, writing
 from jaxssl.studies import names
+from jaxssl.training import record
 
 FOLDER = Path(__file__).parent
 CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
@@ -64,13 +65,14 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _run(overrides: list[tuple[str, str]]) -> None:
-    from jaxssl import compiled, findings
+    from jaxssl import findings
     from jaxssl.study import Setting, scale_config
+    from jaxssl.training import compile_cache
 
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
         raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
     default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
-    compiled.keep()
+    compile_cache.keep()
     study = importlib.import_module(f"jaxssl.studies.{NAME.value}")
     setting = Setting(
         scale=SCALE.value,

@@ -29,7 +29,6 @@ from scipy.stats import norm
 from jaxssl import gallery
 from jaxssl.augment.views import preprocess
 from jaxssl.bias import Bias, Embed, gradient_bias
-from jaxssl.config import component, hyper
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluate import read_config
@@ -49,6 +48,7 @@ from jaxssl.study import (
     decide,
     together,
 )
+from jaxssl.training.config import component, hyper
 
 EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
 WITHIN, BETWEEN = 0.6, 0.3  # deviations of an example in its class, of a view in its example

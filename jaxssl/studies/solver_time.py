@@ -16,12 +16,12 @@ import numpy as np
 from jax import numpy as jnp
 
 from jaxssl import distributed
-from jaxssl.build import build, initial_state
-from jaxssl.config import component, hyper, label
 from jaxssl.grid import METHODS, settings_of
 from jaxssl.losses.pairs import pair_views
-from jaxssl.state import make_train_step
 from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, of_scale
+from jaxssl.training.build import build, initial_state
+from jaxssl.training.config import component, hyper, label
+from jaxssl.training.state import make_train_step
 
 BATCHES = {"tiny": (32, 64, 128, 256), "small": (64, 128, 256), "paper": (64, 128, 256, 512)}
 DIM, ROUNDS = 128, 7

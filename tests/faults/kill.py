@@ -30,7 +30,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tiny import TINY  # noqa: E402
 
-from jaxssl import checkpoint, record  # noqa: E402
+from jaxssl.training import (
+    checkpoint,
+    record,  # noqa: E402
+)
 
 STEPS = 60
 TMP = "*.orbax-checkpoint-tmp*"

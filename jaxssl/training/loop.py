@@ -16,31 +16,29 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from rich import progress
 
-from jaxssl import (
-    checkpoint,
-    collapse,
-    compiled,
-    distributed,
-    evaluate,
-    faults,
-    modality,
-    record,
-    results,
-    summary,
-)
-from jaxssl.build import Parts, build, check_labels, make_batches
-from jaxssl.config import changes
+from jaxssl import distributed, evaluate, results
 from jaxssl.data import source
 from jaxssl.data.batches import POSITION, Batches
 from jaxssl.errors import UserError, nearest
 from jaxssl.evals import knn
-from jaxssl.faults import Watch
 from jaxssl.features import extract
-from jaxssl.lock import lock
-from jaxssl.programs import make_programs
-from jaxssl.record import log
-from jaxssl.state import TrainState, make_diagnosis
 from jaxssl.subject import arrays
+from jaxssl.training import (
+    checkpoint,
+    collapse,
+    compile_cache,
+    modality,
+    nonfinite,
+    record,
+    summary,
+)
+from jaxssl.training.build import Parts, build, check_labels, make_batches
+from jaxssl.training.config import changes
+from jaxssl.training.nonfinite import Watch
+from jaxssl.training.programs import make_programs
+from jaxssl.training.record import log
+from jaxssl.training.run_lock import lock
+from jaxssl.training.state import TrainState, make_diagnosis
 
 # Steps that are handed to the device in one call: a stop request waits for the end of the call.
 CALL_SECONDS = 0.5
@@ -55,7 +53,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     Of several processes, all call this; the first one writes.
 
     Args:
-        config: complete and locked, from `jaxssl.config.load`.
+        config: complete and locked, from `jaxssl.training.config.load`.
         workdir: takes everything that the run writes.
 
     Raises:
@@ -130,7 +128,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)
-        log.info("compiled   programs are %s", compiled.where())
+        log.info("compiled   programs are %s", compile_cache.where())
         log.info("evaluation %s", _online(config, splits))
         for line in summary.lines(config, parts, state, batches.shapes, mesh.size):
             log.info(line)
@@ -200,7 +198,7 @@ def _longest_call(metrics: Any, n: int, begun: float, most: int) -> int:
 
 
 def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
-    """A workdir belongs to one config, but for `jaxssl.config.FREE`."""
+    """A workdir belongs to one config, but for `jaxssl.training.config.FREE`."""
     if not (workdir / "config.json").exists():
         return
     changed = changes(config, evaluate.read_config(workdir).to_dict())
@@ -267,8 +265,8 @@ def _not_finite(
     measures = jax.device_get(
         make_diagnosis(parts.method, parts.augment, mesh)(state, batches.next())
     )
-    found = faults.explain(first + 1, in_a_row, batches.places, measures)
-    path = workdir / faults.NAME
+    found = nonfinite.explain(first + 1, in_a_row, batches.places, measures)
+    path = workdir / nonfinite.NAME
     distributed.on_first_process(lambda: record.write_json(path, found.document))
     return UserError(found.message.format(path=path))
 

@@ -13,8 +13,9 @@ from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from jaxssl import collectives, compiled, distributed
+from jaxssl import collectives, distributed
 from jaxssl.methods.base import Batch, Carried, Method
+from jaxssl.training import compile_cache
 
 # (key, input, index) -> {"views": [V, b, h, w, c], ...}, what a method's batch has of its input
 Augment = Callable[[Array, Any, Array], dict[str, Array]]
@@ -99,7 +100,7 @@ def make_init(
 
     # Made on every device: nothing is sent, and a process has not to hold the devices of others.
     layout = shardings(method, jax.eval_shape(init, np.uint32(0)), mesh, sharded)
-    jitted = jax.jit(init, out_shardings=layout, compiler_options=compiled.once())
+    jitted = jax.jit(init, out_shardings=layout, compiler_options=compile_cache.once())
     return lambda seed: jitted(np.uint32(seed % 2**32))
 
 

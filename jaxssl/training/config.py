@@ -18,8 +18,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxssl import config_types
 from jaxssl.errors import UserError, line, nearest, shown
+from jaxssl.training import _config_types as config_types
 
 # group: (package of the components, their factory)
 FILE_GROUPS = {

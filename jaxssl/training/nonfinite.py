@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxssl.record import log
+from jaxssl.training.record import log
 
 NAME = "fault.json"
 WINDOW, ENOUGH = 256, 32  # losses that a new one is compared with, and those that suffice
@@ -20,7 +20,7 @@ ORDER = (
     "loss",
     "gradient",
 )  # as they come to be
-Measures = Mapping[str, Mapping[str, tuple[Any, Any]]]  # see `jaxssl.state.make_diagnosis`
+Measures = Mapping[str, Mapping[str, tuple[Any, Any]]]  # see `jaxssl.training.state.make_diagnosis`
 
 
 class Watch:

@@ -12,11 +12,8 @@ from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl import modality, optim, schedules, state
 from jaxssl.augment.image import random_crop_box
 from jaxssl.augment.video import span
-from jaxssl.config import component, hyper, takes
-from jaxssl.config_types import LARGEST
 from jaxssl.data import batches
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoding import Crop, Crops
@@ -25,7 +22,10 @@ from jaxssl.errors import UserError, line, nearest
 from jaxssl.losses.objective import Number
 from jaxssl.methods.base import Method
 from jaxssl.models.encoder import PRECISIONS, Encoder
-from jaxssl.state import Augment, TrainState
+from jaxssl.training import modality, optim, schedules, state
+from jaxssl.training._config_types import LARGEST
+from jaxssl.training.config import component, hyper, takes
+from jaxssl.training.state import Augment, TrainState
 
 # Losses that a method cannot train, and why.
 NEED_OTHER_KEYS = ("auc_dino", "byol", "dino", "ressl", "simsiam")

@@ -23,7 +23,7 @@ from jax import numpy as jnp
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, line
-from jaxssl.record import log
+from jaxssl.training.record import log
 
 KEPT = 2  # latest checkpoints: should the last one be damaged, there is another
 ASIDE = "damaged"  # folder of a workdir

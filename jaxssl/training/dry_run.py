@@ -9,14 +9,15 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl import distributed, modality, summary
-from jaxssl.build import build, check_labels, initial_state, make_batches, make_crops
+from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.decoding import Crops
 from jaxssl.data.metadata import Facts, facts
-from jaxssl.record import console
-from jaxssl.state import make_train_step
+from jaxssl.training import modality, summary
+from jaxssl.training.build import build, check_labels, initial_state, make_batches, make_crops
+from jaxssl.training.record import console
+from jaxssl.training.state import make_train_step
 
 HEADROOM = 0.9  # of the memory at hand that a step may take
 

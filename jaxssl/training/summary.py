@@ -6,11 +6,11 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
-from jaxssl import modality
-from jaxssl.build import Parts, has_text
-from jaxssl.config import hyper
 from jaxssl.data import source
-from jaxssl.state import TrainState
+from jaxssl.training import modality
+from jaxssl.training.build import Parts, has_text
+from jaxssl.training.config import hyper
+from jaxssl.training.state import TrainState
 
 
 def lines(

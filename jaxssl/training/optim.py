@@ -7,7 +7,7 @@ import optax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.schedules import Schedule
+from jaxssl.training.schedules import Schedule
 
 LR_SCALING = ("linear", "sqrt", "none")
 FROZEN = "frozen_"  # modules whose name begins so keep their parameters

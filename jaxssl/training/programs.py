@@ -10,12 +10,13 @@ from jax import Array
 from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
-from jaxssl import distributed, modality
-from jaxssl.build import Parts, build, make_init, shared_numbers
+from jaxssl import distributed
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoding import Crops
-from jaxssl.state import TrainState, train_steps
 from jaxssl.subject import make_encoder
+from jaxssl.training import modality
+from jaxssl.training.build import Parts, build, make_init, shared_numbers
+from jaxssl.training.state import TrainState, train_steps
 
 MOST_STEPS = 100  # in one call
 
