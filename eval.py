@@ -1,6 +1,6 @@
 """Evaluate encoders: python eval.py --workdir DIR | --weights FILE [--protocols knn,linear].
 
-A protocol is a file of jaxssl/evals/, given as NAME or NAME:PRESET; "all" is every one that fits.
+A protocol is a file of jaxssl/evaluation/protocols/, given as NAME or NAME:PRESET; "all" is every one that fits.
 The data set is that of the run, or --dataset NAME with --config.data.KEY=VALUE where need be.
 """
 
@@ -29,17 +29,17 @@ cli.define_processes()
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.evaluate.evaluate`, or to `jaxssl.suite.run`."""
+    """Flags to `jaxssl.evaluation.run.evaluate`, or to `jaxssl.evaluation.suite.run`."""
     # Imports come late, so that a mistake is answered at once.
     from configs import base
-    from jaxssl import evaluate
     from jaxssl.errors import UserError
+    from jaxssl.evaluation import run
 
     paths = [Path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
     if not paths:
         raise UserError("name what to evaluate: --workdir DIR or --weights FILE")
     cli.start_jax()
-    of_data, assumed = evaluate.split_overrides(overrides)
+    of_data, assumed = run.split_overrides(overrides)
     options = {
         "step": cli.parse_step(STEP.value),
         "kinds": KINDS.value,
@@ -49,7 +49,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         "assumed": assumed,
     }
     if SUITE.value:
-        from jaxssl import suite
+        from jaxssl.evaluation import suite
 
         if DATASET.value or PROTOCOLS.value or {key for key, _ in of_data} - FREE:
             raise UserError(
@@ -58,8 +58,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
             )
         return suite.run(Path(SUITE.value), paths, base.get_config().data, of_data, **options)
     for path in paths:
-        data = evaluate.data_of(path, base.get_config().data, DATASET.value, of_data)
-        evaluate.evaluate(path, PROTOCOLS.value, data=data, **options)
+        data = run.data_of(path, base.get_config().data, DATASET.value, of_data)
+        run.evaluate(path, PROTOCOLS.value, data=data, **options)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ from shared import spread
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
-from jaxssl import evaluate
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evals import Features, knn, linear
-from jaxssl.subject import arrays
+from jaxssl.evaluation import run
+from jaxssl.evaluation.context import arrays
+from jaxssl.evaluation.protocols import Features, knn, linear
 from jaxssl.training import record
 from jaxssl.training.config import load
 
@@ -246,11 +246,9 @@ def probe(features: Features, rounds: int, epochs: int) -> None:
 def protocols(workdir: Path) -> None:
     record.console.quiet, taken = True, {}
     with tempfile.TemporaryDirectory() as out:
-        for name in evaluate.protocol_names():
+        for name in run.protocol_names():
             try:
-                took, _ = seconds(
-                    lambda name=name: evaluate.evaluate(workdir, [name], out=Path(out))
-                )
+                took, _ = seconds(lambda name=name: run.evaluate(workdir, [name], out=Path(out)))
                 taken[name] = f"{took:.1f}"
             except UserError as error:
                 taken[name] = f"left out: {error}"

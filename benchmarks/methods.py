@@ -18,14 +18,14 @@ sys.path.insert(0, str(ROOT))
 
 import jax
 import numpy as np
+from jaxssl.evaluation.features import extract
 
 from jaxssl import distributed
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
-from jaxssl.evals import Features, Subject, fewshot, knn, linear
-from jaxssl.features import extract
+from jaxssl.evaluation.context import arrays, make_encoder
+from jaxssl.evaluation.protocols import Features, Subject, fewshot, knn, linear
 from jaxssl.page import markdown_table
-from jaxssl.subject import arrays, make_encoder
 from jaxssl.training import collapse
 from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.config import load

@@ -126,7 +126,7 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     del name
     import record_checks as checks
 
-    from jaxssl import evaluate
+    from jaxssl.evaluation import run as evaluate
     from jaxssl.training import checkpoint, loop, nonfinite
 
     # Evaluated here, without a page for each.

@@ -9,7 +9,7 @@ __all__ = ["__version__", "load_encoder"]
 def __getattr__(name: str) -> Any:
     # Late, so that `import jaxssl.losses` needs nothing but jax.
     if name == "load_encoder":
-        from jaxssl.features import load_encoder
+        from jaxssl.pretrained.load import load_encoder
 
         return load_encoder
     raise AttributeError(f"module 'jaxssl' has no attribute {name!r}")

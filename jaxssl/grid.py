@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxssl import evaluate
 from jaxssl.data import source
 from jaxssl.errors import UserError
+from jaxssl.evaluation import run
 from jaxssl.study import Findings, Picture, Setting, Table, Verdict, curves, spread
 from jaxssl.training import config, loop, nonfinite, record
 
@@ -130,7 +130,7 @@ def baselines(outcome: Outcome) -> dict[str, dict[str, float]]:
     if not path.exists():
         kinds = ("raw", "untrained")
         with _quiet():
-            rows = evaluate.evaluate(outcome.workdir, PROTOCOLS, kinds=kinds, page=False)
+            rows = run.evaluate(outcome.workdir, PROTOCOLS, kinds=kinds, page=False)
         document = {kind: _figures(rows, kind) for kind in kinds}
         record.write_json(path, document)
     return json.loads(path.read_text())
@@ -203,7 +203,7 @@ def findings_of(
 def where(found: Grid) -> str:
     """On what a grid was trained, and for how long, in words."""
     outcomes = next(iter(found.values()))
-    settings = evaluate.read_config(outcomes[0].workdir)
+    settings = run.read_config(outcomes[0].workdir)
     data = Path(settings.data.path).name or settings.data.name
     part = settings.data.train_split
     steps, epochs = settings.total_steps, settings.epochs
@@ -256,7 +256,7 @@ def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
 
 def _refuse_other(settings: Any, workdir: Path) -> None:
     """A finished run may be of another scale, data set or version."""
-    changed = config.changes(settings, evaluate.read_config(workdir).to_dict())
+    changed = config.changes(settings, run.read_config(workdir).to_dict())
     if changed:
         raise UserError(
             f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another --out"
@@ -272,7 +272,7 @@ def _train(settings: Any, workdir: Path) -> dict[str, float | None]:
         if not fault.exists():
             raise
         return dict.fromkeys((KNN, LINEAR))  # not finite: that is a finding too
-    rows = evaluate.evaluate(workdir, PROTOCOLS, kinds=("pretrained",), page=False)
+    rows = run.evaluate(workdir, PROTOCOLS, kinds=("pretrained",), page=False)
     return _figures(rows, "pretrained")
 
 

@@ -6,13 +6,15 @@ from functools import partial
 import jax
 import numpy as np
 import pytest
+from jaxssl.evaluation.features import extract
 from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 
-from jaxssl import block, distributed, gallery, report
-from jaxssl.backbone import make_encode
+from jaxssl import distributed, report
 from jaxssl.data import source
-from jaxssl.features import extract, load_backbone
+from jaxssl.evaluation import gallery, loss_inspection
+from jaxssl.pretrained.backbone import make_encode
+from jaxssl.pretrained.load import load_backbone
 from jaxssl.training import config, loop
 
 GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
@@ -107,13 +109,16 @@ def test_hardest_negatives_are_training_images_with_these_cosines(run, embed, da
     z = embed(images).astype(np.float64)
     z /= np.linalg.norm(z, axis=1, keepdims=True)
     query, place = arrays["hard_query"], arrays["hard_place"]
-    assert arrays["block_size"] == block.SIZE and place.shape == (block.QUERIES, block.HARDEST)
+    assert arrays["block_size"] == loss_inspection.SIZE and place.shape == (
+        loss_inspection.QUERIES,
+        loss_inspection.HARDEST,
+    )
     assert len(images) == len(arrays["block_label"]) == len(np.unique(images, axis=0))
     np.testing.assert_allclose(
         arrays["hard_similarity"], np.einsum("qd,qkd->qk", z[query], z[place]), atol=1e-5
     )
     assert (np.diff(arrays["hard_similarity"]) <= 0).all() and not (place == query[:, None]).any()
-    assert len(np.unique(arrays["block_label"][query])) == block.QUERIES
+    assert len(np.unique(arrays["block_label"][query])) == loss_inspection.QUERIES
     train = source.load(config.load(DIGITS, [("data.dir", str(data_dir))]).data, "train")
     known = {x.tobytes(): y for x, y in zip(train.images(8), train.labels, strict=True)}
     assert [known[image.tobytes()] for image in images] == arrays["block_label"].tolist()
@@ -124,7 +129,7 @@ def test_support_vectors_stand_by_their_weight(run, embed):
     place, alpha, bound = arrays["svm_place"], arrays["svm_alpha"], float(arrays["svm_C"])
     assert bound == 0.5 and "gamma 0.5," in str(arrays["svm_settings"])  # the schedule at step 4
     np.testing.assert_array_equal(place < 0, np.isnan(alpha))
-    first, second, _ = block.SHOWN
+    first, second, _ = loss_inspection.SHOWN
     at_bound, support, zero = np.split(alpha, [first, first + second], axis=1)
     known = ~np.isnan(support)
     assert (at_bound[~np.isnan(at_bound)] == bound).all() and (zero[~np.isnan(zero)] == 0).all()
@@ -148,8 +153,8 @@ def test_learned_settings_are_those_of_the_log(run, tmp_path):
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = ConfigDict(load_backbone(workdir).facts["config"])
     settings.loss = ConfigDict({**settings.loss.to_dict(), "gamma": 0.3, "learn": ["gamma"]})
-    assert block.mmcl_settings(tmp_path, settings, 1297, 4)["gamma"] == 0.4
-    assert block.mmcl_settings(tmp_path, settings, 1297, 1)["gamma"] == 0.3
+    assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 4)["gamma"] == 0.4
+    assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 1)["gamma"] == 0.3
 
 
 def test_a_gallery_of_an_earlier_version_is_written_again(run, tmp_path):
@@ -164,7 +169,7 @@ def test_a_gallery_of_an_earlier_version_is_written_again(run, tmp_path):
 
 def test_thumbnails_are_means_of_blocks():
     images = np.random.default_rng(0).integers(0, 256, (2, 130, 200, 3), np.uint8)
-    found = block.thumbnails(images)
+    found = loss_inspection.thumbnails(images)
     assert found.shape == (2, 65, 100, 3)
     assert found[1, 3, 4, 2] == int(images[1, 6:8, 8:10, 2].mean())
-    np.testing.assert_array_equal(block.thumbnails(images[:, :60]), images[:, :60])
+    np.testing.assert_array_equal(loss_inspection.thumbnails(images[:, :60]), images[:, :60])

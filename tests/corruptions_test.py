@@ -13,7 +13,7 @@ from scipy import ndimage
 from sklearn.datasets import load_sample_images
 
 from jaxssl.augment import corruptions as ops
-from jaxssl.evals import Features, Subject, corruptions
+from jaxssl.evaluation.protocols import Features, Subject, corruptions
 
 NAMES = tuple(ops.CORRUPTIONS)
 SHAPES = [(32, 32, 3), (8, 8, 1), (11, 9, 3)]

@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from scipy import linalg
 from sklearn.metrics import confusion_matrix
 
-from jaxssl.evals import Features, Subject, diagnostics, knn, noise
+from jaxssl.evaluation.protocols import Features, Subject, diagnostics, knn, noise
 from jaxssl.training import collapse
 
 SIZES = {"n": 70, "m": 23, "f": 6, "classes": 4}  # of `labelled`

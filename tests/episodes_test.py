@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxssl.evals import Features, Subject, episodes
+from jaxssl.evaluation.protocols import Features, Subject, episodes
 
 # One shape for most tests: what is compiled first serves them all.
 SETTINGS = {"ways": 3, "shots": 2, "queries": 4, "episodes": 45}

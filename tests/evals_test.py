@@ -8,8 +8,8 @@ from sklearn.metrics import top_k_accuracy_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from jaxssl import logistic
-from jaxssl.evals import Subject, linear
+from jaxssl.evaluation import logistic_regression
+from jaxssl.evaluation.protocols import Subject, linear
 from jaxssl.training import collapse
 
 SETTINGS = {
@@ -59,38 +59,38 @@ def test_a_fit_is_the_optimum_whatever_the_conditioning():
     used[100:] = 0
     settings = {"C": 0.3, "tolerance": 1e-6, "max_iter": 500}
     y = features.train_labels
-    rows = logistic.Examples(x, x.T, y, 4, np.cov(x.T, bias=True))
-    found = logistic.regression(rows, used, **settings)
+    rows = logistic_regression.Examples(x, x.T, y, 4, np.cov(x.T, bias=True))
+    found = logistic_regression.regression(rows, used, **settings)
     expected = LogisticRegression(C=0.3, tol=1e-8, max_iter=5000).fit(x[:100], y[:100])
     np.testing.assert_allclose(found.weights.T, expected.coef_, atol=2e-3)
     np.testing.assert_allclose(found.bias, expected.intercept_, atol=2e-3)
-    again = logistic.regression(rows, used, **settings, start=found)
+    again = logistic_regression.regression(rows, used, **settings, start=found)
     assert again.num_steps < found.num_steps
 
 
 def test_many_scores_are_computed_in_parts(monkeypatch):
     features = labelled(160, 80, 6, 4, spread=2.0)
     settings = {"C": (0.1, 1.0), "validation": 0.2, "tolerance": 1e-4, "max_iter": 500, "seed": 0}
-    whole = logistic.fit_probe(features.train, features.train_labels, **settings)
-    monkeypatch.setattr(logistic, "SCORES", 4 * 50)
-    parts = logistic.fit_probe(features.train, features.train_labels, **settings)
+    whole = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
+    monkeypatch.setattr(logistic_regression, "SCORES", 4 * 50)
+    parts = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
     np.testing.assert_allclose(parts.fit.weights, whole.fit.weights, atol=2e-3)
-    monkeypatch.setattr(logistic, "TURNED", 0)
-    straight = logistic.fit_probe(features.train, features.train_labels, **settings)
+    monkeypatch.setattr(logistic_regression, "TURNED", 0)
+    straight = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
     np.testing.assert_allclose(straight.fit.weights, whole.fit.weights, atol=2e-3)
 
 
 def test_strengths_are_chosen_on_a_part_of_many_examples(monkeypatch):
     features = labelled(160, 80, 6, 4, spread=2.0)
-    monkeypatch.setattr(logistic, "CHOICE", 60)
-    monkeypatch.setattr(logistic, "CHOICE_OF_CLASS", 5)
-    seen, fit = [], logistic.regression
+    monkeypatch.setattr(logistic_regression, "CHOICE", 60)
+    monkeypatch.setattr(logistic_regression, "CHOICE_OF_CLASS", 5)
+    seen, fit = [], logistic_regression.regression
 
     def spy(rows, used, **settings):
         seen.append((len(rows.x), int(used.sum())))
         return fit(rows, used, **settings)
 
-    monkeypatch.setattr(logistic, "regression", spy)
+    monkeypatch.setattr(logistic_regression, "regression", spy)
     found = linear.evaluate(features, **SETTINGS)
     assert seen == [(60, 44)] * 3 + [(160, 160)]
     assert 25 < found["linear_top1"] < 100

@@ -11,12 +11,15 @@ from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 
 import jaxssl
-from jaxssl import cli, distributed, evaluate, features, results, subject, suite
+from jaxssl import cli, distributed
 from jaxssl.augment.views import resized
-from jaxssl.backbone import make_encode
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evals import episodes, finetune, linear
+from jaxssl.evaluation import context, results, suite
+from jaxssl.evaluation import run as evaluate
+from jaxssl.evaluation.protocols import episodes, finetune, linear
+from jaxssl.pretrained import load
+from jaxssl.pretrained.backbone import make_encode
 from jaxssl.training import build, checkpoint, config, loop
 from jaxssl.training.modality import MODALITIES
 
@@ -96,7 +99,7 @@ def test_the_best_checkpoint_is_that_of_the_best_online_figure(run, out):
 
 def test_the_untrained_network_is_what_the_run_began_with(run):
     settings = ConfigDict(json.loads((run / "config.json").read_text()))
-    found = features.load_backbone(run).untrained(settings.seed)[0]
+    found = load.load_backbone(run).untrained(settings.seed)[0]
     example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
     parts = build.build(settings, 1297)
     mesh = distributed.make_mesh(jax.devices()[:1])
@@ -107,7 +110,7 @@ def test_the_untrained_network_is_what_the_run_began_with(run):
 def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
     rows = by_kind(knn(run, out, layer="projector", kinds=["pretrained"]))
     assert rows["pretrained"]["layer"] == "projector"
-    found = features.load_backbone(run)
+    found = load.load_backbone(run)
     images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:4]
     embeddings = make_encode(found, found.inputs, "projector")((found.net, found.projector), images)
     assert embeddings.shape == (4, 6)
@@ -121,8 +124,8 @@ def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
 
 
 def test_what_is_trained_further_is_the_network_that_is_evaluated(run, data_dir):
-    found = features.load_backbone(run)
-    network = subject.make_network(found, found.net)
+    found = load.load_backbone(run)
+    network = context.make_network(found, found.net)
     images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:6]
     h, same = network.apply(network.variables, resized(images, found.inputs), train=False)
     expected = make_encode(found, found.inputs)((found.net, found.projector), images)
@@ -142,31 +145,31 @@ def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, ou
     cifar = linear.PRESETS["cifar"]
     training = cifar["training"]._replace(epochs=1, batch_size=512)
     monkeypatch.setitem(linear.PRESETS, "cifar", {**cifar, "training": training})
-    before = jax.tree.map(np.copy, features.load_backbone(run).net)
+    before = jax.tree.map(np.copy, load.load_backbone(run).net)
     rows = evaluate.evaluate(run, ["finetune", "linear:cifar"], out=out, kinds=["pretrained"])
     metrics = {row["metric"]: row["value"] for row in rows}
     assert set(metrics) == {
         *("finetune_top1", "finetune_top5", "finetune_mean_per_class"),
         *("linear_top1", "linear_top5"),
     }
-    jax.tree.map(np.testing.assert_array_equal, features.load_backbone(run).net, before)
+    jax.tree.map(np.testing.assert_array_equal, load.load_backbone(run).net, before)
 
 
 def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run, out, monkeypatch):
     seen = []
-    monkeypatch.setattr(finetune, "run", lambda subject, **_: seen.append(subject) or [])
+    monkeypatch.setattr(finetune, "run", lambda subject, **_: seen.append(context) or [])
     with pytest.raises(UserError, match="trains a network"):
         evaluate.evaluate(run, ["finetune"], out=out)
-    assert [subject.features.train.size for subject in seen] == [0]
+    assert [context.features.train.size for context in seen] == [0]
     assert len(seen[0].features.train_labels) == 1297
 
 
 def test_views_are_those_of_training_encoded(run, data_dir):
-    found = features.load_backbone(run)
+    found = load.load_backbone(run)
     settings = ConfigDict(found.facts["config"])
     splits, mesh = source.load_splits(settings.data), distributed.make_mesh()
     images = splits.bank.images(8)[:5]
-    made = dict(subject.subjects(found, settings, splits, ["raw"], mesh, seed=0, features=False))
+    made = dict(context.subjects(found, settings, splits, ["raw"], mesh, seed=0, features=False))
     pixels = made["raw"].views(images, 3, 1)
     assert pixels.shape == (3, 5, 8 * 8)
     np.testing.assert_array_equal(pixels, made["raw"].views(images, 3, 1))
@@ -237,7 +240,7 @@ def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, 
     def refuse(*args, **kwargs):
         raise ValueError("too few images")
 
-    monkeypatch.setattr("jaxssl.evals.linear.run", refuse)
+    monkeypatch.setattr("jaxssl.evaluation.protocols.linear.run", refuse)
     rows = evaluate.evaluate(run, ["all"], out=out, kinds=["raw"])
     assert {row["protocol"] for row in rows} == {"knn"}
     assert "protocol 'linear' is left out: too few images" in caplog.text
@@ -306,7 +309,7 @@ def test_figures_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
     def stopped(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxssl.evals.linear.run", stopped)
+    monkeypatch.setattr("jaxssl.evaluation.protocols.linear.run", stopped)
     with pytest.raises(KeyboardInterrupt):
         evaluate.evaluate(run, ["knn", "linear"], out=out, kinds=["raw"])
     assert {row["metric"] for row in results.read(out)} == {"knn_top1", "knn_top5"}

@@ -13,10 +13,10 @@ import pytest
 from jax import export as programs
 
 import jaxssl
-from jaxssl import features, weights
 from jaxssl.errors import UserError
-from jaxssl.export import export
 from jaxssl.models import encoder
+from jaxssl.pretrained import load, weights
+from jaxssl.pretrained.export import export
 from jaxssl.training import checkpoint, config
 from jaxssl.training.build import make_networks
 
@@ -91,7 +91,7 @@ def test_a_file_alone_gives_the_features_of_the_run(name, runs, tmp_path):
     path, card = export(runs(name), ["safetensors"], out=tmp_path / "new" / "out")
     assert (path.name, card.name) == (f"{name}-9.safetensors", "README.md")
     path = path.rename(tmp_path / path.name)
-    ours, theirs = features.load_backbone(runs(name)), features.load_backbone(path)
+    ours, theirs = load.load_backbone(runs(name)), load.load_backbone(path)
     same = jax.tree.map(np.array_equal, ours.net, theirs.net)
     assert jax.tree.all(same) and theirs.encoder.net == ours.encoder.net
     assert theirs.inputs == ours.inputs
@@ -118,7 +118,7 @@ def test_what_is_written_again_is_the_same(runs, tmp_path):
     path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
     again, _ = export(path, ["safetensors"])
     assert again.parent == tmp_path / "export"
-    same = (weights.public(features.load_backbone(p)) for p in (path, again))
+    same = (weights.public(load.load_backbone(p)) for p in (path, again))
     jax.tree.map(np.testing.assert_array_equal, *same)
 
 
@@ -198,7 +198,7 @@ def test_the_cards_lines_for_pytorch_run(name, runs, tmp_path, monkeypatch):
         with torch.no_grad():
             found = names["model"](x).numpy()
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    ours, theirs = (features.load_backbone(path).net for path in made[:2])
+    ours, theirs = (load.load_backbone(path).net for path in made[:2])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
@@ -229,7 +229,7 @@ def test_what_cannot_be_exported_is_one_line(runs, tmp_path):
 
 
 def command(*arguments):
-    line = [sys.executable, "-m", "jaxssl.export", *map(str, arguments)]
+    line = [sys.executable, "-m", "jaxssl.pretrained.export", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
 
 

@@ -5,7 +5,7 @@ import pytest
 from feature_cases import labelled
 from sklearn.metrics import recall_score
 
-from jaxssl.evals import Features, Subject, fewshot, linear
+from jaxssl.evaluation.protocols import Features, Subject, fewshot, linear
 
 DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tune_cases import SIZE, digits, flat_network, same, tiny_network
 
-from jaxssl import distributed, tune
-from jaxssl.evals import Features, Subject, finetune, semi
-from jaxssl.stratify import stratified
-from jaxssl.tune import Classifier, Training, Tuner
+from jaxssl import distributed
+from jaxssl.evaluation import finetuning
+from jaxssl.evaluation.finetuning import Classifier, Training, Tuner
+from jaxssl.evaluation.protocols import Features, Subject, finetune, semi
+from jaxssl.evaluation.sampling import stratified
 
 BLANK = Features(*[np.zeros((0, 0))] * 4)
 
@@ -52,7 +53,7 @@ def names(source):
 
 def test_a_search_learns_and_judges_on_parts_of_the_training_images(subject, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
-    monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
+    monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     found = finetune.evaluate(*subject[5:6], *subject[1:3], training=None, **SEARCH, mesh=None)
     assert (found["lr"], found["weight_decay"]) == (0.2, 0.0)  # the first of equals
     assert found["finetune_top1"] == found["finetune_mean_per_class"] == 100
@@ -83,7 +84,7 @@ def test_the_metric_that_chooses_is_the_one_asked_for(subject, monkeypatch):
         return np.eye(10)[guess]
 
     tuner = oracle(0)[0]._replace(logits=logits)
-    monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
+    monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     rates = (rare_known, frequent_known)
     pairs = {**SEARCH, "lr": rates, "weight_decay": (0.0,), "validation": 0.5}
     images = (subject.network, uneven, subject.test)
@@ -97,7 +98,7 @@ def test_the_metric_that_chooses_is_the_one_asked_for(subject, monkeypatch):
 
 def test_one_pair_needs_no_search(subject, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
-    monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
+    monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     one = {**SEARCH, "lr": (0.2,), "weight_decay": (0.5,)}
     finetune.evaluate(*subject[5:6], *subject[1:3], training=None, **one, mesh=None)
     assert [source for source, *_ in seen.fitted] == [subject.train]
@@ -105,7 +106,7 @@ def test_one_pair_needs_no_search(subject, monkeypatch):
 
 def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(subject, monkeypatch):
     tuner, _ = oracle(good_lr=0.1)
-    monkeypatch.setattr(tune, "make_tuner", lambda *_: tuner)
+    monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     settings = finetune.PRESETS["ssl_transfer"]
     per_class = finetune.PRESETS["ssl_transfer_per_class"]
     assert per_class == {**settings, "metric": "mean_per_class"}
@@ -135,7 +136,7 @@ def test_moco_v3s_transfer_is_a_recipe_for_each_set(name, mixup, cutmix, erasing
     assert (settings["lr"], settings["weight_decay"]) == ((3e-4,), (decay,))
     assert (training.batch_size, training.epochs, training.warmup) == (1024, 100, 3)
     assert training.crop_scale == (0.05, 1.0)
-    assert tune.peak_lr(training, 3e-4) == pytest.approx(6e-4)
+    assert finetuning.peak_lr(training, 3e-4) == pytest.approx(6e-4)
 
 
 def test_a_search_needs_enough_images_of_a_class(subject):
@@ -199,7 +200,7 @@ def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(subject, monkeypatch
         drawn.append(seen)
         return tuner
 
-    monkeypatch.setattr(tune, "make_tuner", make_tuner)
+    monkeypatch.setattr(finetuning, "make_tuner", make_tuner)
     for network, seed in ((subject.network, 0), (tiny_network(), 0), (subject.network, 5)):
         rows = semi.run(subject._replace(network=network), seed=seed)
         assert [row.metric for row in rows] == [
@@ -225,10 +226,10 @@ def test_presets_are_recipes_that_can_be_run(protocol):
     for settings in protocol.PRESETS.values():
         parts = [settings] if "training" in settings else settings.values()
         for part in parts:
-            details = tune.described(part["training"], 0.1, 0.0, 5000, 8)
+            details = finetuning.described(part["training"], 0.1, 0.0, 5000, 8)
             assert details["steps"] > 0
             json.dumps(details)
-            tune._shape_of_rate(tune.settle(part["training"], 5000, 8), 5000)
+            finetuning._shape_of_rate(finetuning.settle(part["training"], 5000, 8), 5000)
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])

@@ -30,7 +30,9 @@ from safetensors.numpy import save
 from torch_file_test import zipped
 from weights_test import GOLDEN, drawn
 
-from jaxssl import report, results, weights
+from jaxssl import report
+from jaxssl.evaluation import results
+from jaxssl.pretrained import weights
 from jaxssl.training import checkpoint, config
 from jaxssl.training.build import build
 

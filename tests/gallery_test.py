@@ -7,10 +7,10 @@ import pytest
 from conftest import data_config
 from PIL import Image
 
-from jaxssl import gallery
 from jaxssl.data import decoding, source
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.errors import UserError
+from jaxssl.evaluation import gallery
 from jaxssl.training import config as config_lib
 from jaxssl.training.build import make_crops
 

@@ -10,11 +10,12 @@ from graph_cases import packed, random_graphs, text
 from workdir_cases import at_batch, interrupt
 
 import jaxssl
-from jaxssl import distributed, evaluate, features, results
+from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crops
-from jaxssl.evals import svm
+from jaxssl.evaluation import features, results, run
+from jaxssl.evaluation.protocols import svm
 from jaxssl.training import checkpoint, config, loop, record
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.state import make_train_step
@@ -218,7 +219,7 @@ def data_at(made, path):
 
 def test_it_is_evaluated_on_another_set_of_the_same_tags(tiny, sets, whole, tmp_path):
     data = data_at(tiny(), sets[1])
-    rows = evaluate.evaluate(whole, ("svm", "knn"), data=data, kinds=("pretrained",), out=tmp_path)
+    rows = run.evaluate(whole, ("svm", "knn"), data=data, kinds=("pretrained",), out=tmp_path)
     assert {row["dataset"] for row in rows} == {"LIKE"}
     assert {row["protocol"] for row in rows} == {"svm", "knn"}
 
@@ -226,18 +227,18 @@ def test_it_is_evaluated_on_another_set_of_the_same_tags(tiny, sets, whole, tmp_
 def test_all_leaves_the_protocols_of_images_out_and_one_that_is_named_is_refused(
     whole, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr(evaluate.record.log, "propagate", True)
-    rows = evaluate.evaluate(whole, ("all",), kinds=("pretrained",), out=tmp_path / "all")
+    monkeypatch.setattr(run.record.log, "propagate", True)
+    rows = run.evaluate(whole, ("all",), kinds=("pretrained",), out=tmp_path / "all")
     assert {"svm", "knn", "linear"} <= {row["protocol"] for row in rows}
     assert "corruptions" not in caplog.text and "captions" not in caplog.text
     with refused("protocol 'corruptions': it needs images, 'SOME' holds graphs"):
-        evaluate.evaluate(whole, ("corruptions",), out=tmp_path / "one")
+        run.evaluate(whole, ("corruptions",), out=tmp_path / "one")
 
 
 def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path, data_dir):
     data = data_at(tiny(), sets[2])
     with refused("the network takes graphs of 3 tags, those of 'MORE' have 5"):
-        evaluate.evaluate(whole, ("svm",), data=data, out=tmp_path)
+        run.evaluate(whole, ("svm",), data=data, out=tmp_path)
     digits = {"data.name": "digits", "data.path": "", "data.dir": str(data_dir)}
     with refused("data.name='digits' holds images, and augment.name makes views of graphs"):
         loop.train(tiny(**digits), tmp_path / "run")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxssl.hardest import hardest_negatives, same_class_share
+from jaxssl.evaluation.hard_negatives import hardest_negatives, same_class_share
 
 
 def cosine(u, v):

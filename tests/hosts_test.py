@@ -18,11 +18,12 @@ from run_test import SAVED, SETTINGS
 from tiny import DIGITS
 from workdir_cases import acting
 
-from jaxssl import distributed, results
+from jaxssl import distributed
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import Part, Source
 from jaxssl.errors import UserError
+from jaxssl.evaluation import results
 from jaxssl.training import checkpoint, config, loop, record
 
 ROOT = Path(__file__).parents[1]

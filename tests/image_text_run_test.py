@@ -12,8 +12,9 @@ from tiny import DIGITS
 from workdir_cases import at_batch, interrupt
 
 import jaxssl
-from jaxssl import evaluate, features, results
 from jaxssl.data import source
+from jaxssl.evaluation import results, run
+from jaxssl.pretrained import load
 from jaxssl.training import checkpoint, config, loop, record
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
@@ -93,7 +94,7 @@ def test_a_run_reports_retrieval_and_zero_shot(whole):
 
 
 def test_both_towers_moved_away_from_where_they_started(whole):
-    found = features.load_backbone(whole)
+    found = load.load_backbone(whole)
     untrained = *found.untrained(0), *found.untrained_text(0)
     for before, after in zip(untrained, (found.net, found.projector, *found.text), strict=True):
         assert jax.tree.structure(before.params) == jax.tree.structure(after.params)
@@ -123,23 +124,21 @@ def plain(data_dir):
 
 
 def test_on_images_without_captions_there_is_zero_shot_alone(whole, plain, tmp_path):
-    rows = evaluate.evaluate(whole, ["zeroshot:digits"], data=plain, out=tmp_path)
+    rows = run.evaluate(whole, ["zeroshot:digits"], data=plain, out=tmp_path)
     expected = figures(row for row in results.read(whole) if row["protocol"] == "zeroshot")
     assert figures(rows) == expected and len(expected) == 4
     assert {row["dataset"] for row in rows} == {"digits"}
     with refused("protocol 'captions': it needs images with captions"):
-        evaluate.evaluate(whole, ["captions"], data=plain, out=tmp_path)
+        run.evaluate(whole, ["captions"], data=plain, out=tmp_path)
 
 
 def test_every_other_protocol_sees_a_network_of_images(whole, plain, tmp_path):
     """Those that make views of images, too: of their captions none is needed."""
     kinds = ["pretrained"]
-    rows = evaluate.evaluate(whole, ["knn", "diagnostics"], kinds=kinds, out=tmp_path)
+    rows = run.evaluate(whole, ["knn", "diagnostics"], kinds=kinds, out=tmp_path)
     assert {row["protocol"] for row in rows} == {"knn", "diagnostics"}
     assert all(np.isfinite(row["value"]) for row in rows)
-    on_plain = evaluate.evaluate(
-        whole, ["knn", "diagnostics"], kinds=kinds, data=plain, out=tmp_path
-    )
+    on_plain = run.evaluate(whole, ["knn", "diagnostics"], kinds=kinds, data=plain, out=tmp_path)
     assert [row["value"] for row in on_plain] == [row["value"] for row in rows]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from feature_cases import labelled
 
-from jaxssl.evals import Subject, knn
+from jaxssl.evaluation.protocols import Subject, knn
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "knn.npz")
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import evaluate
 from jaxssl.errors import UserError
+from jaxssl.evaluation import run
 from jaxssl.methods.base import image_groups
 from jaxssl.models import gin
 from jaxssl.models.encoder import init
@@ -61,7 +61,7 @@ def test_a_recipe_is_complete_and_its_networks_take_its_views(name):
     assert modality.kind_of(config) == FOLDERS[name.partition("/")[0]]
     parts = build(config, 4 * config.batch_size)
     assert parts.total_steps == 4 * config.epochs
-    evaluate.check_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
+    run.check_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
     key = jax.eval_shape(lambda: jax.random.key(0))
     views = jax.eval_shape(parts.augment, key, *shapes(config, 2))
     first = jax.tree.leaves(image_groups(views)[0])[0]

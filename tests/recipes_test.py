@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl import distributed, evaluate
+from jaxssl import distributed
 from jaxssl.data import decoding
 from jaxssl.data.metadata import facts
 from jaxssl.errors import UserError
+from jaxssl.evaluation import run as evaluate
 from jaxssl.models import resnet, vit
 from jaxssl.training import build as build_lib
 from jaxssl.training import config as config_lib

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxssl.evals import Features, Subject, retrieval
+from jaxssl.evaluation.protocols import Features, Subject, retrieval
 
 
 def labelled(n=40, m=30, f=5, classes=6, offset=0.0, seed=0):

@@ -15,12 +15,13 @@ from tiny import DIGITS, TINY
 from workdir_cases import at_batch
 
 import jaxssl
-from jaxssl import distributed, evaluate, features
+from jaxssl import distributed
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
 from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
-from jaxssl.subject import make_encoder
+from jaxssl.evaluation import features, run
+from jaxssl.evaluation.context import make_encoder
 from jaxssl.training import checkpoint, config, loop, nonfinite, record
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.run_lock import lock
@@ -321,7 +322,7 @@ def test_a_missing_checkpoint_or_step_is_named(whole, tmp_path):
     with pytest.raises(UserError, match=rf"of step 3, only of \[{SAVED}, {STEPS}\]"):
         jaxssl.load_encoder(whole, 3)
     with pytest.raises(UserError, match="holds no run"):
-        evaluate.evaluate(tmp_path)
+        run.evaluate(tmp_path)
 
 
 def test_the_two_latest_and_the_best_checkpoint_are_kept(tmp_path):

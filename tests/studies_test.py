@@ -447,7 +447,7 @@ def test_commands_of_claims_are_commands(row):
         assert (ROOT / words[words.index("--suite") + 1]).exists()
     elif words:
         protocol, preset = words[words.index("--protocols") + 1].split(":")
-        assert preset in importlib.import_module(f"jaxssl.evals.{protocol}").PRESETS
+        assert preset in importlib.import_module(f"jaxssl.evaluation.protocols.{protocol}").PRESETS
 
 
 def test_figures_of_pages_stand_there():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from jaxssl.support import support_vectors
+from jaxssl.evaluation.support_vectors import support_vectors
 
 N, GAMMA, BETA = 9, 0.7, 0.1
 LABELS = np.array([0, 1, 0, 1, 2, 2, 0, -1, 1])

@@ -11,8 +11,8 @@ from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.packing import GraphArray
 from jaxssl.data.source import Part, Source
-from jaxssl.evals import Features, Subject, svm
-from jaxssl.subject import DEGREES, histograms
+from jaxssl.evaluation.context import DEGREES, histograms
+from jaxssl.evaluation.protocols import Features, Subject, svm
 
 C = (0.1, 30.0)
 QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from jaxssl import weights
 from jaxssl.errors import UserError
-from jaxssl.weights import torch_file, unpickle
+from jaxssl.pretrained import torch_file, unpickle, weights
 
 GOLDEN = np.load(Path(__file__).parent / "golden" / "weights.npz")
 FORMATS = ("zip", "legacy")

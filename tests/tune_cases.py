@@ -6,8 +6,8 @@ from conftest import data_config
 from jax import numpy as jnp
 
 from jaxssl.data import source
+from jaxssl.evaluation.finetuning import Network
 from jaxssl.models import convnet
-from jaxssl.tune import Network
 
 SIZE = 8
 

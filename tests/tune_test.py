@@ -10,10 +10,11 @@ from jax import numpy as jnp
 from sklearn.metrics import recall_score, top_k_accuracy_score
 from tune_cases import SIZE, digits, same, tiny_network
 
-from jaxssl import distributed, tune
+from jaxssl import distributed
 from jaxssl.augment.mix import mix
-from jaxssl.evals import Features, Subject, linear
-from jaxssl.tune import Training
+from jaxssl.evaluation import finetuning
+from jaxssl.evaluation.finetuning import Training
+from jaxssl.evaluation.protocols import Features, Subject, linear
 
 PLAIN = {"crop_scale": (1.0, 1.0), "flip": 0.0}
 HYPER = {"lr": 0.5, "weight_decay": 1e-3, "seed": 0}
@@ -36,7 +37,7 @@ def frozen(mesh):
     training = Training(
         batch_size=64, steps=5, lr_batch=96, nesterov=True, frozen=True, smoothing=0.1, **PLAIN
     )
-    return network, training, tune.make_tuner(network, training, 10, mesh)
+    return network, training, finetuning.make_tuner(network, training, 10, mesh)
 
 
 def features_of(network, source):
@@ -73,7 +74,7 @@ def test_frozen_means_that_parameters_and_statistics_stay_to_the_bit(frozen, tra
     network, training, tuner = frozen
     found = tuner.fit(train, **HYPER)
     assert same(found.variables, network.variables)
-    state = tune._init(network, training, 10, jax.random.key(0), network.variables)
+    state = finetuning._init(network, training, 10, jax.random.key(0), network.variables)
     shapes = {np.shape(x) for x in jax.tree.leaves(state.opt_state)}
     assert shapes <= {(), (6, 10), (10,)}  # of the linear layer only
 
@@ -83,7 +84,7 @@ def test_statistics_move_only_where_that_was_asked_for(train, mesh):
     training = Training(
         batch_size=16, steps=2, frozen=True, moving_statistics=True, schedule="constant", **PLAIN
     )
-    found = tune.make_tuner(network, training, 10, mesh).fit(train, **HYPER)
+    found = finetuning.make_tuner(network, training, 10, mesh).fit(train, **HYPER)
     assert same(found.variables["params"], network.variables["params"])
     assert not same(found.variables["batch_stats"], network.variables["batch_stats"])
 
@@ -91,7 +92,7 @@ def test_statistics_move_only_where_that_was_asked_for(train, mesh):
 def test_logits_are_those_of_whole_images(frozen, train, data_dir, monkeypatch):
     network, _, tuner = frozen
     found, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
-    monkeypatch.setattr(tune, "BLOCK", 32)
+    monkeypatch.setattr(finetuning, "BLOCK", 32)
     kernel, bias = (np.asarray(found.head[name], np.float64) for name in ("kernel", "bias"))
     expected = features_of(network, test) @ kernel + bias
     np.testing.assert_allclose(tuner.logits(found, test), expected, atol=1e-5)
@@ -112,7 +113,7 @@ def tuned(train):
     before = jax.tree.map(np.array, network.variables)
     for devices in (1, 8):
         mesh = distributed.make_mesh(jax.devices()[:devices])
-        tuner = tune.make_tuner(network._replace(apply=apply), TUNED, 10, mesh)
+        tuner = finetuning.make_tuner(network._replace(apply=apply), TUNED, 10, mesh)
         found[devices] = [tuner.fit(train, **HYPER)]
         once = len(traced)
         for changed in ({}, {"seed": 1}, {"lr": 0.1}, {"weight_decay": 0.5}):
@@ -148,7 +149,7 @@ def test_all_of_a_network_is_trained_and_its_statistics_move(tuned):
 def test_epochs_give_a_classifier_each_and_one_at_the_end(frozen, train, mesh):
     network, training, _ = frozen
     training = training._replace(batch_size=20, steps=0, epochs=5)
-    tuner = tune.make_tuner(network, training, 10, mesh)
+    tuner = finetuning.make_tuner(network, training, 10, mesh)
     found = list(tuner.epochs(train, **HYPER, every=2))  # two batches of 20 an epoch
     assert len(found) == 3
     assert same(found[-1].head, tuner.fit(train, **HYPER).head)
@@ -161,7 +162,7 @@ def test_pictures_of_many_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
     source = load(unpack(tmp_path, files))
     assert not source.one_size
     training = Training(batch_size=4, epochs=1, frozen=True)
-    tuner = tune.make_tuner(tiny_network(3), training, 2, mesh)
+    tuner = finetuning.make_tuner(tiny_network(3), training, 2, mesh)
     found = tuner.fit(source, **HYPER)
     assert np.isfinite(found.loss)
     assert tuner.logits(found, source).shape == (len(source), 2)
@@ -169,7 +170,7 @@ def test_pictures_of_many_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
 
 def test_grey_images_are_repeated_for_a_network_of_three_channels(train, mesh):
     training = Training(batch_size=16, steps=1, frozen=True, augment="pad", pad=1)
-    tuner = tune.make_tuner(tiny_network(3), training, 10, mesh)
+    tuner = finetuning.make_tuner(tiny_network(3), training, 10, mesh)
     assert np.isfinite(tuner.logits(tuner.fit(train, **HYPER), train)).all()
 
 
@@ -178,7 +179,7 @@ def test_erasing_puts_grey_boxes_into_images(augment):
     """White images stay white but for the boxes; simclr's changes of colour keep them grey."""
     training = Training(augment=augment, pad=0, crop_scale=(1.0, 1.0), erasing=0.5)
     batch = {"input": np.full((64, SIZE, SIZE, 1), 255, np.uint8), "index": np.arange(64)}
-    views = jax.jit(lambda key: tune._views(key, batch, training, tiny_network()))
+    views = jax.jit(lambda key: finetuning._views(key, batch, training, tiny_network()))
     boxes = np.asarray(views(jax.random.key(0)))[..., 0] == 0.5
     assert 16 < boxes.any(axis=(1, 2)).sum() < 48
     assert not boxes.all(axis=(1, 2)).any()
@@ -192,11 +193,13 @@ def test_bad_settings_and_sets_are_refused(frozen, train, mesh, monkeypatch):
         ({"epochs": 2.0}, "either epochs or steps must be positive, got 2.0 and 5"),
     ):
         with pytest.raises(ValueError, match=message):
-            tune.make_tuner(network, training._replace(**changed), 10, mesh).fit(train, **HYPER)
+            finetuning.make_tuner(network, training._replace(**changed), 10, mesh).fit(
+                train, **HYPER
+            )
     with pytest.raises(ValueError, match="two classes or more, got 1"):
-        tune.make_tuner(network, training, 1, mesh)
+        finetuning.make_tuner(network, training, 1, mesh)
     with pytest.raises(ValueError, match="3 training images are too few for 8 devices"):
-        tune.settle(training, 3, 8)
+        finetuning.settle(training, 3, 8)
     one = train.take(np.flatnonzero(train.labels == 4))
     with pytest.raises(ValueError, match="are of one class"):
         tuner.fit(one, **HYPER)
@@ -210,9 +213,11 @@ def test_bad_settings_and_sets_are_refused(frozen, train, mesh, monkeypatch):
     ("n", "devices", "batch", "steps"), [(100, 1, 64, 3), (50, 8, 48, 3), (50, 1, 50, 3)]
 )
 def test_the_batch_is_cut_to_the_set(n, devices, batch, steps):
-    settled = tune.settle(Training(batch_size=64, epochs=3.0), n, devices)
+    settled = finetuning.settle(Training(batch_size=64, epochs=3.0), n, devices)
     assert (settled.batch_size, settled.steps) == (batch, steps)
-    details = tune.described(Training(batch_size=64, epochs=3.0, lr_batch=256), 0.1, 0, n, devices)
+    details = finetuning.described(
+        Training(batch_size=64, epochs=3.0, lr_batch=256), 0.1, 0, n, devices
+    )
     assert details["peak_lr"] == pytest.approx(0.1 * batch / 256)
     assert details.get("batch_size_asked", batch) == 64
 
@@ -220,14 +225,14 @@ def test_the_batch_is_cut_to_the_set(n, devices, batch, steps):
 def test_scores_are_scikit_learns():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(200, 8)), rng.choice(7, 200, p=np.arange(1, 8) / 28)
-    found, classes = tune.scores(logits, labels), np.arange(8)
+    found, classes = finetuning.scores(logits, labels), np.arange(8)
     for k in (1, 5):
         expected = top_k_accuracy_score(labels, logits, k=k, labels=classes)
         assert found[f"top{k}"] == pytest.approx(100 * expected)
     kinds = {"labels": np.unique(labels), "average": "macro"}
     expected = recall_score(labels, logits.argmax(axis=1), **kinds)
     assert found["mean_per_class"] == pytest.approx(100 * expected)
-    assert tune.scores(logits[:, :2], labels % 2)["top5"] == 100
+    assert finetuning.scores(logits[:, :2], labels % 2)["top5"] == 100
 
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])

@@ -12,13 +12,14 @@ from jax import numpy as jnp
 from run_test import at_batch
 
 import jaxssl
-from jaxssl import distributed, evaluate
+from jaxssl import distributed
 from jaxssl.augment.views import ClipInputs
 from jaxssl.data import source
 from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError
+from jaxssl.evaluation import run as evaluate
+from jaxssl.evaluation.context import raw_clips
 from jaxssl.models import s3d
-from jaxssl.subject import raw_clips
 from jaxssl.training import checkpoint, config, loop
 
 ROOT = Path(__file__).parents[1]

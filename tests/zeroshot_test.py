@@ -7,7 +7,7 @@ import pytest
 
 from jaxssl.data import prompts, tokens
 from jaxssl.errors import UserError
-from jaxssl.evals import Features, Joint, Subject, captions, zeroshot
+from jaxssl.evaluation.protocols import Features, Joint, Subject, captions, zeroshot
 
 NONE = Features(*[np.zeros((0, 0), np.float32)] * 4)
 

@@ -16,10 +16,10 @@ ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.gallery.sheet`."""
-    from jaxssl import gallery
+    """Flags to `jaxssl.evaluation.gallery.sheet`."""
     from jaxssl.data import source
     from jaxssl.errors import UserError, writing
+    from jaxssl.evaluation import gallery
     from jaxssl.training import config, modality, record
 
     if CONFIG.value is None:

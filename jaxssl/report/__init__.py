@@ -11,7 +11,8 @@ from typing import Any
 
 import matplotlib
 
-from jaxssl import page, results
+from jaxssl import page
+from jaxssl.evaluation import results
 from jaxssl.plots import STYLE
 from jaxssl.report import confusion, curves, figures, negatives, pictures
 from jaxssl.report.workdir import (

@@ -26,17 +26,17 @@ from jax import numpy as jnp
 from matplotlib.figure import Figure
 from scipy.stats import norm
 
-from jaxssl import gallery
 from jaxssl.augment.views import preprocess
 from jaxssl.bias import Bias, Embed, gradient_bias
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evaluate import read_config
-from jaxssl.features import load_backbone
+from jaxssl.evaluation import gallery
+from jaxssl.evaluation.run import read_config
 from jaxssl.grid import METHODS, settings_of
 from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
 from jaxssl.plots import DASHES, MARKERS, STYLE
+from jaxssl.pretrained.load import load_backbone
 from jaxssl.study import (
     Claim,
     Findings,

@@ -12,17 +12,19 @@ import numpy as np
 from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 
-from jaxssl import block, distributed, gallery
-from jaxssl.backbone import make_encode
+from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evaluate import read_config
-from jaxssl.features import extract, load_backbone
+from jaxssl.evaluation import gallery, loss_inspection
+from jaxssl.evaluation.features import extract
+from jaxssl.evaluation.hard_negatives import same_class_share
+from jaxssl.evaluation.run import read_config
+from jaxssl.evaluation.support_vectors import SupportVectors, support_vectors
 from jaxssl.grid import run_grid, where
-from jaxssl.hardest import same_class_share
+from jaxssl.pretrained.backbone import make_encode
+from jaxssl.pretrained.load import load_backbone
 from jaxssl.studies.kernels import mmcl
 from jaxssl.study import Claim, Findings, Picture, Setting, Table, judge, spread
-from jaxssl.support import SupportVectors, support_vectors
 
 IMAGES = 256
 BINDING = 1.0  # a C that binds
@@ -90,7 +92,7 @@ def _look(workdir: Path) -> dict[str, Any]:
     variables = distributed.replicate((backbone.net, backbone.projector), mesh)
     encode = make_encode(backbone, backbone.inputs._replace(crop=0.0), "projector")
     z1, z2 = (extract(views[:, v], encode, variables, mesh) for v in range(2))
-    own = block.mmcl_settings(workdir, config, len(train), backbone.facts["step"])
+    own = loss_inspection.mmcl_settings(workdir, config, len(train), backbone.facts["step"])
     labels = labels if train.labelled else None
     return {
         "own": support_vectors(z1, z2, labels, **own),
@@ -123,7 +125,9 @@ def _picture(look: dict[str, Any]) -> Picture:
     """Queries, their support vectors of the largest alpha, and images that are none."""
     found: SupportVectors = look["binding"]
     images, labels = look["images"], look["labels"]
-    queries = block.one_of_each(np.zeros(len(images)) if labels is None else labels, QUERIES)
+    queries = loss_inspection.one_of_each(
+        np.zeros(len(images)) if labels is None else labels, QUERIES
+    )
     figure = Figure(figsize=(1.15 * (2 * SHOWN + 1), 1.5 * len(queries)), layout="constrained")
     grid = figure.subplots(len(queries), 2 * SHOWN + 1, squeeze=False)
 

@@ -16,13 +16,14 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from rich import progress
 
-from jaxssl import distributed, evaluate, results
+from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import POSITION, Batches
 from jaxssl.errors import UserError, nearest
-from jaxssl.evals import knn
-from jaxssl.features import extract
-from jaxssl.subject import arrays
+from jaxssl.evaluation import results, run
+from jaxssl.evaluation.context import arrays
+from jaxssl.evaluation.features import extract
+from jaxssl.evaluation.protocols import knn
 from jaxssl.training import (
     checkpoint,
     collapse,
@@ -64,7 +65,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
     # ---- Data and parts. Bad input is refused here, before anything is written.
     record.show_log(distributed.process_index())
     _refuse_other_config(config, workdir)
-    evaluate.check_protocols(config.eval.protocols)
+    run.check_protocols(config.eval.protocols)
     if config.eval.knn not in knn.PRESETS:
         raise UserError(
             f"eval.knn={config.eval.knn!r} is unknown{nearest(config.eval.knn, knn.PRESETS)}"
@@ -183,7 +184,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
         # ---- What it learned.
         if config.eval.protocols:
-            evaluate.evaluate(workdir)
+            run.evaluate(workdir)
 
 
 def _longest_call(metrics: Any, n: int, begun: float, most: int) -> int:
@@ -201,7 +202,7 @@ def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
     """A workdir belongs to one config, but for `jaxssl.training.config.FREE`."""
     if not (workdir / "config.json").exists():
         return
-    changed = changes(config, evaluate.read_config(workdir).to_dict())
+    changed = changes(config, run.read_config(workdir).to_dict())
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
@@ -277,7 +278,7 @@ def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
     rows = results.read(workdir)
     if config.eval.protocols and not (workdir / "report.html").exists():
         with _workdir(config, workdir):
-            evaluate.evaluate(workdir)
+            run.evaluate(workdir)
     elif rows:
         results.show([row for row in rows if row["step"] in (None, 0, step)])
         record.console.print(

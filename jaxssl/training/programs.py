@@ -13,7 +13,7 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from jaxssl import distributed
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoding import Crops
-from jaxssl.subject import make_encoder
+from jaxssl.evaluation.context import make_encoder
 from jaxssl.training import modality
 from jaxssl.training.build import Parts, build, make_init, shared_numbers
 from jaxssl.training.state import TrainState, train_steps

@@ -8,9 +8,10 @@ from jax.sharding import Mesh
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from jaxssl import distributed, logistic, tune
-from jaxssl.evals import Features, Row, Subject
-from jaxssl.tune import Network, Training
+from jaxssl import distributed
+from jaxssl.evaluation import finetuning, logistic_regression
+from jaxssl.evaluation.finetuning import Network, Training
+from jaxssl.evaluation.protocols import Features, Row, Subject
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
@@ -81,12 +82,12 @@ def evaluate(
     """Accuracy of a linear classifier fitted by L-BFGS on standardised features.
 
     The L2 strength is the one that does best on a stratified split of the training set (the
-    strongest regularisation within one standard error, see `jaxssl.logistic`); the classifier is
+    strongest regularisation within one standard error, see `jaxssl.evaluation.logistic_regression`); the classifier is
     then fitted again on all of it. The test set is used once.
 
     Args:
         features: of a training and a test set; each training class needs two examples or more.
-        C: inverse strengths to choose from, as in `jaxssl.logistic.regression`.
+        C: inverse strengths to choose from, as in `jaxssl.evaluation.logistic_regression.regression`.
         validation: share of the training set for the choice, in (0, 1).
         tolerance: of the last fit, the gradient's norm as a share of that at zero weights.
         max_iter: of L-BFGS.
@@ -110,8 +111,8 @@ def evaluate(
     classes = np.unique(every)
     y = np.searchsorted(classes, features.train_labels)
     options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
-    probe = logistic.fit_probe(features.train, y, C=C, **options, seed=seed)
-    ranked = classes[np.argsort(-logistic.scores(probe, features.test), axis=1)[:, :5]]
+    probe = logistic_regression.fit_probe(features.train, y, C=C, **options, seed=seed)
+    ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)[:, :5]]
     hit = ranked == features.test_labels[:, None]
     return {
         "linear_top1": 100 * distributed.mean_over_processes(hit[:, 0]),
@@ -167,11 +168,11 @@ def evaluate_on_crops(
     Raises:
         ValueError: if the training images do not fit.
     """
-    tuner = tune.make_tuner(network, training, train.num_classes, mesh)
+    tuner = finetuning.make_tuner(network, training, train.num_classes, mesh)
     hyper = {"lr": lr, "weight_decay": weight_decay, "seed": seed, "every": best_of_every}
     found = []
     for classifier in tuner.epochs(train, **hyper):
-        accuracy = tune.scores(tuner.logits(classifier, test), test.labels)
+        accuracy = finetuning.scores(tuner.logits(classifier, test), test.labels)
         found.append({f"linear_{name}": accuracy[name] for name in ("top1", "top5")})
     best = int(np.argmax([scores["linear_top1"] for scores in found]))
     last = {"train_loss": classifier.loss}
@@ -193,7 +194,9 @@ def run(subject: Subject, *, seed: int, preset: str = "fast") -> list[Row]:
         images = (subject.network, subject.train, subject.test)
         scores = evaluate_on_crops(*images, **settings, seed=seed, mesh=mesh)
         hyper = {name: settings[name] for name in ("training", "lr", "weight_decay")}
-        in_effect = tune.described(**hyper, num_examples=len(subject.train), num_devices=mesh.size)
+        in_effect = finetuning.described(
+            **hyper, num_examples=len(subject.train), num_devices=mesh.size
+        )
         details = {"preset": preset, **in_effect}
         if "best_of_every" in settings:
             details["best_of_every"] = settings["best_of_every"]

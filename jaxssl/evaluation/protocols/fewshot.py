@@ -10,8 +10,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 from threadpoolctl import threadpool_limits
 
-from jaxssl.evals import Features, Row, Subject
-from jaxssl.evals.linear import fit
+from jaxssl.evaluation.protocols import Features, Row, Subject
+from jaxssl.evaluation.protocols.linear import fit
 
 # ELEVATER's benchmark; another number of shots differs in nothing else.
 ELEVATER = {

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.files import cores
-from jaxssl.evals import Row, Subject
+from jaxssl.evaluation.protocols import Row, Subject
 
 FITS = ("graph",)
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)

@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evals import Row, Subject
+from jaxssl.evaluation.protocols import Row, Subject
 from jaxssl.losses.pairs import unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}

@@ -6,10 +6,10 @@ from typing import Any
 
 import jax
 
-from jaxssl import results
 from jaxssl.augment.views import Inputs
-from jaxssl.backbone import Backbone
+from jaxssl.evaluation import results
 from jaxssl.models import resnet, vit
+from jaxssl.pretrained.backbone import Backbone
 
 RANGES = "in [0, 1] (uint8 / 255), then minus the mean, divided by the standard deviation"
 

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from threadpoolctl import threadpool_limits
 
 from jaxssl import distributed
-from jaxssl.stratify import stratified
+from jaxssl.evaluation.sampling import stratified
 
 CHOICE = 10_000  # examples at most that the strength is chosen on, or this many of each class:
 CHOICE_OF_CLASS = 50

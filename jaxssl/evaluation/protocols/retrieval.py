@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.evals import Features, Row, Subject
-from jaxssl.evals.knn import neighbours
+from jaxssl.evaluation.protocols import Features, Row, Subject
+from jaxssl.evaluation.protocols.knn import neighbours
 
 NOVEL = True  # the test images may be of other classes than the training images
 PRESETS: dict[str, dict[str, Any]] = {

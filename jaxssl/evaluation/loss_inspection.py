@@ -8,13 +8,13 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.backbone import Backbone, make_encode
 from jaxssl.data.images import Images
 from jaxssl.data.source import Source
-from jaxssl.features import extract
-from jaxssl.hardest import hardest_negatives
+from jaxssl.evaluation.features import extract
+from jaxssl.evaluation.hard_negatives import hardest_negatives
+from jaxssl.evaluation.support_vectors import support_vectors
 from jaxssl.losses.objective import at_step
-from jaxssl.support import support_vectors
+from jaxssl.pretrained.backbone import Backbone, make_encode
 from jaxssl.training import record, schedules
 from jaxssl.training.build import build
 from jaxssl.training.config import hyper

@@ -10,7 +10,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import distributed
-from jaxssl.evals import Row, Subject
+from jaxssl.evaluation.protocols import Row, Subject
 
 # The settings of public codes, whose predictions these are.
 PRESETS = {

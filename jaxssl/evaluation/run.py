@@ -13,13 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-import jaxssl.evals
-from jaxssl import distributed, gallery, report, results
+import jaxssl.evaluation.protocols
+from jaxssl import distributed, report
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
-from jaxssl.evals import KINDS, Row, Subject
-from jaxssl.features import is_run, load_backbone
-from jaxssl.subject import arrays, subjects
+from jaxssl.evaluation import gallery, results
+from jaxssl.evaluation.context import arrays, subjects
+from jaxssl.evaluation.protocols import KINDS, Row, Subject
+from jaxssl.pretrained.load import is_run, load_backbone
 from jaxssl.training import record
 from jaxssl.training.config import override
 from jaxssl.training.modality import MODALITIES
@@ -73,7 +74,7 @@ def evaluate(
 
     Args:
         path: workdir of a run, or a weights file.
-        protocols: "NAME" or "NAME:PRESET", NAME a file of `jaxssl/evals/`, or "all", those that
+        protocols: "NAME" or "NAME:PRESET", NAME a file of `jaxssl/evaluation/protocols/`, or "all", those that
             fit the kind of examples; by default those of the run's config.
         step: of a run's checkpoint, "last" (the default) or "best".
         data: the group `config.data`; by default the run's.
@@ -82,7 +83,7 @@ def evaluate(
         layer: "backbone" or "projector".
         seed: of the protocols' draws; by default the run's, or 0.
         out: folder of results.json; by default the workdir, or beside the weights file.
-        assumed: what a weights file does not say, as for `jaxssl.weights.load`.
+        assumed: what a weights file does not say, as for `jaxssl.pretrained.weights.load`.
         page: whether the report of a run is written.
 
     Returns:
@@ -339,8 +340,8 @@ def check_protocols(protocols: Sequence[str], kind: str = "image") -> list[Run]:
 
 
 def protocol_names() -> list[str]:
-    """The files of `jaxssl/evals/`."""
-    return sorted(m.name for m in pkgutil.iter_modules(jaxssl.evals.__path__))
+    """The files of `jaxssl/evaluation/protocols/`."""
+    return sorted(m.name for m in pkgutil.iter_modules(jaxssl.evaluation.protocols.__path__))
 
 
 def _protocol(text: str) -> Run:
@@ -348,7 +349,7 @@ def _protocol(text: str) -> Run:
     names = protocol_names()
     if name not in names:
         raise UserError(f"protocol {name!r} is unknown{nearest(name, [*names, 'all'])}")
-    module = importlib.import_module(f"jaxssl.evals.{name}")
+    module = importlib.import_module(f"jaxssl.evaluation.protocols.{name}")
     if preset and preset not in module.PRESETS:
         raise UserError(
             f"preset {preset!r} of protocol {name!r} is unknown{nearest(preset, module.PRESETS)}"

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from jax.sharding import Mesh
 
-from jaxssl import distributed, tune
-from jaxssl.evals import Row, Subject
-from jaxssl.stratify import stratified
-from jaxssl.tune import Network, Training
+from jaxssl import distributed
+from jaxssl.evaluation import finetuning
+from jaxssl.evaluation.finetuning import Network, Training
+from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.sampling import stratified
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
@@ -80,22 +81,22 @@ def evaluate(
         B.5; Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster
         Assignments, 2020.
     """
-    tune.check_labels(train)
+    finetuning.check_labels(train)
     found, tuners = {}, {}  # shares of the same training share its compiled step
     for share, settings in shares.items():
         few = train.take(stratified(train.labels, share, seed=seed, least=1))
         hyper = {name: settings[name] for name in ("lr", "weight_decay")}
         training = settings["training"]
         if training not in tuners:
-            tuners[training] = tune.make_tuner(network, training, train.num_classes, mesh)
+            tuners[training] = finetuning.make_tuner(network, training, train.num_classes, mesh)
         tuner = tuners[training]
         classifier = tuner.fit(few, **hyper, seed=seed)
-        scores = tune.scores(tuner.logits(classifier, test), test.labels)
+        scores = finetuning.scores(tuner.logits(classifier, test), test.labels)
         found[share] = {
             **{name: scores[name] for name in ("top1", "top5")},
             "images": len(few),
             "train_loss": classifier.loss,
-            **tune.described(training, **hyper, num_examples=len(few), num_devices=mesh.size),
+            **finetuning.described(training, **hyper, num_examples=len(few), num_devices=mesh.size),
         }
     return found
 

@@ -13,9 +13,10 @@ from jax import Array
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl import backbone, distributed, weights
-from jaxssl.backbone import Backbone, Variables, require_finite
+from jaxssl import distributed
 from jaxssl.errors import UserError
+from jaxssl.pretrained import backbone, weights
+from jaxssl.pretrained.backbone import Backbone, Variables, require_finite
 from jaxssl.training import checkpoint, compile_cache, modality
 from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import label
@@ -35,9 +36,9 @@ def load_encoder(
         features = apply(variables, preprocess(images))
 
     Args:
-        path: workdir of a run, or a file that `jaxssl.weights` reads.
+        path: workdir of a run, or a file that `jaxssl.pretrained.weights` reads.
         step: of a run's checkpoint, or "last" (the default) or "best" (by online k-NN).
-        **assumed: what a weights file does not say, see `jaxssl.weights.load`: ``num_heads``,
+        **assumed: what a weights file does not say, see `jaxssl.pretrained.weights.load`: ``num_heads``,
             ``stem``, ``mean``, ``std``, ``crop``, ``size``.
 
     Returns:

@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from jaxssl.errors import UserError, line
-from jaxssl.evals import KINDS
+from jaxssl.evaluation.protocols import KINDS
 from jaxssl.training import record
 
 SPREAD = "accuracies in percent; ± one standard deviation over draws, where not said otherwise"

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from jaxssl import results
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
-from jaxssl.evaluate import check_protocols, data_of, evaluate
+from jaxssl.evaluation import results
+from jaxssl.evaluation.run import check_protocols, data_of, evaluate
 from jaxssl.training import record
 
 OWN = ("protocol", "metric")  # what a data set may have of its own
@@ -47,7 +47,7 @@ def run(
         encoders: workdirs and weights files, the rows.
         defaults: of the group `config.data`.
         overrides: of all its data sets, such as ("data.dir", DIR).
-        **options: of `jaxssl.evaluate.evaluate`.
+        **options: of `jaxssl.evaluation.run.evaluate`.
 
     Returns:
         All figures, as `evaluate` returns them, with "encoder" and "column" besides.

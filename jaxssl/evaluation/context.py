@@ -14,16 +14,16 @@ from ml_collections import ConfigDict
 from jaxssl import distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.views import Inputs, make_views, resized, standardise, to_uint8
-from jaxssl.backbone import Backbone, Variables, make_encode, make_encode_text
 from jaxssl.data import source
 from jaxssl.data.packing import GraphArray
 from jaxssl.errors import UserError
-from jaxssl.evals import Features, Joint, Subject
-from jaxssl.features import extract
+from jaxssl.evaluation.features import extract
+from jaxssl.evaluation.finetuning import Network
+from jaxssl.evaluation.protocols import Features, Joint, Subject
 from jaxssl.models import encoder as networks
+from jaxssl.pretrained.backbone import Backbone, Variables, make_encode, make_encode_text
 from jaxssl.training import modality
 from jaxssl.training.build import make_augment
-from jaxssl.tune import Network
 
 DEGREES = 32  # of nodes, are told apart
 RAW_FRAME = 16  # pixels a side of a frame, where raw clips are compared
@@ -156,7 +156,7 @@ def _fitting(inputs: Any, test: source.Source) -> Any:
 
 
 def make_network(found: Backbone, variables: Variables) -> Network:
-    """A backbone as `jaxssl.tune` trains it."""
+    """A backbone as `jaxssl.evaluation.finetuning` trains it."""
     inputs, encoder = found.inputs, found.encoder
 
     def apply(

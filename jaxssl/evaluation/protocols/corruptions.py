@@ -12,11 +12,11 @@ import numpy as np
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl import logistic
 from jaxssl.augment.corruptions import CORRUPTIONS, draws
 from jaxssl.augment.views import to_float
-from jaxssl.evals import Row, Subject
-from jaxssl.evals.linear import PRESETS as PROBES
+from jaxssl.evaluation import logistic_regression
+from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocols.linear import PRESETS as PROBES
 
 FITS = ("image", "image_text")
 # severities: of each corruption; limit: test images at most, drawn by the seed; others: those of
@@ -102,10 +102,10 @@ def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
     severities, limit = settings.pop("severities"), settings.pop("limit")
     features = subject.features
     classes, y = np.unique(features.train_labels, return_inverse=True)
-    probe = logistic.fit_probe(features.train, y, **settings, seed=seed)
+    probe = logistic_regression.fit_probe(features.train, y, **settings, seed=seed)
 
     def classify(features: np.ndarray) -> np.ndarray:
-        return classes[np.argmax(logistic.scores(probe, features), axis=1)]
+        return classes[np.argmax(logistic_regression.scores(probe, features), axis=1)]
 
     images, labels = subject.test.images(subject.size), features.test_labels
     chosen = np.arange(len(labels))

@@ -1,4 +1,4 @@
-"""A backbone as a file for others: python -m jaxssl.export DIR --to safetensors|torch|stablehlo.
+"""A backbone as a file for others: python -m jaxssl.pretrained.export DIR --to safetensors|torch|stablehlo.
 
 Writes the file and README.md, a model card, into DIR/export or --out FOLDER. Names are
 torchvision's for ResNets and timm's for ViTs. DIR may be a weights file too.
@@ -25,7 +25,9 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if overrides:
         raise UserError("the config is the run's: leave --config flags out")
     if WORKDIR.value is None:
-        raise UserError("name what to export: python -m jaxssl.export DIR --to safetensors")
+        raise UserError(
+            "name what to export: python -m jaxssl.pretrained.export DIR --to safetensors"
+        )
     step = cli.parse_step(STEP.value)
     out = Path(OUT.value) if OUT.value else None
     for path in export(Path(WORKDIR.value), TO.value, step=step, out=out):
@@ -56,8 +58,9 @@ def export(
         if name not in FORMATS:
             raise UserError(f"--to {name!r} is unknown{nearest(name, FORMATS)}")
     # Late, so that a mistake is answered at once.
-    from jaxssl import card, results, weights
-    from jaxssl.features import is_run, load_backbone
+    from jaxssl.evaluation import results
+    from jaxssl.pretrained import model_card, weights
+    from jaxssl.pretrained.load import is_run, load_backbone
     from jaxssl.training import record
 
     path, is_file = path.resolve(), not is_run(path)
@@ -80,7 +83,7 @@ def export(
         of = (found.facts["step"], "pretrained")
         rows = results.read(path.with_suffix(".eval") if is_file else path)
         rows = [row for row in rows if (row["step"], row["features"]) == of]
-        text = card.write(found, json.loads(header)["features"], files, rows)
+        text = model_card.write(found, json.loads(header)["features"], files, rows)
         record.write_text(out / "README.md", text)
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
@@ -92,7 +95,7 @@ def export(
 def _safetensors(found: Any, header: str) -> bytes:
     from safetensors.numpy import save
 
-    from jaxssl import weights
+    from jaxssl.pretrained import weights
 
     arrays = weights.public(found)
     return save(arrays, {weights.HEADER: header})
@@ -106,7 +109,7 @@ def _torch(found: Any, header: str) -> bytes:
     import io
     from collections import OrderedDict
 
-    from jaxssl import weights
+    from jaxssl.pretrained import weights
 
     state = OrderedDict((k, torch.tensor(v)) for k, v in weights.public(found).items())
     # Where state dicts keep their versions: PyTorch passes over what is of no module.
@@ -121,7 +124,7 @@ def _stablehlo(found: Any, header: str) -> bytes:
     from jax import export as programs
     from jax import numpy as jnp
 
-    from jaxssl.backbone import make_encode
+    from jaxssl.pretrained.backbone import make_encode
 
     encode, inputs = make_encode(found, found.inputs), found.inputs
     (number,) = programs.symbolic_shape("b")

@@ -6,7 +6,7 @@ A protocol is a file here. It has `PRESETS`, its named settings, and
 `LAYER`, if it is of that layer alone, `LABELS = False`, if it needs none, `NOVEL = True`, if the
 test images may be of other classes than the training images, `FEATURES = False`, if it has no use
 for those of all images, and `SHARED`, those presets that several processes may share: each then has
-its part of the features. `jaxssl.evaluate` finds it by its file name.
+its part of the features. `jaxssl.evaluation.run` finds it by its file name.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 if TYPE_CHECKING:  # those who import a protocol need not have the data layer
     from jaxssl.data.source import Source
-    from jaxssl.tune import Network
+    from jaxssl.evaluation.finetuning import Network
 
 KINDS = ("raw", "untrained", "pretrained")
 

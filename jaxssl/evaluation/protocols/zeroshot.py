@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jaxssl.data import prompts, tokens
-from jaxssl.evals import Row, Subject
+from jaxssl.evaluation.protocols import Row, Subject
 
 FITS = ("image_text",)
 KINDS = ("untrained", "pretrained")

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxssl.evals import Row, Subject
+from jaxssl.evaluation.protocols import Row, Subject
 from jaxssl.training import collapse
 
 FITS = ("image", "image_text")

@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxssl.augment.views import Inputs
 from jaxssl.models import resnet, vit
-from jaxssl.weights import names
+from jaxssl.pretrained import parameter_names
 
 MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
 # A name that tells where an encoder of a kind begins.
@@ -198,7 +198,7 @@ def _vit(found: Found, read: Read, num_heads: int | None) -> tuple[dict[str, Any
     net |= {"frozen_patches": False, "pool": "token"}
     fixed = vit.ViT(dim, layers, 1, patch)
     if dim % 4 == 0:
-        ours = names.derived(fixed, grid * patch)["pos_embed"]
+        ours = parameter_names.derived(fixed, grid * patch)["pos_embed"]
         same = np.allclose(as_float32(read(found.arrays["pos_embed"])), ours, rtol=0, atol=1e-4)
     else:
         same = False

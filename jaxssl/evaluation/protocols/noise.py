@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evals import Features, Row, Subject, knn
+from jaxssl.evaluation.protocols import Features, Row, Subject, knn
 from jaxssl.losses.pairs import unit
 
 # stddevs: of the noise; draws: of it; limit: queries at most, drawn by the seed.
@@ -46,7 +46,7 @@ def evaluate(
 
     Args:
         features: of a bank and of queries.
-        stddevs: of the noise, >= 0; 0 is `jaxssl.evals.knn`.
+        stddevs: of the noise, >= 0; 0 is `jaxssl.evaluation.protocols.knn`.
         draws: how many times noise is drawn.
         k: neighbours; all if there are fewer.
         temperature: of the votes, > 0.
@@ -56,7 +56,7 @@ def evaluate(
         [number of stddevs, draws] accuracies in percent.
 
     Raises:
-        ValueError: if a deviation is negative, or as `jaxssl.evals.knn.evaluate`.
+        ValueError: if a deviation is negative, or as `jaxssl.evaluation.protocols.knn.evaluate`.
     """
     if min(stddevs, default=0) < 0:
         raise ValueError(f"the noise's stddevs must be >= 0, got {tuple(stddevs)}")

@@ -1,7 +1,7 @@
 """Weights of public codes in, ours out.
 
 `load` reads ResNets and ViTs of torchvision, timm, MoCo-v3, solo-learn and DINO, and what
-`python -m jaxssl.export` wrote. See docs/weights.md.
+`python -m jaxssl.pretrained.export` wrote. See docs/weights.md.
 """
 
 import hashlib
@@ -20,12 +20,14 @@ import safetensors
 from jax import numpy as jnp
 
 from jaxssl.augment.views import Inputs
-from jaxssl.backbone import Backbone, Variables, require_finite
 from jaxssl.errors import UserError, line
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder
-from jaxssl.weights import find, images, names, torch_file
-from jaxssl.weights.find import Found, Read, as_float32, listed
+from jaxssl.pretrained import _find_encoder as find_encoder
+from jaxssl.pretrained import _image_settings as image_settings
+from jaxssl.pretrained import parameter_names, torch_file
+from jaxssl.pretrained._find_encoder import Found, Read, as_float32, listed
+from jaxssl.pretrained.backbone import Backbone, Variables, require_finite
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # the name of what files of ours know of themselves
@@ -101,8 +103,8 @@ def public(backbone: Backbone) -> dict[str, np.ndarray]:
     """
     module, net = backbone.encoder.net, backbone.net
     tree = {"params": net.params, "batch_stats": net.batch_stats}
-    found = names.derived(module, backbone.inputs.size)
-    for entry in names.entries(module):
+    found = parameter_names.derived(module, backbone.inputs.size)
+    for entry in parameter_names.entries(module):
         array = np.asarray(_leaf(tree, entry.path))
         found[entry.name] = np.ascontiguousarray(entry.layout.public(array))
     return found
@@ -166,16 +168,16 @@ def _backbone(
 ) -> Backbone:
     known: dict[str, Any] = {}
     if text is None:
-        found = find.encoder(tree)
-        net, inputs = find.describe(found, read, num_heads=num_heads, stem=stem)
+        found = find_encoder.encoder(tree)
+        net, inputs = find_encoder.describe(found, read, num_heads=num_heads, stem=stem)
     else:
         found = Found(dict(tree), "", [])
         known, net, inputs = _own(text, len(found.arrays))
         given = {"num_heads": num_heads, "stem": stem}
         net |= {name: value for name, value in given.items() if value is not None}
-    module = names.make(net)
-    inputs = images.given(inputs, module, **assumed)
-    images.check_extent(module, inputs.size)
+    module = parameter_names.make(net)
+    inputs = image_settings.given(inputs, module, **assumed)
+    image_settings.check_extent(module, inputs.size)
     variables = _variables(module, inputs, found, read)
     if text is None:
         _say(path, found, net)
@@ -209,7 +211,7 @@ def _own(text: str, count: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]
     known = json.loads(text)
     if known["version"] not in (1, VERSION):
         raise ValueError(f"a file of version {known['version']!r:.20}; expected {VERSION}")
-    inputs, net = images.checked(known["inputs"]), dict(known["net"])
+    inputs, net = image_settings.checked(known["inputs"]), dict(known["net"])
     if known["precision"] not in PRECISIONS or (net.get("layers") or 0) > count:
         raise ValueError("what it says of its network does not hold")
     return known, net, inputs
@@ -222,8 +224,12 @@ def _variables(module: nn.Module, inputs: Inputs, found: Found, read: Read) -> V
         ValueError: if names or shapes are not the network's; they are listed.
     """
     shapes = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), _image(inputs))
-    given = {k: v for k, v in found.arrays.items() if k not in names.derived(module, inputs.size)}
-    table = {entry.name: entry for entry in names.entries(module)}
+    given = {
+        k: v
+        for k, v in found.arrays.items()
+        if k not in parameter_names.derived(module, inputs.size)
+    }
+    table = {entry.name: entry for entry in parameter_names.entries(module)}
     missing, extra = [k for k in table if k not in given], [k for k in given if k not in table]
     wrong = []
     for name in table.keys() & given.keys():

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from jaxssl.hardest import same_class_share
+from jaxssl.evaluation.hard_negatives import same_class_share
 from jaxssl.losses.mmcl import mmcl_info, mmcl_loss
 from jaxssl.losses.objective import require_positive
 from jaxssl.losses.pairs import pair_towers

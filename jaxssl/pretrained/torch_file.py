@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.weights import unpickle
-from jaxssl.weights.unpickle import Storage, Tensor
+from jaxssl.pretrained import unpickle
+from jaxssl.pretrained.unpickle import Storage, Tensor
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # what a file from before 1.6 starts with
 Read = Callable[[Tensor], np.ndarray]

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxssl import distributed, tune
-from jaxssl.evals import Row, Subject
-from jaxssl.stratify import stratified
-from jaxssl.tune import Network, Training, Tuner
+from jaxssl import distributed
+from jaxssl.evaluation import finetuning
+from jaxssl.evaluation.finetuning import Network, Training, Tuner
+from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.sampling import stratified
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
@@ -133,8 +134,8 @@ def evaluate(
     """
     if metric not in METRICS:
         raise ValueError(f"metric is {metric!r}; expected one of {', '.join(METRICS)}")
-    tune.check_labels(train)
-    tuner = tune.make_tuner(network, training, train.num_classes, mesh)
+    finetuning.check_labels(train)
+    tuner = finetuning.make_tuner(network, training, train.num_classes, mesh)
     pairs = [
         {"lr": rate, "weight_decay": decay / rate if decay_over_lr else decay}
         for rate, decay in itertools.product(lr, weight_decay)
@@ -144,7 +145,7 @@ def evaluate(
     best = max(grid, key=lambda point: point.get(f"validation_{metric}", 0.0))
     chosen = {name: best[name] for name in ("lr", "weight_decay")}
     classifier = tuner.fit(train, **chosen, seed=seed)
-    scores = tune.scores(tuner.logits(classifier, test), test.labels)
+    scores = finetuning.scores(tuner.logits(classifier, test), test.labels)
     metrics = {f"finetune_{name}": scores[name] for name in METRICS}
     return metrics | chosen | {"train_loss": classifier.loss, "grid": grid}
 
@@ -174,7 +175,7 @@ def search(
     found = []
     for pair in pairs:
         classifier = tuner.fit(used, **pair, seed=seed)
-        scores = tune.scores(tuner.logits(classifier, held_out), held_out.labels)
+        scores = finetuning.scores(tuner.logits(classifier, held_out), held_out.labels)
         found.append({**pair, f"validation_{metric}": scores[metric]})
     return found
 
@@ -195,7 +196,7 @@ def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
     details = {
         "preset": preset,
         "validation": settings["validation"],
-        **tune.described(
+        **finetuning.described(
             settings["training"], **chosen, num_examples=len(subject.train), num_devices=mesh.size
         ),
         **found,

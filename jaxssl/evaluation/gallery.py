@@ -1,6 +1,6 @@
 """The pictures of a run as arrays: augmented pairs, nearest neighbours, a map of the embedding.
 
-What the loss sees of a block of training images is in `jaxssl.block`.
+What the loss sees of a block of training images is in `jaxssl.evaluation.loss_inspection`.
 """
 
 import io
@@ -14,14 +14,14 @@ from matplotlib.figure import Figure
 from ml_collections import ConfigDict
 from threadpoolctl import threadpool_limits
 
-from jaxssl import block
 from jaxssl.augment.views import to_uint8
-from jaxssl.backbone import Backbone
 from jaxssl.data import batches
 from jaxssl.data.images import Images
 from jaxssl.data.source import Source, Splits
-from jaxssl.evals import Features
-from jaxssl.evals.knn import neighbours
+from jaxssl.evaluation import loss_inspection
+from jaxssl.evaluation.protocols import Features
+from jaxssl.evaluation.protocols.knn import neighbours
+from jaxssl.pretrained.backbone import Backbone
 from jaxssl.training import compile_cache, modality, record
 from jaxssl.training.build import make_augment, make_crops
 
@@ -77,7 +77,7 @@ def write(
         }
     arrays["block_size"] = np.array(0)
     if kind == "image":
-        arrays |= block.arrays(workdir, config, splits.train, found)
+        arrays |= loss_inspection.arrays(workdir, config, splits.train, found)
     elif kind == "video":
         arrays["frames"] = np.array(4)
     path = workdir / "gallery.npz"
@@ -207,7 +207,7 @@ def sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> None:
 
 def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """One test example of each class (then more), and its nearest training examples."""
-    query = block.one_of_each(labels, QUERIES)
+    query = loss_inspection.one_of_each(labels, QUERIES)
     return query, neighbours(features.train, features.test[query], NEIGHBOURS)[1]
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.evals import Row, Subject
-from jaxssl.evals.knn import neighbours
+from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocols.knn import neighbours
 
 FITS = ("image_text",)
 KINDS = ("untrained", "pretrained")
