@@ -25,7 +25,7 @@ from jaxssl.augment.views import Inputs
 from jaxssl.data import source
 from jaxssl.evaluation.context import arrays, make_encoder
 from jaxssl.evaluation.protocols import Features, Subject, fewshot, knn, linear
-from jaxssl.page import markdown_table
+from jaxssl.report.page import markdown_table
 from jaxssl.training import collapse
 from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.config import load

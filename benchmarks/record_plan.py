@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxssl.grid import METHODS
 from jaxssl.studies import accuracy
+from jaxssl.studies.grid import METHODS
 
 AUC_CL = "recommended"  # the preset of AUC-CL that is trained
 METHOD_NAMES = {

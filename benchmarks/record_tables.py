@@ -10,8 +10,8 @@ import record_trace
 from record_plan import METHOD_NAMES, SCALES, SWEPT
 from shared import spread
 
-from jaxssl import study
-from jaxssl.page import markdown_table
+from jaxssl.report.page import markdown_table
+from jaxssl.studies import study
 from jaxssl.training.record import write_text
 
 BEGIN, END = "<!-- record: written by benchmarks/record.py -->", "<!-- end of record -->"

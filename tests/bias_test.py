@@ -9,9 +9,9 @@ import pytest
 from jax import numpy as jnp
 
 from jaxssl import losses
-from jaxssl.bias import gradient_bias
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.losses.pairs import pair_towers, pair_views
+from jaxssl.studies.bias import gradient_bias
 from jaxssl.training.config import component
 
 N, DIM = 6, 3

@@ -9,9 +9,10 @@ from html import escape, unescape
 import pytest
 from workdir_cases import CONFIG, METRICS, ROW, changed, gallery_of, write
 
-from jaxssl import findings, report
+from jaxssl import report
 from jaxssl.report.compare import compare
-from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves
+from jaxssl.studies import findings
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, curves
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WIDTHS = 1280, 390

@@ -8,10 +8,10 @@ import jax
 import pytest
 from tiny import TINY
 
-from jaxssl import grid
 from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
-from jaxssl.study import Setting
+from jaxssl.studies import grid
+from jaxssl.studies.study import Setting
 from jaxssl.training import loop
 
 CONFIG = Path(__file__).parents[1] / "configs" / "studies" / "tiny.py"

@@ -14,14 +14,22 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxssl import claims, findings, grid, stability
-from jaxssl import study as judging
-from jaxssl.bias import Bias
-from jaxssl.elsewhere import ELSEWHERE
 from jaxssl.errors import UserError
-from jaxssl.grid import KNN, LINEAR, Outcome
-from jaxssl.studies import names
-from jaxssl.study import Claim, Findings, Picture, Setting, Summary, Table, Verdict, scale_config
+from jaxssl.studies import claims, findings, grid, names, stability
+from jaxssl.studies import study as judging
+from jaxssl.studies.bias import Bias
+from jaxssl.studies.grid import KNN, LINEAR, Outcome
+from jaxssl.studies.open_claims import ELSEWHERE
+from jaxssl.studies.study import (
+    Claim,
+    Findings,
+    Picture,
+    Setting,
+    Summary,
+    Table,
+    Verdict,
+    scale_config,
+)
 from jaxssl.training import config, record
 
 ROOT = Path(__file__).parents[1]

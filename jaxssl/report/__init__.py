@@ -11,10 +11,9 @@ from typing import Any
 
 import matplotlib
 
-from jaxssl import page
 from jaxssl.evaluation import results
-from jaxssl.plots import STYLE
-from jaxssl.report import confusion, curves, figures, negatives, pictures
+from jaxssl.report import confusion, curves, negatives, page, pictures, results_table
+from jaxssl.report.plots import STYLE
 from jaxssl.report.workdir import (
     flat,
     is_finite,
@@ -60,7 +59,7 @@ def write(workdir: Path, out: Path | None = None) -> Path:
         sections = [
             f"<h1>{title}</h1>",
             _summary(config, metrics, rows),
-            figures.section(rows),
+            results_table.section(rows),
             curves.section(metrics),
             *shown,
             _config(config),

@@ -9,10 +9,10 @@ from typing import Any
 
 import matplotlib
 
-from jaxssl import page, report
+from jaxssl import report
 from jaxssl.errors import UserError, writing
-from jaxssl.plots import STYLE
-from jaxssl.report import compared, overlaid, runs
+from jaxssl.report import curve_overlay, metric_tables, page, runs
+from jaxssl.report.plots import STYLE
 from jaxssl.report.runs import Group, Run
 from jaxssl.report.workdir import flat, is_finite, plain, series
 from jaxssl.training import record
@@ -71,8 +71,8 @@ def compare(workdirs: Sequence[Path], out: Path) -> Path:
         sections = [
             f"<h1>{title}</h1>",
             _runs(found, groups),
-            compared.section(groups),
-            overlaid.section(groups),
+            metric_tables.section(groups),
+            curve_overlay.section(groups),
             _differences(groups),
         ]
     with writing(out):

@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from jaxssl import page
+from jaxssl.report import page
 from jaxssl.report.drawing import class_name
 
 MATRIX = 20  # classes; with more, the most confused pairs are listed instead

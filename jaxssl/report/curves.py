@@ -2,7 +2,7 @@
 
 from matplotlib.figure import Figure
 
-from jaxssl import page
+from jaxssl.report import page
 from jaxssl.report.drawing import figure_image
 from jaxssl.report.workdir import is_finite, series
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-from jaxssl import page
+from jaxssl.report import page
 
 THUMBNAIL = 64  # pixels; the browser enlarges smaller images, larger ones are averaged down
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl import page
+from jaxssl.report import page
 from jaxssl.report.drawing import Picture, class_name, picture_table
 
 HOW = """training images drawn at random, unaugmented, through backbone and projector in evaluation

@@ -7,9 +7,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 
-from jaxssl import page
-from jaxssl.plots import MARKERS
+from jaxssl.report import page
 from jaxssl.report.drawing import Picture, class_name, figure_image, picture_table, thumbnail
+from jaxssl.report.plots import MARKERS
 
 LEGEND_CLASSES = 20  # with more, the legend would be larger than the map
 

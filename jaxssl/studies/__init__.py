@@ -1,4 +1,4 @@
-"""The papers' claims as commands, a file each; see `jaxssl.study` for what such a file has."""
+"""The papers' claims as commands, a file each; see `jaxssl.studies.study` for what such a file has."""
 
 import pkgutil
 

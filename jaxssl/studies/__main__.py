@@ -49,7 +49,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
             print(f"{name:18} {doc.splitlines()[0]}")
         return
     if NAME.value == "claims":
-        from jaxssl.claims import write_claims
+        from jaxssl.studies.claims import write_claims
 
         folder = Path(OUT.value or "runs/studies")
         print(f"claims: {write_claims(folder, Path(PAGE.value or folder / 'claims.md'))}")
@@ -65,8 +65,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _run(overrides: list[tuple[str, str]]) -> None:
-    from jaxssl import findings
-    from jaxssl.study import Setting, scale_config
+    from jaxssl.studies import findings
+    from jaxssl.studies.study import Setting, scale_config
     from jaxssl.training import compile_cache
 
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from jaxssl.grid import (
+from jaxssl.studies.grid import (
     KNN,
     LINEAR,
     METHODS,
@@ -19,7 +19,7 @@ from jaxssl.grid import (
     values,
     where,
 )
-from jaxssl.study import (
+from jaxssl.studies.study import (
     Claim,
     Findings,
     Setting,

@@ -7,8 +7,18 @@ claims are judged by eq. 8 as it is printed ("auc_cl_sum"); "auc_cl" is the reco
 
 from itertools import combinations
 
-from jaxssl.grid import KNN, METHODS, Outcome, baselines, findings_of, run_grid, values
-from jaxssl.study import Claim, Findings, Setting, Table, Verdict, finite, mean, similar, spread
+from jaxssl.studies.grid import KNN, METHODS, Outcome, baselines, findings_of, run_grid, values
+from jaxssl.studies.study import (
+    Claim,
+    Findings,
+    Setting,
+    Table,
+    Verdict,
+    finite,
+    mean,
+    similar,
+    spread,
+)
 from jaxssl.training import collapse
 
 ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)

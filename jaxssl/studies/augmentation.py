@@ -3,8 +3,8 @@
 The thesis trains 100 epochs longer with SimAugment; here all have the same.
 """
 
-from jaxssl import stability
-from jaxssl.study import Claim, Findings, Setting
+from jaxssl.studies import stability
+from jaxssl.studies.study import Claim, Findings, Setting
 
 PAPER = stability.PAPER
 CLAIMS = {

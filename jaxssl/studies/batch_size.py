@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxssl.grid import (
+from jaxssl.studies.convergence import LABELLED
+from jaxssl.studies.grid import (
     KNN,
     LINEAR,
     METHODS,
@@ -22,8 +23,7 @@ from jaxssl.grid import (
     run_grid,
     values,
 )
-from jaxssl.studies.convergence import LABELLED
-from jaxssl.study import (
+from jaxssl.studies.study import (
     Claim,
     Findings,
     Setting,

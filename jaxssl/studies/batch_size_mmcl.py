@@ -1,9 +1,18 @@
 """MMCL against SimCLR at several batch sizes."""
 
-from jaxssl.grid import KNN, LINEAR, METHODS, at_batch, baselines, findings_of, run_grid, values
 from jaxssl.studies.batch_size import BATCHES
+from jaxssl.studies.grid import (
+    KNN,
+    LINEAR,
+    METHODS,
+    at_batch,
+    baselines,
+    findings_of,
+    run_grid,
+    values,
+)
 from jaxssl.studies.kernels import mmcl
-from jaxssl.study import Claim, Findings, Setting, Table, judge_all, of_scale
+from jaxssl.studies.study import Claim, Findings, Setting, Table, judge_all, of_scale
 
 PAPER = "mmcl"
 FLAGS = ("batch_sizes", "equal_steps")

@@ -3,10 +3,10 @@
 At the scale "paper" each batch size has the thesis' own rate and k1.
 """
 
-from jaxssl import stability
-from jaxssl.grid import at_batch
+from jaxssl.studies import stability
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.study import Claim, Findings, Setting, of_scale
+from jaxssl.studies.grid import at_batch
+from jaxssl.studies.study import Claim, Findings, Setting, of_scale
 
 PAPER = stability.PAPER
 FLAGS = ("batch_sizes", "equal_steps")

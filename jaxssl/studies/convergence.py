@@ -7,8 +7,8 @@ others may be asked for with --methods.
 from collections.abc import Sequence
 from math import nan
 
-from jaxssl.grid import KNN, METHODS, Outcome, run_grid, where
-from jaxssl.study import (
+from jaxssl.studies.grid import KNN, METHODS, Outcome, run_grid, where
+from jaxssl.studies.study import (
     Claim,
     Findings,
     Picture,

@@ -2,10 +2,10 @@
 
 from statistics import fmean
 
-from jaxssl.grid import METHODS, run_grid, where
 from jaxssl.studies.convergence import curve, shown
+from jaxssl.studies.grid import METHODS, run_grid, where
 from jaxssl.studies.kernels import mmcl
-from jaxssl.study import Claim, Findings, Setting, Verdict, judge_all, similar
+from jaxssl.studies.study import Claim, Findings, Setting, Verdict, judge_all, similar
 
 PAPER = "mmcl"
 CLOSE = 1.0  # points

@@ -1,7 +1,7 @@
 """TCL against SupCon with encoders of several sizes, with labels."""
 
-from jaxssl import stability
-from jaxssl.study import Claim, Findings, Setting, Table
+from jaxssl.studies import stability
+from jaxssl.studies.study import Claim, Findings, Setting, Table
 
 PAPER = stability.PAPER
 CLAIMS = {

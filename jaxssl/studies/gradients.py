@@ -6,9 +6,9 @@ see `jaxssl.losses.tcl_gradients`. SupCon is TCL with k1 = 0 and k2 = 1.
 
 from math import isfinite
 
-from jaxssl import stability
-from jaxssl.grid import LINEAR, METHODS, WORDS, run_grid, values, where
-from jaxssl.study import (
+from jaxssl.studies import stability
+from jaxssl.studies.grid import LINEAR, METHODS, WORDS, run_grid, values, where
+from jaxssl.studies.study import (
     Claim,
     Findings,
     Picture,

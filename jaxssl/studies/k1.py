@@ -1,7 +1,7 @@
 """TCL's k1: accuracy with labels against the pull on positives."""
 
-from jaxssl import stability
-from jaxssl.grid import (
+from jaxssl.studies import stability
+from jaxssl.studies.grid import (
     KNN,
     LINEAR,
     METHODS,
@@ -13,7 +13,7 @@ from jaxssl.grid import (
     values,
     where,
 )
-from jaxssl.study import Claim, Findings, Setting, Table, judge, judge_all
+from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, judge_all
 
 PAPER = stability.PAPER
 K1 = (1.0, 100.0, 1000.0, 5000.0, 50000.0)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxssl.grid import (
+from jaxssl.studies.grid import (
     KNN,
     LINEAR,
     METHODS,
@@ -14,7 +14,7 @@ from jaxssl.grid import (
     values,
     where,
 )
-from jaxssl.study import Claim, Findings, Setting, Table, judge
+from jaxssl.studies.study import Claim, Findings, Setting, Table, judge
 
 PAPER = "mmcl"
 KERNELS = ("linear", "tanh", "rbf")

@@ -1,7 +1,7 @@
 """TCL against SupCon with projectors of several output sizes, with labels."""
 
-from jaxssl import stability
-from jaxssl.study import Claim, Findings, Setting, of_scale
+from jaxssl.studies import stability
+from jaxssl.studies.study import Claim, Findings, Setting, of_scale
 
 PAPER = stability.PAPER
 CLAIMS = {

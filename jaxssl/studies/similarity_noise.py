@@ -5,9 +5,9 @@ adds its noise, so both readings are trained: to each cosine, before the tempera
 score exp(cosine / tau).
 """
 
-from jaxssl.grid import KNN, METHODS, Grid, baselines, findings_of, run_grid, values
+from jaxssl.studies.grid import KNN, METHODS, Grid, baselines, findings_of, run_grid, values
+from jaxssl.studies.study import Claim, Findings, Setting, Verdict, judge, spread
 from jaxssl.studies.unnormalised import NT_XENT
-from jaxssl.study import Claim, Findings, Setting, Verdict, judge, spread
 
 STDDEVS = (0.0, 0.3, 1.0, 2.0)
 LOSSES = {"simclr": {**NT_XENT, "loss.temperature": 0.5}, "decl": METHODS["decl"]}

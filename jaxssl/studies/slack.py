@@ -3,9 +3,9 @@
 With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so that C = 100 is no limit.
 """
 
-from jaxssl.grid import KNN, baselines, findings_of, run_grid, values
+from jaxssl.studies.grid import KNN, baselines, findings_of, run_grid, values
 from jaxssl.studies.kernels import mmcl
-from jaxssl.study import Claim, Findings, Setting, Table, judge, spread
+from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, spread
 
 PAPER = "mmcl"
 NOTHING = 0.5  # points

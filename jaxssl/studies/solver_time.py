@@ -16,9 +16,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from jaxssl import distributed
-from jaxssl.grid import METHODS, settings_of
 from jaxssl.losses.pairs import pair_views
-from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, of_scale
+from jaxssl.studies.grid import METHODS, settings_of
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, of_scale
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.config import component, hyper, label
 from jaxssl.training.state import make_train_step

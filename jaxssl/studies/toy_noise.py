@@ -16,7 +16,17 @@ from jax import Array, lax
 from jax import numpy as jnp
 from matplotlib.figure import Figure
 
-from jaxssl.study import Claim, Findings, Picture, Setting, Table, Verdict, decide, judge, spread
+from jaxssl.studies.study import (
+    Claim,
+    Findings,
+    Picture,
+    Setting,
+    Table,
+    Verdict,
+    decide,
+    judge,
+    spread,
+)
 
 STEPS, RATE = 500, 0.2  # the paper's
 RUNS, SHOWN = 1000, 10  # the paper has ten

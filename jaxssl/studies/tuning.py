@@ -8,8 +8,8 @@ measured tables and the constants that were chosen by them.
 from collections.abc import Mapping
 from typing import Any
 
-from jaxssl.grid import KNN, LINEAR, METHODS, numbers, run_grid, values, where
-from jaxssl.study import Findings, Setting, Table, choose, mean, of_scale, spread
+from jaxssl.studies.grid import KNN, LINEAR, METHODS, numbers, run_grid, values, where
+from jaxssl.studies.study import Findings, Setting, Table, choose, mean, of_scale, spread
 
 FLAGS = ("methods",)
 BATCH_SIZE = 64

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxssl.grid import KNN, METHODS, at_batch, baselines, findings_of, run_grid, values
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.study import (
+from jaxssl.studies.grid import KNN, METHODS, at_batch, baselines, findings_of, run_grid, values
+from jaxssl.studies.study import (
     Claim,
     Findings,
     Setting,

@@ -3,8 +3,8 @@
 Both losses have one temperature, 0.2, which is solo-learn's for SimCLR; the thesis states none.
 """
 
-from jaxssl.grid import KNN, LINEAR, METHODS, baselines, findings_of, run_grid, values
-from jaxssl.study import Claim, Findings, Setting, Table, judge, judge_all
+from jaxssl.studies.grid import KNN, LINEAR, METHODS, baselines, findings_of, run_grid, values
+from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, judge_all
 
 PAPER = "tcl_views"
 VIEWS = (2, 3)

@@ -10,9 +10,9 @@ from typing import Any
 
 from rich.table import Table as Printed
 
-from jaxssl import page
 from jaxssl.errors import UserError, writing
-from jaxssl.study import Claim, Findings, Setting, Table
+from jaxssl.report import page
+from jaxssl.studies.study import Claim, Findings, Setting, Table
 from jaxssl.training import record
 
 WORDS = {True: "holds", False: "does not hold", None: "cannot be told"}

@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxssl import findings
-from jaxssl.elsewhere import ELSEWHERE
 from jaxssl.errors import writing
-from jaxssl.page import markdown_table
-from jaxssl.studies import names
-from jaxssl.study import Claim
+from jaxssl.report.page import markdown_table
+from jaxssl.studies import findings, names
+from jaxssl.studies.open_claims import ELSEWHERE
+from jaxssl.studies.study import Claim
 from jaxssl.training import record
 
 PAPERS = {

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jaxssl.study import Claim, Summary, Verdict, judge_summaries
+from jaxssl.studies.study import Claim, Summary, Verdict, judge_summaries
 
 
 class Elsewhere(NamedTuple):

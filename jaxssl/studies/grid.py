@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run
-from jaxssl.study import Findings, Picture, Setting, Table, Verdict, curves, spread
+from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, curves, spread
 from jaxssl.training import config, loop, nonfinite, record
 
 CELL = "cell.json"  # written when a run is finished and evaluated

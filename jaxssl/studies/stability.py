@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from jaxssl.grid import (
+from jaxssl.studies.grid import (
     KNN,
     LINEAR,
     METHODS,
@@ -14,7 +14,7 @@ from jaxssl.grid import (
     values,
     where,
 )
-from jaxssl.study import Claim, Findings, Setting, Table, judge_all
+from jaxssl.studies.study import Claim, Findings, Setting, Table, judge_all
 
 PAPER = "tcl"
 ARMS = {"sup_con": METHODS["sup_con"], "tcl": METHODS["tcl_labels"]}

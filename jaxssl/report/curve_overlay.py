@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from jaxssl import page
-from jaxssl.plots import DASHES, MARKERS
+from jaxssl.report import page
 from jaxssl.report.drawing import figure_image
+from jaxssl.report.plots import DASHES, MARKERS
 from jaxssl.report.runs import Group
 from jaxssl.report.workdir import is_finite, series
 

@@ -2,8 +2,8 @@
 
 from html import escape
 
-from jaxssl import page
 from jaxssl.evaluation import results
+from jaxssl.report import page
 from jaxssl.report.workdir import is_finite, plain
 
 KINDS = ("raw", "untrained", "pretrained")

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from jaxssl.errors import UserError, nearest
-from jaxssl.plots import DASHES, MARKERS, STYLE
+from jaxssl.report.plots import DASHES, MARKERS, STYLE
 
 LEVEL = 0.95  # of all intervals
 
@@ -33,7 +33,7 @@ class Setting(NamedTuple):
         seeds: how many; they are 0, 1, ...
         out: folder of the runs and of what the study writes.
         overrides: of all runs, (dotted key, text), from the command line.
-        methods: some of `jaxssl.grid.METHODS`; () is the study's own choice.
+        methods: some of `jaxssl.studies.grid.METHODS`; () is the study's own choice.
         batch_sizes: likewise.
         workdir: of a run that a study is to look at; None takes one of its own.
         equal_steps: all batch sizes take the steps of the scale's own, not its epochs.
