@@ -1,6 +1,7 @@
 """Evaluate encoders: python eval.py --workdir DIR | --weights FILE [--protocols knn,linear].
 
-A protocol is a file of jaxssl/evaluation/protocols/, given as NAME or NAME:PRESET; "all" is every one that fits.
+A protocol is a file of jaxssl/evaluation/protocols/, given as NAME or NAME:PRESET. "all" runs
+every protocol that fits.
 The data set is that of the run, or --dataset NAME with --config.data.KEY=VALUE where need be.
 """
 

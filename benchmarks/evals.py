@@ -35,6 +35,7 @@ from shared import spread
 from sklearn.neighbors import KNeighborsClassifier
 from threadpoolctl import threadpool_limits
 
+from jaxssl import components
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
 from jaxssl.errors import UserError
@@ -246,7 +247,7 @@ def probe(features: Features, rounds: int, epochs: int) -> None:
 def protocols(workdir: Path) -> None:
     record.console.quiet, taken = True, {}
     with tempfile.TemporaryDirectory() as out:
-        for name in run.protocol_names():
+        for name in components.names("protocol"):
             try:
                 took, _ = seconds(lambda name=name: run.evaluate(workdir, [name], out=Path(out)))
                 taken[name] = f"{took:.1f}"

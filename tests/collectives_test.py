@@ -8,12 +8,12 @@ import jax
 import numpy as np
 import optax
 import pytest
-from docs_test import tables
 from hlo import collectives
 from jax import lax
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 from loss_cases import CASES, DEFAULTS, NAMES, Case, kinds, labelled, pairs_of
+from tables import tables
 
 from jaxssl import distributed
 from jaxssl.losses.decl import objective as decl

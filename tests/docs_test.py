@@ -9,6 +9,7 @@ from pathlib import Path
 import jax
 import pytest
 from loss_cases import NAMES, loss_of
+from tables import tables
 
 TEXT = (Path(__file__).parents[1] / "docs" / "losses.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -17,16 +18,6 @@ ELSEWHERE = {"block_size", "ring", "learn"}  # the page explains them once, for 
 VALUES = {"log": math.log, "inf": math.inf, "required": inspect.Parameter.empty}
 
 each_name = pytest.mark.parametrize("name", NAMES)
-
-
-def tables(text: str) -> dict[str, list[list[str]]]:
-    """The first cell of a table's head -> its rows."""
-    found = {}
-    for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
-        head, _, *rows = ([c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines())
-        assert {len(row) for row in rows} == {len(head)} and head[0] not in found
-        found[head[0]] = rows
-    return found
 
 
 def entry(name: str) -> dict[str, list[list[str]]]:

@@ -105,3 +105,13 @@ def pictures(*names):
 
 
 LABELLED = pictures(*(f"{c}/{i}.png" for c in CLASSES for i in range(PER_CLASS)))
+
+
+def zipped(text, storages=(), compression=zipfile.ZIP_STORED):
+    """A file as torch.save lays it out, around any pickle."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", compression) as archive:
+        archive.writestr("x/data.pkl", text)
+        for key, content in enumerate(storages):
+            archive.writestr(f"x/data/{key}", content)
+    return file.getvalue()

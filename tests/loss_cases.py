@@ -2,7 +2,6 @@
 
 import importlib
 import inspect
-import pkgutil
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -10,11 +9,11 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-import jaxssl.losses
+from jaxssl import components
 from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
 
 # Cross-entropy compares anchors with classes, not with each other: it has its own test file.
-NAMES = sorted({m.name for m in pkgutil.iter_modules(jaxssl.losses.__path__)} - {"cross_entropy"})
+NAMES = [name for name in components.names("loss") if name != "cross_entropy"]
 LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # 2 and 3 are alone in their class
 # Losses that compare an anchor with its own other views, or its key, and need one.
 BY_PARTNER = {"barlow_twins", "byol", "dino", "ressl", "simsiam", "swav", "vicreg", "w_mse"}

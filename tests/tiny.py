@@ -13,3 +13,12 @@ TINY = {
     "head.proj_output_dim": "6",
     "eval.protocols": "()",
 }
+# A run of one epoch that is cut short, with a checkpoint in its middle.
+STEPS, SAVED = 12, 7
+SETTINGS = {
+    **TINY,
+    "total_steps": str(STEPS),
+    "schedule.warmup_epochs": "0.05",
+    "checkpoint.every": str(SAVED / (1297 // 16)),
+    "eval.every": "100",
+}

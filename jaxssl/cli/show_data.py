@@ -1,4 +1,4 @@
-"""A picture of a config's images and views: python -m jaxssl.cli.show_data --config FILE [--out PNG].
+"""Show a config's images and views: python -m jaxssl.cli.show_data --config FILE [--out PNG].
 
 A row for an image: as it is in the data set with its label, its views as training makes them, its
 small crops. Overrides are given as to train.py: --config.data.path=DIR.

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Evaluate encoders: features, protocols, results, and suites of data sets."""

@@ -1,9 +1,7 @@
 """Evaluate an encoder: its features, every protocol on them, results.json and the report."""
 
 import hashlib
-import importlib
 import json
-import pkgutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-import jaxssl.evaluation.protocols
-from jaxssl import distributed, report
+from jaxssl import components, distributed, report
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
 from jaxssl.evaluation import gallery, results
@@ -74,7 +71,7 @@ def evaluate(
 
     Args:
         path: workdir of a run, or a weights file.
-        protocols: "NAME" or "NAME:PRESET", NAME a file of `jaxssl/evaluation/protocols/`, or "all", those that
+        protocols: "NAME" or "NAME:PRESET", NAME a file of the folder `protocols`, or "all", those that
             fit the kind of examples; by default those of the run's config.
         step: of a run's checkpoint, "last" (the default) or "best".
         data: the group `config.data`; by default the run's.
@@ -335,21 +332,16 @@ def check_protocols(protocols: Sequence[str], kind: str = "image") -> list[Run]:
     runs = [_protocol(text) for text in protocols if text != "all"]
     if "all" not in protocols:
         return runs
-    others = [_protocol(name) for name in protocol_names() if name not in protocols]
+    others = [_protocol(name) for name in components.names("protocol") if name not in protocols]
     return [run for run in others if kind in getattr(run.module, "FITS", MODALITIES)] + runs
-
-
-def protocol_names() -> list[str]:
-    """The files of `jaxssl/evaluation/protocols/`."""
-    return sorted(m.name for m in pkgutil.iter_modules(jaxssl.evaluation.protocols.__path__))
 
 
 def _protocol(text: str) -> Run:
     name, _, preset = text.partition(":")
-    names = protocol_names()
+    names = components.names("protocol")
     if name not in names:
         raise UserError(f"protocol {name!r} is unknown{nearest(name, [*names, 'all'])}")
-    module = importlib.import_module(f"jaxssl.evaluation.protocols.{name}")
+    module = components.module("protocol", name)
     if preset and preset not in module.PRESETS:
         raise UserError(
             f"preset {preset!r} of protocol {name!r} is unknown{nearest(preset, module.PRESETS)}"

@@ -1,6 +1,6 @@
 """The losses, one file each.
 
-`foo_loss(pairs, **hyper) -> [n]` is a loss of `jaxssl.losses.pairs`, one float32 number for every anchor;
+`foo_loss(pairs, **hyper) -> [n]` takes `Pairs` and gives one float32 number for every anchor;
 `foo(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar` the same on two [b, d] arrays:
 
     from jaxssl import losses
@@ -8,14 +8,13 @@
     loss = losses.nt_xent(z1, z2, temperature=0.5)
     loss = losses.tcl(z1, z2, labels=y, temperature=0.1, k1=4000.0, k2=1.0)
 
-    from jaxssl.losses.pairs import pair_views
+    loss = losses.nt_xent_loss(losses.pair_views([z1, z2, z3]), temperature=0.5).mean()
 
-    loss = losses.nt_xent_loss(pair_views([z1, z2, z3]), temperature=0.5).mean()
-
-Each file also has its `objective`, what a trainer needs of the loss (`jaxssl.losses.objective`), and
-PRESETS where papers or codes have settings of their own: `from jaxssl.losses.tcl import PRESETS`.
+Each file also has its `objective`, which a trainer calls (`Objective`), and PRESETS where papers or
+codes have settings of their own: `from jaxssl.losses.tcl import PRESETS`.
 """
 
+from jaxssl.losses.accumulate import accumulate
 from jaxssl.losses.auc_cl import auc_cl_loss
 from jaxssl.losses.auc_dino import auc_dino_loss
 from jaxssl.losses.barlow_twins import barlow_twins_loss
@@ -33,8 +32,8 @@ from jaxssl.losses.info_nce import info_nce_loss
 from jaxssl.losses.mmcl import MMCLInfo, mmcl_info, mmcl_loss
 from jaxssl.losses.nnclr import nnclr_loss
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import on_arrays
-from jaxssl.losses.pairs import pair_towers, pair_views
+from jaxssl.losses.objective import Objective, on_arrays
+from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
 from jaxssl.losses.ressl import ressl_loss
 from jaxssl.losses.siglip import siglip_loss
 from jaxssl.losses.simsiam import simsiam_loss
@@ -85,6 +84,11 @@ dino = on_arrays(dino_loss, pair_towers)
 auc_dino = on_arrays(auc_dino_loss, pair_towers)  # AUC-CL's released ImageNet code
 
 __all__ = [
+    "Objective",
+    "Pairs",
+    "accumulate",
+    "pair_towers",
+    "pair_views",
     "MMCLInfo",
     "auc_cl",
     "auc_cl_loss",

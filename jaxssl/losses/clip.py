@@ -30,7 +30,7 @@ def clip_loss(
         pairs: n images, m captions, from `pair_towers` without a queue.
         logit_scale: log of t; trained beside the network, from 1 / 0.07.
         max_scale: t_max, > 0.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
+        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

@@ -32,7 +32,7 @@ def dclw_loss(
         sigma: of the von Mises-Fisher weight, > 0.
         stop_weight_gradient: whether the weights are constants, as in lightly; raminnakhli's code
             lets the gradient through.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
+        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

@@ -17,7 +17,7 @@ def graphcl_loss(
     Args:
         pairs: n graphs, m augmented graphs, from `pair_towers`.
         temperature: tau, > 0.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
+        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

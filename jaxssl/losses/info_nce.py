@@ -32,7 +32,7 @@ def info_nce_loss(
             directions, (q1, k2) and (q2, k1).
         temperature: tau, > 0; MoCo-v3 used 0.2 for ViT and 1.0 for ResNet-50.
         scale_by_temperature: multiply by 2 tau, as MoCo-v3; False is MoCo-v2's plain form.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
+        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

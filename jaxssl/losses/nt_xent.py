@@ -19,7 +19,7 @@ def nt_xent_loss(
     Args:
         pairs: n anchors, m candidates; s is their cosine similarity.
         temperature: tau, > 0. SimCLR used 0.5 on CIFAR-10 and 0.1 to 0.2 on ImageNet.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
+        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

@@ -24,7 +24,7 @@ def sup_con_loss(
         pairs: n anchors, m candidates; made with ``labels``. Without, it is NT-Xent.
         temperature: tau, > 0.
         base_temperature: tau_0, > 0, which scales the loss; None is tau_0 = tau.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
+        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

@@ -45,7 +45,7 @@ def tcl_loss(
         temperature: tau, > 0.
         k1: >= 0, the paper's range is >= 1. Thousands with labels, 1 without.
         k2: >= 0, the paper's range is >= 1; its gradient on negatives grows with k2.
-        block_size: hold this many rows of the [n, m] matrix at a time (`jaxssl.losses._row_sums`), or None.
+        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
         ring: never gather the candidates, let them travel around the devices.
 
     Returns:

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 
 from jaxssl.models._norms import masked_batch_norm
 
-TAKES = "graph"
+EXAMPLES = "graph"
 # PyTorch's, which the released codes keep.
 KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 

@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from jaxssl.models._norms import batch_norm, keep_sums_over_devices
 
-TAKES = "video"
+EXAMPLES = "video"
 # Channels of the branches of an Inception block: a 1x1; a 1x1 and a separable 3x3x3; the same
 # again; a 1x1 after a pool. The paper's table, which is Inception-v1's.
 Branches = tuple[int, int, int, int, int, int]

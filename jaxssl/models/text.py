@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from jaxssl.models import _norms as norms
 from jaxssl.models._attention import attend
 
-TAKES = "text"
+EXAMPLES = "text"
 # CLIP's epsilon is 1e-5. Tokens start with a variance of 5e-4, of which it is 2 %: public weights
 # need their own.
 layer_norm = partial(norms.layer_norm, epsilon=1e-5)

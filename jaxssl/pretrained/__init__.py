@@ -1,1 +1,1 @@
-"""TODO."""
+"""Pretrained encoders: loading, weights of other projects, and export."""

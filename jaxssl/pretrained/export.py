@@ -1,4 +1,4 @@
-"""A backbone as a file for others: python -m jaxssl.pretrained.export DIR --to safetensors|torch|stablehlo.
+"""Export a backbone: python -m jaxssl.pretrained.export DIR --to safetensors|torch|stablehlo.
 
 Writes the file and README.md, a model card, into DIR/export or --out FOLDER. Names are
 torchvision's for ResNets and timm's for ViTs. DIR may be a weights file too.

@@ -7,7 +7,6 @@ from all that was measured below --out. --config.KEY=VALUE changes all runs of a
 """
 
 import ast
-import importlib
 import platform
 import shlex
 import sys
@@ -18,9 +17,8 @@ from typing import Any
 from absl import flags
 
 import jaxssl
-from jaxssl import cli
+from jaxssl import cli, components
 from jaxssl.errors import UserError, nearest, writing
-from jaxssl.studies import names
 from jaxssl.training import record
 
 FOLDER = Path(__file__).parent
@@ -44,7 +42,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "A run to look at, where a study 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Flags to a study's `run`."""
     if NAME.value is None:
-        for name in names():
+        for name in components.names("study"):
             doc = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text()))
             print(f"{name:18} {doc.splitlines()[0]}")
         return
@@ -54,8 +52,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
         folder = Path(OUT.value or "runs/studies")
         print(f"claims: {write_claims(folder, Path(PAGE.value or folder / 'claims.md'))}")
         return
-    if NAME.value not in names():
-        valid = [*names(), "claims"]
+    if NAME.value not in components.names("study"):
+        valid = [*components.names("study"), "claims"]
         raise UserError(f"study {NAME.value!r} is unknown{nearest(NAME.value, valid)}")
     scales = sorted(path.stem for path in CONFIGS.glob("*.py") if "_" not in path.stem)
     if SCALE.value not in scales:
@@ -73,7 +71,7 @@ def _run(overrides: list[tuple[str, str]]) -> None:
         raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
     default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
     compile_cache.keep()
-    study = importlib.import_module(f"jaxssl.studies.{NAME.value}")
+    study = components.module("study", NAME.value)
     setting = Setting(
         scale=SCALE.value,
         config=scale_config(CONFIGS, SCALE.value, getattr(study, "PAPER", "")),

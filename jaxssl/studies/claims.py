@@ -1,13 +1,13 @@
 """The table of all claims: what the studies measured, and what nobody has run yet."""
 
-import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from jaxssl import components
 from jaxssl.errors import writing
 from jaxssl.report.page import markdown_table
-from jaxssl.studies import findings, names
+from jaxssl.studies import findings
 from jaxssl.studies.open_claims import ELSEWHERE
 from jaxssl.studies.study import Claim
 from jaxssl.training import record
@@ -57,7 +57,11 @@ def write_claims(folder: Path, page: Path) -> Path:
     Raises:
         UserError: if a document is damaged.
     """
-    paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names()]
+    paths = [
+        p
+        for p in sorted(folder.rglob("*.json"))
+        if p.stem.partition("-")[0] in components.names("study")
+    ]
     documents = [findings.read(path) for path in paths]
     rows = [*_measured(documents), *_not_measured(documents), *_elsewhere()]
     parts = [HEAD]
@@ -86,8 +90,8 @@ def _not_measured(documents: list[dict[str, Any]]) -> Iterator[Row]:
         for key, claim in document["claims"].items()
         if claim["verdict"]
     }
-    for name in names():
-        for key, claim in importlib.import_module(f"jaxssl.studies.{name}").CLAIMS.items():
+    for name in components.names("study"):
+        for key, claim in components.module("study", name).CLAIMS.items():
             if (name, key) not in told:
                 yield Row(_untold(claim), f"python -m jaxssl.studies {name}")
 

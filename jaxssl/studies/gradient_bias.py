@@ -3,7 +3,7 @@
 Gradients with respect to a linear map of fixed embeddings, or, with --workdir RUN, with respect to
 a trained encoder and its projector on images of the run's training set. The truth is the gradient
 of the same loss over all N examples at once. Every loss is the one that is trained, with the
-settings of `jaxssl.studies.grid.METHODS`: a loss that weighs the negatives by how many there are is another
+settings of `grid.METHODS`: a loss that weighs the negatives by how many there are is another
 loss at another batch size, and its distance to the loss of all N counts as bias. That concerns
 NT-Xent, which has them in one sum with the positive, and "auc_cl_sum", eq. 8's sum over the
 negatives. In the extra row "simclr_weighted" each negative weighs (N - 1) / (B - 1), as if there

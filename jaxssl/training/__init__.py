@@ -1,1 +1,1 @@
-"""TODO."""
+"""Pretraining: configs, the training loop, its state, checkpoints and logs."""

@@ -24,7 +24,7 @@ from jaxssl.methods.base import Method
 from jaxssl.models.encoder import PRECISIONS, Encoder
 from jaxssl.training import modality, optim, schedules, state
 from jaxssl.training._config_types import LARGEST
-from jaxssl.training.config import component, hyper, takes
+from jaxssl.training.config import component, hyper
 from jaxssl.training.state import Augment, TrainState
 
 # Losses that a method cannot train, and why.
@@ -294,9 +294,9 @@ def check_fit(config: ConfigDict) -> None:
     if method.get("labels") and loss in IGNORE_LABELS:
         why = NO_LABELS
     net, makes = config.net.name, modality.source_kind(config)
-    if takes(net) != makes:
+    if modality.network_kind(net) != makes:
         raise UserError(
-            f"net.name={net!r} takes {KINDS.get(takes(net), 'captions')}, but "
+            f"net.name={net!r} takes {KINDS.get(modality.network_kind(net), 'captions')}, but "
             f"augment.name={config.augment.name!r} makes {KINDS[makes]}; name another of the two"
         )
     if config.views == 1 and not method.get("labels") and not text:

@@ -6,11 +6,9 @@ its factory's signature, so the printed and saved config holds every effective v
 """
 
 import ast
-import importlib
 import importlib.util
 import inspect
 import json
-import pkgutil
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,26 +16,19 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxssl import components
 from jaxssl.errors import UserError, line, nearest, shown
 from jaxssl.training import _config_types as config_types
 
-# group: (package of the components, their factory)
-FILE_GROUPS = {
-    "net": ("jaxssl.models", "net"),
-    "text": ("jaxssl.models", "net"),
-    "loss": ("jaxssl.losses", "objective"),
-    "method": ("jaxssl.methods", "method"),
-}
-# group: the module whose public functions are its factories
-FUNCTION_GROUPS = {"augment": "jaxssl.augment.recipes", "head": "jaxssl.models.heads"}
-GROUPS = (*FILE_GROUPS, *FUNCTION_GROUPS, "predictor")
+# The groups of a config that name a component; of the optional ones, "none" is a name too.
+GROUPS = ("net", "text", "loss", "method", "augment", "head", "predictor")
+OPTIONAL = ("text", "predictor")
 # Groups that hold some of augment's arguments, those that differ, and what they have besides.
 PARTIAL = {"second_view": set(), "crops": {"number"}}
 # Where things lie and how images are read; a run may go on with other values.
 FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")
 NETWORKS = ("net", "text", "head", "predictor")  # whose whole numbers are sizes
 MOST_VIEWS = 1000
-NOT_COMPONENTS = {"heads", "norms"}
 
 
 def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
@@ -93,29 +84,9 @@ def component(group: str, name: str) -> Callable[..., Any]:
     Raises:
         UserError: if there is none of that name.
     """
-    if group == "text" and name == "none":
+    if group in OPTIONAL and name == "none":
         return _nothing
-    if group in FILE_GROUPS:
-        return getattr(_module(group, name), FILE_GROUPS[group][1])
-    if group == "predictor":
-        heads = importlib.import_module(FUNCTION_GROUPS["head"])
-        factories = {"none": _nothing, "mlp": heads.predictor}
-    else:
-        module = importlib.import_module(FUNCTION_GROUPS[group])
-        factories = {
-            n: fn
-            for n, fn in vars(module).items()
-            if inspect.isfunction(fn) and fn.__module__ == module.__name__
-            if n[0] != "_" and n != "predictor"
-        }
-    if name not in factories:
-        raise UserError(f"{group}.name={name!r} is unknown{nearest(name, factories)}")
-    return factories[name]
-
-
-def takes(net: str) -> str:
-    """What examples the networks of a file of `jaxssl/models/` take: "image", if it does not say."""
-    return getattr(_module("net", net), "TAKES", "image")
+    return components.factory(group, name)
 
 
 def _nothing() -> None:
@@ -195,14 +166,6 @@ def _is_choice(key: str) -> bool:
     return group in GROUPS and leaf in ("name", "preset")
 
 
-def _module(group: str, name: str) -> Any:
-    package = importlib.import_module(FILE_GROUPS[group][0])
-    names = sorted({m.name for m in pkgutil.iter_modules(package.__path__)} - NOT_COMPONENTS)
-    if name not in names:
-        raise UserError(f"{group}.name={name!r} is unknown{nearest(name, names)}")
-    return importlib.import_module(f"{package.__name__}.{name}")
-
-
 def _complete(group: str, given: ConfigDict) -> ConfigDict:
     """The group with its preset and its factory's defaults filled in; given values win."""
     values = given.to_dict()
@@ -214,8 +177,8 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
         raise UserError(f"{group}.{shown(unknown[0])} is unknown{nearest(unknown[0], defaults)}")
     effective = {"name": name}
     if preset is not None:
-        has_file = group in FILE_GROUPS and name != "none"
-        presets = getattr(_module(group, name), "PRESETS", {}) if has_file else {}
+        is_none = group in OPTIONAL and name == "none"
+        presets = {} if is_none else getattr(components.module(group, name), "PRESETS", {})
         if preset not in presets:
             raise UserError(f"{group}.preset={preset!r} is unknown{nearest(preset, presets)}")
         effective["preset"] = preset

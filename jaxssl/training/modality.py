@@ -7,7 +7,7 @@ import jax
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl.augment import recipes
+from jaxssl import components
 from jaxssl.augment.graph import GraphInputs, make_graph_views
 from jaxssl.augment.views import ClipInputs, Inputs, make_pair_views, make_views
 from jaxssl.pretrained.backbone import Variables, find_channels
@@ -31,12 +31,18 @@ class Modality(NamedTuple):
 
 def kind_of(config: Mapping[str, Any]) -> str:
     """What the examples of a run are, by the recipe of its views."""
-    return recipes.KINDS.get(config["augment"]["name"], "image")
+    recipe = components.module("augment", config["augment"]["name"])
+    return getattr(recipe, "EXAMPLES", "image")
 
 
 def source_kind(config: Mapping[str, Any]) -> str:
     """What its data set holds: captions are an extra of images."""
     return {"image_text": "image"}.get(kind_of(config), kind_of(config))
+
+
+def network_kind(net: str) -> str:
+    """The kind of examples that a network takes."""
+    return getattr(components.module("net", net), "EXAMPLES", "image")
 
 
 def of(config: Mapping[str, Any]) -> Modality:

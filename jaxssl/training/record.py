@@ -112,7 +112,7 @@ def commit() -> str:
     """
     if os.environ.get("JAXSSL_COMMIT"):
         return os.environ["JAXSSL_COMMIT"]
-    checkout = Path(__file__).parents[1]
+    checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return ""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]

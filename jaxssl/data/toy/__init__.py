@@ -1,1 +1,1 @@
-"""TODO."""
+"""Small data sets that are bundled or generated, for demos and tests."""

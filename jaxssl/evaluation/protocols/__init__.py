@@ -2,7 +2,7 @@
 
 A protocol is a file here. It has `PRESETS`, its named settings, and
 ``run(subject, *, seed, preset) -> rows``; also `FITS`, if it is not meant for all kinds of examples
-(keys of `jaxssl.training.modality.MODALITIES`), `KINDS`, if it is not meant for all kinds of features,
+(keys of `jaxssl.training.modality.MODALITIES`), `KINDS`, if it is not for all kinds of features,
 `LAYER`, if it is of that layer alone, `LABELS = False`, if it needs none, `NOVEL = True`, if the
 test images may be of other classes than the training images, `FEATURES = False`, if it has no use
 for those of all images, and `SHARED`, those presets that several processes may share: each then has

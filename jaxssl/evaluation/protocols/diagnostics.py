@@ -36,7 +36,8 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
 
     Returns:
         "rankme", "feature_std" and "dead_dimensions" (in percent) of the images; "lidar",
-        "alignment" and "uniformity" (of the first two) of the views; see `jaxssl.training.collapse`.
+        "alignment" and "uniformity" (of the first two) of the views, as in
+        `jaxssl.training.collapse`.
 
     Raises:
         ValueError: if features are not finite, or as `jaxssl.training.collapse.lidar`.

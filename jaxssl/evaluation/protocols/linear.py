@@ -82,12 +82,12 @@ def evaluate(
     """Accuracy of a linear classifier fitted by L-BFGS on standardised features.
 
     The L2 strength is the one that does best on a stratified split of the training set (the
-    strongest regularisation within one standard error, see `jaxssl.evaluation.logistic_regression`); the classifier is
+    strongest regularisation within one standard error); the classifier is
     then fitted again on all of it. The test set is used once.
 
     Args:
         features: of a training and a test set; each training class needs two examples or more.
-        C: inverse strengths to choose from, as in `jaxssl.evaluation.logistic_regression.regression`.
+        C: inverse strengths to choose from, as in `logistic_regression.regression`.
         validation: share of the training set for the choice, in (0, 1).
         tolerance: of the last fit, the gradient's norm as a share of that at zero weights.
         max_iter: of L-BFGS.

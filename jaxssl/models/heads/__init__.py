@@ -1,0 +1,12 @@
+"""Heads, a file each: projectors on top of a backbone, and predictors on top of a projector.
+
+`head.name` and `predictor.name` in a config name the file. A file has ``head(**hyper) -> module``,
+and `mlp.py` also has ``predictor(**hyper) -> module``.
+"""
+
+from jaxssl.models.heads.dino import DinoHead
+from jaxssl.models.heads.dino import head as dino
+from jaxssl.models.heads.mlp import MLP, predictor
+from jaxssl.models.heads.mlp import head as mlp
+
+__all__ = ["MLP", "DinoHead", "dino", "mlp", "predictor"]

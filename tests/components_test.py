@@ -1,0 +1,64 @@
+"""Every component of every folder is found by its name, and can be built."""
+
+import inspect
+
+import pytest
+
+from jaxssl import components
+from jaxssl.errors import UserError
+
+ALL = [(group, name) for group in components.GROUPS for name in components.names(group)]
+HELPERS = {
+    "loss": ("pairs", "objective", "memory", "accumulate"),
+    "net": ("attention", "encoder", "heads"),
+    "method": ("base",),
+    "study": ("study", "grid", "claims"),
+}
+
+
+@pytest.mark.parametrize(("group", "name"), ALL)
+def test_every_component_has_a_factory_with_keyword_arguments(group, name):
+    factory = components.factory(group, name)
+    kinds = [p.kind for p in inspect.signature(factory).parameters.values()]
+    if group in ("net", "text", "head", "predictor", "loss", "augment"):
+        assert set(kinds) <= {inspect.Parameter.KEYWORD_ONLY}
+    assert callable(factory)
+
+
+@pytest.mark.parametrize("group", ["net", "head", "predictor", "augment", "loss"])
+def test_components_are_built_with_their_defaults(group):
+    built = 0
+    for name in components.names(group):
+        factory = components.factory(group, name)
+        parameters = inspect.signature(factory).parameters.values()
+        if all(p.default is not inspect.Parameter.empty for p in parameters):
+            assert factory() is not None
+            built += 1
+    assert built
+
+
+@pytest.mark.parametrize(("group", "name"), [(g, n) for g, names in HELPERS.items() for n in names])
+def test_helper_files_are_not_components(group, name):
+    with pytest.raises(UserError, match=f"{group}.name={name!r} is unknown"):
+        components.module(group, name)
+
+
+def test_the_nearest_name_is_suggested():
+    with pytest.raises(UserError, match="nt_xent"):
+        components.factory("loss", "nt_xnet")
+
+
+def test_a_new_file_is_a_component_and_a_private_one_is_not(tmp_path, monkeypatch):
+    for name in ("mine", "_mine"):
+        (tmp_path / f"{name}.py").write_text("objective = dict")
+    (tmp_path / "tools.py").write_text("def objectives(): pass")
+    import jaxssl.losses
+
+    monkeypatch.setattr(jaxssl.losses, "__path__", [*jaxssl.losses.__path__, str(tmp_path)])
+    before = components.names("loss")
+    components.names.cache_clear()
+    try:
+        assert set(components.names("loss")) - set(before) == {"mine"}
+        assert components.factory("loss", "mine") is dict
+    finally:
+        components.names.cache_clear()

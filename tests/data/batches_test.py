@@ -1,0 +1,405 @@
+"""The bundled digits, and batches whose order is a matter of the seed alone."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from conftest import data_config
+from jax.sharding import PartitionSpec as P
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from jaxssl import distributed
+from jaxssl.data import batches as batches_lib
+from jaxssl.data import decoding
+from jaxssl.data import source as source_lib
+from jaxssl.data.batches import make_batches, plan
+from jaxssl.data.decoding import Crops
+from jaxssl.data.images import Images
+from jaxssl.data.source import Part, Source, load
+from jaxssl.data.toy import digits
+from jaxssl.errors import UserError
+
+CACHES = ("device", "none")
+EXAMPLES, BATCH, PER_EPOCH = 51, 8, 6  # 51 = 6 * 8 + 3
+SPLITS = {"train": slice(None, 1297), "test": slice(-500, None)}
+NO_CROPS = Crops((), (), 8)
+TWO_VIEWS = Crops((decoding.Crop(4, (0.2, 1.0), (3 / 4, 4 / 3)),) * 2, (), 4)
+MULTI_CROP = TWO_VIEWS._replace(crops=(decoding.Crop(2, (0.1, 0.3), (1.0, 1.0)),) * 3)
+each_cache = pytest.mark.parametrize("cache", CACHES)
+each_split = pytest.mark.parametrize("split", SPLITS)
+
+
+def digits_in(data_dir, split):
+    return load(data_config(dir=str(data_dir)), split)
+
+
+def of_records(records, shape=(8, 8, 1)):
+    part = Part(records, channels=shape[2])
+    names = tuple("0123456789")
+    return Source("made", "train", ((part, np.arange(len(records))),), names, shape)
+
+
+@pytest.fixture(scope="module")
+def train(data_dir):
+    return digits_in(data_dir, "train")
+
+
+@pytest.fixture(scope="module")
+def some(train):
+    """Some training digits, in memory."""
+    images, labels = train.images(8)[:EXAMPLES], train.labels
+    return of_records([{"image": x, "label": y} for x, y in zip(images, labels, strict=False)])
+
+
+@pytest.fixture(scope="module")
+def photographs():
+    """Smooth random pictures of many sizes."""
+    rng = np.random.default_rng(0)
+    records = []
+    for i in range(EXAMPLES):
+        coarse = Image.fromarray(rng.integers(0, 256, (3, 3, 3), np.uint8))
+        size = tuple(int(side) for side in rng.integers(9, 20, 2))
+        records.append({"image": np.asarray(coarse.resize(size)), "label": i % 10})
+    return of_records(records, (None, None, 3))
+
+
+@pytest.fixture(scope="module")
+def make(some):
+    """Makes batches on the first devices."""
+
+    def batches(
+        cache="device",
+        *,
+        source=some,
+        batch_size=BATCH,
+        seed=0,
+        devices=1,
+        crops=NO_CROPS,
+        **kwargs,
+    ):
+        mesh = distributed.make_mesh(jax.devices()[:devices])
+        settings = {"seed": seed, "cache": cache, "mesh": mesh, "crops": crops}
+        return make_batches(source, batch_size, **settings, **kwargs)
+
+    return batches
+
+
+def take(batches, count):
+    return [jax.device_get(batches.next()) for _ in range(count)]
+
+
+def indices(batches, count):
+    return np.stack([batch["index"] for batch in take(batches, count)])
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one.keys() == other.keys() == {"input", "label", "index"}
+        jax.tree.map(np.testing.assert_array_equal, one, other)
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_take_gives_the_indices_of_the_next_batches_and_moves_the_position(make, devices):
+    batches, expected = make(devices=devices), indices(make(), 5)
+    batches.next()
+    data, index = batches.take(2, 3)
+    np.testing.assert_array_equal(index, expected[[1, 2, 2]])
+    assert index.sharding.spec == P(None, distributed.DATA_AXIS)
+    assert_same([jax.device_get({k: x[index[1]] for k, x in data.items()})], take(make(), 3)[2:])
+    assert batches.get_state()["next_index"] == 3
+    np.testing.assert_array_equal(indices(batches, 2), expected[3:])
+    assert make("none").take is None
+
+
+def ids_in(data_dir, split):
+    ((part, _),) = digits_in(data_dir, split).parts
+    return np.array([int(record["id"]) for record in part.get(range(len(part.records)))])
+
+
+@each_split
+def test_digits_are_those_of_scikit_learn_in_the_documented_split(data_dir, split):
+    source, ids, theirs = digits_in(data_dir, split), ids_in(data_dir, split), load_digits()
+    expected = np.random.default_rng(0).permutation(1797)[SPLITS[split]]
+    np.testing.assert_array_equal(np.sort(ids), np.sort(expected))
+    images = source.images(8)
+    np.testing.assert_array_equal(images, np.round(theirs.images[ids, :, :, None] * 255 / 16))
+    np.testing.assert_array_equal(source.labels, theirs.target[ids])
+    assert (images.dtype, source.labels.dtype) == (np.uint8, np.int32)
+    assert (source.num_classes, source.class_names) == (10, tuple("0123456789"))
+
+
+def test_train_and_test_digits_are_disjoint_and_complete(data_dir):
+    ids = [ids_in(data_dir, split) for split in SPLITS]
+    assert sorted(np.concatenate(ids)) == list(range(1797))
+
+
+def test_preparing_and_reading_digits_leave_tensorflow_alone(train):
+    assert train.read(np.arange(1))[0].picture.size == (8, 8)
+    assert "tensorflow" not in sys.modules
+
+
+def test_a_prepared_set_is_not_prepared_again(data_dir, monkeypatch):
+    digits_in(data_dir, "train").images(8)
+    before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
+    assert before
+    monkeypatch.setattr(
+        digits.Builder, "download_and_prepare", lambda *_, **__: pytest.fail("prepared again")
+    )
+    assert len(digits_in(data_dir, "train").images(8)) == 1297
+    assert {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")} == before
+
+
+@each_cache
+def test_a_batch_holds_the_examples_that_its_index_names(make, some, cache):
+    batches, images = make(cache), some.images(8)
+    for batch in take(batches, 3):
+        assert batch["input"].shape == (BATCH, 8, 8, 1)
+        dtypes = {name: values.dtype for name, values in batch.items()}
+        assert dtypes == {"input": np.uint8, "label": np.int32, "index": np.int32}
+        np.testing.assert_array_equal(batch["input"], images[batch["index"]])
+        np.testing.assert_array_equal(batch["label"], some.labels[batch["index"]])
+
+
+def test_prepared_digits_are_streamed_and_decoded(make, train):
+    batch = make("none", source=train, batch_size=4).next()
+    np.testing.assert_array_equal(batch["input"], train.images(8)[np.asarray(batch["index"])])
+    np.testing.assert_array_equal(batch["label"], train.labels[np.asarray(batch["index"])])
+
+
+def test_both_caches_give_the_same_batches_in_the_same_order(make):
+    count = 2 * PER_EPOCH + 3
+    assert_same(take(make("device"), count), take(make("none"), count))
+
+
+def test_an_epoch_sees_no_example_twice_and_the_next_has_another_order(make):
+    seen = indices(make(), 3 * PER_EPOCH).reshape(3, -1)
+    for epoch in seen:
+        assert len(set(epoch.tolist())) == PER_EPOCH * BATCH
+    assert not np.array_equal(seen[0], seen[1])
+    assert not np.array_equal(seen[1], seen[2])
+    # The 3 examples that are left out are others each time.
+    assert set(seen[0].tolist()) != set(seen[1].tolist())
+
+
+@each_cache
+def test_the_order_is_a_matter_of_the_seed(make, cache):
+    first = indices(make(cache, seed=0), 2)
+    np.testing.assert_array_equal(indices(make(cache, seed=0), 2), first)
+    assert not np.array_equal(indices(make(cache, seed=1), 2), first)
+
+
+@pytest.mark.parametrize("resumed", CACHES)
+@pytest.mark.parametrize("saved", CACHES)
+def test_a_position_continues_exactly_with_either_cache(make, saved, resumed):
+    batches = make(saved)
+    take(batches, PER_EPOCH + 4)  # in the middle of the second epoch
+    state = json.loads(json.dumps(batches.get_state()))
+    expected = take(batches, 4)  # into the third
+    again = make(resumed)
+    take(again, 1)
+    again.set_state(state)
+    assert_same(take(again, 4), expected)
+
+
+@each_cache
+def test_eight_devices_get_the_global_batches_of_one(make, cache):
+    one, eight = make(cache), make(cache, devices=8)
+    assert_same(take(eight, PER_EPOCH + 1), take(one, PER_EPOCH + 1))
+    image = eight.next()["input"]
+    assert {shard.data.shape[0] for shard in image.addressable_shards} == {BATCH // 8}
+
+
+@pytest.mark.parametrize(
+    ("limit", "way"),
+    [
+        (EXAMPLES * 64, "kept on the device (0.0 MiB, the limit is 0 MiB)"),
+        (1, "streamed by threads (0.0 MiB, the limit is 0 MiB), cropped on the device"),
+    ],
+)
+def test_auto_caches_what_fits(make, monkeypatch, limit, way):
+    monkeypatch.setattr(batches_lib, "CACHE_BYTES", limit)
+    batches = make("auto", workers=0)
+    assert batches.plan.why.startswith(way)
+    assert_same(take(batches, 1), take(make("device"), 1))
+
+
+def test_a_large_device_caches_more(some, monkeypatch):
+    class Device:
+        def memory_stats(self):
+            return {"bytes_limit": 2**40}
+
+    monkeypatch.setattr(batches_lib.jax, "local_devices", lambda: [Device()])
+    assert plan(some, NO_CROPS).why.startswith(
+        f"kept on the device (0.0 MiB, the limit is {2**17} MiB)"
+    )
+
+
+def test_images_too_many_to_be_decoded_at_once_lie_on_the_device_all_the_same(
+    make, some, monkeypatch
+):
+    monkeypatch.setattr(source_lib, "IN_MEMORY", 0)
+    assert isinstance(some.images(8), Images)
+    assert_same(take(make("device"), 2), take(make("none"), 2))
+
+
+@pytest.mark.parametrize("crops", [TWO_VIEWS, MULTI_CROP], ids=["views", "multi-crop"])
+def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs, crops):
+    batches = make("auto", source=photographs, crops=crops)
+    assert batches.plan.host and "many sizes" in batches.plan.why
+    batch = jax.device_get(batches.next())
+    shapes = {name: images.shape for name, images in batch["input"].items()}
+    expected = {"views": (BATCH, 2, 4, 4, 3)}
+    expected |= {"crops": (BATCH, 3, 2, 2, 3)} if crops.crops else {}
+    assert shapes == expected
+    views = batch["input"]["views"].astype(int)
+    assert (views[:, 0] != views[:, 1]).any(axis=(1, 2, 3)).all()  # each view is cut anew
+    step = 5
+    batches.set_state({"next_index": step})
+    later = jax.device_get(batches.next())
+    for i, place in enumerate(later["index"]):
+        rng = np.random.default_rng((0, step, int(place)))
+        picture = photographs.read(np.array([place]))[0].picture
+        cut = decoding.random_crops(picture, crops.views, rng)
+        np.testing.assert_array_equal(later["input"]["views"][i], cut)
+
+
+def test_recipes_without_a_random_crop_get_the_middle(make, photographs):
+    batch = jax.device_get(make("auto", source=photographs, crops=NO_CROPS).next())
+    np.testing.assert_array_equal(batch["input"], photographs.images(8)[batch["index"]])
+
+
+def test_images_larger_than_a_view_are_cropped_on_the_host_if_streamed(make, some):
+    assert make("none", crops=TWO_VIEWS).plan.host
+    assert not make("device", crops=TWO_VIEWS).plan.host
+    assert not make("none", crops=TWO_VIEWS._replace(size=8)).plan.host
+    assert not make("none", crops=NO_CROPS._replace(size=4)).plan.host  # none to be made
+
+
+def test_cropped_batches_are_those_of_one_device_and_go_on_where_they_were(make, photographs):
+    one, eight = (
+        make("auto", source=photographs, crops=MULTI_CROP, devices=devices) for devices in (1, 8)
+    )
+    expected = take(one, PER_EPOCH + 2)
+    assert_same(take(eight, PER_EPOCH + 2), expected)
+    again = make("auto", source=photographs, crops=MULTI_CROP)
+    again.set_state({"next_index": PER_EPOCH})
+    assert_same(take(again, 2), expected[PER_EPOCH:])
+
+
+def test_worker_processes_give_the_same_batches(make, photographs):
+    settings = {"source": photographs, "crops": TWO_VIEWS}
+    expected = take(make("auto", workers=0, **settings), PER_EPOCH + 1)
+    workers = make("auto", workers=2, **settings)
+    try:
+        assert_same(take(workers, 2), expected[:2])
+        workers.set_state({"next_index": PER_EPOCH})
+        assert_same(take(workers, 1), expected[PER_EPOCH:])
+    finally:
+        workers.close()
+
+
+def test_a_worker_process_is_ended_by_no_signal_to_all_and_its_loss_is_named(make, some):
+    before = set(multiprocessing.active_children())
+    expected, workers = take(make("none"), 8), make("none", workers=1)
+    try:
+        found = take(workers, 1)
+        [process] = set(multiprocessing.active_children()) - before
+        for number in (signal.SIGINT, signal.SIGTERM):  # as a terminal or a scheduler sends them
+            os.kill(process.pid, number)
+        assert_same(found + take(workers, 7), expected)
+        process.kill()  # as the kernel does where memory runs out
+        with pytest.raises(UserError, match="a process that reads the images was ended"):
+            take(workers, 20)
+    finally:
+        workers.close()
+
+
+def abandon():
+    """Be killed while a worker waits for its next batch to be wanted."""
+    source = of_records([{"image": np.zeros((8, 8, 1), np.uint8), "label": 0}] * BATCH)
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    settings = {"seed": 0, "crops": NO_CROPS, "mesh": mesh, "cache": "none", "workers": 1}
+    stream = make_batches(source, BATCH, **settings)
+    stream.next()
+    time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_worker_processes_end_with_their_run():
+    """Their standard output is open as long as they live."""
+    command = [sys.executable, "-c", "import batches_test; batches_test.abandon()"]
+    run = {"cwd": Path(__file__).parent, "stderr": subprocess.DEVNULL}
+    ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=50, check=False, **run)
+    assert ended.returncode == -signal.SIGKILL
+
+
+def test_a_run_that_goes_on_with_other_crops_is_warned(make, some, caplog):
+    streamed = make("none", crops=TWO_VIEWS)
+    cached = make("device", crops=TWO_VIEWS)
+    logger = batches_lib.log
+    logger.addHandler(caplog.handler)
+    try:
+        cached.set_state(cached.get_state())
+        cached.set_state({"next_index": 3})  # of an older version
+        assert not caplog.records
+        cached.set_state(streamed.get_state())
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "so far the images were cropped on the host: views differ from here on" in caplog.text
+
+
+def test_a_run_does_not_go_on_with_another_number_of_images(make, some):
+    state = make().get_state()
+    fewer = make(source=of_records(list(some.parts[0][0].records[:40])))
+    with pytest.raises(UserError, match="a run on 51 images, the training split has 40 now"):
+        fewer.set_state(state)
+
+
+def test_a_process_reads_its_own_rows():
+    """As far as one process shows it: it has all devices, so its rows are all."""
+    mesh = distributed.make_mesh(jax.devices()[:4])
+    np.testing.assert_array_equal(distributed.local_rows(8, mesh), np.arange(8))
+    rows = distributed.shard_rows({"x": np.arange(8)}, mesh)["x"]
+    assert rows.sharding == distributed.data_sharding(mesh)
+    np.testing.assert_array_equal(rows, np.arange(8))
+
+
+def test_a_picture_that_cannot_be_read_any_more_is_an_error_with_its_batch(make):
+    records = [{"image": b"no picture", "label": 0}] * BATCH
+    broken = of_records(records)
+    with pytest.raises(UserError, match=r"image 0 of 'made' cannot be decoded \(is no picture"):
+        make("none", source=broken)
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({"batch_size": 52}, ["batch_size=52", "between 1 and the 51"]),
+        ({"batch_size": 0}, ["batch_size=0", "between 1 and the 51"]),
+        ({"batch_size": 46, "devices": 8}, ["batch_size=46", "by the 8 devices", "try 40"]),
+        ({"batch_size": 3, "devices": 8}, ["batch_size=3", "by the 8 devices", "try 8"]),
+        ({"cache": "devise"}, ["data.cache='devise'", "did you mean 'device'"]),
+        ({"workers": -2}, ["data.workers=-2", "-1 (automatic) or 0 to"]),
+        ({"workers": 10**6}, ["data.workers=1000000"]),
+    ],
+)
+def test_batches_that_cannot_be_made_are_refused_with_the_numbers(make, settings, parts):
+    with pytest.raises(UserError) as error:
+        make(**settings)
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_pictures_of_many_sizes_are_not_kept_on_the_device(make, photographs):
+    with pytest.raises(UserError, match="'made' are of many sizes.*leave it at 'auto'"):
+        make("device", source=photographs)

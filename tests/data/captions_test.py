@@ -1,0 +1,389 @@
+"""Images with captions: tables, folders and archives of them, sets of TFDS, and their batches."""
+
+import csv
+import io
+import tarfile
+from contextlib import closing
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from file_cases import files_of, finished, pack, picture, pictures, pixels_of, refused, unpack
+
+from jaxssl import distributed
+from jaxssl.augment.views import make_pair_views
+from jaxssl.data import source, tokens
+from jaxssl.data.batches import make_batches
+from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data.formats import captions
+
+CONTEXT, BATCH, MOST = 12, 8, 5
+FLICKR = Path(__file__).parents[3] / "shared" / "data" / "flickr8k_1k.tar.xz"
+CATS = {"1.png": ["a cat", "two cats"], "2.png": ["a dog"]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def package():
+    pytest.importorskip("instant_clip_tokenizer")
+
+
+# The table.
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "image,caption\n1.png,a cat\n1.png,two cats\n2.png,a dog\n",
+        "image,caption\r\n1.png,a cat\r\n2.png,a dog\r\n1.png,two cats",
+        "image\tcaption\n1.png\ta cat\n1.png\ttwo cats\n2.png\ta dog\n",
+        "file,text\n1.png,a cat\n1.png, two cats \n\n2.png,a dog\n\n",
+        "Comment , number, FileName\na cat,0,1.png\ntwo cats,1, 1.png\na dog,0,2.png\n",
+        "id,image_name,caption\n7,1.png,a cat\n8,1.png,two cats\n9,2.png,a dog\n",
+    ],
+)
+def test_a_table_names_its_columns_in_some_ways(table):
+    assert captions.parse(table, "PATH") == CATS
+
+
+def test_quotes_hold_separators_quotes_and_lines():
+    table = 'image,caption\n1.png,"a cat, black"\n2.png,"it says ""hi"""\n2.png,"two\nlines"\n'
+    expected = {"1.png": ["a cat, black"], "2.png": ['it says "hi"', "two\nlines"]}
+    assert captions.parse(table, "PATH") == expected
+    tabs = "image\tcaption\n1.png\ta cat, black\n"
+    assert captions.parse(tabs, "PATH") == {"1.png": ["a cat, black"]}
+
+
+@pytest.mark.parametrize(
+    ("table", "parts"),
+    [
+        ("", ["header names the columns 'image' and 'caption'; its first line is "]),
+        ("1.png,a cat\n2.png,a dog\n", ["its first line is 1.png,a cat"]),
+        ("image,label\n1.png,a cat\n", ["its first line is image,label"]),
+        ("name,caption\n1.png,a cat\n", ["its first line is name,caption"]),
+        ("name,\x1b[31mcaption\n1.png,a cat\n", [r"its first line is 'name,\x1b[31mcaption'"]),
+        ("image,caption\n", ["are a header without lines"]),
+        ("image,caption\n1.png,a cat\n2.png,\n", ["line 3 of", "lacks a picture or a caption"]),
+        ("image,caption\n1.png,a cat\n2.png\n", ["line 3 of", "lacks a picture or a caption"]),
+        ("image,caption\n1.png,a cat\n\n  ,a dog\n", ["line 4 of", "lacks a picture"]),
+        ("image,caption\n1.png,a cat, black\n", ["line 2 of", "more columns", "quotes"]),
+        ('image,caption\n1.png,"a cat' + 140_000 * "\n1.png", ["cannot be read", "limit"]),
+    ],
+)
+def test_a_table_that_is_none_is_refused(table, parts):
+    with refused("captions of PATH", *parts):
+        captions.parse(table, "PATH")
+
+
+# Folders and archives.
+
+TEXTS = {
+    "a/1.png": ["one", "two"],
+    "a/10.png": [f"number {i}" for i in range(7)],
+    "b/2.png": ["a dog, brown"],
+}
+CONTENT = pictures(*reversed(TEXTS), "b/9.png")  # the last has no caption
+
+
+def table_of(texts, header=("image", "caption")):
+    """A table of captions as its bytes."""
+    out = io.StringIO()
+    rows = [(name, text) for name, of in texts.items() for text in of]
+    csv.writer(out).writerows([header, *rows])
+    return out.getvalue().encode()
+
+
+def mixed(texts=TEXTS):
+    """The table with some pictures by their path and some by their bare name."""
+    return table_of({name.removeprefix("b/"): of for name, of in texts.items()})
+
+
+@pytest.fixture(scope="module")
+def opened_as(load):
+    """Opens a folder or an archive of pictures with captions."""
+
+    def opened(path, split="train", **changes):
+        return load(path, split, **({"name": "captions", "context": CONTEXT} | changes))
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def small(opened_as, tmp_path_factory):
+    """Three pictures with captions in a folder."""
+    root = tmp_path_factory.mktemp("small")
+    return opened_as(unpack(root, {**CONTENT, "captions.csv": mixed()}))
+
+
+def expected_texts(texts=TEXTS):
+    """[n, 5, CONTEXT]: five captions of each picture, by name; fewer are gone through again."""
+    rows = [[of[i % len(of)] for i in range(MOST)] for _, of in sorted(texts.items())]
+    return np.stack([tokens.tokenize(row, CONTEXT) for row in rows])
+
+
+def assert_is_small(found):
+    assert files_of(found) == ["a/1.png", "a/10.png", "b/2.png"]
+    np.testing.assert_array_equal(found.texts, expected_texts())
+    [(part, places)] = found.parts
+    kept = [[x.decode() for x in record["captions"]] for record in part.get(places)]
+    assert kept == [TEXTS[name] for name in files_of(found)]
+    for example, name in zip(found.read(np.arange(3)), files_of(found), strict=True):
+        np.testing.assert_array_equal(np.asarray(example.picture), pixels_of(name))
+
+
+def test_captions_are_those_of_the_pictures_which_are_sorted_by_name(small):
+    assert_is_small(small)
+    assert small.captioned and not small.labelled and small.labels.tolist() == [-1] * 3
+    assert (small.texts.shape, small.texts.dtype) == ((3, MOST, CONTEXT), np.int32)
+    places = np.array([2, 0, 2])
+    found = np.stack([example.text for example in small.read(places, text=True)])
+    np.testing.assert_array_equal(found, small.texts[places])
+    assert [example.text for example in small.read(places)] == [None] * 3
+    one, two = small.texts[0, :2]
+    np.testing.assert_array_equal(small.texts[0], [one, two, one, two, one])
+
+
+@pytest.mark.parametrize("suffix", [".tar.xz", ".zip"])
+@pytest.mark.parametrize("table_first", [True, False])
+def test_an_archive_gives_the_same(opened_as, tmp_path, suffix, table_first):
+    table = {"some/captions.txt": mixed()}
+    content = {**table, **CONTENT} if table_first else {**CONTENT, **table}
+    assert_is_small(opened_as(pack(tmp_path / f"pack{suffix}", content)))
+
+
+def test_a_part_of_a_set_has_its_captions(opened_as, small):
+    ((part, _),) = small.parts
+    other = source.replace(small, parts=((part, np.array([2, 1])),))
+    np.testing.assert_array_equal(other.texts, small.texts[[2, 1]])
+    np.testing.assert_array_equal(small.take(np.array([1])).texts, small.texts[[1]])
+
+
+def test_another_table_takes_the_place_of_the_folders(opened_as, tmp_path):
+    root, table = tmp_path / "pictures", tmp_path / "mine.csv"
+    unpack(root, {**CONTENT, "captions.csv": b"image,caption\nb/9.png,the folder's own\n"})
+    assert files_of(opened_as(root)) == ["b/9.png"]
+    table.write_bytes(b"\xef\xbb\xbf" + mixed())
+    assert_is_small(opened_as(root, labels=str(table)))
+    table.write_bytes(table_of({"10.png": ["other"]}))
+    assert files_of(opened_as(root, labels=str(table))) == ["a/10.png"]
+
+
+def test_a_prepared_set_is_not_prepared_again_until_it_changes(opened_as, tmp_path, monkeypatch):
+    unpack(tmp_path, {**CONTENT, "captions.csv": mixed()})
+    first = opened_as(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(captions, "parse", lambda *_: pytest.fail("prepared again"))
+        assert_is_small(opened_as(tmp_path))
+    (tmp_path / "captions.csv").write_bytes(table_of({"b/9.png": ["now it has one"]}))
+    assert files_of(opened_as(tmp_path)) == ["b/9.png"] and len(first) == 3
+
+
+def test_an_unreadable_picture_stops_or_is_left_out(opened_as, prepared, tmp_path, caplog):
+    texts = {**TEXTS, "a/11.png": ["torn"]}
+    unpack(tmp_path, {**CONTENT, "a/11.png": b"no picture", "captions.csv": table_of(texts)})
+    before = finished(prepared)
+    message = "a/11.png: is no picture", "data.on_error=skip"
+    with refused(*message):
+        opened_as(tmp_path)
+    assert finished(prepared) == before
+    assert_is_small(opened_as(tmp_path, on_error="skip"))
+    assert "are left out: a/11.png: is no picture" in caplog.text
+    with refused(*message):
+        opened_as(tmp_path)
+
+
+def test_pictures_none_of_which_can_be_read_are_refused(opened_as, tmp_path):
+    unpack(tmp_path, {"1.png": b"", "captions.csv": b"image,caption\n1.png,a cat\n"})
+    with refused("1.png: is empty"):
+        opened_as(tmp_path, on_error="skip")
+
+
+def test_what_is_missing_is_named(opened_as, tmp_path):
+    with refused("needs data.path: a folder or archive of pictures"):
+        opened_as("")
+    unpack(tmp_path, CONTENT)
+    with refused("has no table of captions (captions.csv, captions.txt", "with data.labels"):
+        opened_as(tmp_path)
+    with refused("none.csv cannot be read: ", "No such file"):
+        opened_as(tmp_path, labels=str(tmp_path / "none.csv"))
+    (tmp_path / "latin.csv").write_bytes("image,caption\n1.png,été\n".encode("latin-1"))
+    with refused("latin.csv cannot be read: ", "utf-8"):
+        opened_as(tmp_path, labels=str(tmp_path / "latin.csv"))
+    missing = {f"{name}.png": ["a text"] for name in "edcba"}
+    (tmp_path / "captions.csv").write_bytes(table_of(TEXTS | missing))
+    with refused("name 5 pictures that", "does not hold: a.png, b.png, c.png and 2 more"):
+        opened_as(tmp_path)
+
+
+def test_an_empty_table_is_refused_as_one(opened_as, tmp_path):
+    unpack(tmp_path, {**CONTENT, "captions.csv": b""})
+    with refused("header names the columns 'image' and 'caption'"):
+        opened_as(tmp_path)
+
+
+def test_a_bare_name_of_two_pictures_is_refused(opened_as, tmp_path):
+    unpack(tmp_path, {**pictures("a/1.png", "b/1.png"), "captions.csv": table_of(CATS)})
+    (tmp_path / "captions.csv").write_bytes(table_of({"1.png": ["which?"]}))
+    with refused("1.png", "a/1.png, b/1.png", "name it with its folder"):
+        opened_as(tmp_path)
+    whole = {"a/1.png": ["this"], "b/1.png": ["that"]}
+    (tmp_path / "captions.csv").write_bytes(table_of(whole))
+    np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(whole))
+
+
+def test_two_names_of_a_picture_keep_all_of_its_captions(opened_as, tmp_path):
+    names = {"a/1.png": ["by its path"], "1.png": ["by its name"]}
+    unpack(tmp_path, {**pictures("a/1.png"), "captions.csv": table_of(names)})
+    both = {"a/1.png": ["by its path", "by its name"]}
+    np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(both))
+
+
+def test_what_to_do_at_unreadable_pictures_is_one_of_two(opened_as, tmp_path):
+    unpack(tmp_path, {**CONTENT, "captions.csv": mixed()})
+    with refused("data.on_error='skp' is unknown; did you mean 'skip'?"):
+        opened_as(tmp_path, on_error="skp")
+
+
+# Records.
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        [b"a cat", b"a dog"],
+        np.array([b"a cat", b"a dog"], object),
+        ["a cat", "a dog"],
+        {"id": np.arange(2), "text": np.array([b"a cat", b"a dog"], object)},
+    ],
+)
+def test_captions_of_a_record_come_in_some_forms(found):
+    one, two = tokens.tokenize(["a cat", "a dog"], CONTEXT)
+    tokenize = captions.Captions("captions", CONTEXT)
+    np.testing.assert_array_equal(tokenize({"captions": found}), [one, two, one, two, one])
+
+
+@pytest.mark.parametrize("found", [b"a cat", "a cat", [b"a cat"]])
+def test_a_single_caption_stands_for_all(found):
+    [one] = tokens.tokenize(["a cat"], CONTEXT)
+    tokenize = captions.Captions("caption", CONTEXT)
+    np.testing.assert_array_equal(tokenize({"caption": found}), [one] * MOST)
+
+
+def test_a_picture_without_a_caption_is_refused():
+    with refused("a picture has no caption; leave it out"):
+        captions.Captions("captions", CONTEXT)({"captions": np.array([], object)})
+
+
+@pytest.fixture(scope="module")
+def like_coco(prepared):
+    """A set with the features of TFDS' coco_captions, prepared as they are."""
+
+    class LikeCoco(tfds.core.GeneratorBasedBuilder):
+        """Pictures with captions that have an id."""
+
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            box = {
+                "bbox": tfds.features.BBoxFeature(),
+                "label": tfds.features.ClassLabel(names="ab"),
+            }
+            features = {
+                "captions": tfds.features.Sequence({"id": np.int64, "text": tfds.features.Text()}),
+                "image": tfds.features.Image(encoding_format="jpeg"),
+                "image/filename": tfds.features.Text(),
+                "image/id": np.int64,
+                "objects": tfds.features.Sequence(box),
+            }
+            return tfds.core.DatasetInfo(
+                builder=self, features=tfds.features.FeaturesDict(features)
+            )
+
+        def _split_generators(self, dl_manager):
+            return {"train": self._generate_examples(4), "val": self._generate_examples(2)}
+
+        def _generate_examples(self, number):
+            for i in range(number):
+                texts = [{"id": 10 * i + j, "text": caption(i, j)} for j in range(5 + i % 2)]
+                yield (
+                    i,
+                    {
+                        "captions": texts,
+                        "image": picture(str(i), (6, 8 + i, 3), "jpeg"),
+                        "image/filename": f"{i}.jpg",
+                        "image/id": i,
+                        "objects": [],
+                    },
+                )
+
+    tfds.builder("like_coco", data_dir=prepared).download_and_prepare(file_format="array_record")
+
+
+def caption(i, j):
+    return f"caption {j} of picture {i}"
+
+
+def test_a_set_of_tfds_has_the_captions_of_its_pictures(like_coco, opened_as):
+    for split, number in (("train", 4), ("val", 2)):
+        found = opened_as("", split, name="like_coco")
+        assert len(found) == number and found.captioned and not found.labelled
+        [(part, places)] = found.parts
+        ids = [int(record["image/id"]) for record in part.get(places)]  # in TFDS' shuffled order
+        texts = [tokens.tokenize([caption(i, j) for j in range(MOST)], CONTEXT) for i in ids]
+        np.testing.assert_array_equal(found.texts, texts)
+        assert [example.picture.width for example in found.read(places)] == [8 + i for i in ids]
+
+
+# Batches.
+
+ONE_VIEW = Crops((Crop(4, (0.2, 1.0), (3 / 4, 4 / 3)),), (), 4)
+
+
+def first_batch(opened, captions=True):
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    settings = {"seed": 3, "mesh": mesh, "crops": ONE_VIEW, "captions": captions}
+    with closing(make_batches(opened, BATCH, **settings)) as batches:
+        return jax.device_get(batches.next())
+
+
+def test_pictures_of_many_sizes_are_cropped_on_the_host(opened_as, tmp_path):
+    names = [f"{i}.png" for i in range(BATCH)]
+    content = {name: picture(name, (8, 9 + i, 3)) for i, name in enumerate(names)}
+    content["captions.csv"] = table_of({name: [f"a {name}", "one more"] for name in names})
+    opened = opened_as(unpack(tmp_path, content))
+    assert not opened.one_size
+    batch, plain = first_batch(opened), first_batch(opened, captions=False)
+    assert batch["input"]["image"]["views"].shape == (BATCH, 1, 4, 4, 3)
+    np.testing.assert_array_equal(batch["input"]["text"], opened.texts[batch["index"]])
+    np.testing.assert_array_equal(batch["input"]["image"]["views"], plain["input"]["views"])
+
+    augment = jax.jit(make_pair_views([lambda key, image: image]))
+    views = augment(jax.random.key(0), batch["input"], batch["index"])
+    expected = batch["input"]["image"]["views"][:, 0].astype(np.float32) / 127.5 - 1
+    np.testing.assert_allclose(views["views"], expected[None], atol=1e-6)
+    assert views["texts"].shape == (1, BATCH, CONTEXT)
+    for text, own in zip(views["texts"][0], batch["input"]["text"], strict=True):
+        assert (np.asarray(text) == own).all(axis=1).any()
+
+
+def test_a_run_that_asks_for_captions_of_plain_images_is_refused(load, labelled):
+    plain = load(labelled)
+    assert not plain.captioned and plain.read(np.arange(1))[0].text is None
+    with refused(f"{labelled.name!r} have no captions, which augment.name asks for"):
+        first_batch(plain)
+
+
+@pytest.mark.skipif(not FLICKR.exists(), reason="the slice of Flickr8k is not here")
+def test_the_slice_of_flickr8k(opened_as):
+    opened = opened_as(FLICKR)
+    with tarfile.open(FLICKR) as archive:
+        table = archive.extractfile("captions.csv").read().decode()
+    rows = list(csv.reader(io.StringIO(table)))[1:]
+    assert len(opened) == 1000 and not opened.one_size and len(rows) == 5000
+    names = [name.removeprefix("images/") for name in files_of(opened)]
+    assert names == sorted({name for name, _ in rows})
+    [(part, places)] = opened.parts
+    found = [[x.decode() for x in record["captions"]] for record in part.get(places[::50])]
+    assert found == [[t.strip() for n, t in rows if n == name] for name in names[::50]]
+    assert opened.texts.shape == (1000, MOST, CONTEXT)

@@ -1,0 +1,340 @@
+"""Sets prepared as TFRecord become readable by index, with the same records in the same order.
+
+TensorFlow is not installed here: the TFRecord files are written byte by byte as its documentation
+describes them, https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details.
+"""
+
+import json
+import re
+import shlex
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from array_record.python.array_record_data_source import ArrayRecordDataSource
+
+from configs import base
+from jaxssl.data import convert
+from jaxssl.data.source import load
+from jaxssl.errors import UserError
+
+ROOT = Path(__file__).parents[2]
+SHARDS = {"train": (7, 5, 8), "test": (6,)}
+USUAL = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+FIRST = "digits-train.tfrecord-00000-of-00003"
+
+
+def crc32c(data):
+    """The checksum of Castagnoli's polynomial, bit by bit."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def masked(data):
+    crc = crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def tfrecord(records):
+    """Of each record its length, the length's checksum, its bytes, their checksum."""
+    lengths = [struct.pack("<Q", len(record)) for record in records]
+    return b"".join(
+        length + masked(length) + record + masked(record)
+        for length, record in zip(lengths, records, strict=True)
+    )
+
+
+def group(directory):
+    return base.get_config().data.to_dict() | {"name": "digits", "dir": str(directory)}
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    """The digits as ArrayRecord: their folder, and the first records of each split."""
+    path = tmp_path_factory.mktemp("digits")
+    load(group(path), "train")
+    folder = path / "digits" / "1.0.0"
+    records = {}
+    for split, shards in SHARDS.items():
+        source = ArrayRecordDataSource(str(folder / f"digits-{split}.array_record-00000-of-00001"))
+        records[split] = list(source.__getitems__(range(sum(shards))))
+    return folder, records
+
+
+@pytest.fixture(scope="module")
+def shards(prepared):
+    """The bytes of the TFRecord files of each split."""
+    out = {}
+    for split, lengths in SHARDS.items():
+        ends = np.cumsum(lengths)
+        out[split] = [tfrecord(prepared[1][split][e - n : e]) for e, n in zip(ends, lengths)]  # noqa: B905
+    return out
+
+
+@pytest.fixture
+def old(prepared, shards, tmp_path):
+    """Writes the set as TFRecord and returns its folder."""
+
+    def write(template=USUAL, **changes):
+        folder = tmp_path / "my data" / "digits" / "1.0.0"
+        folder.mkdir(parents=True)
+        (folder / "features.json").write_text((prepared[0] / "features.json").read_text())
+        info = json.loads((prepared[0] / "dataset_info.json").read_text())
+        info |= {"fileFormat": "tfrecord"} | changes
+        info = {key: value for key, value in info.items() if value is not None}
+        for split in info["splits"]:
+            lengths = SHARDS[split["name"]]
+            split |= {"shardLengths": [str(n) for n in lengths], "filepathTemplate": template}
+            for i, data in enumerate(shards[split["name"]]):
+                path = folder / named(template or USUAL, split["name"], i, len(lengths), "tfrecord")
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(data)
+        (folder / "dataset_info.json").write_text(json.dumps(info))
+        return folder
+
+    return write
+
+
+def named(template, split, shard, shards, file_format):
+    """A file's name by the template; written with other means than in the code under test."""
+    index, number = str(shard).zfill(5), str(shards).zfill(5)
+    facts = {"DATASET": "digits", "SPLIT": split, "FILEFORMAT": file_format, "SHARD_INDEX": index}
+    return template.format(**facts, NUM_SHARDS=number, SHARD_X_OF_Y=f"{index}-of-{number}")
+
+
+def everything(folder):
+    """The contents and times of all files."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+
+
+def final(folder):
+    return sorted(path.name for path in folder.rglob("*array_record*"))
+
+
+def command(monkeypatch, capsys, *arguments):
+    """Exit status, output and errors of the command."""
+    monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
+    try:
+        convert.main()
+        status = 0
+    except SystemExit as stop:
+        status = stop.code
+    return status, *capsys.readouterr()
+
+
+def assert_converted(folder, prepared):
+    for split, lengths in SHARDS.items():
+        builder = tfds.builder_from_directory(folder)
+        found = builder.as_data_source(split, file_format="array_record")
+        theirs = tfds.builder_from_directory(prepared[0])
+        expected = theirs.as_data_source(split, file_format="array_record")
+        assert len(found) == sum(lengths)
+        for i in range(len(found)):
+            assert found[i]["id"] == expected[i]["id"]
+            assert found[i]["label"] == expected[i]["label"]
+            np.testing.assert_array_equal(found[i]["image"], expected[i]["image"])
+
+
+def test_the_checksum_is_the_published_one():
+    assert crc32c(b"123456789") == 0xE3069283
+
+
+TEMPLATES = [USUAL, None, "{SPLIT}/data_{FILEFORMAT}-{SHARD_INDEX}-of-{NUM_SHARDS}"]
+TEMPLATES += ["{DATASET}-{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"]
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_examples_and_their_order_stay(old, prepared, template):
+    folder = old(template)
+    before = everything(folder)
+    assert convert.convert(folder) == 26
+    assert_converted(folder, prepared)
+    after = everything(folder)
+    names = {path.name for path in after} - {path.name for path in before}
+    assert len(names) == 4 and all("array_record" in name for name in names)
+    changed = {path.name for path in before if after[path] != before[path]}
+    assert changed == {"dataset_info.json"}
+    assert "tensorflow" not in sys.modules
+
+
+def test_an_old_set_names_neither_format_nor_template(old, prepared):
+    folder = old(None, fileFormat=None)
+    assert convert.convert(folder) == 26
+    assert_converted(folder, prepared)
+
+
+def test_other_formats_and_facts_stay_announced(old):
+    folder = old(alternativeFileFormats=["riegeli"], citation="Ours.")
+    convert.convert(folder)
+    info = json.loads((folder / "dataset_info.json").read_text())
+    assert info["fileFormat"] == "tfrecord"
+    assert info["alternativeFileFormats"] == ["riegeli", "array_record"]
+    assert info["citation"] == "Ours."
+
+
+def test_the_message_of_load_names_the_command_that_mends_it(old, prepared):
+    folder = old()
+    with pytest.raises(UserError, match="'digits' is prepared as tfrecord.*random access") as error:
+        load(group(folder.parents[1]), "train")
+    assert "\n" not in str(error.value)
+    line = re.search(r"python -m jaxssl\.data\.convert .+$", str(error.value))[0]
+    words = shlex.split(line)
+    assert words[-1] == str(folder)
+    done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{folder}: 26 records converted\n"
+    train = load(group(folder.parents[1]), "train")
+    original = load(group(prepared[0].parents[1]), "train")
+    np.testing.assert_array_equal(train.images(8), original.images(8)[:20])
+    np.testing.assert_array_equal(train.labels, original.labels[:20])
+
+
+def test_a_second_conversion_says_so_and_changes_nothing(old, monkeypatch, capsys):
+    folder = old()
+    assert command(monkeypatch, capsys, folder)[0] == 0
+    before = everything(folder)
+    status, out, err = command(monkeypatch, capsys, folder)
+    assert (status, out, err) == (0, "it is converted already\n", "")
+    assert everything(folder) == before
+
+
+def change(at, to):
+    return lambda data: data[:at] + to + data[at + len(to) :]
+
+
+DAMAGE = {
+    "cut in the last checksum": (lambda d: d[:-1], "is cut short"),
+    "cut in a record": (lambda d: d[:-40], "is cut short"),
+    "cut in a length": (lambda d: d + b"\1\0\0", "is damaged"),
+    "a record too few": (lambda d: d[: 16 + struct.unpack("<Q", d[:8])[0]], "has 1 records, "),
+    "a record too many": (lambda d: d + tfrecord([b"more"]), "has 8 records, "),
+    "empty": (lambda d: b"", "has 0 records, "),
+    "a huge length": (change(7, b"\xff"), "is damaged"),
+    "a length too large": (change(1, b"\xff"), "is cut short"),
+    "a length too small": (change(0, b"\1"), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_file_is_named_and_nothing_is_announced(old, monkeypatch, capsys, kind):
+    folder, (damage, reason) = old(), DAMAGE[kind]
+    path = folder / FIRST
+    path.write_bytes(damage(path.read_bytes()))
+    before = everything(folder)
+    status, out, err = command(monkeypatch, capsys, folder)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: ") and str(path) in err and reason in err
+    assert everything(folder) == before
+
+
+def test_a_missing_file_is_named(old, monkeypatch, capsys):
+    folder = old()
+    (folder / FIRST).unlink()
+    before = everything(folder)
+    status, _, err = command(monkeypatch, capsys, folder)
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"cannot convert {folder / FIRST}: " in err and "No such file" in err
+    assert everything(folder) == before
+
+
+INFOS = {"no json": "{", "no object": "[]", "no splits": '{"name": "digits"}'}
+INFOS |= {"no text": "\0\udcff", "no name": '{"splits": [{"name": "a", "shardLengths": ["1"]}]}'}
+
+
+@pytest.mark.parametrize("kind", [*INFOS, "no folder", "an empty folder", "the set's folder"])
+def test_what_is_no_prepared_set_is_answered_with_the_folder_to_name(
+    tmp_path, monkeypatch, capsys, kind
+):
+    folder = tmp_path / "none"
+    if kind != "no folder":
+        folder.mkdir()
+    if kind == "the set's folder":
+        (folder / "1.0.0").mkdir()
+    if kind in INFOS:
+        text = INFOS[kind].encode(errors="surrogateescape")
+        (folder / "dataset_info.json").write_bytes(text)
+    status, out, err = command(monkeypatch, capsys, folder)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"error: {folder} holds no prepared set (cannot read ")
+    assert "; name the folder of a version, such as ~/" in err and err.count("\n") == 1
+
+
+def test_formats_that_cannot_be_converted_are_refused(old, monkeypatch, capsys):
+    status, _, err = command(monkeypatch, capsys, old(fileFormat="parquet"))
+    assert status == 2 and "is prepared as parquet; only tfrecord can be converted" in err
+
+
+def test_files_whose_names_lack_the_format_are_not_overwritten(old, monkeypatch, capsys):
+    folder = old("{SPLIT}-{SHARD_INDEX}.data")
+    before = everything(folder)
+    status, _, err = command(monkeypatch, capsys, folder)
+    assert status == 2 and "such as train-00000.data, lack the format" in err
+    assert everything(folder) == before
+
+
+@pytest.mark.parametrize("template", ["../{SPLIT}.{FILEFORMAT}", "/{SPLIT}.{FILEFORMAT}"])
+def test_a_template_that_leads_elsewhere_is_refused(old, template):
+    folder = old()
+    info = (folder / "dataset_info.json").read_text().replace(USUAL, template)
+    (folder / "dataset_info.json").write_text(info)
+    with pytest.raises(UserError, match="holds no prepared set .*the file name"):
+        convert.convert(folder)
+
+
+def test_an_unknown_part_of_a_template_is_named(old, monkeypatch, capsys):
+    folder = old()
+    info = (folder / "dataset_info.json").read_text().replace("{SPLIT}", "{PART}")
+    (folder / "dataset_info.json").write_text(info)
+    status, _, err = command(monkeypatch, capsys, folder)
+    assert status == 2 and "PART" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interrupted_conversion_leaves_whole_files_and_is_done_again(
+    old, prepared, monkeypatch, error
+):
+    folder, read = old(), convert.read_records
+
+    def stopped(path):
+        for i, record in enumerate(read(path)):
+            if "00001-of-00003" in path.name and i == 2:
+                raise error
+            yield record
+
+    before = everything(folder)
+    monkeypatch.setattr(convert, "read_records", stopped)
+    with pytest.raises(error):
+        convert.convert(folder)
+    whole = FIRST.replace("tfrecord", "array_record")
+    assert [path.name for path in set(everything(folder)) - set(before)] in ([], [whole])
+    assert not list(folder.glob("*.tmp"))
+    info = folder / "dataset_info.json"
+    assert everything(folder)[info] == before[info]
+    monkeypatch.setattr(convert, "read_records", read)
+    assert convert.convert(folder) == 26
+    assert_converted(folder, prepared)
+
+
+@pytest.mark.parametrize("name", [FIRST.replace("tfrecord", "array_record"), "dataset_info.tmp"])
+def test_a_file_that_cannot_be_written_is_named(old, monkeypatch, capsys, name):
+    folder = old()
+    (folder / name).mkdir()
+    before = (folder / "dataset_info.json").read_bytes()
+    status, _, err = command(monkeypatch, capsys, folder)
+    assert (status, err.count("\n")) == (2, 1) and err.startswith("error: cannot ")
+    assert (folder / "dataset_info.json").read_bytes() == before
+
+
+@pytest.mark.parametrize(("arguments", "status"), [((), 2), (("-h",), 0), (("a", "b"), 2)])
+def test_the_command_explains_itself(monkeypatch, capsys, arguments, status):
+    found, out, err = command(monkeypatch, capsys, *arguments)
+    assert found == status and "python -m jaxssl.data.convert DIR" in out + err

@@ -1,0 +1,302 @@
+"""Unreadable files, what is refused, what an accident leaves, and public data."""
+
+import logging
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow_datasets as tfds
+from file_cases import (
+    LABELLED,
+    files_of,
+    finished,
+    nothing_is_prepared,
+    pack,
+    picture,
+    pictures,
+    pixels_of,
+    refused,
+    unpack,
+)
+
+from jaxssl.data import prepare
+from jaxssl.data.formats import folder
+
+SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+BROKEN = {
+    "ant/empty.jpg": (b"", "is empty"),
+    "bee/cut.jpg": (picture("x", (60, 80, 3), "jpeg")[:-400], "truncated"),
+    "bee/text.jpg": (b"a text", "is no picture"),
+}
+
+
+# Unreadable files.
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory):
+    """A folder with three unreadable files, in both of its splits."""
+    content = {f"train/{name}": data for name, data in LABELLED.items()}
+    content |= {f"test/{name}": data for name, data in LABELLED.items()}
+    for name, (data, _) in BROKEN.items():
+        content[f"{'train' if name.startswith('ant') else 'test'}/{name}"] = data
+    return unpack(tmp_path_factory.mktemp("broken"), content)
+
+
+def test_unreadable_files_stop_a_run_and_nothing_is_prepared(load, broken, prepared):
+    before = finished(prepared)
+    for _ in range(2):
+        with refused(
+            f"3 of the pictures in {broken} cannot be read",
+            *(f"{name}: " for name in BROKEN),
+            *(reason for _, reason in BROKEN.values()),
+            "data.on_error=skip",
+        ):
+            load(broken)
+        assert finished(prepared) == before
+
+
+@pytest.fixture
+def said(caplog, monkeypatch):
+    """The lines of our logger."""
+    monkeypatch.setattr(logging.getLogger("jaxssl"), "propagate", True)
+    caplog.set_level(logging.WARNING, "jaxssl")
+
+    def lines():
+        found = [record.getMessage() for record in caplog.records if record.name == "jaxssl"]
+        caplog.clear()
+        return found
+
+    return lines
+
+
+def test_unreadable_files_are_left_out_on_request_and_named_each_time(
+    load, broken, said, monkeypatch
+):
+    for _ in range(2):
+        opened = load(broken, on_error="skip")
+        [line] = said()
+        assert "3 unreadable pictures are left out" in line
+        assert all(name in line for name in BROKEN)
+        nothing_is_prepared(monkeypatch)
+    assert sorted(files_of(opened)) == sorted(f"train/{name}" for name in LABELLED)
+    assert len(load(broken, "test", on_error="skip")) == len(LABELLED)
+    with refused(f"3 of the pictures in {broken} cannot be read", "ant/empty.jpg: is empty"):
+        load(broken)
+
+
+def test_a_damaged_file_of_a_zip_is_an_unreadable_picture(load, tmp_path, said):
+    path = pack(tmp_path / "pack.zip", LABELLED)
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(LABELLED["bee/3.png"], bytes(len(LABELLED["bee/3.png"]))))
+    with refused("1 of the pictures", "bee/3.png: Bad CRC"):
+        load(path)
+    opened = load(path, on_error="skip", test_fraction=0.0)
+    assert sorted(files_of(opened)) == sorted(set(LABELLED) - {"bee/3.png"})
+    assert "1 unreadable pictures are left out: bee/3.png" in said()[0]
+
+
+@pytest.mark.parametrize("on_error", ["stop", "skip"])
+def test_a_split_of_nothing_but_unreadable_files_is_refused(load, tmp_path, on_error):
+    content = {f"test/{name}": data for name, (data, _) in BROKEN.items()}
+    unpack(tmp_path, content | pictures("train/ant/1.png", "train/bee/2.png"))
+    for _ in range(2):
+        with refused("none of the 3 pictures of 'test'", str(tmp_path), "ant/empty.jpg: is empty"):
+            load(tmp_path, on_error=on_error)
+
+
+# What is refused, and what an accident leaves.
+
+
+def test_bad_settings_are_refused(load, labelled, tmp_path):
+    with refused("data.on_error='skp' is unknown; did you mean 'skip'? valid: stop, skip"):
+        load(labelled, on_error="skp")
+    for fraction in (-0.1, 1.0, 2.0):
+        with refused(f"data.test_fraction={fraction} must lie in [0, 1)"):
+            load(labelled, test_fraction=fraction)
+    with refused("data.name='folder' needs data.path: a folder or an archive"):
+        load("")
+    with refused(f"data.path={tmp_path}/gone does not exist"):
+        load(tmp_path / "gone")
+    with refused(f"data.path={tmp_path} holds no pictures (0 other files)"):
+        load(tmp_path)
+    with refused("data.name='digits' takes no data.path", "folder, captions, tu"):
+        load(labelled, name="digits")
+    with refused("data.labels is for data.name='folder'"):
+        load("", name="digits", labels="labels.csv")
+    with refused("no split 'tset'; did you mean 'test'? valid: test, train"):
+        load(labelled, "tset")
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_data_directory_that_cannot_be_written_is_named(load, labelled, tmp_path, below):
+    directory = tmp_path / "file" / below
+    (tmp_path / "file").write_text("no directory")
+    with refused(f"cannot prepare 'folder' under {directory}", "--config.data.dir"):
+        load(labelled, dir=str(directory))
+
+
+def interrupted(error):
+    """Reading that goes wrong after a few pictures."""
+    checked = folder.checked
+
+    def read(wanted):
+        for place, item in enumerate(checked(wanted)):
+            if place == 5:
+                raise error
+            yield item
+
+    return read
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(28, "No space left on device"),
+        RuntimeError("write() failed: No space left on device"),  # as ArrayRecord says it
+        PermissionError(13, "Permission denied"),
+    ],
+)
+def test_a_full_disk_is_named_and_nothing_counts_as_prepared(
+    load, labelled, tmp_path, monkeypatch, error
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "checked", interrupted(error))
+        for _ in range(2):
+            with refused(f"under {tmp_path}", error.args[-1], "has room with --config.data.dir"):
+                load(labelled, dir=str(tmp_path))
+            assert not finished(tmp_path)
+    assert len(load(labelled, dir=str(tmp_path))) == 24
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_an_interrupted_run_leaves_does_not_count(
+    load, labelled, tmp_path, monkeypatch, error
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "checked", interrupted(error))
+        with pytest.raises(error):
+            load(labelled, dir=str(tmp_path))
+    [state] = (tmp_path / "folder").iterdir()
+    unpack(state / "incomplete.AAAAAA_1.0.0", {"folder-train.array_record-00000-of-00001": b"x"})
+    assert not finished(tmp_path)
+    assert len(load(labelled, dir=str(tmp_path))) == 24
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    """Whoever looks for the network fails."""
+
+    def touched(*_, **__):
+        pytest.fail("the network was touched")
+
+    for name in ("connect", "connect_ex", "sendto"):
+        monkeypatch.setattr(socket.socket, name, touched)
+    monkeypatch.setattr(socket, "getaddrinfo", touched)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("cifar1", ["is unknown; near are cifar10, ", "valid ones"]),
+        ("Folder", ["is unknown; near are folder, ", "valid ones"]),
+        ("no such/set", []),
+        ("", []),
+        ("a/b/c", []),
+        ("food101:9.9.9", ["only: "]),  # which versions there are
+        ("food101/small", ["BuilderConfig small not found"]),
+    ],
+)
+def test_a_name_that_does_not_exist_is_answered_in_short(load, tmp_path, offline, name, parts):
+    with refused(f"data.name={name!r}", *parts) as message:
+        load("", name=name, dir=str(tmp_path))
+    assert len(message[0].replace(str(tmp_path), "")) < 300
+
+
+@pytest.mark.parametrize("name", ["food101", "imagenet2012", "imagenet100", "coco/2017"])
+def test_a_set_that_needs_tensorflow_says_how_to_get_it(load, tmp_path, offline, monkeypatch, name):
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    with refused("preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
+        load("", name=name, dir=str(tmp_path))
+    assert not finished(tmp_path)
+
+
+def test_a_prepared_set_is_read_without_the_code_that_makes_it(load, labelled, tmp_path, offline):
+    load(labelled, dir=str(tmp_path))
+    [made] = finished(tmp_path)
+    (tmp_path / "coco/2017").mkdir(parents=True)
+    made.rename(tmp_path / "coco/2017/1.1.0")
+    assert len(load("", name="coco/2017", dir=str(tmp_path))) == 24
+
+
+# Public data.
+
+
+@pytest.fixture
+def public():
+    """Finds an archive of real data."""
+
+    def find(name):
+        path = SHARED / name
+        if not path.exists():
+            pytest.skip(f"{path} is not here; JAXSSL_DATA names its folder")
+        return path
+
+    return find
+
+
+def test_the_describable_textures(load, public):
+    path = public("dtd10_128.tar.xz")
+    train, test = load(path), load(path, "test")
+    assert (len(train), len(test), train.num_classes) == (960, 240, 10)
+    assert train.class_names == tuple(sorted(train.class_names)) and not train.one_size
+    assert np.bincount(train.labels).tolist() == [96] * 10
+    assert np.bincount(test.labels).tolist() == [24] * 10
+    assert min(train.read(np.array([7]))[0].picture.size) == 128
+
+
+def test_the_characters_of_omniglot(load, public):
+    opened = load(f"{public('omniglot_small.tar.xz')}/small1")
+    assert opened.num_classes == 136 and opened.shape == (105, 105, 3)
+    assert len(opened) + len(load(f"{public('omniglot_small.tar.xz')}/small1", "test")) == 136 * 20
+    assert set(np.unique(opened.images(0)[:50])) == {0, 255}
+
+
+def test_the_photographs_of_flickr(load, public):
+    path = f"{public('flickr8k_1k.tar.xz')}/images"
+    opened = load(path)
+    assert len(opened) == 800 and len(load(path, "test")) == 200
+    assert not opened.labelled and opened.num_classes == 0 and not opened.one_size
+
+
+# What other builders have.
+
+
+class Transparent(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Two pictures with an alpha channel."""
+
+    name = "transparent"
+    VERSION = tfds.core.Version("1.0.0")
+
+    def _info(self):
+        features = tfds.features.FeaturesDict({"image": tfds.features.Image(shape=(2, 3, 4))})
+        return tfds.core.DatasetInfo(builder=self, features=features)
+
+    def _split_generators(self, dl_manager):
+        return {"train": self._generate_examples()}
+
+    def _generate_examples(self):
+        for i in range(2):
+            yield i, {"image": picture(str(i), (2, 3, 4))}
+
+
+def test_an_alpha_channel_is_dropped(load, monkeypatch):
+    monkeypatch.setitem(prepare.OWN, "transparent", Transparent)
+    opened = load("", name="transparent")
+    assert opened.shape == (2, 3, 3)
+    images = {image.tobytes() for image in opened.images(8)}
+    assert images == {pixels_of(str(i), (2, 3, 4))[:, :, :3].tobytes() for i in range(2)}

@@ -1,0 +1,323 @@
+"""Sets of graphs: text files in both forms, damage, splits of what was prepared, made graphs."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import data_config
+from file_cases import finished, pack, refused, unpack
+
+from jaxssl.data import source
+from jaxssl.data.formats import tu
+from jaxssl.data.toy import necklaces
+
+# Three graphs: a path with a node that stands alone but for a loop; one node; a triangle. Edges
+# are written once or both ways, in any order; "{0}" is the name of the set.
+MANY = {
+    "{0}_A.txt": b"6, 7\n1, 2\n2, 1\n3, 2\n4, 4\n8,7\n 8, 6\n7, 6\n",
+    "{0}_graph_indicator.txt": b"1\n1\n1\n1\n2\n3\n3\n3\n",
+    "{0}_graph_labels.txt": b"0\n2\n0\n",
+    "{0}_node_labels.txt": b"3\n7\n3\n7\n7\n3\n3\n7\n",
+}
+ONE = {
+    "{0}.txt": b"3\n4 0\n3 1 1\n7 2 0 2\n3 1 1\n7 1 3\n1 2\n7 0\n3 0\n3 2 1 2\n3 2 0 2\n7 2 0 1\n"
+}
+TAGS = [[0, 1, 0, 1], [1], [0, 0, 1]]
+EDGES = [[(0, 1), (1, 2)], [], [(0, 1), (0, 2), (1, 2)]]
+FOLDS = {"10fold_idx/test_idx-1.txt": b"0\n", "10fold_idx/train_idx-1.txt": b"1\n2\n"}
+MORE = {
+    "{0}_edge_labels.txt": b"1\n",
+    "{0}_node_attributes.txt": b"0.5, 1\n",
+    "{0}_label_readme.txt": b"names\n",
+}
+TU = Path(__file__).parents[3] / "shared" / "data" / "tu_graphs.tar.xz"
+
+
+def named(files, name="TINY", around=""):
+    return {around + path.format(name): data for path, data in files.items()}
+
+
+def assert_holds(found, tags=TAGS, edges=EDGES):
+    """The set has these graphs, in this order."""
+    assert len(found.graphs) == len(tags)
+    for graph, tag, edge in zip(found.graphs, tags, edges, strict=True):
+        assert graph.tag.dtype == graph.edge.dtype == np.int32
+        np.testing.assert_array_equal(graph.tag, tag)
+        np.testing.assert_array_equal(graph.edge, np.reshape(edge, (-1, 2)))
+
+
+@pytest.mark.parametrize("files", [MANY, ONE, {**MANY, **ONE}])
+def test_both_forms_give_the_same_graphs(tmp_path, files):
+    found = tu.read(unpack(tmp_path, named(files)))
+    assert_holds(found)
+    assert (found.labels, found.num_tags) == ([0, 2, 0], 2)
+
+
+def test_without_tags_all_nodes_have_the_same_one(tmp_path):
+    files = {name: data for name, data in MANY.items() if "node_labels" not in name}
+    found = tu.read(unpack(tmp_path, named(files)))
+    assert_holds(found, [[0] * len(tag) for tag in TAGS])
+    assert found.num_tags == 1
+
+
+def test_of_several_columns_of_tags_the_first_counts(tmp_path):
+    rows = (b"%d, %d" % (tag, i) for i, tag in enumerate((3, 7, 3, 7, 7, 3, 3, 7)))
+    files = {**MANY, "{0}_node_labels.txt": b"\r\n".join(rows) + b"\r\n\r\n"}
+    assert_holds(tu.read(unpack(tmp_path, named(files))))
+
+
+def test_what_follows_the_neighbours_is_left_out(tmp_path):
+    files = {"{0}.txt": ONE["{0}.txt"].replace(b"7 2 0 2\n", b"7 2 0 2 0.25 -1e3\n")}
+    assert_holds(tu.read(unpack(tmp_path, named(files))))
+
+
+@pytest.mark.parametrize("files", [MANY | MORE, ONE])
+@pytest.mark.parametrize("suffix", ["", ".zip", ".tar.xz"])
+def test_folders_and_archives_may_hold_more(tmp_path, files, suffix):
+    content = named({**files, **FOLDS, "README.txt": b"=== TINY ==="}, around="TINY/")
+    content |= named(ONE, "OTHER", "OTHER/")
+    make = pack if suffix else unpack
+    root, inside = tu.files.locate(f"{make(tmp_path / f'sets{suffix}', content)}/TINY")
+    assert (root.name, inside) == ((f"sets{suffix}", "TINY") if suffix else ("TINY", ""))
+    assert_holds(tu.read(root, inside))
+
+
+WITHOUT = {name: {**MANY, name: None} for name in MANY}
+WHOLE, PARTS = ONE["{0}.txt"], MANY["{0}_A.txt"]
+DAMAGE = {
+    "no companion": (WITHOUT["{0}_graph_labels.txt"], "there is no file *_graph_labels.txt"),
+    "no graph of nodes": (WITHOUT["{0}_graph_indicator.txt"], "no file *_graph_indicator.txt"),
+    "half an edge": ({**MANY, "{0}_A.txt": b"1, 2\n2"}, "cannot reshape array of size 3"),
+    "node 9 of 8": ({**MANY, "{0}_A.txt": b"1, 9\n"}, "node 9 of 8, counted from 1"),
+    "node 0": ({**MANY, "{0}_A.txt": b"1, 2\n0, 2\n"}, "node 0 of 8, counted from 1"),
+    "two graphs": ({**MANY, "{0}_A.txt": b"1, 2\n4, 5\n"}, "an edge joins two graphs"),
+    "edges in letters": ({**MANY, "{0}_A.txt": b"1, two\n"}, "invalid literal"),
+    "a huge node": ({**MANY, "{0}_A.txt": b"1, 99999999999999999999\n"}, "too large"),
+    "tags cut": ({**MANY, "{0}_node_labels.txt": b"3\n7\n"}, "2 nodes have tags, 8 a graph"),
+    "tags in letters": ({**MANY, "{0}_node_labels.txt": b"C\n" * 8}, "invalid literal"),
+    "labels cut": ({**MANY, "{0}_graph_labels.txt": b"0\n"}, "nodes are of graph 3 of 1"),
+    "too many labels": ({**MANY, "{0}_graph_labels.txt": b"0\n" * 4}, "a graph without nodes"),
+    "no nodes": ({**MANY, "{0}_graph_indicator.txt": b"", "{0}_node_labels.txt": b""}, "nodes of"),
+    "graph 0": (
+        {**MANY, "{0}_graph_indicator.txt": b"0\n1\n1\n1\n2\n3\n3\n3\n"},
+        "nodes are of graph 0 of 3",
+    ),
+    "mixed": (
+        {**MANY, "{0}_graph_indicator.txt": b"1\n2\n1\n1\n2\n3\n3\n3\n"},
+        "do not stand together",
+    ),
+    "empty": ({"{0}.txt": b""}, "cut short"),
+    "cut at a line": ({"{0}.txt": WHOLE[: WHOLE.index(b"7 2 0 1")]}, "cut short"),
+    "cut in a line": ({"{0}.txt": WHOLE[:-3]}, "node 2 has 1 of 2 neighbours"),
+    "neighbour 4 of 4": ({"{0}.txt": WHOLE.replace(b"7 1 3", b"7 1 4")}, "node 4 of 4"),
+    "neighbour -1": ({"{0}.txt": WHOLE.replace(b"7 1 3", b"7 1 -1")}, "node -1 of 4"),
+    "letters": ({"{0}.txt": WHOLE.replace(b"7 0", b"x 0")}, "invalid literal"),
+    "no text": ({"{0}.txt": b"\xff\xfe"}, "can't decode"),
+    "no graph": ({"{0}.txt": b"0\n"}, "no graph"),
+    "no node": ({"{0}.txt": b"1\n0 2\n"}, "a graph without nodes"),
+}
+
+
+@pytest.mark.parametrize("files, reason", DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_one_line_that_names_the_set(tmp_path, files, reason):
+    files = {name: data for name, data in files.items() if data is not None}
+    root = unpack(tmp_path, named(files))
+    with refused(f"the graphs TINY of {root} are damaged (", reason, tu.ADDRESS):
+        tu.read(root)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (FOLDS, ["the graphs of 0 sets;", "sets/NAME"]),
+        (named(WITHOUT["{0}_A.txt"]), ["the graphs of 0 sets;"]),
+        (named(ONE) | named(MANY, "B"), ["2 sets: B, TINY;", "sets/NAME"]),
+        (named(ONE, around="a/") | named(ONE, around="b/"), ["2 sets: a/TINY, b/TINY", "sets/a"]),
+    ],
+)
+def test_there_must_be_one_set(tmp_path, content, parts):
+    root = unpack(tmp_path / "sets", {k: v for k, v in content.items() if v is not None})
+    with refused("expected one, as NAME_A.txt and its companions or NAME.txt", *parts):
+        tu.read(root)
+
+
+def of_tu(path, directory, split="train", kind="graph", **changes):
+    settings = {"name": "tu", "path": str(path), "dir": str(directory)}
+    return source.load(data_config(**settings | changes), split, kind)
+
+
+def test_a_set_is_opened_like_any_other(tmp_path, prepared):
+    path = unpack(tmp_path / "TINY", named(MANY))
+    whole = of_tu(path, prepared)
+    assert whole.class_names == ("0", "2") and whole.shape == (2,) and whole.labelled
+    assert whole.describe() == "TINY, train: 3 graphs of nodes with 2 tags, 2 classes"
+    expected = sorted(zip(TAGS, EDGES, [0, 1, 0], strict=True))
+
+    def contents(opened):
+        found = opened.read(np.arange(len(opened)))
+        assert [example.label for example in found] == opened.labels.tolist()
+        array = opened.graph_array
+        assert len(array) == len(found) and array.num_tags == 2
+        for graph, example in zip(array.graphs, found, strict=True):
+            np.testing.assert_array_equal(graph.tag, example.picture.tag)
+            np.testing.assert_array_equal(graph.edge, example.picture.edge)
+        return [
+            (e.picture.tag.tolist(), list(map(tuple, e.picture.edge.tolist())), e.label)
+            for e in found
+        ]
+
+    assert sorted(contents(whole)) == expected
+    first, rest = (of_tu(path, prepared, split) for split in ("train[:2]", "train[2:]"))
+    assert contents(first) + contents(rest) == contents(whole)
+
+
+def test_names_of_classes_are_sorted_as_numbers(tmp_path, prepared):
+    files = {**MANY, "{0}_graph_labels.txt": b"10\n-1\n2\n"}
+    opened = of_tu(unpack(tmp_path / "TINY", named(files)), prepared)
+    assert opened.class_names == ("-1", "2", "10")
+    nodes = {len(e.picture.tag): e.label for e in opened.read(np.arange(3))}
+    assert nodes == {4: 2, 1: 0, 3: 1}
+
+
+def test_a_set_is_prepared_once_and_again_when_a_file_changes(tmp_path, monkeypatch):
+    root, directory = unpack(tmp_path / "TINY", named(ONE)), tmp_path / "data"
+    assert of_tu(root, directory).shape == (2,)
+    with monkeypatch.context() as patch:
+        patch.setattr(tu, "read", lambda *_: pytest.fail("read again"))
+        (root / "notes.md").write_text("")
+        of_tu(root, directory)
+        assert len(finished(directory)) == 1
+    (root / "TINY.txt").write_bytes(ONE["{0}.txt"].replace(b"1 2\n7 0", b"1 2\n77 0"))
+    assert of_tu(root, directory).shape == (3,)
+    assert len(finished(directory)) == 2
+
+
+def test_examples_must_be_of_the_kind_that_views_are_made_of(tmp_path, prepared, data_dir):
+    path = unpack(tmp_path, named(ONE))
+    with refused("data.name='tu' holds graphs, and augment.name makes views of images; set"):
+        of_tu(path, prepared, kind="image")
+    with refused("data.name='digits' holds images, and augment.name makes views of graphs; set"):
+        source.load(data_config(dir=str(data_dir)), "train", "graph")
+
+
+@pytest.mark.parametrize(
+    ("path", "changes", "parts"),
+    [
+        ("", {}, ["data.name='tu' needs data.path", tu.ADDRESS]),
+        ("nowhere", {}, ["nowhere does not exist"]),
+        ("TINY.txt", {}, ["is a file; expected a folder, or an archive"]),
+        (".", {"name": "necklaces"}, ["'necklaces' takes no data.path"]),
+        (".", {"labels": "labels.csv"}, ["data.labels is for data.name='folder'"]),
+        (".", {"split": "test"}, ["has no split 'test'", "valid: train"]),
+    ],
+)
+def test_what_is_asked_for_wrongly_is_named(tmp_path, prepared, path, changes, parts):
+    unpack(tmp_path, named(ONE))
+    with refused(*parts):
+        of_tu(path and tmp_path / path, prepared, **changes)
+
+
+# The counts are published ones, see shared/data/README.md.
+@pytest.mark.skipif(not TU.exists(), reason="needs the sets of the TU collection")
+@pytest.mark.parametrize(
+    ("name", "labels", "nodes", "edges", "tags"),
+    [
+        ("MUTAG", {0: 63, 2: 125}, 17.93, 19.79, 7),
+        ("NCI1", {0: 2053, 1: 2057}, 29.87, 32.30, 37),
+    ],
+)
+def test_published_sets_have_the_published_counts(name, labels, nodes, edges, tags):
+    found = tu.read(TU, name)
+    assert Counter(found.labels) == labels and found.num_tags == tags
+    means = [np.mean([len(part) for part in parts]) for parts in zip(*found.graphs, strict=True)]
+    np.testing.assert_allclose(means, [nodes, edges], atol=0.0051)
+
+
+class SameRing:
+    """Random numbers of which the gaps between groups take none, so that classes share the rest."""
+
+    def __init__(self, seed):
+        rng = np.random.default_rng(seed)
+        self.integers, self.choice, self.permutation = rng.integers, rng.choice, rng.permutation
+        self.multinomial = np.random.default_rng(seed + 1000).multinomial
+
+
+def neighbours_of(graph):
+    found = {node: set() for node in range(len(graph.tag))}
+    for a, b in graph.edge.tolist():
+        found[a].add(b)
+        found[b].add(a)
+    return found
+
+
+def ring_of(graph):
+    """The nodes of the only circle in order, beginning after one without a pendant."""
+    near = neighbours_of(graph)
+    while leaves := [node for node, others in near.items() if len(others) == 1]:
+        for leaf in leaves:
+            (other,) = near.pop(leaf)
+            near[other].discard(leaf)
+    degree = np.bincount(graph.edge.ravel())
+    ring = [next(node for node in near if degree[node] == 2)]
+    ring.append(min(near[ring[0]]))
+    while len(ring) < len(near):
+        (after,) = near[ring[-1]] - {ring[-2]}
+        ring.append(after)
+    assert ring[0] in near[ring[-1]]
+    return ring
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_degrees_tell_nothing_about_the_class_of_a_necklace(seed):
+    histograms = []
+    for groups in necklaces.CLASSES.values():
+        graph = necklaces.necklace(SameRing(seed), groups)
+        degree = np.bincount(graph.edge.ravel(), minlength=len(graph.tag))
+        ring = ring_of(graph)
+        assert necklaces.RING[0] <= len(ring) <= necklaces.RING[1]
+        assert Counter(degree[ring].tolist()) == {2: len(ring) - 4, 3: 4}
+        # One circle, and as many edges as nodes: the rest is trees on it, of which none is apart.
+        assert len(graph.edge) == len(graph.tag)
+        assert 4 + 3 <= len(graph.tag) - len(ring) <= 4 + necklaces.TWIGS
+        text = "".join("x" if degree[node] == 3 else "-" for node in ring)
+        while text[-1] == "x":  # a group may go on from the end to the beginning
+            text = "x" + text[:-1]
+        assert sorted(map(len, text.replace("-", " ").split())) == sorted(groups)
+        assert "x-x" not in text + text
+        histograms.append(np.bincount(degree, minlength=12))
+    for histogram in histograms[1:]:
+        np.testing.assert_array_equal(histogram, histograms[0])
+
+
+def test_all_of_a_necklace_hangs_together():
+    for seed, groups in enumerate(list(necklaces.CLASSES.values()) * 5):
+        graph = necklaces.necklace(np.random.default_rng(seed), groups)
+        near, seen, waiting = neighbours_of(graph), {0}, [0]
+        while waiting:
+            more = near[waiting.pop()] - seen
+            seen |= more
+            waiting += more
+        assert len(seen) == len(graph.tag)
+
+
+def test_necklaces_are_a_set_of_four_classes(prepared):
+    opened = [
+        source.load(data_config(name="necklaces", dir=str(prepared)), split, "graph")
+        for split in ("train", "test")
+    ]
+    for split, found in zip(("train", "test"), opened, strict=True):
+        size = necklaces.SIZES[split]
+        assert (
+            found.describe() == f"necklaces, {split}: {size} graphs of nodes with 1 tags, 4 classes"
+        )
+        assert np.bincount(found.labels).tolist() == [size // 4] * 4
+    for example in opened[1].read(np.arange(8)):
+        ring = ring_of(example.picture)
+        degree = np.bincount(example.picture.edge.ravel())
+        marked = [degree[node] == 3 for node in ring]
+        runs = sum(
+            now and not before for now, before in zip(marked, np.roll(marked, 1), strict=True)
+        )
+        groups = necklaces.CLASSES[opened[1].class_names[example.label]]
+        assert runs == len(groups)

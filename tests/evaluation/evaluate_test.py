@@ -1,0 +1,426 @@
+"""Evaluation as a user asks for it: encoder, features, protocols and data; what is refused."""
+
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from conftest import data_config
+from ml_collections import ConfigDict
+from tiny import DIGITS, TINY
+
+import jaxssl
+from jaxssl import cli, components, distributed
+from jaxssl.augment.views import resized
+from jaxssl.data import source
+from jaxssl.errors import UserError
+from jaxssl.evaluation import context, results, suite
+from jaxssl.evaluation import run as evaluate
+from jaxssl.evaluation.protocols import episodes, finetune, linear
+from jaxssl.pretrained import load
+from jaxssl.pretrained.backbone import make_encode
+from jaxssl.training import build, checkpoint, config, loop
+from jaxssl.training.modality import MODALITIES
+
+SETTINGS = {
+    **TINY,
+    "total_steps": "6",
+    "schedule.warmup_epochs": "0",
+    "eval.every": str(3 / 81),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(data_dir, tmp_path_factory) -> Path:
+    """The workdir of a tiny run whose best checkpoint is not its last one."""
+    workdir = tmp_path_factory.mktemp("runs") / "tiny"
+    scores = iter((90.0, 80.0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "_online_knn", lambda *_: {"knn_top1": next(scores)})
+        loop.train(config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir)
+    assert checkpoint.steps(workdir) == [3, 6]
+    return workdir
+
+
+@pytest.fixture
+def out(tmp_path) -> Path:
+    return tmp_path / "out"
+
+
+def knn(run, out, **options):
+    return evaluate.evaluate(run, ["knn:uniform"], out=out, **options)
+
+
+def by_kind(rows, metric="knn_top1"):
+    return {row["features"]: row for row in rows if row["metric"] == metric}
+
+
+def test_a_figure_says_what_it_is_of(run, out):
+    rows = by_kind(knn(run, out))
+    assert set(rows) == {"raw", "untrained", "pretrained"}
+    row = rows["pretrained"]
+    assert row == {
+        **{"protocol": "knn", "metric": "knn_top1", "value": row["value"], "std": None},
+        **{"unit": "%", "details": row["details"], "source": "tiny", "loss": row["loss"]},
+        **{"checkpoint": "last", "step": 6, "features": "pretrained", "layer": "backbone"},
+        **{"dataset": "digits", "data": row["data"], "bank": "train", "split": "test", "seed": 0},
+    }
+    assert row["details"]["preset"] == "uniform" and row["loss"].startswith("auc_cl")
+    assert rows["raw"]["layer"] == "pixels" and rows["raw"]["step"] is None
+    assert rows["untrained"]["step"] == 0
+
+
+def test_the_table_and_what_stands_above_it_name_everything(run, out, capsys):
+    knn(run, out)
+    text = capsys.readouterr().out
+    for shown in ("tiny, auc_cl", "last checkpoint (step 6)", "fitted on train, tested on test"):
+        assert shown in text
+    for shown in ("backbone features; seed 0", "knn:uniform", "knn_top1", "percent"):
+        assert shown in text
+
+
+def test_the_best_checkpoint_is_that_of_the_best_online_figure(run, out):
+    rows = by_kind(knn(run, out, step="best"))
+    assert (rows["pretrained"]["step"], rows["pretrained"]["checkpoint"]) == (3, "best")
+    assert by_kind(knn(run, out, step=3))["pretrained"]["value"] == rows["pretrained"]["value"]
+    apply, variables, preprocess = jaxssl.load_encoder(run, "best")
+    last = jaxssl.load_encoder(run)[1]
+    different = jax.tree.map(lambda a, b: not np.array_equal(a, b), variables, last)
+    assert any(jax.tree.leaves(different))
+
+
+def test_the_untrained_network_is_what_the_run_began_with(run):
+    settings = ConfigDict(json.loads((run / "config.json").read_text()))
+    found = load.load_backbone(run).untrained(settings.seed)[0]
+    example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
+    parts = build.build(settings, 1297)
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    state = build.initial_state(settings, parts, example, 1297, mesh)
+    jax.tree.map(np.testing.assert_array_equal, found.params, state.params["net"])
+
+
+def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
+    rows = by_kind(knn(run, out, layer="projector", kinds=["pretrained"]))
+    assert rows["pretrained"]["layer"] == "projector"
+    found = load.load_backbone(run)
+    images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:4]
+    embeddings = make_encode(found, found.inputs, "projector")((found.net, found.projector), images)
+    assert embeddings.shape == (4, 6)
+    h = make_encode(found, found.inputs)((found.net, found.projector), images)
+    dense = found.projector.params
+    x = np.asarray(h) @ dense["Dense_0"]["kernel"]
+    norm, stats = dense["BatchNorm_0"], found.projector.batch_stats["BatchNorm_0"]
+    x = (x - stats["mean"]) / np.sqrt(stats["var"] + 1e-5) * norm["scale"] + norm["bias"]
+    expected = np.maximum(x, 0) @ dense["Dense_1"]["kernel"] + dense["Dense_1"]["bias"]
+    np.testing.assert_allclose(embeddings, expected, atol=1e-4)
+
+
+def test_what_is_trained_further_is_the_network_that_is_evaluated(run, data_dir):
+    found = load.load_backbone(run)
+    network = context.make_network(found, found.net)
+    images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:6]
+    h, same = network.apply(network.variables, resized(images, found.inputs), train=False)
+    expected = make_encode(found, found.inputs)((found.net, found.projector), images)
+    np.testing.assert_allclose(h, expected, atol=1e-5)
+    assert same is network.variables
+    trained, moved = network.apply(network.variables, resized(images, found.inputs), train=True)
+    assert np.abs(np.asarray(trained) - np.asarray(h)).max() > 1e-3
+    before, after = (v["batch_stats"]["BatchNorm_0"]["mean"] for v in (same, moved))
+    assert not np.array_equal(before, after)
+    jax.tree.map(np.testing.assert_array_equal, moved["params"], same["params"])
+
+
+def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, out, monkeypatch):
+    short = finetune.PRESETS["quick"]
+    training = short["training"]._replace(steps=2, warmup=0)
+    monkeypatch.setitem(finetune.PRESETS, "quick", {**short, "training": training})
+    cifar = linear.PRESETS["cifar"]
+    training = cifar["training"]._replace(epochs=1, batch_size=512)
+    monkeypatch.setitem(linear.PRESETS, "cifar", {**cifar, "training": training})
+    before = jax.tree.map(np.copy, load.load_backbone(run).net)
+    rows = evaluate.evaluate(run, ["finetune", "linear:cifar"], out=out, kinds=["pretrained"])
+    metrics = {row["metric"]: row["value"] for row in rows}
+    assert set(metrics) == {
+        *("finetune_top1", "finetune_top5", "finetune_mean_per_class"),
+        *("linear_top1", "linear_top5"),
+    }
+    jax.tree.map(np.testing.assert_array_equal, load.load_backbone(run).net, before)
+
+
+def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run, out, monkeypatch):
+    seen = []
+    monkeypatch.setattr(finetune, "run", lambda subject, **_: seen.append(context) or [])
+    with pytest.raises(UserError, match="trains a network"):
+        evaluate.evaluate(run, ["finetune"], out=out)
+    assert [context.features.train.size for context in seen] == [0]
+    assert len(seen[0].features.train_labels) == 1297
+
+
+def test_views_are_those_of_training_encoded(run, data_dir):
+    found = load.load_backbone(run)
+    settings = ConfigDict(found.facts["config"])
+    splits, mesh = source.load_splits(settings.data), distributed.make_mesh()
+    images = splits.bank.images(8)[:5]
+    made = dict(context.subjects(found, settings, splits, ["raw"], mesh, seed=0, features=False))
+    pixels = made["raw"].views(images, 3, 1)
+    assert pixels.shape == (3, 5, 8 * 8)
+    np.testing.assert_array_equal(pixels, made["raw"].views(images, 3, 1))
+    assert np.abs(pixels[0] - pixels[1]).mean() > 0.01
+    # An image's views do not depend on the others.
+    np.testing.assert_allclose(made["raw"].views(images[:2], 3, 1), pixels[:, :2], atol=1e-6)
+
+
+def test_figures_of_other_classes_do_not_take_each_others_place(run, out, tmp_path):
+    for name, classes in (("low", "0123"), ("high", "6789")):
+        path = tmp_path / f"{name}.txt"
+        path.write_text("\n".join(classes))
+        given = [("data.classes", str(path))]
+        data = evaluate.data_of(run, ConfigDict(data_config()), None, given)
+        rows = knn(run, out, data=data, kinds=["raw"])
+        assert rows[0]["dataset"] == f"digits ({name}.txt)"
+    assert len(results.read(out)) == 4
+
+
+def test_the_untrained_network_does_not_change_with_the_protocols_seed(run, out):
+    first, second = (
+        by_kind(knn(run, out, seed=seed, kinds=["untrained"]))["untrained"] for seed in (0, 5)
+    )
+    assert first["value"] == second["value"] and (first["seed"], second["seed"]) == (0, 5)
+
+
+def test_another_data_set_leaves_the_runs_own_figures_and_report_alone(run, out, data_dir):
+    knn(run, out)
+    data = evaluate.data_of(
+        run, ConfigDict(data_config()), "digits", [("data.train_split", "train[:50%]")]
+    )
+    assert data.dir == str(data_dir) and data.train_split == "train[:50%]"
+    rows = knn(run, out, data=data)
+    assert {row["bank"] for row in rows} == {"train[:50%]"}
+    assert len(results.read(out)) == 12
+    assert knn(run, out, data=data) and len(results.read(out)) == 12
+    assert not (out / "report.html").exists()
+
+
+def chosen(kind, *protocols):
+    return {run.text for run in evaluate.check_protocols(protocols, kind)}
+
+
+def test_all_is_what_fits_the_kind_of_examples():
+    on_features = {"knn", "linear", "fewshot", "episodes", "retrieval", "noise"}
+    on_images = {"finetune", "semi", "corruptions", "diagnostics"}
+    on_captions = {"captions", "zeroshot"}
+    assert chosen("image", "all") == on_features | on_images
+    assert chosen("image_text", "all") == on_features | on_images | on_captions
+    assert chosen("video", "all") == on_features
+    assert chosen("graph", "all") == on_features | {"svm"}
+
+
+def test_a_protocol_that_is_named_is_taken_whatever_the_kind_of_examples():
+    assert chosen("image", "svm:kernel") == {"svm:kernel"}
+    assert chosen("image", "all", "svm:kernel") == chosen("image", "all") | {"svm:kernel"}
+
+
+def test_every_protocol_names_kinds_of_examples_that_there_are():
+    for run in evaluate.check_protocols(components.names("protocol")):
+        assert set(getattr(run.module, "FITS", MODALITIES)) <= set(MODALITIES), run.name
+
+
+def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, run, out, caplog):
+    monkeypatch.setattr(components, "names", lambda group: ("knn", "linear"))
+    monkeypatch.setattr(evaluate.record.log, "propagate", True)
+
+    def refuse(*args, **kwargs):
+        raise ValueError("too few images")
+
+    monkeypatch.setattr("jaxssl.evaluation.protocols.linear.run", refuse)
+    rows = evaluate.evaluate(run, ["all"], out=out, kinds=["raw"])
+    assert {row["protocol"] for row in rows} == {"knn"}
+    assert "protocol 'linear' is left out: too few images" in caplog.text
+    with pytest.raises(UserError, match="protocol 'linear': too few images"):
+        evaluate.evaluate(run, ["linear"], out=out, kinds=["raw"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"protocols": ["knm"]}, "protocol 'knm' is unknown; did you mean 'knn'"),
+        ({"protocols": ["knn:k7"]}, "preset 'k7' of protocol 'knn' is unknown"),
+        ({"kinds": ["pixels"]}, "--kinds: 'pixels' is unknown"),
+        ({"layer": "head"}, "layer 'head' is unknown; valid: backbone, projector"),
+        ({"step": 5}, r"no checkpoint of step 5, only of \[3, 6\]"),
+    ],
+)
+def test_wrong_options_are_named(run, out, options, message):
+    with pytest.raises(UserError, match=message):
+        evaluate.evaluate(run, **{"protocols": ["knn"], "out": out, **options})
+    assert not out.exists()
+
+
+def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data_dir):
+    colour = data_config(name="folder", path=str(labelled), dir=str(data_dir))
+    with pytest.raises(UserError, match="takes images of 1 channel, those of .* have 3"):
+        knn(run, out, data=colour)
+    other = data_config(dir=str(data_dir), classes=str(out))
+    out.write_text("\n".join("0123456789"))
+    unseen = {**other, "classes": "", "train_split": "train[:3]"}
+    with pytest.raises(UserError, match=r"has images of classes of which .* has none \(\d"):
+        knn(run, out.with_name("x"), data=unseen)
+
+
+def test_what_a_run_knows_is_not_assumed_and_a_file_has_no_steps(run, tmp_path):
+    with pytest.raises(UserError, match=r"is a run, which knows its network; leave \['stem'\] out"):
+        jaxssl.load_encoder(run, stem="cifar")
+    with pytest.raises(UserError, match="is a weights file, which has no steps"):
+        jaxssl.load_encoder(tmp_path / "x.pth", "best")
+
+
+@pytest.mark.parametrize(("text", "step"), [(None, None), ("best", "best"), ("12", 12)])
+def test_steps_of_the_command_line(text, step):
+    assert cli.parse_step(text) == step
+
+
+def test_a_step_that_is_none_is_refused():
+    with pytest.raises(UserError, match="expected a number, last or best"):
+        cli.parse_step("-1")
+
+
+def test_only_keys_of_the_data_may_be_changed(run):
+    assert evaluate.split_overrides([("data.dir", "x"), ("net.num_heads", "6")]) == (
+        [("data.dir", "x")],
+        {"num_heads": 6},
+    )
+    with pytest.raises(UserError, match="net.name: eval.py takes the config from the run"):
+        evaluate.split_overrides([("net.name", "vit")])
+    with pytest.raises(UserError, match="net.num_heads expects a number, got 'six'"):
+        evaluate.split_overrides([("net.num_heads", "six")])
+    with pytest.raises(UserError, match="data.splt.* is unknown"):
+        evaluate.data_of(run, ConfigDict(data_config()), None, [("data.splt", "x")])
+
+
+def test_figures_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
+    def stopped(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxssl.evaluation.protocols.linear.run", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate.evaluate(run, ["knn", "linear"], out=out, kinds=["raw"])
+    assert {row["metric"] for row in results.read(out)} == {"knn_top1", "knn_top5"}
+
+
+def test_a_network_that_is_not_finite_gives_no_figures(run, out, monkeypatch):
+    restore = checkpoint.restore_arrays
+
+    def spoilt(*args):
+        found = restore(*args)
+        found.state["params"]["net"]["Conv_0"]["kernel"] = np.full((3, 3, 1, 4), np.nan)
+        return found
+
+    monkeypatch.setattr(checkpoint, "restore_arrays", spoilt)
+    with pytest.raises(UserError, match="params/Conv_0/kernel has values that are not finite"):
+        knn(run, out)
+
+
+@pytest.mark.parametrize("text", ["[]", '"x"', '{"data": 1}', "\xff"])
+def test_a_config_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"holds no run|is no config of a run"):
+        evaluate.read_config(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['{"results": [1]}', '{"results": [{}]}', '{"results": 3}', "[]"])
+def test_rows_that_are_none_are_named(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    with pytest.raises(UserError, match=r"results.json is damaged"):
+        results.read(tmp_path)
+
+
+def test_episodes_may_be_of_classes_that_training_never_saw(run, out):
+    data = evaluate.data_of(
+        run, ConfigDict(data_config()), None, [("data.train_split", "train[:3]")]
+    )
+    preset = {"ways": 3, "shots": 2, "queries": 2, "episodes": 5}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(episodes.PRESETS, "cdfsl_5way_20shot", preset)
+        rows = evaluate.evaluate(run, ["episodes"], data=data, out=out, kinds=["raw"])
+    assert len(rows) == 1
+
+
+def test_damaged_results_are_not_overwritten(run, out):
+    out.mkdir()
+    (out / "results.json").write_text("{")
+    with pytest.raises(UserError, match=r"results.json is damaged"):
+        knn(run, out, kinds=["raw"])
+    assert (out / "results.json").read_text() == "{"
+
+
+SUITE = """
+def get_suite():
+    half = {"name": "digits", "train_split": "train[:50%]", "metric": "knn_top5"}
+    datasets = {"A": {"name": "digits"}, "B": half}
+    return {"protocol": "knn", "metric": "knn_top1", "datasets": datasets}
+"""
+
+
+def test_a_suite_is_a_table_of_encoders_and_data_sets(run, tmp_path, capsys):
+    path = tmp_path / "mine.py"
+    path.write_text(SUITE)
+    rows = suite.run(path, [run], ConfigDict(data_config()), out=tmp_path / "out")
+    assert {(row["column"], row["bank"]) for row in rows} == {("A", "train"), ("B", "train[:50%]")}
+    shown = {(r["column"], r["metric"]): r["value"] for r in rows}
+    text = capsys.readouterr().out
+    mean = (shown["A", "knn_top1"] + shown["B", "knn_top5"]) / 2
+    for figure in (shown["A", "knn_top1"], shown["B", "knn_top5"], mean):
+        assert f"{figure:.2f}" in text
+
+
+def test_wins_and_means_of_a_suite_are_counted():
+    made = suite.Suite("knn", "knn_top1", {"A": {}, "B": {}, "C": {}})
+    scores = {"x": (50.0, 60.001, 70.0), "y": (40.0, 60.002, 80.0), "z": (45.0, None, 10.0)}
+    common = {"features": "pretrained", "step": 1, "checkpoint": "last", "split": "test"}
+    common |= {"metric": "knn_top1", "details": {}, "std": None, "layer": "backbone", "seed": 0}
+    rows = [
+        {**common, "encoder": encoder, "column": column, "value": value}
+        for encoder, values in scores.items()
+        for column, value in zip("ABC", values, strict=True)
+        if value is not None
+    ]
+    columns = {column.header: list(column.cells) for column in suite.table(made, rows).columns}
+    assert columns["wins"] == ["2", "2", "0"]  # equal figures of two decimals both win
+    assert columns["mean"] == ["60.00", "60.00", "–"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "def get_suite():\n    return {'protocol': 'knn'}",
+            "expected get_suite.* protocol, metric",
+        ),
+        ("x = 1", "failed: AttributeError"),
+        (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "{}"), "must be a dict of"),
+    ],
+)
+def test_a_file_that_is_no_suite_is_named(tmp_path, text, message):
+    path = tmp_path / "mine.py"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        suite.read(path)
+    with pytest.raises(UserError, match="does not exist"):
+        suite.read(tmp_path / "none.py")
+
+
+def test_the_suites_that_come_along_name_protocols_there_are():
+    paths = sorted((DIGITS.parent / "suites").glob("*.py"))
+    assert len(paths) == 3
+    for path in paths:
+        found = suite.read(path)
+        own = [values.get("protocol", found.protocol) for values in found.datasets.values()]
+        evaluate.check_protocols([found.protocol, *own])

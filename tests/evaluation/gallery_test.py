@@ -1,0 +1,94 @@
+"""What the host cuts of pictures for a recipe, and the pictures of images and their views."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import data_config
+from PIL import Image
+
+from jaxssl.data import decoding, source
+from jaxssl.data.decoding import Crop, Crops
+from jaxssl.errors import UserError
+from jaxssl.evaluation import gallery
+from jaxssl.training import config as config_lib
+from jaxssl.training.build import make_crops
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+RATIO = (3 / 4, 4 / 3)
+STILL = {"augment.flip": "0.0", "augment.jitter": "0.0", "augment.grayscale": "0.0"}
+STILL |= {"augment.blur": "0.0"}
+SIZES = [(40, 30), (33, 64), (51, 50), (20, 90)]  # width, height
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Pictures of many sizes, without labels."""
+    path, rng = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    for i, (width, height) in enumerate(SIZES):
+        coarse = Image.fromarray(rng.integers(0, 256, (4, 4, 3), np.uint8))
+        coarse.resize((width, height)).save(path / f"{i}.png")
+    return path
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def photographs(folder, directory):
+    data = {"name": "folder", "path": str(folder), "dir": str(directory), "test_fraction": 0.0}
+    return source.load(data_config(**data), "train")
+
+
+def settings(name="cifar10_simclr", **changes):
+    return config_lib.load(CONFIGS / f"{name}.py", list(changes.items()))
+
+
+def test_the_host_cuts_what_the_recipe_would():
+    view = Crop(32, (0.08, 1.0), RATIO)
+    assert make_crops(settings()) == Crops((view, view), (), 32)
+    other = make_crops(settings(**{"second_view.crop_scale": "(0.5, 0.6)"}))
+    assert other.views == (view, view._replace(scale=(0.5, 0.6)))
+    changes = {"crops.number": "3", "crops.size": "16", "crops.crop_scale": "(0.05, 0.2)"}
+    crops = make_crops(settings(views="1", **changes, **{"method.labels": "True"}))
+    assert crops == Crops((view,), (Crop(16, (0.05, 0.2), RATIO),) * 3, 32)
+
+
+@pytest.mark.parametrize("pads", ["augment", "second_view", "crops"])
+def test_where_a_recipe_crops_in_another_way_the_host_cuts_nothing(pads):
+    changes = {"augment.crop": "resized", "crops.number": "2", f"{pads}.crop": "pad"}
+    crops = make_crops(settings("cifar100_tcl_supervised", **changes))
+    assert crops == Crops((), (), 32)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("crop_scale", "(0.9, 0.1)"), ("crop_scale", "(0, 0)"), ("crop_ratio", "(0, 1)")],
+)
+def test_a_range_that_is_none_is_refused(key, value):
+    with pytest.raises(UserError, match=f"{key.replace('_', ' ')} is .*expected 0 < smallest"):
+        make_crops(settings(**{f"augment.{key}": value}))
+
+
+@pytest.mark.parametrize("scale", [(0.2, 0.5), (1.0, 1.0)])
+def test_views_are_the_crops_of_the_host_and_nothing_else_is_decoded(photographs, scale):
+    config = settings(**{"augment.size": "16", "augment.crop_scale": str(scale), **STILL})
+    images, found = gallery.pairs(config, photographs, 3)
+    assert found.keys() == {"views"} and found["views"].shape == (3, 2, 16, 16, 3)
+    examples, crops = photographs.read(np.arange(3)), make_crops(config)
+    for place, (picture, *_) in enumerate(examples):
+        rng = np.random.default_rng((config.seed, 0, place))
+        expected = decoding.random_crops(picture, crops.views, rng)
+        np.testing.assert_array_equal(found["views"][place], expected)
+        np.testing.assert_array_equal(images[place], decoding.centre(picture, 16))
+    [(part, _)] = photographs.parts
+    assert not list(part.keep.parent.glob("decoded-*"))
+
+
+def test_a_sheet_has_a_row_for_every_image(photographs, tmp_path):
+    config = settings(**{"augment.size": "16", **STILL})
+    gallery.sheet(config, photographs, 9, tmp_path / "views.png")
+    with Image.open(tmp_path / "views.png") as image:
+        assert image.format == "PNG" and image.height > len(SIZES) * 100

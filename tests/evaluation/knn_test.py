@@ -1,0 +1,297 @@
+"""k-NN against float64 loops, and against what a PyTorch form of the public codes predicts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from feature_cases import labelled
+
+from jaxssl.evaluation.protocols import Subject, knn
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "knn.npz")
+
+
+def ranking_oracle(bank, labels, queries, *, k, temperature, num_classes, weight="exp"):
+    """Classes by votes of each query's nearest neighbours, row by row."""
+    bank, queries = (
+        x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+        for x in (np.float64(bank), np.float64(queries))
+    )
+    ranked = []
+    for query in queries:
+        similarity = bank @ query
+        votes = np.zeros(num_classes)
+        for j in np.argsort(-similarity, kind="stable")[:k]:
+            s = similarity[j]
+            votes[labels[j]] += (1 + s) / 2 if weight == "linear" else np.exp((s - 1) / temperature)
+        ranked.append(np.argsort(-votes, kind="stable"))
+    return np.array(ranked)
+
+
+def knn_oracle(features, **hyper):
+    """`knn.evaluate`."""
+    train, labels, test, truth = features
+    classes = 1 + max(labels.max(), truth.max())
+    ranked = ranking_oracle(train, labels, test, num_classes=classes, **hyper)
+    hit = ranked[:, :5] == truth[:, None]
+    return {"knn_top1": 100 * hit[:, 0].mean(), "knn_top5": 100 * hit.any(axis=1).mean()}
+
+
+# ---- Predictions of the public codes.
+
+
+@pytest.mark.parametrize("preset", knn.PRESETS)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
+def test_a_preset_predicts_what_the_public_code_does(preset, dtype):
+    bank, queries = (GOLDEN[name].astype(dtype) for name in ("bank", "queries"))
+    found = knn.predict(bank, GOLDEN["labels"], queries, num_classes=10, **knn.PRESETS[preset])
+    np.testing.assert_array_equal(found, GOLDEN[f"ranking/{preset}"])
+    if dtype == "int8":
+        scores = knn.evaluate(
+            bank, GOLDEN["labels"], queries, GOLDEN["query_labels"], **knn.PRESETS[preset]
+        )
+        hit = found == GOLDEN["query_labels"][:, None]
+        assert scores["knn_top1"] == pytest.approx(100 * hit[:, 0].mean())
+        assert scores["knn_top5"] == pytest.approx(100 * hit[:, :5].any(axis=1).mean())
+
+
+def test_of_fewer_examples_than_neighbours_all_vote():
+    bank, labels = GOLDEN["bank"][:90], GOLDEN["labels"][:90]
+    found = knn.predict(bank, labels, GOLDEN["queries"], k=200, temperature=0.1, num_classes=10)
+    np.testing.assert_array_equal(found, GOLDEN["ranking/k_above_bank"])
+
+
+# ---- The loop.
+
+
+@pytest.mark.parametrize("k", [1, 5, 60, 1000])
+@pytest.mark.parametrize(
+    ("m", "classes"), [(130, 8), (130, 2), (7, 8)], ids=["blocks", "two classes", "few queries"]
+)
+@pytest.mark.parametrize("bank_block", [2**27, 4 * 6 * 25], ids=["one block", "several"])
+def test_knn_votes_as_the_loop_does(k, m, classes, bank_block, monkeypatch):
+    assert m % knn.QUERY_BLOCK
+    features = labelled(60, m, 6, classes)
+    monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
+    found = knn.evaluate(*features, k=k, temperature=0.2)
+    expected = knn_oracle(features, k=k, temperature=0.2)
+    assert found == pytest.approx(expected)
+    if classes == 2:
+        assert found["knn_top5"] == 100
+    else:
+        assert found["knn_top1"] < found["knn_top5"] or m == 7
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e3])
+def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
+    features = labelled(60, 130, 6, 4)
+    train, labels, test, _ = features
+    similarity, place = knn.neighbours(train, test, 60)
+    votes = knn.votes(similarity, labels[place], num_classes=4, temperature=temperature)
+    assert np.isfinite(votes).all()
+    assert (votes.max(axis=1) > 0).all()
+    expected = knn_oracle(features, k=60, temperature=temperature)
+    assert knn.evaluate(*features, k=60, temperature=temperature) == pytest.approx(expected)
+
+
+def test_all_votes_are_those_of_the_formula_as_long_as_they_are_finite():
+    similarity = np.array([[0.9, 0.5, -1.0], [-0.2, -0.3, -0.4]], np.float32)
+    labels = np.array([[2, 0, 2], [1, 1, 0]])
+    weights = np.exp(similarity / np.float32(0.02))
+    expected = np.zeros((2, 4))
+    for i, j in np.ndindex(2, 3):
+        expected[i, labels[i, j]] += weights[i, j]
+    votes = knn.votes(similarity, labels, num_classes=4, temperature=0.02)
+    np.testing.assert_allclose(votes, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("weight", knn.WEIGHTS)
+def test_equal_votes_go_to_the_smaller_class(weight):
+    """Each row is in the bank under two classes: their votes are the same numbers."""
+    rows = np.random.default_rng(0).normal(size=(40, 5))
+    labels = np.arange(40) % 4
+    bank, twice = np.concatenate([rows, rows]), np.concatenate([labels, (labels + 2) % 4])
+    hyper = {"k": 8, "temperature": 0.3, "weight": weight}
+    queries = np.random.default_rng(1).normal(size=(130, 5))
+    found = knn.predict(bank, twice, queries, **hyper)
+    np.testing.assert_array_equal(
+        found, ranking_oracle(bank, twice, queries, num_classes=4, **hyper)
+    )
+    assert set(found[:, 0]) == {0, 1}
+
+
+@pytest.mark.parametrize("bank_block", [2**27, 4 * 2 * 7])
+def test_of_equally_near_rows_the_first_ones_are_taken(bank_block, monkeypatch):
+    monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
+    bank = np.tile(np.eye(2, dtype=np.float32), (10, 1))
+    similarity, place = knn.neighbours(bank, 3 * bank[:2], 12)
+    np.testing.assert_array_equal(place[0], [*range(0, 20, 2), 1, 3])
+    np.testing.assert_array_equal(place[1], [*range(1, 20, 2), 0, 2])
+    np.testing.assert_allclose(similarity, [[1] * 10 + [0] * 2] * 2)
+
+
+def test_rows_that_differ_in_length_alone_are_equally_near():
+    """Division rounds (3, 4) / 5 and (9, 12) / 15 alike, a product with 1 / norm does not."""
+    rows = np.array([[3, 4], [-4, 3], [5, 12], [-8, 15]], np.float32)
+    factor = np.array([1, 3, 7, 11, 2.0**80, 2.0**-30], np.float32)
+    bank = (factor[:, None, None] * rows).reshape(-1, 2)
+    similarity, place = knn.neighbours(bank, rows, 6)
+    np.testing.assert_array_equal(place, np.arange(4)[:, None] + 4 * np.arange(6))
+    np.testing.assert_allclose(similarity, 1, atol=1e-6)
+
+
+def test_the_nearest_neighbour_of_a_training_row_is_itself():
+    rng = np.random.default_rng(0)
+    train, labels = rng.normal(size=(50, 8)).astype(np.float32), rng.integers(0, 7, 50)
+    order = rng.permutation(50)
+    scores = knn.evaluate(train, labels, 3 * train[order], labels[order], k=1, temperature=0.1)
+    assert scores["knn_top1"] == 100
+
+
+# ---- What banks and labels may look like.
+
+
+def test_rows_of_any_finite_size_are_compared():
+    features = labelled(60, 7, 6, 8)
+    size = np.float32(10) ** np.linspace(-9, 37, 60, dtype=np.float32)
+    similarity, place = knn.neighbours(features.train * size[:, None], 1e37 * features.test, 20)
+    expected = knn.neighbours(features.train, features.test, 20)
+    np.testing.assert_allclose(similarity, expected[0], atol=1e-6)
+    np.testing.assert_array_equal(place, expected[1])
+
+
+def test_zero_rows_are_similar_to_nothing():
+    bank = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
+    similarity, place = knn.neighbours(bank, np.array([[2, 0], [0, 0]], np.float32), 3)
+    np.testing.assert_array_equal(similarity, [[1, 0, -1], [0, 0, 0]])
+    np.testing.assert_array_equal(place[0], [1, 0, 2])
+
+
+def test_a_memory_map_is_read_in_parts(tmp_path, monkeypatch):
+    features = labelled(200, 130, 6, 8)
+    np.save(tmp_path / "bank.npy", features.train.astype(np.float16))
+    bank = np.load(tmp_path / "bank.npy", mmap_mode="r")
+    seen = []
+
+    class Bank:
+        """Of which nobody takes more than a part."""
+
+        shape, ndim = bank.shape, 2
+
+        def __len__(self):
+            return len(bank)
+
+        def __getitem__(self, part):
+            seen.append(part.stop - part.start)
+            return bank[part]
+
+    monkeypatch.setattr(knn, "BANK_BLOCK", 4 * 6 * 40)
+    found = knn.predict(Bank(), features.train_labels, features.test, k=20, temperature=0.1)
+    assert max(seen) == 40
+    expected = ranking_oracle(
+        *(bank, features.train_labels, features.test), k=20, temperature=0.1, num_classes=8
+    )
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_class_numbers_may_have_gaps_and_the_bank_may_lack_some():
+    train, labels, test, truth = labelled(60, 30, 6, 4)
+    hyper = {"k": 10, "temperature": 0.1}
+    found = knn.predict(train, labels * 50, test, num_classes=200, **hyper)
+    expected = knn.predict(train, labels, test, **hyper)
+    np.testing.assert_array_equal(found[:, 0], 50 * expected[:, 0])
+    np.testing.assert_array_equal(np.sort(found), np.tile(np.arange(200), (30, 1)))
+    scores = knn.evaluate(train, labels, test, np.where(truth == 3, 900, truth), **hyper)
+    assert scores["knn_top1"] == pytest.approx(
+        100 * ((expected[:, 0] == truth) & (truth < 3)).mean()
+    )
+
+
+def test_a_single_class_is_always_right():
+    train, _, test, _ = labelled(60, 7, 6, 1)
+    zeros = np.zeros(60, np.int64)
+    assert knn.predict(train, zeros, test, k=5, temperature=0.1).tolist() == [[0]] * 7
+    scores = knn.evaluate(train, zeros, test, zeros[:7], k=5, temperature=0.1)
+    assert scores == {"knn_top1": 100, "knn_top5": 100}
+
+
+# ---- What is refused.
+
+
+@pytest.mark.parametrize(
+    ("hyper", "message"),
+    [
+        ({"k": 0, "temperature": 0.1}, "k must be >= 1 and temperature > 0, got 0 and 0.1"),
+        ({"k": 3, "temperature": 0.0}, "got 3 and 0.0"),
+        ({"k": 3, "temperature": float("nan")}, "got 3 and nan"),
+        ({"k": 3, "temperature": 1.0, "weight": "cosine"}, "one of exp, linear, got 'cosine'"),
+    ],
+)
+def test_knn_refuses_impossible_settings(hyper, message):
+    with pytest.raises(ValueError, match=message):
+        knn.evaluate(*labelled(10, 4, 3, 2), **hyper)
+
+
+@pytest.mark.parametrize("short", ["train_labels", "test_labels"])
+def test_knn_refuses_labels_of_another_length(short):
+    features = labelled(10, 4, 3, 2)
+    features = features._replace(**{short: getattr(features, short)[:-1]})
+    with pytest.raises(ValueError, match="same length"):
+        knn.evaluate(*features, k=1, temperature=1.0)
+
+
+@pytest.mark.parametrize("name", ["train_labels", "test_labels"])
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        (-1, "class numbers from 0, got -1"),
+        (10**9, "class numbers below 100000"),
+        (0.5, "must be integers, got float64"),
+    ],
+)
+def test_knn_refuses_labels_that_are_no_class_numbers(name, label, message):
+    features = labelled(10, 4, 3, 2)
+    labels = np.array([*getattr(features, name)[:-1], label])
+    with pytest.raises(ValueError, match=message):
+        knn.evaluate(*features._replace(**{name: labels}), k=1, temperature=1.0)
+
+
+def test_knn_refuses_a_label_beyond_the_classes():
+    train, labels, test, _ = labelled(10, 4, 3, 2)
+    with pytest.raises(ValueError, match="below 1 classes, got 1"):
+        knn.predict(train, labels, test, k=1, temperature=1.0, num_classes=1)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize(("name", "side"), [("train", "the bank"), ("test", "queries")])
+def test_knn_names_the_row_that_is_not_finite(name, side, value):
+    features = labelled(10, 4, 3, 2)
+    getattr(features, name)[3, 1] = value
+    with pytest.raises(ValueError, match=f"must be finite, row 3 of {side} is not"):
+        knn.evaluate(*features, k=1, temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    ("bank", "queries", "message"),
+    [
+        ((10, 3), (4, 2), r"got \[10, 3\] and \[4, 2\]"),
+        ((10,), (4,), r"got \[10\] and \[4\]"),
+        ((0, 3), (4, 3), r"no features: \[0, 3\] in the bank, \[4, 3\] asked"),
+        ((10, 3), (0, 3), r"no features: \[10, 3\] in the bank, \[0, 3\] asked"),
+        ((10, 0), (4, 0), r"no features: \[10, 0\] in the bank, \[4, 0\] asked"),
+    ],
+)
+def test_knn_refuses_features_of_no_use(bank, queries, message):
+    with pytest.raises(ValueError, match=message):
+        knn.neighbours(np.ones(bank), np.ones(queries), 1)
+
+
+@pytest.mark.parametrize("preset", knn.PRESETS)
+def test_a_knn_preset_reports_what_it_ran_with(preset):
+    features = labelled(60, 7, 6, 8)
+    rows = knn.run(Subject(features), seed=0, preset=preset)
+    hyper = knn.PRESETS[preset]
+    assert {row.metric: row.value for row in rows} == pytest.approx(knn_oracle(features, **hyper))
+    for row in rows:
+        assert row.std is None
+        assert row.details == {"preset": preset, **hyper}

@@ -1,0 +1,175 @@
+"""What gallery.npz says of a run: nearest classes, hardest negatives, MMCL's support vectors."""
+
+import json
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from tiny import DIGITS, TINY
+
+from jaxssl import distributed, report
+from jaxssl.data import source
+from jaxssl.evaluation import gallery, loss_inspection
+from jaxssl.evaluation.features import extract
+from jaxssl.pretrained.backbone import make_encode
+from jaxssl.pretrained.load import load_backbone
+from jaxssl.training import config, loop
+
+GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
+SETTINGS = {
+    **TINY,
+    "total_steps": "4",
+    "schedule.warmup_epochs": "0",
+    "loss.name": "mmcl",
+    "loss.gamma": str(GAMMA),
+    "loss.C": "0.5",
+    "eval.protocols": "('knn:uniform',)",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(data_dir, tmp_path_factory):
+    """The workdir of a tiny run of MMCL, and its gallery."""
+    workdir = tmp_path_factory.mktemp("runs") / "mmcl"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery, "_map", lambda features, seed: features[:, :2])  # t-SNE takes long
+        loop.train(config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir)
+    with np.load(workdir / "gallery.npz") as file:
+        return workdir, dict(file)
+
+
+@pytest.fixture(scope="module")
+def embed(run):
+    """The run's projector on uint8 images."""
+    found, mesh = load_backbone(run[0]), distributed.local_mesh()
+    variables = distributed.replicate((found.net, found.projector), mesh)
+    apply = make_encode(found, found.inputs, "projector")
+    return partial(extract, apply=apply, variables=variables, mesh=mesh)
+
+
+def of_loops(train, train_labels, test, test_labels):
+    """Class, class of the nearest by cosine, how many."""
+    counts = {}
+    bank = [(x / np.linalg.norm(x), c) for x, c in zip(train, train_labels, strict=True) if c >= 0]
+    for x, own in zip(test, test_labels, strict=True):
+        if own >= 0:
+            _, nearest = max((float(x @ u), -i) for i, (u, _) in enumerate(bank))
+            pair = int(own), int(bank[-nearest][1])
+            counts[pair] = counts.get(pair, 0) + 1
+    return [[*pair, count] for pair, count in sorted(counts.items())]
+
+
+def test_nearest_classes_are_those_of_loops():
+    rng = np.random.default_rng(0)
+    train, test = (rng.normal(size=(n, 6)).astype(np.float32) for n in (40, 50))
+    labels, test_labels = rng.integers(-1, 5, 40), rng.integers(-1, 4, 50)
+    found = gallery.nearest_classes(train, labels, test, test_labels)
+    np.testing.assert_array_equal(found, of_loops(train, labels, test, test_labels))
+    assert found.dtype == np.int32 and found[:, 2].sum() == (test_labels >= 0).sum()
+
+
+def test_without_labels_there_are_no_nearest_classes():
+    x, none, some = np.ones((3, 2), np.float32), np.full(3, -1), np.arange(3)
+    assert gallery.nearest_classes(x, none, x, some).shape == (0, 3)
+    assert gallery.nearest_classes(x, some, x, none).shape == (0, 3)
+
+
+def test_of_many_test_images_some_are_drawn(monkeypatch):
+    monkeypatch.setattr(gallery, "MATCHED", 4)
+    x, labels = np.eye(9, dtype=np.float32), np.arange(9)
+    found = gallery.nearest_classes(x, labels, x, labels, seed=1)
+    assert found[:, 2].tolist() == [1] * 4 and (found[:, 0] == found[:, 1]).all()
+
+
+def test_nearest_classes_of_a_run_are_its_k_nn_figure(run):
+    workdir, arrays = run
+    rows = json.loads((workdir / "results.json").read_text())["results"]
+    (top1,) = (
+        row["value"]
+        for row in rows
+        if (row["features"], row["metric"]) == ("pretrained", "knn_top1")
+    )
+    found = arrays["nearest_classes"]
+    assert found[:, 2].sum() == 500
+    assert 100 * found[found[:, 0] == found[:, 1], 2].sum() / 500 == pytest.approx(top1)
+
+
+def test_hardest_negatives_are_training_images_with_these_cosines(run, embed, data_dir):
+    _, arrays = run
+    images = arrays["block"]
+    z = embed(images).astype(np.float64)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    query, place = arrays["hard_query"], arrays["hard_place"]
+    assert arrays["block_size"] == loss_inspection.SIZE and place.shape == (
+        loss_inspection.QUERIES,
+        loss_inspection.HARDEST,
+    )
+    assert len(images) == len(arrays["block_label"]) == len(np.unique(images, axis=0))
+    np.testing.assert_allclose(
+        arrays["hard_similarity"], np.einsum("qd,qkd->qk", z[query], z[place]), atol=1e-5
+    )
+    assert (np.diff(arrays["hard_similarity"]) <= 0).all() and not (place == query[:, None]).any()
+    assert len(np.unique(arrays["block_label"][query])) == loss_inspection.QUERIES
+    train = source.load(config.load(DIGITS, [("data.dir", str(data_dir))]).data, "train")
+    known = {x.tobytes(): y for x, y in zip(train.images(8), train.labels, strict=True)}
+    assert [known[image.tobytes()] for image in images] == arrays["block_label"].tolist()
+
+
+def test_support_vectors_stand_by_their_weight(run, embed):
+    _, arrays = run
+    place, alpha, bound = arrays["svm_place"], arrays["svm_alpha"], float(arrays["svm_C"])
+    assert bound == 0.5 and "gamma 0.5," in str(arrays["svm_settings"])  # the schedule at step 4
+    np.testing.assert_array_equal(place < 0, np.isnan(alpha))
+    first, second, _ = loss_inspection.SHOWN
+    at_bound, support, zero = np.split(alpha, [first, first + second], axis=1)
+    known = ~np.isnan(support)
+    assert (at_bound[~np.isnan(at_bound)] == bound).all() and (zero[~np.isnan(zero)] == 0).all()
+    assert ((0 < support[known]) & (support[known] < bound)).all()
+    assert (np.diff(support)[known[:, 1:]] <= 0).all()
+    share, at_bound, same, same_bound, same_all = arrays["svm_share"]
+    assert 0 < at_bound < share < 1 and 0.05 < same_all < 0.15
+    assert 0 < same < 1 and 0 < same_bound < 1
+
+
+def test_the_page_shows_them(run):
+    workdir, _ = run
+    html = report.write(workdir).read_text(encoding="utf-8")
+    for shown in ("Confusion of nearest neighbours", "Hardest negatives", "α = C", "gamma 0.5"):
+        assert shown in html
+
+
+def test_learned_settings_are_those_of_the_log(run, tmp_path):
+    workdir, _ = run
+    rows = [{"step": step, "gamma": step / 10} for step in (2, 4, 6)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = ConfigDict(load_backbone(workdir).facts["config"])
+    settings.loss = ConfigDict({**settings.loss.to_dict(), "gamma": 0.3, "learn": ["gamma"]})
+    assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 4)["gamma"] == 0.4
+    assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 1)["gamma"] == 0.3
+
+
+def test_a_gallery_of_an_earlier_version_is_written_again(run, tmp_path):
+    workdir, arrays = run
+    assert gallery.step_of(workdir) == 4
+    earlier = {k: v for k, v in arrays.items() if not k.startswith(("block", "hard", "svm"))}
+    np.savez(tmp_path / "gallery.npz", **earlier)
+    assert gallery.step_of(tmp_path) is None
+    html = report.write(tmp_path).read_text(encoding="utf-8")
+    assert "made by an earlier version" in html and "Nearest neighbours" in html
+
+
+def test_thumbnails_are_means_of_blocks():
+    images = np.random.default_rng(0).integers(0, 256, (2, 130, 200, 3), np.uint8)
+    found = loss_inspection.thumbnails(images)
+    assert found.shape == (2, 65, 100, 3)
+    assert found[1, 3, 4, 2] == int(images[1, 6:8, 8:10, 2].mean())
+    np.testing.assert_array_equal(loss_inspection.thumbnails(images[:, :60]), images[:, :60])

@@ -1,0 +1,340 @@
+"""Values and gradients of public codes, in float64 and float32; golden/README.md says whose."""
+
+import re
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from jaxssl import losses
+from jaxssl.losses.auc_cl import PRESETS
+from jaxssl.losses.pairs import pair_towers, pair_views, unit
+from jaxssl.solvers import svm_dual_admm, svm_dual_pgd
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "losses.npz")
+CASES = sorted({key.rsplit("/", 1)[0] for key in GOLDEN if not key.startswith("inputs/")})
+LABELS = GOLDEN["inputs/labels"]
+OTHERS = ~np.eye(8, dtype=bool)
+
+
+def golden(case: str) -> dict[str, np.ndarray]:
+    return {k.removeprefix(f"{case}/"): GOLDEN[k] for k in GOLDEN if k.startswith(f"{case}/")}
+
+
+def key(name: str):
+    return jnp.asarray(GOLDEN[f"inputs/{name}"])
+
+
+def towers(query, name: str, **hub):
+    return pair_towers(query, key(name).astype(query.dtype), **hub)
+
+
+def from_queue(query, **hub):
+    return towers(query, "key2", queue=key("queue"), batch_negatives=False, **hub)
+
+
+def auc_cl(v, b, alpha):
+    preset = {**PRESETS["released_cifar"], "alpha": alpha}
+    # Their constant is -2B, the paper's 2 alpha - alpha^2.
+    return losses.auc_cl_loss(pair_views(v), b, **preset) - 16 - 2 * alpha + alpha**2
+
+
+def mmcl(v, **hyper):
+    return losses.mmcl_loss(pair_towers(v[1], v[0]), **hyper)
+
+
+def mmcl_inv(v, kernel, number, C, beta=0.1):
+    # Their number divides the squared distance.
+    gamma = 1 if number is None else 1 / number if kernel == "rbf" else number
+    return mmcl(v, kernel=kernel, gamma=gamma, C=C, solver="inv", regularization=beta)
+
+
+# What a case's name says -> the loss of two views v and the numbers in the name, per anchor.
+LOSSES = {
+    r"auc_cl/auc_cifar_b(.*)_alpha(.*)": auc_cl,
+    r"nt_xent/(?:lightly_ntxent|leftthomas_simclr)_t(.*)": lambda v, t: losses.nt_xent_loss(
+        pair_views(v), temperature=t
+    ),
+    r"supcon/hobbit_simclr_t(.*)": lambda v, t: losses.nt_xent_loss(pair_views(v), temperature=t),
+    r"supcon/(?:hobbit|tclrepo)_supcon_t([^_]*)": lambda v, t: losses.sup_con_loss(
+        pair_views(v, labels=LABELS), temperature=t
+    ),
+    r"supcon/hobbit_supcon_t(.*)_base(.*)": lambda v, t, base: losses.sup_con_loss(
+        pair_views(v, labels=LABELS), temperature=t, base_temperature=base
+    ),
+    r"supcon/hobbit_supcon_one_t(.*)": lambda v, t: losses.sup_con_loss(
+        pair_views(v, labels=LABELS), temperature=t
+    )[:8],
+    r"supcon/hobbit_supcon_singletons_t(.*)": lambda v, t: losses.sup_con_loss(
+        pair_views(v[:1], labels=GOLDEN["supcon/hobbit_supcon_singletons_t0p1/labels"]),
+        temperature=t,
+    ),
+    r"tcl/sup_k1_(.*)_k2_(.*)_t(.*)": lambda v, k1, k2, t: losses.tcl_loss(
+        pair_views(v, labels=LABELS), temperature=t, k1=k1, k2=k2
+    ),
+    r"tcl/ssl_k1_(.*)_k2_(.*)_t(.*)": lambda v, k1, k2, t: losses.tcl_loss(
+        pair_views(v), temperature=t, k1=k1, k2=k2
+    ),
+    r"nt_xent/debiased_tauplus(.*)_t(.*)": lambda v, prior, t: losses.debiased_loss(
+        pair_views(v), temperature=t, positive_prior=prior
+    ),
+    r"nt_xent/hcl_beta(.*)_tauplus(.*)_t(.*)": lambda v, beta, prior, t: losses.hcl_loss(
+        pair_views(v), temperature=t, beta=beta, positive_prior=prior
+    ),
+    r"nt_xent/hcl_easy_t(.*)": lambda v, t: losses.hcl_loss(
+        pair_views(v), temperature=t, beta=0.0, positive_prior=0.0
+    ),
+    r"dcl/lightly_dcl_t(.*)": lambda v, t: losses.dcl_loss(pair_views(v), temperature=t),
+    r"dcl/lightly_dclw_t(.*)_s(.*)": lambda v, t, sigma: losses.dclw_loss(
+        pair_views(v), temperature=t, sigma=sigma
+    ),
+    r"dcl/ramin_dcl_oneway_t(.*)": lambda v, t: losses.dcl_loss(pair_views(v), temperature=t)[:8],
+    r"dcl/ramin_dclw_oneway_t(.*)_s(.*)": lambda v, t, sigma: losses.dclw_loss(
+        pair_views(v), temperature=t, sigma=sigma, stop_weight_gradient=False
+    )[:8],
+    r"graphcl/graphcl_loss_t(.*)": lambda v, t: losses.graphcl_loss(pair_towers(*v), temperature=t),
+    r"moco/mocov3_official_sym_t(.*)": lambda v, t: (
+        losses.info_nce_loss(towers(v[0], "key2"), temperature=t)
+        + losses.info_nce_loss(towers(v[1], "key1"), temperature=t)
+    ),
+    r"moco/mocov3_solo_oneway_t(.*)": lambda v, t: losses.info_nce_loss(
+        towers(v[0], "key2"), temperature=t
+    ),
+    r"moco/mocov2plus_t(.*)": lambda v, t: losses.info_nce_loss(
+        from_queue(v[0]), temperature=t, scale_by_temperature=False
+    ),
+    r"moco/nnclr_t(.*)": lambda v, t: losses.nnclr_loss(pair_towers(*v), temperature=t),
+    r"moco/ressl_q(.*)_k(.*)": lambda v, student, teacher: losses.ressl_loss(
+        from_queue(v[0]), student_temperature=student, teacher_temperature=teacher
+    ),
+    r"negfree/(?:lightly|official)_barlow_l([^_]*)": lambda v, weight: losses.barlow_twins_loss(
+        pair_towers(*v), off_diagonal_weight=weight
+    ),
+    r"negfree/solo_barlow_l(.*)_scale(.*)": lambda v, weight, scale: losses.barlow_twins_loss(
+        pair_towers(*v), off_diagonal_weight=weight, scale=scale
+    ),
+    r"negfree/(?:lightly|official)_vicreg_25_25_1": lambda v: losses.vicreg_loss(pair_towers(*v)),
+    r"negfree/lightly_vicreg_small_25_25_1": lambda v: losses.vicreg_loss(
+        pair_towers(0.3 * v[0], 0.3 * v[1])
+    ),
+    r"negfree/solo_vicreg_25_25_1": lambda v: losses.vicreg_loss(
+        pair_towers(*v), variance_weight=50.0
+    ),
+    r"negfree/solo_byol": lambda v: losses.byol_loss(pair_towers(*v)),
+    r"negfree/solo_simsiam": lambda v: losses.simsiam_loss(pair_towers(*v)),
+    r"negfree/spectral_official_mu(\d*)": lambda v, mu: losses.spectral_loss(
+        pair_towers(*v), mu=mu
+    ),
+    r"negfree/spectral_official_mu(.*)_halfnorm": lambda v, mu: losses.spectral_loss(
+        pair_towers(0.5 * v[0], 0.5 * v[1]), mu=mu
+    ),
+    r"negfree/wmse_htdt_dim4": lambda v: losses.w_mse_loss(
+        pair_towers(v[0][:, :4], v[1][:, :4]), epsilon=0.0
+    ),
+    r"mmcl_main/inv_([a-z]*)([\dp]*)_C([^_]*)": mmcl_inv,
+    r"mmcl_main/inv_(rbf)(.*)_C(.*)_reg(.*)": mmcl_inv,
+    r"mmcl_cifar/inv_gamma(.*)_C(.*)": lambda v, s, C: mmcl_inv(v, "rbf", s, C),
+}
+
+
+def number(text: str):
+    if re.fullmatch(r"m?\d+(p\d+)?", text):
+        return float(text.replace("p", ".").replace("m", "-"))
+    return {"inf": np.inf, "": None}.get(text, text)
+
+
+@cache
+def losses_of(family: str) -> dict:
+    """case -> loss of two views, of all cases in one file."""
+    found = {}
+    for case in CASES:
+        matches = ((re.fullmatch(name, case), loss) for name, loss in LOSSES.items())
+        for match, loss in matches:
+            if match and case.startswith(f"{family}/"):
+                numbers = [number(text) for text in match.groups()]
+                found[case] = lambda v, loss=loss, numbers=numbers: loss(v, *numbers).mean()
+    return found
+
+
+def inputs_of(case: str) -> str:
+    """Whether a code takes raw embeddings or rows at length 1."""
+    return "z" if any("/grad_z" in k for k in GOLDEN if k.startswith(f"{case}/")) else "x"
+
+
+@cache
+def ours(family: str, dtype: str):
+    """{case: (value, gradients)}: one program for a file."""
+    with jax.enable_x64(dtype == "float64"):
+        views = {s: [jnp.asarray(GOLDEN[f"inputs/{s}{i}"], dtype) for i in "12"] for s in "xz"}
+        run = lambda views: {  # noqa: E731
+            case: jax.value_and_grad(loss)(views[inputs_of(case)])
+            for case, loss in losses_of(family).items()
+        }
+        return jax.tree.map(np.asarray, jax.jit(run)(views))
+
+
+def tangent(gradient: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """The part of a gradient along the sphere.
+
+    Codes that take unit rows as free variables give the rest too; normalising inside the loss, as
+    we do, removes it.
+    """
+    return gradient - np.sum(gradient * rows, axis=-1, keepdims=True) * rows
+
+
+FAMILIES = sorted({case.split("/")[0] for case in CASES} - {"sogclr", "mmcl_exact"})
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rtol", "atol"), [("float64", 1e-9, 1e-10), ("float32", 1e-4, 1e-5)]
+)
+@pytest.mark.parametrize("case", [case for family in FAMILIES for case in losses_of(family)])
+def test_value_and_gradient_equal_the_public_code(case, dtype, rtol, atol):
+    theirs = golden(case)
+    value, gradients = ours(case.split("/")[0], dtype)[case]
+    scale = max(1.0, float(np.abs(theirs["loss"])))
+    np.testing.assert_allclose(value, theirs["loss"], rtol=rtol, atol=atol * scale)
+    letter = inputs_of(case)
+    for i, found in enumerate(gradients, 1):
+        expected = theirs.get(f"grad_{letter}{i}", theirs.get(f"grad_h{i}"))
+        if expected is None:
+            continue
+        if letter == "z" and "halfnorm" not in case:  # inside the ball nothing is normalised
+            expected = tangent(expected, GOLDEN[f"inputs/z{i}"])
+        if expected.shape != found.shape:
+            found = found[:, : expected.shape[1]]
+        scale = max(1.0, np.abs(expected).max())
+        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol * scale)
+
+
+def test_every_case_is_used():
+    used = {case for family in FAMILIES for case in losses_of(family)}
+    left = [case for case in CASES if case not in used]
+    assert {case.split("/")[0] for case in left if "/pgd_" not in case} == {"sogclr", "mmcl_exact"}
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.startswith("auc_cl/")])
+def test_the_gradient_to_the_target_b_equals_the_authors(case):
+    b, alpha = (number(text) for text in re.fullmatch(r".*_b(.*)_alpha(.*)", case).groups())
+    with jax.enable_x64(True):
+        v = [jnp.asarray(GOLDEN[f"inputs/z{i}"]) for i in "12"]
+        found = jax.grad(lambda b: auc_cl(v, b, alpha).mean())(b)
+        np.testing.assert_allclose(found, golden(case)["grad_b"].squeeze(), rtol=1e-9)
+
+
+def square(alpha: np.ndarray) -> np.ndarray:
+    """[8, 8] from rows that leave out the diagonal."""
+    out = np.zeros((8, 8))
+    out[OTHERS] = alpha.reshape(-1)
+    return out
+
+
+def kernel(name: str, s: float | None, letter: str) -> jax.Array:
+    z = unit(jnp.asarray(GOLDEN[f"inputs/{letter}1"]))
+    cosine = z @ z.T
+    if name == "tanh":
+        return jnp.tanh(s * cosine)
+    return cosine if name == "linear" else jnp.exp((2 * cosine - 2) / s)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "/pgd_" in c])
+def test_projected_gradient_takes_the_released_steps(case):
+    theirs = golden(case)
+    if case.startswith("mmcl_cifar"):
+        name, s, C = "rbf", *map(number, re.fullmatch(r".*gamma(.*)_C(.*)", case).groups())
+        letter, momentum, step = "z", "nest", "eta"
+    else:
+        pattern = r"mmcl_main/pgd_([a-z]*)([\dp]*)_C([^_]*)_(nest|van)_(eta|norm).*"
+        name, s, C, momentum, step = map(number, re.fullmatch(pattern, case).groups())
+        letter = "x"
+    with jax.enable_x64(True):
+        anchors = jnp.arange(8)
+        found = svm_dual_pgd(
+            kernel(name, s, letter),
+            anchors,
+            anchors[:, None],
+            C=C,
+            num_steps=int(theirs["n_iter_index"]) + 1,
+            step=1e-3 if step == "eta" else "frobenius",
+            accelerated=momentum == "nest",
+            restart=False,
+            momentum_start=theirs.get("momentum_alpha0", 1.0),
+            init=jnp.asarray(square(theirs["alpha_init"])),
+        )
+        np.testing.assert_allclose(found.alpha, square(theirs["alpha"]), rtol=1e-9, atol=1e-9)
+        # The loss at their alpha: one step of no length.
+        v = [jnp.asarray(GOLDEN[f"inputs/{letter}{i}"]) for i in "12"]
+        value, gradients = jax.value_and_grad(
+            lambda v: mmcl(
+                v,
+                kernel=name,
+                gamma=1 if s is None else 1 / s if name == "rbf" else s,
+                C=C,
+                alpha_init=jnp.asarray(square(theirs["alpha"])),
+                num_steps=1,
+                step=1e-300,
+            ).mean()
+        )(v)
+    np.testing.assert_allclose(value, theirs["loss"], rtol=1e-9)
+    for i, gradient in enumerate(gradients, 1):
+        expected = theirs[f"grad_{letter}{i}"]
+        if letter == "z":
+            expected = tangent(expected, GOLDEN[f"inputs/z{i}"])
+        np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.startswith("mmcl_exact/")])
+def test_both_solvers_reach_the_exact_optimum_of_a_bounded_least_squares_code(case):
+    s, C = map(number, re.fullmatch(r".*rbf(.*)_C(.*)", case).groups())
+    theirs = golden(case)
+    with jax.enable_x64(True):
+        problem = kernel("rbf", s, "x"), jnp.arange(8), jnp.arange(8)[:, None]
+        for solve, num_steps in ((svm_dual_pgd, 3000), (svm_dual_admm, 1000)):
+            found = solve(*problem, C=C, num_steps=num_steps, tol=1e-15)
+            np.testing.assert_allclose(found.objective, theirs["objective_exact"], rtol=1e-10)
+            np.testing.assert_allclose(found.alpha, square(theirs["alpha_exact"]), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sogclr_tau0p1_gamma0p9", "sogclr_tau0p1_gamma0p6"])
+def test_three_steps_of_sogclr_equal_libauc(name):
+    sogclr_steps(name, individual_temperature=False)
+
+
+def test_three_steps_of_isogclr_equal_libauc():
+    sogclr_steps("isogclr_tau0p1_gamma0p9", individual_temperature=True)
+
+
+def sogclr_steps(name: str, **hyper):
+    """With each step's average as theirs: of a batch they start all examples afresh, or none."""
+    gamma = float(name[-3:].replace("p", "."))
+    objective = import_module("jaxssl.losses.sogclr").objective(gamma=gamma, **hyper)
+    with jax.enable_x64(True):
+        params, memory = objective.init(jax.random.key(0), 16, 16)
+
+        @jax.jit
+        def step(v, memory, index):
+            def loss(v):
+                pairs = pair_views(v, index)
+                value, after, _ = objective.loss(pairs, params, memory, step=0, key=None)
+                return value, after
+
+            return jax.value_and_grad(loss, has_aux=True)(v)
+
+        for k in range(3):
+            theirs = golden(f"sogclr/{name}/step{k}")
+            v = [jnp.asarray(theirs.get(f"x{i}", GOLDEN[f"inputs/x{i}"])) for i in "12"]
+            if k > 0:
+                memory = {**memory, "log_u": jnp.maximum(memory["log_u"], -700)}
+            (value, memory), gradients = step(v, memory, jnp.asarray(theirs["index"]))
+            np.testing.assert_allclose(value, theirs["loss"], rtol=1e-9)
+            for i, gradient in enumerate(gradients, 1):
+                np.testing.assert_allclose(gradient, theirs[f"grad_x{i}"], rtol=1e-9, atol=1e-10)
+            np.testing.assert_allclose(
+                np.exp(memory["log_u"]), theirs["u_after"], rtol=1e-9, atol=1e-300
+            )
+            if "tau_after" in theirs:
+                np.testing.assert_allclose(memory["temperature"], theirs["tau_after"], rtol=1e-9)

@@ -1,0 +1,210 @@
+"""Heads: the layers that each paper asks for, counted by hand, and the facts of DINO's output."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from net_cases import KEY, count, normal, sizes
+
+from jaxssl.models import heads
+
+# head, features, then (weights, bias) or (norm's size, its parameters) in the order of the layers
+PAPERS = {
+    "simclr": (heads.mlp(), 2048, ["2048x2048", "bn", "2048x128+b"]),
+    "swav": (heads.mlp(), 2048, ["2048x2048", "bn", "2048x128+b"]),
+    "leftthomas": (heads.mlp(proj_hidden_dim=512), 2048, ["2048x512", "bn", "512x128+b"]),
+    "byol": (
+        heads.mlp(proj_hidden_dim=4096, proj_output_dim=256),
+        2048,
+        ["2048x4096", "bn", "4096x256+b"],
+    ),
+    "moco_v3": (
+        heads.mlp(
+            proj_hidden_dim=4096, proj_output_dim=256, proj_layers=3, proj_last_norm="bn_fixed"
+        ),
+        384,
+        ["384x4096", "bn", "4096x4096", "bn", "4096x256", "bn_fixed"],
+    ),
+    "simsiam": (
+        heads.mlp(proj_output_dim=2048, proj_layers=3, proj_last_norm="bn_fixed"),
+        2048,
+        ["2048x2048", "bn", "2048x2048", "bn", "2048x2048", "bn_fixed"],
+    ),
+    "barlow_vicreg": (
+        heads.mlp(proj_hidden_dim=8192, proj_output_dim=8192, proj_layers=3, proj_last_bias=False),
+        2048,
+        ["2048x8192", "bn", "8192x8192", "bn", "8192x8192"],
+    ),
+    "tcl": (
+        heads.mlp(proj_hidden_dim=512, proj_norm="none"),
+        512,
+        ["512x512+b", "512x128+b"],
+    ),
+    "mmcl_imagenet": (
+        heads.mlp(proj_last_norm="bn_scale"),
+        2048,
+        ["2048x2048", "bn", "2048x128", "bn_scale"],
+    ),
+    "last_bn": (
+        heads.mlp(proj_layers=1, proj_last_norm="bn"),
+        512,
+        ["512x128", "bn"],
+    ),
+    "moco_v3_predictor": (
+        heads.predictor(pred_last_norm="bn_fixed"),
+        256,
+        ["256x4096", "bn", "4096x256", "bn_fixed"],
+    ),
+    "byol_predictor": (heads.predictor(), 256, ["256x4096", "bn", "4096x256+b"]),
+    "simsiam_predictor": (
+        heads.predictor(pred_hidden_dim=512),
+        2048,
+        ["2048x512", "bn", "512x2048+b"],
+    ),
+    "plain_predictor": (
+        heads.predictor(pred_hidden_dim=8, pred_norm="none"),
+        4,
+        ["4x8+b", "8x4+b"],
+    ),
+}
+NORM_PARAMS = {"bn": ["bias", "scale"], "bn_scale": ["scale"], "bn_fixed": []}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_head_has_the_layers_of_its_paper(name):
+    head, features, layers = PAPERS[name]
+    variables, out = sizes(head, 2, features)
+    params, stats = variables["params"], variables.get("batch_stats", {})
+    dense = norms = total = width = 0
+    for layer in layers:
+        if layer in NORM_PARAMS:
+            assert sorted(params.get(f"BatchNorm_{norms}", {})) == NORM_PARAMS[layer]
+            assert stats[f"BatchNorm_{norms}"]["mean"].shape == (width,)
+            total += width * len(NORM_PARAMS[layer])
+            norms += 1
+        else:
+            inputs, width = map(int, layer.removesuffix("+b").split("x"))
+            bias = layer.endswith("+b")
+            assert params[f"Dense_{dense}"]["kernel"].shape == (inputs, width)
+            assert ("bias" in params[f"Dense_{dense}"]) == bias
+            total += inputs * width + bias * width
+            dense += 1
+    assert (count(variables), len(stats), out.shape) == (total, norms, (2, width))
+
+
+def test_no_layers_return_the_features():
+    x = normal(3, 5)
+    out, variables = heads.mlp(proj_layers=0).init_with_output(KEY, x, train=True)
+    assert out is x and not variables
+
+
+@pytest.mark.parametrize("norm", ["bn", "none"])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_an_mlp_is_numpys(norm, activation):
+    head = heads.mlp(
+        proj_hidden_dim=6,
+        proj_output_dim=3,
+        proj_norm=norm,
+        proj_last_norm="bn_fixed",
+        proj_activation=activation,
+    )
+    x = normal(8, 5)
+    variables = jax.jit(partial(head.init, train=False))(KEY, x)
+    out, _ = jax.jit(partial(head.apply, train=True, mutable=["batch_stats"]))(variables, x)
+    normed = lambda y: (y - y.mean(0)) / np.sqrt(y.var(0) + 1e-5)  # noqa: E731
+    kernels = [np.asarray(variables["params"][f"Dense_{i}"]["kernel"], np.float64) for i in (0, 1)]
+    y = np.asarray(x, np.float64) @ kernels[0]
+    y = normed(y) if norm == "bn" else y
+    exact_gelu = np.vectorize(lambda u: u * (1 + np.float64(jax.scipy.special.erf(u / 2**0.5))) / 2)
+    y = np.maximum(y, 0) if activation == "relu" else exact_gelu(y)
+    np.testing.assert_allclose(out, normed(y @ kernels[1]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm_last_layer", [True, False])
+def test_dinos_head_has_the_parameters_of_the_released_one(norm_last_layer):
+    variables, out = sizes(heads.dino(norm_last_layer=norm_last_layer), 2, 384)
+    layers = 384 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 256 + 256
+    lengths = 0 if norm_last_layer else 65536
+    assert count(variables) == layers + 256 * 65536 + lengths
+    assert out.shape == (2, 65536)
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+def test_dinos_head_has_as_many_layers_as_asked_for(layers):
+    head = heads.dino(
+        proj_hidden_dim=7, proj_bottleneck_dim=4, proj_output_dim=9, proj_layers=layers
+    )
+    variables, _ = sizes(head, 2, 5)
+    widths = [5, *[7] * (layers - 1), 4]
+    pairs = zip(widths[:-1], widths[1:], strict=True)
+    assert count(variables) == sum(i * o + o for i, o in pairs) + 4 * 9
+
+
+@pytest.mark.parametrize("norm_last_layer", [True, False])
+def test_dinos_scores_are_cosines_with_the_prototypes(norm_last_layer):
+    head = heads.dino(
+        proj_hidden_dim=16,
+        proj_bottleneck_dim=6,
+        proj_output_dim=40,
+        norm_last_layer=norm_last_layer,
+    )
+    x = normal(7, 5)
+    variables = jax.jit(partial(head.init, train=False))(KEY, x)
+    # A prototype's length, and that of the bottleneck, change nothing.
+    params = variables["params"] | {"prototypes": 3 * variables["params"]["prototypes"]}
+    run = jax.jit(partial(head.apply, train=True))
+    out = run(variables, x)
+    np.testing.assert_allclose(run({"params": params}, x), out, atol=1e-6)
+    assert np.abs(out).max() <= 1 + 1e-6
+    # With prototypes along the axes the scores are the unit vector itself.
+    axes = jnp.concatenate([2 * jnp.eye(6), jnp.ones((6, 34))], axis=1)
+    scores = run({"params": params | {"prototypes": axes}}, x)
+    np.testing.assert_allclose(np.linalg.norm(scores[:, :6], axis=1), 1, rtol=1e-5)
+    along_ones = np.sum(scores[:, :6], axis=1, keepdims=True) / 6**0.5
+    np.testing.assert_allclose(scores[:, 6:], np.repeat(along_ones, 34, axis=1), atol=1e-5)
+    if not norm_last_layer:
+        length = jnp.arange(40.0)
+        scaled = run({"params": variables["params"] | {"prototype_length": length}}, x)
+        np.testing.assert_allclose(scaled, np.asarray(out) * np.arange(40), atol=1e-5)
+
+
+def test_dinos_weights_start_as_in_the_released_code():
+    head = heads.dino(proj_hidden_dim=64, proj_bottleneck_dim=64, proj_output_dim=64)
+    params = jax.jit(partial(head.init, train=False))(KEY, jnp.zeros((1, 64)))["params"]
+    for i in range(3):
+        np.testing.assert_allclose(np.std(params[f"Dense_{i}"]["kernel"]), 0.02, rtol=0.05)
+        assert not params[f"Dense_{i}"]["bias"].any()
+    np.testing.assert_allclose(np.abs(params["prototypes"]).max(), 1 / 8, rtol=0.01)
+
+
+def test_a_row_whose_bottleneck_is_zero_scores_zero_with_finite_gradients():
+    head = heads.dino(proj_hidden_dim=4, proj_bottleneck_dim=3, proj_output_dim=5, proj_layers=2)
+
+    def score(x):
+        params = head.init(KEY, x, train=False)["params"]
+        loss = lambda params, x: (head.apply({"params": params}, x, train=True) ** 2).sum()  # noqa: E731
+        return head.apply({"params": params}, x, train=True), jax.grad(loss, (0, 1))(params, x)
+
+    out, grads = jax.jit(score)(jnp.zeros((2, 4)))
+    assert not out.any()
+    assert not any(leaf.any() for leaf in jax.tree.leaves(grads))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: heads.mlp(proj_norm="ln"), r"proj_norm must be one of \('bn', 'none'\), got 'ln'"),
+        (lambda: heads.mlp(proj_last_norm="fixed"), "proj_last_norm must be .*'bn_fixed'.*'fixed'"),
+        (lambda: heads.mlp(proj_activation="tanh"), "proj_activation must be one of .* got 'tanh'"),
+        (lambda: heads.mlp(proj_layers=-1), "proj_layers must be >= 0, got -1"),
+        (lambda: heads.mlp(proj_output_dim=0), "proj_output_dim must be >= 1, got 0"),
+        (lambda: heads.predictor(pred_norm="b"), "pred_norm must be one of .* got 'b'"),
+        (lambda: heads.predictor(pred_hidden_dim=0), "pred_hidden_dim must be >= 1, got 0"),
+        (lambda: heads.dino(proj_layers=0), "proj_layers must be >= 1, got 0"),
+    ],
+)
+def test_wrong_settings_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

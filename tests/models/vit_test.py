@@ -1,0 +1,215 @@
+"""Vision transformers against published counts, a NumPy forward pass and the formulas."""
+
+import math
+import re
+from functools import cache, partial
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from net_cases import KEY, count, made_up, normal, sizes
+
+from jaxssl.models import vit
+
+# DeiT's and timm's ViT-Ti/S/B with patches of 16, images of 224 and 1000 classes
+PUBLISHED = {"tiny": 5_717_416, "small": 22_050_664, "base": 86_567_656}
+SMALL = dict(patch_size=2, dim=8, layers=3, num_heads=2, drop_path=0.6)
+
+
+def small(**changes):
+    return vit.net(**{**SMALL, **changes})
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_a_vit_has_the_published_parameters(size):
+    variables, out = sizes(vit.net(size=size), 2, 224, 224, 3)
+    dim = vit.SIZES[size][0]
+    classifier = dim * 1000 + 1000
+    learned_positions = (1 + 14 * 14) * dim
+    assert count(variables) == PUBLISHED[size] - classifier - learned_positions
+    assert (out.shape, out.dtype) == ((2, dim), jnp.float32)
+
+
+def test_a_vit_takes_crops_of_any_size():
+    _, out = sizes(small(), 2, 4, 10, 1)
+    assert out.shape == (2, 8)
+    small_crop, _ = sizes(small(), 2, 4, 4, 3)
+    large_crop, _ = sizes(small(), 2, 12, 6, 3)
+    assert small_crop == large_crop
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: vit.net(size="huge"), "net.size must be one of .*'base'.* got 'huge'"),
+        (lambda: vit.net(pool="max"), "net.pool must be one of .*'mean'.* got 'max'"),
+        (lambda: vit.net(drop_path=1.0), r"net.drop_path must be in \[0, 1\), got 1.0"),
+        (lambda: vit.net(patch_size=0), "net.patch_size must be >= 1, got 0"),
+        (lambda: vit.net(num_heads=0), "net.num_heads must be >= 1, got 0"),
+        (lambda: vit.net(num_heads=5), "net.dim must be .* net.num_heads 5, got 384"),
+        (lambda: vit.net(dim=6, num_heads=2), "net.dim must be a multiple of 4 .*, got 6"),
+        (lambda: sizes(small(), 1, 4, 5, 3), "multiples of net.patch_size 2, got 4 x 5"),
+    ],
+)
+def test_wrong_settings_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_positions_are_the_formula():
+    found = vit.positions(2, 3, 12)
+    assert (found.shape, found.dtype) == ((6, 12), np.float32)
+    for row in range(2):
+        for column in range(3):
+            for k in range(3):
+                omega = 1 / 10000 ** (k / 3)
+                parts = [f(omega * place) for place in (row, column) for f in (math.sin, math.cos)]
+                np.testing.assert_allclose(found[3 * row + column, k::3], parts, atol=1e-7)
+
+
+def test_weights_start_as_in_moco_v3():
+    net = vit.net(patch_size=4, dim=64, layers=1, num_heads=2)
+    params = jax.jit(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))["params"]
+    block = params["Block_0"]
+    bounds = {
+        "patches": (params["frozen_patches"]["kernel"], 3 * 4 * 4 + 64),
+        "qkv": (block["qkv"]["kernel"], 64 + 64),  # three matrices, each 64 x 64
+        "attention_out": (block["attention_out"]["kernel"], 64 + 64),
+        "mlp_in": (block["mlp_in"]["kernel"], 64 + 256),
+        "mlp_out": (block["mlp_out"]["kernel"], 256 + 64),
+    }
+    for name, (kernel, fans) in bounds.items():
+        share = np.asarray(kernel) / math.sqrt(6 / fans)
+        assert 0.99 < np.abs(share).max() <= 1.00001, name
+        np.testing.assert_allclose(share.std(), 1 / math.sqrt(3), rtol=0.05, err_msg=name)
+    assert 0.5e-6 < np.std(params["token"]) < 1.5e-6
+    biases = [leaf for path, leaf in jax.tree.leaves_with_path(params) if "bias" in str(path)]
+    assert len(biases) == 1 + 4 + 3 and not any(leaf.any() for leaf in biases)
+
+
+IMAGES = normal(4, 4, 6, 3)
+KEYS = jax.random.split(jax.random.key(5), 4)
+
+
+VARIABLES = made_up(small(), IMAGES)  # token, biases and norms away from their start too
+
+
+@cache
+def program(train, pool="token"):
+    net = small(pool=pool)
+    return jax.jit(lambda variables, x, keys: net.apply(variables, x, train=train, keys=keys))
+
+
+def in_numpy(params, images, factors):
+    """[n, t, dim] tokens after the last norm, in float64, one image and one head at a time."""
+    p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    dense = lambda name, block, x: x @ block[name]["kernel"] + block[name]["bias"]  # noqa: E731
+    gelu = np.vectorize(lambda u: u * (1 + math.erf(u / math.sqrt(2))) / 2)
+
+    def norm(name, block, x):
+        z = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+        return z * block[name]["scale"] + block[name]["bias"]
+
+    def attention(qkv):
+        heads = []
+        for head in range(2):
+            q, k, v = (qkv[:, 8 * i + 4 * head : 8 * i + 4 * head + 4] for i in range(3))
+            weights = np.exp(q @ k.T / math.sqrt(4))
+            heads.append(weights / weights.sum(1, keepdims=True) @ v)
+        return np.concatenate(heads, axis=1)
+
+    out = []
+    for image, factor in zip(np.asarray(images, np.float64), factors, strict=True):
+        patches = [image[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].ravel() for i, j in np.ndindex(2, 3)]
+        x = dense("frozen_patches", p, np.stack(patches)) + vit.positions(2, 3, 8)
+        x = np.concatenate([p["token"][None], x])
+        for layer in range(3):
+            block = p[f"Block_{layer}"]
+            y = attention(dense("qkv", block, norm("LayerNorm_0", block, x)))
+            x = x + factor[layer, 0] * dense("attention_out", block, y)
+            y = gelu(dense("mlp_in", block, norm("LayerNorm_1", block, x)))
+            x = x + factor[layer, 1] * dense("mlp_out", block, y)
+        out.append(norm("LayerNorm_0", p, x))
+    return np.stack(out)
+
+
+def test_the_forward_pass_is_numpys():
+    expected = in_numpy(VARIABLES["params"], IMAGES, np.ones((4, 3, 2)))
+    # Evaluation never drops, whatever the keys; training drops only with them.
+    token = program(False)(VARIABLES, IMAGES, KEYS)
+    mean = program(True, "mean")(VARIABLES, IMAGES, None)
+    np.testing.assert_allclose(token, expected[:, 0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(mean, expected[:, 1:].mean(1), rtol=1e-4, atol=1e-4)
+
+
+def test_stochastic_depth_multiplies_what_each_half_of_a_layer_adds():
+    factors = np.asarray(vit.depth_scales(KEYS, layers=3, drop_path=0.6))
+    assert (factors == 0).any() and (factors[:, 1:] > 1).any()
+    expected = in_numpy(VARIABLES["params"], IMAGES, factors)[:, 0]
+    found = program(True)(VARIABLES, IMAGES, KEYS)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_an_images_draws_do_not_depend_on_the_other_images():
+    whole = program(True)(VARIABLES, IMAGES, KEYS)
+    order = np.array([2, 0, 3, 1])
+    others = IMAGES[order].at[1:].set(0)
+    other_keys = KEYS[order].at[1:].set(jax.random.key(9))
+    np.testing.assert_array_equal(program(True)(VARIABLES, others, other_keys)[0], whole[2])
+    assert np.abs(program(True)(VARIABLES, IMAGES, KEYS[order]) - whole).max() > 0.1
+
+
+def test_the_rate_of_stochastic_depth_grows_linearly_and_the_mean_is_kept():
+    n, layers = 4000, 4
+    scales = np.asarray(
+        jax.jit(partial(vit.depth_scales, layers=layers, drop_path=0.6))(jax.random.split(KEY, n))
+    )
+    assert (scales.shape, scales.dtype) == ((n, layers, 2), np.float32)
+    for layer, rate in enumerate([0, 0.2, 0.4, 0.6]):
+        for half in range(2):
+            drawn = scales[:, layer, half]
+            assert np.all((drawn == 0) | np.isclose(drawn, 1 / (1 - rate), rtol=1e-6))
+            deviation = math.sqrt(rate * (1 - rate) / n)
+            assert abs((drawn == 0).mean() - rate) <= 4 * deviation
+            assert abs(drawn.mean() - 1) <= 4 * deviation / (1 - rate) + 1e-6
+    # Independent: no two columns agree more often than chance lets them.
+    dropped = scales[:, 1:].reshape(n, -1) == 0
+    np.testing.assert_allclose(np.corrcoef(dropped.T), np.eye(6), atol=4 / math.sqrt(n))
+    assert not np.any(vit.depth_scales(KEYS, layers=1, drop_path=0.6) != 1)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_projection_gets_no_gradient_but_its_images_do(frozen):
+    net = small(layers=1, frozen_patches=frozen)
+
+    def loss(params, x):
+        return net.apply({"params": params}, x, train=True)[:, 0].sum()
+
+    def start_and_gradient(x):
+        params = net.init(KEY, x, train=False)["params"]
+        return jax.grad(loss, argnums=(0, 1))(params, x)
+
+    grads, images = jax.jit(start_and_gradient)(IMAGES)
+    patches = grads.pop("frozen_patches" if frozen else "patches")
+    assert set(grads) == {"token", "Block_0", "LayerNorm_0"}
+    assert all(bool(leaf.any()) != frozen for leaf in patches.values())
+    assert images.any() and all(grads["Block_0"]["qkv"]["kernel"].any(axis=0))
+
+
+def test_in_half_precision_products_are_half_and_norms_and_softmax_are_not():
+    half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (VARIABLES, IMAGES))
+    for remat in (False, True):
+        net = small(remat=remat)
+        text = jax.jit(partial(net.apply, train=True)).lower(*half, keys=KEYS).as_text()
+        found = {
+            name: [
+                set(re.findall(r"x(bf16|f32)>", line))
+                for line in text.splitlines()
+                if f"stablehlo.{name} " in line
+            ]
+            for name in ("dot_general", "exponential", "rsqrt")
+        }
+        assert found["dot_general"] == [{"bf16"}] * (1 + 3 * 6)
+        assert found["exponential"] == [{"f32"}] * 3
+        assert found["rsqrt"] == [{"f32"}] * (3 * 2 + 1)

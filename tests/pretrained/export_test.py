@@ -1,0 +1,243 @@
+"""Exported files: they give the features of the run in JAX and PyTorch, and say what they are."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax import export as programs
+
+import jaxssl
+from jaxssl.errors import UserError
+from jaxssl.models import encoder
+from jaxssl.pretrained import load, weights
+from jaxssl.pretrained.export import export
+from jaxssl.training import checkpoint, config
+from jaxssl.training.build import make_networks
+
+ROOT = Path(__file__).parents[2]
+DIGITS = ROOT / "configs" / "digits.py"
+SIZE = 8
+SMALL = {"augment.size": str(SIZE), "head.proj_hidden_dim": "4", "head.proj_output_dim": "4"}
+VIT = {"name": "vit", "dim": "8", "layers": "2", "num_heads": "2", "patch_size": "4"}
+NETS = {
+    "convnet": {"name": "convnet", "widths": "(4, 8)", "strides": "(2, 2)"},
+    "resnet": {"name": "resnet", "depth": "18", "stem": "cifar"},
+    "narrow": {"name": "resnet", "depth": "18", "stem": "imagenet", "width": "4"},
+    "vit": {**VIT, "pool": "mean"},
+    "vit_learned": {**VIT, "positions": "learned", "frozen_patches": "False"},
+}
+ROW = {"protocol": "knn", "metric": "knn_top1", "value": 71.25, "std": None, "unit": "%"}
+ROW |= {"details": {"preset": "moco_v3"}, "features": "pretrained", "layer": "backbone"}
+ROW |= {"checkpoint": "last", "dataset": "digits", "bank": "train", "split": "test", "seed": 3}
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 1), np.uint8)
+
+
+def drawn(rng, leaf):
+    """Positive where it could be a variance."""
+    x = rng.standard_normal(leaf.shape, np.float32)
+    if x.ndim == 1:
+        return 0.5 + np.abs(x)
+    return x * np.float32((2 / np.prod(leaf.shape[:-1])) ** 0.5)
+
+
+def make_run(workdir, name):
+    """A run that has saved its first state at step 5, and another at step 9."""
+    net = {f"net.{key}": value for key, value in NETS[name].items()}
+    settings = config.load(DIGITS, list({**SMALL, **net}.items()))
+    networks = make_networks(settings)
+    images = jax.ShapeDtypeStruct((2, 2, SIZE, SIZE, 1), np.float32)
+    shapes = jax.eval_shape(lambda x: encoder.init(networks, jax.random.key(0), [x])[:2], images)
+    saved = checkpoint.Manager(workdir)
+    for step, knn in ((5, 90.0), (9, 80.0)):
+        draw = partial(drawn, np.random.default_rng(step))
+        params, stats = jax.tree.map(draw, shapes)
+        state = {"params": params, "carried": {"batch_stats": stats}}
+        saved.save(step, state, {"num_examples": 9}, settings.to_dict(), knn)
+    saved.close()
+    (workdir / "config.json").write_text(json.dumps(settings.to_dict()))
+    rows = [
+        ROW | {"source": workdir.name, "step": s, "value": v} for s, v in ((5, 11.5), (9, 71.25))
+    ]
+    (workdir / "results.json").write_text(json.dumps({"results": rows}))
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Makes the workdir of a run of a network, once."""
+    made = {}
+
+    def run(name):
+        if name not in made:
+            made[name] = make_run(tmp_path_factory.mktemp("runs") / name, name)
+        return made[name]
+
+    return run
+
+
+def images_to_features(path, step=None):
+    apply, variables, preprocess = jaxssl.load_encoder(path, step)
+    return np.asarray(jax.jit(lambda v, x: apply(v, preprocess(x)))(variables, IMAGES))
+
+
+@pytest.mark.parametrize("name", [name for name in NETS if name != "resnet"])
+def test_a_file_alone_gives_the_features_of_the_run(name, runs, tmp_path):
+    path, card = export(runs(name), ["safetensors"], out=tmp_path / "new" / "out")
+    assert (path.name, card.name) == (f"{name}-9.safetensors", "README.md")
+    path = path.rename(tmp_path / path.name)
+    ours, theirs = load.load_backbone(runs(name)), load.load_backbone(path)
+    same = jax.tree.map(np.array_equal, ours.net, theirs.net)
+    assert jax.tree.all(same) and theirs.encoder.net == ours.encoder.net
+    assert theirs.inputs == ours.inputs
+    assert {k: theirs.facts[k] for k in ("step", "checkpoint", "source")} == {
+        "step": 9,
+        "checkpoint": "file",
+        "source": path.name,
+    }
+    assert theirs.facts["loss"] == ours.facts["loss"]
+
+
+def test_a_file_is_read_with_the_numbers_that_were_written(runs, tmp_path):
+    path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
+    whole = path.read_bytes()
+    for place in (len(whole) - 4, whole.index(b"crop") + 8):  # of an array, of the header
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="its numbers are not those that were written"):
+            weights.load(path)
+
+
+def test_what_is_written_again_is_the_same(runs, tmp_path):
+    path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
+    again, _ = export(path, ["safetensors"])
+    assert again.parent == tmp_path / "export"
+    same = (weights.public(load.load_backbone(p)) for p in (path, again))
+    jax.tree.map(np.testing.assert_array_equal, *same)
+
+
+@pytest.mark.parametrize("name", ["convnet", "vit"])
+def test_the_program_takes_raw_images_and_gives_the_same_features(name, runs, tmp_path):
+    path, _ = export(runs(name), ["stablehlo"], out=tmp_path)
+    program = programs.deserialize(path.read_bytes())
+    assert program.platforms == ("cpu", "cuda", "tpu")
+    expected = images_to_features(runs(name))
+    found = program.call(IMAGES)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(program.call(IMAGES[:1]), found[:1], rtol=1e-4, atol=1e-6)
+
+
+def test_the_card_has_the_facts_and_the_figures_of_this_checkpoint(runs):
+    workdir = runs("convnet")
+    export(workdir, ["stablehlo"])
+    *_, card = export(workdir, ["safetensors"])
+    assert card == workdir / "export" / "README.md"
+    text = card.read_text()
+    for fact in (
+        "| network | convnet (strides=[2, 2], widths=[4, 8]) |",
+        f"| parameters | {9 * 4 + 9 * 4 * 8 + 2 * (4 + 8)} |",
+        "| features of an image | 8 |",
+        "| checkpoint | last |",
+        "| step | 9 |",
+        "| loss | auc_cl",
+        "| data set | digits, split train |",
+        "| seed | 0 |",
+        f"| size | {SIZE} x {SIZE} pixels |",
+        "| channels | 1, grey |",
+        "| mean | 0.5 |",
+        "bilinear",
+        "| knn_top1 (%) | 71.25 | knn:moco_v3 | digits | train | test | pretrained, backbone |",
+        "### convnet-9.safetensors",
+        "### convnet-9.stablehlo",
+    ):
+        assert fact in text, fact
+    assert "11.50" not in text
+    best = export(workdir, ["safetensors"], step="best")[-1].read_text()
+    assert "| 11.50 |" in best and "| checkpoint | best |" in best and "-5.safetensors" in best
+    assert not list(workdir.rglob("*.partial"))
+
+
+def python_blocks(card):
+    return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+
+
+def test_the_cards_lines_for_jax_run(runs, monkeypatch):
+    workdir = runs("convnet")
+    *_, card = export(workdir, ["safetensors", "stablehlo"])
+    monkeypatch.chdir(card.parent)
+    used = [block for block in python_blocks(card.read_text()) if "torch" not in block]
+    expected = images_to_features(workdir)
+    assert len(used) == 2
+    for block in used:
+        names = {"images": IMAGES}
+        exec(block, names)
+        np.testing.assert_allclose(names["features"], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in NETS if name != "narrow"])
+def test_the_cards_lines_for_pytorch_run(name, runs, tmp_path, monkeypatch):
+    torch = pytest.importorskip("torch")
+    if name != "convnet":
+        pytest.importorskip("torchvision" if name == "resnet" else "timm")
+    made = export(runs(name), ["safetensors", "torch"], out=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    blocks = [b for b in python_blocks(made[-1].read_text()) if "torch" in b]
+    assert len(blocks) == 2
+    _, _, preprocess = jaxssl.load_encoder(runs(name))
+    x = torch.tensor(np.asarray(preprocess(IMAGES)).transpose(0, 3, 1, 2))
+    expected = images_to_features(runs(name))
+    for block in blocks:
+        names = {}
+        exec(block, names)
+        with torch.no_grad():
+            found = names["model"](x).numpy()
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    ours, theirs = (load.load_backbone(path).net for path in made[:2])
+    assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
+
+
+def test_torch_is_asked_for_where_it_is_not(runs, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UserError, match=r"needs PyTorch: pip install 'jaxssl\[torch\]'"):
+        export(runs("convnet"), ["torch"], out=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_exported_is_one_line(runs, tmp_path):
+    run = runs("convnet")
+    (tmp_path / "file").touch()
+    (tmp_path / "text.pth").write_text("my weights")
+    for path, formats, options, message in (
+        (run, [], {}, "name a format: --to safetensors|torch|stablehlo"),
+        (run, ["safetensor"], {}, "'safetensor' is unknown; did you mean 'safetensors'"),
+        (run, ["safetensors"], {"step": 7}, r"no checkpoint of step 7, only of \[5, 9\]"),
+        (tmp_path / "none", ["safetensors"], {}, "holds no checkpoint"),
+        (tmp_path / "text.pth", ["safetensors"], {}, "not a file of torch.save"),
+        (tmp_path / "text.pth", ["safetensors"], {"step": 3}, "which has no checkpoints"),
+        (run, ["safetensors"], {"out": tmp_path / "file" / "x"}, "cannot write into .*; see --out"),
+        (run, ["safetensors"], {"out": Path("/proc/none")}, "cannot write into .*; see --out"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            export(path, formats, **options)
+        assert "\n" not in str(error.value)
+
+
+def command(*arguments):
+    line = [sys.executable, "-m", "jaxssl.pretrained.export", *map(str, arguments)]
+    return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
+
+
+def test_the_command_takes_the_folder_before_or_behind_its_flags(runs, tmp_path):
+    done = command("--to=safetensors", "--step", "best", "--out", tmp_path, runs("convnet"))
+    assert done.returncode == 0, done.stderr
+    made = [tmp_path / name for name in ("convnet-5.safetensors", "README.md")]
+    assert done.stdout.split() == list(map(str, made)) and all(p.exists() for p in made)
+    done = command(runs("convnet"), "--to", "onnx")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "error: --to 'onnx' is unknown" in done.stderr

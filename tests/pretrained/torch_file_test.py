@@ -1,0 +1,224 @@
+"""Files of torch.save without torch: every kind of tensor, nothing that is run, bad files."""
+
+import io
+import json
+import pickle
+import struct
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from file_cases import zipped
+from safetensors.numpy import save_file
+
+from jaxssl.errors import UserError
+from jaxssl.pretrained import torch_file, unpickle, weights
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "weights.npz")
+FORMATS = ("zip", "legacy")
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a file."""
+
+    def write(content, name="x.pth"):
+        path = tmp_path / name
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+@pytest.fixture(params=FORMATS)
+def checkpoint(request, file):
+    """A checkpoint as DINO's, of PyTorch's making."""
+    return file(GOLDEN[f"file/{request.param}"].tobytes(), "checkpoint.pth.tar")
+
+
+def test_every_kind_of_tensor_is_read(checkpoint):
+    grid = np.arange(12, dtype=np.float32).reshape(3, 4)
+    views = {"whole": grid, "turned": grid.T, "steps": grid[1:, ::2], "wide": [2.0] * 3}
+    views |= {"none": np.zeros((0, 3)), "one": 5.0}
+    with torch_file.opened(checkpoint) as (tree, read):
+        for name, tensor in tree["kinds"].items():
+            array = read(tensor)
+            assert array.dtype.name == name
+            expected = [1, 1] if name == "bool" else [1 if name == "uint8" else -2, 3]
+            np.testing.assert_array_equal(array.astype(np.float32), expected)
+        for name, expected in views.items():
+            np.testing.assert_array_equal(read(tree["views"][name]), expected)
+            assert tree["views"][name].shape == np.shape(expected)
+        assert (tree["epoch"], tree["arch"]) == (3, "vit")
+        assert type(tree["args"]) is unpickle.Inert
+
+
+def rebuild(count=4, offset=0, shape=(2, 2), strides=(2, 1), key="0", storage="FloatStorage"):
+    """The pickle of {"layer1.0.conv1.weight": a tensor}, opcode by opcode."""
+    numbers = [offset, shape, strides]
+    offset, shape, strides = (pickle.dumps(x, 2)[2:-1] for x in numbers)
+    name, key, count = (pickle.dumps(x, 2)[2:-1] for x in ("layer1.0.conv1.weight", key, count))
+    pid = b"(X\x07\0\0\0storagectorch\n" + storage.encode() + b"\n"
+    pid += key + b"X\x03\0\0\0cpu" + count + b"t"
+    call = b"ctorch._utils\n_rebuild_tensor_v2\n(" + pid + b"Q" + offset + shape + strides
+    return b"\x80\x02}(" + name + call + b"\x89NtRu."
+
+
+def test_a_pickle_made_by_hand_is_read(file):
+    path = file(zipped(rebuild(), [np.arange(4, dtype=np.float32).tobytes()]), "x.pth")
+    with torch_file.opened(path) as (tree, read):
+        np.testing.assert_array_equal(read(tree["layer1.0.conv1.weight"]), [[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("what", ["builtins exec", "os system", "pathlib Path.touch"])
+def test_no_code_of_a_file_is_run(what, legacy, file, tmp_path):
+    mark = tmp_path / "mark"
+    module, name = what.split()
+    code = {"exec": f"open({str(mark)!r}, 'w')", "system": f"touch {mark}"}.get(name, str(mark))
+    argument = b"X" + struct.pack("<I", len(code)) + code.encode()
+    text = b"\x80\x04}(X\x01\0\0\0ac" + f"{module}\n{name}\n".encode() + b"(" + argument + b"tRu."
+    content = zipped(text)
+    if legacy:
+        head = [torch_file.MAGIC, torch_file.PROTOCOL, {"little_endian": True}]
+        content = b"".join(pickle.dumps(x, 2) for x in head) + text + pickle.dumps([], 2)
+    path = file(content, "x.pth")
+    with torch_file.opened(path) as (tree, _):
+        assert type(tree["a"]) is unpickle.Inert
+    with pytest.raises(UserError, match="no ResNet or ViT"):
+        weights.load(path)
+    assert not mark.exists()
+
+
+BYTES = np.zeros(4, np.float32).tobytes()
+MEMO = b"\x80\x02}r\xff\xff\xff\x7f."
+BAD = {
+    "empty": (b"", "is empty"),
+    "text": (b"my weights", "not a file of torch.save"),
+    "plain pickle": (pickle.dumps({"a": 1}), "a pickle, but not one of torch.save"),
+    "no dict": (zipped(pickle.dumps([1], 2)), "it holds no dict"),
+    "a module": (zipped(b"\x80\x02cmodels\nNet\n)\x81}b."), "it holds a whole module"),
+    "no arrays": (zipped(pickle.dumps({"a": 1}, 2)), "no ResNet or ViT .* but nothing"),
+    "other zip": (zipped(b"").replace(b"data.pkl", b"data.txt"), "not one of torch.save"),
+    "compressed": (zipped(rebuild(), [BYTES], zipfile.ZIP_DEFLATED), "is compressed"),
+    "huge memo": (zipped(MEMO), "memo entry 2147483647"),
+    "cut pickle": (zipped(rebuild()[:-9], [BYTES]), "cannot be read"),
+    "beyond": (zipped(rebuild(offset=1), [BYTES]), "goes beyond its storage"),
+    "huge strides": (zipped(rebuild(strides=(1 << 40, 1)), [BYTES]), "goes beyond its storage"),
+    "expanded": (zipped(rebuild(shape=(1 << 40, 2), strides=(0, 1)), [BYTES]), "numbers, of which"),
+    "negative": (zipped(rebuild(shape=(-1, 2)), [BYTES]), "a tensor of shape"),
+    "many axes": (zipped(rebuild(shape=(1,) * 20, strides=(1,) * 20), [BYTES]), "a tensor of"),
+    "wild count": (zipped(rebuild(count=-1), [BYTES]), "and size -1"),
+    "wild key": (zipped(rebuild(key=b"x"), [BYTES]), "a storage of key"),
+}
+
+
+def doubled(times, leaf=b")", twice=b"2\x86"):
+    """The pickle of a tuple that holds a tuple twice, and so on: a few bytes, 2^times items."""
+    return leaf + twice * times
+
+
+def in_a_list(tuple_):
+    """A call of PyTorch's that hands its argument on, which lies in a list."""
+    kind = b"ctorch._utils\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_parameter\nN]"
+    return kind + tuple_ + b"atR"
+
+
+MANY = "a tuple of more than 10000 items"
+KEYS = {
+    "twice": (doubled(100), MANY),
+    "from the memo": (doubled(100, twice=b"q\x010h\x01h\x01\x86"), MANY),
+    "between marks": (doubled(100, b"(t", b"q\x010(h\x01h\x01t"), MANY),
+    "deep": (b")" + b"\x85" * 200_000, MANY),
+    "handed on": (in_a_list(doubled(12)) + b"2\x86", "no ResNet or ViT"),
+    "usual": (b"K\x01K\x02\x86", "no ResNet or ViT"),
+}
+
+
+@pytest.mark.parametrize("case", KEYS)
+def test_keys_that_take_for_ever_to_hash_are_refused(case, file):
+    key, message = KEYS[case]
+    with pytest.raises(UserError, match=message):
+        weights.load(file(zipped(b"\x80\x02}" + key + b"K\x01s.")))
+
+
+def test_calls_hand_on_only_what_was_counted():
+    saved, _ = unpickle.load(unpickle.check(io.BytesIO(b"\x80\x02" + in_a_list(b")") + b".")))
+    assert type(saved) is unpickle.Inert
+
+
+@pytest.mark.parametrize("where", ["shape", "strides", "key", "count"])
+def test_messages_show_no_nested_values(where, file):
+    inner = []
+    for _ in range(60):  # 2^60 in its text
+        inner = [inner, inner]
+    value = (inner, 1) if where in ("shape", "strides") else inner
+    with pytest.raises(UserError, match="list"):
+        weights.load(file(zipped(rebuild(**{where: value}), [BYTES])))
+
+
+def test_shared_dicts_are_visited_only_so_often(file):
+    tree = {"x": 1}
+    for _ in range(5):
+        tree = {f"{i}": tree for i in range(32)}
+    with pytest.raises(UserError, match="it holds more than 1000000 values"):
+        weights.load(file(zipped(pickle.dumps(tree, 2))))
+    with pytest.raises(UserError, match="a name of more than 1000 characters"):
+        weights.load(file(zipped(pickle.dumps({"x" * 1001: 1}, 2))))
+
+
+def test_networks_that_would_fill_the_memory_are_not_built(tmp_path):
+    inputs = {"size": 4096, "channels": 3, "mean": [0.5], "std": [0.5], "crop": 0}
+    for net, message in (
+        ({"name": "vit", "size": "base", "layers": 1, "patch_size": 1}, "too many positions"),
+        (
+            {"name": "vit", "size": "base", "layers": 1, "patch_size": 1, "positions": "learned"},
+            "many pos",
+        ),
+        ({"name": "convnet", "widths": [1] * 1001, "strides": [1] * 1001}, "1001 layers; at most"),
+    ):
+        known = {"version": 1, "net": net, "inputs": inputs, "precision": "float32"}
+        path = tmp_path / "x.safetensors"
+        save_file({"a": np.zeros(1)}, path, {"jaxssl": json.dumps(known)})
+        with pytest.raises(UserError, match=message):
+            weights.load(path)
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_file_is_one_line(case, file):
+    content, message = BAD[case]
+    with pytest.raises(UserError, match=message) as error:
+        weights.load(file(content, "x.pth"))
+    assert "\n" not in str(error.value)
+
+
+def test_storages_beyond_the_file_are_refused(file):
+    path = file(zipped(rebuild(count=1 << 40), [BYTES]), "x.pth")
+    with torch_file.opened(path) as (tree, read), pytest.raises(ValueError, match="buffer"):
+        read(tree["layer1.0.conv1.weight"])
+    text = GOLDEN["file/legacy"].tobytes()
+    with pytest.raises(UserError, match="the file is too short"):
+        weights.load(file(text[:-3], "x.pth"), num_heads=2)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_damaged_files_are_read_or_refused(kind, file):
+    whole, rng = GOLDEN[f"file/{kind}"].tobytes(), np.random.default_rng(0)
+    outcomes = set()
+    for number in range(60):
+        text = bytearray(whole)
+        for at in rng.integers(len(text), size=rng.integers(1, 4)):
+            text[at] ^= 1 << int(rng.integers(8))
+        if number % 3 == 0:
+            text = text[: rng.integers(len(text))]
+        path = file(bytes(text), "x.pth")
+        try:
+            with warnings.catch_warnings(action="error"):
+                weights.load(path, num_heads=2)
+            outcomes.add("read")
+        except UserError as error:
+            assert "\n" not in str(error)
+            outcomes.add("refused")
+    assert "refused" in outcomes

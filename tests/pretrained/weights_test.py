@@ -1,0 +1,401 @@
+"""Weights files: equality with PyTorch's networks, what is found in checkpoints, what is refused.
+
+The reference numbers are those of torchvision and timm on weights that NumPy draws here again;
+golden/README.md says how. The `.pth` files there are PyTorch's.
+"""
+
+import json
+import logging
+import math
+from functools import cache, partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from safetensors.numpy import save_file
+
+import jaxssl
+from jaxssl.errors import UserError
+from jaxssl.models import convnet, resnet, vit
+from jaxssl.pretrained import _find_encoder as find_encoder
+from jaxssl.pretrained import _image_settings as image_settings
+from jaxssl.pretrained import parameter_names, weights
+from jaxssl.pretrained.backbone import apply
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "weights.npz")
+VIT = {"name": "vit", "size": "small", "layers": 3, "frozen_patches": False, "pool": "token"}
+LEARNED, FIXED = {"positions": "learned"}, {"positions": "fixed"}
+NETS = {
+    "resnet18_imagenet": {"name": "resnet", "depth": 18, "stem": "imagenet", "width": 64},
+    "resnet50_imagenet": {"name": "resnet", "depth": 50, "stem": "imagenet", "width": 64},
+    "resnet18_cifar": {"name": "resnet", "depth": 18, "stem": "cifar", "width": 64},
+    "resnet50_cifar": {"name": "resnet", "depth": 50, "stem": "cifar", "width": 64},
+    "resnet18_solo": {"name": "resnet", "depth": 18, "stem": "cifar_wide", "width": 64},
+    "vit_tiny": {**VIT, **LEARNED, "size": "tiny", "dim": 192, "patch_size": 16, "num_heads": 3},
+    "vit_small": {**VIT, **LEARNED, "dim": 384, "patch_size": 8, "num_heads": 6},
+    "vit_small_moco": {**VIT, **FIXED, "dim": 384, "patch_size": 16, "num_heads": 12},
+}
+TINY = {"name": "vit", "dim": 8, "layers": 1, "num_heads": 2, "patch_size": 2, **LEARNED}
+RESNET = {"name": "resnet", "depth": 18, "stem": "cifar", "width": 4}
+FORMATS = ("zip", "legacy")
+
+
+def public_shapes(net, size):
+    """By public names, as in PyTorch, where fixed positions have a name too."""
+    module = parameter_names.make(net)
+    image = jnp.zeros((1, size, size, 3))
+    tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
+    found = {name: array.shape for name, array in parameter_names.derived(module, size).items()}
+    for entry in parameter_names.entries(module):
+        leaf = tree
+        for key in entry.path:
+            leaf = leaf[key]
+        found[entry.name] = entry.layout.public(np.zeros(leaf.shape, np.int8)).shape
+    return found
+
+
+@cache
+def drawn(case, size):
+    """Weights as they were drawn for the reference numbers."""
+    rng, found = np.random.default_rng(0), {}
+    net = {"tiny": TINY, "resnet": RESNET, **NETS}[case]
+    for name, shape in sorted(public_shapes(net, size).items()):
+        x = rng.standard_normal(shape, np.float32)
+        if name.endswith("running_var"):
+            x = 0.5 + np.abs(x)
+        elif name.endswith("weight") and len(shape) == 1:
+            x = 1 + x / 4
+        elif name.endswith("weight"):
+            x *= np.float32(math.sqrt((2 if len(shape) == 4 else 1) / math.prod(shape[1:])))
+        else:
+            x = x / 4
+        found[name] = x
+    return {**found, **parameter_names.derived(parameter_names.make(net), size)}
+
+
+def features(backbone, size):
+    """Of the two images of the reference numbers."""
+    x = np.random.default_rng(1).standard_normal((2, 3, size, size), np.float32)
+    variables = {"params": backbone.net.params, "batch_stats": backbone.net.batch_stats}
+    return jax.jit(apply(backbone))(variables, x.transpose(0, 2, 3, 1))
+
+
+def assert_close(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Writes a .safetensors file, or bytes."""
+
+    def write(content, name="x.safetensors", prefix="", metadata=None):
+        path = tmp_path / name
+        if isinstance(content, dict):
+            save_file({prefix + k: np.asarray(v) for k, v in content.items()}, path, metadata)
+        else:
+            path.write_bytes(content)
+        return path
+
+    return write
+
+
+@pytest.fixture(params=FORMATS)
+def checkpoint(request, file):
+    """A checkpoint as DINO's, of PyTorch's making."""
+    return file(GOLDEN[f"file/{request.param}"].tobytes(), "checkpoint.pth.tar")
+
+
+@pytest.mark.parametrize("case", NETS)
+def test_features_are_those_of_pytorch(case, file):
+    size = int(GOLDEN[f"{case}/size"])
+    extra = {"classifier.weight": np.ones((2, 2))} if case == "resnet18_solo" else {}
+    prefix = "backbone." if case == "resnet18_solo" else ""
+    path = file({**{prefix + k: v for k, v in drawn(case, size).items()}, **extra})
+    backbone = weights.load(path)
+    assert backbone.facts["net"] == NETS[case]
+    assert_close(features(backbone, size), GOLDEN[f"{case}/features"])
+
+
+def test_a_checkpoint_of_torch_is_read_without_torch(checkpoint, caplog):
+    with caplog.at_level(logging.INFO, "jaxssl"):
+        backbone = weights.load(checkpoint, num_heads=2)
+    assert_close(features(backbone, 4), GOLDEN["file/features"])
+    expected = drawn("tiny", 4)["blocks.0.mlp.fc2.weight"].T  # bfloat16 in the file
+    found = backbone.net.params["Block_0"]["mlp_out"]["kernel"]
+    np.testing.assert_allclose(found, expected, rtol=2**-8)
+    assert {leaf.dtype for leaf in jax.tree.leaves(backbone.net)} == {np.dtype(np.float32)}
+    (line,) = caplog.messages
+    assert "at 'teacher.module.backbone.'" in line and "left out: " in line and "head" in line
+
+
+def test_the_table_names_every_array_once():
+    for module in (
+        convnet.net(widths=(4, 6), strides=(1, 2)),
+        resnet.ResNet((2, 1), bottleneck=False, stem="imagenet", width=4),
+        resnet.ResNet((1, 2), bottleneck=True, stem="cifar_wide", width=4),
+        vit.net(dim=8, layers=2, num_heads=2, patch_size=4),
+        vit.net(dim=8, layers=1, num_heads=2, patch_size=4, positions="learned"),
+    ):
+        image = jnp.zeros((1, 8, 8, 3))
+        tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
+        leaves = [tuple(k.key for k in path) for path, _ in jax.tree.leaves_with_path(dict(tree))]
+        table = parameter_names.entries(module)
+        assert sorted(entry.path for entry in table) == sorted(leaves)
+        assert len({entry.name for entry in table}) == len(table)
+
+
+class Shape(NamedTuple):
+    shape: tuple[int, ...] = (1,)
+
+
+def nested(*keys, value=None):
+    for key in reversed(keys):
+        value = {key: {"layer1.0.conv1.weight": Shape()} if value is None else value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("tree", "place"),
+    [
+        ({"layer1.0.conv1.weight": Shape(), "fc.weight": Shape()}, ""),
+        (nested("state_dict"), "state_dict."),
+        (nested("model"), "model."),
+        (nested("model_state"), "model_state."),
+        ({**nested("student"), **nested("teacher", "module.backbone")}, "teacher.module.backbone."),
+        (nested("student", "module.backbone"), "student.module.backbone."),
+        (
+            nested("state_dict", "module.momentum_encoder")
+            | {"arch": "r", "state_dict": {"module.base_encoder.layer1.0.conv1.weight": Shape()}},
+            "state_dict.module.base_encoder.",
+        ),
+        (
+            {"state_dict": {f"module.encoder_{x}.layer1.0.conv1.weight": Shape() for x in "kq"}},
+            "state_dict.module.encoder_q.",
+        ),
+        (
+            {f"{x}.layer1.0.conv1.weight": Shape() for x in ("momentum_backbone", "backbone")},
+            "backbone.",
+        ),
+        (nested("net"), "net."),
+        ({"teacher": {"backbone.patch_embed.proj.weight": Shape()}}, "teacher.backbone."),
+    ],
+)
+def test_the_encoder_is_found_where_codes_put_it(tree, place):
+    found = find_encoder.encoder(tree)
+    assert found.place == place
+    assert len(found.arrays) == 1
+
+
+def test_torchvisions_vits_have_timms_names():
+    theirs = (
+        "class_token conv_proj.weight conv_proj.bias encoder.pos_embedding encoder.ln.weight "
+        "encoder.layers.encoder_layer_11.ln_2.bias heads.head.weight "
+        "encoder.layers.encoder_layer_0.self_attention.in_proj_weight "
+        "encoder.layers.encoder_layer_0.self_attention.out_proj.bias "
+        "encoder.layers.encoder_layer_0.mlp.0.weight encoder.layers.encoder_layer_0.mlp.3.bias "
+        "encoder.layers.encoder_layer_1.mlp.linear_2.bias"
+    ).split()
+    ours = (
+        "cls_token patch_embed.proj.weight patch_embed.proj.bias pos_embed norm.weight "
+        "blocks.11.norm2.bias blocks.0.attn.qkv.weight blocks.0.attn.proj.bias "
+        "blocks.0.mlp.fc1.weight blocks.0.mlp.fc2.bias blocks.1.mlp.fc2.bias"
+    ).split()
+    assert list(find_encoder.encoder(dict.fromkeys(theirs, Shape())).arrays) == ours
+
+
+def described(arrays, place="", **options):
+    options = {"num_heads": None, "stem": None} | options
+    return find_encoder.describe(find_encoder.Found(arrays, place, []), lambda x: x, **options)
+
+
+def small_vit(dim, grid=2, zero=0.0, learned=False):
+    positions = np.concatenate([np.full((1, dim), zero), vit.positions(grid, grid, dim)])[None]
+    arrays = {"patch_embed.proj.weight": np.zeros((dim, 3, 16, 16), np.float32)}
+    arrays |= {"blocks.0.norm1.bias": np.zeros(dim), "pos_embed": positions + 0.01 * learned}
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("dim", "place", "learned", "heads"),
+    [
+        (192, "", True, 3),
+        (384, "teacher.backbone.", True, 6),
+        (768, "", True, 12),
+        (1280, "", True, 16),
+        (384, "state_dict.module.base_encoder.", True, 12),
+        (384, "backbone.", False, 12),
+        (768, "module.base_encoder.", False, 12),
+    ],
+)
+def test_a_vits_heads_are_the_usual_ones(dim, place, learned, heads):
+    net, inputs = described(small_vit(dim, learned=learned), place)
+    assert net["num_heads"] == heads
+    assert net["positions"] == ("learned" if learned else "fixed")
+    assert described(small_vit(dim), place, num_heads=2)[0]["num_heads"] == 2
+    assert (inputs.size, inputs.crop) == (32, 0.875)
+    assert inputs.mean == (0.485, 0.456, 0.406)
+
+
+def test_positions_are_fixed_only_if_the_class_token_has_none():
+    assert described(small_vit(64, zero=5e-5))[0]["positions"] == "fixed"
+    assert described(small_vit(64, zero=2e-4))[0]["positions"] == "learned"
+
+
+def test_small_kernels_are_of_small_images_and_solo_learns_have_wide_padding():
+    arrays = {f"layer{s}.{i}.conv1.weight": Shape() for s in (1, 2, 3, 4) for i in (0, 1)}
+    small = arrays | {"conv1.weight": Shape((64, 3, 3, 3))}
+    net, inputs = described(small)
+    assert (net["stem"], inputs.size, inputs.crop) == ("cifar", 32, 0)
+    assert inputs.mean == (0.4914, 0.4822, 0.4465)
+    assert described(small, stem="cifar_wide")[0]["stem"] == "cifar_wide"
+    solo = find_encoder.Found(small, "state_dict.backbone.", ["state_dict.classifier.weight"])
+    assert find_encoder.describe(solo, None, num_heads=None, stem=None)[0]["stem"] == "cifar_wide"
+    net, inputs = described(arrays | {"conv1.weight": Shape((64, 1, 7, 7))})
+    assert (net["stem"], inputs.channels, inputs.mean) == ("imagenet", 1, (0.449,))
+
+
+def test_learned_positions_are_of_one_square_grid():
+    net = vit.net(dim=8, layers=1, num_heads=2, patch_size=2, positions="learned")
+    shapes = [jax.ShapeDtypeStruct((1, h, w, 3), jnp.float32) for h, w in ((4, 4), (8, 8), (2, 8))]
+    variables = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[0])
+    assert variables["params"]["positions"].shape == (5, 8)
+    for image in shapes[1:]:
+        with pytest.raises(ValueError, match=r"square images, here of 4 x 4 pixels, got \d x 8"):
+            jax.eval_shape(partial(net.apply, train=False), variables, image)
+    with pytest.raises(ValueError, match="got 2 x 8"):
+        jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[2])
+    with pytest.raises(ValueError, match="net.positions must be one of"):
+        vit.net(positions="none")
+
+
+def test_missing_extra_and_misshapen_names_are_listed(file):
+    arrays = dict(drawn("resnet", 8))
+    moved = arrays.pop("layer2.1.bn2.running_var")
+    wrong = arrays | {"layer2.1.bn3.running_var": moved, "layer4.0.conv1.weight": moved}
+    for name in ("a", "b", "c", "d"):
+        wrong[f"layer1.0.{name}"] = moved
+    with pytest.raises(UserError) as error:
+        weights.load(file(wrong, prefix="module.encoder_q."))
+    message = str(error.value)
+    assert "1 missing: 'layer2.1.bn2.running_var'" in message
+    assert "5 not known: 'layer1.0.a', 'layer1.0.b', 'layer1.0.c' ... (5)" in message
+    assert "'layer4.0.conv1.weight [8] in place of [32, 16, 3, 3]'" in message
+    assert "\n" not in message
+
+
+def own_file(file, change=None):
+    """A file as `jaxssl.pretrained.export` writes it, its header changed."""
+    backbone = weights.load(file(drawn("resnet", 8), "theirs.safetensors"))
+    header = json.loads(weights.header(backbone)) | {"step": 7, "loss": "nt_xent"}
+    header = change(header) if change else header
+    text = header if isinstance(header, str) else json.dumps(header)
+    return file(weights.public(backbone), metadata={"jaxssl": text}), backbone
+
+
+def test_a_file_of_ours_says_what_it_is(file):
+    path, theirs = own_file(file)
+    ours = weights.load(path)
+    assert ours.inputs == theirs.inputs and ours.facts["net"] == theirs.facts["net"]
+    assert (ours.facts["step"], ours.facts["loss"]) == (7, "nt_xent")
+    assert (ours.facts["source"], ours.facts["checkpoint"]) == ("x.safetensors", "file")
+    assert jax.tree.all(jax.tree.map(np.array_equal, ours.net, theirs.net))
+    _, variables, _ = jaxssl.load_encoder(path)
+    untrained, projector = jax.eval_shape(lambda: ours.untrained(0))
+    assert projector is None
+    assert jax.tree.map(np.shape, variables["params"]) == jax.tree.map(np.shape, untrained.params)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: "no json",
+        lambda header: "[]",
+        lambda header: header | {"version": 99},
+        lambda header: header | {"net": {"name": "resnet", "depth": 19}},
+        lambda header: header | {"net": {"name": "resnet", "deep": 18}},
+        lambda header: header | {"net": {"name": "vit", "layers": 10**9}},
+        lambda header: header | {"net": {"name": "other"}},
+        lambda header: header | {"net": 3},
+        lambda header: header | {"precision": "float8"},
+        lambda header: header | {"inputs": header["inputs"] | {"size": 10**9}},
+        lambda header: header | {"inputs": header["inputs"] | {"mean": [0.0, 1.0]}},
+        lambda header: header | {"inputs": header["inputs"] | {"std": [0.5, 0.5, 0.0]}},
+        lambda header: header | {"inputs": {"size": "x"}},
+    ],
+)
+def test_a_header_that_does_not_hold_is_refused(change, file, monkeypatch):
+    with pytest.raises(UserError, match=r"x\.safetensors") as error:
+        weights.load(own_file(file, change)[0])
+    assert "\n" not in str(error.value)
+
+
+def test_other_paths_are_one_line(tmp_path, file):
+    for path, message in (
+        (tmp_path / "none.pth", "No such file"),
+        (tmp_path, "end with one of .safetensors"),
+        (file(b"{}", "x.json"), "end with one of"),
+        (file(b"my weights", "z.safetensors"), "no weights file"),
+        (file(b"", "y.safetensors"), "is empty"),
+        (file({"head.weight": np.ones((2, 3))}), r"but head.weight \[2, 3\]"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            weights.load(path)
+        assert "\n" not in str(error.value)
+    (tmp_path / "folder.pth").mkdir()
+    with pytest.raises(UserError, match="Is a directory"):
+        weights.load(tmp_path / "folder.pth")
+
+
+def test_unknown_networks_are_named(file):
+    arrays = drawn("resnet", 8)
+    one_less = {k: v for k, v in arrays.items() if not k.startswith("layer4.1.")}
+    five = arrays | {"conv1.weight": np.zeros((4, 3, 5, 5), np.float32)}
+    tiny = drawn("tiny", 4)
+    no_grid = tiny | {"pos_embed": np.zeros((1, 4, 8), np.float32)}
+    for content, message in (
+        (one_less, r"a ResNet of \[2, 2, 2, 1\] basic blocks; known are those of depth 18, 34"),
+        (five, "conv1.weight is a 5 x 5 kernel"),
+        (tiny, "the number of heads of a ViT of 8 is not known; give num_heads"),
+        (no_grid, r"pos_embed has shape \[1, 4, 8\]"),
+    ):
+        with pytest.raises(UserError, match=message):
+            weights.load(file(content))
+
+
+def test_what_is_assumed_of_images_can_be_given(file):
+    path = file(drawn("resnet", 8))
+    inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
+    assert inputs == (48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
+    assert weights.load(path, std=[0.5]).inputs == (32, 3, find_encoder.CIFAR["mean"], (0.5,), 0.0)
+    ours, _ = own_file(file)
+    _, _, preprocess = jaxssl.load_encoder(ours, mean=0.0, std=1.0, size=8)
+    x = preprocess(jnp.full((1, 8, 8, 3), 51, jnp.uint8))
+    np.testing.assert_allclose(x, np.full((1, 8, 8, 3), 0.2), rtol=1e-6)
+
+
+def test_nonsense_of_images_is_refused(file):
+    path, numbers = file(drawn("resnet", 8)), "must be a number or 3 in"
+    wrong = {
+        "mean": [numbers, 127.5, (0.5, 0.5), "0.5", float("nan"), ()],
+        "std": [numbers, 0, -0.5, [0.5, 0.5, 0.0]],
+        "crop": ["must be a number in", 90, (0.9, 0.9), True],
+        "size": ["must be a number of pixels from 1 to 8192", 0, 8193, 32.0, True],
+    }
+    for name, (message, *values) in wrong.items():
+        for value in values:
+            with pytest.raises(UserError, match=rf"^{name} {message}.*\Z"):  # one line
+                weights.load(path, **{name: value})
+
+
+def test_sizes_of_a_vit_are_those_of_its_positions(file):
+    path = file(drawn("tiny", 4))
+    assert weights.load(path, num_heads=2, size=4, crop=0).inputs.size == 4
+    with pytest.raises(UserError, match="size must be 4, which the network's learned positions"):
+        weights.load(path, num_heads=2, size=8)
+    net, inputs = described(small_vit(8), num_heads=2)
+    assert image_settings.given(inputs, parameter_names.make(net), size=48).size == 48
+    with pytest.raises(UserError, match="a multiple of the network's patches of 16 pixels, got 40"):
+        image_settings.given(inputs, parameter_names.make(net), size=40)

@@ -1,0 +1,333 @@
+"""The page that compares runs, and `python -m jaxssl.report` as a user calls it."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from statistics import stdev
+
+import pytest
+from fuzz_cases import changed as changes
+from fuzz_cases import fuzzed, outcome, texts
+from hypothesis import given
+from hypothesis import strategies as st
+from page_cases import Balanced
+from workdir_cases import CONFIG, LOG, METRICS, ROW, changed, write
+
+from jaxssl.errors import UserError
+from jaxssl.report.compare import compare, page_of
+
+OTHER = changed(CONFIG, loss={"name": "auc_cl", "b": 0.5})
+OF_OTHER = changed(ROW, loss="auc_cl", value=95.0)
+
+
+def shown(path: Path) -> str:
+    """What a reader sees; also checks that the page is whole."""
+    parser = Balanced()
+    parser.feed(path.read_text(encoding="utf-8"))
+    assert parser.open == [] and all(parser.alts)
+    assert all(source.startswith("data:") for source in parser.sources)
+    return " ".join(" ".join(parser.text).split())
+
+
+def tables(path: Path, css: str) -> list[list[list[str]]]:
+    """The cells of all tables of a class, without tags."""
+    found = re.findall(rf'<table class="{css}">(.*?)</table>', path.read_text("utf-8"), re.DOTALL)
+    return [
+        [
+            [
+                re.sub("<small>.*|<.*?>", "", cell)
+                for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)
+            ]
+            for row in table.split("<tr>")[1:]
+        ]
+        for table in found
+    ]
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two workdirs of different losses, and where their comparison goes."""
+    a = write(tmp_path / "a")
+    b = write(tmp_path / "b", OTHER, [OF_OTHER])
+    return a, b, tmp_path / "out.html"
+
+
+def test_two_runs_side_by_side(two):
+    *workdirs, out = two
+    text = shown(compare(workdirs, out))
+    runs, figures = tables(out, "results")
+    assert runs[1] == [
+        "a",
+        "digits",
+        "convnet",
+        "siamese",
+        *"64 5 0 100 1,000".split(),
+        "1 min 6 s",
+    ]
+    assert figures == [["metric", "a", "b"], ["knn_top1", "90.00", "95.00 ★"]]
+    (differences,) = tables(out, "config differences")
+    assert differences == [
+        ["key", "a", "b"],
+        ["loss.b", "–", "0.5"],
+        ["loss.gamma", "0.5", "–"],
+        ["loss.name", "mmcl", "auc_cl"],
+    ]
+    assert "mmcl (gamma=0.5)" in text and "online" not in text
+    assert out.read_text("utf-8").count("<img") == 3  # k-NN, feature std, effective rank
+    assert "curves of effective rank by epoch: a from 9 to 9; b" in out.read_text("utf-8")
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_column(tmp_path):
+    values, names = (90.0, 92.0, 97.0), ("s0", "s1", "s2")
+    workdirs = [
+        write(
+            tmp_path / name,
+            changed(CONFIG, seed=seed, data__dir=name),
+            [changed(ROW, seed=seed, value=value, std=9.0)],
+        )
+        for seed, (name, value) in enumerate(zip(names, values, strict=True))
+    ]
+    workdirs.append(write(tmp_path / "other", OTHER, [OF_OTHER]))
+    text = shown(compare(workdirs, tmp_path / "out.html"))
+    _, figures = tables(tmp_path / "out.html", "results")
+    assert figures[0] == ["metric", "s0, s1, s2", "other"]
+    assert figures[1] == ["knn_top1", f"93.00 ± {stdev(values):.2f}", "95.00 ★"]
+    assert "s0, s1, s2 (3 seeds)" in text
+    (differences,) = tables(tmp_path / "out.html", "config differences")
+    assert differences[-1] == ["seed", "0, 1, 2", "0"]
+
+
+def test_figures_that_some_seeds_lack_are_said_to_be_such(tmp_path):
+    linear = changed(ROW, protocol="linear", metric="linear_top1", std=1.5)
+    a = write(tmp_path / "a", rows=[ROW, linear])
+    b = write(tmp_path / "b", changed(CONFIG, seed=1), [changed(ROW, seed=1)])
+    compare([a, b], tmp_path / "out.html")
+    html = (tmp_path / "out.html").read_text("utf-8")
+    assert "90.00 ± 0.00<small>2 seeds</small>" in html
+    assert "90.00 ± 1.50<small>1 of 2 seeds</small>" in html
+
+
+def test_settings_that_differ_a_little_are_shown_in_full(tmp_path):
+    gammas = 0.12345678, 0.12345679
+    paths = [
+        write(tmp_path / str(i), changed(CONFIG, loss__gamma=gamma))
+        for i, gamma in enumerate(gammas)
+    ]
+    compare(paths, tmp_path / "out.html")
+    (differences,) = tables(tmp_path / "out.html", "config differences")
+    assert differences[1] == ["loss.gamma", *map(str, gammas)]
+
+
+@pytest.mark.parametrize(
+    ("config", "row"),
+    [
+        ({}, {}),  # the same seed twice is no second draw
+        ({"seed": 1}, {"seed": 1, "step": 80}),  # nor is another checkpoint
+        ({"seed": 1, "epochs": 6}, {"seed": 1}),
+    ],
+)
+def test_runs_that_differ_in_more_stand_apart(tmp_path, config, row):
+    a = write(tmp_path / "a")
+    b = write(tmp_path / "b", changed(CONFIG, **config), [changed(ROW, **row)])
+    compare([a, b], tmp_path / "out.html")
+    assert tables(tmp_path / "out.html", "results")[1][0] == ["metric", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"dataset": "moons"}, "data set (digits / moons)"),
+        ({"split": "test[:50%]"}, "tested on (test / test[:50%])"),
+        ({"bank": "train[:5%]"}, "fitted on (train / train[:5%])"),
+        ({"layer": "projector"}, "features (backbone / projector)"),
+    ],
+)
+def test_figures_of_other_data_stand_in_tables_of_their_own(two, change, why):
+    a, b, out = two
+    write(b, OTHER, [changed(OF_OTHER, **change)])
+    text = shown(compare([a, b], out))
+    _, *figures = tables(out, "results")
+    assert [table[0] for table in figures] == [["metric", "a"], ["metric", "b"]]
+    assert "There are 2 tables, and figures of different tables cannot be compared" in text
+    assert why in text and "★ and bold" in text and "95.00 ★" not in text
+    assert text.count("there is nothing to compare") == 2
+
+
+def test_figures_of_one_folder_set_are_of_one_folder(tmp_path):
+    data = {**CONFIG["data"], "name": "folder", "path": "x/birds", "split_seed": 0}
+    rows = [changed(ROW, dataset="birds")]
+    a = write(tmp_path / "a", changed(CONFIG, data=data), rows)
+    b = write(tmp_path / "b", changed(CONFIG, data={**data, "split_seed": 1}), rows)
+    text = shown(compare([a, b], tmp_path / "out.html"))
+    assert "data.split_seed (0 / 1)" in text
+    assert len(tables(tmp_path / "out.html", "results")) == 3
+
+
+def test_another_protocol_or_preset_is_another_row(two):
+    a, b, out = two
+    preset = changed(OF_OTHER, details={"preset": "uniform"})
+    write(b, OTHER, [preset, changed(OF_OTHER, protocol="linear", metric="linear_top1")])
+    compare([a, b], out)
+    _, figures = tables(out, "results")
+    assert [row[1:] for row in figures[1:]] == [["90.00", "–"], ["–", "95.00"], ["–", "95.00"]]
+
+
+@pytest.mark.parametrize(
+    ("metric", "unit", "best"),
+    [("knn_top1", "%", "b"), ("corruption_drop", "%", "a"), ("rankme", "", None)],
+)
+def test_the_best_is_the_largest_but_of_what_is_lost(two, metric, unit, best):
+    a, b, out = two
+    write(a, CONFIG, [changed(ROW, metric=metric, unit=unit)])
+    write(b, OTHER, [changed(OF_OTHER, metric=metric, unit=unit)])
+    compare([a, b], out)
+    _, figures = tables(out, "results")
+    marked = [name for name, cell in zip(*figures, strict=True) if "★" in cell]
+    assert marked == ([best] if best else [])
+
+
+def test_what_is_equal_to_two_decimals_is_not_best(two):
+    a, b, out = two
+    write(b, OTHER, [changed(OF_OTHER, value=90.001)])
+    compare([a, b], out)
+    assert "★" not in tables(out, "results")[1][1][2]
+
+
+def test_the_latest_checkpoint_counts_and_what_is_left_out_is_said(two):
+    a, b, out = two
+    rows = [
+        changed(ROW, step=50, value=99.0),
+        changed(ROW, features="raw", step=None, value=98.0),
+        changed(ROW, seed=7, value=97.0),
+        ROW,
+    ]
+    write(a, CONFIG, rows)
+    text = shown(compare([a, b], out))
+    assert tables(out, "results")[1][1] == ["knn_top1", "90.00", "95.00 ★"]
+    assert "Left out are 2 figures of other checkpoints" in text
+
+
+def test_runs_without_figures_or_curves_are_compared_by_their_configs(two):
+    a, b, out = two
+    for path in (a, b):
+        for name in ("results.json", "metrics.jsonl", "train.log"):
+            (path / name).unlink()
+    text = shown(compare([a, b], out))
+    assert "None of these runs was evaluated" in text and "No training curve" in text
+    assert tables(out, "results")[0][1][6:] == ["0", "–", "–", "–"]
+
+
+def test_a_run_that_was_not_recorded_is_named_below_the_curve(two):
+    a, b, out = two
+    write(b, OTHER, metrics=[{**row, "knn_top1": None} for row in METRICS])
+    assert "higher is better. Not recorded: b." in shown(compare([a, b], out))
+
+
+def test_online_figures_of_other_votes_are_said_to_be_such(two):
+    a, b, out = two
+    write(b, changed(OTHER, eval__knn="instdisc", data__train_split="train[:9]"))
+    words = "Heights cannot be compared where these differ: eval.knn, data.train_split."
+    assert words in shown(compare([a, b], out))
+
+
+@pytest.mark.parametrize(
+    "log", ["", LOG.replace("begins:", "began:"), LOG.replace("INFO fin", "INFO resumes at step 5")]
+)
+def test_a_time_that_is_not_known_is_a_dash(two, log):
+    a, b, out = two
+    (a / "train.log").write_text(log)
+    compare([a, b], out)
+    assert tables(out, "results")[0][1][-1] == "–"
+
+
+def test_folders_of_one_name_are_told_by_their_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "x" / "run")
+    write(tmp_path / "y" / "run", OTHER, [OF_OTHER])
+    compare([Path("x/run"), Path("y/run")], Path("out.html"))
+    assert tables(Path("out.html"), "results")[1][0] == ["metric", "x/run", "y/run"]
+
+
+# ---- As a user calls it.
+
+
+def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "jaxssl.report", *arguments]
+    env = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
+
+
+def test_one_workdir_is_reported_again_and_several_are_compared(two):
+    a, b, _ = two
+    done = call("a", cwd=a.parent)
+    assert (done.returncode, done.stdout) == (0, "report: a/report.html\n"), done.stderr
+    assert "mmcl" in shown(a / "report.html")
+    done = call("a", "b", cwd=a.parent)
+    assert (done.returncode, done.stdout) == (0, "comparison: compare.html\n"), done.stderr
+    assert "auc_cl" in shown(a.parent / "compare.html")
+    done = call("a", "b", "--config.seed=1", cwd=a.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: the config is the run's: leave --config flags out\n"
+    assert sorted(path.name for path in b.iterdir()) == sorted(
+        ["config.json", "metrics.jsonl", "results.json", "train.log"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "out", "message"),
+    [
+        ("", None, "name one run or more: python -m jaxssl.report DIR"),
+        ("a nowhere", None, "nowhere is no folder; name workdirs of runs"),
+        ("a .", None, r"\. holds no run \(it has no config.json\)"),
+        (".", None, r"\. holds no run \(it has no config.json\)"),
+        ("a b a/../a", None, "a/../a and a are the same folder"),
+        ("a b", "x.png", "--out x.png: expected a name that ends in .html"),
+        ("a b", "none/x.html", "cannot write none/x.html: No such file or directory"),
+        ("a", "none/x.html", "cannot write none/x.html: No such file or directory"),
+        ("a b", "dir.html", "cannot write dir.html: Is a directory"),
+    ],
+)
+def test_mistakes_are_named(two, monkeypatch, names, out, message):
+    monkeypatch.chdir(two[0].parent)
+    Path("dir.html").mkdir()
+    with pytest.raises(UserError, match=message):
+        page_of([Path(name) for name in names.split()], out and Path(out))
+    assert not Path("compare.html").exists()
+
+
+def test_a_page_may_lie_elsewhere(two):
+    a, _, out = two
+    assert page_of([a], out) == out and not (a / "report.html").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "results.json", "metrics.jsonl", "train.log"])
+def test_a_damaged_file_is_named(two, name):
+    a, b, out = two
+    broken = {"metrics.jsonl": '{"step": 3, "loss": "x"}\n', "train.log": f"x{LOG[1:]}"}
+    (b / name).write_text(broken.get(name, "[1,"))
+    with pytest.raises(UserError, match=f"{b / name} is damaged"):
+        compare([a, b], out)
+    assert not out.exists()
+
+
+@pytest.fixture(scope="module")
+def below(tmp_path_factory):
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@fuzzed(150)
+@given(
+    config=texts(CONFIG),
+    rows=texts({"results": [ROW, changed(ROW, seed=1)]}),
+    lines=changes(METRICS),
+    log=st.text(max_size=40) | st.just(LOG),
+    which=st.sampled_from(("config.json", "results.json", "metrics.jsonl", "train.log")),
+)
+def test_damaged_workdirs_give_a_page_or_one_line(below, config, rows, lines, log, which):
+    a, b = write(below / "a"), write(below / "b", OTHER, [OF_OTHER])
+    metrics = "".join(json.dumps(row) + "\n" for row in lines).encode()
+    bad = {"config.json": config, "results.json": rows, "metrics.jsonl": metrics}
+    (b / which).write_bytes({**bad, "train.log": log.encode()}[which])
+    outcome(f"comparison: {which}", lambda: compare([a, b], below / "out.html"), below)

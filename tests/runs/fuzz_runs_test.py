@@ -1,0 +1,269 @@
+"""Damaged configs, workdirs, weights files and checkpoints, under the law of `fuzz_test.py`.
+
+JAXSSL_FUZZ=10000 takes that many inputs in all, and prints how they went.
+"""
+
+import io
+import json
+import pickletools
+import zipfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from fuzz_cases import (
+    REFUSED,
+    VALUES,
+    WORDS,
+    changed,
+    damaged,
+    fuzzed,
+    outcome,
+    refilled,
+    texts,
+    values,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.numpy import save
+from file_cases import zipped
+from weights_test import GOLDEN, drawn
+
+from jaxssl import report
+from jaxssl.evaluation import results
+from jaxssl.pretrained import weights
+from jaxssl.training import checkpoint, config
+from jaxssl.training.build import build
+
+DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
+
+
+@pytest.fixture(scope="module")
+def below(tmp_path_factory):
+    """The only folder that inputs may write to."""
+    return tmp_path_factory.mktemp("fuzz")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """As in a user's run."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+# ---- Configs.
+
+
+def _keys(tree, prefix=""):
+    for key, value in tree.items():
+        yield prefix + key
+        if hasattr(value, "items"):
+            yield from _keys(value, f"{prefix}{key}.")
+
+
+WHOLE = config.load(DIGITS)
+KEYS = tuple(_keys(WHOLE))
+NAMES = "nt_xent auc_cl decl sogclr byol mmcl momentum siamese resnet vit mlp none digits simclr"
+NAMES = (*NAMES.split(), *"released_cifar moco_v3 paper cosine lars sgd bf16 true false".split())
+DEEP = ("(" * 9000, "[" * 5000, "-" * 9000, "{[]: 1}", "{{}}", "9" * 5000, "'\\d'", "b''", "...")
+SCHEDULE = {"schedule": "cosine", "start": 0.1, "end": 0.2, "unit": "epochs", "until": 3}
+schedules = st.dictionaries(st.sampled_from([*SCHEDULE, "values"]), values).map(
+    lambda changes: repr(SCHEDULE | changes)
+)
+usual = st.sampled_from(NAMES) | st.integers(0, 300).map(str) | st.floats(0, 2).map(str)
+odd = st.sampled_from((*map(repr, VALUES), *WORDS, *DEEP)) | values.map(repr) | st.text(max_size=12)
+names = st.sampled_from((*KEYS * 20, *(f"{key}.x" for key in KEYS))) | st.text(max_size=9)
+overrides = st.lists(st.tuples(names, usual | odd | schedules), min_size=1, max_size=2)
+
+
+@fuzzed(1000)
+@given(items=overrides)
+def test_overrides(below, items):
+    found = outcome("overrides", lambda: config.load(DIGITS, items), below)
+    assert found is REFUSED or set(_keys(found)) >= {"loss.name", "data.path"}
+
+
+@fuzzed(700)
+@given(item=st.tuples(st.sampled_from(KEYS), usual | odd | schedules))
+def test_runs_of_overrides(below, item):
+    """Settings that are taken give the parts of a run, or a reason why not."""
+
+    def parts():
+        return build(config.load(DIGITS, [item]), 1297)
+
+    outcome("runs of overrides", parts, below)
+
+
+@fuzzed(500)
+@given(tree=changed(WHOLE.to_dict()))
+def test_config_files(below, tree):
+    path = below / "mine.py"
+    path.write_text(
+        "from math import inf, nan\nfrom ml_collections import ConfigDict\n\n"
+        f"def get_config():\n    return ConfigDict({tree!r})\n"
+    )
+    outcome("config files", lambda: config.load(path), below)
+
+
+@fuzzed(200)
+@given(data=damaged(DIGITS.read_bytes()) | st.binary(max_size=50))
+def test_texts_of_config_files(below, data):
+    path = below / "mine.py"
+    path.write_bytes(data)
+    outcome("texts of config files", lambda: config.load(path), below)
+
+
+# ---- Workdirs.
+
+RESULT = {"protocol": "knn", "metric": "knn_top1", "value": 9.5, "std": None, "unit": "%"}
+RESULT |= {"features": "pretrained", "details": {"preset": "x", "k": 3}, "step": 3, "seed": 0}
+RESULT |= {"source": "x", "dataset": "digits", "bank": "train", "split": "test", "layer": "b"}
+ROWS = {"results": [RESULT, RESULT | {"features": "raw", "step": None, "std": 0.5}]}
+METRICS = [{"step": 3, "loss": 1.5, "knn_top1": 9.0}, {"step": 6, "loss": None}]
+LINES = "".join(json.dumps(row) + "\n" for row in METRICS).encode()
+
+
+@fuzzed(200)
+@given(
+    config_=texts(WHOLE.to_dict()),
+    rows=texts(ROWS),
+    lines=changed(METRICS).map(lambda rows: "".join(json.dumps(r) + "\n" for r in rows).encode())
+    | damaged(LINES),
+    which=st.sampled_from(("config.json", "results.json", "metrics.jsonl")),
+)
+def test_workdirs(below, config_, rows, lines, which):
+    workdir = below / "run"
+    workdir.mkdir(exist_ok=True)
+    good = {"config.json": json.dumps(WHOLE.to_dict()).encode()}
+    good |= {"results.json": json.dumps(ROWS).encode(), "metrics.jsonl": LINES}
+    bad = {"config.json": config_, "results.json": rows, "metrics.jsonl": lines}[which]
+    refilled(workdir, good, **{which: bad})
+    outcome("results.json", lambda: results.read(workdir), workdir)
+    outcome(f"report: {which}", lambda: report.write(workdir), workdir)
+
+
+# ---- Weights files.
+
+TINY = drawn("tiny", 4)
+
+
+@pytest.fixture(scope="module")
+def weights_files(tmp_path_factory):
+    """Files of the same network, and its parameters."""
+    path = tmp_path_factory.mktemp("weights") / "x.safetensors"
+    path.write_bytes(save({k: np.asarray(v) for k, v in TINY.items()}))
+    found = weights.load(path, num_heads=2)
+    ours = save(weights.public(found), {weights.HEADER: weights.header(found)})
+    made = {"theirs.safetensors": path.read_bytes(), "ours.safetensors": ours}
+    return made | {f"{kind}.pth": GOLDEN[f"file/{kind}"].tobytes() for kind in ("zip", "legacy")}
+
+
+def _same(one, two):
+    same = jax.tree.map(np.array_equal, one, two)
+    return jax.tree.structure(one) == jax.tree.structure(two) and jax.tree.all(same)
+
+
+def _net(path):
+    found = weights.load(path, num_heads=None if "ours" in path.name else 2)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.net))
+    return jax.tree.map(np.asarray, found.net)
+
+
+@fuzzed(1200)
+@given(
+    data=st.data(),
+    name=st.sampled_from(("theirs.safetensors", "ours.safetensors", "zip.pth", "legacy.pth")),
+)
+def test_weights(below, weights_files, data, name):
+    path = below / name
+    path.write_bytes(weights_files[name])
+    good = _net(path)
+    path.write_bytes(data.draw(damaged(weights_files[name])))
+    found = outcome(f"weights: {name}", lambda: _net(path), below)
+    if found is not REFUSED:
+        assert jax.tree.map(np.shape, found) == jax.tree.map(np.shape, good)
+        if name in ("zip.pth", "ours.safetensors"):
+            assert _same(found, good)
+
+
+def _parts_of_zip():
+    """The pickle of a file of PyTorch, and its storages."""
+    with zipfile.ZipFile(io.BytesIO(GOLDEN["file/zip"].tobytes())) as archive:
+        inside = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
+    numbers = sum(name.startswith("data/") for name in inside)
+    return inside["data.pkl"], [inside[f"data/{i}"] for i in range(numbers)]
+
+
+PICKLED, STORAGES = _parts_of_zip()
+BOUNDARIES = [place for _, _, place in pickletools.genops(PICKLED)]
+CALLS = "os system;posix system;builtins eval;builtins exec;builtins getattr;subprocess Popen"
+CALLS += ";importlib import_module;torch._utils _rebuild_tensor_v2;torch._utils _rebuild_parameter"
+CALLS += ";torch._utils _rebuild_from_type_v2;collections OrderedDict;torch FloatStorage;io open"
+CALLS = tuple(call.split() for call in CALLS.split(";"))
+
+
+@st.composite
+def operations(draw):
+    """Pieces of programs of pickle's machine."""
+    module, name = draw(st.sampled_from(CALLS))
+    argument = draw(st.sampled_from(("touch fuzzed", "open('fuzzed', 'w')", "os", "fuzzed")))
+    text = b"X" + len(argument).to_bytes(4, "little") + argument.encode()
+    call = f"c{module}\n{name}\n".encode()
+    inst = f"i{module}\n{name}\n".encode()
+    return draw(
+        st.sampled_from(
+            (call, call + b"(" + text + b"tR", b"(" + text + inst, b"(" + call + text + b"o")
+            + (call + b")\x81", call + b")}\x92", call + b"}b", text + text + b"\x93", call + b"Q")
+        )
+        | st.binary(min_size=1, max_size=4)
+    )
+
+
+@fuzzed(900)
+@given(data=st.data(), at=st.sampled_from(BOUNDARIES), pieces=st.lists(operations(), max_size=3))
+def test_pickles(below, data, at, pieces):
+    program = b"".join(pieces)
+    whole = st.sampled_from(
+        (PICKLED[:at] + program + PICKLED[at:], b"\x80\x02}(" + program + b"u.", program + b".")
+        + (PICKLED[:at] + program + b"0" + PICKLED[at:],)
+    )
+    path = below / "x.pth"
+    path.write_bytes(zipped(data.draw(whole), STORAGES))
+    outcome("pickles", lambda: weights.load(path, num_heads=2), below / "nowhere")
+    assert not Path("fuzzed").exists()
+
+
+# ---- Checkpoints.
+
+STATE = {"params": {"net": {"a": np.arange(300, dtype=np.float32).reshape(3, 100)}}}
+STATE |= {"step": np.int32(3), "key": np.arange(2, dtype=np.uint32)}
+POSITION, SETTINGS = {"num_examples": 5, "position": 7}, {"a": {"b": 1.5}, "c": "x"}
+
+
+@pytest.fixture(scope="module")
+def run(below):
+    workdir = below / "checkpoint"
+    manager = checkpoint.Manager(workdir)
+    manager.save(3, STATE, POSITION, SETTINGS, 0.5)
+    manager.wait_until_finished()
+    manager.close()
+    content = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
+    return workdir, content
+
+
+@fuzzed(1000)
+@given(data=st.data())
+def test_checkpoints(below, run, data):
+    workdir, content = run
+    path = data.draw(st.sampled_from(sorted(content)))
+    bad = data.draw(damaged(content[path]) | st.none())
+    path.write_bytes(bad) if bad is not None else path.unlink()
+    try:
+        found = outcome("checkpoints", lambda: checkpoint.restore_arrays(workdir), workdir)
+    finally:
+        path.parent.mkdir(exist_ok=True, parents=True)
+        path.write_bytes(content[path])
+    if found is not REFUSED:
+        assert (found.step, found.data, found.config) == (3, POSITION, SETTINGS)
+        assert _same(found.state, STATE)

@@ -1,0 +1,266 @@
+"""Runs on graphs: trained, stopped, resumed, evaluated, loaded; the same on all devices."""
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from file_cases import refused, unpack
+from graph_cases import packed, random_graphs, text
+from workdir_cases import at_batch, interrupt
+
+import jaxssl
+from jaxssl import distributed
+from jaxssl.data import source
+from jaxssl.data.batches import make_batches
+from jaxssl.data.decoding import Crops
+from jaxssl.evaluation import features, results, run
+from jaxssl.evaluation.protocols import svm
+from jaxssl.training import checkpoint, config, loop, record
+from jaxssl.training.build import build, initial_state
+from jaxssl.training.state import make_train_step
+
+CONFIG = Path(__file__).parents[2] / "configs" / "graphs" / "graphcl.py"
+STEPS, NUMBER = 6, 40
+TINY = {
+    "batch_size": "16",
+    "total_steps": str(STEPS),
+    "log_every": "2",
+    "net.width": "4",
+    "net.layers": "2",
+    "head.proj_hidden_dim": "8",
+    "head.proj_output_dim": "8",
+    "eval.every": "100",
+}
+QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def settings():
+    """Optax' Adam raises a float to its step count; and few machines are trained."""
+    with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
+        patch.setitem(svm.PRESETS, "graphcl", QUICK)
+        yield
+
+
+def write_set(root, name, num_tags=3, seed=0):
+    """Graphs of two classes."""
+    graphs = random_graphs(NUMBER, least=5, most=12, seed=seed, num_tags=num_tags)
+    return unpack(root / name, {f"{name}.txt": text(graphs, np.arange(NUMBER) % 2)})
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory):
+    """A set, another like it, and one of more tags."""
+    root = tmp_path_factory.mktemp("sets")
+    return [write_set(root, "SOME"), write_set(root, "LIKE", seed=1), write_set(root, "MORE", 5)]
+
+
+@pytest.fixture(scope="module")
+def tiny(sets, prepared):
+    """Makes the config of a tiny run."""
+
+    def make(**changes):
+        places = {"data.path": str(sets[0]), "data.dir": str(prepared)}
+        return config.load(CONFIG, list({**TINY, **places, **changes}.items()))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory):
+    """The workdir of an uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    loop.train(tiny(), workdir)
+    return workdir
+
+
+def saved_arrays(workdir):
+    found = checkpoint.restore_arrays(workdir)
+    assert found.step == STEPS
+    return jax.tree.leaves(found.state)
+
+
+def test_a_run_ends_with_figures_and_a_report(whole):
+    rows = results.read(whole)
+    found = {row["features"]: row for row in rows}
+    assert len(rows) == 3 and set(found) == {"raw", "untrained", "pretrained"}
+    for row in rows:
+        assert (row["protocol"], row["metric"], row["unit"]) == ("svm", "svm_top1", "%")
+        assert 0 <= row["value"] <= 100 and row["details"]["examples"] == NUMBER
+        assert row["dataset"] == "SOME"
+    lines = record.read(whole / "metrics.jsonl")
+    assert [line["step"] for line in lines] == [2, 4, 6]
+    assert all(np.isfinite(value) for line in lines for value in line.values())
+    assert 0 <= lines[-1]["knn_top1"] <= 100
+    page = (whole / "report.html").read_text()
+    assert "svm" in page and "SOME" in page
+    log = (whole / "train.log").read_text()
+    assert "SOME, train: 40 graphs of nodes with 3 tags, 2 classes" in log
+    assert "packed on the host by threads" in log
+
+
+def test_a_stopped_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        at_batch(patch, 3, interrupt)
+        with pytest.raises(SystemExit):
+            loop.train(tiny(), tmp_path)
+    assert checkpoint.steps(tmp_path) == [3]
+    loop.train(tiny(), tmp_path)
+    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    one, other = ([row["value"] for row in results.read(path)] for path in (tmp_path, whole))
+    assert one == other
+
+
+def steps(made, devices, number=2):
+    """Losses, the embeddings of each step, and the parameters before and after."""
+    train = source.load(made.data, "train", "graph")
+    mesh = distributed.make_mesh(jax.devices()[:devices])
+    parts = build(made, len(train), mesh.size)
+    batches = make_batches(
+        train,
+        made.batch_size,
+        seed=made.seed,
+        crops=Crops((), (), 0),
+        mesh=mesh,
+        parts=made.accumulate_steps,
+    )
+    state = initial_state(made, parts, batches.example, len(train), mesh)
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    losses, embeddings, states = [], [], [jax.device_get((state.params, state.carried.batch_stats))]
+    for _ in range(number):
+        state, metrics, z = step(state, batches.next())
+        losses.append(float(metrics["loss"]))
+        embeddings.append(np.asarray(z))
+        states.append(jax.device_get((state.params, state.carried.batch_stats)))
+    batches.close()
+    return losses, embeddings, states
+
+
+SGD = {"optim.name": "sgd", "optim.lr": "0.1", "optim.momentum": "0.0"}
+
+
+def assert_close(found, expected):
+    """A step of plain SGD is the gradient, a tenth of it."""
+    (losses, z, states), (one_losses, one_z, one_states) = found, expected
+    np.testing.assert_allclose(losses, one_losses, rtol=1e-5)
+    np.testing.assert_allclose(z, one_z, rtol=1e-4, atol=1e-5)
+
+    def close(a, b):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * max(1, np.abs(b).max()))
+
+    jax.tree.map(close, states, one_states)
+
+
+@pytest.fixture(scope="module")
+def one_device(tiny):
+    return steps(tiny(**SGD), 1)
+
+
+@pytest.mark.parametrize("devices", [2, 8])
+def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices):
+    found = steps(tiny(**SGD), devices)
+    assert_close(found, one_device)
+    before, after = found[2][0], found[2][-1]
+    moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, after)
+    assert all(jax.tree.leaves(moved))
+
+
+def test_parts_of_a_batch_have_statistics_of_their_own(tiny, one_device):
+    """As is said of accumulate_steps: BatchNorm sees a part for a batch, so figures differ."""
+    losses, _, states = steps(tiny(**SGD, accumulate_steps="2"), 2)
+    assert np.isfinite(losses).all() and losses[0] != one_device[0][0]
+    np.testing.assert_allclose(losses, one_device[0], rtol=0.3)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(states))
+
+
+@pytest.mark.parametrize(
+    ("method", "loss"),
+    [
+        ("two_tower", "graphcl"),
+        ("two_tower", "nt_xent"),
+        ("siamese", "mmcl"),
+        ("siamese", "auc_cl"),
+        ("two_tower", "decl"),
+    ],
+)
+def test_objectives_train_on_graphs(tiny, method, loss):
+    changes = {"method.name": method, "loss.name": loss, "optim.lr": "0.001"}
+    losses, z, states = steps(tiny(**changes), 1)
+    assert np.isfinite(losses).all()
+    assert z[0].shape == (2, 16, 8) and np.isfinite(z).all()
+    before, after = (state[0]["net"] for state in states[::2])
+    moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, after)
+    assert all(jax.tree.leaves(moved))
+
+
+def test_a_trained_network_gives_features_of_any_graphs(tiny, whole):
+    apply, variables, preprocess = jaxssl.load_encoder(whole)
+    graphs = random_graphs(6, seed=9)
+    encode = jax.jit(lambda tree, block: apply(tree, preprocess(block)))
+    found = encode(variables, packed(graphs))
+    assert found.shape == (6, 4 * 2)
+    again = encode(variables, packed(graphs, 2))
+    np.testing.assert_allclose(again, found, rtol=1e-5, atol=1e-5)
+    # Those that evaluation takes of a split, block by block over the devices.
+    array = source.load(tiny().data, "train", "graph").graph_array
+    mesh = distributed.make_mesh()
+    extracted = features.extract(array, encode, distributed.replicate(variables, mesh), mesh)
+    expected = encode(variables, packed(array.graphs))
+    np.testing.assert_allclose(extracted, expected, rtol=1e-5, atol=1e-4)
+
+
+def data_at(made, path):
+    changed = made.data.copy_and_resolve_references()
+    changed.path = str(path)
+    return changed
+
+
+def test_it_is_evaluated_on_another_set_of_the_same_tags(tiny, sets, whole, tmp_path):
+    data = data_at(tiny(), sets[1])
+    rows = run.evaluate(whole, ("svm", "knn"), data=data, kinds=("pretrained",), out=tmp_path)
+    assert {row["dataset"] for row in rows} == {"LIKE"}
+    assert {row["protocol"] for row in rows} == {"svm", "knn"}
+
+
+def test_all_leaves_the_protocols_of_images_out_and_one_that_is_named_is_refused(
+    whole, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(run.record.log, "propagate", True)
+    rows = run.evaluate(whole, ("all",), kinds=("pretrained",), out=tmp_path / "all")
+    assert {"svm", "knn", "linear"} <= {row["protocol"] for row in rows}
+    assert "corruptions" not in caplog.text and "captions" not in caplog.text
+    with refused("protocol 'corruptions': it needs images, 'SOME' holds graphs"):
+        run.evaluate(whole, ("corruptions",), out=tmp_path / "one")
+
+
+def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path, data_dir):
+    data = data_at(tiny(), sets[2])
+    with refused("the network takes graphs of 3 tags, those of 'MORE' have 5"):
+        run.evaluate(whole, ("svm",), data=data, out=tmp_path)
+    digits = {"data.name": "digits", "data.path": "", "data.dir": str(data_dir)}
+    with refused("data.name='digits' holds images, and augment.name makes views of graphs"):
+        loop.train(tiny(**digits), tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"crops.number": "2", "method.name": "siamese"},
+            "graphs have no small crops; set crops.number=0",
+        ),
+        ({"views": "3"}, 'method "two_tower" takes 2 views here; set views=2'),
+        ({"predictor.name": "mlp"}, "has no use for a predictor; set predictor.name=none"),
+        ({"augment.choices": "('drop',)"}, "augment.choices has 'drop'; expected some of"),
+        ({"net.width": "0"}, "net.width must be >= 1"),
+        ({"data.cache": "device"}, "data.cache='device': graphs are packed on the host"),
+        ({"batch_size": "64"}, "batch_size=64 must lie between 1 and the 40"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(tiny, tmp_path, changes, message):
+    with refused(message):
+        loop.train(tiny(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,203 @@
+"""Two processes, two devices each: together they do what one process does."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from conftest import DEVICES
+from graph_cases import random_graphs
+from tiny import SAVED, SETTINGS
+from tiny import DIGITS
+from workdir_cases import acting
+
+from jaxssl import distributed
+from jaxssl.data.batches import make_batches
+from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data.source import Part, Source
+from jaxssl.errors import UserError
+from jaxssl.evaluation import results
+from jaxssl.training import checkpoint, config, loop, record
+
+ROOT = Path(__file__).parents[2]
+WAYS = ("device", "none", "graphs")
+STEPS = 3
+
+
+def batches(way: str, devices: int):
+    mesh = distributed.make_mesh(jax.devices()[:devices])
+    if way == "graphs":
+        graphs = random_graphs(50)
+        records = [{"graph": graph, "label": i % 3} for i, graph in enumerate(graphs)]
+        part = Part(records, decode=lambda record: record["graph"])
+        source = Source("made", "train", ((part, np.arange(50)),), tuple("abc"), (3,), kind="graph")
+        return make_batches(source, 8, seed=0, crops=Crops((), (), 0), mesh=mesh)
+    images = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), np.uint8)
+    records = [{"image": image, "label": i % 3} for i, image in enumerate(images)]
+    source = Source("made", "train", ((Part(records), np.arange(50)),), tuple("abc"), (8, 8, 3))
+    crops = Crops((Crop(4, (0.2, 1.0), (1.0, 1.0)),) * 2, (), 4)
+    return make_batches(source, 8, seed=0, crops=crops, mesh=mesh, cache=way)
+
+
+def last(way: str, devices: int = 4) -> dict[str, dict[str, list]]:
+    """For every device of this process, what it holds of batch number `STEPS`."""
+    stream = batches(way, devices)
+    for _ in range(STEPS):
+        batch = stream.next()
+    stream.close()
+    inputs = dict(enumerate(jax.tree.leaves(batch.pop("input"))))
+    found = {}
+    for name, values in {**batch, **inputs}.items():
+        for shard in values.addressable_shards:
+            part = found.setdefault(str(shard.device.id), {})
+            part[str(name)] = np.asarray(shard.data).tolist()
+    return found
+
+
+def start(*arguments: str) -> list[subprocess.Popen]:
+    """Two processes of `main`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment["XLA_FLAGS"] = f"{DEVICES}=2"
+    command = [sys.executable, __file__, address]
+    options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return [
+        subprocess.Popen([*command, str(i), *arguments], **options, text=True) for i in range(2)
+    ]
+
+
+def finish(hosts: list[subprocess.Popen]) -> list[str]:
+    """What they print; both must end well."""
+    outputs = [host.communicate(timeout=240)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [0, 0], outputs
+    return outputs
+
+
+def test_two_hosts_read_the_rows_of_one():
+    outputs = finish(start("read"))
+    outputs = [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo talks before
+    for way in WAYS:
+        parts = [list(found[way].values()) for found in outputs]
+        assert [len(part) for part in parts] == [2, 2]
+        assert parts[0] + parts[1] == list(last(way).values())
+
+
+def settings(data_dir: str):
+    protocols = {"eval.protocols": "('knn', 'linear', 'fewshot')", "eval.every": str(10 / 81)}
+    values = {
+        **SETTINGS,
+        **protocols,
+        "data.dir": data_dir,
+        "optim.name": "sgd",
+        "optim.lr": "1e-4",
+    }
+    return config.load(DIGITS, list(values.items()))
+
+
+def test_a_process_looks_for_checkpoints_without_waiting_for_the_others(tmp_path, monkeypatch):
+    assert checkpoint.steps(tmp_path) == []
+    for name in ("12", "7", "9.orbax-checkpoint-tmp-0", "damaged"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    # Whose constructor waits for all processes.
+    monkeypatch.setattr(checkpoint.ocp, "CheckpointManager", None)
+    assert checkpoint.steps(tmp_path) == [7, 12]
+
+
+def test_two_processes_train_as_one_does_though_one_of_them_is_killed(data_dir, tmp_path):
+    one, two = tmp_path / "one", tmp_path / "two"
+    hosts = start("train", str(data_dir), str(two), "10")
+    hosts[1].wait(timeout=240)
+    assert hosts[1].returncode == -signal.SIGKILL, hosts[1].communicate()[0]
+    assert hosts[0].poll() is None, hosts[0].communicate()[0]
+    hosts[0].kill()  # as a launcher does; by itself it would notice after a while
+    for host in hosts:
+        host.communicate()
+    assert checkpoint.steps(two) == [SAVED]
+    outputs = finish(start("train", str(data_dir), str(two), "0"))
+    assert f"resumes at step {SAVED}" in outputs[0] and "linear_top1" in outputs[0]
+    assert "left out, for one process: python eval.py" in outputs[0]
+    assert "step" not in outputs[1] and "results" not in outputs[1]  # Gloo talks
+
+    with jax.numpy_dtype_promotion("standard"):
+        loop.train(settings(str(data_dir)), one)
+    found, expected = (checkpoint.restore_arrays(path).state for path in (two, one))
+
+    def close(a, b):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * np.abs(b).max(initial=1))
+
+    jax.tree.map(close, found, expected)
+    for mine, other in zip(*(record.read(p / "metrics.jsonl") for p in (two, one)), strict=True):
+        assert mine["step"] == other["step"]
+        assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
+    scores = [
+        {
+            (row["metric"], row["features"]): row["value"]
+            for row in results.read(path)
+            if row["protocol"] in ("knn", "linear")
+        }
+        for path in (two, one)
+    ]
+    assert len(scores[0]) == 12 and scores[0].keys() == scores[1].keys()
+    raw = [key for key in scores[0] if key[1] == "raw"]
+    assert [scores[0][key] for key in raw] == [scores[1][key] for key in raw]
+    for key, value in scores[0].items():
+        assert value == pytest.approx(scores[1][key], abs=1)
+
+
+def test_one_signal_stops_both_and_what_one_cannot_read_is_damaged_for_both(data_dir, tmp_path):
+    hosts = start("train", str(data_dir), str(tmp_path), "5", str(int(signal.SIGTERM)))
+    outputs = [host.communicate(timeout=240)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [128 + signal.SIGTERM] * 2, outputs
+    assert "stopped at step 7 of 12" in outputs[0]  # where they ask each other next
+    assert checkpoint.steps(tmp_path) == [7]
+    before = sorted(tmp_path.rglob("*"))
+    hosts = start("train", str(data_dir), str(tmp_path), "0", "0", "blind")
+    outputs = [host.communicate(timeout=240)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [1, 1], outputs
+    assert "another process of this run has stopped; see its message; no other" in outputs[0]
+    assert "checkpoint 7 cannot be seen here; no other is left" in outputs[1]
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def cannot_read(workdir: Path, step: int) -> None:
+    raise UserError(f"checkpoint {step} cannot be seen here")
+
+
+def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
+    """Train; the second process gets a signal with this batch, or cannot read checkpoints."""
+    saved = Path(workdir) / "checkpoints" / str(SAVED)
+
+    def act() -> None:
+        if jax.process_index() == 1:
+            while number == signal.SIGKILL and not saved.exists():
+                time.sleep(0.1)  # it is written in the background
+            os.kill(os.getpid(), number)
+
+    loop.make_batches = acting(loop.make_batches, at, act)
+    if eyes == "blind" and jax.process_index() == 1:
+        checkpoint._check = cannot_read
+    loop.train(settings(data_dir), Path(workdir))
+
+
+def main() -> None:
+    """One of the two hosts."""
+    address, process, what, *arguments = sys.argv[1:]
+    distributed.initialize(address, 2, int(process))
+    if what == "read":
+        print(json.dumps({way: last(way) for way in WAYS}))
+    else:
+        data_dir, workdir, at, number, eyes = (*arguments, str(int(signal.SIGKILL)), "open")[:5]
+        train(data_dir, workdir, int(at), int(number), eyes)
+
+
+if __name__ == "__main__":
+    main()

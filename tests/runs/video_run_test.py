@@ -1,0 +1,162 @@
+"""A run on clips: from the set to the report, stopped, resumed, evaluated."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from workdir_cases import at_batch
+
+import jaxssl
+from jaxssl import distributed
+from jaxssl.augment.views import ClipInputs
+from jaxssl.data import source
+from jaxssl.data.toy import moving_digits
+from jaxssl.errors import UserError
+from jaxssl.evaluation import run as evaluate
+from jaxssl.evaluation.context import raw_clips
+from jaxssl.models import s3d
+from jaxssl.training import checkpoint, config, loop
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "configs" / "video" / "moving_digits.py"
+STEPS = 4
+TINY = {
+    "batch_size": "8",
+    "total_steps": str(STEPS),
+    "log_every": "2",
+    "net.width": "0.02",
+    "augment.frames": "5",
+    "augment.size": "17",
+    "augment.jitter": "0",
+    "head.proj_hidden_dim": "8",
+    "head.proj_output_dim": "6",
+    "schedule.warmup_epochs": "0.0",
+    "eval.every": "100",
+    "eval.protocols": "('retrieval:default','linear:video')",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_stage():
+    """S3D with one block in all, which is compiled in a third of the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(s3d, "STAGES", s3d.STAGES[:1])
+        yield
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    """Makes the config of a tiny run, on 24 clips to train and 8 to test."""
+    directory = tmp_path_factory.mktemp("sets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(moving_digits, "SIZES", {"train": 24, "test": 8})
+        made = config.load(CONFIG, [*TINY.items(), ("data.dir", str(directory))])
+        source.load(made.data, "train", "video")
+
+    def make(**changes):
+        values = {**TINY, "data.dir": str(directory), **changes}
+        return config.load(CONFIG, list(values.items()))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def run(settings, tmp_path_factory):
+    """The workdir of an uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("run") / "run"
+    loop.train(settings(), workdir)
+    return workdir
+
+
+def arrays(workdir):
+    found = checkpoint.restore_arrays(workdir)
+    assert found.step == STEPS
+    return jax.tree.leaves(found.state)
+
+
+def test_a_run_leaves_figures_and_a_report(run):
+    rows = json.loads((run / "results.json").read_text())["results"]
+    found = {(row["features"], row["metric"]) for row in rows}
+    for kind in ("raw", "untrained", "pretrained"):
+        assert (kind, "retrieval_r1") in found and (kind, "linear_top1") in found
+    assert "<html" in (run / "report.html").read_text()
+    log = (run / "train.log").read_text()
+    assert "24 clips of 12x32x32x1, 8 classes" in log
+
+
+def test_an_interrupted_run_resumes_to_the_same_bits(settings, run, tmp_path, monkeypatch):
+    quiet = {"eval.protocols": "()"}
+    with monkeypatch.context() as patch:
+        at_batch(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(SystemExit):
+            loop.train(settings(**quiet), tmp_path)
+    assert checkpoint.steps(tmp_path) == [2]
+    loop.train(settings(**quiet), tmp_path)
+    for found, expected in zip(arrays(tmp_path), arrays(run), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_clips_of_other_channels_or_too_few_frames_are_refused(settings, run, monkeypatch):
+    load = source.load_splits
+
+    def with_shape(shape):
+        def changed(*args):
+            from dataclasses import replace
+
+            splits = load(*args)
+            return splits._replace(test=replace(splits.test, shape=shape))
+
+        monkeypatch.setattr(source, "load_splits", changed)
+
+    with_shape((12, 32, 32, 2))
+    with pytest.raises(UserError, match="1 channels, those of 'moving_digits' have 12 and 2"):
+        evaluate.evaluate(run, ["knn"])
+    with_shape((4, 32, 32, 1))
+    with pytest.raises(UserError, match="clips of 5 frames or more"):
+        evaluate.evaluate(run, ["knn"])
+
+
+def test_an_encoder_takes_clips(settings, run):
+    clips = source.load(settings().data, "test", "video").clip_array(5)[:3]
+    apply, variables, preprocess = jaxssl.load_encoder(run)
+    features = apply(variables, preprocess(clips))
+    assert features.shape[0] == 3 and np.isfinite(features).all()
+
+
+def test_ten_crops_are_ten_inputs_of_the_middle_frames():
+    clips = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 9, 16, 16, 1)), jnp.uint8)
+    inputs = ClipInputs(size=8, frames=3, stride=2, channels=1)
+    once, ten = (np.asarray(i.prepare(clips)) for i in (inputs, inputs._replace(copies=10)))
+    assert once.shape == (2, 3, 8, 8, 1) and ten.shape == (20, 3, 8, 8, 1)
+    # The five later crops of a clip are the mirrored five earlier ones.
+    np.testing.assert_allclose(ten[5:10], ten[:5, :, :, ::-1], atol=1e-6)
+    assert np.abs(once).max() <= 1
+
+
+def test_raw_clips_are_the_pixels_of_all_frames(settings):
+    test = source.load(settings().data, "test", "video")
+    found = raw_clips(test.clip_array(12), distributed.local_mesh())
+    assert found.shape == (8, 12 * 16 * 16)
+    clips = test.clip_array(12)[:]
+    # Resizing by two averages, but for the edges: the mean over a frame stays nearly the same.
+    np.testing.assert_allclose(
+        found.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
+    )
+
+
+def test_views_of_a_clip_are_windows_cut_where_the_run_asks(settings):
+    train = source.load(settings().data, "train", "video")
+    whole = np.stack([example.picture for example in train.read(np.arange(3))])
+    np.testing.assert_array_equal(train.clip_array(4)[:3], whole[:, 4:8])

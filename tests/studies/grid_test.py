@@ -1,0 +1,161 @@
+"""Grids of runs: finished ones are not repeated, stopped ones go on, and what is shared."""
+
+import importlib
+import json
+from pathlib import Path
+
+import jax
+import pytest
+from tiny import TINY
+
+from jaxssl.errors import UserError
+from jaxssl.losses.auc_cl import PRESETS
+from jaxssl.studies import grid
+from jaxssl.studies.study import Setting
+from jaxssl.training import loop
+
+CONFIG = Path(__file__).parents[2] / "configs" / "studies" / "tiny.py"
+SMALL = {
+    **{key: value for key, value in TINY.items() if key != "eval.protocols"},
+    "total_steps": "3",
+    "log_every": "1",
+    "schedule.warmup_epochs": "0",
+}
+CELLS = {"nt_xent": {}, "auc_cl": {"loss.name": "auc_cl"}}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory, data_dir):
+    overrides = (*SMALL.items(), ("data.dir", str(data_dir)))
+    return Setting("tiny", CONFIG, "", 1, tmp_path_factory.mktemp("grid"), overrides)
+
+
+@pytest.fixture(scope="module")
+def found(setting):
+    return grid.run_grid(setting, CELLS)
+
+
+def test_every_cell_is_trained_and_evaluated(setting, found):
+    assert list(found) == list(CELLS)
+    for [outcome] in found.values():
+        assert outcome.seed == 0 and set(outcome.figures) == {grid.KNN, grid.LINEAR}
+        assert all(10 < value <= 100 for value in outcome.figures.values())
+        assert outcome.history[-1]["step"] == 3
+        assert not (outcome.workdir / "report.html").exists()
+    assert grid.where(found) == "digits (train), 3 steps, 1 seed"
+
+
+def test_a_second_command_trains_nothing(setting, found, monkeypatch):
+    monkeypatch.setattr(loop, "train", None)
+    assert grid.run_grid(setting, CELLS) == found
+
+
+def test_a_stopped_grid_goes_on(setting, found, monkeypatch, capsys):
+    def stop(config, workdir):
+        raise SystemExit(130)
+
+    monkeypatch.setattr(loop, "train", stop)
+    with pytest.raises(SystemExit):
+        grid.run_grid(setting, {**CELLS, "new": {"loss.temperature": 0.3}})
+    assert "the same command goes on there" in capsys.readouterr().err
+
+
+def test_baselines_are_of_pixels_and_the_untrained_network(setting, found):
+    [outcome] = found["nt_xent"]
+    base = grid.baselines(outcome)
+    assert set(base) == {"raw", "untrained"}
+    assert base == grid.baselines(outcome)
+    assert base["raw"][grid.KNN] == pytest.approx(89.8, abs=0.5)  # README: 89.80
+
+
+def test_a_run_that_is_not_finite_is_a_finding(setting, monkeypatch):
+    def fail(config, workdir):
+        workdir.mkdir(parents=True)
+        (workdir / "fault.json").write_text("{}")
+        raise UserError("not finite")
+
+    monkeypatch.setattr(loop, "train", fail)
+    [outcome] = grid.run_grid(setting, {"x": {"loss.temperature": 0.7}})["x"]
+    assert all(value != value for value in outcome.figures.values())
+
+
+def test_an_old_fault_is_no_divergence(setting, monkeypatch):
+    def locked(config, workdir):
+        raise UserError("locked")
+
+    monkeypatch.setattr(loop, "train", locked)
+    cell = {"x": {"loss.temperature": 0.8}}
+    fault = setting.out / "runs" / grid.folder_of(setting, {**cell["x"], "seed": 0}) / "fault.json"
+    fault.parent.mkdir(parents=True)
+    fault.write_text("{}")
+    with pytest.raises(UserError, match="locked"):
+        grid.run_grid(setting, cell)
+
+
+def test_a_finished_run_of_another_config_is_refused(setting, found):
+    cell = {"seed": 0, "loss.temperature": 0.9}
+    folder = setting.out / "runs" / grid.folder_of(setting, cell)
+    folder.symlink_to(found["nt_xent"][0].workdir)
+    with pytest.raises(UserError, match="is a run of another config .*take another --out"):
+        grid.run_grid(setting, {"x": {"loss.temperature": 0.9}})
+
+
+def test_what_a_cell_sets_is_no_override(setting):
+    with pytest.raises(UserError, match="--config.log_every: this study sets it itself"):
+        grid.run_grid(setting, {"x": {"log_every": 2}})
+
+
+def test_support_vectors_of_a_run(setting):
+    module = importlib.import_module("jaxssl.studies.support_vectors")
+    found = module.run(setting)
+    [own, binding] = found.tables[0].rows
+    assert own[0] == "C = 100 (the run's)" and binding[0] == "C = 1"
+    assert found.data["own"]["at_bound"] == [0.0]
+    assert 0 < found.data["binding"]["support"][0] <= 1
+    assert found.data["own"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
+    assert set(found.verdicts) <= set(module.CLAIMS)
+    other = setting._replace(workdir=setting.out / "runs" / grid.folder_of(setting, {"seed": 0}))
+    with pytest.raises(UserError, match="expected a run with mmcl, got 'nt_xent'"):
+        module.run(other)
+
+
+def test_a_refused_setting_stops_the_grid(setting):
+    with pytest.raises(UserError, match="temperature"):
+        grid.run_grid(setting, {"x": {"loss.temperature": -1.0}})
+
+
+def test_a_damaged_marker_is_named(setting, found, tmp_path):
+    [outcome] = found["auc_cl"]
+    marker = outcome.workdir / grid.CELL
+    text = marker.read_text()
+    try:
+        marker.write_text("{")
+        with pytest.raises(UserError, match="cell.json is damaged"):
+            grid.run_grid(setting, CELLS)
+    finally:
+        marker.write_text(text)
+    assert set(json.loads(text)["figures"]) == {grid.KNN, grid.LINEAR}
+
+
+def test_studies_that_ask_for_one_run_share_it(setting):
+    plain = Setting("tiny", CONFIG, "", 1, Path("out"))
+    auc_cl = grid.METHODS["auc_cl"]
+
+    def name(**changes):
+        return grid.folder_of(plain, {**auc_cl, "seed": 0, **changes})
+
+    assert name() == name(batch_size=64) == name(**{"loss.alpha": PRESETS["recommended"]["alpha"]})
+    assert name() == "loss.name=auc_cl,loss.preset=recommended,seed=0"
+    other = plain._replace(overrides=(("epochs", "7"),))
+    assert grid.folder_of(other, {"seed": 0}) == "epochs=7,seed=0"
+    different = {name(seed=1), name(batch_size=16), name(**{"loss.alpha": 0.1}), name()}
+    assert len(different) == 4
+    long = name(**{"data.train_split": "train[:80%]", "net.widths": (16, 32, 64)})
+    assert len(long) < 140 and "/" not in long and "%" not in long

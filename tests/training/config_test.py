@@ -1,0 +1,170 @@
+"""Configs: overrides, presets, and what is said to a user who errs."""
+
+from pathlib import Path
+
+import pytest
+
+from jaxssl import cli
+from jaxssl.errors import UserError
+from jaxssl.losses.auc_cl import PRESETS
+from jaxssl.training import config as config_lib
+
+DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
+
+
+def load(*overrides: str):
+    return config_lib.load(DIGITS, [tuple(item.split("=", 1)) for item in overrides])
+
+
+def test_values_are_overridden_with_their_types():
+    config = load(
+        "batch_size=32", "optim.lr=1", "loss.alpha=0.25", "net.widths=(8,16)", "net.strides=[2,2]",
+        "loss.clip_positive=false", "data.dir=/some/where", "eval.protocols=('knn',)",
+    )  # fmt: skip
+    assert config.batch_size == 32
+    assert config.optim.lr == 1.0 and isinstance(config.optim.lr, float)
+    assert config.loss.alpha == 0.25 and config.loss.clip_positive is False
+    assert config.net.widths == (8, 16) and config.net.strides == (2, 2)
+    assert config.data.dir == "/some/where" and config.eval.protocols == ("knn",)
+
+
+def test_a_schedule_takes_the_place_of_a_number_and_the_other_way_round():
+    spec = "{'schedule': 'cosine', 'start': 0.1, 'end': 0.2}"
+    config = load(f"optim.weight_decay={spec}", "method.name=momentum", "method.preset=byol")
+    assert config.optim.weight_decay.to_dict() == {"schedule": "cosine", "start": 0.1, "end": 0.2}
+    assert config.method.momentum.schedule == "cosine"
+    config = load("method.name=momentum", "method.preset=byol", "method.momentum=0.9")
+    assert config.method.momentum == 0.9
+
+
+def test_a_word_takes_the_place_of_a_number_where_the_component_has_words():
+    assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
+    with pytest.raises(UserError, match="'loss.temperature' expects float, got 'warm'"):
+        load("loss.name=decl", "loss.temperature=warm")
+
+
+def test_a_number_takes_the_place_of_a_word_that_a_preset_has_set():
+    found = load("loss.name=decl", "loss.preset=simclr", "loss.weight=1").loss.weight
+    assert found == 1.0 and isinstance(found, float)
+
+
+def test_the_second_view_and_small_crops_differ_in_what_they_name():
+    config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
+    assert config.second_view.to_dict() == {"noise": 0.2}
+    assert config.crops.to_dict() == {"number": 3, "size": 8}
+    with pytest.raises(UserError, match="config key 'second_view.nose' is unknown"):
+        load("second_view.nose=0.2")
+
+
+def test_another_loss_brings_its_own_settings():
+    config = load("loss.temperature=0.2", "loss.name=nt_xent")
+    assert config.loss.to_dict() == {
+        "name": "nt_xent",
+        "temperature": 0.2,
+        "block_size": None,
+        "ring": False,
+        "learn": (),
+    }
+
+
+def test_a_preset_sets_what_it_names_and_an_override_wins():
+    config = load("loss.preset=released_cifar", "loss.a=3")
+    assert config.loss.a == 3.0
+    assert config.loss.alpha == PRESETS["released_cifar"]["alpha"]
+    paper = load("loss.preset=paper")
+    assert (paper.loss.a, paper.loss.alpha, paper.loss.similarity) == (1.0, 0.5, "cosine")
+    assert (paper.loss.preset, paper.loss.negative_reduction) == ("paper", "sum")
+
+
+def test_the_recommended_preset_of_auc_cl_is_its_default():
+    recommended, plain = load("loss.preset=recommended").loss, load("loss.name=auc_cl").loss
+    assert config_lib.hyper(recommended) == config_lib.hyper(plain)
+
+
+def test_a_label_says_what_is_not_the_default():
+    label = lambda *overrides: config_lib.label("loss", load(*overrides).loss)  # noqa: E731
+    assert label("loss.name=nt_xent") == "nt_xent"
+    assert label("loss.preset=released_cifar") == "auc_cl (released_cifar)"
+    assert label("loss.preset=released_cifar", "loss.a=3") == "auc_cl (released_cifar, a=3.0)"
+    rising = "loss.a={'schedule': 'linear', 'start': 1.0, 'end': 2.0}"
+    assert label("loss.preset=paper", rising) == "auc_cl (paper, a=linear schedule)"
+
+
+def test_a_hyper_parameter_may_become_a_schedule():
+    config = load("loss.alpha={'schedule': 'linear', 'start': 0.0, 'end': 1.0}")
+    assert config.loss.alpha.schedule == "linear"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("batchsize=32", "'batchsize' is unknown; did you mean 'batch_size'?"),
+        ("optim.learning=1", "'optim.learning' is unknown"),
+        ("optim.lrr=1", "did you mean 'optim.lr'?"),
+        ("optimm.lr=1", "'optimm.lr' is unknown; did you mean 'optim'?"),
+        ("batch_size.x=1", "'batch_size.x' is unknown"),
+        ("loss=nt_xent", "config key 'loss' is unknown"),
+        ("loss.temprature=1", "'loss.temprature' is unknown"),
+        ("loss.name=ntxent", "loss.name='ntxent' is unknown; did you mean 'nt_xent'?"),
+        ("loss.preset=papr", "loss.preset='papr' is unknown; did you mean 'paper'?"),
+        ("net.name=resnt", "did you mean 'resnet'?"),
+        ("net.name=heads", "net.name='heads' is unknown"),
+        ("augment.name=digit", "did you mean 'digits'?"),
+        ("batch_size=many", "'batch_size' expects int, got 'many'"),
+        ("batch_size=1.5", "'batch_size' expects int, got '1.5'"),
+        ("loss.clip_positive=7", "'loss.clip_positive' expects bool"),
+        ("batch_size=0", "'batch_size' must be >= 1, got 0"),
+        ("epochs=0", "'epochs' and 'total_steps' must be > 0"),
+        ("optim.lr=-1", "'optim.lr' must be > 0"),
+        ("eval.every=0", "'eval.every' must be > 0"),
+        ("batch_size=None", "'batch_size' expects int, got None"),
+        ("loss.alpha=None", "'loss.alpha' expects float or a schedule, got None"),
+        ("loss.name=nt_xent|loss.block_size=many", "'loss.block_size' expects int or None, got"),
+        ("schedule.milestones=a,b", "'schedule.milestones' expects tuple of float, got"),
+        ("seed=2147483648", "'seed' expects int, got 2147483648"),
+        ("views=1000000000", "'views' must be <= 1000, got 1000000000"),
+        ("net.widths=(-1,8)", "'net.widths' must be >= 0, got (-1, 8)"),
+        ("batch_size=" + 9000 * "-", "'batch_size' expects int, got"),
+        ("batch_size={[]: 1}", "'batch_size' expects int, got"),
+    ],
+)  # fmt: skip
+def test_errors_say_what_is_wrong_and_what_is_near(override, message):
+    with pytest.raises(UserError) as error:
+        load(*override.split("|"))
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "does not exist"),
+        ("x = 1\n", "has no get_config()"),
+        ("import nowhere_to_be_found\n", "failed: ModuleNotFoundError"),
+        ("def get_config(:\n", "failed: SyntaxError"),
+        ("def get_config():\n    return 1 / 0\n", "failed: ZeroDivisionError"),
+        ("def get_config():\n    return None\n", "no get_config() that returns a ConfigDict"),
+        ("def get_config():\n    return C({'net': 3})\n", "lacks the group 'net'"),
+    ],
+)
+def test_a_bad_config_file_is_named(tmp_path, text, message):
+    path = tmp_path / "mine.py"
+    if text is not None:
+        path.write_text(f"from ml_collections import ConfigDict as C\n{text}")
+    with pytest.raises(UserError, match="mine.py") as error:
+        config_lib.load(path)
+    assert message in str(error.value)
+
+
+def test_differences_are_listed_key_by_key():
+    ours, theirs = {"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4}, "e": 5}
+    assert config_lib.differences(ours, theirs) == ["b.c: 4 -> 2", "b.d: None -> 3", "e: 5 -> None"]
+
+
+def test_overrides_are_split_from_flags():
+    argv = ["train.py", "--config=x.py", "--config.a.b=c=d", "--config.e", "5", "--workdir", "w"]
+    rest, overrides = cli.split_overrides(argv)
+    assert rest == ["train.py", "--config=x.py", "--workdir", "w"]
+    assert overrides == [("a.b", "c=d"), ("e", "5")]
+    with pytest.raises(UserError, match="--config.e needs a value"):
+        cli.split_overrides(["train.py", "--config.e"])

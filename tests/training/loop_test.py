@@ -1,0 +1,516 @@
+"""Runs of the whole loop: crash, stop, resume, refuse; and what lies in the workdir afterwards."""
+
+import errno
+import json
+import os
+import signal
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from tensorboardX.proto.event_pb2 import Event
+from tiny import DIGITS, SAVED, SETTINGS, STEPS
+from workdir_cases import at_batch
+
+import jaxssl
+from jaxssl import distributed
+from jaxssl.augment.views import Inputs
+from jaxssl.data import source
+from jaxssl.data.batches import Order
+from jaxssl.errors import UserError
+from jaxssl.evaluation import features, run
+from jaxssl.evaluation.context import make_encoder
+from jaxssl.training import checkpoint, config, loop, nonfinite, record
+from jaxssl.training.build import build, initial_state
+from jaxssl.training.run_lock import lock
+
+EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny(data_dir):
+    """Makes the config of a tiny run."""
+
+    def make(**changes: str):
+        values = {**SETTINGS, "data.dir": str(data_dir), **changes}
+        return config.load(DIGITS, list(values.items()))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, tmp_path_factory) -> Path:
+    """The workdir of an uninterrupted run."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    loop.train(tiny(), workdir)
+    return workdir
+
+
+def saved_arrays(workdir: Path) -> list[np.ndarray]:
+    found = checkpoint.restore_arrays(workdir)
+    assert found.step == STEPS
+    return jax.tree.leaves(found.state)
+
+
+def lines(workdir: Path) -> list[dict]:
+    """metrics.jsonl without the one field that is about time."""
+    rows = record.read(workdir / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
+
+
+def crash() -> None:
+    raise RuntimeError("crash")
+
+
+@pytest.mark.parametrize("cache", ["device", "none"])
+def test_a_crashed_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypatch, cache):
+    settings = tiny(**{"data.cache": cache})
+    with monkeypatch.context() as patch:
+        at_batch(patch, 10, crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            loop.train(settings, tmp_path)
+    assert checkpoint.steps(tmp_path) == [SAVED]
+    loop.train(settings, tmp_path)
+    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert lines(tmp_path) == lines(whole)
+
+
+def test_an_interrupted_run_saves_its_step_and_resumes_to_the_same_bits(
+    tiny, whole, tmp_path, monkeypatch
+):
+    handler = signal.getsignal(signal.SIGINT)
+    with monkeypatch.context() as patch:
+        at_batch(patch, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(SystemExit) as stop:
+            loop.train(tiny(), tmp_path)
+    assert stop.value.code == 128 + signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert checkpoint.steps(tmp_path) == [5]
+    assert "the same command resumes there" in (tmp_path / "train.log").read_text()
+    loop.train(tiny(), tmp_path)
+    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    # The stop added a line of its own and nothing else.
+    assert [row for row in lines(tmp_path) if row["step"] != 5] == lines(whole)
+
+
+def test_a_signal_at_the_last_step_leaves_evaluation_to_the_next_command(
+    tiny, tmp_path, monkeypatch
+):
+    settings = tiny(**{"eval.protocols": "('knn',)"})
+    with monkeypatch.context() as patch:
+        at_batch(patch, STEPS, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit) as stop:
+            loop.train(settings, tmp_path)
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert checkpoint.steps(tmp_path) == [SAVED, STEPS]
+    assert not (tmp_path / "results.json").exists()
+    loop.train(settings, tmp_path)
+    assert (tmp_path / "results.json").exists() and (tmp_path / "report.html").exists()
+
+
+def test_a_second_signal_of_either_kind_ends_the_process_at_once(monkeypatch):
+    ended = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    with loop._stop_requests() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop == [signal.SIGINT] and not ended
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ended == [128 + signal.SIGTERM]
+
+
+def test_features_that_are_not_finite_leave_out_the_online_knn(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "extract", lambda *args: np.full((4, 2), np.inf))
+    loop.train(tiny(), tmp_path)
+    assert "knn_top1" not in lines(tmp_path)[-1]
+    assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()
+
+
+def test_a_damaged_checkpoint_is_not_the_best(tmp_path):
+    saved = checkpoint.Manager(tmp_path)
+    for step, score in ((1, 90.0), (2, 80.0)):
+        saved.save(step, {"w": jnp.ones(2)}, {}, {}, score)
+    saved.close()
+    assert checkpoint.best_step(tmp_path) == 1
+    truncate(tmp_path / "checkpoints" / "1" / "facts" / "metadata")
+    assert checkpoint.best_step(tmp_path) == 2
+
+
+def test_what_is_remembered_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch):
+    """A momentum copy, a queue of keys, a number for every example, and schedules."""
+    method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
+    copy = "{'schedule': 'cosine', 'start': 0.9, 'end': 1.0}"
+    loss = {"loss.name": "decl", "loss.weight": "alternate"}
+    settings = tiny(**method, **loss, **{"method.momentum": copy})
+    loop.train(settings, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        at_batch(patch, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(SystemExit):
+            loop.train(settings, tmp_path / "stopped")
+    loop.train(settings, tmp_path / "stopped")
+    found, expected = (saved_arrays(tmp_path / name) for name in ("stopped", "whole"))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(a, b)
+    memory = checkpoint.restore_arrays(tmp_path / "whole").state["carried"]["memory"]
+    assert memory["queue"]["next"] == 12 * 16 % 40 and memory["queue"]["rows"].shape == (40, 6)
+    assert memory["objective"].shape == (1304,)  # filled up with zeros, for eight devices
+    assert np.isfinite(memory["objective"][:1297]).sum() == 12 * 16
+    assert not memory["objective"][1297:].any()
+
+
+def test_every_line_of_metrics_has_what_a_reader_needs(whole):
+    rows = record.read(whole / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [4, 7, 8, 12]
+    needed = {"loss", "images_per_second", "learning_rate", "epoch", "b", "feature_std",
+              "effective_rank", "alignment", "uniformity", "positive_similarity",
+              "negative_similarity"}  # fmt: skip
+    for row in rows:
+        assert needed <= set(row)
+        assert all(np.isfinite(value) for value in row.values())
+    assert "knn_top1" in rows[-1]
+    assert list(whole.glob("events.out.tfevents.*"))
+    log = (whole / "train.log").read_text()
+    for part in ("peak learning rate 0.003", "16 images", "2 images on each of 8 devices",
+                 "parameters", "81 an epoch, 4 of warm-up"):  # fmt: skip
+        assert part in log
+
+
+def events(workdir: Path) -> dict[int, dict[str, float]]:
+    """What TensorBoard is shown: the scalars of each step, without those that were purged."""
+    found = {}
+    for path in sorted(workdir.glob("events.out.tfevents*")):
+        data, at = path.read_bytes(), 0
+        while at < len(data):
+            size = int.from_bytes(data[at : at + 8], "little")
+            event = Event.FromString(data[at + 12 : at + 12 + size])
+            at += size + 16
+            if event.HasField("session_log"):
+                found = {step: values for step, values in found.items() if step < event.step}
+            for value in event.summary.value:
+                found.setdefault(event.step, {})[value.tag] = value.simple_value
+    return found
+
+
+def test_tensorboard_is_shown_what_metrics_hold(tmp_path):
+    for first, steps in ((0, (1, 2)), (1, (2, 3))):
+        recorder = record.Recorder(tmp_path, first)
+        for step in steps:
+            recorder.write(step, {"loss": step + first / 2, "b": 1.0})
+        recorder.sync()
+        recorder.close()
+    rows = record.read(tmp_path / "metrics.jsonl")
+    assert [row.pop("step") for row in rows] == [1, 2, 3]
+    assert events(tmp_path) == dict(zip((1, 2, 3), rows, strict=True))
+
+
+def test_a_finished_run_says_so_and_changes_nothing(tiny, whole, capsys):
+    before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+    loop.train(tiny(), whole)
+    assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
+    assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
+
+
+def test_how_images_are_read_may_change(tiny, whole, capsys):
+    loop.train(tiny(**{"data.cache": "none", "data.workers": "1"}), whole)
+    assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
+
+
+def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
+    before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+    with pytest.raises(UserError, match="another config .seed: 0 -> 1; total_steps: 12 -> 20"):
+        loop.train(tiny(seed="1", total_steps="20"), whole)
+    assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch_size": "1298"}, "batch_size=1298 must lie between 1 and the 1297"),
+        ({"batch_size": "12"}, "batch_size=12 .* not divisible by the 8 devices; try 8"),
+        ({"data.cache": "disk"}, "data.cache='disk' is unknown"),
+        ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
+        ({"schedule.warmup_epochs": "50"}, "warm-up takes 4050 steps, the whole run has 12"),
+        ({"schedule.name": "cosin"}, "schedule.name must be one of"),
+        ({"optim.name": "adamax"}, "optim.name must be one of"),
+        ({"net.strides": "(2,)"}, "must have equal lengths"),
+        ({"accumulate_steps": "4"}, "must divide the 2 images of a batch on each of 8 devices"),
+        ({"loss.name": "byol"}, "method 'siamese' cannot train loss 'byol'"),
+        ({"loss.learn": "('c',)"}, "learn names 'c'"),
+        ({"loss.similarity": "dot"}, 'similarity must be one of "cosine", "unit"'),
+        ({"eval.knn": "nearest"}, "eval.knn='nearest' is unknown"),
+        ({"eval.protocols": "('lineer',)"}, "protocol 'lineer' is unknown; did you mean 'linear'"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(tiny, tmp_path, changes, message):
+    workdir = tmp_path / "run"
+    with pytest.raises(UserError, match=message):
+        loop.train(tiny(**changes), workdir)
+    assert not workdir.exists()
+
+
+def test_a_workdir_that_cannot_be_made_is_named(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write to the workdir .*file.run"):
+        loop.train(tiny(), tmp_path / "file" / "run")
+
+
+def flip(path: Path) -> None:
+    """Alter one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 8
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [truncate, flip])
+def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
+    tiny, whole, tmp_path, damage
+):
+    workdir = tmp_path / "run"
+    _copy(whole, workdir)
+    for path in (workdir / "checkpoints" / str(STEPS) / "state").rglob("*"):
+        if path.is_file() and path.stat().st_size > 100:
+            damage(path)
+    with pytest.raises(UserError, match=rf"checkpoint .*{STEPS} is damaged .* also \[{SAVED}\]"):
+        jaxssl.load_encoder(workdir, STEPS)
+    jaxssl.load_encoder(workdir)
+    loop.train(tiny(), workdir)
+    log = (workdir / "train.log").read_text()
+    assert f"{STEPS} is damaged or incomplete" in log and f"going back to step {SAVED}" in log
+    assert (workdir / "damaged" / str(STEPS) / "state").is_dir()
+    for found, expected in zip(saved_arrays(workdir), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert lines(workdir) == lines(whole)
+
+
+def test_when_no_checkpoint_is_left_nothing_is_overwritten(tiny, whole, tmp_path):
+    workdir = tmp_path / "run"
+    _copy(whole, workdir)
+    for path in (workdir / "checkpoints").rglob("manifest.ocdbt"):
+        truncate(path)
+    before = sorted(workdir.rglob("*"))
+    for action in (lambda: loop.train(tiny(), workdir), lambda: jaxssl.load_encoder(workdir)):
+        with pytest.raises(UserError, match="is damaged or incomplete.*no other is left"):
+            action()
+    assert sorted(workdir.rglob("*")) == before
+
+
+def test_a_missing_checkpoint_or_step_is_named(whole, tmp_path):
+    with pytest.raises(UserError, match="holds no checkpoint; train first"):
+        jaxssl.load_encoder(tmp_path)
+    with pytest.raises(UserError, match=rf"of step 3, only of \[{SAVED}, {STEPS}\]"):
+        jaxssl.load_encoder(whole, 3)
+    with pytest.raises(UserError, match="holds no run"):
+        run.evaluate(tmp_path)
+
+
+def test_the_two_latest_and_the_best_checkpoint_are_kept(tmp_path):
+    scores = {1: 50.0, 2: 90.0, 3: 70.0, 4: None, 5: 60.0}
+    state = {"w": jax.numpy.ones(2)}
+    checkpoints = checkpoint.Manager(tmp_path)
+    for step, score in scores.items():
+        checkpoints.save(step, state, {"next_index": step}, {}, score)
+    checkpoints.close()
+    assert checkpoint.steps(tmp_path) == [2, 4, 5]
+
+
+@pytest.mark.parametrize("written", [1, 2, 4, 8])
+def test_a_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
+    """The queue whole, numbers for every example and the optimiser's state split."""
+    method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "16"}
+    settings = tiny(**method, **{"loss.name": "decl", "optim.sharded": "True"})
+    parts = build(settings, 1297)
+
+    def state_on(devices):
+        mesh = distributed.make_mesh(jax.devices()[:devices])
+        return initial_state(settings, parts, EXAMPLE, 1297, mesh)
+
+    def arrays(state):
+        """As they are on one device: there are zeros for examples that there are not."""
+        tree = state.replace(key=jax.random.key_data(state.key))
+        memory = {**tree.carried.memory, "objective": tree.carried.memory["objective"][:1297]}
+        return jax.tree.leaves(tree.replace(carried=tree.carried._replace(memory=memory)))
+
+    state = state_on(written)
+    remembered = jax.random.normal(jax.random.key(1), state.carried.memory["objective"].shape)
+    remembered = jnp.where(jnp.arange(len(remembered)) < 1297, remembered, 0)
+    memory = {**state.carried.memory, "objective": remembered}
+    state = state.replace(carried=state.carried._replace(memory=memory))
+    saved = checkpoint.Manager(tmp_path)
+    saved.save(3, state, {}, {}, None)
+    saved.close()
+    for devices in (1, 2, 4, 8):
+        found = checkpoint.restore(tmp_path, state_on(devices)).state
+        assert {len(x.sharding.device_set) for x in jax.tree.leaves(found)} == {devices}
+        part = found.carried.memory["objective"].addressable_shards[0].data
+        assert part.shape == (-(-1297 // devices),)
+        for a, b in zip(arrays(found), arrays(state), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_a_checkpoint_of_another_network_is_refused(tiny, whole, tmp_path):
+    """Although rows of zeros may come and go."""
+    other = tiny(**{"net.widths": "(4, 16)"})
+    parts = build(other, 1297)
+    template = initial_state(other, parts, EXAMPLE, 1297, distributed.make_mesh())
+    with pytest.raises(UserError, match="does not have the checksum"):
+        checkpoint.restore(whole, template)
+
+
+def test_the_checksums_of_arrays_on_the_host_are_those_of_the_device():
+    rng = np.random.default_rng(0)
+    arrays = [
+        rng.normal(size=(5, 3)).astype(np.float32),
+        np.asarray(jnp.asarray(rng.normal(size=7), jnp.bfloat16)),
+        rng.integers(-128, 128, (4, 2), np.int8),
+        np.array([True, False, True]),
+        np.asfortranarray(rng.integers(0, 2**32, (3, 4), np.uint32)),
+        np.array(-0.5, np.float32),
+        np.zeros((0, 3), np.float32),
+    ]
+    expected = [int(x) for x in checkpoint._checksums(arrays)]
+    assert [checkpoint._checksum(x) for x in arrays] == expected
+    arrays[0][4, 2] = np.nextafter(arrays[0][4, 2], np.float32(9))
+    assert checkpoint._checksum(arrays[0]) != expected[0]
+
+
+@pytest.mark.parametrize("which", ["online", "target"])
+def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_path, which):
+    settings, workdir = tiny(), whole
+    if which == "target":
+        method = {"method.name": "momentum", "method.evaluate": "target"}
+        settings, workdir = (
+            tiny(total_steps="2", **{**method, "schedule.warmup_epochs": "0"}),
+            tmp_path / "run",
+        )
+        loop.train(settings, workdir)
+    images = source.load(settings.data, "test").images(8)[:20]
+    apply, variables, preprocess = jaxssl.load_encoder(workdir)
+    found = apply(variables, preprocess(images))
+    assert found.shape == (20, 8)
+    parts, mesh = build(settings, 1297), distributed.make_mesh()
+    template = initial_state(settings, parts, EXAMPLE, 1297, mesh)
+    state = checkpoint.restore(workdir, template).state
+    encode = make_encoder(parts.method, Inputs(settings.augment.size, 1))
+    expected = features.extract(images, encode, (state.params, state.carried), mesh)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    if which == "target":  # which is another network by now
+        own = state.carried._replace(target={**state.carried.target, "params": state.params})
+        others = features.extract(images, encode, (state.params, own), mesh)
+        assert np.abs(others - expected).max() > 1e-3
+
+
+def test_a_cut_off_line_of_metrics_is_left_out_on_resume(tmp_path):
+    rows = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
+    recorder = record.Recorder(tmp_path, step=1)
+    recorder.write(2, {"loss": float("nan")})
+    recorder.close()
+    assert record.read(path) == [rows[0], {"step": 2, "loss": None}]
+
+
+def test_collapse_is_put_into_words(caplog, tmp_path, monkeypatch):
+    monkeypatch.setattr(record.log, "propagate", True)
+    recorder = record.Recorder(tmp_path, step=0)
+    values = {"loss": 1.0, "images_per_second": 1.0, "feature_std": 0.01}
+    loop._put(recorder, lambda step, values: None, 3, values)
+    recorder.close()
+    assert "step 3: collapsed" in caplog.text
+
+
+def _copy(workdir: Path, to: Path) -> None:
+    for path in workdir.rglob("*"):
+        target = to / path.relative_to(workdir)
+        if path.is_dir():
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+
+
+def test_a_run_that_is_not_finite_stops_and_says_why(tiny, tmp_path):
+    settings = tiny(**{"optim.lr": "1e38", "max_skipped": "3", "schedule.warmup_epochs": "0"})
+    message = r"stopped: steps 2 to 4 were not finite; first in step 2 were 'embeddings: .* more;"
+    with pytest.raises(UserError, match=message):
+        loop.train(settings, tmp_path)
+    found = json.loads((tmp_path / "fault.json").read_text())
+    assert found["step"] == 2 and found["skipped_in_a_row"] == 3
+    assert set(found["norms"]) == set(nonfinite.ORDER)
+    assert found["norms"]["views"]["views"] > 0
+    assert "loss: loss" in found["not_finite"]
+    order = Order(1297, 16, 0)
+    assert found["batch"] == {str(n): order(n - 1).tolist() for n in (2, 3, 4)}
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_an_image_that_is_gone_is_not_taken_for_a_full_disk(tiny, tmp_path, monkeypatch):
+    def gone():
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/images/7.png")
+
+    at_batch(monkeypatch, 2, gone)
+    with pytest.raises(FileNotFoundError, match="7.png"):
+        loop.train(tiny(), tmp_path)
+
+
+def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
+    with lock(whole), pytest.raises(UserError, match="is in use by another run"):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(checkpoint, "steps", lambda workdir: [SAVED])
+            loop.train(tiny(), whole)
+
+
+def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
+    monkeypatch.setattr(record.log, "propagate", True)
+    watch = nonfinite.Watch()
+    watch.look(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
+    assert not caplog.messages
+    watch.look(43, [2.0, 9.0, float("nan")], skipped=1)
+    watch.look(44, [2.0], skipped=1)
+    assert list(dict.fromkeys(caplog.messages)) == [
+        "step 42: loss spike: 9, the median of the 41 steps before is 2",
+        "step 43: steps left out so far, because something was not finite: 1",
+    ]
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+ORBAX_FULL = ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device [28]")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "error", "at"),
+    [(record.Recorder, "write", FULL, 3), (checkpoint.Manager, "save", ORBAX_FULL, 2)],
+)
+def test_a_full_disk_is_named_and_the_run_resumes(
+    tiny, whole, tmp_path, monkeypatch, module, name, error, at
+):
+    write, calls = getattr(module, name), []
+
+    def full(*args):
+        calls.append(name)
+        if len(calls) == at:
+            raise error
+        return write(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, name, full)
+        with pytest.raises(UserError, match="cannot write to .*No space left on device; mend it"):
+            loop.train(tiny(), tmp_path)
+    assert checkpoint.steps(tmp_path) == [SAVED]
+    loop.train(tiny(), tmp_path)
+    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert lines(tmp_path) == lines(whole)

@@ -1,0 +1,116 @@
+"""The recipes of graphs, images with captions, and video: complete, and of the sizes they name."""
+
+import ast
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from jaxssl.errors import UserError
+from jaxssl.evaluation import run
+from jaxssl.methods.base import image_groups
+from jaxssl.models import gin
+from jaxssl.models.encoder import init
+from jaxssl.training import config as config_lib
+from jaxssl.training import modality
+from jaxssl.training.build import build, make_crops, make_networks
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {"graphs": "graph", "image_text": "image_text", "video": "video"}
+RECIPES = {
+    f"{folder}/{path.stem}": path
+    for folder in FOLDERS
+    for path in sorted((ROOT / "configs" / folder).glob("*.py"))
+}
+each_recipe = pytest.mark.parametrize("name", RECIPES)
+
+
+def shapes(config, b: int) -> tuple:
+    """A batch's input and index, as `jax.ShapeDtypeStruct`."""
+    shape = jax.ShapeDtypeStruct
+    size = config.augment.get("size", 0)
+    images = shape((b, size, size, 3), jnp.uint8)
+    if modality.kind_of(config) == "graph":
+        found = {
+            "x": shape((1, 40, 7), jnp.uint8),
+            "graph": shape((1, 40), jnp.int32),
+            "edge": shape((1, 50, 2), jnp.int32),
+            "size": shape((1, b), jnp.int32),
+        }
+    elif modality.kind_of(config) == "video":
+        frames = make_crops(config).frames[0]
+        found = shape((b, frames + 2, size, size, 3), jnp.uint8)
+    else:
+        found = {"image": images, "text": shape((b, 5, config.data.context), jnp.int32)}
+    return found, shape((b,), jnp.int32)
+
+
+@each_recipe
+def test_the_docstring_says_where_a_recipe_comes_from(name):
+    text = ast.get_docstring(ast.parse(RECIPES[name].read_text()))
+    for part in ("Paper: ", f"Command: python train.py --config configs/{name}.py", "Expected"):
+        assert part in text, part
+    assert "\nOpen: " in text
+
+
+@each_recipe
+def test_a_recipe_is_complete_and_its_networks_take_its_views(name):
+    config = config_lib.load(RECIPES[name])
+    assert modality.kind_of(config) == FOLDERS[name.partition("/")[0]]
+    parts = build(config, 4 * config.batch_size)
+    assert parts.total_steps == 4 * config.epochs
+    run.check_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    views = jax.eval_shape(parts.augment, key, *shapes(config, 2))
+    first = jax.tree.leaves(image_groups(views)[0])[0]
+    assert first.shape[0] == config.views
+
+    def start(key, views):
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
+        return parts.method.init(key, {**blank, "index": jnp.arange(2, dtype=jnp.int32)}, 8)
+
+    params, _ = jax.eval_shape(start, key, views)
+    assert ("text" in params) == (config.text.name != "none")
+
+
+def test_every_recipe_has_its_row_on_its_page():
+    page = {folder: (ROOT / "docs" / f"{folder}.md").read_text() for folder in FOLDERS}
+    for name in RECIPES:
+        assert f"configs/{name}.py" in page[name.partition("/")[0]], name
+
+
+@pytest.mark.parametrize("name", ["graphs/nt_xent", "video/moving_digits"])
+def test_small_crops_are_refused_where_there_are_none(name):
+    config = config_lib.load(RECIPES[name], [("crops.number", "2")])
+    with pytest.raises(UserError, match="no small crops; set crops.number=0"):
+        build(config, 2 * config.batch_size)
+
+
+@pytest.mark.parametrize(
+    ("name", "net", "takes", "makes"),
+    [
+        ("graphs/graphcl", "convnet", "images", "'graph' makes graphs"),
+        ("video/moving_digits", "resnet", "images", "'video' makes clips"),
+        ("image_text/digit_captions", "gin", "graphs", "'clip' makes images"),
+        ("image_text/digit_captions", "text", "captions", "'clip' makes images"),
+        ("graphs/graphcl", "s3d", "clips", "'graph' makes graphs"),
+    ],
+)
+def test_a_network_of_other_examples_is_refused(name, net, takes, makes):
+    config = config_lib.load(RECIPES[name], [("net.name", net)])
+    message = f"net.name='{net}' takes {takes}, but augment.name={makes}; name another"
+    with pytest.raises(UserError, match=message):
+        build(config, 2 * config.batch_size)
+
+
+def test_an_encoder_of_graphs_has_rows_of_several_examples():
+    config = config_lib.load(RECIPES["graphs/graphcl"])
+    encoder = make_networks(config)
+    assert isinstance(encoder.net, gin.GIN)
+    packed, _ = shapes(config, 6)
+    views = jax.tree.map(lambda x: jnp.zeros((2, *x.shape), x.dtype), packed)
+    views["x"] = views["x"].astype(jnp.float32)
+    params, _, dim = init(encoder, jax.random.key(0), [views])
+    assert dim == 96 and np.shape(params["net"]["Dense_0"]["kernel"]) == (7, 32)

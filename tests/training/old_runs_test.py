@@ -1,0 +1,42 @@
+"""Runs written by earlier versions of the package resume, and end where they would have ended."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from jaxssl.training import checkpoint, config, loop
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+@pytest.mark.parametrize("name", ["siamese", "momentum", "decl"])
+def test_a_run_of_version_0_1_resumes_to_the_parameters_it_ended_with(name, data_dir, tmp_path):
+    with zipfile.ZipFile(GOLDEN / f"run_{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    written = json.loads((tmp_path / "config.json").read_text())
+    settings = ConfigDict(json.loads(json.dumps(written), object_hook=_tuples))
+    settings.data.dir = str(data_dir)
+    config.check(settings)
+    with jax.numpy_dtype_promotion("standard"):  # optax' Adam needs it
+        loop.train(settings, tmp_path)
+    resumed = checkpoint.restore_arrays(tmp_path)
+    assert resumed.step == 12
+    with np.load(tmp_path / "final.npz") as final:
+        leaves = jax.tree_util.tree_leaves_with_path(resumed.state)
+        assert sorted(final) == sorted(jax.tree_util.keystr(path) for path, _ in leaves)
+        for path, leaf in leaves:
+            expected = final[jax.tree_util.keystr(path)]
+            leaf = leaf[: len(expected)] if np.ndim(leaf) else leaf  # eight devices pad buffers
+            # Another machine, or number of devices, rounds in another order.
+            atol = 1e-4 * max(1, np.abs(expected[np.isfinite(expected)]).max(initial=0))
+            np.testing.assert_allclose(leaf, expected, rtol=1e-3, atol=atol, err_msg=str(path))
+
+
+def _tuples(group: dict) -> dict:
+    """A config's sequences are tuples; JSON has lists only."""
+    return {key: tuple(v) if isinstance(v, list) else v for key, v in group.items()}

@@ -1,0 +1,322 @@
+"""Every file of configs/: complete, of the shapes it names, and two steps at tiny size."""
+
+import ast
+import json
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from jaxssl import distributed
+from jaxssl.data import decoding
+from jaxssl.data.metadata import facts
+from jaxssl.errors import UserError
+from jaxssl.evaluation import run as evaluate
+from jaxssl.models import resnet, vit
+from jaxssl.training import build as build_lib
+from jaxssl.training import config as config_lib
+from jaxssl.training import dry_run
+from jaxssl.training.build import build, check_labels, initial_state, make_networks
+from jaxssl.training.state import make_train_step
+
+ROOT = Path(__file__).parents[2]
+PATHS = {path.stem: path for path in sorted((ROOT / "configs").glob("*.py"))}
+BASES = {"base"}  # what recipes differ from, not one itself
+RECIPES = [name for name in PATHS if name not in BASES]
+BATCH, SIDE, CROP = 4, 8, 4
+# Of networks, heads and memories, where a recipe has them; what is left out stays the recipe's.
+TINY = {
+    "net": {"width": 2, "widths": (2, 4), "strides": (2, 2), "dim": 8, "layers": 1, "num_heads": 2}
+    | {"patch_size": 4},
+    "head": {"proj_hidden_dim": 8, "proj_output_dim": 6, "proj_bottleneck_dim": 4},
+    "predictor": {"pred_hidden_dim": 8},
+    "method": {"queue_size": 8},
+    "loss": {"support_size": 8, "num_prototypes": 5, "num_steps": 3, "num_classes": 3},
+    "augment": {"size": SIDE, "blur_kernel": 3},
+    "crops": {"size": CROP},
+}
+# Nothing of these is in the compiled step.
+OUTSIDE = ("data", "augment", "second_view", "crops", "eval", "checkpoint", "epochs", "total_steps")
+PROBABILITIES = ("flip", "jitter", "grayscale", "blur", "solarize", "erasing")
+
+each_recipe = pytest.mark.parametrize("name", RECIPES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """Makes the shrunk config of a recipe."""
+    return {name: shrunk(name) for name in RECIPES}
+
+
+def shrunk(name: str):
+    """The recipe's config with tiny networks, images and memories."""
+    config = config_lib.load(PATHS[name])
+    config.batch_size, config.total_steps = BATCH, config.epochs
+    for group, values in TINY.items():
+        for key, value in values.items():
+            if config[group].get(key):
+                config[group][key] = value
+    if config.net.name == "vit":
+        config.net.update({key: TINY["net"][key] for key in ("dim", "layers", "num_heads")})
+    elif config.net.name == "resnet":
+        config.net.update({"depth": 18, "stem": "cifar"})
+    config.head.proj_layers = min(config.head.proj_layers, 2)
+    if config.crops.number:
+        config.crops.number = 2
+    return config
+
+
+def channels(config) -> int:
+    return facts(config.data, config.augment.size).shape[2]
+
+
+# What a recipe says of itself
+
+
+@each_recipe
+def test_the_docstring_says_where_a_recipe_comes_from(name):
+    text = ast.get_docstring(ast.parse(PATHS[name].read_text()))
+    for part in ("Paper: ", "Command: python train.py", "Expected"):
+        assert part in text, part
+    if name != "digits":  # train.py's own default
+        assert f"Command: python train.py --config configs/{name}.py\n" in text
+        assert "Expected (published, not run here): " in text and "\nOpen: " in text
+
+
+def test_recipes_of_auc_cl_train_the_recommended_loss_or_the_released_one():
+    graphs = ROOT / "configs" / "graphs" / "auc_cl.py"
+    configs = {name: config_lib.load(path) for name, path in {**PATHS, "graphs": graphs}.items()}
+    presets = {n: c.loss.preset for n, c in configs.items() if c.loss.name == "auc_cl"}
+    released = {name for name, preset in presets.items() if preset == "released_cifar"}
+    assert released == {"cifar10_auc_cl_released"} and {"digits", "graphs"} < set(presets)
+    assert set(presets.values()) == {"recommended", "released_cifar"}
+
+
+def test_the_page_has_every_recipe_once():
+    rows = [line for line in (ROOT / "docs" / "recipes.md").read_text().splitlines()]
+    found = [line.split("`")[1] for line in rows if line.startswith("| [`")]
+    assert sorted(found) == sorted(RECIPES)
+
+
+# Full size, without computing anything
+
+
+@each_recipe
+def test_a_recipe_is_complete_and_its_views_have_the_stated_shapes(name):
+    config = config_lib.load(PATHS[name])
+    assert config.is_locked
+    known = facts(config.data, config.augment.size)
+    check_labels(config, known.num_classes)
+    parts = build(config, known.num_examples)
+    assert parts.steps_per_epoch == known.num_examples // config.batch_size
+    assert parts.total_steps == config.epochs * parts.steps_per_epoch
+    evaluate.check_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
+
+    batch = config.batch_size
+    views = jax.eval_shape(
+        parts.augment,
+        jax.eval_shape(lambda: jax.random.key(0)),
+        jax.ShapeDtypeStruct((batch, *known.shape), jnp.uint8),
+        jax.ShapeDtypeStruct((batch,), jnp.int32),
+    )
+    sizes = {"views": (config.views, config.augment.size)}
+    if config.crops.number:
+        sizes["crops"] = (config.crops.number, config.crops.size)
+    c = known.shape[2]
+    expected = {k: (number, batch, side, side, c) for k, (number, side) in sizes.items()}
+    assert {k: x.shape for k, x in views.items()} == expected
+    assert {x.dtype for x in views.values()} == {jnp.dtype("float32")}
+
+
+SEEN: dict[str, tuple[int, ...]] = {}
+
+
+@each_recipe
+def test_features_and_embeddings_have_the_stated_sizes(name):
+    config = config_lib.load(PATHS[name])
+    encoder = make_networks(config)
+    sides = [config.augment.size] + ([config.crops.size] if config.crops.number else [])
+    for side in sides:
+        key = f"{encoder.net} {side} {channels(config)}"
+        if key not in SEEN:
+            SEEN[key] = output(encoder.net, (2, side, side, channels(config)))
+        assert SEEN[key] == (2, features_of(config))
+    z = output(encoder.projector, (2, features_of(config)))
+    layers = config.head.get("proj_layers")
+    assert z == (2, config.head.proj_output_dim if layers else features_of(config))
+    if encoder.predictor is not None:
+        assert output(encoder.predictor, z) == z
+
+
+def output(module, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def run(key, x):
+        return module.init_with_output(key, x, train=False)[0]
+
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    return jax.eval_shape(run, key, jax.ShapeDtypeStruct(shape, jnp.float32)).shape
+
+
+def features_of(config) -> int:
+    net = config.net
+    if net.name == "resnet":
+        return net.width * (32 if net.depth >= 50 else 8)
+    return vit.SIZES[net.size][0] if net.name == "vit" else net.widths[-1]
+
+
+# Tiny, and run
+
+
+def settings() -> dict[str, tuple[str, dict]]:
+    """One (name of a recipe function, its arguments) for each set of operations it compiles."""
+    found = {}
+    for name in RECIPES:
+        config = config_lib.load(PATHS[name])
+        first = config_lib.hyper(config.augment)
+        crops = {k: v for k, v in config.crops.items() if k != "number"}
+        for changes in ({}, config.second_view.to_dict(), crops if config.crops.number else {}):
+            hyper = {**first, **changes}
+            on = [k for k in PROBABILITIES if hyper.get(k)]
+            words = [v for v in hyper.values() if isinstance(v, str)]
+            key = " ".join([config.augment.name, *words, *on, str(channels(config))])
+            found.setdefault(key, (config.augment.name, hyper, channels(config)))
+    return found
+
+
+@pytest.mark.parametrize("case", settings().values(), ids=settings())
+def test_every_kind_of_view_is_finite_and_in_range(case):
+    name, hyper, c = case
+    small = {k: v for k, v in TINY["augment"].items() if k in hyper}
+    recipe = config_lib.component("augment", name)(**{**hyper, **small})
+    image = np.random.default_rng(0).random((12, 10, c), np.float32)
+    run = jax.jit(jax.vmap(recipe, in_axes=(0, None)))
+    views = np.asarray(run(jax.random.split(jax.random.key(1), 3), image))
+    assert views.shape == (3, SIDE, SIDE, c)
+    assert np.isfinite(views).all() and 0 <= views.min() and views.max() <= 1
+    assert not np.array_equal(views[0], views[1])
+
+
+def same_program(config) -> str:
+    """Equal for recipes whose tiny steps are the same but for the values of constants."""
+    kept = {k: v for k, v in config.to_dict().items() if k not in OUTSIDE}
+    kept["net"].pop("size", None)
+    kept |= {"channels": channels(config), "crops": config.crops.number}
+    return json.dumps(_structure(kept), sort_keys=True, default=str)
+
+
+def _structure(value):
+    if isinstance(value, dict):
+        return {k: _structure(v) for k, v in value.items() if k != "preset"}
+    return bool(value) if isinstance(value, float) else value
+
+
+DONE: dict[str, str] = {}
+
+
+@each_recipe
+def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
+    config = tiny[name]
+    # Views are tested above; here they are cheap, but made by the recipe's arguments.
+    monkeypatch.setattr(build_lib, "component", cheap_component)
+    monkeypatch.setitem(resnet.DEPTHS, 18, ((), False))  # a stem; blocks are tested with the nets
+    parts = build(config, BATCH)
+    assert parts.total_steps == config.epochs
+    if same_program(config) in DONE:
+        return
+    DONE[same_program(config)] = name
+
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    rng = np.random.default_rng(0)
+    batch = {
+        "input": rng.integers(0, 256, (BATCH, SIDE, SIDE, channels(config)), np.uint8),
+        "label": np.array([0, 1, 0, 2], np.int32),
+        "index": np.arange(BATCH, dtype=np.int32),
+    }
+    with jax.disable_jit():  # its many random draws compile once for all recipes
+        state = initial_state(config, parts, batch, BATCH, mesh)
+    before = jax.tree.map(np.array, state.params)
+    batch = distributed.shard(batch, mesh)
+    step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
+    for _ in range(2):  # a warm-up's first rate is 0
+        state, metrics, z = step(state, batch)
+        assert all(np.isfinite(value) for value in jax.device_get(metrics).values())
+    assert int(state.step) == 2
+    assert z.shape[:2] == (config.views, BATCH) and np.isfinite(np.asarray(z)).all()
+    after = jax.tree.map(np.array, state.params)
+    for network, params in after.items():
+        leaves = jax.tree.leaves(params)
+        assert all(np.isfinite(leaf).all() for leaf in leaves)
+        pairs = zip(leaves, jax.tree.leaves(before[network]), strict=True)
+        moved = [not np.array_equal(new, old) for new, old in pairs]
+        assert any(moved) or not moved, f"{network} did not move"
+
+
+def cheap_component(group: str, name: str):
+    """`jaxssl.training.config.component`, but recipes of views only cut and darken."""
+    factory = config_lib.component(group, name)
+    if group != "augment":
+        return factory
+
+    def recipe(*, size, **hyper):
+        factory(size=size, **hyper)  # refuses what it would refuse
+        return lambda key, image: image[:size, :size] * jax.random.uniform(key)
+
+    return recipe
+
+
+# The dry run
+
+
+def test_a_dry_run_prints_what_a_run_would_do(capsys, monkeypatch):
+    monkeypatch.setitem(resnet.DEPTHS, 50, ((1,), True))
+    overrides = {"batch_size": "8", "augment.size": "8", "net.width": "2", "head.proj_layers": "1"}
+    config = config_lib.load(PATHS["fashion_mnist_tcl_supervised"], list(overrides.items()))
+    dry_run.dry_run(config)
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert "fashion_mnist, 60000 images [28, 28, 1]" in lines["data"]
+    assert "views [2, 8, 8, 8, 1]" in lines["views"]
+    # Bottleneck of 2 channels on a stem of 2, out to 8 features; then a layer to 128 embeddings.
+    convolutions = 3 * 3 * 1 * 2 + 2 * 2 + 3 * 3 * 2 * 2 + 2 * 8 + 2 * 8
+    norms = 2 * (2 + 2 + 2 + 8 + 8)
+    net, head = convolutions + norms, 8 * 128 + 128
+    assert lines["parameters"].startswith(f"{net + head:,} (net {net}, projector {head:,})")
+    assert "tcl (supervised_cifar10): " in lines["loss"] and "k1=5000.0" in lines["loss"]
+    assert "peak learning rate 0.09" in lines["optimiser"]
+    assert "MiB on each device" in lines["memory"]
+    assert np.isfinite(float(lines["one"].split("loss ")[1].split(",")[0]))
+
+
+def test_a_dry_run_gets_photographs_as_the_host_crops_them():
+    known = facts({"name": "imagenet2012"}, 224)
+    assert not known.one_size
+    config = config_lib.load(PATHS["imagenet_dino_vit_s"], [("batch_size", "3")])
+    rng = np.random.default_rng(0)
+    found = dry_run._images(rng, 3, known, build_lib.make_crops(config))
+    expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
+    assert {name: images.shape for name, images in found.items()} == expected
+    whole = dry_run._images(rng, 3, known, decoding.Crops((), (), 224))
+    assert whole.shape == (3, 224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("cifar10_simclr", {"loss.name": "byol"}, "cannot train loss 'byol'"),
+        ("cifar10_cross_entropy", {"loss.num_classes": "7"}, "'cifar10' has 10 classes"),
+        ("cifar10_byol", {"views": "1"}, "a single view without labels has no positives"),
+        ("cifar10_auc_cl", {"schedule.warmup_epochs": "500"}, "warm-up takes 195000 steps"),
+    ],
+)
+def test_an_impossible_recipe_is_answered_in_one_line(name, changes, message):
+    with pytest.raises(UserError, match=message) as error:
+        config = config_lib.load(PATHS[name], list(changes.items()))
+        dry_run.dry_run(config)
+    assert "\n" not in str(error.value)
