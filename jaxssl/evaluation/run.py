@@ -71,7 +71,7 @@ def evaluate(
 
     Args:
         path: workdir of a run, or a weights file.
-        protocols: "NAME" or "NAME:PRESET", NAME a file of the folder `protocols`, or "all", those that
+        protocols: "NAME" or "NAME:PRESET", NAME a file of `protocols`, or "all", those that
             fit the kind of examples; by default those of the run's config.
         step: of a run's checkpoint, "last" (the default) or "best".
         data: the group `config.data`; by default the run's.
