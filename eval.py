@@ -1,67 +1,6 @@
-"""Evaluate encoders: python eval.py --workdir DIR | --weights FILE [--protocols knn,linear].
-
-A protocol is a file of jaxssl/evaluation/protocols/, given as NAME or NAME:PRESET. "all" runs
-every protocol that fits.
-The data set is that of the run, or --dataset NAME with --config.data.KEY=VALUE where need be.
-"""
-
-from pathlib import Path
-
-from absl import flags
+"""Evaluate encoders: python eval.py [flags], the same as `jaxssl eval`; --help lists the flags."""
 
 from jaxssl import cli
 
-WORKDIR = flags.DEFINE_list("workdir", [], "Folder of a run, or several.")
-WEIGHTS = flags.DEFINE_list("weights", [], "Weights file (.safetensors, .pth), or several.")
-PROTOCOLS = flags.DEFINE_list("protocols", None, "NAME, NAME:PRESET or all; default the run's.")
-DATASET = flags.DEFINE_string("dataset", None, "Another data set, as config.data.name.")
-SUITE = flags.DEFINE_string("suite", None, "Python file with get_suite(): many data sets.")
-STEP = flags.DEFINE_string("step", None, "Of the checkpoint: a number, last (default) or best.")
-LAYER = flags.DEFINE_string("layer", "backbone", "Features: of the backbone or the projector.")
-KINDS = flags.DEFINE_list(
-    "kinds", None, "Of features: some of raw,untrained,pretrained; default all that fit."
-)
-SEED = flags.DEFINE_integer(
-    "seed", None, "Of the protocols' draws; default the run's.", lower_bound=0
-)
-OUT = flags.DEFINE_string("out", None, "Folder of results.json; default the workdir.")
-FREE = {"data.dir", "data.cache", "data.workers"}  # where a suite's sets lie, how they are read
-cli.define_processes()
-
-
-def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.evaluation.run.evaluate`, or to `jaxssl.evaluation.suite.run`."""
-    # Imports come late, so that a mistake is answered at once.
-    from configs import base
-    from jaxssl.errors import UserError
-    from jaxssl.evaluation import run
-
-    paths = [Path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
-    if not paths:
-        raise UserError("name what to evaluate: --workdir DIR or --weights FILE")
-    cli.start_jax()
-    of_data, assumed = run.split_overrides(overrides)
-    options = {
-        "step": cli.parse_step(STEP.value),
-        "kinds": KINDS.value,
-        "layer": LAYER.value,
-        "seed": SEED.value,
-        "out": OUT.value and Path(OUT.value),
-        "assumed": assumed,
-    }
-    if SUITE.value:
-        from jaxssl.evaluation import suite
-
-        if DATASET.value or PROTOCOLS.value or {key for key, _ in of_data} - FREE:
-            raise UserError(
-                "a suite names its data sets and protocols; leave those flags out, but for "
-                f"{', '.join(sorted(FREE))}"
-            )
-        return suite.run(Path(SUITE.value), paths, base.get_config().data, of_data, **options)
-    for path in paths:
-        data = run.data_of(path, base.get_config().data, DATASET.value, of_data)
-        run.evaluate(path, PROTOCOLS.value, data=data, **options)
-
-
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run("eval")

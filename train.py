@@ -1,38 +1,6 @@
-"""Pretrain an encoder: python train.py [--config FILE] [--config.key=value ...] [--workdir DIR].
-
-The keys and their defaults are in configs/base.py; those of a loss, a network or a recipe are the
-arguments of its factory. The same command again resumes. With --dry_run nothing is trained: shapes,
-parameters, settings and memory are printed, and one step is taken on random images.
-"""
-
-from pathlib import Path
-
-from absl import flags
+"""Pretrain an encoder: python train.py [flags], which is `jaxssl train`; --help lists the flags."""
 
 from jaxssl import cli
 
-DEFAULT = Path(__file__).parent / "configs" / "digits.py"
-CONFIG = flags.DEFINE_string("config", str(DEFAULT), "Python file with get_config().")
-WORKDIR = flags.DEFINE_string("workdir", None, "Output folder; default runs/<name of the config>.")
-DRY_RUN = flags.DEFINE_bool("dry_run", False, "Try the config out without data or output.")
-cli.define_processes()
-
-
-def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.training.loop.train` or `jaxssl.training.dry_run.dry_run`."""
-    # Imports come late, so that a mistake is answered at once.
-    from jaxssl.training import config
-
-    settings = config.load(CONFIG.value, overrides)
-    cli.start_jax()
-    if DRY_RUN.value:
-        from jaxssl.training.dry_run import dry_run
-
-        return dry_run(settings)
-    from jaxssl.training import loop
-
-    loop.train(settings, Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem))
-
-
 if __name__ == "__main__":
-    cli.run(main)
+    cli.run("train")

@@ -1,6 +1,6 @@
 """Studies on CIFAR-10 with a ResNet-18, 200 epochs: for an accelerator.
 
-Command: python -m jaxssl.studies NAME --scale paper
+Command: jaxssl study NAME --scale paper
 Network, epochs and batch sizes are those of AUC-CL Table 10; AUC-CL Tables 9 and 11 and DeCL Table
 1 take a ResNet-50: --config.net.depth=50. Optimiser and projector are those of leftthomas/SimCLR,
 on which both build. Studies of MMCL and TCL take paper_mmcl.py, paper_tcl.py and

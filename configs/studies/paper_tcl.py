@@ -1,6 +1,6 @@
 """TCL's studies with labels at the scale "paper": CIFAR-100, ResNet-50, SGD, AutoAugment.
 
-Command: python -m jaxssl.studies NAME --scale paper
+Command: jaxssl study NAME --scale paper
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Section 5.2 and Appendix A.2: 128
 views in a batch, 100 epochs, rate 0.1, k1 = 5000.
 """

@@ -1,6 +1,6 @@
 """TCL's studies without labels at the scale "paper": CIFAR-10, ResNet-18, LARS, 1000 epochs.
 
-Command: python -m jaxssl.studies views --scale paper
+Command: jaxssl study views --scale paper
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Section 5.3 and Appendix A.3.
 """
 

@@ -1,6 +1,6 @@
 """Studies on a fifth of CIFAR-10 with a small network: an hour or two on two CPU cores.
 
-Command: python -m jaxssl.studies NAME --scale small
+Command: jaxssl study NAME --scale small
 Of pictures in a folder or an archive: --config.data.name=folder --config.data.path=PATH.
 The settings are ours and the same for all methods.
 """

@@ -1,6 +1,6 @@
 """Studies on scikit-learn's digits: minutes on two CPU cores.
 
-Command: python -m jaxssl.studies NAME --scale tiny
+Command: jaxssl study NAME --scale tiny
 The settings are ours. All methods share them: nothing but the loss, and what a method needs, is
 changed, and no setting was chosen by its accuracy.
 """

@@ -1,50 +1,80 @@
-"""What `train.py` and `eval.py` share: flags, dotted overrides, errors and exit statuses."""
+"""The command `jaxssl`: its subcommands, their flags, dotted overrides, errors and exit statuses.
 
+A subcommand is a file of this folder. It has a docstring, which is its help; `FLAGS`, its flags;
+``main(overrides)``; and `POSITIONAL`, the flag that takes arguments without dashes, if one does.
+"""
+
+import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from absl import flags
 
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, nearest
 
 PREFIX = "--config."
+COMMANDS = {
+    "train": "pretrain an encoder",
+    "eval": "evaluate encoders",
+    "study": "test a claim of the papers",
+    "report": "write the report of a run, or compare runs",
+    "export": "write a backbone as a file for other projects",
+    "data show": "show a config's images and views",
+    "data convert": "make a set that TFDS prepared as TFRecord readable by index",
+}
 
 
-def run(main: Callable[[list[tuple[str, str]]], None], *, positional: str | None = None) -> None:
-    """Parse the command line and call ``main(overrides)``.
+def main() -> None:
+    """Run `jaxssl COMMAND [arguments]`; `python -m jaxssl` is the same."""
+    words = sys.argv[1:3]
+    for command in (" ".join(words), *words[:1]):
+        if command in COMMANDS:
+            run(command, sys.argv[1 + len(command.split()) :])
+    if words and not {"-h", "--help", "help"} & set(words):
+        sys.exit(_fail(UserError(f"command {words[0]!r} is unknown{nearest(words[0], COMMANDS)}")))
+    print("usage: jaxssl COMMAND [arguments]; jaxssl COMMAND --help says more\n")
+    for command, purpose in COMMANDS.items():
+        print(f"  {command:14} {purpose}")
+    sys.exit(0 if words else 2)
 
-    An argument that is no flag is the value of the flag ``positional``; of a flag of many values
-    there may be several.
 
-    Exit status 2 and one line on stderr for a `UserError` or a wrong flag.
+def run(command: str, arguments: Sequence[str] | None = None) -> None:
+    """Parse the arguments of a subcommand, call its `main`, and exit.
+
+    The exit status is 2, with one line on stderr, for a `UserError` or a wrong flag.
+
+    Args:
+        command: one of `COMMANDS`.
+        arguments: of the command; by default those of the process.
     """
-    sys.exit(_guarded(main, sys.argv, positional))
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_run(command, arguments))
 
 
-def _guarded(
-    main: Callable[[list[tuple[str, str]]], None], argv: list[str], positional: str | None = None
-) -> int:
+def _run(command: str, arguments: list[str]) -> int:
     # The libraries' chatter; their errors are raised as well.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    if {"-h", "--help"} & set(argv):
-        both = flags.FLAGS.main_module_help(), flags.FLAGS.module_help("jaxssl.cli")
-        print(sys.modules["__main__"].__doc__, *both, sep="\n")
+    module = importlib.import_module(f"jaxssl.cli.{command.replace(' ', '_')}")
+    if {"-h", "--help"} & set(arguments):
+        both = (module.FLAGS.module_help(name) for name in (module.__name__, __name__))
+        print(module.__doc__, *both, sep="\n")
         return 0
     try:
-        argv, overrides = split_overrides(argv)
-        flags.FLAGS.set_gnu_getopt(True)  # flags may stand behind other arguments
-        rest = flags.FLAGS(argv)[1:]
+        rest, overrides = split_overrides(arguments)
+        module.FLAGS.set_gnu_getopt(True)  # flags may stand behind other arguments
+        rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]
+        positional = getattr(module, "POSITIONAL", None)
         if rest and positional:
-            flag = flags.FLAGS[positional]
+            flag = module.FLAGS[positional]
             if isinstance(flag.value, list):
                 flag.value, rest = [*flag.value, *rest], []
             else:
                 flag.value = rest.pop(0)
         if rest:
             raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
-        main(overrides)
+        module.main(overrides)
     except (flags.Error, UserError) as error:
         return _fail(error)
     except KeyboardInterrupt:
@@ -66,22 +96,25 @@ def _of_another_process(error: RuntimeError) -> int:
     os._exit(1)  # it would be waited for
 
 
-def define_processes() -> None:
-    """Define the flags of a script that may run as several processes."""
+def define_processes(values: flags.FlagValues) -> None:
+    """Define the flags of a command that may run as several processes."""
+    of = {"flag_values": values}
     flags.DEFINE_string(
-        "coordinator", None, "Of several processes: HOST:PORT of the first. Slurm, TPU pods: none."
+        "coordinator",
+        None,
+        "Of several processes: HOST:PORT of the first. Not needed by Slurm and TPU pods.",
+        **of,
     )
-    flags.DEFINE_integer("num_processes", None, "How many processes there are.", lower_bound=1)
-    flags.DEFINE_integer("process_id", None, "Which one this is, from 0.", lower_bound=0)
+    flags.DEFINE_integer("num_processes", None, "How many processes.", lower_bound=1, **of)
+    flags.DEFINE_integer("process_id", None, "This process, from 0.", lower_bound=0, **of)
 
 
-def start_jax() -> None:
-    """Keep compiled programs; join the other processes if `define_processes` names any."""
+def start_jax(values: flags.FlagValues) -> None:
+    """Keep compiled programs; join the other processes if the flags name any."""
     from jaxssl import distributed
     from jaxssl.training import compile_cache
 
     compile_cache.keep()
-    values = flags.FLAGS
     distributed.initialize(values.coordinator, values.num_processes, values.process_id)
 
 

@@ -1,4 +1,4 @@
-"""Make a set that TFDS prepared as TFRecord readable by index: python -m jaxssl.data.convert DIR.
+"""Make a set that TFDS prepared as TFRecord readable by index: jaxssl data convert DIR.
 
 DIR is the folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2. ArrayRecord files are
 written beside the TFRecord files, which stay, and dataset_info.json names both formats; TensorFlow
@@ -10,7 +10,6 @@ import json
 import os
 import re
 import struct
-import sys
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
@@ -140,20 +139,3 @@ def _copy(source: Path, target: Path, length: int) -> int:
         with contextlib.suppress(OSError):
             half.unlink()
     return count
-
-
-def main() -> None:
-    """The command."""
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        print(__doc__)
-        sys.exit(0 if {"-h", "--help"} & set(sys.argv) else 2)
-    try:
-        count = convert(Path(sys.argv[1]).expanduser())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    print(f"{sys.argv[1]}: {count} records converted" if count else "it is converted already")
-
-
-if __name__ == "__main__":
-    main()

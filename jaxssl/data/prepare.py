@@ -71,7 +71,7 @@ def prepared(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
     elif FORMAT not in formats:
         raise UserError(
             f"{name!r} is prepared as {builder.info.file_format.value}, which is no random access; "
-            f"convert it once: python -m jaxssl.data.convert {shlex.quote(builder.data_dir)}"
+            f"convert it once: jaxssl data convert {shlex.quote(builder.data_dir)}"
         )
     if skipped:
         if data["on_error"] == "stop":

@@ -1,37 +1,11 @@
-"""Export a backbone: python -m jaxssl.pretrained.export DIR --to safetensors|torch|stablehlo.
-
-Writes the file and README.md, a model card, into DIR/export or --out FOLDER. Names are
-torchvision's for ResNets and timm's for ViTs. DIR may be a weights file too.
-"""
+"""Write a backbone and its model card as files for other projects."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from absl import flags
-
-from jaxssl import cli
 from jaxssl.errors import UserError, nearest
-
-WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, or a weights file; DIR for short.")
-TO = flags.DEFINE_list("to", [], "safetensors, torch (.pth; needs PyTorch) or stablehlo.")
-STEP = flags.DEFINE_string("step", None, "Of the checkpoint: a number, last (default) or best.")
-OUT = flags.DEFINE_string("out", None, "Folder to write into; default DIR/export.")
-
-
-def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `export`."""
-    if overrides:
-        raise UserError("the config is the run's: leave --config flags out")
-    if WORKDIR.value is None:
-        raise UserError(
-            "name what to export: python -m jaxssl.pretrained.export DIR --to safetensors"
-        )
-    step = cli.parse_step(STEP.value)
-    out = Path(OUT.value) if OUT.value else None
-    for path in export(Path(WORKDIR.value), TO.value, step=step, out=out):
-        print(path)
 
 
 def export(
@@ -140,7 +114,3 @@ FORMATS: dict[str, tuple[str, Callable[[Any, str], bytes]]] = {
     "torch": (".pth", _torch),
     "stablehlo": (".stablehlo", _stablehlo),
 }
-
-
-if __name__ == "__main__":
-    cli.run(main, positional="workdir")

@@ -1,7 +1,7 @@
 """Weights of public codes in, ours out.
 
 `load` reads ResNets and ViTs of torchvision, timm, MoCo-v3, solo-learn and DINO, and what
-`python -m jaxssl.pretrained.export` wrote. See docs/weights.md.
+`jaxssl export` wrote. See docs/weights.md.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """The report of a run, one HTML page that needs no other file and no network; also of several.
 
-`python -m jaxssl.report DIR` writes the page of a run again, `python -m jaxssl.report A B ...` one
+`jaxssl report DIR` writes the page of a run again, `jaxssl report A B ...` one
 that compares runs.
 """
 

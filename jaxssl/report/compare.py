@@ -37,7 +37,7 @@ def page_of(workdirs: Sequence[Path], out: Path | None = None) -> Path:
         UserError: without a workdir, for a page that is not called .html, or as `compare`.
     """
     if not workdirs:
-        raise UserError("name one run or more: python -m jaxssl.report DIR [DIR ...]")
+        raise UserError("name one run or more: jaxssl report DIR [DIR ...]")
     if out and out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out {out}: expected a name that ends in .html")
     if len(workdirs) > 1:

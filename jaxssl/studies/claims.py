@@ -21,7 +21,7 @@ PAPERS = {
 HEAD = """# Claims
 
 What the four papers claim, in their own words and figures, and what we measured. Each row is
-written by `python -m jaxssl.studies claims` from the documents that the studies leave; nothing here
+written by `jaxssl study claims` from the documents that the studies leave; nothing here
 is written by hand. A threshold that is ours is called ours.
 
 - **holds**: the 95 % interval of the difference lies above zero, or the criterion that the claim
@@ -93,7 +93,7 @@ def _not_measured(documents: list[dict[str, Any]]) -> Iterator[Row]:
     for name in components.names("study"):
         for key, claim in components.module("study", name).CLAIMS.items():
             if (name, key) not in told:
-                yield Row(_untold(claim), f"python -m jaxssl.studies {name}")
+                yield Row(_untold(claim), f"jaxssl study {name}")
 
 
 def _elsewhere() -> Iterator[Row]:

@@ -4,7 +4,7 @@ A study is a file of `jaxssl/studies/`. It has ``CLAIMS``, what it tests by a sh
 ``run(setting) -> Findings``; and ``FLAGS``, which of "methods", "batch_sizes", "equal_steps" and
 "workdir" it has a use for. ``PAPER``, where a study has it, names the paper whose settings the
 scale "paper" takes.
-`python -m jaxssl.studies` finds it by its file name.
+`jaxssl study` finds it by its file name.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

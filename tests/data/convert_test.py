@@ -337,4 +337,4 @@ def test_a_file_that_cannot_be_written_is_named(old, monkeypatch, capsys, name):
 @pytest.mark.parametrize(("arguments", "status"), [((), 2), (("-h",), 0), (("a", "b"), 2)])
 def test_the_command_explains_itself(monkeypatch, capsys, arguments, status):
     found, out, err = command(monkeypatch, capsys, *arguments)
-    assert found == status and "python -m jaxssl.data.convert DIR" in out + err
+    assert found == status and "jaxssl data convert DIR" in out + err

@@ -229,7 +229,7 @@ def test_what_cannot_be_exported_is_one_line(runs, tmp_path):
 
 
 def command(*arguments):
-    line = [sys.executable, "-m", "jaxssl.pretrained.export", *map(str, arguments)]
+    line = [sys.executable, "-m", "jaxssl", "export", *map(str, arguments)]
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
 
 

@@ -1,4 +1,4 @@
-"""The page that compares runs, and `python -m jaxssl.report` as a user calls it."""
+"""The page that compares runs, and `jaxssl report` as a user calls it."""
 
 import json
 import re
@@ -254,7 +254,7 @@ def test_folders_of_one_name_are_told_by_their_paths(tmp_path, monkeypatch):
 
 
 def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "jaxssl.report", *arguments]
+    command = [sys.executable, "-m", "jaxssl", "report", *arguments]
     env = {"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": "/usr/bin:/bin"}
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
 
@@ -278,7 +278,7 @@ def test_one_workdir_is_reported_again_and_several_are_compared(two):
 @pytest.mark.parametrize(
     ("names", "out", "message"),
     [
-        ("", None, "name one run or more: python -m jaxssl.report DIR"),
+        ("", None, "name one run or more: jaxssl report DIR"),
         ("a nowhere", None, "nowhere is no folder; name workdirs of runs"),
         ("a .", None, r"\. holds no run \(it has no config.json\)"),
         (".", None, r"\. holds no run \(it has no config.json\)"),

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "studies"
 SCALES = ("tiny", "small", "paper")
 NAMES = components.names("study")
-ABOUT = {"command": "python -m jaxssl.studies x", "seconds": "1"}
+ABOUT = {"command": "jaxssl study x", "seconds": "1"}
 EPOCHS = (4.0, 8.0, 12.0, 16.0, 20.0)
 # Studies that measure, not train: they have tests of their own.
 MEASURE = {"gradient_bias", "solver_time", "toy_noise", "support_vectors"}
@@ -508,14 +508,14 @@ def test_claims_are_written_from_documents_alone(tmp_path):
     ],
 )
 def test_wrong_arguments_are_one_line(arguments, message, tmp_path):
-    command = [sys.executable, "-m", "jaxssl.studies", *arguments, "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "jaxssl", "study", *arguments, "--out", str(tmp_path / "out")]
     out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert out.returncode == 2 and out.stderr.startswith("error: ") and message in out.stderr
     assert out.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_without_a_name_the_studies_are_listed():
-    command = [sys.executable, "-m", "jaxssl.studies"]
+    command = [sys.executable, "-m", "jaxssl", "study"]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in out.stdout.splitlines()] == NAMES
 

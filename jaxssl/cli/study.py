@@ -1,4 +1,4 @@
-"""Test a claim of the papers: python -m jaxssl.studies NAME [--scale tiny|small|paper] [...].
+"""Test a claim of the papers: jaxssl study NAME [--scale tiny|small|paper] [...].
 
 A study trains a grid of runs, or measures, prints a table beside the published figures, and writes
 PNG figures, an HTML page and a JSON document into --out. Finished runs are not repeated: the same
@@ -17,26 +17,42 @@ from typing import Any
 from absl import flags
 
 import jaxssl
-from jaxssl import cli, components
+from jaxssl import components
 from jaxssl.errors import UserError, nearest, writing
 from jaxssl.training import record
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(jaxssl.__file__).parent / "studies"
 CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
-NAME = flags.DEFINE_string("name", None, "The study; may stand alone.")
-SCALE = flags.DEFINE_string("scale", "tiny", "A file of configs/studies/: tiny, small or paper.")
-DATASET = flags.DEFINE_string("dataset", None, "data.name of all runs; default the scale's.")
-SEEDS = flags.DEFINE_integer("seeds", 5, "Seeds 0, 1, ... of every cell.", lower_bound=1)
-OUT = flags.DEFINE_string("out", None, "Output folder; default runs/studies/SCALE[-DATASET].")
-METHODS = flags.DEFINE_list("methods", [], "Methods to compare, where a study compares methods.")
-BATCHES = flags.DEFINE_list("batch_sizes", [], "Batch sizes, where a study varies them.")
+FLAGS = flags.FlagValues()
+POSITIONAL = "name"
+NAME = flags.DEFINE_string("name", None, "The study; may stand alone.", flag_values=FLAGS)
+SCALE = flags.DEFINE_string(
+    "scale", "tiny", "A file of configs/studies/: tiny, small or paper.", flag_values=FLAGS
+)
+DATASET = flags.DEFINE_string(
+    "dataset", None, "data.name of all runs; default the scale's.", flag_values=FLAGS
+)
+SEEDS = flags.DEFINE_integer(
+    "seeds", 5, "Seeds 0, 1, ... of every cell.", lower_bound=1, flag_values=FLAGS
+)
+OUT = flags.DEFINE_string(
+    "out", None, "Output folder; default runs/studies/SCALE[-DATASET].", flag_values=FLAGS
+)
+METHODS = flags.DEFINE_list(
+    "methods", [], "Methods to compare, where a study compares methods.", flag_values=FLAGS
+)
+BATCHES = flags.DEFINE_list(
+    "batch_sizes", [], "Batch sizes, where a study varies them.", flag_values=FLAGS
+)
 EQUAL_STEPS = flags.DEFINE_boolean(
-    "equal_steps", False, "Batch sizes have equal steps, not equal epochs."
+    "equal_steps", False, "Batch sizes have equal steps, not equal epochs.", flag_values=FLAGS
 )
 PAGE = flags.DEFINE_string(
-    "page", None, "Write a page of Markdown; of `claims` claims.md in --out."
+    "page", None, "Write a page of Markdown; of `claims` claims.md in --out.", flag_values=FLAGS
 )
-WORKDIR = flags.DEFINE_string("workdir", None, "A run to look at, where a study looks at one.")
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "A run to look at, where a study looks at one.", flag_values=FLAGS
+)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
@@ -115,7 +131,7 @@ def _about(seconds: float) -> dict[str, str]:
 
     device = jax.devices()[0]
     return {
-        "command": f"python -m jaxssl.studies {shlex.join(sys.argv[1:])}",
+        "command": f"jaxssl study {shlex.join(sys.argv[2:])}",
         "version": jaxssl.__version__,
         "commit": record.commit(),
         "jax": jax.__version__,
@@ -123,7 +139,3 @@ def _about(seconds: float) -> dict[str, str]:
         "devices": f"{jax.device_count()} {device.device_kind}",
         "seconds": f"{seconds:.0f}",
     }
-
-
-if __name__ == "__main__":
-    cli.run(main, positional="name")

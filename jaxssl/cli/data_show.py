@@ -1,4 +1,4 @@
-"""Show a config's images and views: python -m jaxssl.cli.show_data --config FILE [--out PNG].
+"""Show a config's images and views: jaxssl data show --config FILE [--out PNG].
 
 A row for an image: as it is in the data set with its label, its views as training makes them, its
 small crops. Overrides are given as to train.py: --config.data.path=DIR.
@@ -8,11 +8,12 @@ from pathlib import Path
 
 from absl import flags
 
-from jaxssl import cli
-
-CONFIG = flags.DEFINE_string("config", None, "Python file with get_config().")
-OUT = flags.DEFINE_string("out", None, "The picture; default views_<name of the config>.png.")
-ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1)
+FLAGS = flags.FlagValues()
+CONFIG = flags.DEFINE_string("config", None, "Python file with get_config().", flag_values=FLAGS)
+OUT = flags.DEFINE_string(
+    "out", None, "The picture; default views_<name of the config>.png.", flag_values=FLAGS
+)
+ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1, flag_values=FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
@@ -33,7 +34,3 @@ def main(overrides: list[tuple[str, str]]) -> None:
     with writing(out):
         gallery.sheet(settings, train, ROWS.value, out)
     print(f"{train.describe()}\nviews: {out}")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,4 +1,4 @@
-"""Reports of runs: python -m jaxssl.report DIR [DIR ...] [--out FILE.html].
+"""Reports of runs: jaxssl report DIR [DIR ...] [--out FILE.html].
 
 Of one DIR its report.html is written again from what it holds; nothing is trained or evaluated. Of
 several, a page that compares them; by default compare.html in the current folder.
@@ -8,12 +8,15 @@ from pathlib import Path
 
 from absl import flags
 
-from jaxssl import cli
 from jaxssl.errors import UserError
 
-WORKDIR = flags.DEFINE_multi_string("workdir", [], "Folder of a run; DIR for short.")
+FLAGS = flags.FlagValues()
+POSITIONAL = "workdir"
+WORKDIR = flags.DEFINE_multi_string(
+    "workdir", [], "Folder of a run; DIR for short.", flag_values=FLAGS
+)
 OUT = flags.DEFINE_string(
-    "out", None, "The page; default DIR/report.html, of several compare.html."
+    "out", None, "The page; default DIR/report.html, of several compare.html.", flag_values=FLAGS
 )
 
 
@@ -27,7 +30,3 @@ def main(overrides: list[tuple[str, str]]) -> None:
     workdirs = [Path(name) for name in WORKDIR.value]
     path = page_of(workdirs, Path(OUT.value) if OUT.value else None)
     print(f"{'report' if len(workdirs) == 1 else 'comparison'}: {path}")
-
-
-if __name__ == "__main__":
-    cli.run(main, positional="workdir")
