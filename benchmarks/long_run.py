@@ -21,7 +21,8 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from jaxssl.training import compile_cache, loop, record
+from jaxssl.evaluation import pretrain
+from jaxssl.training import compile_cache, record
 from jaxssl.training.config import load
 
 SETTINGS = {
@@ -68,7 +69,7 @@ def main() -> None:
         watcher = threading.Thread(target=watch, args=(workdir, found, done))
         record.console.quiet = True
         watcher.start()
-        loop.train(load(ROOT / "configs" / "digits.py", list(values.items())), workdir)
+        pretrain.train(load(ROOT / "configs" / "digits.py", list(values.items())), workdir)
         done.set()
         watcher.join()
         rows = record.read(workdir / "metrics.jsonl")

@@ -18,17 +18,18 @@ sys.path.insert(0, str(ROOT))
 
 import jax
 import numpy as np
-from jaxssl.evaluation.features import extract
 
 from jaxssl import distributed
 from jaxssl.augment.views import Inputs
 from jaxssl.data import source
-from jaxssl.evaluation.context import arrays, make_encoder
+from jaxssl.evaluation.context import arrays
+from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import Features, Subject, fewshot, knn, linear
 from jaxssl.report.page import markdown_table
 from jaxssl.training import collapse
 from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.config import load
+from jaxssl.training.programs import make_encoder
 from jaxssl.training.state import make_train_step
 
 PREDICTOR = {"predictor.name": "mlp", "predictor.pred_hidden_dim": "256"}

@@ -24,6 +24,7 @@ import jax
 from jax import numpy as jnp
 
 from jaxssl.errors import UserError
+from jaxssl.evaluation import pretrain
 from jaxssl.training import compile_cache, record
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
@@ -127,7 +128,7 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     import record_checks as checks
 
     from jaxssl.evaluation import run as evaluate
-    from jaxssl.training import checkpoint, loop, nonfinite
+    from jaxssl.training import checkpoint, nonfinite
 
     # Evaluated here, without a page for each.
     values = {**settings["values"], "eval.knn": "instdisc", "eval.protocols": "()"}
@@ -136,7 +137,7 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     about["loss"] = config.loss.to_dict()  # a preset may have other numbers one day
     record.show_log()
     try:
-        loop.train(config, workdir)
+        pretrain.train(config, workdir)
     except UserError:
         if not (workdir / nonfinite.NAME).exists():
             raise

@@ -1,4 +1,4 @@
-"""Who may import whom, read from the source."""
+"""The folders of the package import only the folders below them, read from the source."""
 
 import ast
 import subprocess
@@ -8,133 +8,39 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "jaxssl"
-CORE = {"pairs", "parallel"}
-# What a layer may import of jaxssl, besides itself and `errors`.
-ALLOWED = {
+# Each folder or root module imports only itself and the ones before it, except as said below.
+ORDER = (
+    "errors",
+    "components",
+    "collectives",
+    "distributed",
+    "solvers",
+    "losses",
+    "augment",
+    "data",
+    "models",
+    "methods",
+    "training",
+    "report",
+    "pretrained",
+    "evaluation",
+    "studies",
+    "cli",
+    "__main__",
+    "__init__",
+)
+# Folders that others use outside of jaxssl, or that must stay independent of each other.
+ONLY = {
     "errors": set(),
-    "accumulate": set(),
-    "parallel": set(),
-    "schedules": set(),
-    "record": set(),
-    "pairs": {"parallel"},
-    "objective": CORE,
-    "rows": CORE,
-    "memory": CORE,
+    "collectives": set(),
     "solvers": set(),
-    "losses": CORE | {"objective", "rows", "memory", "solvers"},
-    "nets": {"parallel"},  # norms over the nodes of all devices
-    "augment": set(),
-    "data": {"parallel"},
-    "encoder": {"accumulate"},
-    "method": CORE | {"objective"},
-    "methods": CORE | {"objective", "memory", "encoder", "method"},
-    "optim": {"schedules"},
-    "state": {"compiled", "parallel", "method"},
-    "lock": {"record"},
-    "faults": {"record"},
-    "checkpoint": {"parallel", "record"},
-    "collapse": {"pairs"},
-    "stratify": set(),
-    "logistic": {"parallel", "stratify"},
-    "tune": {"parallel", "schedules", "augment", "optim", "data"},
-    # Protocols that train, or look at images, need more than those that are handed features.
-    "evals": {
-        "augment",
-        "collapse",
-        "data",
-        "logistic",
-        "pairs",
-        "parallel",
-        "stratify",
-        "tune",
-    },
-    "backbone": {"augment", "encoder"},
-    "weights": {"augment", "backbone", "encoder", "nets"},
-    "config_types": set(),
-    "config": {"augment", "config_types"},
-    "modality": {"augment", "backbone"},
-    "page": set(),
-    "plots": set(),
-    "report": {"cli", "config", "page", "plots", "record", "results"},
-    "build": {
-        "augment",
-        "config",
-        "config_types",
-        "data",
-        "encoder",
-        "method",
-        "modality",
-        "objective",
-        "optim",
-        "schedules",
-        "state",
-    },
-    "summary": {"build", "config", "data", "modality", "state"},
-    "features": {
-        "augment",
-        "backbone",
-        "build",
-        "checkpoint",
-        "compiled",
-        "config",
-        "modality",
-        "parallel",
-        "state",
-        "weights",
-    },
-    "subject": {
-        "augment",
-        "backbone",
-        "build",
-        "data",
-        "encoder",
-        "evals",
-        "features",
-        "modality",
-        "parallel",
-        "tune",
-    },
-    "programs": {"build", "data", "method", "modality", "parallel", "state", "subject"},
-    "results": {"evals", "record"},
-    "card": {"augment", "backbone", "nets", "results"},
-    "export": {"backbone", "card", "cli", "features", "record", "results", "weights"},
-    "hardest": set(),
-    "support": {"hardest", "losses", "objective", "pairs"},
-    "block": {
-        "backbone",
-        "build",
-        "config",
-        "data",
-        "features",
-        "hardest",
-        "objective",
-        "parallel",
-        "record",
-        "schedules",
-        "support",
-    },
-    "gallery": {
-        "augment",
-        "backbone",
-        "block",
-        "build",
-        "compiled",
-        "data",
-        "evals",
-        "modality",
-        "pairs",
-        "record",
-    },
-    "show": {"cli", "config", "data", "gallery", "modality", "record"},
-    "study": {"plots"},
-    "elsewhere": {"study"},
-    "bias": CORE | {"objective"},
-    "findings": {"page", "record", "study"},
-    "compiled": set(),
-    "cli": {"compiled", "parallel"},
+    "losses": {"collectives", "solvers"},
+    "augment": {"errors"},
+    "data": {"errors", "distributed"},
+    "models": {"errors", "collectives", "losses"},
+    "methods": {"collectives", "losses", "models"},
+    "report": {"errors", "training"},
 }
-# On top of all others.
-TOP = ("loop", "dry_run", "evaluate", "suite", "grid", "stability", "studies", "claims", "__init__")
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -143,7 +49,7 @@ def layer(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """The parts of jaxssl that a file imports, anywhere in it."""
+    """The folders and root modules of jaxssl that a file imports, anywhere in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaxssl":
@@ -152,43 +58,76 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
             found |= {name[1] for name in names if name[0] == "jaxssl" and len(name) > 1}
-    return found
+    return found - {"__version__"}
+
+
+def test_every_folder_has_a_place_in_the_order():
+    assert {layer(path) for path in FILES} == set(ORDER)
+
+
+def test_the_root_holds_five_modules_at_most():
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
+    assert len(modules) <= 5, modules
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_layer_imports_only_those_below_it(path):
-    name = "show" if path.name == "show.py" else layer(path)  # a command that lies in data/
-    if name in TOP:
-        return
-    above = imports(path) - ALLOWED[name] - {name, "errors"}
-    assert not above, f"{path} imports {sorted(above)}"
+def test_a_file_imports_only_folders_below_its_own(path):
+    name = layer(path)
+    below = ONLY.get(name, set(ORDER[: ORDER.index(name)]))
+    assert not imports(path) - below - {name}, f"{path} imports {sorted(imports(path))}"
 
 
-def test_only_the_doors_and_grids_import_the_loop():
-    assert [p.name for p in FILES if "loop" in imports(p)] == ["grid.py"]
+def modules_of(folder: Path) -> dict[str, set[str]]:
+    """For each module of a folder, the modules of the same folder that it imports at its top."""
+    prefix = ["jaxssl", *folder.relative_to(PACKAGE).parts]
+    names = {path.stem for path in folder.glob("*.py")} | {p.name for p in folder.iterdir()}
+    graph = {}
+    for path in folder.rglob("*.py"):
+        node_name = path.relative_to(folder).parts[0].removesuffix(".py")
+        found = graph.setdefault(node_name, set())
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                parts = node.module.split(".")
+                if parts[: len(prefix)] == prefix:
+                    rest = parts[len(prefix) :]
+                    found |= {rest[0]} if rest else {alias.name for alias in node.names}
+        found &= names - {node_name, "__init__"}
+    return graph
 
 
-def test_only_parallel_has_collectives():
-    words = ("psum", "pmean", "all_gather", "ppermute", "shard_map", "axis_index", "all_to_all")
+@pytest.mark.parametrize(
+    "folder",
+    [
+        PACKAGE,
+        *sorted(p for p in PACKAGE.rglob("*") if p.is_dir() and (p / "__init__.py").exists()),
+    ],
+    ids=lambda p: p.name,
+)
+def test_modules_of_a_folder_have_no_circles(folder):
+    graph = modules_of(folder)
+    while graph:
+        free = {name for name, needs in graph.items() if not needs & set(graph)}
+        assert free, f"a circle among {sorted(graph)}: {graph}"
+        graph = {name: needs for name, needs in graph.items() if name not in free}
+
+
+def test_only_collectives_and_distributed_talk_to_other_devices():
+    words = {"psum", "pmean", "all_gather", "ppermute", "axis_index", "all_to_all", "shard_map"}
     for path in FILES:
-        if layer(path) != "parallel":
-            names = {
-                node.attr
-                for node in ast.walk(ast.parse(path.read_text()))
-                if isinstance(node, ast.Attribute)
-            }
-            assert not names & set(words), path
+        if layer(path) not in ("collectives", "distributed"):
+            nodes = ast.walk(ast.parse(path.read_text()))
+            names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+            assert not names & words, path
 
 
 def test_files_stay_small():
     assert [p for p in FILES if len(p.read_text().splitlines()) > 400] == []
 
 
-def test_losses_and_pairs_pull_in_jax_only():
+def test_losses_import_jax_only():
     code = """
 import sys
-from jaxssl.losses import auc_cl_loss
-from jaxssl.losses.pairs import pair_views
+from jaxssl.losses import auc_cl_loss, pair_views
 heavy = ["flax", "optax", "orbax", "grain", "tensorflow", "tensorflow_datasets", "sklearn",
          "ml_collections", "absl", "rich", "matplotlib", "tensorboardX", "PIL", "array_record"]
 print([name for name in heavy if name in sys.modules])

@@ -26,7 +26,7 @@ cli.define_processes(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.training.loop.train` or `jaxssl.training.dry_run.dry_run`."""
+    """Flags to `jaxssl.evaluation.pretrain.train` or `jaxssl.training.dry_run.dry_run`."""
     # Imports come late, so that a mistake is answered at once.
     from jaxssl.training import config
 
@@ -36,6 +36,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
         from jaxssl.training.dry_run import dry_run
 
         return dry_run(settings)
-    from jaxssl.training import loop
+    from jaxssl.evaluation import pretrain
 
-    loop.train(settings, Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem))
+    pretrain.train(settings, Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem))

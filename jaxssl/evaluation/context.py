@@ -21,7 +21,8 @@ from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.finetuning import Network
 from jaxssl.evaluation.protocols import Features, Joint, Subject
 from jaxssl.models import encoder as networks
-from jaxssl.pretrained.backbone import Backbone, Variables, make_encode, make_encode_text
+from jaxssl.models.encoder import Variables
+from jaxssl.pretrained.backbone import Backbone, make_encode, make_encode_text
 from jaxssl.training import modality
 from jaxssl.training.build import make_augment
 
@@ -261,12 +262,3 @@ def raw_clips(clips: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
 def _shrink(inputs: Inputs, block: Array) -> Array:
     images = block.reshape(-1, *block.shape[-3:])  # the frames of clips, one by one
     return resized(images, inputs).reshape(len(block), -1)
-
-
-def make_encoder(method: Any, inputs: Any) -> Any:
-    """The jitted `((params, carried), uint8 images) -> backbone features` of a run in progress."""
-
-    def encode(variables: tuple[Any, Any], images: Any) -> Array:
-        return method.features(*variables, inputs.prepare(images))
-
-    return jax.jit(encode)

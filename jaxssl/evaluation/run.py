@@ -14,12 +14,14 @@ from ml_collections import ConfigDict
 from jaxssl import components, distributed, report
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
-from jaxssl.evaluation import gallery, results
+from jaxssl.evaluation import gallery
 from jaxssl.evaluation.context import arrays, subjects
-from jaxssl.evaluation.protocols import KINDS, Row, Subject
+from jaxssl.evaluation.protocols import Row, Subject
 from jaxssl.pretrained.load import is_run, load_backbone
+from jaxssl.report import results
+from jaxssl.report.results import KINDS
 from jaxssl.training import record
-from jaxssl.training.config import override
+from jaxssl.training.config import override, read_config
 from jaxssl.training.modality import MODALITIES
 
 
@@ -169,25 +171,6 @@ def _keep(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         results.add(out, rows)
     except OSError as error:
         raise UserError(f"cannot write results to {out}: {error.strerror}; see --out") from error
-
-
-def read_config(workdir: Path) -> ConfigDict:
-    """The effective config of a run.
-
-    Raises:
-        UserError: if the workdir holds none.
-    """
-    path = workdir / "config.json"
-    try:
-        config = ConfigDict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{workdir} holds no run (cannot read {path}); train first: "
-            f"python train.py --workdir {workdir}"
-        ) from error
-    if not isinstance(config.get("data"), ConfigDict) or "loss" not in config:
-        raise UserError(f"{path} is no config of a run; take another --workdir")
-    return config
 
 
 def data_of(

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from jaxssl.data import source
 from jaxssl.errors import UserError, nearest
-from jaxssl.evaluation import results
 from jaxssl.evaluation.run import check_protocols, data_of, evaluate
+from jaxssl.report import results
 from jaxssl.training import record
 
 OWN = ("protocol", "metric")  # what a data set may have of its own

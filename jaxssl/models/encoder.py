@@ -14,6 +14,18 @@ from jaxssl.losses.accumulate import map_chunks
 PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
 
 
+class Variables(NamedTuple):
+    """Of one network, as nested dicts of arrays.
+
+    Attributes:
+        params: what training moves.
+        batch_stats: BatchNorm's running statistics; {} without any.
+    """
+
+    params: Any
+    batch_stats: Any
+
+
 class Encoder(NamedTuple):
     """The networks of a method and how they are run.
 
@@ -191,3 +203,28 @@ def _cast(tree: Any, dtype: Any) -> Any:
         return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
 
     return jax.tree.map(cast, tree)
+
+
+def find_channels(
+    net: nn.Module, variables: Variables, sides: tuple[int, ...], known: tuple[int, ...] = (3, 1)
+) -> int:
+    """How many channels a backbone's images, or clips, have.
+
+    Args:
+        net: the backbone.
+        variables: its own.
+        sides: of an image, or a clip with the frames in front.
+        known: numbers of channels to try.
+
+    Raises:
+        ValueError: if it takes none of these.
+    """
+    tree = {"params": variables.params, "batch_stats": variables.batch_stats}
+    for channels in known:
+        image = jax.ShapeDtypeStruct((1, *sides, channels), jnp.float32)
+        try:
+            jax.eval_shape(lambda x: net.apply(tree, x, train=False), image)
+        except Exception:  # flax has several for a kernel of another shape
+            continue
+        return channels
+    raise ValueError(f"the backbone takes no images of {' x '.join(map(str, sides))}")

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import flax.linen as nn
 import jax
 import numpy as np
 from jax import Array
@@ -12,21 +11,9 @@ from jax import numpy as jnp
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import encoder as networks
-from jaxssl.models.encoder import Encoder
+from jaxssl.models.encoder import Encoder, Variables
 
 LAYERS = ("backbone", "projector")
-
-
-class Variables(NamedTuple):
-    """Of one network, as nested dicts of arrays.
-
-    Attributes:
-        params: what training moves.
-        batch_stats: BatchNorm's running statistics; {} without any.
-    """
-
-    params: Any
-    batch_stats: Any
 
 
 class Backbone(NamedTuple):
@@ -121,28 +108,3 @@ def require_finite(variables: Any, source: Any) -> None:
                 f"{source}: {name} has values that are not finite; the training went wrong, or the "
                 "file is damaged"
             )
-
-
-def find_channels(
-    net: nn.Module, variables: Variables, sides: tuple[int, ...], known: tuple[int, ...] = (3, 1)
-) -> int:
-    """How many channels a backbone's images, or clips, have.
-
-    Args:
-        net: the backbone.
-        variables: its own.
-        sides: of an image, or a clip with the frames in front.
-        known: numbers of channels to try.
-
-    Raises:
-        ValueError: if it takes none of these.
-    """
-    tree = {"params": variables.params, "batch_stats": variables.batch_stats}
-    for channels in known:
-        image = jax.ShapeDtypeStruct((1, *sides, channels), jnp.float32)
-        try:
-            jax.eval_shape(lambda x: net.apply(tree, x, train=False), image)
-        except Exception:  # flax has several for a kernel of another shape
-            continue
-        return channels
-    raise ValueError(f"the backbone takes no images of {' x '.join(map(str, sides))}")

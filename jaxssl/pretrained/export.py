@@ -32,9 +32,9 @@ def export(
         if name not in FORMATS:
             raise UserError(f"--to {name!r} is unknown{nearest(name, FORMATS)}")
     # Late, so that a mistake is answered at once.
-    from jaxssl.evaluation import results
     from jaxssl.pretrained import model_card, weights
     from jaxssl.pretrained.load import is_run, load_backbone
+    from jaxssl.report import results
     from jaxssl.training import record
 
     path, is_file = path.resolve(), not is_run(path)

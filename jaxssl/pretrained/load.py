@@ -10,8 +10,9 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
+from jaxssl.models.encoder import Variables
 from jaxssl.pretrained import backbone, weights
-from jaxssl.pretrained.backbone import Backbone, Variables, require_finite
+from jaxssl.pretrained.backbone import Backbone, require_finite
 from jaxssl.training import checkpoint, compile_cache, modality
 from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import label

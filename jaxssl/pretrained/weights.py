@@ -22,12 +22,12 @@ from jax import numpy as jnp
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError, line
 from jaxssl.models import heads
-from jaxssl.models.encoder import PRECISIONS, Encoder
+from jaxssl.models.encoder import PRECISIONS, Encoder, Variables
 from jaxssl.pretrained import _find_encoder as find_encoder
 from jaxssl.pretrained import _image_settings as image_settings
 from jaxssl.pretrained import parameter_names, torch_file
 from jaxssl.pretrained._find_encoder import Found, Read, as_float32, listed
-from jaxssl.pretrained.backbone import Backbone, Variables, require_finite
+from jaxssl.pretrained.backbone import Backbone, require_finite
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # the name of what files of ours know of themselves

@@ -11,8 +11,7 @@ from typing import Any
 
 import matplotlib
 
-from jaxssl.evaluation import results
-from jaxssl.report import confusion, curves, negatives, page, pictures, results_table
+from jaxssl.report import confusion, curves, negatives, page, pictures, results, results_table
 from jaxssl.report.plots import STYLE
 from jaxssl.report.workdir import (
     flat,

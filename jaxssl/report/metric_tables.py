@@ -7,8 +7,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from jaxssl.evaluation import results
-from jaxssl.report import page
+from jaxssl.report import page, results
 from jaxssl.report.runs import Group, Run
 
 # Percentages of which less is better; of the others more is. Other units are not judged.

@@ -2,8 +2,7 @@
 
 from html import escape
 
-from jaxssl.evaluation import results
-from jaxssl.report import page
+from jaxssl.report import page, results
 from jaxssl.report.workdir import is_finite, plain
 
 KINDS = ("raw", "untrained", "pretrained")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxssl.errors import UserError
-from jaxssl.evaluation import results
+from jaxssl.report import results
 from jaxssl.report.workdir import flat, read_config, read_metrics, said_of
 from jaxssl.training.config import FREE
 

@@ -30,7 +30,6 @@ from jaxssl.augment.views import preprocess
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery
-from jaxssl.evaluation.run import read_config
 from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.load import load_backbone
@@ -48,7 +47,7 @@ from jaxssl.studies.study import (
     decide,
     together,
 )
-from jaxssl.training.config import component, hyper
+from jaxssl.training.config import component, hyper, read_config
 
 EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
 WITHIN, BETWEEN = 0.6, 0.3  # deviations of an example in its class, of a view in its example

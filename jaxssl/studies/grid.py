@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evaluation import run
+from jaxssl.evaluation import pretrain, run
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, curves, spread
-from jaxssl.training import config, loop, nonfinite, record
+from jaxssl.training import config, nonfinite, record
 
 CELL = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
@@ -203,7 +203,7 @@ def findings_of(
 def where(found: Grid) -> str:
     """On what a grid was trained, and for how long, in words."""
     outcomes = next(iter(found.values()))
-    settings = run.read_config(outcomes[0].workdir)
+    settings = config.read_config(outcomes[0].workdir)
     data = Path(settings.data.path).name or settings.data.name
     part = settings.data.train_split
     steps, epochs = settings.total_steps, settings.epochs
@@ -256,7 +256,7 @@ def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
 
 def _refuse_other(settings: Any, workdir: Path) -> None:
     """A finished run may be of another scale, data set or version."""
-    changed = config.changes(settings, run.read_config(workdir).to_dict())
+    changed = config.changes(settings, config.read_config(workdir).to_dict())
     if changed:
         raise UserError(
             f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another --out"
@@ -267,7 +267,7 @@ def _train(settings: Any, workdir: Path) -> dict[str, float | None]:
     fault = workdir / nonfinite.NAME
     fault.unlink(missing_ok=True)  # of an earlier command
     try:
-        loop.train(settings, workdir)
+        pretrain.train(settings, workdir)
     except UserError:
         if not fault.exists():
             raise

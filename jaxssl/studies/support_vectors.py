@@ -18,13 +18,13 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.hard_negatives import same_class_share
-from jaxssl.evaluation.run import read_config
 from jaxssl.evaluation.support_vectors import SupportVectors, support_vectors
 from jaxssl.pretrained.backbone import make_encode
 from jaxssl.pretrained.load import load_backbone
 from jaxssl.studies.grid import run_grid, where
 from jaxssl.studies.kernels import mmcl
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, judge, spread
+from jaxssl.training.config import read_config
 
 IMAGES = 256
 BINDING = 1.0  # a C that binds

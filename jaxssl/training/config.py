@@ -68,6 +68,25 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
     return config
 
 
+def read_config(workdir: Path) -> ConfigDict:
+    """The effective config of a run.
+
+    Raises:
+        UserError: if the workdir holds none.
+    """
+    path = workdir / "config.json"
+    try:
+        config = ConfigDict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{workdir} holds no run (cannot read {path}); train first: "
+            f"python train.py --workdir {workdir}"
+        ) from error
+    if not isinstance(config.get("data"), ConfigDict) or "loss" not in config:
+        raise UserError(f"{path} is no config of a run; take another --workdir")
+    return config
+
+
 def override(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
     """Set values, each (dotted key, text of the value); keys that are not there are refused.
 

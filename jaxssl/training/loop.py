@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 from rich import progress
@@ -19,11 +18,7 @@ from rich import progress
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import POSITION, Batches
-from jaxssl.errors import UserError, nearest
-from jaxssl.evaluation import results, run
-from jaxssl.evaluation.context import arrays
-from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.protocols import knn
+from jaxssl.errors import UserError
 from jaxssl.training import (
     checkpoint,
     collapse,
@@ -34,7 +29,7 @@ from jaxssl.training import (
     summary,
 )
 from jaxssl.training.build import Parts, build, check_labels, make_batches
-from jaxssl.training.config import changes
+from jaxssl.training.config import changes, read_config
 from jaxssl.training.nonfinite import Watch
 from jaxssl.training.programs import make_programs
 from jaxssl.training.record import log
@@ -48,14 +43,36 @@ CALL_SECONDS = 0.5
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
-def train(config: ConfigDict, workdir: Path) -> None:
-    """Pretrain, evaluate, report; resume from the workdir's last checkpoint if there is one.
+Probe = Callable[[TrainState], dict[str, float]]
+
+
+class Evaluation(NamedTuple):
+    """The functions of evaluation that a run calls; `jaxssl.evaluation.pretrain` has them.
+
+    Attributes:
+        check: ``(config) -> None`` raises UserError for settings that evaluation refuses.
+        online: ``(config, splits, encode) -> (description, probe)``. The probe gives the figures of
+            a state, and is None if the data set has no labels. ``encode`` is `Programs.encode`.
+        finish: ``(workdir) -> None`` evaluates a run that has ended.
+        show: ``(config, workdir, step) -> bool`` shows the results of a run that ended earlier, and
+            returns whether it has all of them.
+    """
+
+    check: Callable[[ConfigDict], None]
+    online: Callable[[ConfigDict, source.Splits, Any], tuple[str, Probe | None]]
+    finish: Callable[[Path], Any]
+    show: Callable[[ConfigDict, Path, int], bool]
+
+
+def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = None) -> None:
+    """Pretrain, then evaluate; resume from the workdir's last checkpoint if there is one.
 
     Of several processes, all call this; the first one writes.
 
     Args:
         config: complete and locked, from `jaxssl.training.config.load`.
         workdir: takes everything that the run writes.
+        evaluation: evaluates the encoder during and after the run; None leaves evaluation out.
 
     Raises:
         UserError: on bad input; nothing has been overwritten then. Also if the disk is full, or
@@ -65,11 +82,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
     # ---- Data and parts. Bad input is refused here, before anything is written.
     record.show_log(distributed.process_index())
     _refuse_other_config(config, workdir)
-    run.check_protocols(config.eval.protocols)
-    if config.eval.knn not in knn.PRESETS:
-        raise UserError(
-            f"eval.knn={config.eval.knn!r} is unknown{nearest(config.eval.knn, knn.PRESETS)}"
-        )
+    if evaluation:
+        evaluation.check(config)
     mesh = distributed.make_mesh()
     splits = source.load_splits(config.data, modality.source_kind(config))
     train_set = splits.train
@@ -82,10 +96,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
     if total in checkpoint.steps(workdir) and (
         checkpoint.restore(workdir, state).step == total  # and is not damaged
     ):
-        _already_finished(config, workdir, total)
+        _already_finished(config, workdir, total, evaluation)
         return
-    inputs = modality.of(config).inputs(config, train_set.shape)
-    data = arrays(splits, inputs) if splits.labelled else None
+    described, probe = "none", None
+    if evaluation:
+        described, probe = evaluation.online(config, splits, programs.encode)
     eval_every = max(1, round(config.eval.every * parts.steps_per_epoch))
     save_every = max(1, round(config.checkpoint.every * parts.steps_per_epoch))
 
@@ -130,7 +145,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)
         log.info("compiled   programs are %s", compile_cache.where())
-        log.info("evaluation %s", _online(config, splits))
+        log.info("evaluation %s", described)
         for line in summary.lines(config, parts, state, batches.shapes, mesh.size):
             log.info(line)
         many = source.KINDS[train_set.kind]
@@ -163,8 +178,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
                     longest = _longest_call(metrics, n, begun, programs.most_steps)
                 if pausing:
                     values, late = fetch(*late), None
-                    if evaluating and data:
-                        values |= _online_knn(config, data, programs.encode, state)
+                    if evaluating and probe:
+                        values |= probe(state)
                     _put(recorder, show, step, values)
                     if recorder:
                         recorder.sync()
@@ -183,8 +198,8 @@ def train(config: ConfigDict, workdir: Path) -> None:
         stack.close()
 
         # ---- What it learned.
-        if config.eval.protocols:
-            run.evaluate(workdir)
+        if evaluation and config.eval.protocols:
+            evaluation.finish(workdir)
 
 
 def _longest_call(metrics: Any, n: int, begun: float, most: int) -> int:
@@ -202,7 +217,7 @@ def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
     """A workdir belongs to one config, but for `jaxssl.training.config.FREE`."""
     if not (workdir / "config.json").exists():
         return
-    changed = changes(config, run.read_config(workdir).to_dict())
+    changed = changes(config, read_config(workdir).to_dict())
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
@@ -272,18 +287,14 @@ def _not_finite(
     return UserError(found.message.format(path=path))
 
 
-def _already_finished(config: ConfigDict, workdir: Path, step: int) -> None:
+def _already_finished(
+    config: ConfigDict, workdir: Path, step: int, evaluation: Evaluation | None
+) -> None:
     if distributed.is_first_process():
         print(f"{workdir} is finished ({step} steps).")
-    rows = results.read(workdir)
-    if config.eval.protocols and not (workdir / "report.html").exists():
+    if evaluation and not evaluation.show(config, workdir, step):
         with _workdir(config, workdir):
-            run.evaluate(workdir)
-    elif rows:
-        results.show([row for row in rows if row["step"] in (None, 0, step)])
-        record.console.print(
-            f"evaluate it again with: python eval.py --workdir {workdir}", soft_wrap=True
-        )
+            evaluation.finish(workdir)
 
 
 @contextmanager
@@ -353,31 +364,3 @@ def _put(
             "step %d: collapsed: the embeddings are nearly equal (feature_std %.4f < %.1f)",
             *(step, values["feature_std"], collapse.COLLAPSED_STD),
         )
-
-
-def _online(config: ConfigDict, splits: source.Splits) -> str:
-    """What the k-NN figures in the log are."""
-    if not splits.labelled:
-        return f"none: {splits.train.name} has no labels"
-    settings = ", ".join(f"{k} {v:g}" for k, v in knn.PRESETS[config.eval.knn].items())
-    return (
-        f"k-NN {config.eval.knn} ({settings}) of backbone features, bank {splits.bank.split}, "
-        f"tested on {splits.test.split}, every {config.eval.every:g} epochs"
-    )
-
-
-def _online_knn(
-    config: ConfigDict, data: dict[str, dict[str, Any]], encode: Any, state: TrainState
-) -> dict[str, float]:
-    """k-NN accuracy on the test split with the training split as the bank."""
-    mesh, found = distributed.local_mesh(), []
-    variables = distributed.replicate_locally(
-        (state.params, state.carried._replace(memory=())), mesh
-    )
-    for split in (data["train"], data["test"]):
-        own = distributed.process_slice(len(split["label"]))
-        found += [extract(split["input"], encode, variables, mesh, own), split["label"][own]]
-    if distributed.any_process(not all(np.isfinite(features).all() for features in found[::2])):
-        log.warning("no k-NN: the features are not finite")
-        return {}
-    return knn.evaluate(*found, **knn.PRESETS[config.eval.knn])

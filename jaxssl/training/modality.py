@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from jaxssl import components
 from jaxssl.augment.graph import GraphInputs, make_graph_views
 from jaxssl.augment.views import ClipInputs, Inputs, make_pair_views, make_views
-from jaxssl.pretrained.backbone import Variables, find_channels
+from jaxssl.models.encoder import Variables, find_channels
 
 
 class Modality(NamedTuple):

@@ -13,7 +13,6 @@ from ml_collections import ConfigDict, FrozenConfigDict
 from jaxssl import distributed
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoding import Crops
-from jaxssl.evaluation.context import make_encoder
 from jaxssl.training import modality
 from jaxssl.training.build import Parts, build, make_init, shared_numbers
 from jaxssl.training.state import TrainState, train_steps
@@ -165,3 +164,12 @@ def _in_one_call(steps: Callable[..., Any], one_step: Callable[..., Any]) -> Cal
         return state, metrics, embeddings, losses
 
     return call
+
+
+def make_encoder(method: Any, inputs: Any) -> Any:
+    """The jitted `((params, carried), uint8 images) -> backbone features` of a run in progress."""
+
+    def encode(variables: tuple[Any, Any], images: Any) -> Array:
+        return method.features(*variables, inputs.prepare(images))
+
+    return jax.jit(encode)

@@ -15,12 +15,13 @@ from jaxssl import cli, components, distributed
 from jaxssl.augment.views import resized
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evaluation import context, results, suite
+from jaxssl.evaluation import context, pretrain, suite
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.protocols import episodes, finetune, linear
 from jaxssl.pretrained import load
 from jaxssl.pretrained.backbone import make_encode
-from jaxssl.training import build, checkpoint, config, loop
+from jaxssl.report import results
+from jaxssl.training import build, checkpoint, config
 from jaxssl.training.modality import MODALITIES
 
 SETTINGS = {
@@ -44,8 +45,10 @@ def run(data_dir, tmp_path_factory) -> Path:
     workdir = tmp_path_factory.mktemp("runs") / "tiny"
     scores = iter((90.0, 80.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "_online_knn", lambda *_: {"knn_top1": next(scores)})
-        loop.train(config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir)
+        patch.setattr(pretrain.knn, "evaluate", lambda *_, **__: {"knn_top1": next(scores)})
+        pretrain.train(
+            config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir
+        )
     assert checkpoint.steps(workdir) == [3, 6]
     return workdir
 
@@ -332,7 +335,7 @@ def test_a_network_that_is_not_finite_gives_no_figures(run, out, monkeypatch):
 def test_a_config_that_is_none_is_named(tmp_path, text):
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"holds no run|is no config of a run"):
-        evaluate.read_config(tmp_path)
+        config.read_config(tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"results": [1]}', '{"results": [{}]}', '{"results": 3}', "[]"])

@@ -11,11 +11,11 @@ from tiny import DIGITS, TINY
 
 from jaxssl import distributed, report
 from jaxssl.data import source
-from jaxssl.evaluation import gallery, loss_inspection
+from jaxssl.evaluation import gallery, loss_inspection, pretrain
 from jaxssl.evaluation.features import extract
 from jaxssl.pretrained.backbone import make_encode
 from jaxssl.pretrained.load import load_backbone
-from jaxssl.training import config, loop
+from jaxssl.training import config
 
 GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
 SETTINGS = {
@@ -42,7 +42,9 @@ def run(data_dir, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("runs") / "mmcl"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery, "_map", lambda features, seed: features[:, :2])  # t-SNE takes long
-        loop.train(config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir)
+        pretrain.train(
+            config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir
+        )
     with np.load(workdir / "gallery.npz") as file:
         return workdir, dict(file)
 

@@ -31,7 +31,7 @@ from file_cases import zipped
 from weights_test import GOLDEN, drawn
 
 from jaxssl import report
-from jaxssl.evaluation import results
+from jaxssl.report import results
 from jaxssl.pretrained import weights
 from jaxssl.training import checkpoint, config
 from jaxssl.training.build import build

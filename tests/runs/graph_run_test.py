@@ -9,12 +9,15 @@ from file_cases import refused, unpack
 from graph_cases import packed, random_graphs, text
 from workdir_cases import at_batch, interrupt
 
+from jaxssl.evaluation import pretrain
 import jaxssl
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crops
-from jaxssl.evaluation import features, results, run
+from jaxssl.evaluation import features
+from jaxssl.report import results
+from jaxssl.evaluation import run
 from jaxssl.evaluation.protocols import svm
 from jaxssl.training import checkpoint, config, loop, record
 from jaxssl.training.build import build, initial_state
@@ -71,7 +74,7 @@ def tiny(sets, prepared):
 def whole(tiny, tmp_path_factory):
     """The workdir of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    loop.train(tiny(), workdir)
+    pretrain.train(tiny(), workdir)
     return workdir
 
 
@@ -104,9 +107,9 @@ def test_a_stopped_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         at_batch(patch, 3, interrupt)
         with pytest.raises(SystemExit):
-            loop.train(tiny(), tmp_path)
+            pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [3]
-    loop.train(tiny(), tmp_path)
+    pretrain.train(tiny(), tmp_path)
     for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(found, expected)
     one, other = ([row["value"] for row in results.read(path)] for path in (tmp_path, whole))
@@ -241,7 +244,7 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
         run.evaluate(whole, ("svm",), data=data, out=tmp_path)
     digits = {"data.name": "digits", "data.path": "", "data.dir": str(data_dir)}
     with refused("data.name='digits' holds images, and augment.name makes views of graphs"):
-        loop.train(tiny(**digits), tmp_path / "run")
+        pretrain.train(tiny(**digits), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
@@ -262,5 +265,5 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
 )
 def test_bad_settings_are_refused_before_anything_is_written(tiny, tmp_path, changes, message):
     with refused(message):
-        loop.train(tiny(**changes), tmp_path / "run")
+        pretrain.train(tiny(**changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -18,12 +18,13 @@ from tiny import SAVED, SETTINGS
 from tiny import DIGITS
 from workdir_cases import acting
 
+from jaxssl.evaluation import pretrain
 from jaxssl import distributed
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import Part, Source
 from jaxssl.errors import UserError
-from jaxssl.evaluation import results
+from jaxssl.report import results
 from jaxssl.training import checkpoint, config, loop, record
 
 ROOT = Path(__file__).parents[2]
@@ -128,7 +129,7 @@ def test_two_processes_train_as_one_does_though_one_of_them_is_killed(data_dir, 
     assert "step" not in outputs[1] and "results" not in outputs[1]  # Gloo talks
 
     with jax.numpy_dtype_promotion("standard"):
-        loop.train(settings(str(data_dir)), one)
+        pretrain.train(settings(str(data_dir)), one)
     found, expected = (checkpoint.restore_arrays(path).state for path in (two, one))
 
     def close(a, b):
@@ -185,7 +186,7 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
     loop.make_batches = acting(loop.make_batches, at, act)
     if eyes == "blind" and jax.process_index() == 1:
         checkpoint._check = cannot_read
-    loop.train(settings(data_dir), Path(workdir))
+    pretrain.train(settings(data_dir), Path(workdir))
 
 
 def main() -> None:

@@ -11,9 +11,11 @@ from file_cases import refused
 from tiny import DIGITS
 from workdir_cases import at_batch, interrupt
 
+from jaxssl.evaluation import pretrain
 import jaxssl
 from jaxssl.data import source
-from jaxssl.evaluation import results, run
+from jaxssl.report import results
+from jaxssl.evaluation import run
 from jaxssl.pretrained import load
 from jaxssl.training import checkpoint, config, loop, record
 
@@ -65,7 +67,7 @@ def settings(data_dir):
 def whole(settings, tmp_path_factory) -> Path:
     """The workdir of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("captioned") / "run"
-    loop.train(settings, workdir)
+    pretrain.train(settings, workdir)
     return workdir
 
 
@@ -108,10 +110,11 @@ def test_an_interrupted_run_resumes_to_the_same_bits(settings, whole, tmp_path, 
     with monkeypatch.context() as patch:
         at_batch(patch, 4, interrupt)
         with pytest.raises(SystemExit):
-            loop.train(settings, tmp_path)
+            pretrain.train(settings, tmp_path)
     assert checkpoint.steps(tmp_path)[-1] == 4
-    monkeypatch.setattr(loop.evaluate, "evaluate", lambda workdir: None)
-    loop.train(settings, tmp_path)
+    later = pretrain.EVALUATION._replace(finish=lambda workdir: None)
+    monkeypatch.setattr(pretrain, "EVALUATION", later)
+    pretrain.train(settings, tmp_path)
     found, expected = (checkpoint.restore_arrays(path) for path in (tmp_path, whole))
     assert found.step == expected.step == STEPS
     jax.tree.map(np.testing.assert_array_equal, found.state, expected.state)
@@ -155,12 +158,12 @@ def test_the_backbone_is_loaded_as_any_other(whole, plain):
 def test_the_texts_must_not_be_longer_than_the_networks_context(settings, tmp_path):
     changed = {**SETTINGS, "data.context": "13", "data.dir": settings.data.dir}
     with refused("at most 12 tokens (text.context), got 13"):
-        loop.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
+        pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_set_without_captions_is_refused_before_anything_is_written(settings, tmp_path):
     changed = {**SETTINGS, "data.name": "digits", "data.dir": settings.data.dir}
     with refused("the images of 'digits' have no captions, which augment.name asks for"):
-        loop.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
+        pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
     assert not (tmp_path / "run").exists()

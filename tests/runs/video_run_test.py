@@ -11,6 +11,7 @@ import pytest
 from jax import numpy as jnp
 from workdir_cases import at_batch
 
+from jaxssl.evaluation import pretrain
 import jaxssl
 from jaxssl import distributed
 from jaxssl.augment.views import ClipInputs
@@ -76,7 +77,7 @@ def settings(tmp_path_factory):
 def run(settings, tmp_path_factory):
     """The workdir of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("run") / "run"
-    loop.train(settings(), workdir)
+    pretrain.train(settings(), workdir)
     return workdir
 
 
@@ -101,9 +102,9 @@ def test_an_interrupted_run_resumes_to_the_same_bits(settings, run, tmp_path, mo
     with monkeypatch.context() as patch:
         at_batch(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(SystemExit):
-            loop.train(settings(**quiet), tmp_path)
+            pretrain.train(settings(**quiet), tmp_path)
     assert checkpoint.steps(tmp_path) == [2]
-    loop.train(settings(**quiet), tmp_path)
+    pretrain.train(settings(**quiet), tmp_path)
     for found, expected in zip(arrays(tmp_path), arrays(run), strict=True):
         np.testing.assert_array_equal(found, expected)
 

@@ -9,10 +9,10 @@ import pytest
 from tiny import TINY
 
 from jaxssl.errors import UserError
+from jaxssl.evaluation import pretrain
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.studies import grid
 from jaxssl.studies.study import Setting
-from jaxssl.training import loop
 
 CONFIG = Path(__file__).parents[2] / "configs" / "studies" / "tiny.py"
 SMALL = {
@@ -53,7 +53,7 @@ def test_every_cell_is_trained_and_evaluated(setting, found):
 
 
 def test_a_second_command_trains_nothing(setting, found, monkeypatch):
-    monkeypatch.setattr(loop, "train", None)
+    monkeypatch.setattr(pretrain, "train", None)
     assert grid.run_grid(setting, CELLS) == found
 
 
@@ -61,7 +61,7 @@ def test_a_stopped_grid_goes_on(setting, found, monkeypatch, capsys):
     def stop(config, workdir):
         raise SystemExit(130)
 
-    monkeypatch.setattr(loop, "train", stop)
+    monkeypatch.setattr(pretrain, "train", stop)
     with pytest.raises(SystemExit):
         grid.run_grid(setting, {**CELLS, "new": {"loss.temperature": 0.3}})
     assert "the same command goes on there" in capsys.readouterr().err
@@ -81,7 +81,7 @@ def test_a_run_that_is_not_finite_is_a_finding(setting, monkeypatch):
         (workdir / "fault.json").write_text("{}")
         raise UserError("not finite")
 
-    monkeypatch.setattr(loop, "train", fail)
+    monkeypatch.setattr(pretrain, "train", fail)
     [outcome] = grid.run_grid(setting, {"x": {"loss.temperature": 0.7}})["x"]
     assert all(value != value for value in outcome.figures.values())
 
@@ -90,7 +90,7 @@ def test_an_old_fault_is_no_divergence(setting, monkeypatch):
     def locked(config, workdir):
         raise UserError("locked")
 
-    monkeypatch.setattr(loop, "train", locked)
+    monkeypatch.setattr(pretrain, "train", locked)
     cell = {"x": {"loss.temperature": 0.8}}
     fault = setting.out / "runs" / grid.folder_of(setting, {**cell["x"], "seed": 0}) / "fault.json"
     fault.parent.mkdir(parents=True)

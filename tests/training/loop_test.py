@@ -20,10 +20,10 @@ from jaxssl.augment.views import Inputs
 from jaxssl.data import source
 from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
-from jaxssl.evaluation import features, run
-from jaxssl.evaluation.context import make_encoder
+from jaxssl.evaluation import features, pretrain, run
 from jaxssl.training import checkpoint, config, loop, nonfinite, record
 from jaxssl.training.build import build, initial_state
+from jaxssl.training.programs import make_encoder
 from jaxssl.training.run_lock import lock
 
 EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
@@ -51,7 +51,7 @@ def tiny(data_dir):
 def whole(tiny, tmp_path_factory) -> Path:
     """The workdir of an uninterrupted run."""
     workdir = tmp_path_factory.mktemp("whole") / "run"
-    loop.train(tiny(), workdir)
+    pretrain.train(tiny(), workdir)
     return workdir
 
 
@@ -77,9 +77,9 @@ def test_a_crashed_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypat
     with monkeypatch.context() as patch:
         at_batch(patch, 10, crash)
         with pytest.raises(RuntimeError, match="crash"):
-            loop.train(settings, tmp_path)
+            pretrain.train(settings, tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
-    loop.train(settings, tmp_path)
+    pretrain.train(settings, tmp_path)
     for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert lines(tmp_path) == lines(whole)
@@ -92,12 +92,12 @@ def test_an_interrupted_run_saves_its_step_and_resumes_to_the_same_bits(
     with monkeypatch.context() as patch:
         at_batch(patch, 5, lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(SystemExit) as stop:
-            loop.train(tiny(), tmp_path)
+            pretrain.train(tiny(), tmp_path)
     assert stop.value.code == 128 + signal.SIGINT
     assert signal.getsignal(signal.SIGINT) is handler
     assert checkpoint.steps(tmp_path) == [5]
     assert "the same command resumes there" in (tmp_path / "train.log").read_text()
-    loop.train(tiny(), tmp_path)
+    pretrain.train(tiny(), tmp_path)
     for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(found, expected)
     # The stop added a line of its own and nothing else.
@@ -111,11 +111,11 @@ def test_a_signal_at_the_last_step_leaves_evaluation_to_the_next_command(
     with monkeypatch.context() as patch:
         at_batch(patch, STEPS, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit) as stop:
-            loop.train(settings, tmp_path)
+            pretrain.train(settings, tmp_path)
     assert stop.value.code == 128 + signal.SIGTERM
     assert checkpoint.steps(tmp_path) == [SAVED, STEPS]
     assert not (tmp_path / "results.json").exists()
-    loop.train(settings, tmp_path)
+    pretrain.train(settings, tmp_path)
     assert (tmp_path / "results.json").exists() and (tmp_path / "report.html").exists()
 
 
@@ -130,8 +130,8 @@ def test_a_second_signal_of_either_kind_ends_the_process_at_once(monkeypatch):
 
 
 def test_features_that_are_not_finite_leave_out_the_online_knn(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "extract", lambda *args: np.full((4, 2), np.inf))
-    loop.train(tiny(), tmp_path)
+    monkeypatch.setattr(pretrain, "extract", lambda *args: np.full((4, 2), np.inf))
+    pretrain.train(tiny(), tmp_path)
     assert "knn_top1" not in lines(tmp_path)[-1]
     assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()
 
@@ -152,12 +152,12 @@ def test_what_is_remembered_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch
     copy = "{'schedule': 'cosine', 'start': 0.9, 'end': 1.0}"
     loss = {"loss.name": "decl", "loss.weight": "alternate"}
     settings = tiny(**method, **loss, **{"method.momentum": copy})
-    loop.train(settings, tmp_path / "whole")
+    pretrain.train(settings, tmp_path / "whole")
     with monkeypatch.context() as patch:
         at_batch(patch, 5, lambda: os.kill(os.getpid(), signal.SIGTERM))
         with pytest.raises(SystemExit):
-            loop.train(settings, tmp_path / "stopped")
-    loop.train(settings, tmp_path / "stopped")
+            pretrain.train(settings, tmp_path / "stopped")
+    pretrain.train(settings, tmp_path / "stopped")
     found, expected = (saved_arrays(tmp_path / name) for name in ("stopped", "whole"))
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_array_equal(a, b)
@@ -215,20 +215,20 @@ def test_tensorboard_is_shown_what_metrics_hold(tmp_path):
 
 def test_a_finished_run_says_so_and_changes_nothing(tiny, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
-    loop.train(tiny(), whole)
+    pretrain.train(tiny(), whole)
     assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
 
 
 def test_how_images_are_read_may_change(tiny, whole, capsys):
-    loop.train(tiny(**{"data.cache": "none", "data.workers": "1"}), whole)
+    pretrain.train(tiny(**{"data.cache": "none", "data.workers": "1"}), whole)
     assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
 
 
 def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match="another config .seed: 0 -> 1; total_steps: 12 -> 20"):
-        loop.train(tiny(seed="1", total_steps="20"), whole)
+        pretrain.train(tiny(seed="1", total_steps="20"), whole)
     assert before == {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
 
 
@@ -254,14 +254,14 @@ def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
 def test_bad_settings_are_refused_before_anything_is_written(tiny, tmp_path, changes, message):
     workdir = tmp_path / "run"
     with pytest.raises(UserError, match=message):
-        loop.train(tiny(**changes), workdir)
+        pretrain.train(tiny(**changes), workdir)
     assert not workdir.exists()
 
 
 def test_a_workdir_that_cannot_be_made_is_named(tiny, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to the workdir .*file.run"):
-        loop.train(tiny(), tmp_path / "file" / "run")
+        pretrain.train(tiny(), tmp_path / "file" / "run")
 
 
 def flip(path: Path) -> None:
@@ -287,7 +287,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
     with pytest.raises(UserError, match=rf"checkpoint .*{STEPS} is damaged .* also \[{SAVED}\]"):
         jaxssl.load_encoder(workdir, STEPS)
     jaxssl.load_encoder(workdir)
-    loop.train(tiny(), workdir)
+    pretrain.train(tiny(), workdir)
     log = (workdir / "train.log").read_text()
     assert f"{STEPS} is damaged or incomplete" in log and f"going back to step {SAVED}" in log
     assert (workdir / "damaged" / str(STEPS) / "state").is_dir()
@@ -302,7 +302,7 @@ def test_when_no_checkpoint_is_left_nothing_is_overwritten(tiny, whole, tmp_path
     for path in (workdir / "checkpoints").rglob("manifest.ocdbt"):
         truncate(path)
     before = sorted(workdir.rglob("*"))
-    for action in (lambda: loop.train(tiny(), workdir), lambda: jaxssl.load_encoder(workdir)):
+    for action in (lambda: pretrain.train(tiny(), workdir), lambda: jaxssl.load_encoder(workdir)):
         with pytest.raises(UserError, match="is damaged or incomplete.*no other is left"):
             action()
     assert sorted(workdir.rglob("*")) == before
@@ -396,7 +396,7 @@ def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_pat
             tiny(total_steps="2", **{**method, "schedule.warmup_epochs": "0"}),
             tmp_path / "run",
         )
-        loop.train(settings, workdir)
+        pretrain.train(settings, workdir)
     images = source.load(settings.data, "test").images(8)[:20]
     apply, variables, preprocess = jaxssl.load_encoder(workdir)
     found = apply(variables, preprocess(images))
@@ -446,7 +446,7 @@ def test_a_run_that_is_not_finite_stops_and_says_why(tiny, tmp_path):
     settings = tiny(**{"optim.lr": "1e38", "max_skipped": "3", "schedule.warmup_epochs": "0"})
     message = r"stopped: steps 2 to 4 were not finite; first in step 2 were 'embeddings: .* more;"
     with pytest.raises(UserError, match=message):
-        loop.train(settings, tmp_path)
+        pretrain.train(settings, tmp_path)
     found = json.loads((tmp_path / "fault.json").read_text())
     assert found["step"] == 2 and found["skipped_in_a_row"] == 3
     assert set(found["norms"]) == set(nonfinite.ORDER)
@@ -463,14 +463,14 @@ def test_an_image_that_is_gone_is_not_taken_for_a_full_disk(tiny, tmp_path, monk
 
     at_batch(monkeypatch, 2, gone)
     with pytest.raises(FileNotFoundError, match="7.png"):
-        loop.train(tiny(), tmp_path)
+        pretrain.train(tiny(), tmp_path)
 
 
 def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
     with lock(whole), pytest.raises(UserError, match="is in use by another run"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoint, "steps", lambda workdir: [SAVED])
-            loop.train(tiny(), whole)
+            pretrain.train(tiny(), whole)
 
 
 def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
@@ -508,9 +508,9 @@ def test_a_full_disk_is_named_and_the_run_resumes(
     with monkeypatch.context() as patch:
         patch.setattr(module, name, full)
         with pytest.raises(UserError, match="cannot write to .*No space left on device; mend it"):
-            loop.train(tiny(), tmp_path)
+            pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
-    loop.train(tiny(), tmp_path)
+    pretrain.train(tiny(), tmp_path)
     for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert lines(tmp_path) == lines(whole)

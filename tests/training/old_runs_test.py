@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from jaxssl.training import checkpoint, config, loop
+from jaxssl.evaluation import pretrain
+from jaxssl.training import checkpoint, config
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -23,7 +24,7 @@ def test_a_run_of_version_0_1_resumes_to_the_parameters_it_ended_with(name, data
     settings.data.dir = str(data_dir)
     config.check(settings)
     with jax.numpy_dtype_promotion("standard"):  # optax' Adam needs it
-        loop.train(settings, tmp_path)
+        pretrain.train(settings, tmp_path)
     resumed = checkpoint.restore_arrays(tmp_path)
     assert resumed.step == 12
     with np.load(tmp_path / "final.npz") as final:

@@ -9,7 +9,8 @@ from jax import lax
 from jax import numpy as jnp
 from tiny import DIGITS, TINY
 
-from jaxssl.training import config, loop, programs, record
+from jaxssl.evaluation import pretrain
+from jaxssl.training import config, programs, record
 from jaxssl.training.build import shared_numbers
 
 
@@ -33,11 +34,11 @@ def losses(workdir):
 def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir, tmp_path, caplog):
     other = {"seed": "1", "loss.alpha": "0.3", "optim.lr": "0.0007"}
     programs._shared.cache_clear()
-    loop.train(load(data_dir, **other), tmp_path / "alone")
+    pretrain.train(load(data_dir, **other), tmp_path / "alone")
     programs._shared.cache_clear()
-    loop.train(load(data_dir), tmp_path / "first")
+    pretrain.train(load(data_dir), tmp_path / "first")
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
-        loop.train(load(data_dir, **other), tmp_path / "second")
+        pretrain.train(load(data_dir, **other), tmp_path / "second")
     assert "Compiling jit(steps)" not in caplog.text
     assert losses(tmp_path / "second") == losses(tmp_path / "alone") != losses(tmp_path / "first")
 
@@ -45,7 +46,7 @@ def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir
 def test_runs_of_another_structure_have_programs_of_their_own(data_dir, tmp_path):
     programs._shared.cache_clear()
     for name, changes in {"one": {}, "sum": {"loss.negative_reduction": "sum"}}.items():
-        loop.train(load(data_dir, **changes), tmp_path / name)
+        pretrain.train(load(data_dir, **changes), tmp_path / name)
     assert programs._shared.cache_info().misses == 2
 
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:  # those who import a protocol need not have the data layer
     from jaxssl.data.source import Source
     from jaxssl.evaluation.finetuning import Network
 
-KINDS = ("raw", "untrained", "pretrained")
-
 
 class Features(NamedTuple):
     """Of a data set, as most protocols see it; of several processes, each has its part.

@@ -10,9 +10,9 @@ from typing import Any
 from rich.table import Table
 
 from jaxssl.errors import UserError, line
-from jaxssl.evaluation.protocols import KINDS
 from jaxssl.training import record
 
+KINDS = ("raw", "untrained", "pretrained")  # of features: pretraining is compared with the others
 SPREAD = "accuracies in percent; ± one standard deviation over draws, where not said otherwise"
 # What tells one figure from another: a later one of the same takes its place.
 KEY = (

@@ -1,0 +1,88 @@
+"""Pretrain an encoder and evaluate it: the training loop together with evaluation."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxssl import distributed
+from jaxssl.data.source import Splits
+from jaxssl.errors import UserError, nearest
+from jaxssl.evaluation import run
+from jaxssl.evaluation.context import arrays
+from jaxssl.evaluation.features import extract
+from jaxssl.evaluation.protocols import knn
+from jaxssl.report import results
+from jaxssl.training import loop, modality, record
+from jaxssl.training.record import log
+from jaxssl.training.state import TrainState
+
+
+def train(config: ConfigDict, workdir: Path) -> None:
+    """Pretrain, evaluate and report; resume from the workdir's last checkpoint if there is one.
+
+    Args:
+        config: complete and locked, from `jaxssl.training.config.load`.
+        workdir: takes everything that the run writes.
+
+    Raises:
+        UserError: on bad input, in which case nothing has been overwritten; also if the disk is
+            full, or if too many steps in a row are not finite.
+        SystemExit: 130 or 143 when interrupted, after a checkpoint.
+    """
+    loop.train(config, workdir, EVALUATION)
+
+
+def _check(config: ConfigDict) -> None:
+    """Raise UserError for an unknown protocol or k-NN preset."""
+    run.check_protocols(config.eval.protocols)
+    if config.eval.knn not in knn.PRESETS:
+        raise UserError(
+            f"eval.knn={config.eval.knn!r} is unknown{nearest(config.eval.knn, knn.PRESETS)}"
+        )
+
+
+def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.Probe | None]:
+    """The description and the probe of the k-NN figures that a run logs."""
+    if not splits.labelled:
+        return f"none: {splits.train.name} has no labels", None
+    settings = knn.PRESETS[config.eval.knn]
+    values = ", ".join(f"{name} {value:g}" for name, value in settings.items())
+    described = (
+        f"k-NN {config.eval.knn} ({values}) of backbone features, bank {splits.bank.split}, "
+        f"tested on {splits.test.split}, every {config.eval.every:g} epochs"
+    )
+    data = arrays(splits, modality.of(config).inputs(config, splits.train.shape))
+
+    def probe(state: TrainState) -> dict[str, float]:
+        """k-NN accuracy on the test split, with the training split as the bank."""
+        mesh = distributed.local_mesh()
+        variables = (state.params, state.carried._replace(memory=()))
+        variables = distributed.replicate_locally(variables, mesh)
+        features = []
+        for split in (data["train"], data["test"]):
+            part = distributed.process_slice(len(split["label"]))
+            features += [extract(split["input"], encode, variables, mesh, part)]
+            features += [split["label"][part]]
+        finite = all(np.isfinite(array).all() for array in features[::2])
+        if distributed.any_process(not finite):
+            log.warning("no k-NN: the features are not finite")
+            return {}
+        return knn.evaluate(*features, **settings)
+
+    return described, probe
+
+
+def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
+    """Show the results of a finished run; return False if it has yet to be evaluated."""
+    if config.eval.protocols and not (workdir / "report.html").exists():
+        return False
+    if rows := results.read(workdir):
+        results.show([row for row in rows if row["step"] in (None, 0, step)])
+        again = f"evaluate it again with: python eval.py --workdir {workdir}"
+        record.console.print(again, soft_wrap=True)
+    return True
+
+
+EVALUATION = loop.Evaluation(_check, _online, run.evaluate, _show)
