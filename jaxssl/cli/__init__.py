@@ -62,6 +62,8 @@ def _run(command: str, arguments: list[str]) -> int:
         print(module.__doc__, *both, sep="\n")
         return 0
     try:
+        for name in module.FLAGS:  # a second command of one process starts from the defaults
+            module.FLAGS[name].unparse()
         rest, overrides = split_overrides(arguments)
         module.FLAGS.set_gnu_getopt(True)  # flags may stand behind other arguments
         rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]

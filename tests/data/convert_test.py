@@ -18,6 +18,7 @@ import tensorflow_datasets as tfds
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from configs import base
+from jaxssl import cli
 from jaxssl.data import convert
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
@@ -120,15 +121,11 @@ def final(folder):
     return sorted(path.name for path in folder.rglob("*array_record*"))
 
 
-def command(monkeypatch, capsys, *arguments):
+def command(capsys, *arguments):
     """Exit status, output and errors of the command."""
-    monkeypatch.setattr(sys, "argv", ["convert", *map(str, arguments)])
-    try:
-        convert.main()
-        status = 0
-    except SystemExit as stop:
-        status = stop.code
-    return status, *capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        cli.run("data convert", [str(argument) for argument in arguments])
+    return stop.value.code, *capsys.readouterr()
 
 
 def assert_converted(folder, prepared):
@@ -186,10 +183,10 @@ def test_the_message_of_load_names_the_command_that_mends_it(old, prepared):
     with pytest.raises(UserError, match="'digits' is prepared as tfrecord.*random access") as error:
         load(group(folder.parents[1]), "train")
     assert "\n" not in str(error.value)
-    line = re.search(r"python -m jaxssl\.data\.convert .+$", str(error.value))[0]
+    line = re.search(r"jaxssl data convert .+$", str(error.value))[0]
     words = shlex.split(line)
     assert words[-1] == str(folder)
-    done = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{folder}: 26 records converted\n"
     train = load(group(folder.parents[1]), "train")
@@ -200,9 +197,9 @@ def test_the_message_of_load_names_the_command_that_mends_it(old, prepared):
 
 def test_a_second_conversion_says_so_and_changes_nothing(old, monkeypatch, capsys):
     folder = old()
-    assert command(monkeypatch, capsys, folder)[0] == 0
+    assert command(capsys, folder)[0] == 0
     before = everything(folder)
-    status, out, err = command(monkeypatch, capsys, folder)
+    status, out, err = command(capsys, folder)
     assert (status, out, err) == (0, "it is converted already\n", "")
     assert everything(folder) == before
 
@@ -230,7 +227,7 @@ def test_a_damaged_file_is_named_and_nothing_is_announced(old, monkeypatch, caps
     path = folder / FIRST
     path.write_bytes(damage(path.read_bytes()))
     before = everything(folder)
-    status, out, err = command(monkeypatch, capsys, folder)
+    status, out, err = command(capsys, folder)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith("error: ") and str(path) in err and reason in err
     assert everything(folder) == before
@@ -240,7 +237,7 @@ def test_a_missing_file_is_named(old, monkeypatch, capsys):
     folder = old()
     (folder / FIRST).unlink()
     before = everything(folder)
-    status, _, err = command(monkeypatch, capsys, folder)
+    status, _, err = command(capsys, folder)
     assert (status, err.count("\n")) == (2, 1)
     assert f"cannot convert {folder / FIRST}: " in err and "No such file" in err
     assert everything(folder) == before
@@ -262,21 +259,21 @@ def test_what_is_no_prepared_set_is_answered_with_the_folder_to_name(
     if kind in INFOS:
         text = INFOS[kind].encode(errors="surrogateescape")
         (folder / "dataset_info.json").write_bytes(text)
-    status, out, err = command(monkeypatch, capsys, folder)
+    status, out, err = command(capsys, folder)
     assert (status, out) == (2, "")
     assert err.startswith(f"error: {folder} holds no prepared set (cannot read ")
     assert "; name the folder of a version, such as ~/" in err and err.count("\n") == 1
 
 
 def test_formats_that_cannot_be_converted_are_refused(old, monkeypatch, capsys):
-    status, _, err = command(monkeypatch, capsys, old(fileFormat="parquet"))
+    status, _, err = command(capsys, old(fileFormat="parquet"))
     assert status == 2 and "is prepared as parquet; only tfrecord can be converted" in err
 
 
 def test_files_whose_names_lack_the_format_are_not_overwritten(old, monkeypatch, capsys):
     folder = old("{SPLIT}-{SHARD_INDEX}.data")
     before = everything(folder)
-    status, _, err = command(monkeypatch, capsys, folder)
+    status, _, err = command(capsys, folder)
     assert status == 2 and "such as train-00000.data, lack the format" in err
     assert everything(folder) == before
 
@@ -294,7 +291,7 @@ def test_an_unknown_part_of_a_template_is_named(old, monkeypatch, capsys):
     folder = old()
     info = (folder / "dataset_info.json").read_text().replace("{SPLIT}", "{PART}")
     (folder / "dataset_info.json").write_text(info)
-    status, _, err = command(monkeypatch, capsys, folder)
+    status, _, err = command(capsys, folder)
     assert status == 2 and "PART" in err and err.count("\n") == 1
 
 
@@ -329,12 +326,19 @@ def test_a_file_that_cannot_be_written_is_named(old, monkeypatch, capsys, name):
     folder = old()
     (folder / name).mkdir()
     before = (folder / "dataset_info.json").read_bytes()
-    status, _, err = command(monkeypatch, capsys, folder)
+    status, _, err = command(capsys, folder)
     assert (status, err.count("\n")) == (2, 1) and err.startswith("error: cannot ")
     assert (folder / "dataset_info.json").read_bytes() == before
 
 
-@pytest.mark.parametrize(("arguments", "status"), [((), 2), (("-h",), 0), (("a", "b"), 2)])
-def test_the_command_explains_itself(monkeypatch, capsys, arguments, status):
-    found, out, err = command(monkeypatch, capsys, *arguments)
-    assert found == status and "jaxssl data convert DIR" in out + err
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ((), 2, "jaxssl data convert DIR"),
+        (("-h",), 0, "jaxssl data convert DIR"),
+        (("a", "b"), 2, "argument 'b' is not understood"),
+    ],
+)
+def test_the_command_explains_itself(capsys, arguments, status, words):
+    found, out, err = command(capsys, *arguments)
+    assert found == status and words in out + err
