@@ -338,7 +338,9 @@ def abandon():
 def test_worker_processes_end_with_their_run():
     """Their standard output is open as long as they live."""
     command = [sys.executable, "-c", "import batches_test; batches_test.abandon()"]
-    run = {"cwd": Path(__file__).parent, "stderr": subprocess.DEVNULL}
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    run = {"cwd": Path(__file__).parent, "stderr": subprocess.DEVNULL, "env": environment}
     ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=50, check=False, **run)
     assert ended.returncode == -signal.SIGKILL
 

@@ -133,7 +133,7 @@ def test_a_video_of_too_many_bytes_or_pixels_is_refused(monkeypatch):
         patch.setattr(frames, "MOST", COUNT * SIZE * SIZE * 3 - 1)
         with pytest.raises(OSError, match="has more than 0 MiB of frames"):
             frames._video(data, SIZE)
-    monkeypatch.setattr(frames.pictures, "MAX_PIXELS", HEIGHT * WIDTH - 1)
+    monkeypatch.setattr(frames.decoding, "MAX_PIXELS", HEIGHT * WIDTH - 1)
     with pytest.raises(OSError, match="has 48 x 32 pixels, too many"):
         frames._video(data, SIZE)
 

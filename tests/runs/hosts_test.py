@@ -67,7 +67,7 @@ def start(*arguments: str) -> list[subprocess.Popen]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}"}
     environment["XLA_FLAGS"] = f"{DEVICES}=2"
     command = [sys.executable, __file__, address]
     options = {"env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}

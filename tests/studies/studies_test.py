@@ -517,7 +517,7 @@ def test_wrong_arguments_are_one_line(arguments, message, tmp_path):
 def test_without_a_name_the_studies_are_listed():
     command = [sys.executable, "-m", "jaxssl", "study"]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert [line.split()[0] for line in out.stdout.splitlines()] == NAMES
+    assert [line.split()[0] for line in out.stdout.splitlines()] == list(NAMES)
 
 
 def bias(value, width=0.01):
