@@ -99,4 +99,5 @@ def objective(
     fixed = {"a": a, "b": b, "alpha": alpha, "negative_weight": negative_weight}
     fixed |= {"student_temperature": student_temperature}
     fixed |= {"teacher_temperature": teacher_temperature}
-    return with_center(auc_dino_loss, center_momentum, fixed)
+    objective = with_center(auc_dino_loss, center_momentum, fixed)
+    return objective._replace(needs_other_keys=True)

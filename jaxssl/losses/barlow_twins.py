@@ -65,4 +65,4 @@ def barlow_twins_loss(
     return jnp.broadcast_to(scale * sum(values) / len(values), pairs.index.shape)
 
 
-objective = stateless(barlow_twins_loss)
+objective = stateless(barlow_twins_loss, takes_labels=False, takes_queue=False)

@@ -35,4 +35,10 @@ def negative_cosine(pairs: Pairs, name: str) -> Array:
     return -sum(jnp.sum(u * v, axis=1) for v in targets) / len(targets)
 
 
-objective = stateless(byol_loss)
+objective = stateless(
+    byol_loss,
+    needs_other_keys=True,
+    needs_predictor=True,
+    takes_labels=False,
+    takes_queue=False,
+)

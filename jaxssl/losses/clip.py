@@ -52,4 +52,4 @@ def clip_loss(
     return sum(each) / 2
 
 
-objective = stateless(clip_loss, learn=("logit_scale",))
+objective = stateless(clip_loss, learn=("logit_scale",), takes_queue=False)

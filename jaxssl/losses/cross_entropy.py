@@ -69,4 +69,4 @@ def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Object
         hit = jnp.argmax(logits, axis=1) == pairs.anchor_id
         return jnp.mean(per_anchor), memory, {"accuracy": 100 * jnp.mean(hit.astype(jnp.float32))}
 
-    return Objective(init, loss)
+    return Objective(init, loss, needs_labels=True, takes_queue=False, one_tower_only=True)

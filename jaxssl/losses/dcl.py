@@ -33,4 +33,4 @@ def dcl_loss(
     return jnp.where(rows.count > 0, or_zero(rows.negative) - rows.mean_positive, 0)
 
 
-objective = stateless(dcl_loss)
+objective = stateless(dcl_loss, takes_queue=lambda hyper: not hyper["ring"])

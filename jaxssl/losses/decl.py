@@ -206,7 +206,7 @@ def objective(
         weight = jnp.asarray(now["weight"], jnp.float32)
         return value, memory, {"anchors_without_positive": alone, "weight": weight, **params}
 
-    return Objective(init, loss, per_example=rate == "buffer")
+    return Objective(init, loss, per_example=rate == "buffer", needs_two_towers=rate == "momentum")
 
 
 WEIGHTS = {

@@ -66,7 +66,8 @@ def objective(
 ) -> Objective:
     """DINO's loss with its centre, the moving average of the teacher's outputs on all devices."""
     fixed = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
-    return with_center(dino_loss, center_momentum, fixed)
+    objective = with_center(dino_loss, center_momentum, fixed)
+    return objective._replace(needs_other_keys=True, takes_labels=False, takes_queue=False)
 
 
 def with_center(

@@ -29,4 +29,4 @@ def graphcl_loss(
     return dcl_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
 
 
-objective = stateless(graphcl_loss)
+objective = stateless(graphcl_loss, takes_queue=lambda hyper: not hyper["ring"])

@@ -1,7 +1,7 @@
 """MMCL: max-margin contrastive learning, an SVM for every anchor."""
 
 from functools import wraps
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array, lax
@@ -237,4 +237,8 @@ def _with_metrics(pairs: Pairs, **hyper) -> tuple[Array, Metrics]:
     return loss, {name: jnp.mean(getattr(info, name)) for name in shown}
 
 
-objective = stateless(_with_metrics, has_aux=True)
+def _takes_labels(hyper: dict[str, Any]) -> bool:
+    return hyper["solver"] == "pgd" and not isinstance(hyper["alpha_init"], str)
+
+
+objective = stateless(_with_metrics, has_aux=True, needs_two_views=True, takes_labels=_takes_labels)

@@ -79,4 +79,4 @@ def objective(
         value, alone = mean_over_anchors(per_anchor, pairs)
         return value, memory, {"anchors_without_positive": alone}
 
-    return Objective(init, loss, merge=last_memory)
+    return Objective(init, loss, merge=last_memory, takes_queue=False)

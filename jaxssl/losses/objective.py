@@ -42,16 +42,38 @@ class Objective(NamedTuple):
             small crops) starts each from the same memory and merges what they return.
         per_example: whether memory is made of numbers for every example, whose rows the devices may
             share, see `jaxssl.losses.memory`.
+        needs_other_keys: whether positives must come from another network, or the anchors from a
+            predictor; two views of one network would be their own targets.
+        needs_predictor: whether the loss collapses to constant embeddings without a predictor.
+        needs_two_towers: whether the pairs must come from `pair_towers`.
+        needs_two_views: whether an anchor must have another view of its example, or a key, even if
+            there are labels.
+        needs_labels: whether the pairs must be labelled.
+        takes_labels: False if labels would be ignored or refused.
+        takes_queue: False if a queue's rows would be ignored or refused.
+        one_tower_only: whether the pairs must come from `pair_views`.
     """
 
     init: Callable[[Array, int, int], tuple[Any, Any]]
     loss: Callable[..., tuple[Array, Any, Metrics]]
     merge: Callable[[Sequence[Any]], Any] = mean_memory
     per_example: bool = False
+    needs_other_keys: bool = False
+    needs_predictor: bool = False
+    needs_two_towers: bool = False
+    needs_two_views: bool = False
+    needs_labels: bool = False
+    takes_labels: bool = True
+    takes_queue: bool = True
+    one_tower_only: bool = False
 
 
 def stateless(
-    loss_fn: Callable[..., Any], learn: tuple[str, ...] = (), *, has_aux: bool = False
+    loss_fn: Callable[..., Any],
+    learn: tuple[str, ...] = (),
+    *,
+    has_aux: bool = False,
+    **needs: bool | Callable[[dict[str, Any]], bool],
 ) -> Callable[..., Objective]:
     """`(**hyper) -> Objective` for a loss without memory.
 
@@ -62,6 +84,8 @@ def stateless(
         loss_fn: ``(pairs, **hyper) -> [n]``.
         learn: names of the hyper-parameters that are trained by default.
         has_aux: whether ``loss_fn`` returns ``([n], metrics)``.
+        **needs: fields of `Objective` such as ``needs_predictor``: a bool, or a function of the
+            hyper-parameters.
     """
     parameters = list(inspect.signature(loss_fn).parameters.values())[1:]
     keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
@@ -72,6 +96,7 @@ def stateless(
         bound = signature.bind(**hyper)
         bound.apply_defaults()
         fixed = dict(bound.arguments)
+        flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
         learned = {name: _initial(name, fixed) for name in fixed.pop("learn")}
 
         def init(key: Array, num_examples: int, dim: int) -> tuple[Any, Any]:
@@ -85,7 +110,7 @@ def stateless(
             value, alone = mean_over_anchors(per_anchor, pairs)
             return value, memory, {"anchors_without_positive": alone, **metrics, **params}
 
-        return Objective(init, loss)
+        return Objective(init, loss, **flags)
 
     objective.__signature__ = signature
     return objective

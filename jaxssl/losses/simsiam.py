@@ -29,4 +29,10 @@ def simsiam_loss(pairs: Pairs) -> Array:
     return negative_cosine(pairs, "simsiam")
 
 
-objective = stateless(simsiam_loss)
+objective = stateless(
+    simsiam_loss,
+    needs_other_keys=True,
+    needs_predictor=True,
+    takes_labels=False,
+    takes_queue=False,
+)

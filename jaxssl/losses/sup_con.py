@@ -43,4 +43,4 @@ def sup_con_loss(
     return loss * (temperature / base_temperature)
 
 
-objective = stateless(sup_con_loss)
+objective = stateless(sup_con_loss, takes_queue=lambda hyper: not hyper["ring"])

@@ -118,4 +118,4 @@ def objective(
         value, alone = mean_over_anchors(per_anchor, pairs)
         return value, memory, {"anchors_without_positive": alone}
 
-    return Objective(init, loss)
+    return Objective(init, loss, takes_labels=False, takes_queue=False)

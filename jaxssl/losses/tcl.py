@@ -134,4 +134,4 @@ def _with_metrics(
     return loss, {n: mean_over_anchors(g, pairs)[0] for n, g in zip(names, found, strict=True)}
 
 
-objective = stateless(_with_metrics, has_aux=True)
+objective = stateless(_with_metrics, has_aux=True, takes_queue=lambda hyper: not hyper["ring"])

@@ -71,4 +71,4 @@ def vicreg_loss(
     return jnp.broadcast_to(sum(values) / len(values), pairs.index.shape)
 
 
-objective = stateless(vicreg_loss)
+objective = stateless(vicreg_loss, takes_labels=False, takes_queue=False)

@@ -62,4 +62,4 @@ def _whiten(z: Array, epsilon: Number, axis_name: str | None) -> Array:
     return jax.scipy.linalg.solve_triangular(lower, centred.T, lower=True).T
 
 
-objective = stateless(w_mse_loss)
+objective = stateless(w_mse_loss, takes_labels=False, takes_queue=False)
