@@ -86,7 +86,7 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
     return augment
 
 
-def make_pair_views(recipes: Sequence[Recipe]) -> Augment:
+def make_image_text_views(recipes: Sequence[Recipe]) -> Augment:
     """`(key, {"image", "text"}, index) -> {"views": [1, b, s, s, c], "texts": [1, b, length]}`.
 
     One view of each image, as `make_views` has it, and one of its captions, drawn evenly.
@@ -110,7 +110,7 @@ def make_pair_views(recipes: Sequence[Recipe]) -> Augment:
     return augment
 
 
-class ClipInputs(NamedTuple):
+class VideoInputs(NamedTuple):
     """How a network wants its clips.
 
     Attributes:
@@ -155,10 +155,10 @@ def preprocess(images: Array, inputs: Inputs) -> Array:
     Raises:
         ValueError: if the network takes one channel and the images have three.
     """
-    return standardise(resized(images, inputs), inputs)
+    return standardise(resize_images(images, inputs), inputs)
 
 
-def resized(images: Array, inputs: Inputs) -> Array:
+def resize_images(images: Array, inputs: Inputs) -> Array:
     """`preprocess` before `standardise`: float32 in [0, 1] of the network's size and channels."""
     if images.shape[3] > inputs.channels:
         raise ValueError(

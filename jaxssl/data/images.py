@@ -45,7 +45,7 @@ class Images:
         return out.reshape(*places.shape, *self.shape[1:])
 
 
-class Clips:
+class Videos:
     """The clips of a source as an array [n, t, h, w, c], the middle frames of each."""
 
     def __init__(self, source: "Source", frames: int) -> None:

@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 from jaxssl.data import array_cache, dataset_info, prepare
 from jaxssl.data.classes import read_classes
 from jaxssl.data.formats import captions, tu, video
-from jaxssl.data.images import BLOCK, Clips, Images
+from jaxssl.data.images import BLOCK, Images, Videos
 from jaxssl.data.packing import GraphArray
 from jaxssl.data.records import UNLABELLED, Example, Part
 from jaxssl.errors import UserError, nearest
@@ -169,9 +169,9 @@ class Source:
         found = self.read(np.arange(len(self)))
         return GraphArray([example.picture for example in found], self.shape[0])
 
-    def clip_array(self, frames: int) -> Clips:
+    def video_array(self, frames: int) -> Videos:
         """The middle ``frames`` frames of each clip."""
-        return Clips(self, frames)
+        return Videos(self, frames)
 
     def _renumbered(self, labels: np.ndarray) -> np.ndarray:
         if self.relabel is not None:

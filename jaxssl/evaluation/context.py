@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.augment import recipes
-from jaxssl.augment.views import Inputs, make_views, resized, standardise, to_uint8
+from jaxssl.augment.views import Inputs, make_views, resize_images, standardise, to_uint8
 from jaxssl.data import source
 from jaxssl.data.packing import GraphArray
 from jaxssl.errors import UserError
@@ -224,7 +224,7 @@ def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
 
     def of(s: source.Source) -> Any:
         if s.kind == "video":
-            return s.clip_array(inputs.span)
+            return s.video_array(inputs.span)
         return s.graph_array if s.kind == "graph" else s.images(inputs.size)
 
     return {name: {"input": of(s), "label": s.labels} for name, s in parts.items()}
@@ -261,4 +261,4 @@ def raw_clips(clips: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
 @partial(jax.jit, static_argnums=0)
 def _shrink(inputs: Inputs, block: Array) -> Array:
     images = block.reshape(-1, *block.shape[-3:])  # the frames of clips, one by one
-    return resized(images, inputs).reshape(len(block), -1)
+    return resize_images(images, inputs).reshape(len(block), -1)

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from jaxssl import collectives, distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.mix import mix
-from jaxssl.augment.views import Inputs, resized, to_float
+from jaxssl.augment.views import Inputs, resize_images, to_float
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import Source
@@ -353,7 +353,7 @@ def _init(
 
 
 def _predict(network: Network, classifier: Classifier, images: Array, crop: float) -> Array:
-    x = resized(images, Inputs(network.size, network.channels, crop=crop))
+    x = resize_images(images, Inputs(network.size, network.channels, crop=crop))
     h, _ = network.apply(classifier.variables, x, train=False)
     return _linear(classifier.head, h)
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.augment.graph import GraphInputs, make_graph_views
-from jaxssl.augment.views import ClipInputs, Inputs, make_pair_views, make_views
+from jaxssl.augment.views import Inputs, VideoInputs, make_image_text_views, make_views
 from jaxssl.models.encoder import Variables, find_channels
 
 
@@ -69,34 +69,34 @@ def _image_views(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
     return views
 
 
-def _make_pair_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
+def _make_image_text_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
     if crops or len(recipes) != 1:
         raise ValueError("images with captions have one view; set views=1 and crops.number=0")
-    return make_pair_views(recipes)
+    return make_image_text_views(recipes)
 
 
-def _pair_views(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
+def _image_text_views(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
     texts = jax.ShapeDtypeStruct((1, 2, config.data.context), jnp.int32)
     return {**_image_views(config, inputs), "texts": texts}
 
 
-def _make_clip_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
+def _make_video_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
     if crops:
         raise ValueError("clips have no small crops; set crops.number=0")
     return make_views(recipes)
 
 
-def _clip_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> ClipInputs:
+def _video_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> VideoInputs:
     values = config.augment
-    return ClipInputs(values.size, values.frames, values.stride, shape[-1])
+    return VideoInputs(values.size, values.frames, values.stride, shape[-1])
 
 
-def _clip_inputs_of(config: ConfigDict, net: Any, variables: Variables) -> ClipInputs:
+def _video_inputs_of(config: ConfigDict, net: Any, variables: Variables) -> VideoInputs:
     sides = (config.augment.frames, config.augment.size, config.augment.size)
-    return _clip_inputs(config, (find_channels(net, variables, sides, (3, 2, 1)),))
+    return _video_inputs(config, (find_channels(net, variables, sides, (3, 2, 1)),))
 
 
-def _clip_views(config: ConfigDict, inputs: ClipInputs) -> dict[str, Any]:
+def _video_views(config: ConfigDict, inputs: VideoInputs) -> dict[str, Any]:
     sides = (inputs.frames, inputs.size, inputs.size, inputs.channels)
     return {"views": jax.ShapeDtypeStruct((config.views, 2, *sides), jnp.float32)}
 
@@ -132,7 +132,9 @@ def _graph_views(config: ConfigDict, inputs: GraphInputs) -> dict[str, Any]:
 
 MODALITIES = {
     "image": Modality(make_views, _image_inputs, _image_inputs_of, _image_views),
-    "image_text": Modality(_make_pair_views, _image_inputs, _image_inputs_of, _pair_views),
-    "video": Modality(_make_clip_views, _clip_inputs, _clip_inputs_of, _clip_views),
+    "image_text": Modality(
+        _make_image_text_views, _image_inputs, _image_inputs_of, _image_text_views
+    ),
+    "video": Modality(_make_video_views, _video_inputs, _video_inputs_of, _video_views),
     "graph": Modality(_make_graph_views, _graph_inputs, _graph_inputs_of, _graph_views),
 }

@@ -13,7 +13,7 @@ import tensorflow_datasets as tfds
 from file_cases import files_of, finished, pack, picture, pictures, pixels_of, refused, unpack
 
 from jaxssl import distributed
-from jaxssl.augment.views import make_pair_views
+from jaxssl.augment.views import make_image_text_views
 from jaxssl.data import source, tokens
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
@@ -358,7 +358,7 @@ def test_pictures_of_many_sizes_are_cropped_on_the_host(opened_as, tmp_path):
     np.testing.assert_array_equal(batch["input"]["text"], opened.texts[batch["index"]])
     np.testing.assert_array_equal(batch["input"]["image"]["views"], plain["input"]["views"])
 
-    augment = jax.jit(make_pair_views([lambda key, image: image]))
+    augment = jax.jit(make_image_text_views([lambda key, image: image]))
     views = augment(jax.random.key(0), batch["input"], batch["index"])
     expected = batch["input"]["image"]["views"][:, 0].astype(np.float32) / 127.5 - 1
     np.testing.assert_allclose(views["views"], expected[None], atol=1e-6)

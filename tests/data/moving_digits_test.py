@@ -5,7 +5,7 @@ import pytest
 import tensorflow_datasets as tfds
 
 from jaxssl.data.formats import video
-from jaxssl.data.toy.moving_digits import FRAMES, MOTIONS, SIDE, SIZES, SPEED, Builder, clip
+from jaxssl.data.toy.moving_digits import FRAMES, MOTIONS, SIDE, SIZES, SPEED, Builder, draw_video
 
 each_motion = pytest.mark.parametrize("motion", MOTIONS)
 IMAGE = np.random.default_rng(0).integers(1, 256, (7, 5), np.uint8)
@@ -27,10 +27,10 @@ def steps_of(found):
 
 @each_motion
 def test_a_clip_is_a_matter_of_the_seed(motion):
-    found = clip(rng_of(3), motion, IMAGE)
+    found = draw_video(rng_of(3), motion, IMAGE)
     assert found.shape == (FRAMES, SIDE, SIDE, 1) and found.dtype == np.uint8
-    np.testing.assert_array_equal(found, clip(rng_of(3), motion, IMAGE))
-    assert (found != clip(rng_of(4), motion, IMAGE)).any()
+    np.testing.assert_array_equal(found, draw_video(rng_of(3), motion, IMAGE))
+    assert (found != draw_video(rng_of(4), motion, IMAGE)).any()
     for frame in found:  # nothing is cut off or covered
         np.testing.assert_array_equal(np.sort(frame[frame > 0]), np.sort(IMAGE.ravel()))
 
@@ -40,7 +40,7 @@ def test_a_clip_is_a_matter_of_the_seed(motion):
 )
 def test_a_straight_motion_goes_on_at_one_speed(motion, way):
     for seed in range(20):
-        steps = steps_of(clip(rng_of(seed), motion, IMAGE))
+        steps = steps_of(draw_video(rng_of(seed), motion, IMAGE))
         along = steps @ np.array(way, float)
         np.testing.assert_allclose(steps, along[:, None] * way, atol=1e-6)
         assert along.min() > SPEED[0] - 1 and along.max() < SPEED[1] + 1
@@ -51,7 +51,7 @@ def test_a_straight_motion_goes_on_at_one_speed(motion, way):
 def test_a_circle_turns_one_way(motion, sense):
     """On the screen, down is larger, so a step right followed by one down is clockwise."""
     for seed in range(20):
-        down, right = steps_of(clip(rng_of(seed), motion, IMAGE)).T
+        down, right = steps_of(draw_video(rng_of(seed), motion, IMAGE)).T
         turned = right[:-1] * down[1:] - down[:-1] * right[1:]
         assert sense * turned.sum() > 0 and np.median(sense * turned) > 0
         places = np.cumsum(np.stack([down, right], 1), 0)
@@ -61,7 +61,7 @@ def test_a_circle_turns_one_way(motion, sense):
 @pytest.mark.parametrize(("motion", "axis"), [("to and fro", 1), ("up and down", 0)])
 def test_what_goes_to_and_fro_turns_round_within_eight_frames(motion, axis):
     for seed in range(20):
-        steps = steps_of(clip(rng_of(seed), motion, IMAGE))
+        steps = steps_of(draw_video(rng_of(seed), motion, IMAGE))
         np.testing.assert_allclose(steps[:, 1 - axis], 0, atol=1e-6)
         for first in range(FRAMES - 8):
             window = steps[first : first + 8, axis]
@@ -69,15 +69,15 @@ def test_what_goes_to_and_fro_turns_round_within_eight_frames(motion, axis):
 
 
 def test_the_motions_are_all_different():
-    found = [clip(rng_of(5), motion, IMAGE).tobytes() for motion in MOTIONS]
+    found = [draw_video(rng_of(5), motion, IMAGE).tobytes() for motion in MOTIONS]
     assert len(set(found)) == len(MOTIONS) == 8
 
 
 def test_the_first_frame_is_the_same_for_every_motion():
     for seed in range(10):
-        first = clip(rng_of(seed), "right", IMAGE)[0]
+        first = draw_video(rng_of(seed), "right", IMAGE)[0]
         for motion in MOTIONS:
-            np.testing.assert_array_equal(clip(rng_of(seed), motion, IMAGE)[0], first)
+            np.testing.assert_array_equal(draw_video(rng_of(seed), motion, IMAGE)[0], first)
 
 
 class From:
@@ -100,10 +100,10 @@ def test_no_single_frame_tells_the_motion(motion):
 
     So each frame is the picture at a uniform place, whatever the motion and the other draws.
     """
-    at_zero = clip(From(1, (0, 0)), motion, IMAGE)
+    at_zero = draw_video(From(1, (0, 0)), motion, IMAGE)
     for start in ((0, 1), (5, 0), (31, 17)):
         np.testing.assert_array_equal(
-            clip(From(1, start), motion, IMAGE), np.roll(at_zero, start, (1, 2))
+            draw_video(From(1, start), motion, IMAGE), np.roll(at_zero, start, (1, 2))
         )
     canvas = np.pad(IMAGE, [(0, SIDE - n) for n in IMAGE.shape])
     shifts = {np.roll(canvas, (i, j), (0, 1)).tobytes() for i, j in np.ndindex(SIDE, SIDE)}

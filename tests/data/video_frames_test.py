@@ -2,12 +2,12 @@
 
 import sys
 
-import clip_cases
 import numpy as np
 import pytest
-from clip_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
+import video_cases
 from file_cases import pack, picture, pixels_of, refused, unpack
 from PIL import Image
+from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
 
 from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import folder, video
@@ -17,7 +17,7 @@ GENERIC = "is no picture that is known here"
 
 @pytest.fixture(scope="module")
 def load(prepared):
-    return clip_cases.loader(prepared)
+    return video_cases.loader(prepared)
 
 
 # Layouts, by the names of the files.

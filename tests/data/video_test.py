@@ -3,11 +3,11 @@
 import io
 import sys
 
-import clip_cases
 import numpy as np
 import pytest
-from clip_cases import SIZE, classes_of, examples, several
+import video_cases
 from file_cases import pack, refused, unpack
+from video_cases import SIZE, classes_of, examples, several
 
 from jaxssl.data.formats import _frames as frames
 
@@ -19,7 +19,7 @@ QUARTER = b"".join(n.to_bytes(4) for n in (0, 2**16, 0, 2**32 - 2**16, 0, 0, 0, 
 
 @pytest.fixture(scope="module")
 def load(prepared):
-    return clip_cases.loader(prepared)
+    return video_cases.loader(prepared)
 
 
 def shown_frames():

@@ -12,7 +12,7 @@ from tiny import DIGITS, TINY
 
 import jaxssl
 from jaxssl import cli, components, distributed
-from jaxssl.augment.views import resized
+from jaxssl.augment.views import resize_images
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import context, pretrain, suite
@@ -130,11 +130,13 @@ def test_what_is_trained_further_is_the_network_that_is_evaluated(run, data_dir)
     found = load.load_backbone(run)
     network = context.make_network(found, found.net)
     images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:6]
-    h, same = network.apply(network.variables, resized(images, found.inputs), train=False)
+    h, same = network.apply(network.variables, resize_images(images, found.inputs), train=False)
     expected = make_encode(found, found.inputs)((found.net, found.projector), images)
     np.testing.assert_allclose(h, expected, atol=1e-5)
     assert same is network.variables
-    trained, moved = network.apply(network.variables, resized(images, found.inputs), train=True)
+    trained, moved = network.apply(
+        network.variables, resize_images(images, found.inputs), train=True
+    )
     assert np.abs(np.asarray(trained) - np.asarray(h)).max() > 1e-3
     before, after = (v["batch_stats"]["BatchNorm_0"]["mean"] for v in (same, moved))
     assert not np.array_equal(before, after)

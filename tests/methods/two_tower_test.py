@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from tiny import DIGITS
 
 from jaxssl import distributed
-from jaxssl.augment.views import make_pair_views
+from jaxssl.augment.views import make_image_text_views
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods import two_tower
 from jaxssl.models import convnet, text
@@ -42,7 +42,7 @@ def window(key, image):
 
 @pytest.fixture(scope="module")
 def pair_views():
-    return jax.jit(make_pair_views([window]))
+    return jax.jit(make_image_text_views([window]))
 
 
 def captioned(b, k=5, seed=0):
@@ -83,7 +83,7 @@ def test_views_and_captions_are_those_of_the_example_whatever_the_batch_around_i
     mesh, spec = distributed.make_mesh(), jax.sharding.PartitionSpec
     split = spec(distributed.DATA_AXIS), spec(None, distributed.DATA_AXIS)
     on_eight = distributed.spmd(
-        make_pair_views([window]), mesh, (spec(), split[0], split[0]), split[1]
+        make_image_text_views([window]), mesh, (spec(), split[0], split[0]), split[1]
     )
     same(jax.jit(on_eight)(KEY, pairs, index), np.arange(8))
 
@@ -287,7 +287,7 @@ def run(name, devices):
     net = convnet.net(widths=(4, 8), strides=(2, 2))  # with BatchNorm
     encoder = Encoder(net, MLP(8, DIM, 1), text=Encoder(TEXT_NET, MLP(8, DIM, 1)))
     method = two_tower.method(encoder, objective_of(name, **hyper), **settings)
-    stages = method, optax.sgd(0.05), make_pair_views([window])
+    stages = method, optax.sgd(0.05), make_image_text_views([window])
     mesh = distributed.make_mesh(jax.devices()[:devices])
     state = init_state(*stages, batch_at(0), NUM_EXAMPLES, 0, mesh)
     step = make_train_step(*stages, mesh)

@@ -14,7 +14,7 @@ from workdir_cases import at_batch
 from jaxssl.evaluation import pretrain
 import jaxssl
 from jaxssl import distributed
-from jaxssl.augment.views import ClipInputs
+from jaxssl.augment.views import VideoInputs
 from jaxssl.data import source
 from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError
@@ -130,7 +130,7 @@ def test_clips_of_other_channels_or_too_few_frames_are_refused(settings, run, mo
 
 
 def test_an_encoder_takes_clips(settings, run):
-    clips = source.load(settings().data, "test", "video").clip_array(5)[:3]
+    clips = source.load(settings().data, "test", "video").video_array(5)[:3]
     apply, variables, preprocess = jaxssl.load_encoder(run)
     features = apply(variables, preprocess(clips))
     assert features.shape[0] == 3 and np.isfinite(features).all()
@@ -138,7 +138,7 @@ def test_an_encoder_takes_clips(settings, run):
 
 def test_ten_crops_are_ten_inputs_of_the_middle_frames():
     clips = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 9, 16, 16, 1)), jnp.uint8)
-    inputs = ClipInputs(size=8, frames=3, stride=2, channels=1)
+    inputs = VideoInputs(size=8, frames=3, stride=2, channels=1)
     once, ten = (np.asarray(i.prepare(clips)) for i in (inputs, inputs._replace(copies=10)))
     assert once.shape == (2, 3, 8, 8, 1) and ten.shape == (20, 3, 8, 8, 1)
     # The five later crops of a clip are the mirrored five earlier ones.
@@ -148,9 +148,9 @@ def test_ten_crops_are_ten_inputs_of_the_middle_frames():
 
 def test_raw_clips_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
-    found = raw_clips(test.clip_array(12), distributed.local_mesh())
+    found = raw_clips(test.video_array(12), distributed.local_mesh())
     assert found.shape == (8, 12 * 16 * 16)
-    clips = test.clip_array(12)[:]
+    clips = test.video_array(12)[:]
     # Resizing by two averages, but for the edges: the mean over a frame stays nearly the same.
     np.testing.assert_allclose(
         found.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
@@ -160,4 +160,4 @@ def test_raw_clips_are_the_pixels_of_all_frames(settings):
 def test_views_of_a_clip_are_windows_cut_where_the_run_asks(settings):
     train = source.load(settings().data, "train", "video")
     whole = np.stack([example.picture for example in train.read(np.arange(3))])
-    np.testing.assert_array_equal(train.clip_array(4)[:3], whole[:, 4:8])
+    np.testing.assert_array_equal(train.video_array(4)[:3], whole[:, 4:8])

@@ -88,10 +88,10 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         for i in range(SIZES[split]):
             motion = list(MOTIONS)[i % len(MOTIONS)]
             image = rng.choice(images).repeat(LARGER, 0).repeat(LARGER, 1)
-            yield i, {"clip": clip(rng, motion, image), "label": motion}
+            yield i, {"clip": draw_video(rng, motion, image), "label": motion}
 
 
-def clip(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
+def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
     """A picture that moves over a black canvas from a uniform start, round its edges.
 
     Args:
