@@ -135,7 +135,7 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     rows = [*fewshot.run(subject, seed=seed), *linear.run(subject, seed=seed)]
     rows += knn.run(subject, seed=seed, preset="cifar_simclr")
     found = {row.metric: row.value for row in rows if row.metric.endswith("top1")}
-    spread = collapse.measures(z)
+    spread = collapse.embedding_metrics(z)
     return found | {
         "images_per_second": speed,
         "loss": float(metrics["loss"]),

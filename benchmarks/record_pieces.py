@@ -139,7 +139,7 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     try:
         pretrain.train(config, workdir)
     except UserError:
-        if not (workdir / nonfinite.NAME).exists():
+        if not (workdir / nonfinite.FILE_NAME).exists():
             raise
         return {**about, "last": None, "best": None}  # not finite: that is a finding too
     lines = record.read(workdir / "metrics.jsonl")

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from jaxssl.data.batches import Batches
 from jaxssl.data.source import Part, Source
-from jaxssl.training.build import Parts, build, initial_state, make_batches
+from jaxssl.training.build import Setup, build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import TrainState
 
@@ -39,7 +39,7 @@ def spread(values: list[float], digits: int = 2) -> str:
 
 def begin(
     network: str, batch: int, precision: str, mesh: Mesh
-) -> tuple[Any, Parts, TrainState, Batches]:
+) -> tuple[Any, Setup, TrainState, Batches]:
     """A run of one of `NETWORKS` or `SMALL` on random images: config, parts, state and batches."""
     overrides = {} if network in SMALL else {**COMMON, **NETWORKS[network][0]}
     overrides |= {"batch_size": str(batch), "precision": precision}

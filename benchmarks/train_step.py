@@ -55,7 +55,7 @@ from jaxssl.report.page import markdown_table
 from jaxssl.training import compile_cache
 from jaxssl.training.build import make_networks
 from jaxssl.training.config import hyper
-from jaxssl.training.state import train_steps
+from jaxssl.training.state import make_train_steps
 
 try:
     import torch_step
@@ -114,8 +114,8 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
     loop = jax.default_backend() != "cpu" or ready  # see jaxssl/training/programs.py
-    steps = jax.jit(train_steps(*stages, resident=True, loop=loop), donate_argnums=0)
-    alone = jax.jit(train_steps(*stages, resident=True, loop=False), donate_argnums=0)
+    steps = jax.jit(make_train_steps(*stages, resident=True, loop=loop), donate_argnums=0)
+    alone = jax.jit(make_train_steps(*stages, resident=True, loop=False), donate_argnums=0)
     places = jnp.tile(jnp.arange(batch, dtype=jnp.int32), (MOST_STEPS, 1))
     state_of_xla = jax.tree.map(jnp.copy, state)
 

@@ -28,7 +28,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     settings = config.load(CONFIG.value, overrides)
     record.show_log()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
-    if modality.source_kind(settings) != "image":
+    if modality.dataset_kind(settings) != "image":
         raise UserError(f"views by augment.name={settings.augment.name!r} are no pictures to show")
     train = source.load(settings.data, settings.data.train_split)
     with writing(out):

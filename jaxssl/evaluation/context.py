@@ -188,7 +188,7 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Any:
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
 
-    captions = config is not None and modality.kind_of(config) == "image_text"
+    captions = config is not None and modality.example_kind(config) == "image_text"
 
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:

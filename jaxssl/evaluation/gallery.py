@@ -147,7 +147,7 @@ def pairs(
     way = batches.plan(source, crops, cache=config.data.cache)
     crops = crops if way.host else None
     places = np.arange(min(count, len(source)), dtype=np.int32)
-    captions = modality.kind_of(config) == "image_text"
+    captions = modality.example_kind(config) == "image_text"
     batch = batches.Reader(source, crops, config.seed, captions)(0, places)
     augment = jax.jit(make_augment(config, crops), compiler_options=compile_cache.once())
     views = augment(jax.random.key(config.seed), batch["input"], batch["index"])

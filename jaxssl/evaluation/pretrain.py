@@ -53,7 +53,7 @@ def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.
         f"k-NN {config.eval.knn} ({values}) of backbone features, bank {splits.bank.split}, "
         f"tested on {splits.test.split}, every {config.eval.every:g} epochs"
     )
-    data = arrays(splits, modality.of(config).inputs(config, splits.train.shape))
+    data = arrays(splits, modality.get(config).inputs(config, splits.train.shape))
 
     def probe(state: TrainState) -> dict[str, float]:
         """k-NN accuracy on the test split, with the training split as the bank."""

@@ -72,8 +72,8 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
     encoder = make_networks(config)
     net, projector = _variables(config, found.state["params"], found.state["carried"])
     require_finite({"params": net.params, "batch_stats": net.batch_stats}, workdir)
-    kind = modality.of(config)
-    inputs = kind.inputs_of(config, encoder.net, net)
+    kind = modality.get(config)
+    inputs = kind.infer_inputs(config, encoder.net, net)
     known = checkpoint.steps(workdir)
     facts = {
         "source": workdir.resolve().name,
@@ -88,7 +88,7 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
     def start(seed: int) -> Any:
         # What a run of this seed starts from, to the bit.
         method = build(config, max(found.data["num_examples"], config.batch_size)).method
-        views = kind.views(config, inputs)
+        views = kind.view_shapes(config, inputs)
 
         @functools.partial(jax.jit, compiler_options=compile_cache.once())
         def init(key: Array) -> Any:

@@ -264,7 +264,7 @@ def _refuse_other(settings: Any, workdir: Path) -> None:
 
 
 def _train(settings: Any, workdir: Path) -> dict[str, float | None]:
-    fault = workdir / nonfinite.NAME
+    fault = workdir / nonfinite.FILE_NAME
     fault.unlink(missing_ok=True)  # of an earlier command
     try:
         pretrain.train(settings, workdir)

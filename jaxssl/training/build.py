@@ -42,7 +42,7 @@ UNFIT = {
 }
 
 
-class Parts(NamedTuple):
+class Setup(NamedTuple):
     """What a config describes.
 
     Attributes:
@@ -73,7 +73,7 @@ def build(
     *,
     crops: Crops | None = None,
     numbers: Mapping[str, Any] | None = None,
-) -> Parts:
+) -> Setup:
     """The parts of a run.
 
     Args:
@@ -124,7 +124,7 @@ def build(
         for taken in ("lr", "lr_scaling", "sharded"):
             values.pop(taken)
         optimiser = optim.optimiser(config.optim.name, rate, **values)
-        check_fit(config)
+        check_compatibility(config)
         of_loss = {key.removeprefix("loss."): _constant(value) for key, value in given.items()}
         objective = component("loss", config.loss.name)(**(arguments(config.loss) | of_loss))
         make_method = component("method", config.method.name)
@@ -135,7 +135,7 @@ def build(
         augment = make_augment(config, crops)
     except (ValueError, OverflowError) as error:
         raise UserError(line(error, 1000)) from error
-    return Parts(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
+    return Setup(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
 
 
 def shared_numbers(config: ConfigDict) -> dict[str, float]:
@@ -170,7 +170,7 @@ def _constant(value: Any) -> schedules.Schedule:
 
 def initial_state(
     config: ConfigDict,
-    parts: Parts,
+    parts: Setup,
     example: dict[str, Any],
     num_examples: int,
     mesh: Mesh,
@@ -184,7 +184,7 @@ def initial_state(
 
 
 def make_init(
-    config: ConfigDict, parts: Parts, example: dict[str, Any], num_examples: int, mesh: Mesh
+    config: ConfigDict, parts: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
 ) -> Callable[[int], TrainState]:
     """`seed -> state`, compiled once; see `initial_state`."""
     try:
@@ -219,7 +219,7 @@ def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
     if not config.second_view:
         made[1] = made[0]  # the same object: compiled once
     recipes = [made[view == 1] for view in range(config.views)]
-    return modality.of(config).make_views(recipes, [made[2]] * config.crops.number)
+    return modality.get(config).make_views(recipes, [made[2]] * config.crops.number)
 
 
 def make_crops(config: ConfigDict) -> Crops:
@@ -231,7 +231,7 @@ def make_crops(config: ConfigDict) -> Crops:
         UserError: on a range of areas or ratios that is none.
     """
     views, small = _arguments(config)
-    if modality.kind_of(config) == "video":
+    if modality.example_kind(config) == "video":
         spans = [span(values["frames"], values["stride"]) for values in views]
         frames = tuple(spans[view == 1] for view in range(config.views))
         return Crops((), (), config.augment.size, frames)
@@ -257,7 +257,7 @@ def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:
         cache=config.data.cache,
         workers=config.data.workers,
         parts=config.accumulate_steps,
-        captions=modality.kind_of(config) == "image_text",
+        captions=modality.example_kind(config) == "image_text",
     )
 
 
@@ -281,11 +281,11 @@ def _crop(values: Mapping[str, Any]) -> Crop | None:
     return Crop(values["size"], scale, ratio)
 
 
-def check_fit(config: ConfigDict) -> None:
+def check_compatibility(config: ConfigDict) -> None:
     """Raise UserError where the method cannot train the loss; the message says why."""
     loss, method = config.loss.name, config.method
     why = UNFIT.get(method.name, {}).get(loss)
-    text, kind = has_text(config), modality.kind_of(config)
+    text, kind = has_text(config), modality.example_kind(config)
     if text != (kind == "image_text") or (text and method.name != "two_tower"):
         raise UserError(
             "captions take method.name=two_tower, text.name=text and augment.name=clip together; "
@@ -293,7 +293,7 @@ def check_fit(config: ConfigDict) -> None:
         )
     if method.get("labels") and loss in IGNORE_LABELS:
         why = NO_LABELS
-    net, makes = config.net.name, modality.source_kind(config)
+    net, makes = config.net.name, modality.dataset_kind(config)
     if modality.network_kind(net) != makes:
         raise UserError(
             f"net.name={net!r} takes {KINDS.get(modality.network_kind(net), 'captions')}, but "

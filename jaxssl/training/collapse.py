@@ -17,7 +17,7 @@ RANKME_EPS = 1e-7  # of the paper, for float32
 
 
 @jax.jit
-def measures(embeddings: Array) -> dict[str, Array]:
+def embedding_metrics(embeddings: Array) -> dict[str, Array]:
     r"""Measures of spread and agreement of unit-length embeddings.
 
     * feature_std: mean standard deviation of a dimension, times sqrt(d): 1 spread evenly over
@@ -133,7 +133,7 @@ def dead_dimensions(features: np.ndarray) -> float:
     return 100 * float(np.mean(spread <= DEAD * largest))
 
 
-def verdict(*, rank: float, spread: float, most: int) -> str:
+def describe_collapse(*, rank: float, spread: float, most: int) -> str:
     """Whether features have collapsed, in words.
 
     * complete collapse: nearly all have one direction: ``spread`` is below `COLLAPSED_STD`;

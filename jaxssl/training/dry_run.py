@@ -32,7 +32,7 @@ def dry_run(config: ConfigDict) -> None:
         UserError: on a value that a part refuses, or a data set whose sizes are not known.
     """
     mesh = distributed.make_mesh()
-    take = _of_known_sizes if modality.kind_of(config) == "image" else _of_training_set
+    take = _of_known_sizes if modality.example_kind(config) == "image" else _of_training_set
     batch, number, crops, what = take(config, mesh)
     parts = build(config, number, mesh.size, crops=crops)
     state = initial_state(config, parts, batch, number, mesh)
@@ -80,7 +80,7 @@ def _of_known_sizes(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | N
 
 def _of_training_set(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | None, str]:
     """The first batch of a run, and as `_of_known_sizes`."""
-    train = source.load(config.data, config.data.train_split, modality.source_kind(config))
+    train = source.load(config.data, config.data.train_split, modality.dataset_kind(config))
     check_labels(config, train.num_classes, train.labelled)
     with closing(make_batches(config, train, mesh)) as batches:
         return batches.next(), len(train), batches.crops, train.describe()

@@ -28,9 +28,9 @@ from jaxssl.training import (
     record,
     summary,
 )
-from jaxssl.training.build import Parts, build, check_labels, make_batches
+from jaxssl.training.build import Setup, build, check_labels, make_batches
 from jaxssl.training.config import changes, read_config
-from jaxssl.training.nonfinite import Watch
+from jaxssl.training.nonfinite import LossMonitor
 from jaxssl.training.programs import make_programs
 from jaxssl.training.record import log
 from jaxssl.training.run_lock import lock
@@ -85,7 +85,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
     if evaluation:
         evaluation.check(config)
     mesh = distributed.make_mesh()
-    splits = source.load_splits(config.data, modality.source_kind(config))
+    splits = source.load_splits(config.data, modality.dataset_kind(config))
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
     batches = make_batches(config, train_set, mesh)
@@ -115,7 +115,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
         recorder = stack.enter_context(_recorder(workdir, first))
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir)))
         stop = stack.enter_context(_stop_requests())
-        watch = Watch(int(state.skipped[0]))
+        watch = LossMonitor(int(state.skipped[0]))
         step, clock = first, (first, time.perf_counter())  # speed is counted from this step, time
         late = None  # a step's metrics and the losses since the last line, still on the device
         losses: list[Any] = []  # of each call: an array, of which the first n are losses
@@ -169,7 +169,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
                     stopping = asking and distributed.any_process(stopping)
                 pausing = pausing or stopping
                 if pausing or step % config.log_every == 0:
-                    late = step, {**metrics, **collapse.measures(embeddings)}, losses
+                    late = step, {**metrics, **collapse.embedding_metrics(embeddings)}, losses
                     losses = []
                 elif calls == 1:
                     jax.block_until_ready(metrics)
@@ -271,7 +271,7 @@ def _recorder(workdir: Path, first: int) -> Iterator[record.Recorder | None]:
 
 
 def _not_finite(
-    workdir: Path, parts: Parts, state: TrainState, batches: Batches, mesh: Mesh
+    workdir: Path, parts: Setup, state: TrainState, batches: Batches, mesh: Mesh
 ) -> UserError:
     """Why too many steps were left out: the first of them is taken again, for its measures."""
     in_a_row = int(state.skipped[1])
@@ -281,8 +281,8 @@ def _not_finite(
     measures = jax.device_get(
         make_diagnosis(parts.method, parts.augment, mesh)(state, batches.next())
     )
-    found = nonfinite.explain(first + 1, in_a_row, batches.places, measures)
-    path = workdir / nonfinite.NAME
+    found = nonfinite.describe(first + 1, in_a_row, batches.places, measures)
+    path = workdir / nonfinite.FILE_NAME
     distributed.on_first_process(lambda: record.write_json(path, found.document))
     return UserError(found.message.format(path=path))
 

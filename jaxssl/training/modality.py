@@ -19,25 +19,25 @@ class Modality(NamedTuple):
     Attributes:
         make_views: (recipes of the views, those of the small crops) -> augment.
         inputs: (config, a source's shape) -> how the network wants its examples.
-        inputs_of: (config, network, its variables) -> the same, of a trained network.
-        views: (config, inputs) -> the views of a batch of two, `jax.ShapeDtypeStruct`.
+        infer_inputs: (config, network, its variables) -> the same, of a trained network.
+        view_shapes: (config, inputs) -> the views of a batch of two, `jax.ShapeDtypeStruct`.
     """
 
     make_views: Callable[[Sequence[Any], Sequence[Any]], Any]
     inputs: Callable[[ConfigDict, tuple[int | None, ...]], Any]
-    inputs_of: Callable[[ConfigDict, Any, Variables], Any]
-    views: Callable[[ConfigDict, Any], dict[str, Any]]
+    infer_inputs: Callable[[ConfigDict, Any, Variables], Any]
+    view_shapes: Callable[[ConfigDict, Any], dict[str, Any]]
 
 
-def kind_of(config: Mapping[str, Any]) -> str:
+def example_kind(config: Mapping[str, Any]) -> str:
     """What the examples of a run are, by the recipe of its views."""
     recipe = components.module("augment", config["augment"]["name"])
     return getattr(recipe, "EXAMPLES", "image")
 
 
-def source_kind(config: Mapping[str, Any]) -> str:
+def dataset_kind(config: Mapping[str, Any]) -> str:
     """What its data set holds: captions are an extra of images."""
-    return {"image_text": "image"}.get(kind_of(config), kind_of(config))
+    return {"image_text": "image"}.get(example_kind(config), example_kind(config))
 
 
 def network_kind(net: str) -> str:
@@ -45,9 +45,9 @@ def network_kind(net: str) -> str:
     return getattr(components.module("net", net), "EXAMPLES", "image")
 
 
-def of(config: Mapping[str, Any]) -> Modality:
+def get(config: Mapping[str, Any]) -> Modality:
     """That of a run."""
-    return MODALITIES[kind_of(config)]
+    return MODALITIES[example_kind(config)]
 
 
 def _image_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> Inputs:

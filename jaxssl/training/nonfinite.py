@@ -9,7 +9,7 @@ import numpy as np
 
 from jaxssl.training.record import log
 
-NAME = "fault.json"
+FILE_NAME = "fault.json"
 WINDOW, ENOUGH = 256, 32  # losses that a new one is compared with, and those that suffice
 SPIKE = 10.0  # median absolute deviations above the median
 ORDER = (
@@ -23,7 +23,7 @@ ORDER = (
 Measures = Mapping[str, Mapping[str, tuple[Any, Any]]]  # see `jaxssl.training.state.make_diagnosis`
 
 
-class Watch:
+class LossMonitor:
     """Looks at the loss of every step, and at the number of steps left out, ``skipped`` so far."""
 
     def __init__(self, skipped: int = 0) -> None:
@@ -70,7 +70,7 @@ class Fault(NamedTuple):
     message: str
 
 
-def explain(
+def describe(
     first: int, skipped: int, places: Callable[[int], np.ndarray], measures: Measures
 ) -> Fault:
     """Put into words why steps were left out.

@@ -14,8 +14,8 @@ from jaxssl import distributed
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoding import Crops
 from jaxssl.training import modality
-from jaxssl.training.build import Parts, build, make_init, shared_numbers
-from jaxssl.training.state import TrainState, train_steps
+from jaxssl.training.build import Setup, build, make_init, shared_numbers
+from jaxssl.training.state import TrainState, make_train_steps
 
 MOST_STEPS = 100  # in one call
 
@@ -116,7 +116,7 @@ def _shared(
 ) -> _Shared:
     config = ConfigDict(structure.to_dict())
 
-    def parts(values: dict[str, Any]) -> Parts:
+    def parts(values: dict[str, Any]) -> Setup:
         return build(config, num_examples, mesh.size, crops=crops, numbers=values)
 
     options = {"max_skipped": config.max_skipped, "sharded": config.optim.sharded}
@@ -125,12 +125,12 @@ def _shared(
     def steps(loop: bool, state: TrainState, values: dict[str, Array], *args: Any) -> Any:
         of_run = parts(values)
         stages = of_run.method, of_run.optimiser, of_run.augment, mesh
-        return train_steps(*stages, resident=resident, loop=loop, **options)(state, *args)
+        return make_train_steps(*stages, resident=resident, loop=loop, **options)(state, *args)
 
     # Neither the weights nor the features depend on the numbers.
     some = parts(dict.fromkeys(numbers, 1.0))
     blank = jax.tree.unflatten(*example)
-    inputs = modality.of(config).inputs(config, shape)
+    inputs = modality.get(config).inputs(config, shape)
     return _Shared(
         make_init(config, some, blank, num_examples, mesh),
         _in_one_call(functools.partial(steps, True), functools.partial(steps, False)),

@@ -187,7 +187,7 @@ def make_train_step(
     return jax.jit(train_step(method, optimiser, augment, mesh, **options), donate_argnums=0)
 
 
-def train_steps(
+def make_train_steps(
     method: Method,
     optimiser: optax.GradientTransformation,
     augment: Augment,

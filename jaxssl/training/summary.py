@@ -8,14 +8,14 @@ from ml_collections import ConfigDict
 
 from jaxssl.data import source
 from jaxssl.training import modality
-from jaxssl.training.build import Parts, has_text
+from jaxssl.training.build import Setup, has_text
 from jaxssl.training.config import hyper
 from jaxssl.training.state import TrainState
 
 
 def lines(
     config: ConfigDict,
-    parts: Parts,
+    parts: Setup,
     state: TrainState,
     shapes: Mapping[str, Any],
     num_devices: int,
@@ -38,7 +38,7 @@ def lines(
     listed = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     sizes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
     device = jax.devices()[0].device_kind
-    chunks, many = config.accumulate_steps, source.KINDS[modality.source_kind(config)]
+    chunks, many = config.accumulate_steps, source.KINDS[modality.dataset_kind(config)]
     text = config.text if has_text(config) else None
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     return [

@@ -19,7 +19,7 @@ SIZES = {"n": 70, "m": 23, "f": 6, "classes": 4}  # of `labelled`
 
 def verdict(features):
     numbers = {"rank": collapse.rankme(features), "spread": collapse.feature_std(features)}
-    return collapse.verdict(**numbers, most=min(features.shape))
+    return collapse.describe_collapse(**numbers, most=min(features.shape))
 
 
 def gaussian(*shape, seed=0):
@@ -82,7 +82,7 @@ def test_lidar_refuses_what_has_no_scatter(shape, delta):
 
 def test_the_deviation_is_that_of_a_batch_of_embeddings():
     features = gaussian(50, 6) + 1
-    expected = collapse.measures(features[None])["feature_std"]
+    expected = collapse.embedding_metrics(features[None])["feature_std"]
     assert collapse.feature_std(features) == pytest.approx(float(expected), rel=1e-5)
     assert collapse.feature_std(np.zeros((4, 3))) == 0
 

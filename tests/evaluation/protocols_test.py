@@ -144,7 +144,7 @@ def test_a_linear_probe_reports_the_strength_it_chose():
 
 
 def measures(embeddings):
-    return {name: float(value) for name, value in collapse.measures(embeddings).items()}
+    return {name: float(value) for name, value in collapse.embedding_metrics(embeddings).items()}
 
 
 def measures_oracle(embeddings):

@@ -21,7 +21,7 @@ from jaxssl.losses.simsiam import objective as simsiam
 from jaxssl.losses.sup_con import objective as sup_con
 from jaxssl.methods import momentum, siamese
 from jaxssl.models.encoder import Encoder, features
-from jaxssl.training.build import check_fit
+from jaxssl.training.build import check_compatibility
 from jaxssl.training.config import load
 from jaxssl.training.schedules import from_spec
 
@@ -343,7 +343,7 @@ def test_every_loss_fits_a_method_or_is_told_why():
             overrides = {"loss.name": name, "method.name": method, "predictor.name": "mlp"}
             config = load("configs/base.py", list(overrides.items()))
             try:
-                check_fit(config)
+                check_compatibility(config)
             except UserError as error:
                 refused[method, name] = str(error)
     expected = {("siamese", name) for name in ("auc_dino", "byol", "dino", "ressl", "simsiam")}
@@ -369,4 +369,4 @@ def test_every_loss_fits_a_method_or_is_told_why():
 )
 def test_what_would_train_nothing_is_refused(overrides, why):
     with pytest.raises(UserError, match=why):
-        check_fit(load("configs/base.py", list(overrides.items())))
+        check_compatibility(load("configs/base.py", list(overrides.items())))

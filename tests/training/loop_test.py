@@ -475,7 +475,7 @@ def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
 
 def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(record.log, "propagate", True)
-    watch = nonfinite.Watch()
+    watch = nonfinite.LossMonitor()
     watch.look(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
     assert not caplog.messages
     watch.look(43, [2.0, 9.0, float("nan")], skipped=1)

@@ -32,14 +32,14 @@ def shapes(config, b: int) -> tuple:
     shape = jax.ShapeDtypeStruct
     size = config.augment.get("size", 0)
     images = shape((b, size, size, 3), jnp.uint8)
-    if modality.kind_of(config) == "graph":
+    if modality.example_kind(config) == "graph":
         found = {
             "x": shape((1, 40, 7), jnp.uint8),
             "graph": shape((1, 40), jnp.int32),
             "edge": shape((1, 50, 2), jnp.int32),
             "size": shape((1, b), jnp.int32),
         }
-    elif modality.kind_of(config) == "video":
+    elif modality.example_kind(config) == "video":
         frames = make_crops(config).frames[0]
         found = shape((b, frames + 2, size, size, 3), jnp.uint8)
     else:
@@ -58,7 +58,7 @@ def test_the_docstring_says_where_a_recipe_comes_from(name):
 @each_recipe
 def test_a_recipe_is_complete_and_its_networks_take_its_views(name):
     config = config_lib.load(RECIPES[name])
-    assert modality.kind_of(config) == FOLDERS[name.partition("/")[0]]
+    assert modality.example_kind(config) == FOLDERS[name.partition("/")[0]]
     parts = build(config, 4 * config.batch_size)
     assert parts.total_steps == 4 * config.epochs
     run.check_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))

@@ -18,7 +18,7 @@ from jaxssl.models import convnet
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
 from jaxssl.training import optim
-from jaxssl.training.state import init_state, make_diagnosis, make_train_step, train_steps
+from jaxssl.training.state import init_state, make_diagnosis, make_train_step, make_train_steps
 
 # How a run is put together: method, its settings, loss, its settings, number of small crops.
 RUNS = {
@@ -233,7 +233,9 @@ def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, cap
     data = {"input": images, "label": rng.integers(0, 3, NUM_EXAMPLES, np.int32), "index": index}
     data = distributed.replicate(data, mesh)
     order = np.stack([rng.permutation(NUM_EXAMPLES)[:BATCH] for _ in range(4)]).astype(np.int32)
-    steps = jax.jit(train_steps(method, optimiser, augment, mesh, resident=True), donate_argnums=0)
+    steps = jax.jit(
+        make_train_steps(method, optimiser, augment, mesh, resident=True), donate_argnums=0
+    )
 
     def train(calls):
         state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)

@@ -44,7 +44,7 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
     """
     if not (np.isfinite(train).all() and np.isfinite(views).all()):
         raise ValueError("features must be finite, some are not")
-    found = jax.device_get(collapse.measures(views[:2]))
+    found = jax.device_get(collapse.embedding_metrics(views[:2]))
     return {
         "rankme": collapse.rankme(train),
         "lidar": collapse.lidar(views, delta=delta),
@@ -117,7 +117,7 @@ def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
         unit = "%" if name == "dead_dimensions" else ""
         rows.append(Row(name, value, None, {**details, "dimensions": dimensions}, unit))
     rank, spread = found["rankme"], found["feature_std"]
-    words = collapse.verdict(rank=rank, spread=spread, most=min(train.shape))
+    words = collapse.describe_collapse(rank=rank, spread=spread, most=min(train.shape))
     rows[0].details["verdict"] = words
     labels = features.train_labels, features.test_labels
     if min(x.min(initial=0) for x in labels) >= 0 and all(map(len, labels)):
