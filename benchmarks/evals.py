@@ -42,7 +42,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import run
 from jaxssl.evaluation.context import arrays
 from jaxssl.evaluation.protocols import Features, knn, linear
-from jaxssl.training import record
+from jaxssl.training import logs
 from jaxssl.training.config import load
 
 HYPER = knn.PRESETS["instdisc"]
@@ -245,7 +245,7 @@ def probe(features: Features, rounds: int, epochs: int) -> None:
 
 
 def protocols(workdir: Path) -> None:
-    record.console.quiet, taken = True, {}
+    logs.console.quiet, taken = True, {}
     with tempfile.TemporaryDirectory() as out:
         for name in components.names("protocol"):
             try:

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from jaxssl.evaluation import pretrain
-from jaxssl.training import compile_cache, record
+from jaxssl.training import compile_cache, logs, metrics_writer
 from jaxssl.training.config import load
 
 SETTINGS = {
@@ -61,18 +61,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
     steps = parser.parse_args().steps
-    compile_cache.keep()
+    compile_cache.enable()
     logging.getLogger("absl").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         workdir, found, done = Path(folder) / "run", [], threading.Event()
         values = {**SETTINGS, "total_steps": str(steps), "data.dir": f"{folder}/data"}
         watcher = threading.Thread(target=watch, args=(workdir, found, done))
-        record.console.quiet = True
+        logs.console.quiet = True
         watcher.start()
         pretrain.train(load(ROOT / "configs" / "digits.py", list(values.items())), workdir)
         done.set()
         watcher.join()
-        rows = record.read(workdir / "metrics.jsonl")
+        rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     print("| step | MB | ms a step | files |\n| --- | --- | --- | --- |")
     memory = {}
     for tenth in range(1, TENTHS):

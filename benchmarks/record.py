@@ -34,8 +34,8 @@ import record_tables
 from record_plan import MARGIN, SCALES, Estimates, Piece, make_plan
 
 from jaxssl import cli
-from jaxssl.errors import UserError, line, writing
-from jaxssl.training import record as files
+from jaxssl.errors import UserError, explain_write_errors, one_line
+from jaxssl.training import atomic_files, git, metrics_writer
 
 WORKER = ROOT / "benchmarks" / "record_pieces.py"
 RESERVE = 15.0  # seconds at the end, for stopping and for writing OUT
@@ -77,9 +77,9 @@ class Job:
         self.log, self.result = work / f"{label}.log", work / f"{label}.result.json"
         source = work / f"{label}.piece.json"
         task = {"name": piece.name, "settings": piece.settings, "workdir": str(self.workdir)}
-        files.write_json(source, task)
+        atomic_files.write_json(source, task)
         self.result.unlink(missing_ok=True)
-        environment = {**os.environ, "JAXSSL_COMMIT": files.commit(), "PYTHONUNBUFFERED": "1"}
+        environment = {**os.environ, "JAXSSL_COMMIT": git.current_commit(), "PYTHONUNBUFFERED": "1"}
         if piece.alone:  # PyTorch needs memory beside JAX
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         elif device.memory:
@@ -106,7 +106,7 @@ class Job:
 
 def folder_of(work: Path, name: str, commit: str | None = None) -> Path:
     """Where a run lies. It is resumed by the commit that began it alone."""
-    return work / (commit or files.commit()) / name
+    return work / (commit or git.current_commit()) / name
 
 
 def stop(jobs: list[Job]) -> None:
@@ -129,7 +129,7 @@ def do_pieces(
     """Do the next pieces, and write OUT after each of them."""
     end = STARTED + 60 * minutes - (0 if math.isinf(minutes) else RESERVE)
     for folder, flag in ((out, "--out"), (work, "--work")):
-        with writing(folder, flag):
+        with explain_write_errors(folder, flag):
             folder.mkdir(parents=True, exist_ok=True)
     fresh = read_record(out / "figures.json", record["scale"])
     # Pieces that OUT has already count as done, and their times count for the estimates.
@@ -140,7 +140,7 @@ def do_pieces(
     estimates = Estimates(plan, known, device.name)
     pending = [piece for piece in plan if piece.name not in known["figures"]]
     # A piece that this commit has failed at comes last.
-    failed = {name for name, x in known["failed"].items() if x["commit"] == files.commit()}
+    failed = {name for name, x in known["failed"].items() if x["commit"] == git.current_commit()}
     pending.sort(key=lambda piece: piece.name in failed)
     print(f"{device.name}: {len(pending)} of {len(plan)} pieces are left", flush=True)
     # A run that is resumed still has to be evaluated.
@@ -199,7 +199,7 @@ def find_device(work: Path) -> Device:
         UserError: if JAX does not start.
     """
     source, target = work / "device.piece.json", work / "device.result.json"
-    files.write_json(source, {"name": ""})
+    atomic_files.write_json(source, {"name": ""})
     command = [sys.executable, str(WORKER), str(source), str(target)]
     whole = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     whole["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "1.0"  # to be told of all of it
@@ -243,7 +243,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
         minutes += before["minutes"]
     entry = {
         "settings": {k: v for k, v in job.piece.settings.items() if k != "data"},  # a local path
-        "commit": files.commit(),
+        "commit": git.current_commit(),
         "device": device.name,
         "minutes": max(0.01, round(minutes, 2)),
         "beside": max(1.0, round(job.shared / job.seconds, 2)),
@@ -263,7 +263,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
     else:
         lines = job.log.read_text(errors="replace").strip().splitlines()
         reason = lines[-1][:300] if lines else "no output"  # log.txt has more
-        fresh["failed"][name] = {"commit": files.commit(), "reason": reason}
+        fresh["failed"][name] = {"commit": git.current_commit(), "reason": reason}
         print(f"failed {name}: {reason}", flush=True)
 
 
@@ -272,7 +272,11 @@ def progress(workdir: Path) -> float:
     try:
         settings = json.loads((workdir / "config.json").read_text())
         steps = [int(x.name) for x in (workdir / "checkpoints").iterdir() if x.name.isdecimal()]
-        lines = [x for x in files.read(workdir / "metrics.jsonl") if x["step"] <= max(steps)]
+        lines = [
+            x
+            for x in metrics_writer.read_metrics(workdir / "metrics.jsonl")
+            if x["step"] <= max(steps)
+        ]
         return round(min(1.0, lines[-1]["epoch"] / settings["epochs"]), 3)
     except (OSError, ValueError, LookupError):
         return 0.0  # there is no such run
@@ -282,7 +286,7 @@ def write_logs(path: Path, work: Path) -> None:
     """The ends of all logs, one after the other."""
     logs = sorted(work.glob("*.log"), key=lambda log: log.stat().st_mtime)
     text = "".join(f"==== {log.stem}\n{log.read_text(errors='replace')[-LOG:]}\n" for log in logs)
-    files.write_bytes(path, text.encode()[-LARGEST:])
+    atomic_files.write_bytes(path, text.encode()[-LARGEST:])
 
 
 def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
@@ -331,7 +335,7 @@ def merge(source: Path, pages: Path, scale: str) -> None:
     order = {piece.name: place for place, piece in enumerate(plan)}
     ranked = sorted(record["figures"], key=lambda name: order.get(name, len(order)))
     record["figures"] = {name: record["figures"][name] for name in ranked}
-    with writing(pages, "--pages"):
+    with explain_write_errors(pages, "--pages"):
         pages.mkdir(parents=True, exist_ok=True)
         write_record(pages / "record.json", record)
         for page, text in record_tables.pages(record).items():
@@ -355,7 +359,7 @@ def read_record(path: Path, scale: str) -> dict[str, Any]:
             for field in sorted(FIELDS - set(figure)):
                 raise ValueError(f"{name} lacks {field!r}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({line(error)}); move it away") from error
+        raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
     if found["scale"] != scale:
         raise UserError(
             f"{path} must be a record of scale {scale!r}, got {found['scale']!r}; give --scale or "
@@ -370,7 +374,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
     for part in PARTS:
         lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record[part].items()]
         parts.append(f'"{part}": {{\n' + ",\n".join(lines) + "\n}")
-    files.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
+    atomic_files.write_text(path, "{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def main(argv: list[str]) -> None:
@@ -395,7 +399,7 @@ def main(argv: list[str]) -> None:
     for key, _ in overrides:
         if not key.startswith("data."):
             raise UserError(f"--config.{key}: the plan sets it; only data.KEY may be given")
-    if not files.commit():
+    if not git.current_commit():
         raise UserError(
             "the commit is unknown here; pass it: JAXSSL_COMMIT=$(git describe --always --dirty)"
         )

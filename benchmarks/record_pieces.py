@@ -25,7 +25,7 @@ from jax import numpy as jnp
 
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
-from jaxssl.training import compile_cache, record
+from jaxssl.training import atomic_files, compile_cache, logs, metrics_writer
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
 TRACED = 20  # steps of a trace
@@ -135,14 +135,14 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     config = checks.load_config(settings["config"], values, settings["data"])
     about = {"data": Path(config.data.path).name or config.data.name, "epochs": config.epochs}
     about["loss"] = config.loss.to_dict()  # a preset may have other numbers one day
-    record.show_log()
+    logs.log_to_screen()
     try:
         pretrain.train(config, workdir)
     except UserError:
         if not (workdir / nonfinite.FILE_NAME).exists():
             raise
         return {**about, "last": None, "best": None}  # not finite: that is a finding too
-    lines = record.read(workdir / "metrics.jsonl")
+    lines = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     curve = [[x["epoch"], x["loss"], x["knn_top1"]] for x in lines if "knn_top1" in x]
     speeds = [line["images_per_second"] for line in lines[1:]]
     out = {**about, "curve": curve, "images_per_second": statistics.median(speeds)}
@@ -237,13 +237,13 @@ def _layer(function: Any, q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array
 def main(source: Path, target: Path) -> None:
     """Do a piece; without a name, say what the device is."""
     logging.getLogger("absl").setLevel(logging.ERROR)
-    compile_cache.keep()
+    compile_cache.enable()
     piece = json.loads(source.read_text())
     found: dict[str, Any] = about()
     if piece["name"]:
         kind, _, rest = piece["name"].partition("/")
         found["values"] = globals()[kind](rest, piece["settings"], Path(piece["workdir"]))
-    record.write_json(target, found)
+    atomic_files.write_json(target, found)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from shared import spread
 
 from jaxssl.report.page import markdown_table
 from jaxssl.studies import study
-from jaxssl.training.record import write_text
+from jaxssl.training.atomic_files import write_text
 
 BEGIN, END = "<!-- record: written by benchmarks/record.py -->", "<!-- end of record -->"
 TITLES = {"performance.md": "Performance", "results.md": "Results"}

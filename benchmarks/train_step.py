@@ -54,7 +54,7 @@ from jaxssl.models import encoder as networks
 from jaxssl.report.page import markdown_table
 from jaxssl.training import compile_cache
 from jaxssl.training.build import make_networks
-from jaxssl.training.config import hyper
+from jaxssl.training.config import arguments
 from jaxssl.training.state import make_train_steps
 
 try:
@@ -133,7 +133,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     z = forward(params, views)
     # The gradient of some sum of the embeddings, to all that is trained.
     both = jax.jit(jax.grad(lambda params, views: jnp.vdot(embed(params, views), z)))
-    of_loss = hyper(config.loss.to_dict())
+    of_loss = arguments(config.loss.to_dict())
     of_loss.pop("learn", None)
     loss_fn = getattr(losses, config.loss.name)
     loss = jax.jit(jax.value_and_grad(lambda z: loss_fn(z[0], z[1], **of_loss)))
@@ -297,7 +297,7 @@ def main() -> None:
             f"no accelerator is at hand; for a CPU take --networks {' '.join(SMALL)}, or name "
             "--networks and --batches"
         )
-    compile_cache.keep()
+    compile_cache.enable()
     logging.getLogger("absl").setLevel(logging.ERROR)
     device = jax.devices()[0].device_kind
     versions = f"jax {jax.__version__}, " + (torch_step.VERSION if torch_step else NO_TORCH)

@@ -26,7 +26,7 @@ from shared import spread
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.evaluation import pretrain
-from jaxssl.training import record
+from jaxssl.training import metrics_writer
 from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import make_train_step
@@ -106,7 +106,7 @@ def trainer(rounds: int) -> None:
             before = bare.run(100)
             workdir = Path(folder) / str(number)
             pretrain.train(config, workdir)
-            rows = record.read(workdir / "metrics.jsonl")
+            rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
             # The first line holds steps after compiling; the last one the evaluation's wait.
             inside = 1 / np.mean([1 / row["images_per_second"] for row in rows[1:-1]])
             after = bare.run(100)

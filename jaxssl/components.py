@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 
 
 class Group(NamedTuple):
@@ -58,7 +58,7 @@ def module(group: str, name: str) -> ModuleType:
         UserError: if the group has no component of that name; the message suggests the nearest one.
     """
     if name not in names(group):
-        raise UserError(f"{group}.name={name!r} is unknown{nearest(name, names(group))}")
+        raise UserError(f"{group}.name={name!r} is unknown{suggest(name, names(group))}")
     return importlib.import_module(f"{GROUPS[group].package}.{name}")
 
 

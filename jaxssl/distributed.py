@@ -12,7 +12,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxssl.errors import UserError, line
+from jaxssl.errors import UserError, one_line
 
 DATA_AXIS = "data"
 
@@ -58,7 +58,7 @@ def initialize(
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"the processes of this run do not find together (coordinator {coordinator}, process "
-            f"{process} of {processes}): {line(error)}; give --coordinator, --num_processes, "
+            f"{process} of {processes}): {one_line(error)}; give --coordinator, --num_processes, "
             "--process_id"
         ) from error
 

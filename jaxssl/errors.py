@@ -16,26 +16,26 @@ class UserError(Exception):
 
 
 @contextmanager
-def writing(path: Path, flag: str = "--out") -> Iterator[None]:
+def explain_write_errors(path: Path, flag: str = "--out") -> Iterator[None]:
     """Around what writes the path that ``flag`` names: a UserError says if that cannot be done."""
     try:
         yield
     except OSError as error:
-        reason = error.strerror or line(error)
+        reason = error.strerror or one_line(error)
         raise UserError(f"cannot write {path}: {reason}; name another with {flag}") from error
 
 
-def line(error: Exception, most: int = 300) -> str:
+def one_line(error: Exception, most: int = 300) -> str:
     """What an error of a library says, as one line that a terminal may show."""
-    return shown(" ".join(str(error).split())[:most] or type(error).__name__)
+    return printable(" ".join(str(error).split())[:most] or type(error).__name__)
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """A name as it is, or quoted if it holds line breaks, codes of the terminal or the like."""
     return text if text.isprintable() else repr(text)
 
 
-def nearest(word: str, valid: Iterable[str]) -> str:
+def suggest(word: str, valid: Iterable[str]) -> str:
     """The end of a message about an unknown word: the nearest valid one and all of them.
 
     Of very many valid words, three near ones.

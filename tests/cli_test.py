@@ -56,7 +56,7 @@ def test_training_prints_a_table_and_leaves_results_and_report(trained):
 def test_programs_that_compile_at_once_are_kept_too(tmp_path):
     code = """
 from jaxssl.training import compile_cache
-compile_cache.keep()
+compile_cache.enable()
 import jax
 print(jax.jit(lambda x: x + 1)(1))
 """

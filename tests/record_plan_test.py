@@ -24,7 +24,7 @@ from record_plan import Estimates, Piece, make_plan  # noqa: E402
 from shared import NETWORKS  # noqa: E402
 
 from jaxssl.errors import UserError  # noqa: E402
-from jaxssl.training import record  # noqa: E402
+from jaxssl.training import git  # noqa: E402
 
 DEVICE = book.Device("some GPU, 16 cores", 100.0, 16)
 each_scale = pytest.mark.parametrize("scale", record_plan.SCALES)
@@ -198,7 +198,7 @@ def call(tmp_path, monkeypatch):
     worker.write_text(WORKER)
     monkeypatch.setattr(book, "WORKER", worker)
     monkeypatch.setattr(book, "find_device", lambda work: DEVICE)
-    monkeypatch.setattr(book.files, "commit", lambda: "abc")
+    monkeypatch.setattr(book.git, "current_commit", lambda: "abc")
 
     def do(plan, minutes=math.inf, known=()):
         monkeypatch.setattr(book, "STARTED", book.time.monotonic())
@@ -512,7 +512,7 @@ def test_a_run_from_end_to_end(data_dir, tmp_path):
 
 def test_a_copy_without_history_is_told_its_commit(monkeypatch):
     monkeypatch.setenv("JAXSSL_COMMIT", "abc1234-dirty")
-    assert record.commit.__wrapped__() == "abc1234-dirty"
+    assert git.current_commit.__wrapped__() == "abc1234-dirty"
 
 
 @pytest.mark.parametrize(
@@ -529,7 +529,7 @@ def test_wrong_arguments_are_told(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         book.main(arguments)
-    monkeypatch.setattr(book.files, "commit", lambda: "")
+    monkeypatch.setattr(book.git, "current_commit", lambda: "")
     with pytest.raises(UserError, match="the commit is unknown here; pass it: JAXSSL_COMMIT="):
         book.main(["--out", "a"])
     assert not list(tmp_path.iterdir())

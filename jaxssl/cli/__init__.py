@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 
 PREFIX = "--config."
 COMMANDS = {
@@ -33,7 +33,7 @@ def main() -> None:
         if command in COMMANDS:
             run(command, sys.argv[1 + len(command.split()) :])
     if words and not {"-h", "--help", "help"} & set(words):
-        sys.exit(_fail(UserError(f"command {words[0]!r} is unknown{nearest(words[0], COMMANDS)}")))
+        sys.exit(_fail(UserError(f"command {words[0]!r} is unknown{suggest(words[0], COMMANDS)}")))
     print("usage: jaxssl COMMAND [arguments]; jaxssl COMMAND --help says more\n")
     for command, purpose in COMMANDS.items():
         print(f"  {command:14} {purpose}")
@@ -116,7 +116,7 @@ def start_jax(values: flags.FlagValues) -> None:
     from jaxssl import distributed
     from jaxssl.training import compile_cache
 
-    compile_cache.keep()
+    compile_cache.enable()
     distributed.initialize(values.coordinator, values.num_processes, values.process_id)
 
 

@@ -19,18 +19,18 @@ ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1, flag_va
 def main(overrides: list[tuple[str, str]]) -> None:
     """Flags to `jaxssl.evaluation.gallery.sheet`."""
     from jaxssl.data import source
-    from jaxssl.errors import UserError, writing
+    from jaxssl.errors import UserError, explain_write_errors
     from jaxssl.evaluation import gallery
-    from jaxssl.training import config, modality, record
+    from jaxssl.training import config, logs, modality
 
     if CONFIG.value is None:
         raise UserError("name the config to show: --config configs/NAME.py")
     settings = config.load(CONFIG.value, overrides)
-    record.show_log()
+    logs.log_to_screen()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
     if modality.dataset_kind(settings) != "image":
         raise UserError(f"views by augment.name={settings.augment.name!r} are no pictures to show")
     train = source.load(settings.data, settings.data.train_split)
-    with writing(out):
+    with explain_write_errors(out):
         gallery.sheet(settings, train, ROWS.value, out)
     print(f"{train.describe()}\nviews: {out}")

@@ -18,8 +18,8 @@ from absl import flags
 
 import jaxssl
 from jaxssl import components
-from jaxssl.errors import UserError, nearest, writing
-from jaxssl.training import record
+from jaxssl.errors import UserError, explain_write_errors, suggest
+from jaxssl.training import git
 
 FOLDER = Path(jaxssl.__file__).parent / "studies"
 CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
@@ -70,11 +70,11 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return
     if NAME.value not in components.names("study"):
         valid = [*components.names("study"), "claims"]
-        raise UserError(f"study {NAME.value!r} is unknown{nearest(NAME.value, valid)}")
+        raise UserError(f"study {NAME.value!r} is unknown{suggest(NAME.value, valid)}")
     scales = sorted(path.stem for path in CONFIGS.glob("*.py") if "_" not in path.stem)
     if SCALE.value not in scales:
         where = "" if scales else f" (there is no {CONFIGS}: studies need a source checkout)"
-        raise UserError(f"--scale {SCALE.value!r} is unknown{nearest(SCALE.value, scales)}{where}")
+        raise UserError(f"--scale {SCALE.value!r} is unknown{suggest(SCALE.value, scales)}{where}")
     _run(overrides)
 
 
@@ -86,7 +86,7 @@ def _run(overrides: list[tuple[str, str]]) -> None:
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
         raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
     default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
-    compile_cache.keep()
+    compile_cache.enable()
     study = components.module("study", NAME.value)
     setting = Setting(
         scale=SCALE.value,
@@ -105,12 +105,12 @@ def _run(overrides: list[tuple[str, str]]) -> None:
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag}: the study {NAME.value!r} has no use for it; leave it out")
     start = time.perf_counter()
-    with writing(setting.out):
+    with explain_write_errors(setting.out):
         setting.out.mkdir(parents=True, exist_ok=True)  # or the work would be done in vain
     found = study.run(setting)
     title = study.__doc__.splitlines()[0].rstrip(".")
     about = _about(time.perf_counter() - start)
-    with writing(setting.out):
+    with explain_write_errors(setting.out):
         path = findings.write(_stem(setting), title, setting, study.CLAIMS, found, about)
     if PAGE.value:
         findings.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
@@ -133,7 +133,7 @@ def _about(seconds: float) -> dict[str, str]:
     return {
         "command": f"jaxssl study {shlex.join(sys.argv[2:])}",
         "version": jaxssl.__version__,
-        "commit": record.commit(),
+        "commit": git.current_commit(),
         "jax": jax.__version__,
         "python": platform.python_version(),
         "devices": f"{jax.device_count()} {device.device_kind}",

@@ -25,7 +25,7 @@ from jaxssl import distributed
 from jaxssl.data import decoding, files, packing
 from jaxssl.data.reader import Reader
 from jaxssl.data.source import Source
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
 CACHES = ("auto", "device", "none")
@@ -125,7 +125,7 @@ def plan(source: Source, crops: decoding.Crops, *, cache: str = "auto", workers:
         UserError: on an unknown cache, or a set that cannot be kept on the device.
     """
     if cache not in CACHES:
-        raise UserError(f"data.cache={cache!r} is unknown{nearest(cache, CACHES)}")
+        raise UserError(f"data.cache={cache!r} is unknown{suggest(cache, CACHES)}")
     cores = files.cores()
     if not -1 <= workers <= 8 * cores:
         raise UserError(f"data.workers={workers} must be -1 (automatic) or 0 to {8 * cores} here")

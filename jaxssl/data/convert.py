@@ -15,7 +15,7 @@ from pathlib import Path, PurePath
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from jaxssl.errors import UserError, line
+from jaxssl.errors import UserError, one_line
 
 INFO = "dataset_info.json"
 OLD, NEW = "tfrecord", "array_record"
@@ -48,7 +48,7 @@ def convert(directory: Path) -> int:
         files = _files(info)
     except BAD as error:
         raise UserError(
-            f"{directory} holds no prepared set (cannot read {path}: {line(error)}); name the "
+            f"{directory} holds no prepared set (cannot read {path}: {one_line(error)}); name the "
             "folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2"
         ) from error
     if NEW in formats:

@@ -9,7 +9,7 @@ from typing import Any
 from array_record.python.array_record_module import ArrayRecordReader
 
 from jaxssl.data import convert
-from jaxssl.errors import UserError, line
+from jaxssl.errors import UserError, one_line
 
 INFO, FEATURES = "dataset_info.json", "features.json"
 # TFDS imports whatever module a set names as the home of a feature.
@@ -33,7 +33,7 @@ def reading(folder: Path) -> Iterator[None]:
     except (UserError, OSError):
         raise
     except Exception as error:  # of many kinds
-        raise UserError(damaged(folder, f"{type(error).__name__}: {line(error)}")) from error
+        raise UserError(damaged(folder, f"{type(error).__name__}: {one_line(error)}")) from error
 
 
 def damaged(folder: Path, why: str) -> str:
@@ -50,7 +50,7 @@ def check(folder: Path) -> None:
             tree = json.loads(path.read_text(encoding="utf-8"))
             _check_features(tree) if path.name == FEATURES else _check_splits(tree)
         except convert.BAD as error:
-            why = f"{path.name}: {type(error).__name__}: {line(error)}"
+            why = f"{path.name}: {type(error).__name__}: {one_line(error)}"
             raise UserError(damaged(folder, why)) from error
 
 

@@ -16,7 +16,7 @@ from tensorflow_datasets.core.download.util import DownloadError
 from jaxssl.data import dataset_info
 from jaxssl.data.formats import captions, folder, raw, tu, video
 from jaxssl.data.toy import digit_captions, digits, moving_digits, necklaces
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
 OF_PATHS = {
@@ -112,7 +112,7 @@ def _unchecked(
         return tfds.builder(name, data_dir=directory)
     except tfds.core.DatasetNotFoundError as error:
         known = {*OF_PATHS, *OWN, *PARTS, *tfds.list_builders(with_community_datasets=False)}
-        raise UserError(f"data.name={name!r} is unknown{nearest(name, sorted(known))}") from error
+        raise UserError(f"data.name={name!r} is unknown{suggest(name, sorted(known))}") from error
     except ImportError as error:
         try:  # a prepared set is read without its code
             return tfds.core.read_only_builder.builder_from_files(name, data_dir=directory)

@@ -6,7 +6,7 @@ Visual Models From Natural Language Supervision, 2021, section 3.1.4).
 
 from collections.abc import Iterable
 
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 
 # ensemble: templates, each with one place for the class name
 PROMPTS: dict[str, tuple[str, ...]] = {
@@ -62,7 +62,7 @@ def fill(ensemble: str, class_names: Iterable[str]) -> list[list[str]]:
         UserError: if there is no such ensemble.
     """
     if ensemble not in PROMPTS:
-        raise UserError(f"ensemble {ensemble!r} is unknown{nearest(ensemble, PROMPTS)}")
+        raise UserError(f"ensemble {ensemble!r} is unknown{suggest(ensemble, PROMPTS)}")
     spoken = SPOKEN if ensemble == "digits" else {}
     names = [spoken.get(name, name) for name in class_names]
     return [[template.format(name) for template in PROMPTS[ensemble]] for name in names]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxssl.data import decoding
-from jaxssl.errors import UserError, line
+from jaxssl.errors import UserError, one_line
 
 UNLABELLED = -1
 Record = Mapping[str, Any]
@@ -50,7 +50,8 @@ class Part:
         except Exception as error:  # of many kinds, for a damaged file
             where = self.keep or "a data set"
             raise UserError(
-                f"records of {where} cannot be read ({line(error)}); prepare or copy the set again"
+                f"records of {where} cannot be read ({one_line(error)}); "
+                "prepare or copy the set again"
             ) from error
 
     def label_of(self, record: Record) -> int:

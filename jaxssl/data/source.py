@@ -17,7 +17,7 @@ from jaxssl.data.formats import captions, tu, video
 from jaxssl.data.images import BLOCK, Images, Videos
 from jaxssl.data.packing import GraphArray
 from jaxssl.data.records import UNLABELLED, Example, Part
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
 IN_MEMORY = 2**32  # bytes of decoded images that are kept; more are decoded each time
@@ -287,7 +287,7 @@ def _places(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
     except (ValueError, AssertionError) as error:
         splits = sorted(info.splits)
         if split.isidentifier():
-            raise UserError(f"{name!r} has no split {split!r}{nearest(split, splits)}") from error
+            raise UserError(f"{name!r} has no split {split!r}{suggest(split, splits)}") from error
         reason = str(error).splitlines()[0].partition(" See format")[0].rstrip(".")
         raise UserError(
             f"split {split!r} of {name!r}: {reason}; expected such as 'train', 'train[:90%]' or "
@@ -307,7 +307,7 @@ def _only(source: Source, names: Sequence[str], path: Any) -> Source:
     if unknown:
         raise UserError(
             f"data.classes={path}: {source.name!r} has no class {unknown[0]!r} ({len(unknown)} of "
-            f"{len(names)} are unknown){nearest(unknown[0], source.class_names)}"
+            f"{len(names)} are unknown){suggest(unknown[0], source.class_names)}"
         )
     relabel = np.full(source.num_classes, UNLABELLED, np.int32)
     relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))

@@ -22,7 +22,7 @@ from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.protocols import Features
 from jaxssl.evaluation.protocols.knn import neighbours
 from jaxssl.pretrained.backbone import Backbone
-from jaxssl.training import compile_cache, modality, record
+from jaxssl.training import atomic_files, compile_cache, modality
 from jaxssl.training.build import make_augment, make_crops
 
 FLOW = 2  # channels, which are no colours
@@ -83,7 +83,7 @@ def write(
     path = workdir / "gallery.npz"
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
-    record.write_bytes(path, content.getvalue())
+    atomic_files.write_bytes(path, content.getvalue())
     return path
 
 
@@ -149,7 +149,9 @@ def pairs(
     places = np.arange(min(count, len(source)), dtype=np.int32)
     captions = modality.example_kind(config) == "image_text"
     batch = batches.Reader(source, crops, config.seed, captions)(0, places)
-    augment = jax.jit(make_augment(config, crops), compiler_options=compile_cache.once())
+    augment = jax.jit(
+        make_augment(config, crops), compiler_options=compile_cache.fast_compile_options()
+    )
     views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
     shown = (name for name in ("views", "crops") if name in views)
     views = {

@@ -15,9 +15,9 @@ from jaxssl.evaluation.hard_negatives import hardest_negatives
 from jaxssl.evaluation.support_vectors import support_vectors
 from jaxssl.losses.objective import at_step
 from jaxssl.pretrained.backbone import Backbone, make_encode
-from jaxssl.training import record, schedules
+from jaxssl.training import logs, metrics_writer, schedules
 from jaxssl.training.build import build
-from jaxssl.training.config import hyper
+from jaxssl.training.config import arguments
 
 SIZE = 256  # images
 QUERIES, HARDEST = 8, 8
@@ -46,7 +46,7 @@ def arrays(workdir: Path, config: ConfigDict, train: Source, found: Backbone) ->
     images = Images(train, train.shape_at(config.augment.size))[places]
     z = _embeddings(images, train, found)
     if number < 2 or not np.isfinite(z).all():
-        record.log.warning("no hardest negatives: too few images, or embeddings not finite")
+        logs.log.warning("no hardest negatives: too few images, or embeddings not finite")
         return out
     labels = np.array([example.label for example in train.read(places)])
     out |= _hardest(z, labels)
@@ -74,10 +74,10 @@ def mmcl_settings(
     """
     parts = build(config, num_examples)
     length = {"steps_per_epoch": parts.steps_per_epoch, "total_steps": parts.total_steps}
-    values = hyper(config.loss.to_dict())
+    values = arguments(config.loss.to_dict())
     learned = values.pop("learn", ())
     values = at_step({k: schedules.from_spec(v, **length) for k, v in values.items()}, step)
-    for row in record.read(workdir / "metrics.jsonl"):
+    for row in metrics_writer.read_metrics(workdir / "metrics.jsonl"):
         if row["step"] <= step:
             values |= {k: row[k] for k in learned if row.get(k) is not None}
     return {k: v.item() if hasattr(v, "item") else v for k, v in values.items()}

@@ -8,14 +8,14 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.data.source import Splits
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import run
 from jaxssl.evaluation.context import arrays
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
 from jaxssl.report import results
-from jaxssl.training import loop, modality, record
-from jaxssl.training.record import log
+from jaxssl.training import logs, loop, modality
+from jaxssl.training.logs import log
 from jaxssl.training.state import TrainState
 
 
@@ -39,7 +39,7 @@ def _check(config: ConfigDict) -> None:
     run.check_protocols(config.eval.protocols)
     if config.eval.knn not in knn.PRESETS:
         raise UserError(
-            f"eval.knn={config.eval.knn!r} is unknown{nearest(config.eval.knn, knn.PRESETS)}"
+            f"eval.knn={config.eval.knn!r} is unknown{suggest(config.eval.knn, knn.PRESETS)}"
         )
 
 
@@ -81,7 +81,7 @@ def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
     if rows := results.read(workdir):
         results.show([row for row in rows if row["step"] in (None, 0, step)])
         again = f"evaluate it again with: python eval.py --workdir {workdir}"
-        record.console.print(again, soft_wrap=True)
+        logs.console.print(again, soft_wrap=True)
     return True
 
 

@@ -13,15 +13,15 @@ from ml_collections import ConfigDict
 
 from jaxssl import components, distributed, report
 from jaxssl.data import source
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation.context import arrays, subjects
 from jaxssl.evaluation.protocols import Row, Subject
 from jaxssl.pretrained.load import is_run, load_backbone
 from jaxssl.report import results
 from jaxssl.report.results import KINDS
-from jaxssl.training import record
-from jaxssl.training.config import override, read_config
+from jaxssl.training import logs
+from jaxssl.training.config import apply_overrides, read_config
 from jaxssl.training.modality import MODALITIES
 
 
@@ -92,7 +92,7 @@ def evaluate(
         UserError: if there is no such run, checkpoint or file, a protocol is unknown, or it does
             not fit the data set.
     """
-    record.show_log(distributed.process_index())
+    logs.log_to_screen(distributed.process_index())
     if is_run(path):
         read_config(path)
     asked, found = protocols, load_backbone(path, step, **(assumed or {}))
@@ -152,7 +152,7 @@ def evaluate(
         return rows
     if rows:
         results.show(rows)
-    record.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
+    logs.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
     if page and config and data is None and out == path:
         step = found.facts["step"]
         # Its pictures are of the backbone's features.
@@ -160,7 +160,7 @@ def evaluate(
         if gallery.step_of(path) != step and whole:
             inputs = arrays(splits, found.inputs)
             gallery.write(path, config, splits, features, inputs, found)
-        record.console.print(f"report:  {report.write(path)}", soft_wrap=True)
+        logs.console.print(f"report:  {report.write(path)}", soft_wrap=True)
     return rows
 
 
@@ -201,7 +201,7 @@ def data_of(
     if dataset is not None:
         data.name = dataset
     config = ConfigDict({"data": data})
-    override(config, overrides)
+    apply_overrides(config, overrides)
     return config.data
 
 
@@ -240,7 +240,7 @@ def _digest(data: Mapping[str, Any], net: Mapping[str, Any], path: Path | None) 
 def _kinds(names: Sequence[str] | None) -> list[str]:
     unknown = sorted(set(names or ()) - set(KINDS))
     if unknown:
-        raise UserError(f"--kinds: {unknown[0]!r} is unknown{nearest(unknown[0], KINDS)}")
+        raise UserError(f"--kinds: {unknown[0]!r} is unknown{suggest(unknown[0], KINDS)}")
     return [kind for kind in KINDS if kind in (names or KINDS)]
 
 
@@ -253,9 +253,9 @@ def _figures(run: Run, subject: Subject, kind: str, seed: int, *, explicit: bool
         if explicit:
             raise UserError(f"protocol {run.text!r}: {error}") from error
         # The others still count.
-        record.log.warning("protocol %r is left out: %s", run.text, error)
+        logs.log.warning("protocol %r is left out: %s", run.text, error)
         return []
-    record.log.info("%s of %s features: %.1f s", run.text, kind, time.perf_counter() - start)
+    logs.log.info("%s of %s features: %.1f s", run.text, kind, time.perf_counter() - start)
     return found
 
 
@@ -274,7 +274,7 @@ def _shared(runs: list[Run], path: Path, explicit: bool) -> list[Run]:
         command = f"python eval.py --workdir {path} --protocols {names}"
         if explicit:
             raise UserError(f"several processes cannot share {names}; start one: {command}")
-        record.log.info("left out, for one process: %s", command)
+        logs.log.info("left out, for one process: %s", command)
     return [run for run in runs if run not in alone]
 
 
@@ -323,10 +323,10 @@ def _protocol(text: str) -> Run:
     name, _, preset = text.partition(":")
     names = components.names("protocol")
     if name not in names:
-        raise UserError(f"protocol {name!r} is unknown{nearest(name, [*names, 'all'])}")
+        raise UserError(f"protocol {name!r} is unknown{suggest(name, [*names, 'all'])}")
     module = components.module("protocol", name)
     if preset and preset not in module.PRESETS:
         raise UserError(
-            f"preset {preset!r} of protocol {name!r} is unknown{nearest(preset, module.PRESETS)}"
+            f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, module.PRESETS)}"
         )
     return Run(text, name, module, {"preset": preset} if preset else {})

@@ -9,10 +9,10 @@ from ml_collections import ConfigDict
 from rich.table import Table
 
 from jaxssl.data import source
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation.run import check_protocols, data_of, evaluate
 from jaxssl.report import results
-from jaxssl.training import record
+from jaxssl.training import logs
 
 OWN = ("protocol", "metric")  # what a data set may have of its own
 
@@ -77,10 +77,10 @@ def run(
         if metric not in metrics:
             raise UserError(
                 f"suite file {str(path)!r}: protocol {protocol!r} has no metric "
-                f"{metric!r}{nearest(metric, metrics)}"
+                f"{metric!r}{suggest(metric, metrics)}"
             )
         found += [{**row, "encoder": str(encoder), "column": name} for row in rows]
-    record.console.print(table(suite, found))
+    logs.console.print(table(suite, found))
     return found
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 
 
 def export(
@@ -30,12 +30,12 @@ def export(
         raise UserError(f"name a format: --to {'|'.join(FORMATS)}")
     for name in formats:
         if name not in FORMATS:
-            raise UserError(f"--to {name!r} is unknown{nearest(name, FORMATS)}")
+            raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
     # Late, so that a mistake is answered at once.
     from jaxssl.pretrained import model_card, weights
     from jaxssl.pretrained.load import is_run, load_backbone
     from jaxssl.report import results
-    from jaxssl.training import record
+    from jaxssl.training import atomic_files
 
     path, is_file = path.resolve(), not is_run(path)
     if is_file and step is not None:
@@ -50,7 +50,7 @@ def export(
         made = {stem + FORMATS[name][0]: FORMATS[name][1](found, header) for name in formats}
         out.mkdir(parents=True, exist_ok=True)
         for name, content in made.items():
-            record.write_bytes(out / name, content)
+            atomic_files.write_bytes(out / name, content)
         # The card is of all files of this checkpoint that lie there.
         files = [stem + suffix for suffix, _ in FORMATS.values()]
         files = [name for name in files if (out / name).exists()]
@@ -58,7 +58,7 @@ def export(
         rows = results.read(path.with_suffix(".eval") if is_file else path)
         rows = [row for row in rows if (row["step"], row["features"]) == of]
         text = model_card.write(found, json.loads(header)["features"], files, rows)
-        record.write_text(out / "README.md", text)
+        atomic_files.write_text(out / "README.md", text)
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
     except OSError as error:

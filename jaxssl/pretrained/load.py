@@ -90,7 +90,7 @@ def _of_run(workdir: Path, step: int | str | None) -> Backbone:
         method = build(config, max(found.data["num_examples"], config.batch_size)).method
         views = kind.view_shapes(config, inputs)
 
-        @functools.partial(jax.jit, compiler_options=compile_cache.once())
+        @functools.partial(jax.jit, compiler_options=compile_cache.fast_compile_options())
         def init(key: Array) -> Any:
             params, carried = init_variables(method, views, 1, key)
             carried = carried._asdict()

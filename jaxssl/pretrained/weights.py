@@ -20,7 +20,7 @@ import safetensors
 from jax import numpy as jnp
 
 from jaxssl.augment.views import Inputs
-from jaxssl.errors import UserError, line
+from jaxssl.errors import UserError, one_line
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder, Variables
 from jaxssl.pretrained import _find_encoder as find_encoder
@@ -87,11 +87,13 @@ def load(
     except UserError:
         raise
     except ValueError as error:
-        raise UserError(f"{path} cannot be read: {line(error, 600)}") from error
+        raise UserError(f"{path} cannot be read: {one_line(error, 600)}") from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or line(error, 600)}") from error
+        raise UserError(
+            f"{path} cannot be read: {error.strerror or one_line(error, 600)}"
+        ) from error
     except Exception as error:  # a damaged file may raise anything
-        what = f"{type(error).__name__}: {line(error, 600)}"
+        what = f"{type(error).__name__}: {one_line(error, 600)}"
         raise UserError(f"{path} is damaged, cut off or no weights file ({what})") from error
 
 

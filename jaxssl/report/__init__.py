@@ -23,7 +23,7 @@ from jaxssl.report.workdir import (
     said_of,
     series,
 )
-from jaxssl.training import record
+from jaxssl.training import atomic_files
 
 
 def write(workdir: Path, out: Path | None = None) -> Path:
@@ -64,7 +64,7 @@ def write(workdir: Path, out: Path | None = None) -> Path:
             _config(config),
         ]
     path = out or workdir / "report.html"
-    record.write_text(path, page.page(title, sections))
+    atomic_files.write_text(path, page.page(title, sections))
     return path
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import matplotlib
 
 from jaxssl import report
-from jaxssl.errors import UserError, writing
+from jaxssl.errors import UserError, explain_write_errors
 from jaxssl.report import curve_overlay, metric_tables, page, runs
 from jaxssl.report.plots import STYLE
 from jaxssl.report.runs import Group, Run
 from jaxssl.report.workdir import flat, is_finite, plain, series
-from jaxssl.training import record
-from jaxssl.training.config import FREE
+from jaxssl.training import atomic_files
+from jaxssl.training.config import CHANGEABLE_KEYS
 
 TITLED = 3  # losses in the title
 ABSENT = "(absent)"  # in place of a value
@@ -44,7 +44,7 @@ def page_of(workdirs: Sequence[Path], out: Path | None = None) -> Path:
         return compare(workdirs, out or Path("compare.html"))
     runs.check(workdirs)
     out = out or workdirs[0] / "report.html"
-    with writing(out):
+    with explain_write_errors(out):
         return report.write(workdirs[0], out)
 
 
@@ -75,8 +75,8 @@ def compare(workdirs: Sequence[Path], out: Path) -> Path:
             curve_overlay.section(groups),
             _differences(groups),
         ]
-    with writing(out):
-        record.write_text(out, page.page(title, sections))
+    with explain_write_errors(out):
+        atomic_files.write_text(out, page.page(title, sections))
     return out
 
 
@@ -125,7 +125,7 @@ def _differences(groups: Sequence[Group]) -> str:
     for key in keys:
         if len({json.dumps(config.get(key, ABSENT)) for config in configs}) > 1:
             values = [_value(config.get(key, ABSENT)) for config in configs]
-            free = "<small>does not change the result</small>" if key in FREE else ""
+            free = "<small>does not change the result</small>" if key in CHANGEABLE_KEYS else ""
             body.append([escape(key) + free, *map(escape, values)])
     seeds = [", ".join(plain(run.config.get("seed")) for run in group.runs) for group in groups]
     if len(set(seeds)) > 1:

@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.table import Table
 
-from jaxssl.errors import UserError, line
-from jaxssl.training import record
+from jaxssl.errors import UserError, one_line
+from jaxssl.training import atomic_files, logs
 
 KINDS = ("raw", "untrained", "pretrained")  # of features: pretraining is compared with the others
 SPREAD = "accuracies in percent; ± one standard deviation over draws, where not said otherwise"
@@ -37,7 +37,7 @@ def read(folder: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"row {number} is no figure")
         return rows
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({line(error)}); move it away") from error
+        raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
 
 
 def _is_row(row: Mapping[str, Any]) -> bool:
@@ -66,18 +66,18 @@ def add(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     new = set(map(key, rows))
     kept = [row for row in read(folder) if key(row) not in new]
-    record.write_json(folder / "results.json", {"results": [*kept, *rows]})
+    atomic_files.write_json(folder / "results.json", {"results": [*kept, *rows]})
 
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print figures of one encoder on one data set: what they are of, a table, what it means."""
     facts = provenance(rows[-1])
-    record.console.print(facts["encoder"], soft_wrap=True, highlight=False)
-    record.console.print(facts["data"], soft_wrap=True, highlight=False)
-    record.console.print(table(rows))
-    record.console.print(SPREAD, soft_wrap=True, highlight=False)
+    logs.console.print(facts["encoder"], soft_wrap=True, highlight=False)
+    logs.console.print(facts["data"], soft_wrap=True, highlight=False)
+    logs.console.print(table(rows))
+    logs.console.print(SPREAD, soft_wrap=True, highlight=False)
     for row in (row for row in rows if "verdict" in row["details"]):
-        record.console.print(f"{row['features']}: {row['details']['verdict']}", soft_wrap=True)
+        logs.console.print(f"{row['features']}: {row['details']['verdict']}", soft_wrap=True)
 
 
 def provenance(row: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jaxssl.errors import UserError
 from jaxssl.report import results
 from jaxssl.report.workdir import flat, read_config, read_metrics, said_of
-from jaxssl.training.config import FREE
+from jaxssl.training.config import CHANGEABLE_KEYS
 
 LONG = 40  # letters of a name in a legend
 
@@ -93,7 +93,7 @@ def group(runs: Sequence[Run]) -> list[Group]:
     found: list[list[Run]] = []
     of: dict[tuple, list[list[Run]]] = {}
     for run in runs:
-        rest = {k: v for k, v in flat(run.config) if k not in ("seed", *FREE)}
+        rest = {k: v for k, v in flat(run.config) if k not in ("seed", *CHANGEABLE_KEYS)}
         same = of.setdefault((json.dumps(rest, sort_keys=True), run.step), [])
         # Two runs of one seed are no two draws.
         fit = [g for g in same if seed_of(run) not in map(seed_of, g)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.errors import UserError, line
-from jaxssl.training import record
+from jaxssl.errors import UserError, one_line
+from jaxssl.training import metrics_writer
 
 
 @contextmanager
@@ -21,7 +21,7 @@ def said_of(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # of many kinds
-        raise UserError(f"{path} is damaged ({line(error)}); move it away") from error
+        raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -39,13 +39,13 @@ def read_config(path: Path) -> dict[str, Any]:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of metrics.jsonl: steps with numbers, or null."""
     with said_of(path):
-        rows = record.read(path)
+        rows = metrics_writer.read_metrics(path)
         for row in rows:
             numbers = (x for x in row.values() if x is not None)
             if not isinstance(row["step"], int) or not all(
                 -math.inf <= x <= math.inf for x in numbers
             ):
-                raise ValueError(f"a line of {line(ValueError(row), 80)}")
+                raise ValueError(f"a line of {one_line(ValueError(row), 80)}")
     return rows
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxssl import components
-from jaxssl.errors import writing
+from jaxssl.errors import explain_write_errors
 from jaxssl.report.page import markdown_table
 from jaxssl.studies import findings
 from jaxssl.studies.open_claims import ELSEWHERE
 from jaxssl.studies.study import Claim
-from jaxssl.training import record
+from jaxssl.training import atomic_files
 
 PAPERS = {
     "AUC-CL": "Sharma et al., ICLR 2024",
@@ -70,8 +70,8 @@ def write_claims(folder: Path, page: Path) -> Path:
         if own:
             own.sort(key=lambda row: row.claim["verdict"] is None)
             parts.append(f"\n## {paper} ({source})\n\n{_table(own)}")
-    with writing(page, "--page"):
-        record.write_text(page, "".join(parts))
+    with explain_write_errors(page, "--page"):
+        atomic_files.write_text(page, "".join(parts))
     return page
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from rich.table import Table as Printed
 
-from jaxssl.errors import UserError, writing
+from jaxssl.errors import UserError, explain_write_errors
 from jaxssl.report import page
 from jaxssl.studies.study import Claim, Findings, Setting, Table
-from jaxssl.training import record
+from jaxssl.training import atomic_files, logs
 
 WORDS = {True: "holds", False: "does not hold", None: "cannot be told"}
 NOT_RUN = "not yet run"
@@ -53,12 +53,12 @@ def write(
         "tables": [table._asdict() for table in findings.tables],
         "data": findings.data,
     }
-    record.write_json(setting.out / f"{name}.json", _plain(document))
+    atomic_files.write_json(setting.out / f"{name}.json", _plain(document))
     pictures = []
     for picture in findings.pictures:
         png = io.BytesIO()
         picture.figure.savefig(png, format="png", dpi=150)
-        record.write_bytes(setting.out / f"{name}_{picture.name}.png", png.getvalue())
+        atomic_files.write_bytes(setting.out / f"{name}_{picture.name}.png", png.getvalue())
         pictures.append(page.figure(page.img(png, picture.alt), picture.caption))
     told = {"scale": setting.scale, "on": findings.where, **about}
     facts = " · ".join(f"{key} {value}" for key, value in told.items() if key != "command")
@@ -70,7 +70,7 @@ def write(
         page.section("Figures", "".join(pictures)) if pictures else "",
     ]
     path = setting.out / f"{name}.html"
-    record.write_text(path, page.page(escape(title), sections))
+    atomic_files.write_text(path, page.page(escape(title), sections))
     return path
 
 
@@ -92,9 +92,9 @@ def write_markdown(path: Path, document: Path) -> None:
     for table in (first, *found["tables"]):
         cells = page.markdown_table(table["heading"], table["rows"]).rstrip()
         parts += [f"## {table['title']}", *filter(None, [table["note"]]), cells]
-    with writing(path, "--page"):
-        record.write_text(path, "\n\n".join(parts) + "\n")
-        record.write_text(kept, document.read_text(encoding="utf-8"))
+    with explain_write_errors(path, "--page"):
+        atomic_files.write_text(path, "\n\n".join(parts) + "\n")
+        atomic_files.write_text(kept, document.read_text(encoding="utf-8"))
 
 
 def show(claims: Mapping[str, Claim], findings: Findings) -> None:
@@ -105,15 +105,15 @@ def show(claims: Mapping[str, Claim], findings: Findings) -> None:
             out.add_column(heading, justify="right" if i else "left")
         for row in table.rows:
             out.add_row(*row)
-        record.console.print(out)
+        logs.console.print(out)
         if table.note:
-            record.console.print(table.note, soft_wrap=True, highlight=False)
+            logs.console.print(table.note, soft_wrap=True, highlight=False)
     for key, claim in claims.items():
         if key in findings.verdicts:
             verdict = findings.verdicts[key]
             said = WORDS[verdict.holds]
             text = f"{said}: {claim.text} ({claim.source}): {verdict.figure}"
-            record.console.print(text, soft_wrap=True, highlight=False, markup=False)
+            logs.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def read(path: Path) -> dict[str, Any]:

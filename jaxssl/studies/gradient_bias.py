@@ -47,7 +47,7 @@ from jaxssl.studies.study import (
     decide,
     together,
 )
-from jaxssl.training.config import component, hyper, read_config
+from jaxssl.training.config import arguments, factory, read_config
 
 EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
 WITHIN, BETWEEN = 0.6, 0.3  # deviations of an example in its class, of a view in its example
@@ -116,7 +116,7 @@ def run(setting: Setting) -> Findings:
     arms = _arms(setting, point.num_examples)
     names = setting.methods or tuple(arms)
     for name in set(names) - set(arms):  # any other loss, with its own defaults
-        made = component("loss", name)()
+        made = factory("loss", name)()
         arms[name] = lambda size, made=made: (made, None)
     batches = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= point.num_examples)
     if not batches or not 2 <= min(batches) <= max(batches) <= point.num_examples:
@@ -155,14 +155,14 @@ def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
     def trained(name: str, **changed: Any) -> Objective:
         """The loss of a method; what is learned stays as it begins."""
         loss = settings_of(setting, METHODS[name]).loss
-        return component("loss", loss.name)(**{**hyper(loss), **changed})
+        return factory("loss", loss.name)(**{**arguments(loss), **changed})
 
     simclr = trained("simclr")
     temperature = METHODS["simclr"]["loss.temperature"]
 
     def weighted(size: int) -> tuple[Objective, Objective]:
         weight = (num_examples - 1) / (size - 1)
-        tcl = component("loss", "tcl")
+        tcl = factory("loss", "tcl")
         return tcl(k1=0.0, k2=weight, temperature=temperature), simclr
 
     one = {"weight": 1.0}  # loss 1 alone
@@ -171,7 +171,7 @@ def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
     same = {
         "simclr": simclr,
         **{name: trained(name) for name in ("dcl", "auc_cl", "auc_cl_sum")},
-        "spectral": component("loss", "spectral")(),
+        "spectral": factory("loss", "spectral")(),
         "sogclr": trained("sogclr"),
     }
     return {

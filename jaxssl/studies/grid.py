@@ -14,7 +14,7 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, curves, spread
-from jaxssl.training import config, nonfinite, record
+from jaxssl.training import atomic_files, config, git, logs, metrics_writer, nonfinite
 
 CELL = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
@@ -132,7 +132,7 @@ def baselines(outcome: Outcome) -> dict[str, dict[str, float]]:
         with _quiet():
             rows = run.evaluate(outcome.workdir, PROTOCOLS, kinds=kinds, page=False)
         document = {kind: _figures(rows, kind) for kind in kinds}
-        record.write_json(path, document)
+        atomic_files.write_json(path, document)
     return json.loads(path.read_text())
 
 
@@ -239,14 +239,14 @@ def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
         with _quiet(), _stopped(workdir):
             figures = _train(settings, workdir)
         seconds = time.perf_counter() - start
-        document = {"figures": figures, "seconds": seconds, "commit": record.commit()}
-        record.write_json(marker, document)
+        document = {"figures": figures, "seconds": seconds, "commit": git.current_commit()}
+        atomic_files.write_json(marker, document)
     else:
         _refuse_other(settings, workdir)
     try:
         document = json.loads(marker.read_text())
         figures = {k: math.nan if v is None else v for k, v in document["figures"].items()}
-        lines = record.read(workdir / "metrics.jsonl")
+        lines = metrics_writer.read_metrics(workdir / "metrics.jsonl")
         history = [{k: math.nan if v is None else v for k, v in line.items()} for line in lines]
         known = document["seconds"], document.get("commit", "")
         return Outcome(cell["seed"], workdir, figures, history, *known), fresh
@@ -256,7 +256,7 @@ def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
 
 def _refuse_other(settings: Any, workdir: Path) -> None:
     """A finished run may be of another scale, data set or version."""
-    changed = config.changes(settings, config.read_config(workdir).to_dict())
+    changed = config.conflicts(settings, config.read_config(workdir).to_dict())
     if changed:
         raise UserError(
             f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another --out"
@@ -296,7 +296,9 @@ def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
         if not kept and settings_of(bare, rest).to_dict() == whole:
             told = rest
     name = ",".join(
-        f"{key}={text}" for key, text in told.items() if key not in (*config.FREE, "data.path")
+        f"{key}={text}"
+        for key, text in told.items()
+        if key not in (*config.CHANGEABLE_KEYS, "data.path")
     )
     safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
     if len(safe) <= LONGEST and safe == name:
@@ -307,12 +309,12 @@ def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """A run's lines go to its train.log alone."""
-    record.show_log()
-    before, record.console.quiet = record.console.quiet, True
+    logs.log_to_screen()
+    before, logs.console.quiet = logs.console.quiet, True
     try:
         yield
     finally:
-        record.console.quiet = before
+        logs.console.quiet = before
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from jaxssl.losses.pairs import pair_views
 from jaxssl.studies.grid import METHODS, settings_of
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, of_scale
 from jaxssl.training.build import build, initial_state
-from jaxssl.training.config import component, hyper, label
+from jaxssl.training.config import arguments, factory, label
 from jaxssl.training.state import make_train_step
 
 BATCHES = {"tiny": (32, 64, 128, 256), "small": (64, 128, 256), "paper": (64, 128, 256, 512)}
@@ -97,7 +97,7 @@ def run(setting: Setting) -> Findings:
 
 def _loss(setting: Setting, name: str, batch: int) -> Call:
     config = settings_of(setting, {**LOSSES[name], "batch_size": batch})
-    objective = component("loss", config.loss.name)(**hyper(config.loss))
+    objective = factory("loss", config.loss.name)(**arguments(config.loss))
     key = jax.random.key(0)
     z = jax.random.normal(key, (2, batch, DIM))
     params, memory = objective.init(key, batch, DIM)

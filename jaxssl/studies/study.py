@@ -17,7 +17,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from scipy import stats
 
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 from jaxssl.report.plots import DASHES, MARKERS, STYLE
 
 LEVEL = 0.95  # of all intervals
@@ -140,7 +140,7 @@ def choose(
     known = (*usual, *on_request)
     for name in asked:
         if name not in known:
-            raise UserError(f"--methods: {name!r} is none of this study{nearest(name, known)}")
+            raise UserError(f"--methods: {name!r} is none of this study{suggest(name, known)}")
     return tuple(asked or usual)
 
 

@@ -18,13 +18,13 @@ from jaxssl.data import batches
 from jaxssl.data.batches import Batches
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import KINDS, Source
-from jaxssl.errors import UserError, line, nearest
+from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.losses.objective import Number
 from jaxssl.methods.base import Method
 from jaxssl.models.encoder import PRECISIONS, Encoder
 from jaxssl.training import modality, optim, schedules, state
 from jaxssl.training._config_types import LARGEST
-from jaxssl.training.config import component, hyper
+from jaxssl.training.config import arguments, factory
 from jaxssl.training.state import Augment, TrainState
 
 # Losses that a method cannot train, and why.
@@ -98,10 +98,10 @@ def build(
     if total_steps >= LARGEST:
         raise UserError(f"epochs={config.epochs} are {total_steps} steps, too many to count")
 
-    def arguments(group: ConfigDict) -> dict[str, Any]:
+    def scheduled(group: ConfigDict) -> dict[str, Any]:
         """A group's arguments, with its schedules as functions of the step."""
         length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
-        values = hyper(group.to_dict())
+        values = arguments(group.to_dict())
         return {k: schedules.from_spec(v, **length) for k, v in values.items()}
 
     given = dict(numbers or {})
@@ -120,21 +120,21 @@ def build(
             milestones=tuple(round(epoch * steps_per_epoch) for epoch in milestones),
             gamma=config.schedule.gamma,
         )
-        values = arguments(config.optim)
+        values = scheduled(config.optim)
         for taken in ("lr", "lr_scaling", "sharded"):
             values.pop(taken)
         optimiser = optim.optimiser(config.optim.name, rate, **values)
         check_compatibility(config)
         of_loss = {key.removeprefix("loss."): _constant(value) for key, value in given.items()}
-        objective = component("loss", config.loss.name)(**(arguments(config.loss) | of_loss))
-        make_method = component("method", config.method.name)
-        method_values = arguments(config.method)
+        objective = factory("loss", config.loss.name)(**(scheduled(config.loss) | of_loss))
+        make_method = factory("method", config.method.name)
+        method_values = scheduled(config.method)
         if numbers is None:
             _try(config, lambda encoder: make_method(encoder, objective, **method_values))
         method = make_method(make_networks(config), objective, **method_values)
         augment = make_augment(config, crops)
     except (ValueError, OverflowError) as error:
-        raise UserError(line(error, 1000)) from error
+        raise UserError(one_line(error, 1000)) from error
     return Setup(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
 
 
@@ -145,7 +145,7 @@ def shared_numbers(config: ConfigDict) -> dict[str, float]:
     A number that is 0 is not among them, because a loss leaves out the operations of a term with
     weight 0.
     """
-    make, values = component("loss", config.loss.name), hyper(config.loss.to_dict())
+    make, values = factory("loss", config.loss.name), arguments(config.loss.to_dict())
     found = {"optim.lr": config.optim.lr}
     for name, parameter in inspect.signature(make).parameters.items():
         value = values.get(name)
@@ -200,7 +200,7 @@ def make_networks(config: ConfigDict) -> Encoder:
     """The networks of a config."""
     if config.precision not in PRECISIONS:
         raise UserError(
-            f"precision={config.precision!r} is unknown{nearest(config.precision, PRECISIONS)}"
+            f"precision={config.precision!r} is unknown{suggest(config.precision, PRECISIONS)}"
         )
     how = {"precision": config.precision, "num_chunks": config.accumulate_steps}
     text = None
@@ -212,7 +212,7 @@ def make_networks(config: ConfigDict) -> Encoder:
 
 def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
     """The views of a config: `views` of them, of which the second may differ, and small crops."""
-    recipe = component("augment", config.augment.name)
+    recipe = factory("augment", config.augment.name)
     cut = {"crop_scale": (1.0, 1.0)} if crops and crops.views else {}
     views, small = _arguments(config)
     made = [recipe(**{**values, **cut}) for values in (views[0], views[-1], small)]
@@ -263,7 +263,7 @@ def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:
 
 def _arguments(config: ConfigDict) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What the recipe is called with for the views, first and second, and for the small crops."""
-    base = hyper(config.augment.to_dict())
+    base = arguments(config.augment.to_dict())
     small = config.crops.to_dict()
     small.pop("number")
     return [base, {**base, **config.second_view.to_dict()}], {**base, **small}
@@ -361,4 +361,4 @@ def _try(config: ConfigDict, make_method: Any) -> None:
 
 def make(group: str, config: Mapping[str, Any]) -> Any:
     """The component that a group of the config describes."""
-    return component(group, config["name"])(**hyper(config))
+    return factory(group, config["name"])(**arguments(config))

@@ -22,8 +22,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import distributed
-from jaxssl.errors import UserError, line
-from jaxssl.training.record import log
+from jaxssl.errors import UserError, one_line
+from jaxssl.training.logs import log
 
 KEPT = 2  # latest checkpoints: should the last one be damaged, there is another
 ASIDE = "damaged"  # folder of a workdir
@@ -245,7 +245,7 @@ def _guarded(workdir: Path, step: int, read: Callable[[], Any]) -> Any:
         return read()
     except Exception as error:  # Orbax and TensorStore raise many kinds for a damaged file
         raise UserError(
-            f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {line(error, 200)}"
+            f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {one_line(error, 200)}"
         ) from error
 
 

@@ -11,7 +11,7 @@ OPTIMISATION = "xla_backend_optimization_level"
 SHORTEST = "jax_persistent_cache_min_compile_time_secs"
 
 
-def keep() -> None:
+def enable() -> None:
     """Let JAX keep what it compiles in a folder of the user, unless told of a place already.
 
     JAX_COMPILATION_CACHE_DIR names another place; JAX_ENABLE_COMPILATION_CACHE=false keeps nothing.
@@ -26,7 +26,7 @@ def keep() -> None:
         jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
-def once() -> dict[str, int]:
+def fast_compile_options() -> dict[str, int]:
     """Options for `jax.jit` of what runs once, such as drawing parameters.
 
     Compiling that takes a CPU long: a fifth of it is enough for the same numbers. What XLA_FLAGS
@@ -37,7 +37,7 @@ def once() -> dict[str, int]:
     return {OPTIMISATION: 1}
 
 
-def where() -> str:
+def describe() -> str:
     """The place, in words."""
     if not jax.config.jax_enable_compilation_cache or not jax.config.jax_compilation_cache_dir:
         return "not kept (JAX_COMPILATION_CACHE_DIR names a folder)"

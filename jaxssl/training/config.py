@@ -17,7 +17,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.errors import UserError, line, nearest, shown
+from jaxssl.errors import UserError, one_line, printable, suggest
 from jaxssl.training import _config_types as config_types
 
 # The groups of a config that name a component; of the optional ones, "none" is a name too.
@@ -26,7 +26,7 @@ OPTIONAL = ("text", "predictor")
 # Groups that hold some of augment's arguments, those that differ, and what they have besides.
 PARTIAL = {"second_view": set(), "crops": {"number"}}
 # Where things lie and how images are read; a run may go on with other values.
-FREE = ("data.dir", "data.cache", "data.workers", "optim.sharded")
+CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded")
 NETWORKS = ("net", "text", "head", "predictor")  # whose whole numbers are sizes
 MOST_VIEWS = 1000
 
@@ -59,12 +59,12 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
         unknown = sorted(set(config[group]) - set(config.augment) - own)
         if unknown:
             recipe = f"augment {config.augment.name!r}"
-            known = ", ".join(sorted(hyper(config.augment)))
-            name = f"{group}.{shown(unknown[0])}"
+            known = ", ".join(sorted(arguments(config.augment)))
+            name = f"{group}.{printable(unknown[0])}"
             raise UserError(f"{name} is no argument of {recipe}, which has: {known}")
     config.lock()
-    override(config, [item for item in ordered if not _is_choice(item[0])])
-    check(config)
+    apply_overrides(config, [item for item in ordered if not _is_choice(item[0])])
+    validate(config)
     return config
 
 
@@ -87,7 +87,7 @@ def read_config(workdir: Path) -> ConfigDict:
     return config
 
 
-def override(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
+def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
     """Set values, each (dotted key, text of the value); keys that are not there are refused.
 
     Raises:
@@ -97,7 +97,7 @@ def override(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
         _set(config, key, text)
 
 
-def component(group: str, name: str) -> Callable[..., Any]:
+def factory(group: str, name: str) -> Callable[..., Any]:
     """The factory that ``config[group].name`` stands for.
 
     Raises:
@@ -112,7 +112,7 @@ def _nothing() -> None:
     """No predictor, no network of captions."""
 
 
-def hyper(config: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keyword arguments in a group: all but "name" and "preset"."""
     return {k: v for k, v in config.items() if k not in ("name", "preset")}
 
@@ -121,7 +121,7 @@ def label(group: str, config: Mapping[str, Any]) -> str:
     """The component with what is not its default: "auc_cl (released_cifar, alpha=0.5)"."""
     values = {k: config[k] for k in ("name", "preset") if k in config}
     usual = _complete(group, ConfigDict(values)).to_dict()
-    own = hyper(config).items()
+    own = arguments(config).items()
     changed = [f"{k}={_word(v)}" for k, v in own if _plain(v) != _plain(usual.get(k))]
     inside = ", ".join([*list(values.values())[1:], *changed])
     return f"{values['name']} ({inside})" if inside else values["name"]
@@ -139,10 +139,10 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
     return found
 
 
-def changes(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
-    """`differences` of a config from one that was read from JSON, but for `FREE`."""
+def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
+    """`differences` of a config from one that was read from JSON, but for `CHANGEABLE_KEYS`."""
     found = differences(json.loads(json.dumps(ours.to_dict())), theirs)
-    return [change for change in found if change.partition(":")[0] not in FREE]
+    return [change for change in found if change.partition(":")[0] not in CHANGEABLE_KEYS]
 
 
 def _word(value: Any) -> str:
@@ -167,7 +167,7 @@ def _run_file(path: Path) -> ConfigDict:
         config = module.get_config() if hasattr(module, "get_config") else None
     except Exception as error:
         kind = type(error).__name__
-        raise UserError(f"config file {str(path)!r} failed: {kind}: {line(error)}") from error
+        raise UserError(f"config file {str(path)!r} failed: {kind}: {one_line(error)}") from error
     if not isinstance(config, ConfigDict):
         raise UserError(f"config file {str(path)!r} has no get_config() that returns a ConfigDict")
     for group in (*GROUPS, *PARTIAL):
@@ -189,17 +189,19 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
     """The group with its preset and its factory's defaults filled in; given values win."""
     values = given.to_dict()
     name, preset = values.pop("name"), values.pop("preset", None)
-    parameters = inspect.signature(component(group, name)).parameters.values()
+    parameters = inspect.signature(factory(group, name)).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     unknown = sorted(set(values) - set(defaults))
     if unknown:
-        raise UserError(f"{group}.{shown(unknown[0])} is unknown{nearest(unknown[0], defaults)}")
+        raise UserError(
+            f"{group}.{printable(unknown[0])} is unknown{suggest(unknown[0], defaults)}"
+        )
     effective = {"name": name}
     if preset is not None:
         is_none = group in OPTIONAL and name == "none"
         presets = {} if is_none else getattr(components.module(group, name), "PRESETS", {})
         if preset not in presets:
-            raise UserError(f"{group}.preset={preset!r} is unknown{nearest(preset, presets)}")
+            raise UserError(f"{group}.preset={preset!r} is unknown{suggest(preset, presets)}")
         effective["preset"] = preset
         defaults |= presets[preset]
     return ConfigDict(effective | defaults | values)
@@ -207,7 +209,7 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
 
 def _set(config: ConfigDict, key: str, text: str) -> None:
     *groups, leaf = key.split(".")
-    if groups and groups[0] in PARTIAL and leaf in hyper(config.augment):
+    if groups and groups[0] in PARTIAL and leaf in arguments(config.augment):
         with config.unlocked():
             config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
     node = config
@@ -247,14 +249,14 @@ def _accepts(config: ConfigDict, groups: list[str], leaf: str, kind: type) -> bo
     """Whether a component's argument may be a value of this type, among others."""
     if len(groups) != 1 or groups[0] not in GROUPS:
         return False
-    factory = component(groups[0], config[groups[0]].name)
-    return kind in typing.get_args(inspect.signature(factory).parameters[leaf].annotation)
+    parameters = inspect.signature(factory(groups[0], config[groups[0]].name)).parameters
+    return kind in typing.get_args(parameters[leaf].annotation)
 
 
 def _near(path: list[str], node: ConfigDict) -> str:
     prefix = ".".join(path[:-1])
     valid = [f"{prefix}.{name}" if prefix else name for name in node]
-    return nearest(".".join(path), valid)
+    return suggest(".".join(path), valid)
 
 
 def _parse(text: str) -> Any:
@@ -268,7 +270,7 @@ def _parse(text: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def check(config: ConfigDict) -> None:
+def validate(config: ConfigDict) -> None:
     """Types, and bounds that no component checks for itself.
 
     Raises:
@@ -277,8 +279,8 @@ def check(config: ConfigDict) -> None:
     config_types.check(config)
     for group in (*GROUPS, *PARTIAL):
         of = "augment" if group in PARTIAL else group
-        parameters = inspect.signature(component(of, config[of].name)).parameters
-        values = {k: v for k, v in hyper(config[group]).items() if k in parameters}
+        parameters = inspect.signature(factory(of, config[of].name)).parameters
+        values = {k: v for k, v in arguments(config[group]).items() if k in parameters}
         config_types.check_arguments(group, values, parameters)
         if group in NETWORKS:
             for name, value in values.items():

@@ -16,7 +16,7 @@ from jaxssl.data.decoding import Crops
 from jaxssl.data.metadata import Facts, facts
 from jaxssl.training import modality, summary
 from jaxssl.training.build import build, check_labels, initial_state, make_batches, make_crops
-from jaxssl.training.record import console
+from jaxssl.training.logs import console
 from jaxssl.training.state import make_train_step
 
 HEADROOM = 0.9  # of the memory at hand that a step may take

@@ -20,19 +20,21 @@ from jaxssl.data import source
 from jaxssl.data.batches import POSITION, Batches
 from jaxssl.errors import UserError
 from jaxssl.training import (
+    atomic_files,
     checkpoint,
     collapse,
     compile_cache,
+    logs,
+    metrics_writer,
     modality,
     nonfinite,
-    record,
     summary,
 )
 from jaxssl.training.build import Setup, build, check_labels, make_batches
-from jaxssl.training.config import changes, read_config
+from jaxssl.training.config import conflicts, read_config
+from jaxssl.training.logs import log
 from jaxssl.training.nonfinite import LossMonitor
 from jaxssl.training.programs import make_programs
-from jaxssl.training.record import log
 from jaxssl.training.run_lock import lock
 from jaxssl.training.state import TrainState, make_diagnosis
 
@@ -80,7 +82,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     # ---- Data and parts. Bad input is refused here, before anything is written.
-    record.show_log(distributed.process_index())
+    logs.log_to_screen(distributed.process_index())
     _refuse_other_config(config, workdir)
     if evaluation:
         evaluation.check(config)
@@ -144,7 +146,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
         log.info("%s: %s", f"resumes at step {first}" if first else "begins", workdir)
         log.info("data       %s", train_set.describe())
         log.info("input      %s", batches.plan.why)
-        log.info("compiled   programs are %s", compile_cache.where())
+        log.info("compiled   programs are %s", compile_cache.describe())
         log.info("evaluation %s", described)
         for line in summary.lines(config, parts, state, batches.shapes, mesh.size):
             log.info(line)
@@ -214,10 +216,10 @@ def _longest_call(metrics: Any, n: int, begun: float, most: int) -> int:
 
 
 def _refuse_other_config(config: ConfigDict, workdir: Path) -> None:
-    """A workdir belongs to one config, but for `jaxssl.training.config.FREE`."""
+    """A workdir belongs to one config, but for `jaxssl.training.config.CHANGEABLE_KEYS`."""
     if not (workdir / "config.json").exists():
         return
-    changed = changes(config, read_config(workdir).to_dict())
+    changed = conflicts(config, read_config(workdir).to_dict())
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
         raise UserError(
@@ -236,8 +238,8 @@ def _workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
                 workdir.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock(workdir))
                 _refuse_other_config(config, workdir)  # once more: nobody else writes now
-                record.write_json(workdir / "config.json", config.to_dict())
-                stack.enter_context(record.logging_to(workdir / "train.log"))
+                atomic_files.write_json(workdir / "config.json", config.to_dict())
+                stack.enter_context(logs.log_to_file(workdir / "train.log"))
 
             distributed.on_first_process(enter)
             yield
@@ -261,12 +263,12 @@ def _is_about(workdir: Path, error: Exception) -> bool:
 
 
 @contextmanager
-def _recorder(workdir: Path, first: int) -> Iterator[record.Recorder | None]:
+def _recorder(workdir: Path, first: int) -> Iterator[metrics_writer.MetricsWriter | None]:
     """The first process' recorder."""
     if not distributed.is_first_process():
         yield None
         return
-    with closing(record.Recorder(workdir, first)) as recorder:
+    with closing(metrics_writer.MetricsWriter(workdir, first)) as recorder:
         yield recorder
 
 
@@ -283,7 +285,7 @@ def _not_finite(
     )
     found = nonfinite.describe(first + 1, in_a_row, batches.places, measures)
     path = workdir / nonfinite.FILE_NAME
-    distributed.on_first_process(lambda: record.write_json(path, found.document))
+    distributed.on_first_process(lambda: atomic_files.write_json(path, found.document))
     return UserError(found.message.format(path=path))
 
 
@@ -329,7 +331,7 @@ def _progress_bar(
         progress.TimeRemainingColumn(),
     )
     latest: dict[str, float] = {}
-    with progress.Progress(*columns, console=record.console) as bar:
+    with progress.Progress(*columns, console=logs.console) as bar:
         task = bar.add_task("", total=total, completed=first, figures="compiling")
 
         def show(step: int, values: Mapping[str, float]) -> None:
@@ -343,7 +345,7 @@ def _progress_bar(
 
 
 def _put(
-    recorder: record.Recorder | None,
+    recorder: metrics_writer.MetricsWriter | None,
     show: Callable[[int, Mapping[str, float]], None],
     step: int,
     values: Mapping[str, float],

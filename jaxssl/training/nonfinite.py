@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxssl.training.record import log
+from jaxssl.training.logs import log
 
 FILE_NAME = "fault.json"
 WINDOW, ENOUGH = 256, 32  # losses that a new one is compared with, and those that suffice

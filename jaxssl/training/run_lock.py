@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from jaxssl.errors import UserError
-from jaxssl.training.record import log
+from jaxssl.training.logs import log
 
 NAME = "lock"
 BEAT = 10.0  # seconds between signs of life

@@ -100,7 +100,9 @@ def make_init(
 
     # Made on every device: nothing is sent, and a process has not to hold the devices of others.
     layout = shardings(method, jax.eval_shape(init, np.uint32(0)), mesh, sharded)
-    jitted = jax.jit(init, out_shardings=layout, compiler_options=compile_cache.once())
+    jitted = jax.jit(
+        init, out_shardings=layout, compiler_options=compile_cache.fast_compile_options()
+    )
     return lambda seed: jitted(np.uint32(seed % 2**32))
 
 

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 from jaxssl.data import source
 from jaxssl.training import modality
 from jaxssl.training.build import Setup, has_text
-from jaxssl.training.config import hyper
+from jaxssl.training.config import arguments
 from jaxssl.training.state import TrainState
 
 
@@ -62,7 +62,7 @@ def lines(
 def _settings(group: Mapping[str, Any]) -> str:
     """`name (preset): key=value, ...`."""
     preset = f" ({group['preset']})" if "preset" in group else ""
-    values = ", ".join(f"{key}={_value(value)}" for key, value in hyper(group).items())
+    values = ", ".join(f"{key}={_value(value)}" for key, value in arguments(group).items())
     return f"{group['name']}{preset}" + (f": {values}" if values else "")
 
 

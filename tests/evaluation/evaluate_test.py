@@ -242,7 +242,7 @@ def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, 
     every = components.names
     few = {"protocol": ("knn", "linear")}
     monkeypatch.setattr(components, "names", lambda group: few.get(group) or every(group))
-    monkeypatch.setattr(evaluate.record.log, "propagate", True)
+    monkeypatch.setattr(evaluate.logs.log, "propagate", True)
 
     def refuse(*args, **kwargs):
         raise ValueError("too few images")

@@ -19,7 +19,7 @@ from jaxssl.evaluation import features
 from jaxssl.report import results
 from jaxssl.evaluation import run
 from jaxssl.evaluation.protocols import svm
-from jaxssl.training import checkpoint, config, loop, record
+from jaxssl.training import checkpoint, config, loop, metrics_writer
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.state import make_train_step
 
@@ -92,7 +92,7 @@ def test_a_run_ends_with_figures_and_a_report(whole):
         assert (row["protocol"], row["metric"], row["unit"]) == ("svm", "svm_top1", "%")
         assert 0 <= row["value"] <= 100 and row["details"]["examples"] == NUMBER
         assert row["dataset"] == "SOME"
-    lines = record.read(whole / "metrics.jsonl")
+    lines = metrics_writer.read_metrics(whole / "metrics.jsonl")
     assert [line["step"] for line in lines] == [2, 4, 6]
     assert all(np.isfinite(value) for line in lines for value in line.values())
     assert 0 <= lines[-1]["knn_top1"] <= 100
@@ -230,7 +230,7 @@ def test_it_is_evaluated_on_another_set_of_the_same_tags(tiny, sets, whole, tmp_
 def test_all_leaves_the_protocols_of_images_out_and_one_that_is_named_is_refused(
     whole, tmp_path, caplog, monkeypatch
 ):
-    monkeypatch.setattr(run.record.log, "propagate", True)
+    monkeypatch.setattr(run.logs.log, "propagate", True)
     rows = run.evaluate(whole, ("all",), kinds=("pretrained",), out=tmp_path / "all")
     assert {"svm", "knn", "linear"} <= {row["protocol"] for row in rows}
     assert "corruptions" not in caplog.text and "captions" not in caplog.text

@@ -25,7 +25,7 @@ from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import Part, Source
 from jaxssl.errors import UserError
 from jaxssl.report import results
-from jaxssl.training import checkpoint, config, loop, record
+from jaxssl.training import checkpoint, config, loop, metrics_writer
 
 ROOT = Path(__file__).parents[2]
 WAYS = ("device", "none", "graphs")
@@ -136,7 +136,7 @@ def test_two_processes_train_as_one_does_though_one_of_them_is_killed(data_dir, 
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * np.abs(b).max(initial=1))
 
     jax.tree.map(close, found, expected)
-    for mine, other in zip(*(record.read(p / "metrics.jsonl") for p in (two, one)), strict=True):
+    for mine, other in zip(*(metrics_writer.read_metrics(p / "metrics.jsonl") for p in (two, one)), strict=True):
         assert mine["step"] == other["step"]
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)
     scores = [

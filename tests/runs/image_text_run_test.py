@@ -17,7 +17,7 @@ from jaxssl.data import source
 from jaxssl.report import results
 from jaxssl.evaluation import run
 from jaxssl.pretrained import load
-from jaxssl.training import checkpoint, config, loop, record
+from jaxssl.training import checkpoint, config, loop, metrics_writer
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 STEPS, SAVED = 6, 3
@@ -90,7 +90,7 @@ def test_a_run_reports_retrieval_and_zero_shot(whole):
     }
     page = re.sub("<[^>]*>", "", (whole / "report.html").read_text())
     assert all(metric in page for metric in RECALLS | ZEROSHOT)
-    rows = record.read(whole / "metrics.jsonl")
+    rows = metrics_writer.read_metrics(whole / "metrics.jsonl")
     assert [row["step"] for row in rows] == [2, 3, 4, 6]
     assert all(np.isfinite(row["loss"]) and "logit_scale" in row for row in rows)
 

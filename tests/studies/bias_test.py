@@ -12,7 +12,7 @@ from jaxssl import losses
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.studies.bias import gradient_bias
-from jaxssl.training.config import component
+from jaxssl.training.config import factory
 
 N, DIM = 6, 3
 
@@ -27,7 +27,7 @@ def embed(weights, index):
 
 
 def objective(name, **hyper):
-    return component("loss", name)(**hyper)
+    return factory("loss", name)(**hyper)
 
 
 def measure(loss, batch_size, **settings):

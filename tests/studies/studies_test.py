@@ -31,7 +31,7 @@ from jaxssl.studies.study import (
     Verdict,
     scale_config,
 )
-from jaxssl.training import config, record
+from jaxssl.training import config, git
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs" / "studies"
@@ -428,8 +428,8 @@ def test_the_commit_is_that_of_a_checkout(monkeypatch, tmp_path):
         config = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(tmp_path), *config, *command], check=True)
 
-    monkeypatch.setattr(record, "__file__", str(tmp_path / "jaxssl" / "training" / "record.py"))
-    commit = record.commit.__wrapped__
+    monkeypatch.setattr(git, "__file__", str(tmp_path / "jaxssl" / "training" / "git.py"))
+    commit = git.current_commit.__wrapped__
     assert commit() == ""
     run("init", "--quiet")
     (tmp_path / "a").write_text("1")

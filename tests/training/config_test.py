@@ -78,7 +78,7 @@ def test_a_preset_sets_what_it_names_and_an_override_wins():
 
 def test_the_recommended_preset_of_auc_cl_is_its_default():
     recommended, plain = load("loss.preset=recommended").loss, load("loss.name=auc_cl").loss
-    assert config_lib.hyper(recommended) == config_lib.hyper(plain)
+    assert config_lib.arguments(recommended) == config_lib.arguments(plain)
 
 
 def test_a_label_says_what_is_not_the_default():

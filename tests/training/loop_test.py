@@ -21,7 +21,7 @@ from jaxssl.data import source
 from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
-from jaxssl.training import checkpoint, config, loop, nonfinite, record
+from jaxssl.training import checkpoint, config, logs, loop, metrics_writer, nonfinite
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.programs import make_encoder
 from jaxssl.training.run_lock import lock
@@ -63,7 +63,7 @@ def saved_arrays(workdir: Path) -> list[np.ndarray]:
 
 def lines(workdir: Path) -> list[dict]:
     """metrics.jsonl without the one field that is about time."""
-    rows = record.read(workdir / "metrics.jsonl")
+    rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
 
 
@@ -169,7 +169,7 @@ def test_what_is_remembered_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch
 
 
 def test_every_line_of_metrics_has_what_a_reader_needs(whole):
-    rows = record.read(whole / "metrics.jsonl")
+    rows = metrics_writer.read_metrics(whole / "metrics.jsonl")
     assert [row["step"] for row in rows] == [4, 7, 8, 12]
     needed = {"loss", "images_per_second", "learning_rate", "epoch", "b", "feature_std",
               "effective_rank", "alignment", "uniformity", "positive_similarity",
@@ -203,12 +203,12 @@ def events(workdir: Path) -> dict[int, dict[str, float]]:
 
 def test_tensorboard_is_shown_what_metrics_hold(tmp_path):
     for first, steps in ((0, (1, 2)), (1, (2, 3))):
-        recorder = record.Recorder(tmp_path, first)
+        recorder = metrics_writer.MetricsWriter(tmp_path, first)
         for step in steps:
             recorder.write(step, {"loss": step + first / 2, "b": 1.0})
         recorder.sync()
         recorder.close()
-    rows = record.read(tmp_path / "metrics.jsonl")
+    rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
     assert [row.pop("step") for row in rows] == [1, 2, 3]
     assert events(tmp_path) == dict(zip((1, 2, 3), rows, strict=True))
 
@@ -417,15 +417,15 @@ def test_a_cut_off_line_of_metrics_is_left_out_on_resume(tmp_path):
     rows = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
-    recorder = record.Recorder(tmp_path, step=1)
+    recorder = metrics_writer.MetricsWriter(tmp_path, step=1)
     recorder.write(2, {"loss": float("nan")})
     recorder.close()
-    assert record.read(path) == [rows[0], {"step": 2, "loss": None}]
+    assert metrics_writer.read_metrics(path) == [rows[0], {"step": 2, "loss": None}]
 
 
 def test_collapse_is_put_into_words(caplog, tmp_path, monkeypatch):
-    monkeypatch.setattr(record.log, "propagate", True)
-    recorder = record.Recorder(tmp_path, step=0)
+    monkeypatch.setattr(logs.log, "propagate", True)
+    recorder = metrics_writer.MetricsWriter(tmp_path, step=0)
     values = {"loss": 1.0, "images_per_second": 1.0, "feature_std": 0.01}
     loop._put(recorder, lambda step, values: None, 3, values)
     recorder.close()
@@ -474,7 +474,7 @@ def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
 
 
 def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
-    monkeypatch.setattr(record.log, "propagate", True)
+    monkeypatch.setattr(logs.log, "propagate", True)
     watch = nonfinite.LossMonitor()
     watch.look(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
     assert not caplog.messages
@@ -492,7 +492,7 @@ ORBAX_FULL = ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on dev
 
 @pytest.mark.parametrize(
     ("module", "name", "error", "at"),
-    [(record.Recorder, "write", FULL, 3), (checkpoint.Manager, "save", ORBAX_FULL, 2)],
+    [(metrics_writer.MetricsWriter, "write", FULL, 3), (checkpoint.Manager, "save", ORBAX_FULL, 2)],
 )
 def test_a_full_disk_is_named_and_the_run_resumes(
     tiny, whole, tmp_path, monkeypatch, module, name, error, at

@@ -22,7 +22,7 @@ def test_a_run_of_version_0_1_resumes_to_the_parameters_it_ended_with(name, data
     written = json.loads((tmp_path / "config.json").read_text())
     settings = ConfigDict(json.loads(json.dumps(written), object_hook=_tuples))
     settings.data.dir = str(data_dir)
-    config.check(settings)
+    config.validate(settings)
     with jax.numpy_dtype_promotion("standard"):  # optax' Adam needs it
         pretrain.train(settings, tmp_path)
     resumed = checkpoint.restore_arrays(tmp_path)

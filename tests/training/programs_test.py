@@ -10,7 +10,7 @@ from jax import numpy as jnp
 from tiny import DIGITS, TINY
 
 from jaxssl.evaluation import pretrain
-from jaxssl.training import config, programs, record
+from jaxssl.training import config, metrics_writer, programs
 from jaxssl.training.build import shared_numbers
 
 
@@ -28,7 +28,7 @@ def standard_promotion():
 
 
 def losses(workdir):
-    return [row["loss"] for row in record.read(workdir / "metrics.jsonl")]
+    return [row["loss"] for row in metrics_writer.read_metrics(workdir / "metrics.jsonl")]
 
 
 def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir, tmp_path, caplog):

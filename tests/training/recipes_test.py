@@ -180,7 +180,7 @@ def settings() -> dict[str, tuple[str, dict]]:
     found = {}
     for name in RECIPES:
         config = config_lib.load(PATHS[name])
-        first = config_lib.hyper(config.augment)
+        first = config_lib.arguments(config.augment)
         crops = {k: v for k, v in config.crops.items() if k != "number"}
         for changes in ({}, config.second_view.to_dict(), crops if config.crops.number else {}):
             hyper = {**first, **changes}
@@ -195,7 +195,7 @@ def settings() -> dict[str, tuple[str, dict]]:
 def test_every_kind_of_view_is_finite_and_in_range(case):
     name, hyper, c = case
     small = {k: v for k, v in TINY["augment"].items() if k in hyper}
-    recipe = config_lib.component("augment", name)(**{**hyper, **small})
+    recipe = config_lib.factory("augment", name)(**{**hyper, **small})
     image = np.random.default_rng(0).random((12, 10, c), np.float32)
     run = jax.jit(jax.vmap(recipe, in_axes=(0, None)))
     views = np.asarray(run(jax.random.split(jax.random.key(1), 3), image))
@@ -260,8 +260,8 @@ def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
 
 
 def cheap_component(group: str, name: str):
-    """`jaxssl.training.config.component`, but recipes of views only cut and darken."""
-    factory = config_lib.component(group, name)
+    """`jaxssl.training.config.factory`, but recipes of views only cut and darken."""
+    factory = config_lib.factory(group, name)
     if group != "augment":
         return factory
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from jaxssl.data import decoding, files
 from jaxssl.data.formats import folder
-from jaxssl.errors import UserError, line
+from jaxssl.errors import UserError, one_line
 
 SUFFIXES = (".mp4", ".avi", ".mkv", ".webm", ".mov")
 # Those of the suffixes, and no others that FFmpeg would try: a playlist may name any file or host.
@@ -57,7 +57,7 @@ def read(
                 found.setdefault(clip, {})[name] = pixels
             except Exception as error:  # the decoders raise all sorts
                 file = f"{PurePosixPath(name).name}: " if name != clip else ""
-                wrong[clip] = file + line(error)
+                wrong[clip] = file + one_line(error)
                 found.pop(clip, None)
                 del held[clip]
         if held.total() > WAITING:

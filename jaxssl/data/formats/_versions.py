@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from jaxssl.data import dataset_info
-from jaxssl.errors import UserError, nearest
+from jaxssl.errors import UserError, suggest
 
 ON_ERROR = ("stop", "skip")
 
@@ -47,4 +47,4 @@ def prepared(
 def check_on_error(on_error: str) -> None:
     """Raise UserError for what `data.on_error` may not be."""
     if on_error not in ON_ERROR:
-        raise UserError(f"data.on_error={on_error!r} is unknown{nearest(on_error, ON_ERROR)}")
+        raise UserError(f"data.on_error={on_error!r} is unknown{suggest(on_error, ON_ERROR)}")

@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 from jaxssl.data import decoding, files, tokens
 from jaxssl.data.formats import _versions as versions
 from jaxssl.data.formats import folder
-from jaxssl.errors import UserError, shown
+from jaxssl.errors import UserError, printable
 
 NAMES = ("captions.csv", "captions.txt", "captions.tsv")
 FEATURES = ("captions", "caption")  # of prepared sets, ours and those of TFDS
@@ -138,7 +138,7 @@ def parse(table: str, path: str) -> dict[str, list[str]]:
     if image is None or caption is None:
         raise UserError(
             f"the captions of {path} must be a table whose header names the columns 'image' and "
-            f"'caption'; its first line is {shown(head)}"
+            f"'caption'; its first line is {printable(head)}"
         )
     texts: dict[str, list[str]] = {}
     for place, row in rows:
@@ -197,7 +197,7 @@ def _matched(texts: dict[str, list[str]], names: list[str], path: str) -> dict[s
     for name, at in found.items():
         if len(at) > 1:
             raise UserError(
-                f"the captions name {shown(name)}, which may be any of {folder.some(at)} in "
+                f"the captions name {printable(name)}, which may be any of {folder.some(at)} in "
                 f"data.path={path}; name it with its folder"
             )
         matched.setdefault(at[0], []).extend(texts[name])

@@ -25,7 +25,7 @@ import tensorflow_datasets as tfds
 
 from jaxssl.data import decoding, files
 from jaxssl.data.formats import _versions as versions
-from jaxssl.errors import UserError, shown
+from jaxssl.errors import UserError, printable
 
 log = logging.getLogger("jaxssl")
 UNLABELLED = ("unlabeled", "unlabelled")
@@ -347,4 +347,4 @@ def _check_labels(of_picture: Mapping[str, str], found: Sequence[str]) -> None:
 def some(items: Sequence[str]) -> str:
     """The first few, and how many more."""
     more = f" and {len(items) - NAMED} more" if len(items) > NAMED else ""
-    return ", ".join(map(shown, items[:NAMED])) + more
+    return ", ".join(map(printable, items[:NAMED])) + more

@@ -24,7 +24,7 @@ import tensorflow_datasets as tfds
 
 from jaxssl.data import files
 from jaxssl.data.formats import _versions as versions
-from jaxssl.errors import UserError, line
+from jaxssl.errors import UserError, one_line
 
 ADDRESS = "https://www.chrsmrrs.com/graphkerneldatasets/NAME.zip"
 PARTS = ("A", "graph_indicator", "graph_labels", "node_labels")
@@ -177,7 +177,7 @@ def _names(texts: Mapping[str, bytes]) -> set[str]:
 
 
 def _why(error: Exception) -> str:
-    return "cut short" if isinstance(error, StopIteration) else line(error)
+    return "cut short" if isinstance(error, StopIteration) else one_line(error)
 
 
 def _of_many_files(texts: Mapping[str, bytes | None]) -> Graphs:

@@ -32,7 +32,7 @@ from tiny import TINY  # noqa: E402
 
 from jaxssl.training import (
     checkpoint,
-    record,  # noqa: E402
+    metrics_writer,  # noqa: E402
 )
 
 STEPS = 60
@@ -134,7 +134,7 @@ def compare(run: Run, whole: Run) -> None:
     lines = [
         [
             {key: value for key, value in row.items() if key != "images_per_second"}
-            for row in record.read(x.workdir / "metrics.jsonl")
+            for row in metrics_writer.read_metrics(x.workdir / "metrics.jsonl")
         ]
         for x in both
     ]
