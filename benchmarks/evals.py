@@ -41,7 +41,8 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run
 from jaxssl.evaluation.context import arrays
-from jaxssl.evaluation.protocols import Features, knn, linear
+from jaxssl.evaluation.protocol import Features
+from jaxssl.evaluation.protocols import knn, linear
 from jaxssl.training import logs
 from jaxssl.training.config import load
 

@@ -24,7 +24,8 @@ from jaxssl.augment.views import Inputs
 from jaxssl.data import source
 from jaxssl.evaluation.context import arrays
 from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.protocols import Features, Subject, fewshot, knn, linear
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import fewshot, knn, linear
 from jaxssl.report.page import markdown_table
 from jaxssl.training import collapse
 from jaxssl.training.build import build, initial_state, make_batches
@@ -131,9 +132,9 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     encode = make_encoder(parts.method, Inputs(config.augment.size, splits.train.shape[2]))
     x = [extract(each["input"], encode, (state.params, state.carried), mesh) for each in data]
     y = [each["label"] for each in data]
-    subject = Subject(Features(x[0], y[0], x[1], y[1]))
-    rows = [*fewshot.run(subject, seed=seed), *linear.run(subject, seed=seed)]
-    rows += knn.run(subject, seed=seed, preset="cifar_simclr")
+    context = EvalContext(Features(x[0], y[0], x[1], y[1]))
+    rows = [*fewshot.run(context, seed=seed), *linear.run(context, seed=seed)]
+    rows += knn.run(context, seed=seed, preset="cifar_simclr")
     found = {row.metric: row.value for row in rows if row.metric.endswith("top1")}
     spread = collapse.embedding_metrics(z)
     return found | {

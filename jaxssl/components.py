@@ -10,7 +10,6 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ GROUPS = {
     "loss": Group("jaxssl.losses", "objective"),
     "method": Group("jaxssl.methods", "method"),
     "augment": Group("jaxssl.augment.recipes", "recipe"),
-    "protocol": Group("jaxssl.evaluation.protocols", "run"),
+    "protocol": Group("jaxssl.evaluation.protocols", "protocol"),
     "study": Group("jaxssl.studies", "run"),
 }
 
@@ -62,8 +61,8 @@ def module(group: str, name: str) -> ModuleType:
     return importlib.import_module(f"{GROUPS[group].package}.{name}")
 
 
-def factory(group: str, name: str) -> Callable[..., Any]:
-    """The factory of a component.
+def factory(group: str, name: str) -> Any:
+    """The factory of a component: a function, or of a protocol the `Protocol`.
 
     Raises:
         UserError: if the group has no component of that name.

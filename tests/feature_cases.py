@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxssl.evaluation.protocols import Features
+from jaxssl.evaluation.protocol import Features
 
 
 def labelled(n, m, f, classes, *, spread=1.0, seed=0):

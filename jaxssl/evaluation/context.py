@@ -19,7 +19,7 @@ from jaxssl.data.packing import GraphArray
 from jaxssl.errors import UserError
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.finetuning import Network
-from jaxssl.evaluation.protocols import Features, Joint, Subject
+from jaxssl.evaluation.protocol import EvalContext, Features, Joint
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Variables
 from jaxssl.pretrained.backbone import Backbone, make_encode, make_encode_text
@@ -32,7 +32,7 @@ RAW = Inputs(size=32, channels=3)  # raw pixels are compared at this size, if im
 BLOCK = 256  # images whose views are made at a time
 
 
-def subjects(
+def eval_contexts(
     found: Backbone,
     config: ConfigDict | None,
     splits: source.Splits,
@@ -42,7 +42,7 @@ def subjects(
     layer: str = "backbone",
     features: bool = True,
     seed: int,
-) -> Iterator[tuple[str, Subject]]:
+) -> Iterator[tuple[str, EvalContext]]:
     """Each kind, and what protocols are run on: its features, images and network.
 
     Args:
@@ -72,7 +72,7 @@ def subjects(
     raw["video"] = partial(raw_clips, mesh=mesh)
     joint = _make_joint(found, inputs, splits, mesh, seed) if found.text else None
 
-    def subject(kind: str) -> Subject:
+    def context(kind: str) -> EvalContext:
         network, encode = None, raw[inputs.kind]
         encode_views = encode
         if kind != "raw":
@@ -93,7 +93,7 @@ def subjects(
                 encode(images[split]["input"], part=own) if features else none,
                 images[split]["label"][own],
             ]
-        return Subject(
+        return EvalContext(
             Features(*of_all),
             splits.bank,
             splits.test,
@@ -106,7 +106,7 @@ def subjects(
         )
 
     for kind in kinds:
-        yield kind, subject(kind)
+        yield kind, context(kind)
 
 
 def _make_joint(
@@ -201,7 +201,7 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Any:
 
 
 def _views(augment: Any, encode: Any, images: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """`Subject.views`; the views of a block of images are made when they are encoded."""
+    """`EvalContext.views`; the views of a block of images are made when they are encoded."""
     key, found = jax.random.key(seed), []
     size = min(BLOCK, len(images))
     for first in range(0, len(images), size):

@@ -19,7 +19,7 @@ from jaxssl.data import batches
 from jaxssl.data.images import Images
 from jaxssl.data.source import Source, Splits
 from jaxssl.evaluation import loss_inspection
-from jaxssl.evaluation.protocols import Features
+from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols.knn import neighbours
 from jaxssl.pretrained.backbone import Backbone
 from jaxssl.training import atomic_files, compile_cache, modality

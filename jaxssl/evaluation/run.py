@@ -5,7 +5,6 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,8 +14,8 @@ from jaxssl import components, distributed, report
 from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
-from jaxssl.evaluation.context import arrays, subjects
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.context import arrays, eval_contexts
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.pretrained.load import is_run, load_backbone
 from jaxssl.report import results
 from jaxssl.report.results import KINDS
@@ -46,13 +45,13 @@ class Run(NamedTuple):
     Attributes:
         text: "NAME" or "NAME:PRESET", as it was asked for.
         name: of the protocol.
-        module: its file.
+        protocol: the protocol.
         options: of its `run`.
     """
 
     text: str
     name: str
-    module: ModuleType
+    protocol: Protocol
     options: dict[str, str]
 
 
@@ -117,12 +116,12 @@ def evaluate(
     rows, features = [], None
     options = {
         "layer": layer,
-        "features": any(getattr(run.module, "FEATURES", True) for run in runs),
+        "features": any(run.protocol.needs_features for run in runs),
         "seed": config.seed if config else 0,  # of the untrained network
     }
-    for kind, subject in subjects(found, config, splits, kinds, mesh, **options):
+    for kind, context in eval_contexts(found, config, splits, kinds, mesh, **options):
         if kind == "pretrained" and options["features"]:
-            features = subject.features
+            features = context.features
         labels = {
             **{name: found.facts.get(name) for name in ("source", "loss", "checkpoint")},
             "step": {"raw": None, "untrained": 0}.get(kind, found.facts.get("step")),
@@ -135,9 +134,9 @@ def evaluate(
             "seed": seed,
         }
         for run in runs:
-            if kind in getattr(run.module, "KINDS", KINDS):
-                figures = _figures(run, subject, kind, seed, explicit=explicit)
-                own = {**labels, "layer": getattr(run.module, "LAYER", labels["layer"])}
+            if run.protocol.kinds is None or kind in run.protocol.kinds:
+                figures = _figures(run, context, kind, seed, explicit=explicit)
+                own = {**labels, "layer": run.protocol.layer or labels["layer"]}
                 new = [{"protocol": run.name, **row._asdict(), **own} for row in figures]
                 _keep(out, new)  # at once: what comes later may fail, or be stopped
                 rows += new
@@ -244,11 +243,13 @@ def _kinds(names: Sequence[str] | None) -> list[str]:
     return [kind for kind in KINDS if kind in (names or KINDS)]
 
 
-def _figures(run: Run, subject: Subject, kind: str, seed: int, *, explicit: bool) -> list[Row]:
+def _figures(
+    run: Run, context: EvalContext, kind: str, seed: int, *, explicit: bool
+) -> list[Result]:
     """A protocol's figures; none if it does not fit and was not asked for by name."""
     start = time.perf_counter()
     try:
-        found = run.module.run(subject, seed=seed, **run.options)
+        found = run.protocol.run(context, seed=seed, **run.options)
     except ValueError as error:
         if explicit:
             raise UserError(f"protocol {run.text!r}: {error}") from error
@@ -265,7 +266,7 @@ def _shared(runs: list[Run], path: Path, explicit: bool) -> list[Run]:
         return runs
 
     def is_shared(run: Run) -> bool:
-        shared = getattr(run.module, "SHARED", ())
+        shared = run.protocol.shared_presets
         return bool(shared) and run.options.get("preset", shared[0]) in shared
 
     alone = [run for run in runs if not is_shared(run)]
@@ -286,14 +287,14 @@ def _fitting(runs: list[Run], splits: source.Splits, explicit: bool) -> list[Run
     """
     if splits.labelled:
         unseen = np.setdiff1d(splits.test.labels, splits.bank.labels)
-        if len(unseen) and not all(getattr(run.module, "NOVEL", False) for run in runs):
+        if len(unseen) and not all(run.protocol.novel_classes for run in runs):
             names = [splits.test.class_names[label] for label in unseen[:3]]
             raise UserError(
                 f"{splits.test.split!r} of {splits.test.name!r} has images of classes of which "
                 f"{splits.bank.split!r} has none ({len(unseen)}: {', '.join(names)})"
             )
         return runs
-    need = [run.text for run in runs if getattr(run.module, "LABELS", True)]
+    need = [run.text for run in runs if run.protocol.needs_labels]
     if need and explicit:
         raise UserError(
             f"protocols {','.join(need)} need labels, and {splits.test.name!r} has none in "
@@ -316,7 +317,7 @@ def check_protocols(protocols: Sequence[str], kind: str = "image") -> list[Run]:
     if "all" not in protocols:
         return runs
     others = [_protocol(name) for name in components.names("protocol") if name not in protocols]
-    return [run for run in others if kind in getattr(run.module, "FITS", MODALITIES)] + runs
+    return [run for run in others if kind in (run.protocol.examples or MODALITIES)] + runs
 
 
 def _protocol(text: str) -> Run:
@@ -324,9 +325,9 @@ def _protocol(text: str) -> Run:
     names = components.names("protocol")
     if name not in names:
         raise UserError(f"protocol {name!r} is unknown{suggest(name, [*names, 'all'])}")
-    module = components.module("protocol", name)
-    if preset and preset not in module.PRESETS:
+    protocol = components.module("protocol", name).protocol
+    if preset and preset not in protocol.presets:
         raise UserError(
-            f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, module.PRESETS)}"
+            f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, protocol.presets)}"
         )
-    return Run(text, name, module, {"preset": preset} if preset else {})
+    return Run(text, name, protocol, {"preset": preset} if preset else {})

@@ -13,7 +13,8 @@ from scipy import ndimage
 from sklearn.datasets import load_sample_images
 
 from jaxssl.augment import corruptions as ops
-from jaxssl.evaluation.protocols import Features, Subject, corruptions
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import corruptions
 
 NAMES = tuple(ops.CORRUPTIONS)
 SHAPES = [(32, 32, 3), (8, 8, 1), (11, 9, 3)]
@@ -288,7 +289,7 @@ def test_jpeg_compression_leaves_what_pillow_decodes(shape, photos):
         assert np.mean(difference) < 0.4 * np.abs(found - images).mean()
 
 
-def subject_of(photos):
+def context_of(photos):
     """Grey and coloured pictures as two classes, pixels as features."""
     grey = np.broadcast_to(photos[..., :1], photos.shape)
     images = np.concatenate([photos, grey])
@@ -299,7 +300,7 @@ def subject_of(photos):
         return np.float32(x[:, ::4, ::4].reshape(len(x), -1)) / 255
 
     features = Features(encode(images), labels, encode(images), labels)
-    return Subject(features, source, source, encode, size=32), images
+    return EvalContext(features, source, source, encode, size=32), images
 
 
 def test_accuracy_is_that_of_the_corrupted_images(photos):
@@ -330,8 +331,8 @@ def test_impossible_severities_are_refused(n, severities, photos):
 def test_corruption_figures_have_their_settings(photos, monkeypatch):
     preset = {**corruptions.PRESETS["quick"], "limit": 10}
     monkeypatch.setitem(corruptions.PRESETS, "quick", preset)
-    subject, _ = subject_of(photos)
-    rows = {row.metric: row for row in corruptions.run(subject, seed=0)}
+    context, _ = context_of(photos)
+    rows = {row.metric: row for row in corruptions.run(context, seed=0)}
     single = [rows[f"corruption_{name}_top1"] for name in NAMES]
     mean, clean = rows["corruption_mean_top1"].value, rows["corruption_clean_top1"].value
     assert len(rows) == 18

@@ -11,7 +11,8 @@ from jax import numpy as jnp
 from scipy import linalg
 from sklearn.metrics import confusion_matrix
 
-from jaxssl.evaluation.protocols import Features, Subject, diagnostics, knn, noise
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import diagnostics, knn, noise
 from jaxssl.training import collapse
 
 SIZES = {"n": 70, "m": 23, "f": 6, "classes": 4}  # of `labelled`
@@ -162,7 +163,7 @@ def test_the_most_confused_pair_comes_first():
     assert diagnostics.confused_pairs(np.diag([3, 4])) == []
 
 
-def make_subject(num_classes, names=()):
+def make_context(num_classes, names=()):
     """Images of 2 x 2 pixels in classes of one colour; classes 0 and 1 are nearly alike."""
     rng = np.random.default_rng(0)
     colours = rng.integers(0, 256, (num_classes, 3))
@@ -183,18 +184,18 @@ def make_subject(num_classes, names=()):
         return np.stack([encode(noisy(x.astype(int), (seed, v))) for v in range(number)])
 
     features = Features(encode(images), labels, encode(noisy(images, 2)), labels)
-    return Subject(features, source, source, encode, views, size=2)
+    return EvalContext(features, source, source, encode, views, size=2)
 
 
 def test_diagnostics_of_labelled_images():
-    subject = make_subject(5, ("ape", "ass", "bat", "bee", "cat"))
-    rows = {row.metric: row for row in diagnostics.run(subject, seed=0)}
+    context = make_context(5, ("ape", "ass", "bat", "bee", "cat"))
+    rows = {row.metric: row for row in diagnostics.run(context, seed=0)}
     units = {name: row.unit for name, row in rows.items()}
     percent = ("dead_dimensions", "class_mean_top1", "worst_class_top1", "most_confused_pair")
     assert [name for name in units if units[name] == "%"] == list(percent)
     assert list(units)[:5] == ["rankme", "lidar", "alignment", "uniformity", "feature_std"]
     said = rows["rankme"].details["verdict"]
-    assert said == verdict(subject.features.train)
+    assert said == verdict(context.features.train)
     assert [name for name, row in rows.items() if "verdict" in row.details] == ["rankme"]
     for row in rows.values():
         known = {"preset": "default", "features": 30, "images": 30, "views": 10, "delta": 1e-4}
@@ -213,19 +214,19 @@ def test_diagnostics_of_labelled_images():
 
 
 def test_diagnostics_without_labels_have_no_figures_of_classes():
-    subject = make_subject(3)
-    unknown = np.full_like(subject.features.train_labels, -1)
-    features = subject.features._replace(train_labels=unknown, test_labels=unknown)
-    rows = diagnostics.run(subject._replace(features=features), seed=0)
-    whole = diagnostics.run(subject, seed=0)
+    context = make_context(3)
+    unknown = np.full_like(context.features.train_labels, -1)
+    features = context.features._replace(train_labels=unknown, test_labels=unknown)
+    rows = diagnostics.run(context._replace(features=features), seed=0)
+    whole = diagnostics.run(context, seed=0)
     assert [row.metric for row in rows] == [row.metric for row in whole[:6]]
     assert [row.value for row in rows] == [row.value for row in whole[:6]]
-    assert not diagnostics.LABELS
+    assert not diagnostics.protocol.needs_labels
 
 
 def test_the_matrix_of_many_classes_is_not_kept(monkeypatch):
     monkeypatch.setattr(diagnostics, "MATRIX", 11)
-    *_, means, _, pairs = diagnostics.run(make_subject(12), seed=0)
+    *_, means, _, pairs = diagnostics.run(make_context(12), seed=0)
     assert "confusion" not in means.details
     assert 1 <= len(pairs.details["pairs"]) <= diagnostics.PAIRS
 
@@ -233,11 +234,11 @@ def test_the_matrix_of_many_classes_is_not_kept(monkeypatch):
 def test_features_and_images_are_limited(monkeypatch):
     limits = {"features": 7, "images": 4, "views": 2, "delta": 0.1}
     monkeypatch.setitem(diagnostics.PRESETS, "default", limits)
-    subject = make_subject(3)
-    row = diagnostics.run(subject, seed=0)[0]
+    context = make_context(3)
+    row = diagnostics.run(context, seed=0)[0]
     assert row.details.items() >= limits.items()
     chosen = np.sort(np.random.default_rng(0).choice(18, 7, replace=False))
-    assert row.value == pytest.approx(collapse.rankme(subject.features.train[chosen]))
+    assert row.value == pytest.approx(collapse.rankme(context.features.train[chosen]))
 
 
 NOISE = {"draws": 2, "k": 9, "temperature": 0.5, "seed": 5}
@@ -282,7 +283,7 @@ def test_a_querys_noise_is_its_own_and_the_draws_differ(monkeypatch):
 def test_noise_figures_fall_to_chance(monkeypatch):
     preset = {"stddevs": (0.0, 0.1, 50.0), "draws": 3, "limit": 60, "k": 20, "temperature": 0.5}
     monkeypatch.setitem(noise.PRESETS, "cifar_simclr", preset)
-    rows = noise.run(Subject(labelled(**{**SIZES, "n": 200, "m": 90})), seed=0)
+    rows = noise.run(EvalContext(labelled(**{**SIZES, "n": 200, "m": 90})), seed=0)
     assert [row.metric for row in rows] == ["noise_0_top1", "noise_0.1_top1", "noise_50_top1"]
     assert rows[0].std == 0
     assert rows[0].value > 60

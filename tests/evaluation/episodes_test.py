@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxssl.evaluation.protocols import Features, Subject, episodes
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import episodes
 
 # One shape for most tests: what is compiled first serves them all.
 SETTINGS = {"ways": 3, "shots": 2, "queries": 4, "episodes": 45}
@@ -123,7 +124,7 @@ def test_impossible_episodes_are_refused(change, message):
 def test_a_preset_reports_mean_deviation_and_interval_on_the_test_images(preset):
     test, labels = classes([40] * 6, f=3)
     features = Features(np.zeros((0, 3), np.float32), np.zeros(0, int), test, labels)
-    (row,) = episodes.run(Subject(features), seed=4, preset=preset)
+    (row,) = episodes.run(EvalContext(features), seed=4, preset=preset)
     settings = episodes.PRESETS[preset]
     accuracy = episodes.evaluate(test, labels, **settings, seed=4)
     assert len(accuracy) == 600

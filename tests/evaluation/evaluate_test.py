@@ -162,7 +162,8 @@ def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, ou
 
 def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run, out, monkeypatch):
     seen = []
-    monkeypatch.setattr(finetune, "run", lambda subject, **_: seen.append(subject) or [])
+    run_protocol = lambda context, **_: seen.append(context) or []  # noqa: E731
+    monkeypatch.setattr(finetune, "protocol", finetune.protocol._replace(run=run_protocol))
     with pytest.raises(UserError, match="trains a network"):
         evaluate.evaluate(run, ["finetune"], out=out)
     assert [context.features.train.size for context in seen] == [0]
@@ -174,7 +175,9 @@ def test_views_are_those_of_training_encoded(run, data_dir):
     settings = ConfigDict(found.facts["config"])
     splits, mesh = source.load_splits(settings.data), distributed.make_mesh()
     images = splits.bank.images(8)[:5]
-    made = dict(context.subjects(found, settings, splits, ["raw"], mesh, seed=0, features=False))
+    made = dict(
+        context.eval_contexts(found, settings, splits, ["raw"], mesh, seed=0, features=False)
+    )
     pixels = made["raw"].views(images, 3, 1)
     assert pixels.shape == (3, 5, 8 * 8)
     np.testing.assert_array_equal(pixels, made["raw"].views(images, 3, 1))
@@ -235,19 +238,18 @@ def test_a_protocol_that_is_named_is_taken_whatever_the_kind_of_examples():
 
 def test_every_protocol_names_kinds_of_examples_that_there_are():
     for run in evaluate.check_protocols(components.names("protocol")):
-        assert set(getattr(run.module, "FITS", MODALITIES)) <= set(MODALITIES), run.name
+        assert set(run.protocol.examples or MODALITIES) <= set(MODALITIES), run.name
 
 
 def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, run, out, caplog):
-    every = components.names
-    few = {"protocol": ("knn", "linear")}
-    monkeypatch.setattr(components, "names", lambda group: few.get(group) or every(group))
+    names = components.names
+    only = {"protocol": ("knn", "linear")}
+    monkeypatch.setattr(components, "names", lambda group: only.get(group) or names(group))
     monkeypatch.setattr(evaluate.logs.log, "propagate", True)
-
     def refuse(*args, **kwargs):
         raise ValueError("too few images")
 
-    monkeypatch.setattr("jaxssl.evaluation.protocols.linear.run", refuse)
+    monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=refuse))
     rows = evaluate.evaluate(run, ["all"], out=out, kinds=["raw"])
     assert {row["protocol"] for row in rows} == {"knn"}
     assert "protocol 'linear' is left out: too few images" in caplog.text
@@ -316,7 +318,7 @@ def test_figures_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
     def stopped(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("jaxssl.evaluation.protocols.linear.run", stopped)
+    monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=stopped))
     with pytest.raises(KeyboardInterrupt):
         evaluate.evaluate(run, ["knn", "linear"], out=out, kinds=["raw"])
     assert {row["metric"] for row in results.read(out)} == {"knn_top1", "knn_top5"}

@@ -5,7 +5,8 @@ import pytest
 from feature_cases import labelled
 from sklearn.metrics import recall_score
 
-from jaxssl.evaluation.protocols import Features, Subject, fewshot, linear
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import fewshot, linear
 
 DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
 
@@ -79,7 +80,7 @@ def test_few_shot_figures_are_the_mean_and_deviation_over_the_draws(monkeypatch)
     settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
     monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})
     features = labelled(60, 40, 4, 3, spread=1.5)
-    rows = fewshot.run(Subject(features), seed=3)
+    rows = fewshot.run(EvalContext(features), seed=3)
     for row, shots in zip(rows, (1, 3), strict=True):
         accuracy = fewshot.evaluate(features, shots=shots, **settings, seed=3)
         assert row.metric == f"fewshot_{shots}shot_top1"
@@ -298,7 +299,7 @@ def test_shots_that_cannot_be_divided_are_refused(shots):
 def test_an_elevater_preset_reports_what_it_chose(monkeypatch):
     settings = {**SEARCH, "shots": (4,)}
     monkeypatch.setitem(fewshot.PRESETS, "elevater", settings)
-    rows = fewshot.run(Subject(FEATURES), seed=2, preset="elevater")
+    rows = fewshot.run(EvalContext(FEATURES), seed=2, preset="elevater")
     found = probe(FEATURES, seed=2)
     chosen = {f"chosen_{name}": found[name].tolist() for name in ("lr", "weight_decay")}
     figures = {"top1": "accuracy", "mean_per_class": "mean_per_class"}

@@ -11,7 +11,8 @@ from tune_cases import SIZE, digits, flat_network, same, tiny_network
 from jaxssl import distributed
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation.finetuning import Classifier, Training, Tuner
-from jaxssl.evaluation.protocols import Features, Subject, finetune, semi
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import finetune, semi
 from jaxssl.evaluation.sampling import stratified
 
 BLANK = Features(*[np.zeros((0, 0))] * 4)
@@ -23,9 +24,9 @@ def mesh():
 
 
 @pytest.fixture
-def subject(data_dir, mesh):
+def context(data_dir, mesh):
     sets = digits(data_dir, 60), digits(data_dir, 40, "test")
-    return Subject(BLANK, *sets, network=tiny_network(), size=SIZE, mesh=mesh)
+    return EvalContext(BLANK, *sets, network=tiny_network(), size=SIZE, mesh=mesh)
 
 
 def oracle(good_lr):
@@ -51,10 +52,10 @@ def names(source):
     return {tuple(image.ravel()) for image in source.images(SIZE)}
 
 
-def test_a_search_learns_and_judges_on_parts_of_the_training_images(subject, monkeypatch):
+def test_a_search_learns_and_judges_on_parts_of_the_training_images(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
-    found = finetune.evaluate(*subject[5:6], *subject[1:3], training=None, **SEARCH, mesh=None)
+    found = finetune.evaluate(*context[5:6], *context[1:3], training=None, **SEARCH, mesh=None)
     assert (found["lr"], found["weight_decay"]) == (0.2, 0.0)  # the first of equals
     assert found["finetune_top1"] == found["finetune_mean_per_class"] == 100
     assert [(p["lr"], p["weight_decay"]) for p in found["grid"]] == [
@@ -63,20 +64,20 @@ def test_a_search_learns_and_judges_on_parts_of_the_training_images(subject, mon
     assert [p["validation_top1"] for p in found["grid"]] == [0, 0, 100, 100, 0, 0]
     *searched, (final, *_) = seen.fitted
     *held_out, judged = seen.judged
-    assert final is subject.train
-    assert judged is subject.test
+    assert final is context.train
+    assert judged is context.test
     for (used, *_), kept in zip(searched, held_out, strict=True):
         assert len(used) + len(kept) == 60
-        assert names(used) | names(kept) == names(subject.train)
+        assert names(used) | names(kept) == names(context.train)
         assert not names(used) & names(kept)
-        assert set(used.labels) == set(subject.train.labels)
+        assert set(used.labels) == set(context.train.labels)
 
 
-def test_the_metric_that_chooses_is_the_one_asked_for(subject, monkeypatch):
+def test_the_metric_that_chooses_is_the_one_asked_for(context, monkeypatch):
     """One rate knows the frequent class, the other one all the rare ones."""
     rare_known, frequent_known = 0.1, 0.2
-    few = [np.flatnonzero(subject.train.labels == c)[:n] for c, n in ((0, 6), (1, 2), (2, 2))]
-    uneven = subject.train.take(np.concatenate(few))
+    few = [np.flatnonzero(context.train.labels == c)[:n] for c, n in ((0, 6), (1, 2), (2, 2))]
+    uneven = context.train.take(np.concatenate(few))
 
     def logits(classifier, source):
         guess = source.labels if classifier.variables == rare_known else 0 * source.labels
@@ -87,7 +88,7 @@ def test_the_metric_that_chooses_is_the_one_asked_for(subject, monkeypatch):
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     rates = (rare_known, frequent_known)
     pairs = {**SEARCH, "lr": rates, "weight_decay": (0.0,), "validation": 0.5}
-    images = (subject.network, uneven, subject.test)
+    images = (context.network, uneven, context.test)
     for metric, best in (("top1", frequent_known), ("mean_per_class", rare_known)):
         found = finetune.evaluate(*images, training=None, **pairs, metric=metric, mesh=None)
         assert found["lr"] == best
@@ -96,21 +97,21 @@ def test_the_metric_that_chooses_is_the_one_asked_for(subject, monkeypatch):
         finetune.evaluate(*images, training=None, **pairs, metric="loss", mesh=None)
 
 
-def test_one_pair_needs_no_search(subject, monkeypatch):
+def test_one_pair_needs_no_search(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     one = {**SEARCH, "lr": (0.2,), "weight_decay": (0.5,)}
-    finetune.evaluate(*subject[5:6], *subject[1:3], training=None, **one, mesh=None)
-    assert [source for source, *_ in seen.fitted] == [subject.train]
+    finetune.evaluate(*context[5:6], *context[1:3], training=None, **one, mesh=None)
+    assert [source for source, *_ in seen.fitted] == [context.train]
 
 
-def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(subject, monkeypatch):
+def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(context, monkeypatch):
     tuner, _ = oracle(good_lr=0.1)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     settings = finetune.PRESETS["ssl_transfer"]
     per_class = finetune.PRESETS["ssl_transfer_per_class"]
     assert per_class == {**settings, "metric": "mean_per_class"}
-    found = finetune.evaluate(*subject[5:6], *subject[1:3], **settings, seed=0, mesh=None)
+    found = finetune.evaluate(*context[5:6], *context[1:3], **settings, seed=0, mesh=None)
     expected = [
         (lr, decay / lr)
         for lr in np.logspace(-4, -1, 4)
@@ -139,8 +140,8 @@ def test_moco_v3s_transfer_is_a_recipe_for_each_set(name, mixup, cutmix, erasing
     assert finetuning.peak_lr(training, 3e-4) == pytest.approx(6e-4)
 
 
-def test_a_search_needs_enough_images_of_a_class(subject):
-    few = subject.train.take(stratified(subject.train.labels, 0.0, seed=0, least=1))
+def test_a_search_needs_enough_images_of_a_class(context):
+    few = context.train.take(stratified(context.train.labels, 0.0, seed=0, least=1))
     with pytest.raises(ValueError, match="needs a class with 3 training images or more"):
         finetune.search(oracle(0)[0], few, [], validation=0.2, seed=0)
 
@@ -172,14 +173,14 @@ SHORT = Training(
 )
 
 
-def test_fine_tuning_learns_and_says_what_it_did(subject, monkeypatch):
+def test_fine_tuning_learns_and_says_what_it_did(context, monkeypatch):
     quick = {**finetune.PRESETS["quick"], "training": SHORT, "lr": (1e-6, 0.02)}
     monkeypatch.setitem(finetune.PRESETS, "quick", quick)
-    subject = subject._replace(network=flat_network())
-    before = jax.tree.map(np.array, subject.network.variables)
+    context = context._replace(network=flat_network())
+    before = jax.tree.map(np.array, context.network.variables)
     with jax.numpy_dtype_promotion("standard"):  # optax' Adam
-        rows = finetune.run(subject, seed=0)
-    assert same(before, subject.network.variables)
+        rows = finetune.run(context, seed=0)
+    assert same(before, context.network.variables)
     assert [row.metric for row in rows] == [
         "finetune_top1",
         "finetune_top5",
@@ -192,7 +193,7 @@ def test_fine_tuning_learns_and_says_what_it_did(subject, monkeypatch):
     assert rows[1].value >= rows[0].value
 
 
-def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(subject, monkeypatch):
+def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(context, monkeypatch):
     drawn = []
 
     def make_tuner(*_):
@@ -201,8 +202,8 @@ def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(subject, monkeypatch
         return tuner
 
     monkeypatch.setattr(finetuning, "make_tuner", make_tuner)
-    for network, seed in ((subject.network, 0), (tiny_network(), 0), (subject.network, 5)):
-        rows = semi.run(subject._replace(network=network), seed=seed)
+    for network, seed in ((context.network, 0), (tiny_network(), 0), (context.network, 5)):
+        rows = semi.run(context._replace(network=network), seed=seed)
         assert [row.metric for row in rows] == [
             "semi_1pct_top1",
             "semi_1pct_top5",
@@ -233,13 +234,13 @@ def test_presets_are_recipes_that_can_be_run(protocol):
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
-def test_raw_pixels_are_refused(protocol, subject):
+def test_raw_pixels_are_refused(protocol, context):
     with pytest.raises(ValueError, match="fine-tuning needs a network"):
-        protocol.run(subject._replace(network=None), seed=0)
+        protocol.run(context._replace(network=None), seed=0)
 
 
-def test_a_set_of_one_class_is_refused(subject):
-    one = subject.train.take(np.flatnonzero(subject.train.labels == 2))
+def test_a_set_of_one_class_is_refused(context):
+    one = context.train.take(np.flatnonzero(context.train.labels == 2))
     for protocol in (finetune, semi):
         with pytest.raises(ValueError, match="are of one class"):
-            protocol.run(subject._replace(train=one), seed=0)
+            protocol.run(context._replace(train=one), seed=0)

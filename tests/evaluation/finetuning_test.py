@@ -14,7 +14,8 @@ from jaxssl import distributed
 from jaxssl.augment.mix import mix
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation.finetuning import Training
-from jaxssl.evaluation.protocols import Features, Subject, linear
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import linear
 
 PLAIN = {"crop_scale": (1.0, 1.0), "flip": 0.0}
 HYPER = {"lr": 0.5, "weight_decay": 1e-3, "seed": 0}
@@ -278,9 +279,9 @@ def test_a_linear_probe_on_crops_leaves_the_network_as_it_was(preset, data_dir, 
     network, train, test = tiny_network(), digits(data_dir, 40), digits(data_dir, 30, "test")
     before = jax.tree.map(np.array, network.variables)
     blank = Features(*[np.zeros((0, 0))] * 4)
-    subject = Subject(blank, train, test, network=network, size=SIZE, mesh=mesh)
+    context = EvalContext(blank, train, test, network=network, size=SIZE, mesh=mesh)
     with jax.numpy_dtype_promotion("standard"):  # optax' Adam
-        top1, top5 = linear.run(subject, seed=0, preset=preset)
+        top1, top5 = linear.run(context, seed=0, preset=preset)
     assert same(before, network.variables)
     assert (top1.metric, top5.metric) == ("linear_top1", "linear_top5")
     assert 0 <= top1.value <= top5.value <= 100
@@ -289,4 +290,4 @@ def test_a_linear_probe_on_crops_leaves_the_network_as_it_was(preset, data_dir, 
     assert details["batch_size_asked"] == settings["training"].batch_size
     assert details["train_loss"] < np.log(10) + 0.5
     assert details.get("best_epoch") in ((5, 10, 12) if preset == "hcl_quirks" else (None,))
-    assert linear.run(subject._replace(network=None), seed=0, preset=preset) == []
+    assert linear.run(context._replace(network=None), seed=0, preset=preset) == []

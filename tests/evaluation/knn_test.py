@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from feature_cases import labelled
 
-from jaxssl.evaluation.protocols import Subject, knn
+from jaxssl.evaluation.protocol import EvalContext
+from jaxssl.evaluation.protocols import knn
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "knn.npz")
 
@@ -289,7 +290,7 @@ def test_knn_refuses_features_of_no_use(bank, queries, message):
 @pytest.mark.parametrize("preset", knn.PRESETS)
 def test_a_knn_preset_reports_what_it_ran_with(preset):
     features = labelled(60, 7, 6, 8)
-    rows = knn.run(Subject(features), seed=0, preset=preset)
+    rows = knn.run(EvalContext(features), seed=0, preset=preset)
     hyper = knn.PRESETS[preset]
     assert {row.metric: row.value for row in rows} == pytest.approx(knn_oracle(features, **hyper))
     for row in rows:

@@ -9,7 +9,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from jaxssl.evaluation import logistic_regression
-from jaxssl.evaluation.protocols import Subject, linear
+from jaxssl.evaluation.protocol import EvalContext
+from jaxssl.evaluation.protocols import linear
 from jaxssl.training import collapse
 
 SETTINGS = {
@@ -134,7 +135,7 @@ def test_a_linear_probe_does_not_mind_scale_offset_or_dead_features():
 
 def test_a_linear_probe_reports_the_strength_it_chose():
     features = labelled(60, 30, 4, 3, spread=1.5)
-    rows = linear.run(Subject(features), seed=2)
+    rows = linear.run(EvalContext(features), seed=2)
     preset = linear.PRESETS["fast"]
     scores = linear.evaluate(features, **preset, seed=2)
     for row, metric in zip(rows, ["linear_top1", "linear_top5"], strict=True):

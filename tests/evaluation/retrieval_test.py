@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxssl.evaluation.protocols import Features, Subject, retrieval
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import retrieval
 
 
 def labelled(n=40, m=30, f=5, classes=6, offset=0.0, seed=0):
@@ -112,7 +113,7 @@ def test_more_neighbours_than_there_are_are_refused(settings, message):
 def test_a_preset_reports_what_it_ran_with(preset):
     features = labelled(n=60)
     settings = retrieval.PRESETS[preset]
-    rows = retrieval.run(Subject(features), seed=0, preset=preset)
+    rows = retrieval.run(EvalContext(features), seed=0, preset=preset)
     expected = oracle(features, **settings)
     assert {row.metric: row.value for row in rows} == pytest.approx(expected)
     for row in rows:

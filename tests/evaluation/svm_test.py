@@ -12,7 +12,8 @@ from sklearn.svm import SVC, LinearSVC
 from jaxssl.data.packing import GraphArray
 from jaxssl.data.source import Part, Source
 from jaxssl.evaluation.context import DEGREES, histograms
-from jaxssl.evaluation.protocols import Features, Subject, svm
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.evaluation.protocols import svm
 
 C = (0.1, 30.0)
 QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}
@@ -167,8 +168,8 @@ def whole():
 def test_each_example_counts_once(train, test):
     x, y, expected = whole()
     of = [x[list(train)], y[list(train)], x[list(test)], y[list(test)]]
-    subject = Subject(Features(*of), split_of(train), split_of(test))
-    [row] = svm.run(subject, seed=0, preset="quick")
+    context = EvalContext(Features(*of), split_of(train), split_of(test))
+    [row] = svm.run(context, seed=0, preset="quick")
     assert row.metric == "svm_top1" and row.details["examples"] == 40
     assert (row.details["folds"], row.details["preset"]) == (10, "quick")
     np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
@@ -177,8 +178,8 @@ def test_each_example_counts_once(train, test):
 def test_examples_of_two_prepared_splits_are_different_ones():
     x, y, expected = whole()
     features = Features(x[:25], y[:25], x[25:], y[25:])
-    subject = Subject(features, split_of(range(25)), split_of(range(15), "test"))
-    [row] = svm.run(subject, seed=0, preset="quick")
+    context = EvalContext(features, split_of(range(25)), split_of(range(15), "test"))
+    [row] = svm.run(context, seed=0, preset="quick")
     np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
 
 
@@ -186,7 +187,7 @@ def test_one_split_is_enough():
     x, y, expected = whole()
     source = split_of(range(40))
     for of in ((None, None), (source, source)):
-        [row] = svm.run(Subject(Features(x, y, x, y), *of), seed=0, preset="quick")
+        [row] = svm.run(EvalContext(Features(x, y, x, y), *of), seed=0, preset="quick")
         np.testing.assert_allclose(row.value, expected.mean())
 
 

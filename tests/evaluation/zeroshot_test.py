@@ -7,7 +7,8 @@ import pytest
 
 from jaxssl.data import prompts, tokens
 from jaxssl.errors import UserError
-from jaxssl.evaluation.protocols import Features, Joint, Subject, captions, zeroshot
+from jaxssl.evaluation.protocol import EvalContext, Features, Joint
+from jaxssl.evaluation.protocols import captions, zeroshot
 
 NONE = Features(*[np.zeros((0, 0), np.float32)] * 4)
 
@@ -110,7 +111,7 @@ def image_set(**facts):
 
 
 def of_joint(images, embed, test, context=77):
-    return Subject(NONE, test=test, joint=Joint(lambda: images, embed, context))
+    return EvalContext(NONE, test=test, joint=Joint(lambda: images, embed, context))
 
 
 def test_a_run_looks_for_all_captions_of_the_test_images():
@@ -230,11 +231,11 @@ def test_every_ensemble_is_a_preset():
 
 def test_a_network_without_texts_or_a_set_without_captions_is_told_why():
     images, texts = draw(2, 3), np.ones((2, 5, 4), np.int32)
-    plain = Subject(NONE, test=image_set(texts=texts))
+    plain = EvalContext(NONE, test=image_set(texts=texts))
     with pytest.raises(ValueError, match="it needs a network that has read captions"):
         zeroshot.run(plain, seed=0)
     message = "it needs images with captions, and a network that has read some"
     no_captions = of_joint(images, None, image_set(captioned=False))
-    for subject in (plain, no_captions, no_captions._replace(test=None)):
+    for context in (plain, no_captions, no_captions._replace(test=None)):
         with pytest.raises(ValueError, match=message):
-            captions.run(subject, seed=0)
+            captions.run(context, seed=0)

@@ -4,13 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.protocols.knn import neighbours
 
-FITS = ("image_text",)
-KINDS = ("untrained", "pretrained")
-LAYER = "projector"  # where images and texts meet
-LABELS = False
 PRESETS: dict[str, dict[str, Any]] = {"default": {"k": (1, 5, 10)}}
 
 
@@ -51,17 +47,27 @@ def evaluate(
     }
 
 
-def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """`evaluate` of the test images and all their captions, a caption that comes twice once."""
     del seed
-    if subject.joint is None or subject.test is None or not subject.test.captioned:
+    if context.joint is None or context.test is None or not context.test.captioned:
         raise ValueError("it needs images with captions, and a network that has read some")
-    texts = subject.test.texts
+    texts = context.test.texts
     image_of = np.repeat(np.arange(len(texts)), texts.shape[1])
     of_all = np.concatenate([image_of[:, None], texts.reshape(len(image_of), -1)], axis=1)
     unique = np.unique(of_all, axis=0)  # sets with fewer captions repeat them
     image_of, tokens = unique[:, 0], unique[:, 1:].astype(np.int32)
-    scores = evaluate(subject.joint.images(), subject.joint.texts(tokens), image_of,
+    scores = evaluate(context.joint.images(), context.joint.texts(tokens), image_of,
                       **PRESETS[preset])  # fmt: skip
     details = {"preset": preset, **PRESETS[preset], "images": len(texts), "captions": len(tokens)}
-    return [Row(metric, value, None, details) for metric, value in scores.items()]
+    return [Result(metric, value, None, details) for metric, value in scores.items()]
+
+
+protocol = Protocol(
+    run,
+    PRESETS,
+    examples=("image_text",),
+    kinds=("untrained", "pretrained"),
+    layer="projector",
+    needs_labels=False,
+)

@@ -15,10 +15,9 @@ from jax import numpy as jnp
 from jaxssl.augment.corruptions import CORRUPTIONS, draws
 from jaxssl.augment.views import to_float
 from jaxssl.evaluation import logistic_regression
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.protocols.linear import PRESETS as PROBES
 
-FITS = ("image", "image_text")
 # severities: of each corruption; limit: test images at most, drawn by the seed; others: those of
 # the linear probe.
 PRESETS = {
@@ -96,18 +95,18 @@ def _corrupted(name: str, u: Array, images: Array, severity: Array) -> Array:
     return jnp.round(255 * of_image(u, to_float(images), severity)).astype(jnp.uint8)
 
 
-def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
     """Accuracy on clean images, over all corruptions and on each of them."""
     settings = dict(PRESETS[preset])
     severities, limit = settings.pop("severities"), settings.pop("limit")
-    features = subject.features
+    features = context.features
     classes, y = np.unique(features.train_labels, return_inverse=True)
     probe = logistic_regression.fit_probe(features.train, y, **settings, seed=seed)
 
     def classify(features: np.ndarray) -> np.ndarray:
         return classes[np.argmax(logistic_regression.scores(probe, features), axis=1)]
 
-    images, labels = subject.test.images(subject.size), features.test_labels
+    images, labels = context.test.images(context.size), features.test_labels
     chosen = np.arange(len(labels))
     if limit is not None and len(labels) > limit:
         chosen = np.sort(np.random.default_rng(seed).choice(len(labels), limit, replace=False))
@@ -115,7 +114,7 @@ def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
     found = evaluate(
         images[chosen],
         labels[chosen],
-        lambda x: classify(subject.encode(x)),
+        lambda x: classify(context.encode(x)),
         severities=severities,
         seed=seed,
     )
@@ -123,13 +122,16 @@ def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
     details["images"] = len(chosen)
     mean = float(np.mean(list(found.values())))
     rows = [
-        Row("corruption_clean_top1", clean, None, details),
-        Row("corruption_mean_top1", mean, None, details),
+        Result("corruption_clean_top1", clean, None, details),
+        Result("corruption_mean_top1", mean, None, details),
         # What is lost, as a share of what there was.
-        Row("corruption_drop", 100 * (clean - mean) / clean if clean else 0.0, None, details),
+        Result("corruption_drop", 100 * (clean - mean) / clean if clean else 0.0, None, details),
     ]
     for name, accuracy in found.items():
         by_severity = dict(zip(map(str, severities), accuracy.tolist(), strict=True))
         own = {**details, "by_severity": by_severity}
-        rows.append(Row(f"corruption_{name}_top1", float(accuracy.mean()), None, own))
+        rows.append(Result(f"corruption_{name}_top1", float(accuracy.mean()), None, own))
     return rows
+
+
+protocol = Protocol(run, PRESETS, examples=("image", "image_text"))

@@ -9,14 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.training import collapse
 
-FITS = ("image", "image_text")
-LABELS = False  # most measures need none
 # features: of the training set at most, 25 600 is RankMe's; images, views, delta: of LiDAR, whose
 # paper has more of both; alignment and uniformity are of the first two of the views.
-NOVEL = True  # the test images may be of other classes than the training images
 PRESETS = {
     "default": {"features": 25_600, "images": 500, "views": 10, "delta": 1e-4},
     "paper": {"features": 25_600, "images": 1000, "views": 50, "delta": 1e-4},
@@ -99,14 +96,14 @@ def confused_pairs(counts: np.ndarray) -> list[tuple[int, int, float]]:
     return [(int(first[i]), int(second[i]), float(share[i])) for i in order]
 
 
-def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """`evaluate` on training images and their views; with labels, how classes are confused."""
-    settings, features = PRESETS[preset], subject.features
+    settings, features = PRESETS[preset], context.features
     train = _drawn(features.train, settings["features"], seed)
-    images = subject.train.images(subject.size)
+    images = context.train.images(context.size)
     n, q = min(settings["images"], len(images)), settings["views"]
     chosen = np.sort(np.random.default_rng(seed).choice(len(images), n, replace=False))
-    views = subject.views(images[chosen], q, seed)
+    views = context.views(images[chosen], q, seed)
     found = evaluate(train, views, delta=settings["delta"])
 
     details = {"preset": preset, **settings, "features": len(train), "images": n}
@@ -115,18 +112,18 @@ def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
         # Views of raw pixels may be of another size than the images.
         dimensions = (views if name in OF_VIEWS else train).shape[-1]
         unit = "%" if name == "dead_dimensions" else ""
-        rows.append(Row(name, value, None, {**details, "dimensions": dimensions}, unit))
+        rows.append(Result(name, value, None, {**details, "dimensions": dimensions}, unit))
     rank, spread = found["rankme"], found["feature_std"]
     words = collapse.describe_collapse(rank=rank, spread=spread, most=min(train.shape))
     rows[0].details["verdict"] = words
     labels = features.train_labels, features.test_labels
     if min(x.min(initial=0) for x in labels) >= 0 and all(map(len, labels)):
-        names = getattr(subject.train, "class_names", ())
+        names = getattr(context.train, "class_names", ())
         rows += _of_classes(features, names, details)
     return rows
 
 
-def _of_classes(features: Any, names: Sequence[str], details: dict[str, Any]) -> list[Row]:
+def _of_classes(features: Any, names: Sequence[str], details: dict[str, Any]) -> list[Result]:
     """Accuracy of the nearest class mean, its worst class, and the most confused pair."""
     num_classes = int(max(features.train_labels.max(), features.test_labels.max())) + 1
     names = list(names) or [str(label) for label in range(num_classes)]
@@ -139,14 +136,14 @@ def _of_classes(features: Any, names: Sequence[str], details: dict[str, Any]) ->
     details = {**details, "classifier": "nearest class mean"}
     matrix = {"confusion": counts.tolist()} if num_classes <= MATRIX else {}
     return [
-        Row(
+        Result(
             "class_mean_top1",
             100 * float(right.sum() / size.sum()),
             None,
             {**details, "per_class": per_class, **matrix},
         ),
-        Row("worst_class_top1", per_class[worst], None, {**details, "class": worst}),
-        Row(
+        Result("worst_class_top1", per_class[worst], None, {**details, "class": worst}),
+        Result(
             "most_confused_pair",
             pairs[0][2] if pairs else 0.0,
             None,
@@ -164,3 +161,8 @@ def _drawn(rows: np.ndarray, limit: int, seed: int) -> np.ndarray:
 
 def _unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+protocol = Protocol(
+    run, PRESETS, examples=("image", "image_text"), needs_labels=False, novel_classes=True
+)

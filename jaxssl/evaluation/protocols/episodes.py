@@ -8,11 +8,10 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.losses.pairs import unit
 
 CDFSL = {"ways": 5, "queries": 15, "episodes": 600, "distance": "euclidean"}
-NOVEL = True  # the test images may be of other classes than the training images
 PRESETS: dict[str, dict[str, Any]] = {
     "cdfsl_5way_20shot": {**CDFSL, "shots": 20},
     "cdfsl_5way_5shot": {**CDFSL, "shots": 5},
@@ -126,17 +125,20 @@ def _accuracies(h: Array, places: np.ndarray, *, shots: int, distance: str) -> A
     return lax.map(one, jnp.asarray(places), batch_size=BLOCK)
 
 
-def run(subject: Subject, *, seed: int, preset: str = "cdfsl_5way_20shot") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "cdfsl_5way_20shot") -> list[Result]:
     """`evaluate` on the test images, mean over the episodes with a 95 % interval.
 
     The episodes are drawn from the test split alone: the training images may have taught the
     network. CD-FSL's classes are novel too; here they are if those of the data set are.
     """
     settings = PRESETS[preset]
-    features = subject.features
+    features = context.features
     accuracy = evaluate(features.test, features.test_labels, **settings, seed=seed)
     mean, std = float(accuracy.mean()), float(accuracy.std())
     ci95 = 1.96 * std / len(accuracy) ** 0.5
     details = {"preset": preset, **settings, "from": "test", "ci95": ci95}
     name = f"episodes_{settings['ways']}way_{settings['shots']}shot_top1"
-    return [Row(name, mean, std, details)]
+    return [Result(name, mean, std, details)]
+
+
+protocol = Protocol(run, PRESETS, novel_classes=True)

@@ -10,7 +10,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 from threadpoolctl import threadpool_limits
 
-from jaxssl.evaluation.protocols import Features, Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.protocols.linear import fit
 
 # ELEVATER's benchmark; another number of shots differs in nothing else.
@@ -286,21 +286,21 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
     )
 
 
-def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """A preset's probe for each of its numbers of shots; mean and deviation over the draws."""
     settings = dict(PRESETS[preset])
     rows = []
     for shots in settings.pop("shots"):
         details = {"preset": preset, "shots": shots, **settings}
         if preset == "default":
-            figures = {"top1": evaluate(subject.features, shots=shots, **settings, seed=seed)}
+            figures = {"top1": evaluate(context.features, shots=shots, **settings, seed=seed)}
         else:
-            found = elevater(subject.features, shots=shots, **settings, seed=seed)
+            found = elevater(context.features, shots=shots, **settings, seed=seed)
             figures = {"top1": found["accuracy"], "mean_per_class": found["mean_per_class"]}
             details |= {f"chosen_{name}": found[name].tolist() for name in ("lr", "weight_decay")}
         for name, values in figures.items():
             metric = f"fewshot_{shots}shot_{name}"
-            rows.append(Row(metric, float(values.mean()), float(values.std()), details))
+            rows.append(Result(metric, float(values.mean()), float(values.std()), details))
     return rows
 
 
@@ -323,3 +323,6 @@ def _normalised(x: Array, mean: Array, variance: Array) -> Array:
 
 def _unit(features: np.ndarray) -> np.ndarray:
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+
+
+protocol = Protocol(run, PRESETS)

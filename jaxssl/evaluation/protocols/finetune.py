@@ -9,15 +9,12 @@ from jax.sharding import Mesh
 from jaxssl import distributed
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation.finetuning import Network, Training, Tuner
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.sampling import stratified
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
 
-FITS = ("image", "image_text")
-KINDS = ("pretrained",)
-FEATURES = False  # those of all images need not be taken: the network itself is trained
 METRICS = ("top1", "top5", "mean_per_class")
 # MoCo-v3's transfer by DeiT's code, whose rate is lr * batch / 512. It crops and flips, without
 # RandAugment. Its stochastic depth of 0.1 (Pets: 0) is here that which the network was made with,
@@ -180,16 +177,16 @@ def search(
     return found
 
 
-def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
     """`evaluate` with a preset's settings.
 
     Raises:
         ValueError: as `evaluate`, and if there is no network.
     """
-    if subject.network is None or subject.train is None or subject.test is None:
+    if context.network is None or context.train is None or context.test is None:
         raise ValueError("fine-tuning needs a network: take backbone features, and no raw pixels")
-    settings, mesh = PRESETS[preset], subject.mesh or distributed.make_mesh()
-    images = (subject.network, subject.train, subject.test)
+    settings, mesh = PRESETS[preset], context.mesh or distributed.make_mesh()
+    images = (context.network, context.train, context.test)
     found = evaluate(*images, **settings, seed=seed, mesh=mesh)
     metrics = {name: found.pop(name) for name in [f"finetune_{m}" for m in METRICS]}
     chosen = {name: found.pop(name) for name in ("lr", "weight_decay")}
@@ -197,8 +194,13 @@ def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
         "preset": preset,
         "validation": settings["validation"],
         **finetuning.described(
-            settings["training"], **chosen, num_examples=len(subject.train), num_devices=mesh.size
+            settings["training"], **chosen, num_examples=len(context.train), num_devices=mesh.size
         ),
         **found,
     }
-    return [Row(metric, value, None, details) for metric, value in metrics.items()]
+    return [Result(metric, value, None, details) for metric, value in metrics.items()]
+
+
+protocol = Protocol(
+    run, PRESETS, examples=("image", "image_text"), kinds=("pretrained",), needs_features=False
+)

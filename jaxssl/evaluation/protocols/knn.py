@@ -10,7 +10,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import distributed
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
 # The settings of public codes, whose predictions these are.
 PRESETS = {
@@ -29,7 +29,6 @@ PRESETS = {
     # rohan1561/AUC-CL cifar/main.py `test`. This weight has no temperature.
     "auc_cl_cifar": {"k": 200, "temperature": 1.0, "weight": "linear"},
 }
-SHARED = tuple(PRESETS)
 WEIGHTS = ("exp", "linear")
 QUERY_BLOCK = 100  # queries at a time: their similarities stay in cache
 BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, that are on the device at a time
@@ -382,11 +381,14 @@ def _checked_labels(
     return labels.astype(np.int32)
 
 
-def run(subject: Subject, *, seed: int, preset: str = "cifar_simclr") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> list[Result]:
     """`evaluate` with a preset's settings."""
     del seed
     hyper = PRESETS[preset]
-    scores = evaluate(*subject.features, **hyper)
+    scores = evaluate(*context.features, **hyper)
     return [
-        Row(metric, value, None, {"preset": preset, **hyper}) for metric, value in scores.items()
+        Result(metric, value, None, {"preset": preset, **hyper}) for metric, value in scores.items()
     ]
+
+
+protocol = Protocol(run, PRESETS, shared_presets=tuple(PRESETS))

@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from jaxssl import distributed
 from jaxssl.evaluation import finetuning, logistic_regression
 from jaxssl.evaluation.finetuning import Network, Training
-from jaxssl.evaluation.protocols import Features, Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
@@ -66,7 +66,6 @@ PRESETS = {
     # stays in training mode, and the figure is the best on the test images, of every 5th epoch.
     "hcl_quirks": {"training": HCL, "lr": 1e-3, "weight_decay": 1e-6, "best_of_every": 5},
 }
-SHARED = ("fast", "video")
 
 
 def evaluate(
@@ -181,24 +180,27 @@ def evaluate_on_crops(
     return found[best] | last | {"best_epoch": min((best + 1) * best_of_every, training.epochs)}
 
 
-def run(subject: Subject, *, seed: int, preset: str = "fast") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "fast") -> list[Result]:
     """`evaluate` or `evaluate_on_crops` with a preset's settings; raw pixels have no crops."""
     settings = PRESETS[preset]
     if "training" not in settings:
-        scores = evaluate(subject.features, **settings, seed=seed)
+        scores = evaluate(context.features, **settings, seed=seed)
         details = {"preset": preset, **settings}
-    elif subject.network is None or subject.train is None or subject.test is None:
+    elif context.network is None or context.train is None or context.test is None:
         return []
     else:
-        mesh = subject.mesh or distributed.make_mesh()
-        images = (subject.network, subject.train, subject.test)
+        mesh = context.mesh or distributed.make_mesh()
+        images = (context.network, context.train, context.test)
         scores = evaluate_on_crops(*images, **settings, seed=seed, mesh=mesh)
         hyper = {name: settings[name] for name in ("training", "lr", "weight_decay")}
         in_effect = finetuning.described(
-            **hyper, num_examples=len(subject.train), num_devices=mesh.size
+            **hyper, num_examples=len(context.train), num_devices=mesh.size
         )
         details = {"preset": preset, **in_effect}
         if "best_of_every" in settings:
             details["best_of_every"] = settings["best_of_every"]
     metrics = {name: scores.pop(name) for name in ("linear_top1", "linear_top5")}
-    return [Row(metric, value, None, details | scores) for metric, value in metrics.items()]
+    return [Result(metric, value, None, details | scores) for metric, value in metrics.items()]
+
+
+protocol = Protocol(run, PRESETS, shared_presets=("fast", "video"))

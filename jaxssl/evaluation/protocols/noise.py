@@ -13,7 +13,8 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evaluation.protocols import Features, Row, Subject, knn
+from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
+from jaxssl.evaluation.protocols import knn
 from jaxssl.losses.pairs import unit
 
 # stddevs: of the noise; draws: of it; limit: queries at most, drawn by the seed.
@@ -144,10 +145,10 @@ def _nearer(
     return lax.map(at_level, (stddevs, similarity, place))
 
 
-def run(subject: Subject, *, seed: int, preset: str = "cifar_simclr") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> list[Result]:
     """`evaluate` on at most ``limit`` test images; mean and deviation over the draws."""
     settings = dict(PRESETS[preset])
-    limit, features = settings.pop("limit"), subject.features
+    limit, features = settings.pop("limit"), context.features
     if len(features.test) > limit:
         chosen = np.random.default_rng(seed).choice(len(features.test), limit, replace=False)
         chosen.sort()
@@ -157,6 +158,9 @@ def run(subject: Subject, *, seed: int, preset: str = "cifar_simclr") -> list[Ro
     found = evaluate(features, **settings, seed=seed)
     details = {"preset": preset, **PRESETS[preset], "images": len(features.test)}
     return [
-        Row(f"noise_{s:g}_top1", float(x.mean()), float(x.std()), {**details, "stddev": s})
+        Result(f"noise_{s:g}_top1", float(x.mean()), float(x.std()), {**details, "stddev": s})
         for s, x in zip(settings["stddevs"], found, strict=True)
     ]
+
+
+protocol = Protocol(run, PRESETS)

@@ -4,10 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.evaluation.protocols import Features, Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.protocols.knn import neighbours
 
-NOVEL = True  # the test images may be of other classes than the training images
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},
     # MMCL's protocol for videos, which is CoCLR's
@@ -98,10 +97,13 @@ def _centred(features: np.ndarray) -> np.ndarray:
     return np.asarray(features - mean.astype(np.float32), np.float32)
 
 
-def run(subject: Subject, *, seed: int, preset: str = "default") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """`evaluate` with a preset's settings."""
     del seed
     settings = PRESETS[preset]
-    scores = evaluate(subject.features, **settings)
+    scores = evaluate(context.features, **settings)
     details = {"preset": preset, **settings}
-    return [Row(metric, value, None, details) for metric, value in scores.items()]
+    return [Result(metric, value, None, details) for metric, value in scores.items()]
+
+
+protocol = Protocol(run, PRESETS, novel_classes=True)

@@ -8,15 +8,12 @@ from jax.sharding import Mesh
 from jaxssl import distributed
 from jaxssl.evaluation import finetuning
 from jaxssl.evaluation.finetuning import Network, Training
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.sampling import stratified
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
 
-FITS = ("image", "image_text")
-KINDS = ("pretrained",)
-FEATURES = False  # those of all images need not be taken: the network itself is trained
 QUICK = {
     "training": Training(
         optimiser="adamw",
@@ -101,20 +98,25 @@ def evaluate(
     return found
 
 
-def run(subject: Subject, *, seed: int, preset: str = "quick") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
     """`evaluate` with a preset's settings.
 
     Raises:
         ValueError: as `evaluate`, and if there is no network.
     """
-    if subject.network is None or subject.train is None or subject.test is None:
+    if context.network is None or context.train is None or context.test is None:
         raise ValueError("fine-tuning needs a network: take backbone features, and no raw pixels")
-    images = (subject.network, subject.train, subject.test)
-    mesh = subject.mesh or distributed.make_mesh()
+    images = (context.network, context.train, context.test)
+    mesh = context.mesh or distributed.make_mesh()
     rows = []
     for share, found in evaluate(*images, shares=PRESETS[preset], seed=seed, mesh=mesh).items():
         details = {"preset": preset, "share": share, **found}
         accuracy = {name: details.pop(name) for name in ("top1", "top5")}
         for name, value in accuracy.items():
-            rows.append(Row(f"semi_{100 * share:g}pct_{name}", value, None, details))
+            rows.append(Result(f"semi_{100 * share:g}pct_{name}", value, None, details))
     return rows
+
+
+protocol = Protocol(
+    run, PRESETS, examples=("image", "image_text"), kinds=("pretrained",), needs_features=False
+)

@@ -12,11 +12,9 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.files import cores
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
-FITS = ("graph",)
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
-NOVEL = True  # the folds are drawn from all examples together
 PRESETS: dict[str, dict[str, Any]] = {
     # Of features as they are, the released code's choice between two machines.
     "graphcl": {"C": STRENGTHS, "machines": ("kernel", "linear"), "standardised": False},
@@ -108,15 +106,18 @@ def _places(source: Any) -> list[tuple[Any, int]]:
     return [(part.keep, place) for part, places in source.parts for place in places.tolist()]
 
 
-def run(subject: Subject, *, seed: int, preset: str = "graphcl") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:
     """`evaluate` of all labelled examples, those of both splits, each once."""
     settings = PRESETS[preset]
-    features, labels = subject.features.train, subject.features.train_labels
-    if subject.train is not None and subject.test is not None:
-        known = {*_places(subject.train)}
-        new = np.array([place not in known for place in _places(subject.test)], bool)
-        features = np.concatenate([features, subject.features.test[new]])
-        labels = np.concatenate([labels, subject.features.test_labels[new]])
+    features, labels = context.features.train, context.features.train_labels
+    if context.train is not None and context.test is not None:
+        known = {*_places(context.train)}
+        new = np.array([place not in known for place in _places(context.test)], bool)
+        features = np.concatenate([features, context.features.test[new]])
+        labels = np.concatenate([labels, context.features.test_labels[new]])
     accuracy = evaluate(features, labels, **settings, seed=seed)
     details = {"preset": preset, **settings, "folds": FOLDS, "examples": len(labels)}
-    return [Row("svm_top1", float(accuracy.mean()), float(accuracy.std()), details)]
+    return [Result("svm_top1", float(accuracy.mean()), float(accuracy.std()), details)]
+
+
+protocol = Protocol(run, PRESETS, examples=("graph",), novel_classes=True)

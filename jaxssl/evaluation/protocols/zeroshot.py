@@ -6,12 +6,8 @@ from typing import Any
 import numpy as np
 
 from jaxssl.data import prompts, tokens
-from jaxssl.evaluation.protocols import Row, Subject
+from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
-FITS = ("image_text",)
-KINDS = ("untrained", "pretrained")
-LAYER = "projector"  # where images and texts meet
-NOVEL = True  # nothing is learned from the training images
 PRESETS: dict[str, dict[str, Any]] = {name: {"prompts": name} for name in prompts.PROMPTS}
 
 
@@ -49,20 +45,30 @@ def evaluate(
     }
 
 
-def run(subject: Subject, *, seed: int, preset: str = "photo") -> list[Row]:
+def run(context: EvalContext, *, seed: int, preset: str = "photo") -> list[Result]:
     """`evaluate` of the test images, with the prompts of a preset and the names of the classes."""
     del seed
-    if subject.joint is None or subject.test is None:
+    if context.joint is None or context.test is None:
         raise ValueError("it needs a network that has read captions")
-    filled = prompts.fill(preset, subject.test.class_names)
+    filled = prompts.fill(preset, context.test.class_names)
     every = [text for texts in filled for text in texts]
-    found = subject.joint.texts(tokens.tokenize(every, subject.joint.context))
+    found = context.joint.texts(tokens.tokenize(every, context.joint.context))
     of_classes = np.split(found, np.cumsum([len(texts) for texts in filled])[:-1])
-    scores = evaluate(subject.joint.images(), subject.test.labels, of_classes)
+    scores = evaluate(context.joint.images(), context.test.labels, of_classes)
     details = {"preset": preset, "prompts": len(filled[0])}
-    return [Row(metric, value, None, details) for metric, value in scores.items()]
+    return [Result(metric, value, None, details) for metric, value in scores.items()]
 
 
 def _unit(rows: np.ndarray) -> np.ndarray:
     rows = np.asarray(rows, np.float64)
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+protocol = Protocol(
+    run,
+    PRESETS,
+    examples=("image_text",),
+    kinds=("untrained", "pretrained"),
+    layer="projector",
+    novel_classes=True,
+)

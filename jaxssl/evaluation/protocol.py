@@ -1,0 +1,124 @@
+"""The types of evaluation: a protocol, what it is given, and the results that it returns."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from jax.sharding import Mesh
+
+if TYPE_CHECKING:  # a protocol can be imported without the data layer
+    from jaxssl.data.source import Source
+    from jaxssl.evaluation.finetuning import Network
+
+
+class Features(NamedTuple):
+    """Features and labels of the training and the test split.
+
+    With several processes, each process holds the rows of its share of the examples.
+
+    Attributes:
+        train: [n, f] float32.
+        train_labels: [n] int >= 0.
+        test: [m, f] float32.
+        test_labels: [m] int >= 0.
+    """
+
+    train: np.ndarray
+    train_labels: np.ndarray
+    test: np.ndarray
+    test_labels: np.ndarray
+
+
+class Joint(NamedTuple):
+    """The joint embedding space of an image-text network.
+
+    Attributes:
+        images: () -> [m, d], embeddings of the test images.
+        texts: (tokens [n, length] int32) -> [n, d].
+        context: tokens of a text.
+    """
+
+    images: Callable[[], np.ndarray]
+    texts: Callable[[np.ndarray], np.ndarray]
+    context: int
+
+
+class EvalContext(NamedTuple):
+    """Everything that a protocol may use: features, images and the network.
+
+    Attributes:
+        features: features of the labelled training images and the test images. They are empty if
+            every requested protocol has ``needs_features=False``.
+        train: the training images.
+        test: the test images.
+        encode: ``(uint8 images [n, h, w, c]) -> [n, f]``, computes the features of other images.
+        views: ``(uint8 images, number, seed) -> [number, n, f]``, computes the features of random
+            views, augmented as in training.
+        network: the network to train further; None for raw pixels and projector features.
+        size: side length in pixels to which images of different sizes are cropped.
+        mesh: the devices.
+        joint: the joint embeddings of images and texts; None without a text tower.
+    """
+
+    features: Features
+    train: "Source | None" = None
+    test: "Source | None" = None
+    encode: Callable[[np.ndarray], np.ndarray] | None = None
+    views: Callable[[np.ndarray, int, int], np.ndarray] | None = None
+    network: "Network | None" = None
+    size: int = 0
+    mesh: Mesh | None = None
+    joint: Joint | None = None
+
+
+class Result(NamedTuple):
+    """One number that a protocol reports.
+
+    Attributes:
+        metric: name of the metric, such as "knn_top1".
+        value: the number, in percent unless ``unit`` says otherwise.
+        std: standard deviation over the protocol's repetitions, in the same unit; None without
+            repetitions.
+        details: the effective settings of the protocol. Two keys change how the result is shown:
+            "ci95", half the width of a 95 % confidence interval, replaces ``std``, and "verdict" is
+            printed as text.
+        unit: unit of the value; "" for a dimensionless number.
+    """
+
+    metric: str
+    value: float
+    std: float | None
+    details: dict[str, Any]
+    unit: str = "%"
+
+
+class Protocol(NamedTuple):
+    """An evaluation protocol. A file of `jaxssl.evaluation.protocols` defines one as ``protocol``.
+
+    Attributes:
+        run: ``(context, *, seed, preset) -> list[Result]``, where context is an `EvalContext`. It
+            raises ValueError if the data set does not fit.
+        presets: settings by name; the first preset is the default.
+        examples: the kinds of examples (keys of `jaxssl.training.modality.MODALITIES`) for which
+            "all" includes the protocol; None for every kind.
+        kinds: the kinds of features (`jaxssl.report.results.KINDS`) that the protocol evaluates;
+            None for every kind.
+        layer: the layer that the protocol always uses, whatever ``--layer`` says; None for the
+            requested layer.
+        needs_labels: whether the examples must have labels.
+        needs_features: whether the protocol reads ``context.features``. If no protocol does, the
+            features are not extracted.
+        novel_classes: whether test images may belong to classes without training images.
+        shared_presets: the presets that several processes can run together, each on its share of
+            the features.
+    """
+
+    run: Callable[..., list[Result]]
+    presets: Mapping[str, Any]
+    examples: tuple[str, ...] | None = None
+    kinds: tuple[str, ...] | None = None
+    layer: str | None = None
+    needs_labels: bool = True
+    needs_features: bool = True
+    novel_classes: bool = False
+    shared_presets: tuple[str, ...] = ()
