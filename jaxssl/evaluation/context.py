@@ -22,7 +22,7 @@ from jaxssl.evaluation.finetuning import Network
 from jaxssl.evaluation.protocol import EvalContext, Features, Joint
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Variables
-from jaxssl.pretrained.backbone import Backbone, make_encode, make_encode_text
+from jaxssl.pretrained.encoder import Backbone, make_encode, make_encode_text
 from jaxssl.training import modality
 from jaxssl.training.build import make_augment
 

@@ -21,7 +21,7 @@ from jaxssl.data.source import Source, Splits
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols.knn import neighbours
-from jaxssl.pretrained.backbone import Backbone
+from jaxssl.pretrained.encoder import Backbone
 from jaxssl.training import atomic_files, compile_cache, modality
 from jaxssl.training.build import make_augment, make_crops
 

@@ -14,7 +14,7 @@ from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.hard_negatives import hardest_negatives
 from jaxssl.evaluation.support_vectors import support_vectors
 from jaxssl.losses.objective import at_step
-from jaxssl.pretrained.backbone import Backbone, make_encode
+from jaxssl.pretrained.encoder import Backbone, make_encode
 from jaxssl.training import logs, metrics_writer, schedules
 from jaxssl.training.build import build
 from jaxssl.training.config import arguments

@@ -16,7 +16,7 @@ from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation.context import arrays, eval_contexts
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
-from jaxssl.pretrained.load import is_run, load_backbone
+from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results
 from jaxssl.report.results import KINDS
 from jaxssl.training import logs
@@ -94,7 +94,7 @@ def evaluate(
     logs.log_to_screen(distributed.process_index())
     if is_run(path):
         read_config(path)
-    asked, found = protocols, load_backbone(path, step, **(assumed or {}))
+    asked, found = protocols, load_pretrained(path, step, **(assumed or {}))
     config = ConfigDict(found.facts["config"]) if "config" in found.facts else None
     if asked is None and config is None:
         raise UserError(f"name the protocols to run on {path}: --protocols knn,linear")

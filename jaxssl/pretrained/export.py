@@ -33,14 +33,14 @@ def export(
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
     # Late, so that a mistake is answered at once.
     from jaxssl.pretrained import model_card, weights
-    from jaxssl.pretrained.load import is_run, load_backbone
+    from jaxssl.pretrained.load import is_run, load_pretrained
     from jaxssl.report import results
     from jaxssl.training import atomic_files
 
     path, is_file = path.resolve(), not is_run(path)
     if is_file and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
-    found = load_backbone(path, step)
+    found = load_pretrained(path, step)
     if found.inputs.kind != "image":
         raise UserError(f"{path} has no encoder of images; only those can be exported")
     stem = path.stem if is_file else f"{path.name}-{found.facts['step']}"
@@ -98,7 +98,7 @@ def _stablehlo(found: Any, header: str) -> bytes:
     from jax import export as programs
     from jax import numpy as jnp
 
-    from jaxssl.pretrained.backbone import make_encode
+    from jaxssl.pretrained.encoder import make_encode
 
     encode, inputs = make_encode(found, found.inputs), found.inputs
     (number,) = programs.symbolic_shape("b")

@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
 from jaxssl.models.encoder import Variables
-from jaxssl.pretrained import backbone, weights
-from jaxssl.pretrained.backbone import Backbone, require_finite
+from jaxssl.pretrained import encoder, weights
+from jaxssl.pretrained.encoder import Backbone, require_finite
 from jaxssl.training import checkpoint, compile_cache, modality
 from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import label
@@ -42,12 +42,12 @@ def load_encoder(
     Raises:
         UserError: if there is no such checkpoint or file, or it cannot be read.
     """
-    found = load_backbone(path, step, **assumed)
+    found = load_pretrained(path, step, **assumed)
     variables = {"params": found.net.params, "batch_stats": found.net.batch_stats}
-    return backbone.apply(found), variables, found.inputs.prepare
+    return encoder.make_apply(found), variables, found.inputs.prepare
 
 
-def load_backbone(path: str | Path, step: int | str | None = None, **assumed: Any) -> Backbone:
+def load_pretrained(path: str | Path, step: int | str | None = None, **assumed: Any) -> Backbone:
     """What `load_encoder` reads, whole: the projector and what is known of it too."""
     path = Path(path)
     if is_run(path):

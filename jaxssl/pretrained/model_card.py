@@ -8,7 +8,7 @@ import jax
 
 from jaxssl.augment.views import Inputs
 from jaxssl.models import resnet, vit
-from jaxssl.pretrained.backbone import Backbone
+from jaxssl.pretrained.encoder import Backbone
 from jaxssl.report import results
 
 RANGES = "in [0, 1] (uint8 / 255), then minus the mean, divided by the standard deviation"

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.pretrained import unpickle
-from jaxssl.pretrained.unpickle import Storage, Tensor
+from jaxssl.pretrained import pickle_reader
+from jaxssl.pretrained.pickle_reader import Storage, Tensor
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # what a file from before 1.6 starts with
 Read = Callable[[Tensor], np.ndarray]
@@ -24,7 +24,7 @@ def opened(path: Path) -> Iterator[tuple[Any, Read]]:
     """What was saved, and how to read its tensors while the file is open.
 
     No code of the file is run. The first of the two is as saved, of dicts, lists, numbers and
-    strings, with an `unpickle.Tensor` for each tensor and an `unpickle.Inert` for anything else.
+    strings, with an `pickle_reader.Tensor` for each tensor and an `pickle_reader.Inert` for anything else.
 
     Raises:
         Exception: of many kinds, if the file is damaged or cut off.
@@ -53,21 +53,21 @@ def _of_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
 
     if prefix + "byteorder" in archive.namelist() and entry("byteorder") != b"little":
         raise ValueError("its numbers are not in little-endian order")
-    saved, _ = unpickle.load(unpickle.check(io.BytesIO(entry("data.pkl"))))
+    saved, _ = pickle_reader.load(pickle_reader.check(io.BytesIO(entry("data.pkl"))))
     return saved, lambda tensor: _view(tensor, entry(f"data/{tensor.storage.key}"), 0)
 
 
 def _of_stream(file: mmap.mmap) -> tuple[Any, Read]:
     if file[:1] != b"\x80":
         raise ValueError("not a file of torch.save")
-    magic, _ = unpickle.load(unpickle.check(file))
-    if magic != MAGIC or unpickle.load(unpickle.check(file))[0] != PROTOCOL:
+    magic, _ = pickle_reader.load(pickle_reader.check(file))
+    if magic != MAGIC or pickle_reader.load(pickle_reader.check(file))[0] != PROTOCOL:
         raise ValueError("a pickle, but not one of torch.save")
-    system, _ = unpickle.load(unpickle.check(file))
+    system, _ = pickle_reader.load(pickle_reader.check(file))
     if not system["little_endian"]:
         raise ValueError("its numbers are not in little-endian order")
-    saved, dtypes = unpickle.load(unpickle.check(file))
-    keys, _ = unpickle.load(unpickle.check(file))
+    saved, dtypes = pickle_reader.load(pickle_reader.check(file))
+    keys, _ = pickle_reader.load(pickle_reader.check(file))
 
     # Behind the pickles: of each storage, how many numbers, and the numbers.
     places, position = {}, file.tell()

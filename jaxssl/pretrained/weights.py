@@ -23,11 +23,11 @@ from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError, one_line
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder, Variables
-from jaxssl.pretrained import _find_encoder as find_encoder
-from jaxssl.pretrained import _image_settings as image_settings
+from jaxssl.pretrained import architecture
+from jaxssl.pretrained import input_settings
 from jaxssl.pretrained import parameter_names, torch_file
-from jaxssl.pretrained._find_encoder import Found, Read, as_float32, listed
-from jaxssl.pretrained.backbone import Backbone, require_finite
+from jaxssl.pretrained.architecture import Found, Read, as_float32, listed
+from jaxssl.pretrained.encoder import Backbone, require_finite
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # the name of what files of ours know of themselves
@@ -170,16 +170,16 @@ def _backbone(
 ) -> Backbone:
     known: dict[str, Any] = {}
     if text is None:
-        found = find_encoder.encoder(tree)
-        net, inputs = find_encoder.describe(found, read, num_heads=num_heads, stem=stem)
+        found = architecture.encoder(tree)
+        net, inputs = architecture.describe(found, read, num_heads=num_heads, stem=stem)
     else:
         found = Found(dict(tree), "", [])
         known, net, inputs = _own(text, len(found.arrays))
         given = {"num_heads": num_heads, "stem": stem}
         net |= {name: value for name, value in given.items() if value is not None}
     module = parameter_names.make(net)
-    inputs = image_settings.given(inputs, module, **assumed)
-    image_settings.check_extent(module, inputs.size)
+    inputs = input_settings.given(inputs, module, **assumed)
+    input_settings.check_extent(module, inputs.size)
     variables = _variables(module, inputs, found, read)
     if text is None:
         _say(path, found, net)
@@ -213,7 +213,7 @@ def _own(text: str, count: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]
     known = json.loads(text)
     if known["version"] not in (1, VERSION):
         raise ValueError(f"a file of version {known['version']!r:.20}; expected {VERSION}")
-    inputs, net = image_settings.checked(known["inputs"]), dict(known["net"])
+    inputs, net = input_settings.checked(known["inputs"]), dict(known["net"])
     if known["precision"] not in PRECISIONS or (net.get("layers") or 0) > count:
         raise ValueError("what it says of its network does not hold")
     return known, net, inputs

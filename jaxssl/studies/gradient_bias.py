@@ -32,7 +32,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery
 from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
-from jaxssl.pretrained.load import load_backbone
+from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.plots import DASHES, MARKERS, STYLE
 from jaxssl.studies.bias import Bias, Embed, gradient_bias
 from jaxssl.studies.grid import METHODS, settings_of
@@ -194,7 +194,7 @@ def _linear_map() -> Point:
 
 def _encoder(setting: Setting) -> Point:
     """A run's network in evaluation mode, on two views of its first training images."""
-    found = load_backbone(setting.workdir)
+    found = load_pretrained(setting.workdir)
     if found.projector is None or not (setting.workdir / "config.json").exists():
         raise UserError(f"--workdir {setting.workdir}: expected a run, whose projector is known")
     config = read_config(setting.workdir)

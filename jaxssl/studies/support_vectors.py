@@ -19,8 +19,8 @@ from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.hard_negatives import same_class_share
 from jaxssl.evaluation.support_vectors import SupportVectors, support_vectors
-from jaxssl.pretrained.backbone import make_encode
-from jaxssl.pretrained.load import load_backbone
+from jaxssl.pretrained.encoder import make_encode
+from jaxssl.pretrained.load import load_pretrained
 from jaxssl.studies.grid import run_grid, where
 from jaxssl.studies.kernels import mmcl
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, judge, spread
@@ -87,7 +87,7 @@ def _look(workdir: Path) -> dict[str, Any]:
     train = source.load(config.data, config.data.train_split)
     views, images = _views(config, train)
     labels = train.labels[: len(images)]
-    backbone = load_backbone(workdir)
+    backbone = load_pretrained(workdir)
     mesh = distributed.local_mesh()
     variables = distributed.replicate((backbone.net, backbone.projector), mesh)
     encode = make_encode(backbone, backbone.inputs._replace(crop=0.0), "projector")

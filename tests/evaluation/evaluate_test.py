@@ -19,7 +19,7 @@ from jaxssl.evaluation import context, pretrain, suite
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.protocols import episodes, finetune, linear
 from jaxssl.pretrained import load
-from jaxssl.pretrained.backbone import make_encode
+from jaxssl.pretrained.encoder import make_encode
 from jaxssl.report import results
 from jaxssl.training import build, checkpoint, config
 from jaxssl.training.modality import MODALITIES
@@ -102,7 +102,7 @@ def test_the_best_checkpoint_is_that_of_the_best_online_figure(run, out):
 
 def test_the_untrained_network_is_what_the_run_began_with(run):
     settings = ConfigDict(json.loads((run / "config.json").read_text()))
-    found = load.load_backbone(run).untrained(settings.seed)[0]
+    found = load.load_pretrained(run).untrained(settings.seed)[0]
     example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
     parts = build.build(settings, 1297)
     mesh = distributed.make_mesh(jax.devices()[:1])
@@ -113,7 +113,7 @@ def test_the_untrained_network_is_what_the_run_began_with(run):
 def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
     rows = by_kind(knn(run, out, layer="projector", kinds=["pretrained"]))
     assert rows["pretrained"]["layer"] == "projector"
-    found = load.load_backbone(run)
+    found = load.load_pretrained(run)
     images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:4]
     embeddings = make_encode(found, found.inputs, "projector")((found.net, found.projector), images)
     assert embeddings.shape == (4, 6)
@@ -127,7 +127,7 @@ def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
 
 
 def test_what_is_trained_further_is_the_network_that_is_evaluated(run, data_dir):
-    found = load.load_backbone(run)
+    found = load.load_pretrained(run)
     network = context.make_network(found, found.net)
     images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:6]
     h, same = network.apply(network.variables, resize_images(images, found.inputs), train=False)
@@ -150,14 +150,14 @@ def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, ou
     cifar = linear.PRESETS["cifar"]
     training = cifar["training"]._replace(epochs=1, batch_size=512)
     monkeypatch.setitem(linear.PRESETS, "cifar", {**cifar, "training": training})
-    before = jax.tree.map(np.copy, load.load_backbone(run).net)
+    before = jax.tree.map(np.copy, load.load_pretrained(run).net)
     rows = evaluate.evaluate(run, ["finetune", "linear:cifar"], out=out, kinds=["pretrained"])
     metrics = {row["metric"]: row["value"] for row in rows}
     assert set(metrics) == {
         *("finetune_top1", "finetune_top5", "finetune_mean_per_class"),
         *("linear_top1", "linear_top5"),
     }
-    jax.tree.map(np.testing.assert_array_equal, load.load_backbone(run).net, before)
+    jax.tree.map(np.testing.assert_array_equal, load.load_pretrained(run).net, before)
 
 
 def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run, out, monkeypatch):
@@ -171,7 +171,7 @@ def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run
 
 
 def test_views_are_those_of_training_encoded(run, data_dir):
-    found = load.load_backbone(run)
+    found = load.load_pretrained(run)
     settings = ConfigDict(found.facts["config"])
     splits, mesh = source.load_splits(settings.data), distributed.make_mesh()
     images = splits.bank.images(8)[:5]

@@ -13,8 +13,8 @@ from jaxssl import distributed, report
 from jaxssl.data import source
 from jaxssl.evaluation import gallery, loss_inspection, pretrain
 from jaxssl.evaluation.features import extract
-from jaxssl.pretrained.backbone import make_encode
-from jaxssl.pretrained.load import load_backbone
+from jaxssl.pretrained.encoder import make_encode
+from jaxssl.pretrained.load import load_pretrained
 from jaxssl.training import config
 
 GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
@@ -52,7 +52,7 @@ def run(data_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def embed(run):
     """The run's projector on uint8 images."""
-    found, mesh = load_backbone(run[0]), distributed.local_mesh()
+    found, mesh = load_pretrained(run[0]), distributed.local_mesh()
     variables = distributed.replicate((found.net, found.projector), mesh)
     apply = make_encode(found, found.inputs, "projector")
     return partial(extract, apply=apply, variables=variables, mesh=mesh)
@@ -153,7 +153,7 @@ def test_learned_settings_are_those_of_the_log(run, tmp_path):
     workdir, _ = run
     rows = [{"step": step, "gamma": step / 10} for step in (2, 4, 6)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = ConfigDict(load_backbone(workdir).facts["config"])
+    settings = ConfigDict(load_pretrained(workdir).facts["config"])
     settings.loss = ConfigDict({**settings.loss.to_dict(), "gamma": 0.3, "learn": ["gamma"]})
     assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 4)["gamma"] == 0.4
     assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 1)["gamma"] == 0.3

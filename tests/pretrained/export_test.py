@@ -91,7 +91,7 @@ def test_a_file_alone_gives_the_features_of_the_run(name, runs, tmp_path):
     path, card = export(runs(name), ["safetensors"], out=tmp_path / "new" / "out")
     assert (path.name, card.name) == (f"{name}-9.safetensors", "README.md")
     path = path.rename(tmp_path / path.name)
-    ours, theirs = load.load_backbone(runs(name)), load.load_backbone(path)
+    ours, theirs = load.load_pretrained(runs(name)), load.load_pretrained(path)
     same = jax.tree.map(np.array_equal, ours.net, theirs.net)
     assert jax.tree.all(same) and theirs.encoder.net == ours.encoder.net
     assert theirs.inputs == ours.inputs
@@ -118,7 +118,7 @@ def test_what_is_written_again_is_the_same(runs, tmp_path):
     path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
     again, _ = export(path, ["safetensors"])
     assert again.parent == tmp_path / "export"
-    same = (weights.public(load.load_backbone(p)) for p in (path, again))
+    same = (weights.public(load.load_pretrained(p)) for p in (path, again))
     jax.tree.map(np.testing.assert_array_equal, *same)
 
 
@@ -198,7 +198,7 @@ def test_the_cards_lines_for_pytorch_run(name, runs, tmp_path, monkeypatch):
         with torch.no_grad():
             found = names["model"](x).numpy()
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    ours, theirs = (load.load_backbone(path).net for path in made[:2])
+    ours, theirs = (load.load_pretrained(path).net for path in made[:2])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 

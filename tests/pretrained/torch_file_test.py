@@ -14,7 +14,7 @@ from file_cases import zipped
 from safetensors.numpy import save_file
 
 from jaxssl.errors import UserError
-from jaxssl.pretrained import torch_file, unpickle, weights
+from jaxssl.pretrained import pickle_reader, torch_file, weights
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "weights.npz")
 FORMATS = ("zip", "legacy")
@@ -52,7 +52,7 @@ def test_every_kind_of_tensor_is_read(checkpoint):
             np.testing.assert_array_equal(read(tree["views"][name]), expected)
             assert tree["views"][name].shape == np.shape(expected)
         assert (tree["epoch"], tree["arch"]) == (3, "vit")
-        assert type(tree["args"]) is unpickle.Inert
+        assert type(tree["args"]) is pickle_reader.Inert
 
 
 def rebuild(count=4, offset=0, shape=(2, 2), strides=(2, 1), key="0", storage="FloatStorage"):
@@ -86,7 +86,7 @@ def test_no_code_of_a_file_is_run(what, legacy, file, tmp_path):
         content = b"".join(pickle.dumps(x, 2) for x in head) + text + pickle.dumps([], 2)
     path = file(content, "x.pth")
     with torch_file.opened(path) as (tree, _):
-        assert type(tree["a"]) is unpickle.Inert
+        assert type(tree["a"]) is pickle_reader.Inert
     with pytest.raises(UserError, match="no ResNet or ViT"):
         weights.load(path)
     assert not mark.exists()
@@ -145,8 +145,8 @@ def test_keys_that_take_for_ever_to_hash_are_refused(case, file):
 
 
 def test_calls_hand_on_only_what_was_counted():
-    saved, _ = unpickle.load(unpickle.check(io.BytesIO(b"\x80\x02" + in_a_list(b")") + b".")))
-    assert type(saved) is unpickle.Inert
+    saved, _ = pickle_reader.load(pickle_reader.check(io.BytesIO(b"\x80\x02" + in_a_list(b")") + b".")))
+    assert type(saved) is pickle_reader.Inert
 
 
 @pytest.mark.parametrize("where", ["shape", "strides", "key", "count"])

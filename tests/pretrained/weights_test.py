@@ -20,10 +20,10 @@ from safetensors.numpy import save_file
 import jaxssl
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, resnet, vit
-from jaxssl.pretrained import _find_encoder as find_encoder
-from jaxssl.pretrained import _image_settings as image_settings
+from jaxssl.pretrained import architecture
+from jaxssl.pretrained import input_settings
 from jaxssl.pretrained import parameter_names, weights
-from jaxssl.pretrained.backbone import apply
+from jaxssl.pretrained.encoder import apply
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "weights.npz")
 VIT = {"name": "vit", "size": "small", "layers": 3, "frozen_patches": False, "pool": "token"}
@@ -184,7 +184,7 @@ def nested(*keys, value=None):
     ],
 )
 def test_the_encoder_is_found_where_codes_put_it(tree, place):
-    found = find_encoder.encoder(tree)
+    found = architecture.encoder(tree)
     assert found.place == place
     assert len(found.arrays) == 1
 
@@ -203,12 +203,12 @@ def test_torchvisions_vits_have_timms_names():
         "blocks.11.norm2.bias blocks.0.attn.qkv.weight blocks.0.attn.proj.bias "
         "blocks.0.mlp.fc1.weight blocks.0.mlp.fc2.bias blocks.1.mlp.fc2.bias"
     ).split()
-    assert list(find_encoder.encoder(dict.fromkeys(theirs, Shape())).arrays) == ours
+    assert list(architecture.encoder(dict.fromkeys(theirs, Shape())).arrays) == ours
 
 
 def described(arrays, place="", **options):
     options = {"num_heads": None, "stem": None} | options
-    return find_encoder.describe(find_encoder.Found(arrays, place, []), lambda x: x, **options)
+    return architecture.describe(architecture.Found(arrays, place, []), lambda x: x, **options)
 
 
 def small_vit(dim, grid=2, zero=0.0, learned=False):
@@ -251,8 +251,8 @@ def test_small_kernels_are_of_small_images_and_solo_learns_have_wide_padding():
     assert (net["stem"], inputs.size, inputs.crop) == ("cifar", 32, 0)
     assert inputs.mean == (0.4914, 0.4822, 0.4465)
     assert described(small, stem="cifar_wide")[0]["stem"] == "cifar_wide"
-    solo = find_encoder.Found(small, "state_dict.backbone.", ["state_dict.classifier.weight"])
-    assert find_encoder.describe(solo, None, num_heads=None, stem=None)[0]["stem"] == "cifar_wide"
+    solo = architecture.Found(small, "state_dict.backbone.", ["state_dict.classifier.weight"])
+    assert architecture.describe(solo, None, num_heads=None, stem=None)[0]["stem"] == "cifar_wide"
     net, inputs = described(arrays | {"conv1.weight": Shape((64, 1, 7, 7))})
     assert (net["stem"], inputs.channels, inputs.mean) == ("imagenet", 1, (0.449,))
 
@@ -369,7 +369,7 @@ def test_what_is_assumed_of_images_can_be_given(file):
     path = file(drawn("resnet", 8))
     inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
     assert inputs == (48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
-    assert weights.load(path, std=[0.5]).inputs == (32, 3, find_encoder.CIFAR["mean"], (0.5,), 0.0)
+    assert weights.load(path, std=[0.5]).inputs == (32, 3, architecture.CIFAR["mean"], (0.5,), 0.0)
     ours, _ = own_file(file)
     _, _, preprocess = jaxssl.load_encoder(ours, mean=0.0, std=1.0, size=8)
     x = preprocess(jnp.full((1, 8, 8, 3), 51, jnp.uint8))
@@ -396,6 +396,6 @@ def test_sizes_of_a_vit_are_those_of_its_positions(file):
     with pytest.raises(UserError, match="size must be 4, which the network's learned positions"):
         weights.load(path, num_heads=2, size=8)
     net, inputs = described(small_vit(8), num_heads=2)
-    assert image_settings.given(inputs, parameter_names.make(net), size=48).size == 48
+    assert input_settings.given(inputs, parameter_names.make(net), size=48).size == 48
     with pytest.raises(UserError, match="a multiple of the network's patches of 16 pixels, got 40"):
-        image_settings.given(inputs, parameter_names.make(net), size=40)
+        input_settings.given(inputs, parameter_names.make(net), size=40)

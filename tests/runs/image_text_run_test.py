@@ -96,7 +96,7 @@ def test_a_run_reports_retrieval_and_zero_shot(whole):
 
 
 def test_both_towers_moved_away_from_where_they_started(whole):
-    found = load.load_backbone(whole)
+    found = load.load_pretrained(whole)
     untrained = *found.untrained(0), *found.untrained_text(0)
     for before, after in zip(untrained, (found.net, found.projector, *found.text), strict=True):
         assert jax.tree.structure(before.params) == jax.tree.structure(after.params)
