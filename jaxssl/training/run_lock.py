@@ -1,115 +1,104 @@
-"""One run at a time in a workdir."""
+"""Allow one run at a time in a workdir."""
 
-import fcntl
-import json
-import os
-import socket
-import threading
-import time
+import errno
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO
+
+from filelock import FileLock, LeaseCompromise, LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from jaxssl.errors import UserError
 from jaxssl.training.logs import log
 
-NAME = "lock"
-BEAT = 10.0  # seconds between signs of life
-PATIENCE = 100.0  # seconds without one, after which a run on another host is no more; caches of
-# shared file systems show a new time after a minute
+NAME = "lock"  # locked by the operating system while a run holds the workdir
+OWNER = "lock.owner"  # names the process and host of the run, which touches it while it is alive
+HEARTBEAT = 10.0  # seconds between two touches
+# A run on another host is considered dead after so many seconds without a touch. Caches of shared
+# file systems may show a new time only after a minute.
+LEASE = 100.0
+NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager
 def lock(workdir: Path) -> Iterator[None]:
-    """Hold the lock of a workdir, the file "lock", which names the host and the process.
+    """Hold the lock of a workdir.
 
-    The operating system gives up the lock of a process that is no more, however it ended. Where
-    hosts share a file system that does not share locks, a run of another host shows that it is
-    alive by touching the file.
+    The operating system releases the lock of a process that has ended, however it ended. Where
+    hosts share a file system that does not share locks, or has none, the owner file tells whether a
+    run on another host is alive: it is alive if it touches the file.
 
     Args:
         workdir: an existing folder.
 
     Raises:
-        UserError: if a run holds it; nothing has been changed then.
+        UserError: if another run holds the lock, or the lock file is a symbolic link. Nothing has
+            been changed then.
+        OSError: if a lock file cannot be written.
     """
-    path = workdir / NAME
-    with path.open("a+") as file:
-        _take(file, path)
-        done = threading.Event()
-        beat = threading.Thread(target=_beat, args=(file, done), daemon=True)
-        beat.start()
+    lease = SoftFileLease(
+        workdir / OWNER,
+        lease_duration=LEASE,
+        heartbeat_interval=HEARTBEAT,
+        on_compromise=_warn_of_lost_lease,
+    )
+    if (workdir / NAME).is_symlink():
+        raise UserError(f"{workdir / NAME} is a symbolic link; delete it")
+    with ExitStack() as stack:
         try:
-            yield
-        finally:
-            done.set()
-            beat.join()
-            file.truncate(0)  # the file stays: another process may be waiting for this very one
+            stack.enter_context(FileLock(workdir / NAME, timeout=0, fallback_to_soft=False))
+        except Timeout:
+            raise _in_use(workdir, lease) from None
+        except OSError as error:
+            if error.errno not in NO_FLOCK:
+                raise
+        _acquire(lease, workdir)
+        stack.callback(lease.release)
+        yield
 
 
-def _take(file: IO[str], path: Path) -> None:
+def _acquire(lease: SoftFileLease, workdir: Path) -> None:
+    """Take the lease of a workdir; wait for the touch of a run that may be alive on another host.
+
+    The lease of a dead process of this host is taken over at once.
+    """
+    path = workdir / OWNER
+    previous = lease.owner
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise _held(path, _owner(file)) from None
-    except OSError:  # a file system without locks
-        owner = _owner(file)
-        if owner and owner["host"] == socket.gethostname() and _runs(owner["pid"]):
-            raise _held(path, owner) from None
-    owner = _owner(file)
-    if owner and owner["host"] != socket.gethostname():
-        log.info("waiting to see whether a run on %s is alive: %s", owner["host"], path)
-        if _is_touched(path):
-            raise _held(path, owner)
-    if owner:
-        log.warning("took over the lock of process %(pid)s on %(host)s, which is no more", owner)
-    file.truncate(0)
-    file.write(json.dumps({"host": socket.gethostname(), "pid": os.getpid()}) + "\n")
-    file.flush()
+        try:
+            lease.acquire(timeout=1)
+        except Timeout:
+            if lease.owner is None:  # unreadable, and nobody has completed it for a second
+                lease.force_break()
+            else:
+                log.info("waiting to see whether the run that wrote %s is alive", path)
+            start = _modified(path)
+            lease.acquire(timeout=2 * LEASE, cancel_check=lambda: _modified(path) != start)
+    except (Timeout, LeaseSettingsMismatch):
+        raise _in_use(workdir, lease) from None
+    if previous:
+        log.warning("took over the lock of process %d, which has ended", previous.pid)
 
 
-def _held(path: Path, owner: dict | None) -> UserError:
-    who = f" (process {owner['pid']} on {owner['host']})" if owner else ""
+def _modified(path: Path) -> int:
+    try:
+        return path.lstat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _in_use(workdir: Path, lease: SoftFileLease) -> UserError:
+    owner = lease.owner
+    # filelock appends the process namespace of a container to the host's name.
+    who = f" (process {owner.pid} on {owner.hostname.partition('?')[0]})" if owner else ""
     return UserError(
-        f"{path.parent} is in use by another run{who}; wait for it or stop it, or take another "
-        "--workdir"
+        f"{workdir} is in use by another run{who}; wait for it, stop it or choose another --workdir"
     )
 
 
-def _owner(file: IO[str]) -> dict | None:
-    """Who wrote the lock; None if nobody holds it, or it was cut off."""
-    file.seek(0)
-    try:
-        found = json.loads(file.read())
-        return {"host": str(found["host"]), "pid": int(found["pid"])}
-    except (ValueError, KeyError, TypeError):
-        return None
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def _is_touched(path: Path) -> bool:
-    # Clocks of hosts differ: only whether the time changes says something.
-    before, end = path.stat().st_mtime_ns, time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        time.sleep(min(1.0, PATIENCE / 10))
-        if path.stat().st_mtime_ns != before:
-            return True
-    return False
-
-
-def _beat(file: IO[str], done: threading.Event) -> None:
-    while not done.wait(BEAT):
-        try:
-            os.utime(file.fileno())
-        except OSError:  # a full or lost disk: the run itself will say so
-            pass
+def _warn_of_lost_lease(loss: LeaseCompromise) -> None:
+    log.warning(
+        "%s was removed, or another run took it over; make sure that one run alone uses this "
+        "workdir (%s)",
+        loss.lock_file,
+        loss.reason,
+    )

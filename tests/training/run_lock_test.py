@@ -1,6 +1,6 @@
-"""Two runs never share a workdir; what a dead run left behind stops nobody."""
+"""One run at a time in a workdir; a run that has died blocks nobody."""
 
-import json
+import errno
 import os
 import signal
 import socket
@@ -10,7 +10,9 @@ import threading
 import time
 from pathlib import Path
 
+import filelock
 import pytest
+from filelock import SoftFileLease
 
 from jaxssl.errors import UserError
 from jaxssl.training import run_lock
@@ -43,46 +45,89 @@ def hold(workdir: Path) -> None:
         pass
 
 
-def test_a_second_run_is_refused_until_the_first_is_no_more(holder, tmp_path):
-    written = (tmp_path / run_lock.NAME).read_text()
-    who = f"in use by another run .process {holder.pid} on {socket.gethostname()}"
-    with pytest.raises(UserError, match=who):
+def owner(workdir: Path):
+    return SoftFileLease(workdir / run_lock.OWNER).owner
+
+
+def test_second_run_is_refused_until_the_first_has_ended(holder, tmp_path):
+    before = (tmp_path / run_lock.OWNER).read_text()
+    message = f"in use by another run .process {holder.pid} on {socket.gethostname()}"
+    with pytest.raises(UserError, match=message):
         hold(tmp_path)
-    assert (tmp_path / run_lock.NAME).read_text() == written
+    assert (tmp_path / run_lock.OWNER).read_text() == before
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     hold(tmp_path)
 
 
-def test_a_lock_is_given_back(tmp_path):
+def test_stopped_process_keeps_the_lock(holder, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "LEASE", 0.2)
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
+    holder.send_signal(signal.SIGSTOP)
+    time.sleep(0.5)
+    with pytest.raises(UserError, match=f"process {holder.pid}"):
+        hold(tmp_path)
+
+
+def test_lock_is_released_on_exit_and_after_an_error(tmp_path):
     for _ in range(2):
         with run_lock.lock(tmp_path):
-            found = json.loads((tmp_path / run_lock.NAME).read_text())
-            assert found == {"host": socket.gethostname(), "pid": os.getpid()}
-    assert (tmp_path / run_lock.NAME).read_text() == ""
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"host": "elsewhere"}'])
-def test_a_lock_that_was_cut_off_is_nobodys(tmp_path, text):
-    (tmp_path / run_lock.NAME).write_text(text)
+            assert owner(tmp_path).pid == os.getpid()
+        assert owner(tmp_path) is None
+    with pytest.raises(KeyboardInterrupt), run_lock.lock(tmp_path):
+        raise KeyboardInterrupt
     hold(tmp_path)
 
 
-def elsewhere(workdir: Path) -> Path:
-    path = workdir / run_lock.NAME
-    path.write_text(json.dumps({"host": "elsewhere", "pid": 1}))
+@pytest.mark.parametrize(
+    "text", ["", "{", "[1]", '{"host": "elsewhere"}', '{"pid": 1e400}', "[" * 100_000, "\0", "9\n"]
+)
+@pytest.mark.parametrize("name", [run_lock.NAME, run_lock.OWNER])
+def test_lock_file_with_odd_content_blocks_nobody(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    hold(tmp_path)
+
+
+def test_symbolic_links_are_not_followed(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("kept")
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    (workdir / run_lock.OWNER).symlink_to(target)
+    hold(workdir)
+    (workdir / run_lock.NAME).unlink()
+    (workdir / run_lock.NAME).symlink_to(target)
+    with pytest.raises(UserError, match="lock is a symbolic link; delete it"):
+        hold(workdir)
+    assert target.read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", [run_lock.NAME, run_lock.OWNER])
+def test_deleting_a_lock_file_does_not_let_a_second_run_in(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
+    with run_lock.lock(tmp_path):
+        (tmp_path / name).unlink()
+        with pytest.raises(UserError, match="in use by another run"):
+            hold(tmp_path)
+
+
+def write_owner(workdir: Path, *, pid: int = 1, host: str = "elsewhere") -> Path:
+    """Write the owner file of a run, which nobody touches afterwards."""
+    path = workdir / run_lock.OWNER
+    record = ("filelock/2", f"pid={pid}", f"host={host}", "mode=lease", "token=0")
+    path.write_text("\n".join((*record, f"duration={run_lock.LEASE}\n")))
     return path
 
 
-def test_the_lock_of_a_dead_run_on_another_host_is_taken_over(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_lock, "PATIENCE", 0.2)
-    elsewhere(tmp_path)
+def test_lock_of_a_dead_run_on_another_host_is_taken_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "LEASE", 0.2)
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
+    write_owner(tmp_path)
     hold(tmp_path)
 
 
-def test_the_lock_of_a_live_run_on_another_host_is_respected(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_lock, "PATIENCE", 10.0)
-    path = elsewhere(tmp_path)
+def test_lock_of_a_live_run_on_another_host_is_respected(tmp_path):
+    path = write_owner(tmp_path)
     done = threading.Event()
 
     def touch():
@@ -99,27 +144,44 @@ def test_the_lock_of_a_live_run_on_another_host_is_respected(tmp_path, monkeypat
         thread.join()
 
 
-def test_without_locks_of_the_file_system_a_live_process_is_respected(tmp_path, monkeypatch):
-    def unsupported(*args):
-        raise OSError("Function not implemented")
+def test_owner_with_other_lease_settings_is_respected(tmp_path):
+    path = write_owner(tmp_path)
+    path.write_text(path.read_text().replace("duration=", "duration=7"))
+    with pytest.raises(UserError, match="process 1 on elsewhere"):
+        hold(tmp_path)
 
-    monkeypatch.setattr(run_lock.fcntl, "flock", unsupported)
-    path = tmp_path / run_lock.NAME
-    path.write_text(json.dumps({"host": socket.gethostname(), "pid": os.getppid()}))
-    with pytest.raises(UserError, match=f"process {os.getppid()}"):
+
+def test_file_system_without_locks_relies_on_the_owner_file(tmp_path, monkeypatch):
+    def unsupported(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(filelock._unix.fcntl, "flock", unsupported)
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
+    with run_lock.lock(tmp_path), pytest.raises(UserError, match=f"process {os.getpid()}"):
         hold(tmp_path)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    path.write_text(json.dumps({"host": socket.gethostname(), "pid": ended.pid}))
+    write_owner(tmp_path, pid=ended.pid, host=filelock._identity.host_name())
     hold(tmp_path)
 
 
-def test_a_run_shows_that_it_is_alive(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_lock, "BEAT", 0.02)
+def test_run_touches_its_owner_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.02)
     with run_lock.lock(tmp_path):
-        path = tmp_path / run_lock.NAME
+        path = tmp_path / run_lock.OWNER
         os.utime(path, ns=(0, 0))
         end = time.monotonic() + 5
         while path.stat().st_mtime_ns == 0 and time.monotonic() < end:
             time.sleep(0.01)
         assert path.stat().st_mtime_ns > 0
+
+
+def test_lost_owner_file_is_logged(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.02)
+    monkeypatch.setattr(run_lock.log, "propagate", True)
+    with run_lock.lock(tmp_path):
+        (tmp_path / run_lock.OWNER).unlink()
+        end = time.monotonic() + 5
+        while not caplog.records and time.monotonic() < end:
+            time.sleep(0.01)
+    assert "was removed, or another run took it over" in caplog.text
