@@ -1,6 +1,6 @@
-"""Optimisers by name, with the field's exclusions and learning-rate scaling."""
+"""Optimisers by name, with the field's exclusions from weight decay and learning-rate scaling."""
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import optax
@@ -10,14 +10,14 @@ from jax import numpy as jnp
 from jaxssl.training.schedules import Schedule
 
 LR_SCALING = ("linear", "sqrt", "none")
-FROZEN = "frozen_"  # modules whose name begins so keep their parameters
+FROZEN = "frozen_"  # parameters of modules whose names begin so are not trained
 
 
 def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
-    """The peak learning rate of a global batch.
+    """Return the peak learning rate of a global batch.
 
     Args:
-        lr: the base rate.
+        lr: base rate.
         scaling: "linear" lr * B / 256, "sqrt" lr * sqrt(B), "none" lr.
         batch_size: B, over all devices.
 
@@ -40,38 +40,38 @@ def optimiser(
     trust_coefficient: float = 0.001,
     lars_clip: bool = False,
 ) -> optax.GradientTransformation:
-    r"""The gradient transformation.
+    r"""Return the gradient transformation of an optimiser.
 
     .. math::
         v \leftarrow m v + q (g + w p), \quad p \leftarrow p - \eta_t v, \quad q_{sgd} = 1, \quad
         q_{lars} = \frac{c |p|}{|g + w p|}, \quad q_{larc} = \frac{c |p|}{|g| + w |p| + 10^{-8}}
 
-    with gradient g, parameter p, and min(q_larc / eta, 1) if capped. Where a norm is 0, q is 1, and
-    larc does not decay. For biases, norms' parameters, trained scalars (ndim <= 1) and a
-    transformer's learned positions w = 0, q = 1. Under a module whose name begins with "frozen_"
-    nothing moves, has state or adds to the norm.
+    with gradient g and parameter p. `lars_clip` replaces q_larc by min(q_larc / eta, 1). If a norm
+    is 0, q is 1, and larc does not decay. Biases, parameters of norms, trained scalars (ndim <= 1)
+    and a transformer's learned positions have w = 0 and q = 1. Modules whose names begin with
+    "frozen_" are not updated, have no optimiser state, and do not count in the global norm.
 
     Args:
         name: "adamw" (decoupled decay: MoCo-v3 and DINO on ViT, AUC-CL), "adam" (L2 in the
             gradient: MMCL, SimCLR on CIFAR), "sgd" (L2: MoCo-v2, TCL with labels), "lars" (Barlow
-            Twins, MoCo-v3 on ResNet, MMCL on ImageNet), "larc" (what solo-learn calls LARS, often
-            with `lars_clip` and trust 0.02).
-        lr: eta, the rate as a function of the step.
+            Twins, MoCo-v3 on ResNet, MMCL on ImageNet), "larc" (called LARS by solo-learn, where
+            it is often used with `lars_clip` and trust 0.02).
+        lr: eta, the learning rate as a function of the step.
         weight_decay: w >= 0, or a function of the step.
         momentum: m of sgd, lars and larc, in [0, 1).
-        clip_norm: largest global norm of the gradient, before the decay; 0 does not clip.
-        nesterov: sgd, lars and larc move by q (g + w p) + m v in place of v.
+        clip_norm: largest global norm of the gradient, applied before the decay; 0 does not clip.
+        nesterov: sgd, lars and larc move by q (g + w p) + m v instead of v.
         trust_coefficient: c of lars and larc, > 0.
-        lars_clip: caps larc's ratio, so that no matrix moves faster than by sgd.
+        lars_clip: cap larc's ratio, so that no matrix moves faster than with sgd.
 
     Raises:
-        ValueError: on an unknown name, or `lars_clip` without larc.
+        ValueError: on an unknown name, a value out of its range, or `lars_clip` without larc.
 
     References:
         Kingma and Ba, 2015 (Adam); Loshchilov and Hutter, 2019 (AdamW); You, Gitman and Ginsburg,
-        2017, eq. 6 (LARS: there, and in SimCLR's code, the rate is inside the momentum).
+        2017, eq. 6 (LARS; there, and in SimCLR's code, the rate is inside the momentum).
     """
-    decay = optax.add_decayed_weights(weight_decay, mask=_matrices)
+    decay = optax.add_decayed_weights(weight_decay, mask=_decays)
     trust = optax.scale_by_trust_ratio(trust_coefficient=trust_coefficient)
     larc = _larc(lr, weight_decay, trust_coefficient, lars_clip)
     trace = optax.trace(momentum, nesterov)
@@ -79,8 +79,8 @@ def optimiser(
         "adamw": (optax.scale_by_adam(), decay),
         "adam": (decay, optax.scale_by_adam()),
         "sgd": (decay, trace),
-        "lars": (decay, optax.masked(trust, _matrices), trace),
-        "larc": (optax.masked(larc, _matrices), trace),
+        "lars": (decay, optax.masked(trust, _decays), trace),
+        "larc": (optax.masked(larc, _decays), trace),
     }
     if name not in chains:
         raise ValueError(f"optim.name must be one of {sorted(chains)}, got {name!r}")
@@ -100,17 +100,18 @@ def optimiser(
 def _larc(
     lr: Schedule, weight_decay: float | Schedule, trust_coefficient: float, cap: bool
 ) -> optax.GradientTransformation:
-    """Decay, then scale by the ratio of norms, which sees gradient and decay apart."""
+    """Add the weight decay and scale by larc's ratio, which needs both norms separately."""
 
-    def init(params: Any) -> optax.ScaleByScheduleState:
+    def init(params: optax.Params) -> optax.OptState:
         del params
         return optax.ScaleByScheduleState(jnp.zeros((), jnp.int32))
 
     def update(
-        updates: Any, state: optax.ScaleByScheduleState, params: Any
-    ) -> tuple[Any, optax.ScaleByScheduleState]:
-        rate = lr(state.count)
-        decay = weight_decay(state.count) if callable(weight_decay) else weight_decay
+        updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, optax.OptState]:
+        count = cast(optax.ScaleByScheduleState, state).count
+        rate = lr(count)
+        decay = weight_decay(count) if callable(weight_decay) else weight_decay
 
         def scale(g: Array, p: Array) -> Array:
             w = jnp.asarray(decay, p.dtype)
@@ -121,22 +122,23 @@ def _larc(
             return jnp.where((p_norm > 0) & (g_norm > 0), ratio * (g + w * p), g)
 
         scaled = jax.tree.map(scale, updates, params)
-        return scaled, optax.ScaleByScheduleState(optax.safe_increment(state.count))
+        return scaled, optax.ScaleByScheduleState(optax.safe_increment(count))
 
     return optax.GradientTransformation(init, update)
 
 
-def _matrices(params: Any) -> Any:
-    """What decays: not vectors and scalars, nor a transformer's learned positions."""
+def _decays(params: optax.Params) -> Any:
+    """Mark the parameters that decay: matrices and kernels, but not learned positions."""
 
     def decays(path: tuple[Any, ...], p: Array) -> bool:
-        name = jax.tree_util.keystr(path[-1:], simple=True)
-        return p.ndim > 1 and name != "positions"
+        return p.ndim > 1 and jax.tree_util.keystr(path[-1:], simple=True) != "positions"
 
     return jax.tree_util.tree_map_with_path(decays, params)
 
 
-def _groups(params: Any) -> Any:
+def _groups(params: optax.Params) -> Any:
+    """Label each parameter "frozen" or "trained"."""
+
     def group(path: tuple[Any, ...], _: Array) -> str:
         names = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
         return "frozen" if any(name.startswith(FROZEN) for name in names) else "trained"

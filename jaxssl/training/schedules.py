@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-import jax
+import optax
 from jax import Array
 from jax import numpy as jnp
+from jax.typing import ArrayLike
 
-Schedule = Callable[[Array], Array]
+Schedule = Callable[[ArrayLike], Array]
 OPTIONAL = {"until", "warmup", "warmup_from"}
 KEYS = {
     "steps": {"values"},
@@ -28,20 +29,28 @@ DECAYS = ("constant", "cosine", "linear", "step")
 
 
 def from_spec(spec: Any, *, steps_per_epoch: int, total_steps: int) -> Any:
-    """`spec` itself if it is no schedule, else the function of the step that it describes.
+    """Return the schedule that a mapping describes, or any other value unchanged.
 
     Args:
-        spec: a plain value, or a mapping with "schedule": "steps" ("values": {when: value}, the
-            value from that time on, the first at 0), "linear" or "cosine" (from "start" to "end" at
-            "until", by default the end of the run; if there is a "warmup", a straight line from
-            "warmup_from", by default 0, leads to "start" in that time, and the way to "end" begins
-            there). "unit" of all times is "steps" (default) or "epochs".
-        steps_per_epoch: converts epochs.
+        spec: a plain value, or a mapping whose "schedule" is one of
+
+            * "steps": piecewise constant. "values" maps times to the value from that time on. The
+              first time is 0.
+            * "linear" or "cosine": from "start" to "end", which is reached at the time "until"
+              (default: the end of the run). An optional linear "warmup" of that length leads from
+              "warmup_from" (default 0) to "start", and the way to "end" begins after it.
+
+            "unit" of all times is "steps" (default) or "epochs".
+        steps_per_epoch: converts epochs to steps.
         total_steps: the length of the run.
 
+    Returns:
+        A function of the step, counted from 0, that returns a float32 scalar; or `spec` itself if
+        it is not a schedule.
+
     Raises:
-        ValueError: on an unknown schedule, unit or key, on what is no number where there should be
-            one, values that do not begin at 0, or an end that is not after the warm-up.
+        ValueError: on an unknown schedule, unit or key, a value that is not a number, times that do
+            not begin at 0, or an end that is not after the warm-up.
     """
     if not isinstance(spec, Mapping) or "schedule" not in spec:
         return spec
@@ -60,7 +69,7 @@ def from_spec(spec: Any, *, steps_per_epoch: int, total_steps: int) -> Any:
         raise ValueError(f"schedule {name!r} needs {sorted(missing)[0]!r}")
     scale = steps_per_epoch if unit == "epochs" else 1
     if name == "steps":
-        return _steps(_values(spec["values"], scale))
+        return _float32(_piecewise_constant(_values(spec["values"], scale)))
 
     numbers = {key: _number(key, spec[key]) for key in KEYS[name] & set(spec)}
     until = round(numbers["until"] * scale) if "until" in numbers else total_steps
@@ -69,9 +78,9 @@ def from_spec(spec: Any, *, steps_per_epoch: int, total_steps: int) -> Any:
         raise ValueError(
             f"schedule {name!r} needs 0 <= warmup < until, got {warmup} and {until} steps"
         )
-    start, low = numbers["start"], numbers.get("warmup_from", 0.0)
-    ramp = _ramp(name, start, numbers["end"], warmup, until)
-    return _warm_up(ramp, low, start, warmup)
+    start = numbers["start"]
+    decay = _decay(name, start, numbers["end"], until - warmup)
+    return _float32(_warm_up(decay, numbers.get("warmup_from", 0.0), start, warmup))
 
 
 def learning_rate(
@@ -85,7 +94,7 @@ def learning_rate(
     milestones: Sequence[int] = (),
     gamma: float = 0.1,
 ) -> Schedule:
-    r"""Linear warm-up to ``peak``, then a decay.
+    r"""Return a linear warm-up to the peak, followed by a decay.
 
     .. math::
         \text{warm-up: } \eta_t = \eta (a + (1 - a) t / w), \quad t < w \\
@@ -95,21 +104,22 @@ def learning_rate(
 
     Args:
         name: the decay: "constant", "cosine", "linear" or "step".
-        peak: \eta, the rate after warm-up, > 0.
+        peak: \eta, the rate after the warm-up, > 0.
         warmup_steps: w, >= 0.
-        total_steps: T, where the decay ends, > warmup_steps; the last rate stays.
-        end_factor: e of cosine and linear: the last rate is ``peak * end_factor``.
-        warmup_start: a: the first rate of a warm-up is ``peak * warmup_start``. MMCL's code counts
-            the steps of its warm-up from 1, which is 1 / (warmup_steps + 1).
-        milestones: the steps m of "step", increasing, after the warm-up; for the others unused.
+        total_steps: T, > warmup_steps, where the decay ends. The rate stays constant afterwards.
+        end_factor: e of cosine and linear. The last rate is ``peak * end_factor``.
+        warmup_start: a. The first rate of the warm-up is ``peak * warmup_start``. MMCL's code
+            counts the steps of its warm-up from 1, which equals 1 / (warmup_steps + 1) here.
+        milestones: the steps m of "step", increasing and after the warm-up. Other decays ignore
+            them.
         gamma: the factor of "step".
 
     Returns:
-        A function of the step, counted from 0; float32.
+        A function of the step, counted from 0, that returns a float32 scalar.
 
     Raises:
-        ValueError: on an unknown name, a warm-up that fills the run, or milestones that are none,
-            not increasing, or within the warm-up.
+        ValueError: on an unknown name, a warm-up that is not shorter than the run, or milestones
+            that are missing, do not increase, or are within the warm-up.
 
     References:
         Loshchilov and Hutter, SGDR, 2017, eq. 5; Goyal et al., Accurate, Large Minibatch SGD, 2017.
@@ -117,24 +127,23 @@ def learning_rate(
     if name not in DECAYS:
         raise ValueError(f"schedule.name must be one of {sorted(DECAYS)}, got {name!r}")
     if warmup_steps >= total_steps:
-        raise ValueError(f"warm-up takes {warmup_steps} steps, the whole run has {total_steps}")
+        raise ValueError(
+            f"the warm-up of {warmup_steps} steps must be shorter than the run of {total_steps}; "
+            "lower schedule.warmup_epochs or train longer"
+        )
     if name == "step":
-        rate = _milestones(peak, gamma, milestones, warmup_steps)
+        times = [warmup_steps, *milestones]
+        if not milestones or any(b <= a for a, b in zip(times, milestones, strict=False)):
+            raise ValueError(
+                f"milestones must increase and be after the warm-up of {warmup_steps} steps, "
+                f"got {list(milestones)}"
+            )
+        after = [0, *(m - warmup_steps for m in milestones)]
+        decay = _piecewise_constant({t: peak * gamma**i for i, t in enumerate(after)})
     else:
         end = peak if name == "constant" else peak * end_factor
-        rate = _ramp(name, peak, end, warmup_steps, total_steps)
-    return _warm_up(rate, peak * warmup_start, peak, warmup_steps)
-
-
-def _milestones(peak: float, gamma: float, milestones: Sequence[int], after: int) -> Schedule:
-    """``peak``, times ``gamma`` from each milestone on."""
-    times = [after, *milestones]
-    if not milestones or any(b <= a for a, b in zip(times, times[1:], strict=False)):
-        raise ValueError(
-            f"milestones must increase and be after the warm-up of {after} steps,"
-            f" got {list(milestones)}"
-        )
-    return _steps({0.0: peak} | {float(m): peak * gamma**i for i, m in enumerate(milestones, 1)})
+        decay = _decay(name, peak, end, total_steps - warmup_steps)
+    return _float32(_warm_up(decay, peak * warmup_start, peak, warmup_steps))
 
 
 def _number(key: str, value: Any) -> float:
@@ -144,54 +153,46 @@ def _number(key: str, value: Any) -> float:
 
 
 def _values(values: Any, scale: int) -> dict[float, float]:
-    """Times in steps and the value from then on; times may be strings, as keys of JSON are."""
+    """Return {step: value}; the given times may be strings, because keys of JSON are strings."""
     if not isinstance(values, Mapping):
         raise ValueError(f"values of a steps schedule must be {{when: value}}, got {values!r}")
-    found = {}
+    steps = {}
     for when, value in values.items():
         try:
             time = float(when) * scale
         except (TypeError, ValueError):
             raise ValueError(f"times of a steps schedule must be numbers, got {when!r}") from None
-        found[_number("time", time)] = _number("values", value)
-    if len(found) < len(values):
+        steps[_number("time", time)] = _number("values", value)
+    if len(steps) < len(values):
         raise ValueError(f"times of a steps schedule must differ, got {list(values)}")
-    if not found or min(found) != 0:
-        raise ValueError(f"values of a steps schedule must begin at 0, got {sorted(found)}")
-    return found
+    if not steps or min(steps) != 0:
+        raise ValueError(f"values of a steps schedule must begin at 0, got {sorted(steps)}")
+    return steps
 
 
-def _steps(values: Mapping[float, float]) -> Schedule:
-    """The value of the latest time; the first time is 0."""
+def _piecewise_constant(values: Mapping[float, float]) -> optax.Schedule:
+    """Return the value of the latest time that has passed. The first time is 0."""
     times = sorted(values)
-    boundaries = jnp.asarray(times[1:], jnp.float32)
-    levels = jnp.asarray([values[t] for t in times], jnp.float32)
-
-    def level(step: Array) -> Array:
-        passed = jnp.sum(boundaries <= jnp.asarray(step, jnp.float32), dtype=jnp.int32)
-        return jax.lax.dynamic_index_in_dim(levels, passed, keepdims=False)
-
-    return level
+    constants = [optax.constant_schedule(values[time]) for time in times]
+    return optax.join_schedules(constants, times[1:])  # pyright: ignore[reportArgumentType]
 
 
-def _ramp(name: str, start: float, end: float, begin: int, until: int) -> Schedule:
-    """From ``start`` at step ``begin`` to ``end`` at ``until``, by a half cosine or a line."""
-
-    def ramp(step: Array) -> Array:
-        done = jnp.clip((jnp.asarray(step, jnp.float32) - begin) / (until - begin), 0, 1)
-        share = (1 - jnp.cos(jnp.pi * done)) / 2 if name == "cosine" else done
-        return start + (end - start) * share
-
-    return ramp
+def _decay(name: str, start: float, end: float, steps: int) -> optax.Schedule:
+    """Go from ``start`` to ``end`` in ``steps`` steps, along a half cosine or a line."""
+    if name != "cosine":
+        return optax.linear_schedule(start, end, steps)
+    # A cosine from `start` itself would divide by it, and it may be 0.
+    share = optax.cosine_decay_schedule(1.0, steps)
+    return lambda step: end + (start - end) * share(step)
 
 
-def _warm_up(schedule: Schedule, low: float, high: float, steps: int) -> Schedule:
-    """A line from ``low`` to ``high`` in ``steps`` steps, then ``schedule``."""
+def _warm_up(decay: optax.Schedule, low: float, high: float, steps: int) -> optax.Schedule:
+    """Prepend a line from ``low`` to ``high`` to a schedule."""
     if steps == 0:
-        return schedule
+        return decay
+    return optax.join_schedules([optax.linear_schedule(low, high, steps), decay], [steps])
 
-    def warm_up(step: Array) -> Array:
-        at = jnp.asarray(step, jnp.float32)
-        return jnp.where(at < steps, low + (high - low) * (at / steps), schedule(at))
 
-    return warm_up
+def _float32(schedule: optax.Schedule) -> Schedule:
+    """Compute a schedule in float32, also if the step is an integer."""
+    return lambda step: jnp.asarray(schedule(jnp.asarray(step, jnp.float32)), jnp.float32)

@@ -239,7 +239,10 @@ def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
         ({"batch_size": "12"}, "batch_size=12 .* not divisible by the 8 devices; try 8"),
         ({"data.cache": "disk"}, "data.cache='disk' is unknown"),
         ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
-        ({"schedule.warmup_epochs": "50"}, "warm-up takes 4050 steps, the whole run has 12"),
+        (
+            {"schedule.warmup_epochs": "50"},
+            "warm-up of 4050 steps must be shorter than the run of 12",
+        ),
         ({"schedule.name": "cosin"}, "schedule.name must be one of"),
         ({"optim.name": "adamax"}, "optim.name must be one of"),
         ({"net.strides": "(2,)"}, "must have equal lengths"),

@@ -224,8 +224,8 @@ def test_the_learning_rate_is_dinos_whose_warm_up_gets_to_the_peak_a_step_earlie
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("cosine", {"warmup_steps": 45}, "takes 45 steps, the whole run has 45"),
-        ("linear", {"warmup_steps": 50}, "takes 50 steps, the whole run has 45"),
+        ("cosine", {"warmup_steps": 45}, "warm-up of 45 steps must be shorter than the run of 45;"),
+        ("linear", {"warmup_steps": 50}, "warm-up of 50 steps must be shorter than the run of 45;"),
         ("cosin", {}, r"one of \['constant', 'cosine', 'linear', 'step'\], got 'cosin'"),
         ("step", {}, r"must increase and be after the warm-up of 5 steps, got \[\]"),
         ("step", {"milestones": (20, 10)}, r"must increase .* got \[20, 10\]"),
