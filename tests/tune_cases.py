@@ -1,43 +1,49 @@
-"""A tiny network and a few digits to train it on."""
+"""A tiny pretrained encoder and a few digits to fine-tune it on."""
 
+import flax.linen as nn
 import jax
 import numpy as np
 from conftest import data_config
 from jax import numpy as jnp
 
+from jaxssl.augment.views import Inputs
 from jaxssl.data import source
-from jaxssl.evaluation.finetuning import Network
-from jaxssl.models import convnet
+from jaxssl.models import convnet, heads
+from jaxssl.models.encoder import Encoder
+from jaxssl.pretrained.encoder import PretrainedEncoder
 
 SIZE = 8
 
 
-def tiny_network(channels=1):
-    """One convolution and BatchNorm, of 6 features."""
+def make_pretrained(net, variables, channels=1):
+    """An encoder of images in [0, 1], without a projector."""
+    inputs = Inputs(SIZE, channels, mean=(0.0,), std=(1.0,))
+    encoder = Encoder(net, heads.mlp(proj_layers=0))
+    return PretrainedEncoder(encoder, {"net": variables}, inputs, lambda seed: {}, {})
+
+
+def tiny_encoder(channels=1):
+    """One convolution and BatchNorm, with 6 features."""
     net = convnet.net(widths=(6,), strides=(2,))
     variables = net.init(jax.random.key(3), jnp.zeros((1, SIZE, SIZE, channels)), train=False)
-    rng = np.random.default_rng(0)  # not the statistics of a fresh network: all 0 and 1
+    rng = np.random.default_rng(0)  # untrained statistics are all 0 and 1
     stats = jax.tree.map(lambda x: x + rng.random(x.shape, np.float32), variables["batch_stats"])
-
-    def apply(variables, images, *, train, axis_name=None, keys=None):
-        if not train:
-            return net.apply(variables, images, train=False), variables
-        h, new = net.apply(
-            variables, images, train=True, axis_name=axis_name, mutable=["batch_stats"]
-        )
-        return h, {"params": variables["params"], **new}
-
-    return Network(apply, {"params": variables["params"], "batch_stats": stats}, SIZE, channels)
+    return make_pretrained(net, {"params": variables["params"], "batch_stats": stats}, channels)
 
 
-def flat_network():
-    """A matrix that is the identity at first; its features are the pixels."""
+class Flat(nn.Module):
+    """A square matrix on the pixels."""
 
-    def apply(variables, images, *, train, axis_name=None, keys=None):
-        return images.reshape(len(images), -1) @ variables["params"]["matrix"], variables
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None, keys=None):
+        """Multiply the pixels of each image [n, s, s, 1] by the matrix."""
+        matrix = self.param("matrix", lambda key: jnp.eye(SIZE * SIZE))
+        return x.reshape(len(x), -1) @ matrix
 
-    matrix = jnp.eye(SIZE * SIZE)
-    return Network(apply, {"params": {"matrix": matrix}, "batch_stats": {}}, SIZE, 1)
+
+def flat_encoder():
+    """An encoder whose features are the pixels: the identity matrix."""
+    return make_pretrained(Flat(), {"params": {"matrix": jnp.eye(SIZE * SIZE)}, "batch_stats": {}})
 
 
 def digits(data_dir, n, split="train"):
@@ -46,6 +52,6 @@ def digits(data_dir, n, split="train"):
 
 
 def same(tree, other):
-    """Whether two trees are equal to the bit."""
+    """Return True if two trees are equal to the bit."""
     leaves, others = jax.tree.leaves(tree), jax.tree.leaves(other)
     return len(leaves) == len(others) and all(map(np.array_equal, leaves, others))

@@ -1,8 +1,8 @@
-"""What protocols are run on: the features, images and network of a backbone on a data set."""
+"""Build the contexts of protocols: features, images and encoder on a data set."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,27 +13,30 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.augment import recipes
-from jaxssl.augment.views import Inputs, make_views, resize_images, standardise, to_uint8
+from jaxssl.augment.views import Inputs, make_views, to_uint8
 from jaxssl.data import source
-from jaxssl.data.packing import GraphArray
 from jaxssl.errors import UserError
+from jaxssl.evaluation import raw_features
 from jaxssl.evaluation.features import extract
-from jaxssl.evaluation.finetuning import Network
-from jaxssl.evaluation.protocol import EvalContext, Features, Joint
-from jaxssl.models import encoder as networks
-from jaxssl.models.encoder import Variables
-from jaxssl.pretrained.encoder import Backbone, make_encode, make_encode_text
+from jaxssl.evaluation.protocol import EvalContext, Features
+from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, make_encode_text
 from jaxssl.training import modality
 from jaxssl.training.build import make_augment
 
-DEGREES = 32  # of nodes, are told apart
-RAW_FRAME = 16  # pixels a side of a frame, where raw clips are compared
-RAW = Inputs(size=32, channels=3)  # raw pixels are compared at this size, if images are larger
-BLOCK = 256  # images whose views are made at a time
+BLOCK = 256  # images whose views are made together
 
 
-def eval_contexts(
-    found: Backbone,
+class _Programs(NamedTuple):
+    """Jitted ``(variables, examples) -> [n, f]``, shared by pretrained and untrained variables."""
+
+    encode: Callable[..., Array]
+    encode_views: Callable[..., Array]
+    embed_images: Callable[..., Array] | None = None  # None without a text tower
+    embed_texts: Callable[..., Array] | None = None
+
+
+def make_contexts(
+    pretrained: PretrainedEncoder,
     config: ConfigDict | None,
     splits: source.Splits,
     kinds: Sequence[str],
@@ -43,99 +46,73 @@ def eval_contexts(
     features: bool = True,
     seed: int,
 ) -> Iterator[tuple[str, EvalContext]]:
-    """Each kind, and what protocols are run on: its features, images and network.
+    """Yield each kind of features with the context that protocols run on.
 
     Args:
-        found: the pretrained backbone.
-        config: of its run, whose views are taken; None takes SimCLR's.
-        splits: of the data set.
-        kinds: some of `KINDS`.
+        pretrained: the encoder.
+        config: the run's config, which defines the augmented views; None for SimCLR's views.
+        splits: the data set.
+        kinds: some of "raw", "untrained", "pretrained".
         mesh: the devices.
         layer: "backbone" or "projector".
-        features: whether those of all images are taken; else they are empty.
+        features: extract the features of all images; otherwise they are empty.
         seed: of the untrained network.
 
     Raises:
-        UserError: if the network does not take the images, or has no such layer.
+        UserError: if the encoder cannot take the examples, or has no such layer.
     """
-    is_image = found.inputs.kind == "image"
-    inputs = _fitting(found.inputs, splits.test)
-    if inputs.kind == "video":
-        inputs = inputs._replace(copies=10)
-    apply = make_encode(found, inputs, layer)
-    of_views, augment, images = apply, None, arrays(splits, inputs)
-    if is_image:
-        augment = _make_augment(config, inputs)
-        # Views are of the network's size already, and whole.
-        of_views = make_encode(found, inputs._replace(crop=0.0), layer) if inputs.crop else apply
-    raw = {"image": partial(raw_pixels, mesh=mesh), "graph": histograms}
-    raw["video"] = partial(raw_clips, mesh=mesh)
-    joint = _make_joint(found, inputs, splits, mesh, seed) if found.text else None
-
-    def context(kind: str) -> EvalContext:
-        network, encode = None, raw[inputs.kind]
-        encode_views = encode
-        if kind != "raw":
-            untrained = kind == "untrained"
-            variables = found.untrained(seed) if untrained else (found.net, found.projector)
-            on_devices = distributed.replicate(variables, mesh)
-            encode, encode_views = (
-                partial(extract, apply=encode, variables=on_devices, mesh=mesh)
-                for encode in (apply, of_views)
-            )
-            if is_image and layer == "backbone":
-                network = make_network(found, variables[0])
-        none = np.zeros((0, 0), np.float32)
-        of_all = []
-        for split in ("train", "test"):
-            own = distributed.process_slice(len(images[split]["label"]))
-            of_all += [
-                encode(images[split]["input"], part=own) if features else none,
-                images[split]["label"][own],
-            ]
-        return EvalContext(
-            Features(*of_all),
-            splits.bank,
-            splits.test,
-            encode,
-            partial(_views, augment, encode_views) if is_image else None,
-            network,
-            inputs.size if is_image else 0,
-            mesh,
-            joint(kind) if joint and kind != "raw" else None,
-        )
-
+    inputs = _resolve_inputs(pretrained.inputs, splits.test)
+    programs = _make_programs(pretrained, inputs, layer)
+    data = arrays(splits, inputs)
+    augment = _make_augment(config, inputs) if inputs.kind == "image" else None
     for kind in kinds:
-        yield kind, context(kind)
+        fields: dict[str, Any] = {}
+        if kind == "raw":
+            encode = encode_views = raw_features.make_encode(inputs.kind, mesh)
+        else:
+            variables = pretrained.untrained(seed) if kind == "untrained" else pretrained.variables
+            run = _make_run(distributed.replicate(variables, mesh), mesh)
+            encode, encode_views = (partial(run, program) for program in programs[:2])
+            if augment is not None and layer == "backbone":
+                fields["encoder"] = pretrained._replace(variables=variables)
+            if programs.embed_texts is not None:
+                fields["embed_images"] = partial(run, programs.embed_images, data["test"]["input"])
+                fields["embed_texts"] = partial(run, programs.embed_texts)
+                fields["text_length"] = pretrained.metadata["config"]["data"]["context"]
+        if augment is not None:
+            fields["views"] = partial(_encode_views, augment, encode_views)
+            fields["size"] = inputs.size
+        columns = _features(encode if features else None, data)
+        yield kind, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
 
 
-def _make_joint(
-    found: Backbone, inputs: Any, splits: source.Splits, mesh: Mesh, seed: int
-) -> Callable[[str], Joint]:
-    """Where images and texts meet, by the kind of features; the towers are compiled once."""
-    encode, encode_text = make_encode(found, inputs, "projector"), make_encode_text(found)
+def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
+    """Return the inputs and labels of evaluation's "train" part (the bank) and its "test" part.
 
-    def joint(kind: str) -> Joint:
-        towers = (found.net, found.projector), found.text
-        if kind == "untrained":
-            towers = found.untrained(seed), found.untrained_text(seed)
-        of_images, of_texts = distributed.replicate(towers, mesh)
-        return Joint(
-            lambda: extract(splits.test.images(inputs.size), encode, of_images, mesh),
-            lambda texts: extract(texts, encode_text, of_texts, mesh),
-            found.facts["config"]["data"]["context"],
-        )
+    Images of different sizes are cropped to the network's size. A split that does not fit into
+    memory is decoded when it is read.
+    """
 
-    return joint
+    def examples(split: source.Source) -> Any:
+        if split.kind == "video":
+            return split.video_array(inputs.span)
+        return split.graph_array if split.kind == "graph" else split.images(inputs.size)
+
+    parts = {"train": splits.bank, "test": splits.test}
+    return {name: {"input": examples(s), "label": s.labels} for name, s in parts.items()}
 
 
-def _fitting(inputs: Any, test: source.Source) -> Any:
-    """How the network wants the examples of a set, if it can take them."""
+def _resolve_inputs(inputs: Any, test: source.Source) -> Any:
+    """Return the settings of evaluation's inputs on a data set.
+
+    Raises:
+        UserError: if the encoder cannot take its examples.
+    """
     if inputs.kind == "graph":
         (num_tags,) = test.shape
         if num_tags != inputs.num_tags:
             raise UserError(
-                f"the network takes graphs of {inputs.num_tags} tags, those of {test.name!r} have "
+                f"the encoder takes graphs with {inputs.num_tags} node tags, {test.name!r} has "
                 f"{num_tags}"
             )
         return inputs
@@ -143,122 +120,75 @@ def _fitting(inputs: Any, test: source.Source) -> Any:
     if inputs.kind == "video":
         if channels != inputs.channels or (test.shape[0] or inputs.span) < inputs.span:
             raise UserError(
-                f"the network takes clips of {inputs.span} frames or more and {inputs.channels} "
-                f"channels, those of {test.name!r} have {test.shape[0] or 'any'} and {channels}"
+                f"the encoder takes clips of at least {inputs.span} frames and {inputs.channels} "
+                f"channels, {test.name!r} has {test.shape[0] or 'any'} and {channels}"
             )
-        return inputs
+        return inputs._replace(copies=10)
     if channels > inputs.channels:
         raise UserError(
-            f"the network takes images of {inputs.channels} channel, those of {test.name!r} have "
-            f"{channels}"
+            f"the encoder takes images of {inputs.channels} channel, {test.name!r} has {channels}"
         )
-    # Pictures of many sizes are cut to the middle when they are read.
+    # Images of different sizes are centre-cropped when they are read.
     return inputs if test.one_size else inputs._replace(crop=0.0)
 
 
-def make_network(found: Backbone, variables: Variables) -> Network:
-    """A backbone as `jaxssl.evaluation.finetuning` trains it."""
-    inputs, encoder = found.inputs, found.encoder
-
-    def apply(
-        variables: Any,
-        images: Array,
-        *,
-        train: bool,
-        axis_name: str | None = None,
-        keys: Array | None = None,
-    ) -> tuple[Array, Any]:
-        x = standardise(images, inputs)
-        params, stats = variables["params"], variables["batch_stats"]
-        if not train:
-            return networks.features(encoder, params, stats, x), variables
-        h, stats = networks.features_in_training(
-            encoder, params, stats, x, axis_name=axis_name, keys=keys
-        )
-        return h, {"params": params, "batch_stats": stats}
-
-    tree = {"params": variables.params, "batch_stats": variables.batch_stats}
-    return Network(apply, tree, inputs.size, inputs.channels, inputs.crop)
+def _make_programs(pretrained: PretrainedEncoder, inputs: Any, layer: str) -> _Programs:
+    encode = encode_views = make_encode(pretrained, inputs, layer)
+    if inputs.kind == "image" and inputs.crop:
+        # Views are not cropped: they have the network's size already.
+        encode_views = make_encode(pretrained, inputs._replace(crop=0.0), layer)
+    if pretrained.encoder.text is None:
+        return _Programs(encode, encode_views)
+    embed = make_encode(pretrained, inputs, "projector"), make_encode_text(pretrained)
+    return _Programs(encode, encode_views, *embed)
 
 
-def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Any:
-    """The jitted ``(key, uint8 images, index) -> uint8 [n, s, s, c]``, one view of each."""
+def _make_run(variables: Any, mesh: Mesh) -> Callable[..., np.ndarray]:
+    def run(program: Callable[..., Array], examples: Any, part: slice | None = None) -> np.ndarray:
+        return extract(examples, program, variables, mesh, part)
+
+    return run
+
+
+def _features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) -> Features:
+    """This process's part of the features and labels; without ``encode`` features are empty."""
+    columns = []
+    for split in (data["train"], data["test"]):
+        part = distributed.process_slice(len(split["label"]))
+        empty = np.zeros((0, 0), np.float32)
+        columns += [encode(split["input"], part=part) if encode else empty, split["label"][part]]
+    return Features(*columns)
+
+
+def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Array]:
+    """Return the jitted ``(key, uint8 images, index) -> uint8 [n, s, s, c]``: a view of each."""
     if config is None:
         augment = make_views([recipes.simclr(size=inputs.size)])
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
-
-    captions = config is not None and modality.example_kind(config) == "image_text"
+    has_text = config is not None and modality.example_kind(config) == "image_text"
 
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:
-        given: Any = images
-        if captions:  # any: only the view of the image is looked at
-            given = {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
-        return to_uint8(augment(key, given, index)["views"])[0]
+        batch: Any = images
+        if has_text:  # the view of the text is not used
+            batch = {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
+        return to_uint8(augment(key, batch, index)["views"])[0]
 
     return view
 
 
-def _views(augment: Any, encode: Any, images: np.ndarray, number: int, seed: int) -> np.ndarray:
-    """`EvalContext.views`; the views of a block of images are made when they are encoded."""
-    key, found = jax.random.key(seed), []
+def _encode_views(
+    augment: Any, encode: Callable[..., np.ndarray], images: np.ndarray, number: int, seed: int
+) -> np.ndarray:
+    """Return features of ``number`` random views of each image, [number, n, f]."""
+    key, blocks = jax.random.key(seed), []
     size = min(BLOCK, len(images))
     for first in range(0, len(images), size):
-        part = images[first : first + size]
-        filled = np.zeros((size, *part.shape[1:]), part.dtype)
-        filled[: len(part)] = part
-        index = np.arange(first, first + size, dtype=np.int32)
-        keys = (jax.random.fold_in(key, view) for view in range(number))
-        made = (np.asarray(augment(k, filled, index))[: len(part)] for k in keys)
-        found.append(np.stack([encode(view) for view in made]))
-    return np.concatenate(found, axis=1)
-
-
-def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
-    """Inputs and labels of the "train" part, which evaluation learns from, and of the "test" part.
-
-    Images of many sizes are cut to the network's; those of too large a split are decoded when used.
-    """
-    parts = {"train": splits.bank, "test": splits.test}
-
-    def of(s: source.Source) -> Any:
-        if s.kind == "video":
-            return s.video_array(inputs.span)
-        return s.graph_array if s.kind == "graph" else s.images(inputs.size)
-
-    return {name: {"input": of(s), "label": s.labels} for name, s in parts.items()}
-
-
-def histograms(graphs: GraphArray, part: slice | None = None) -> np.ndarray:
-    """[n, f] what of a graph is known without learning: counts of degrees and of tags, its size.
-
-    Degrees above 32 count as 32; of nodes and edges the logarithm of one more than there are.
-    """
-    rows = []
-    for tag, edge in graphs.graphs[part or slice(None)]:
-        degree = np.bincount(edge.ravel(), minlength=len(tag))
-        size = np.log1p([len(tag), len(edge)])
-        of_degree = np.bincount(np.minimum(degree, DEGREES), minlength=DEGREES + 1)
-        rows.append(np.concatenate([of_degree, np.bincount(tag, minlength=graphs.num_tags), size]))
-    return np.array(rows, np.float32)
-
-
-def raw_pixels(images: np.ndarray, mesh: Mesh, part: slice | None = None) -> np.ndarray:
-    """[n, f] pixels in [0, 1], of images larger than `RAW` resized to it; of ``part`` or all."""
-    if max(images.shape[1:3]) <= RAW.size:
-        images = images[part or slice(None)]
-        return np.reshape(images, (len(images), -1)) / np.float32(255)
-    inputs = RAW._replace(channels=images.shape[3])
-    return extract(images, _shrink, inputs, mesh, part)
-
-
-def raw_clips(clips: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
-    """[n, f] the pixels of all frames, in [0, 1], resized to `RAW_FRAME` pixels a side."""
-    return extract(clips, _shrink, Inputs(RAW_FRAME, clips.shape[4]), mesh, part)
-
-
-@partial(jax.jit, static_argnums=0)
-def _shrink(inputs: Inputs, block: Array) -> Array:
-    images = block.reshape(-1, *block.shape[-3:])  # the frames of clips, one by one
-    return resize_images(images, inputs).reshape(len(block), -1)
+        block = images[first : first + size]
+        padding = ((0, size - len(block)), (0, 0), (0, 0), (0, 0))  # so that shapes do not change
+        padded, index = np.pad(block, padding), np.arange(first, first + size, dtype=np.int32)
+        keys = [jax.random.fold_in(key, view) for view in range(number)]
+        views = (np.asarray(augment(k, padded, index))[: len(block)] for k in keys)
+        blocks.append(np.stack([encode(view) for view in views]))
+    return np.concatenate(blocks, axis=1)

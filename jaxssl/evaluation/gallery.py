@@ -21,7 +21,7 @@ from jaxssl.data.source import Source, Splits
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols.knn import neighbours
-from jaxssl.pretrained.encoder import Backbone
+from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training import atomic_files, compile_cache, modality
 from jaxssl.training.build import make_augment, make_crops
 
@@ -36,7 +36,7 @@ def write(
     splits: Splits,
     features: Features,
     data: dict[str, dict[str, Any]],
-    found: Backbone,
+    found: PretrainedEncoder,
 ) -> Path:
     """Write gallery.npz, which `jaxssl.report` shows.
 
@@ -52,7 +52,7 @@ def write(
     train, test = data["train"], data["test"]
     points = min(MAP_POINTS, len(features.test))
     arrays: dict[str, Any] = {
-        "step": np.array(found.facts["step"]),
+        "step": np.array(found.metadata["step"]),
         "map": _map(features.test[:points], config.seed),
         "map_label": test["label"][:points],
         "class_names": np.array(splits.bank.class_names),

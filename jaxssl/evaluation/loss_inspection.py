@@ -14,7 +14,7 @@ from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.hard_negatives import hardest_negatives
 from jaxssl.evaluation.support_vectors import support_vectors
 from jaxssl.losses.objective import at_step
-from jaxssl.pretrained.encoder import Backbone, make_encode
+from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.training import logs, metrics_writer, schedules
 from jaxssl.training.build import build
 from jaxssl.training.config import arguments
@@ -26,7 +26,9 @@ SHOWN = 3, 5, 3  # images of an anchor's SVM: at the bound, the largest below it
 THUMBNAIL = 64  # pixels: larger pictures are averaged down to at most twice that
 
 
-def arrays(workdir: Path, config: ConfigDict, train: Source, found: Backbone) -> dict[str, Any]:
+def arrays(
+    workdir: Path, config: ConfigDict, train: Source, found: PretrainedEncoder
+) -> dict[str, Any]:
     """What gallery.npz says of a block of training images, drawn at random.
 
     Args:
@@ -51,7 +53,7 @@ def arrays(workdir: Path, config: ConfigDict, train: Source, found: Backbone) ->
     labels = np.array([example.label for example in train.read(places)])
     out |= _hardest(z, labels)
     if config.loss.name == "mmcl":
-        settings = mmcl_settings(workdir, config, len(train), found.facts["step"])
+        settings = mmcl_settings(workdir, config, len(train), found.metadata["step"])
         out |= _support(z, labels, settings)
     of_images = [name for name in out if name.endswith(("_query", "_place"))]
     used = np.unique(np.concatenate([out[name].ravel() for name in of_images]))
@@ -98,11 +100,11 @@ def thumbnails(images: np.ndarray) -> np.ndarray:
     return blocks.mean((2, 4)).astype(np.uint8)
 
 
-def _embeddings(images: np.ndarray, train: Source, found: Backbone) -> np.ndarray:
+def _embeddings(images: np.ndarray, train: Source, found: PretrainedEncoder) -> np.ndarray:
     # Pictures of many sizes are cut to the middle when they are read.
     inputs = found.inputs if train.one_size else found.inputs._replace(crop=0.0)
     mesh = distributed.local_mesh()
-    variables = distributed.replicate((found.net, found.projector), mesh)
+    variables = distributed.replicate(found.variables, mesh)
     return extract(images, make_encode(found, inputs, "projector"), variables, mesh)
 
 

@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 if TYPE_CHECKING:  # a protocol can be imported without the data layer
     from jaxssl.data.source import Source
-    from jaxssl.evaluation.finetuning import Network
+    from jaxssl.pretrained.encoder import PretrainedEncoder
 
 
 class Features(NamedTuple):
@@ -29,20 +29,6 @@ class Features(NamedTuple):
     test_labels: np.ndarray
 
 
-class Joint(NamedTuple):
-    """The joint embedding space of an image-text network.
-
-    Attributes:
-        images: () -> [m, d], embeddings of the test images.
-        texts: (tokens [n, length] int32) -> [n, d].
-        context: tokens of a text.
-    """
-
-    images: Callable[[], np.ndarray]
-    texts: Callable[[np.ndarray], np.ndarray]
-    context: int
-
-
 class EvalContext(NamedTuple):
     """Everything that a protocol may use: features, images and the network.
 
@@ -54,10 +40,14 @@ class EvalContext(NamedTuple):
         encode: ``(uint8 images [n, h, w, c]) -> [n, f]``, computes the features of other images.
         views: ``(uint8 images, number, seed) -> [number, n, f]``, computes the features of random
             views, augmented as in training.
-        network: the network to train further; None for raw pixels and projector features.
+        encoder: the encoder to fine-tune; None for raw pixels, projector features, and examples
+            other than images.
         size: side length in pixels to which images of different sizes are cropped.
         mesh: the devices.
-        joint: the joint embeddings of images and texts; None without a text tower.
+        embed_images: ``() -> [m, d]``, embeds the test images in the space that they share with
+            texts; None without a text tower.
+        embed_texts: ``(tokens [n, text_length] int32) -> [n, d]``; None without a text tower.
+        text_length: tokens of a text.
     """
 
     features: Features
@@ -65,10 +55,12 @@ class EvalContext(NamedTuple):
     test: "Source | None" = None
     encode: Callable[[np.ndarray], np.ndarray] | None = None
     views: Callable[[np.ndarray, int, int], np.ndarray] | None = None
-    network: "Network | None" = None
+    encoder: "PretrainedEncoder | None" = None
     size: int = 0
     mesh: Mesh | None = None
-    joint: Joint | None = None
+    embed_images: Callable[[], np.ndarray] | None = None
+    embed_texts: Callable[[np.ndarray], np.ndarray] | None = None
+    text_length: int = 0
 
 
 class Result(NamedTuple):

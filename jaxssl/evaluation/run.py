@@ -14,7 +14,7 @@ from jaxssl import components, distributed, report
 from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
-from jaxssl.evaluation.context import arrays, eval_contexts
+from jaxssl.evaluation.context import arrays, make_contexts
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results
@@ -95,12 +95,12 @@ def evaluate(
     if is_run(path):
         read_config(path)
     asked, found = protocols, load_pretrained(path, step, **(assumed or {}))
-    config = ConfigDict(found.facts["config"]) if "config" in found.facts else None
+    config = ConfigDict(found.metadata["config"]) if "config" in found.metadata else None
     if asked is None and config is None:
         raise UserError(f"name the protocols to run on {path}: --protocols knn,linear")
     if data is None and config is None:
         raise UserError(f"name the data set to evaluate {path} on: --dataset NAME")
-    examples = "image_text" if found.text else found.inputs.kind
+    examples = "image_text" if "text" in found.variables else found.inputs.kind
     runs = check_protocols(config.eval.protocols if asked is None else asked, examples)
     out = out or (path if path.is_dir() else path.with_suffix(".eval"))
     seed = seed if seed is not None else config.seed if config else 0
@@ -119,16 +119,16 @@ def evaluate(
         "features": any(run.protocol.needs_features for run in runs),
         "seed": config.seed if config else 0,  # of the untrained network
     }
-    for kind, context in eval_contexts(found, config, splits, kinds, mesh, **options):
+    for kind, context in make_contexts(found, config, splits, kinds, mesh, **options):
         if kind == "pretrained" and options["features"]:
             features = context.features
         labels = {
-            **{name: found.facts.get(name) for name in ("source", "loss", "checkpoint")},
-            "step": {"raw": None, "untrained": 0}.get(kind, found.facts.get("step")),
+            **{name: found.metadata.get(name) for name in ("source", "loss", "checkpoint")},
+            "step": {"raw": None, "untrained": 0}.get(kind, found.metadata.get("step")),
             "features": kind,
             "layer": layer if kind != "raw" else "pixels",
             "dataset": splits.test.name + (f" ({classes.name})" if classes.name else ""),
-            "data": _digest(settings, found.facts["net"], None if out == path else path),
+            "data": _digest(settings, found.metadata["net"], None if out == path else path),
             "bank": splits.bank.split,
             "split": splits.test.split,
             "seed": seed,
@@ -153,7 +153,7 @@ def evaluate(
         results.show(rows)
     logs.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
     if page and config and data is None and out == path:
-        step = found.facts["step"]
+        step = found.metadata["step"]
         # Its pictures are of the backbone's features.
         whole = features is not None and layer == "backbone" and distributed.process_count() == 1
         if gallery.step_of(path) != step and whole:

@@ -6,24 +6,13 @@ from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
+from flax.typing import VariableDict
 from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.accumulate import map_chunks
 
 PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
-
-
-class Variables(NamedTuple):
-    """Of one network, as nested dicts of arrays.
-
-    Attributes:
-        params: what training moves.
-        batch_stats: BatchNorm's running statistics; {} without any.
-    """
-
-    params: Any
-    batch_stats: Any
 
 
 class Encoder(NamedTuple):
@@ -206,24 +195,23 @@ def _cast(tree: Any, dtype: Any) -> Any:
 
 
 def find_channels(
-    net: nn.Module, variables: Variables, sides: tuple[int, ...], known: tuple[int, ...] = (3, 1)
+    net: nn.Module, variables: VariableDict, sides: tuple[int, ...], known: tuple[int, ...] = (3, 1)
 ) -> int:
     """How many channels a backbone's images, or clips, have.
 
     Args:
         net: the backbone.
-        variables: its own.
+        variables: {"params", "batch_stats"} of the backbone.
         sides: of an image, or a clip with the frames in front.
         known: numbers of channels to try.
 
     Raises:
         ValueError: if it takes none of these.
     """
-    tree = {"params": variables.params, "batch_stats": variables.batch_stats}
     for channels in known:
         image = jax.ShapeDtypeStruct((1, *sides, channels), jnp.float32)
         try:
-            jax.eval_shape(lambda x: net.apply(tree, x, train=False), image)
+            jax.eval_shape(lambda x: net.apply(variables, x, train=False), image)
         except Exception:  # flax has several for a kernel of another shape
             continue
         return channels

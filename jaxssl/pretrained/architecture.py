@@ -214,11 +214,13 @@ def _vit(found: Found, read: Read, num_heads: int | None) -> tuple[dict[str, Any
     return net, Inputs(size, channels, **_grey(IMAGENET, channels), crop=IMAGENET_CROP)
 
 
-def _grey(facts: Mapping[str, tuple[float, ...]], channels: int) -> dict[str, tuple[float, ...]]:
+def _grey(
+    statistics: Mapping[str, tuple[float, ...]], channels: int
+) -> dict[str, tuple[float, ...]]:
     """Those of the mean of the channels, for a network of one."""
     if channels == 3:
-        return dict(facts)
-    return {name: (round(sum(values) / 3, 4),) for name, values in facts.items()}
+        return dict(statistics)
+    return {name: (round(sum(values) / 3, 4),) for name, values in statistics.items()}
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""A pretrained backbone and what it takes to use it, wherever it comes from."""
+"""A pretrained encoder: networks, variables, input settings and metadata in one type."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,105 +6,116 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax import numpy as jnp
 
-from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import encoder as networks
-from jaxssl.models.encoder import Encoder, Variables
+from jaxssl.models.encoder import Encoder
 
 LAYERS = ("backbone", "projector")
 
 
-class Backbone(NamedTuple):
-    """A pretrained backbone.
+class PretrainedEncoder(NamedTuple):
+    """An encoder with its variables, the inputs it expects, and its metadata.
 
     Attributes:
         encoder: the networks.
-        net: the backbone's variables.
-        projector: those of the projector; None if there is none.
-        inputs: how it wants its images; or `jaxssl.augment.graph.GraphInputs`.
-        untrained: ``(seed) -> (net, projector)``, the variables that training starts from.
-        facts: what is known of it, JSON-able: "source", "step", "checkpoint", "loss", "net" and
-            more; labels and model cards show them.
-        text: the variables of the captions' network and its projector; None if there is none.
-        untrained_text: (seed) -> the same, where training starts from.
+        variables: {"params", "batch_stats"} of each network by name: "net" (the backbone),
+            "projector" unless the weights have none, and, after training on captions, "text" with
+            another "net" and "projector".
+        inputs: size, channels and scaling of the backbone's inputs: `jaxssl.augment.views.Inputs`,
+            `ClipInputs` or `jaxssl.augment.graph.GraphInputs`.
+        untrained: ``(seed) -> variables`` as they are before training.
+        metadata: JSON-able; always "source", "step", "checkpoint", "loss" and "net" (the config of
+            the backbone), and "config" if the encoder is from a run.
     """
 
     encoder: Encoder
-    net: Variables
-    projector: Variables | None
-    inputs: Inputs
-    untrained: Callable[[int], tuple[Variables, Variables | None]]
-    facts: dict[str, Any]
-    text: tuple[Variables, Variables] | None = None
-    untrained_text: Callable[[int], tuple[Variables, Variables]] | None = None
+    variables: dict[str, Any]
+    inputs: Any
+    untrained: Callable[[int], dict[str, Any]]
+    metadata: dict[str, Any]
 
 
-def apply(backbone: Backbone) -> Callable[[Any, Array], Array]:
-    """``(variables, x [n, s, s, c]) -> [n, f]`` float32, pure, in evaluation mode.
+def make_apply(pretrained: PretrainedEncoder) -> Callable[[Any, Array], Array]:
+    """Return the backbone in evaluation mode as a pure function.
 
-    Variables are {"params", "batch_stats"} of the backbone, x is what `preprocess` gives.
+    It is ``(variables, x [n, s, s, c]) -> [n, f]`` float32. Its variables are
+    ``pretrained.variables["net"]``; x comes from ``pretrained.inputs.prepare``.
     """
 
-    def features(variables: Any, x: Array) -> Array:
-        return networks.features(backbone.encoder, variables["params"], variables["batch_stats"], x)
+    def apply(variables: Any, x: Array) -> Array:
+        params, stats = variables["params"], variables["batch_stats"]
+        return networks.features(pretrained.encoder, params, stats, x)
 
-    return features
+    return apply
 
 
 def make_encode(
-    backbone: Backbone, inputs: Inputs, layer: str = "backbone"
-) -> Callable[[tuple[Variables, Variables | None], Array], Array]:
-    """The jitted ``((net, projector), uint8 images) -> [n, f]`` float32.
+    pretrained: PretrainedEncoder, inputs: Any, layer: str = "backbone"
+) -> Callable[[dict[str, Any], Array], Array]:
+    """Return the jitted ``(variables, uint8 images) -> [n, f]`` float32.
 
     Args:
-        backbone: whose networks to run.
-        inputs: its own, or without the crop if the images are cut already.
-        layer: one of `LAYERS`: features of the backbone, or the projector's embeddings.
+        pretrained: the networks. Variables are an argument of the result, so that one compiled
+            function serves pretrained and untrained variables.
+        inputs: ``pretrained.inputs``, or without the central crop if images are cropped already.
+        layer: "backbone" for its features, "projector" for embeddings.
 
     Raises:
-        UserError: if there is no such layer.
+        UserError: if the layer is unknown, or the weights have no projector.
     """
     if layer not in LAYERS:
-        raise UserError(f"layer {layer!r} is unknown; valid: {', '.join(LAYERS)}")
-    if layer == "projector" and backbone.projector is None:
-        raise UserError("layer 'projector': these weights have no projector; take 'backbone'")
+        raise UserError(f"layer must be one of {', '.join(LAYERS)}, got {layer!r}")
+    if layer == "projector" and "projector" not in pretrained.variables:
+        raise UserError("layer 'projector': these weights have no projector; use 'backbone'")
 
-    def encode(variables: tuple[Variables, Variables | None], images: Array) -> Array:
-        net, projector = variables
-        h = networks.features(backbone.encoder, *net, inputs.prepare(images))
-        if inputs.copies > 1:
-            h = jnp.mean(h.reshape(-1, inputs.copies, h.shape[1]), axis=1)
-        if layer == "backbone":
-            return h
-        return networks.project(backbone.encoder, *projector, h)
+    def encode(variables: dict[str, Any], images: Array) -> Array:
+        h = _features(pretrained.encoder, variables, inputs.prepare(images))
+        if inputs.copies > 1:  # several crops of one example
+            h = h.reshape(-1, inputs.copies, h.shape[1]).mean(axis=1)
+        return h if layer == "backbone" else _project(pretrained.encoder, variables, h)
 
     return jax.jit(encode)
 
 
-def make_encode_text(backbone: Backbone) -> Callable[[tuple[Variables, Variables], Array], Array]:
-    """The jitted ``((net, projector), tokens [n, length]) -> [n, d]`` float32 of captions."""
-    tower = backbone.encoder.text
+def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, Any], Array], Array]:
+    """Return the jitted ``(variables, tokens [n, length]) -> [n, d]`` float32 of the text tower.
 
-    def encode(variables: tuple[Variables, Variables], tokens: Array) -> Array:
-        net, projector = variables
-        return networks.project(tower, *projector, networks.features(tower, *net, tokens))
+    Raises:
+        ValueError: if the encoder has no text tower.
+    """
+    tower = pretrained.encoder.text
+    if tower is None:
+        raise ValueError("the encoder has no text tower")
+
+    def encode(variables: dict[str, Any], tokens: Array) -> Array:
+        text = variables["text"]
+        return _project(tower, text, _features(tower, text, tokens))
 
     return jax.jit(encode)
 
 
 def require_finite(variables: Any, source: Any) -> None:
-    """Raise UserError if a parameter is not finite: the network might give figures all the same.
+    """Raise UserError if a leaf is not finite. An encoder could still return finite features.
 
     Args:
-        variables: of a network, as NumPy arrays.
-        source: what they were read from, for the message.
+        variables: NumPy arrays.
+        source: the file or folder of the variables, for the message.
     """
     for path, array in jax.tree_util.tree_leaves_with_path(variables):
         if not np.isfinite(array).all():
             name = jax.tree_util.keystr(path, simple=True, separator="/")
             raise UserError(
-                f"{source}: {name} has values that are not finite; the training went wrong, or the "
+                f"{source}: {name} has values that are not finite; the training diverged, or the "
                 "file is damaged"
             )
+
+
+def _features(encoder: Encoder, variables: dict[str, Any], x: Any) -> Array:
+    net = variables["net"]
+    return networks.features(encoder, net["params"], net["batch_stats"], x)
+
+
+def _project(encoder: Encoder, variables: dict[str, Any], h: Array) -> Array:
+    projector = variables["projector"]
+    return networks.project(encoder, projector["params"], projector["batch_stats"], h)

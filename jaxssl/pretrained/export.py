@@ -43,7 +43,7 @@ def export(
     found = load_pretrained(path, step)
     if found.inputs.kind != "image":
         raise UserError(f"{path} has no encoder of images; only those can be exported")
-    stem = path.stem if is_file else f"{path.name}-{found.facts['step']}"
+    stem = path.stem if is_file else f"{path.name}-{found.metadata['step']}"
     out = out or (path.parent if is_file else path) / "export"
     try:
         header = weights.header(found)
@@ -54,7 +54,7 @@ def export(
         # The card is of all files of this checkpoint that lie there.
         files = [stem + suffix for suffix, _ in FORMATS.values()]
         files = [name for name in files if (out / name).exists()]
-        of = (found.facts["step"], "pretrained")
+        of = (found.metadata["step"], "pretrained")
         rows = results.read(path.with_suffix(".eval") if is_file else path)
         rows = [row for row in rows if (row["step"], row["features"]) == of]
         text = model_card.write(found, json.loads(header)["features"], files, rows)
@@ -103,7 +103,7 @@ def _stablehlo(found: Any, header: str) -> bytes:
     encode, inputs = make_encode(found, found.inputs), found.inputs
     (number,) = programs.symbolic_shape("b")
     images = jax.ShapeDtypeStruct((number, inputs.size, inputs.size, inputs.channels), jnp.uint8)
-    program = jax.jit(lambda images: encode((found.net, None), images))
+    program = jax.jit(lambda images: encode(found.variables, images))
     platforms = ("cpu", "cuda", "tpu")
     return bytes(programs.export(program, platforms=platforms)(images).serialize())
 

@@ -8,14 +8,14 @@ import jax
 
 from jaxssl.augment.views import Inputs
 from jaxssl.models import resnet, vit
-from jaxssl.pretrained.encoder import Backbone
+from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report import results
 
 RANGES = "in [0, 1] (uint8 / 255), then minus the mean, divided by the standard deviation"
 
 
 def write(
-    found: Backbone, features: int, files: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    found: PretrainedEncoder, features: int, files: Sequence[str], rows: Sequence[Mapping[str, Any]]
 ) -> str:
     """The card, as Markdown.
 
@@ -25,9 +25,9 @@ def write(
         files: names of the exported files.
         rows: of results.json that are of this checkpoint.
     """
-    facts, config = found.facts, found.facts.get("config") or {}
+    metadata, config = found.metadata, found.metadata.get("config") or {}
     parts = [
-        f"# {facts['source']}",
+        f"# {metadata['source']}",
         "An image encoder trained by contrastive self-supervision with jaxssl, without its heads.",
         _table(_what(found, features)),
         "## Images",
@@ -42,17 +42,17 @@ def write(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _what(found: Backbone, features: int) -> dict[str, Any]:
-    facts, leaves = found.facts, jax.tree.leaves(found.net.params)
+def _what(found: PretrainedEncoder, features: int) -> dict[str, Any]:
+    metadata, leaves = found.metadata, jax.tree.leaves(found.variables["net"]["params"])
     return {
-        "network": _said(facts["net"]),
+        "network": _said(metadata["net"]),
         "parameters": f"{sum(math.prod(x.shape) for x in leaves):,}",
         "features of an image": features,
         "computed in": found.encoder.precision,
-        "source": facts["source"],
-        "checkpoint": facts["checkpoint"],
-        "step": facts["step"],
-        "loss": facts["loss"],
+        "source": metadata["source"],
+        "checkpoint": metadata["checkpoint"],
+        "step": metadata["step"],
+        "loss": metadata["loss"],
     }
 
 
@@ -101,7 +101,7 @@ def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
     return _grid(lines)
 
 
-def _use(found: Backbone, name: str) -> str:
+def _use(found: PretrainedEncoder, name: str) -> str:
     if name.endswith(".stablehlo"):
         text = _STABLEHLO
     else:
@@ -132,7 +132,7 @@ features = apply(variables, preprocess(images))  # uint8 [n, h, w, {channels}]
 """
 
 
-def _pytorch(found: Backbone, name: str) -> str:
+def _pytorch(found: PretrainedEncoder, name: str) -> str:
     """PyTorch's lines; braces are doubled, as they go through `format`."""
     module, channels = found.encoder.net, found.inputs.channels
     if isinstance(module, vit.ViT):

@@ -24,7 +24,8 @@ def opened(path: Path) -> Iterator[tuple[Any, Read]]:
     """What was saved, and how to read its tensors while the file is open.
 
     No code of the file is run. The first of the two is as saved, of dicts, lists, numbers and
-    strings, with an `pickle_reader.Tensor` for each tensor and an `pickle_reader.Inert` for anything else.
+    strings, with a `pickle_reader.Tensor` for each tensor and a `pickle_reader.Inert` for
+    anything else.
 
     Raises:
         Exception: of many kinds, if the file is damaged or cut off.

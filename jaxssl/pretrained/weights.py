@@ -22,12 +22,10 @@ from jax import numpy as jnp
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError, one_line
 from jaxssl.models import heads
-from jaxssl.models.encoder import PRECISIONS, Encoder, Variables
-from jaxssl.pretrained import architecture
-from jaxssl.pretrained import input_settings
-from jaxssl.pretrained import parameter_names, torch_file
+from jaxssl.models.encoder import PRECISIONS, Encoder
+from jaxssl.pretrained import architecture, input_settings, parameter_names, torch_file
 from jaxssl.pretrained.architecture import Found, Read, as_float32, listed
-from jaxssl.pretrained.encoder import Backbone, require_finite
+from jaxssl.pretrained.encoder import PretrainedEncoder, require_finite
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # the name of what files of ours know of themselves
@@ -53,7 +51,7 @@ def load(
     std: float | Sequence[float] | None = None,
     crop: float | None = None,
     size: int | None = None,
-) -> Backbone:
+) -> PretrainedEncoder:
     """The backbone in a weights file. No code that the file may hold is run.
 
     The encoder is found by its names, wherever it lies in the checkpoint; heads are left out.
@@ -97,44 +95,43 @@ def load(
         raise UserError(f"{path} is damaged, cut off or no weights file ({what})") from error
 
 
-def public(backbone: Backbone) -> dict[str, np.ndarray]:
+def public(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
     """A backbone's arrays by their public names, float32, as PyTorch lays them out.
 
     Raises:
         ValueError: if its network has no public names.
     """
-    module, net = backbone.encoder.net, backbone.net
-    tree = {"params": net.params, "batch_stats": net.batch_stats}
-    found = parameter_names.derived(module, backbone.inputs.size)
+    module, tree = pretrained.encoder.net, pretrained.variables["net"]
+    found = parameter_names.derived(module, pretrained.inputs.size)
     for entry in parameter_names.entries(module):
         array = np.asarray(_leaf(tree, entry.path))
         found[entry.name] = np.ascontiguousarray(entry.layout.public(array))
     return found
 
 
-def header(found: Backbone) -> str:
+def header(found: PretrainedEncoder) -> str:
     """What a file of ours says of itself, as JSON."""
     features = jax.eval_shape(
         partial(found.encoder.net.apply, train=False),
-        {"params": found.net.params, "batch_stats": found.net.batch_stats},
+        found.variables["net"],
         _image(found.inputs),
     ).shape[1]
-    facts = {name: found.facts.get(name) for name in ("step", "checkpoint", "loss", "source")}
+    metadata = {name: found.metadata.get(name) for name in ("step", "checkpoint", "loss", "source")}
     known = {
         "version": VERSION,
-        "net": found.facts["net"],
+        "net": found.metadata["net"],
         "inputs": found.inputs._asdict(),
         "precision": found.encoder.precision,
         "features": features,
-        **facts,
+        **metadata,
     }
-    return json.dumps(known | {"digest": _digest(known, found.net)})
+    return json.dumps(known | {"digest": _digest(known, found.variables["net"])})
 
 
-def _digest(known: Mapping[str, Any], variables: Variables) -> str:
+def _digest(known: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
     """Of all numbers and what tells their meaning: the formats have no checksum that is read."""
     whole = hashlib.sha256(json.dumps([known[name] for name in CHECKED], sort_keys=True).encode())
-    for path, leaf in jax.tree.leaves_with_path(variables._asdict()):
+    for path, leaf in jax.tree.leaves_with_path(variables):
         array = np.ascontiguousarray(leaf, "<f4")
         whole.update(f"{jax.tree_util.keystr(path)} {array.shape}\n".encode())
         whole.update(array.tobytes())
@@ -155,8 +152,8 @@ def _opened(path: Path) -> Iterator[tuple[Mapping[str, Any], Read, str | None]]:
             kind = "a whole module" if not isinstance(tree, list | tuple | str) else "no dict"
             raise ValueError(f"it holds {kind}; expected a state dict: torch.save(m.state_dict())")
         state = getattr(tree, "state", None)
-        facts = state.get("_metadata") if isinstance(state, dict) else None
-        yield tree, read, facts.get(HEADER) if isinstance(facts, dict) else None
+        metadata = state.get("_metadata") if isinstance(state, dict) else None
+        yield tree, read, metadata.get(HEADER) if isinstance(metadata, dict) else None
 
 
 def _backbone(
@@ -167,7 +164,7 @@ def _backbone(
     num_heads: int | None,
     stem: str | None,
     assumed: Mapping[str, Any],
-) -> Backbone:
+) -> PretrainedEncoder:
     known: dict[str, Any] = {}
     if text is None:
         found = architecture.encoder(tree)
@@ -190,18 +187,18 @@ def _backbone(
     def init(key: jax.Array) -> Any:
         x = _image(inputs)
         tree = module.init(key, jnp.zeros(x.shape, x.dtype), train=False)
-        return Variables(tree["params"], tree.get("batch_stats", {}))
+        return {"net": {"params": tree["params"], "batch_stats": tree.get("batch_stats", {})}}
 
     encoder = Encoder(module, heads.mlp(proj_layers=0), precision=known.get("precision", "float32"))
-    facts = {
+    metadata = {
         "source": path.name,
         "step": known.get("step"),
         "checkpoint": "file",
         "loss": known.get("loss"),
         "net": net,
     }
-    untrained = lambda seed: (init(jax.random.key(seed)), None)  # noqa: E731
-    return Backbone(encoder, variables, None, inputs, untrained, facts)
+    untrained = lambda seed: init(jax.random.key(seed))  # noqa: E731
+    return PretrainedEncoder(encoder, {"net": variables}, inputs, untrained, metadata)
 
 
 def _own(text: str, count: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]:
@@ -219,7 +216,7 @@ def _own(text: str, count: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]
     return known, net, inputs
 
 
-def _variables(module: nn.Module, inputs: Inputs, found: Found, read: Read) -> Variables:
+def _variables(module: nn.Module, inputs: Inputs, found: Found, read: Read) -> dict[str, Any]:
     """The arrays in our tree.
 
     Raises:
@@ -252,7 +249,7 @@ def _variables(module: nn.Module, inputs: Inputs, found: Found, read: Read) -> V
         array = entry.layout.ours(as_float32(read(given[name])))
         node[entry.path[-1]] = np.ascontiguousarray(array)
     require_finite(tree, "it")
-    return Variables(tree["params"], tree["batch_stats"])
+    return tree
 
 
 def _top(name: str, place: str) -> str:

@@ -195,14 +195,15 @@ def _linear_map() -> Point:
 def _encoder(setting: Setting) -> Point:
     """A run's network in evaluation mode, on two views of its first training images."""
     found = load_pretrained(setting.workdir)
-    if found.projector is None or not (setting.workdir / "config.json").exists():
+    if "projector" not in found.variables or not (setting.workdir / "config.json").exists():
         raise UserError(f"--workdir {setting.workdir}: expected a run, whose projector is known")
     config = read_config(setting.workdir)
     images = source.load(config.data, config.data.train_split)
     count = min(IMAGES, len(images))
     made = gallery.pairs(config, images, count)[1]["views"]  # [n, V, s, s, c] uint8
     views = jnp.asarray(made[:, :2].swapaxes(0, 1))
-    stats = found.net.batch_stats, found.projector.batch_stats
+    net, projector = found.variables["net"], found.variables["projector"]
+    stats = net["batch_stats"], projector["batch_stats"]
     inputs = found.inputs._replace(crop=0.0)  # views are of the network's size, and whole
 
     def embed(params: Any, index: Array) -> Array:
@@ -212,7 +213,7 @@ def _encoder(setting: Setting) -> Point:
         z = networks.project(found.encoder, params[1], stats[1], h)
         return z.reshape(*batch.shape[:2], -1)
 
-    params = jax.tree.map(jnp.asarray, (found.net.params, found.projector.params))
+    params = jax.tree.map(jnp.asarray, (net["params"], projector["params"]))
     number = sum(leaf.size for leaf in jax.tree.leaves(params))
     words = f"{number:,} parameters of {setting.workdir.name}, two views of {count} images"
     return Point(embed, params, count, words)

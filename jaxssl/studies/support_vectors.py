@@ -89,10 +89,10 @@ def _look(workdir: Path) -> dict[str, Any]:
     labels = train.labels[: len(images)]
     backbone = load_pretrained(workdir)
     mesh = distributed.local_mesh()
-    variables = distributed.replicate((backbone.net, backbone.projector), mesh)
+    variables = distributed.replicate(backbone.variables, mesh)
     encode = make_encode(backbone, backbone.inputs._replace(crop=0.0), "projector")
     z1, z2 = (extract(views[:, v], encode, variables, mesh) for v in range(2))
-    own = loss_inspection.mmcl_settings(workdir, config, len(train), backbone.facts["step"])
+    own = loss_inspection.mmcl_settings(workdir, config, len(train), backbone.metadata["step"])
     labels = labels if train.labelled else None
     return {
         "own": support_vectors(z1, z2, labels, **own),

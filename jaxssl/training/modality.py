@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+from flax.typing import VariableDict
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.augment.graph import GraphInputs, make_graph_views
 from jaxssl.augment.views import Inputs, VideoInputs, make_image_text_views, make_views
-from jaxssl.models.encoder import Variables, find_channels
+from jaxssl.models.encoder import find_channels
 
 
 class Modality(NamedTuple):
@@ -25,7 +26,7 @@ class Modality(NamedTuple):
 
     make_views: Callable[[Sequence[Any], Sequence[Any]], Any]
     inputs: Callable[[ConfigDict, tuple[int | None, ...]], Any]
-    infer_inputs: Callable[[ConfigDict, Any, Variables], Any]
+    infer_inputs: Callable[[ConfigDict, Any, VariableDict], Any]
     view_shapes: Callable[[ConfigDict, Any], dict[str, Any]]
 
 
@@ -54,7 +55,7 @@ def _image_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> Inputs:
     return Inputs(config.augment.size, shape[-1])
 
 
-def _image_inputs_of(config: ConfigDict, net: Any, variables: Variables) -> Inputs:
+def _image_inputs_of(config: ConfigDict, net: Any, variables: VariableDict) -> Inputs:
     size = config.augment.size
     return Inputs(size, find_channels(net, variables, (size, size)))
 
@@ -91,7 +92,7 @@ def _video_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> VideoInp
     return VideoInputs(values.size, values.frames, values.stride, shape[-1])
 
 
-def _video_inputs_of(config: ConfigDict, net: Any, variables: Variables) -> VideoInputs:
+def _video_inputs_of(config: ConfigDict, net: Any, variables: VariableDict) -> VideoInputs:
     sides = (config.augment.frames, config.augment.size, config.augment.size)
     return _video_inputs(config, (find_channels(net, variables, sides, (3, 2, 1)),))
 
@@ -112,9 +113,9 @@ def _graph_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> GraphInp
     return GraphInputs(shape[0])
 
 
-def _graph_inputs_of(config: ConfigDict, net: Any, variables: Variables) -> GraphInputs:
+def _graph_inputs_of(config: ConfigDict, net: Any, variables: VariableDict) -> GraphInputs:
     del config, net
-    return GraphInputs(variables.params["Dense_0"]["kernel"].shape[0])
+    return GraphInputs(variables["params"]["Dense_0"]["kernel"].shape[0])
 
 
 def _graph_views(config: ConfigDict, inputs: GraphInputs) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import data_config
 from jax.sharding import PartitionSpec as P
+from jaxssl.data.images import Images
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -23,7 +24,6 @@ from jaxssl.data import decoding
 from jaxssl.data import source as source_lib
 from jaxssl.data.batches import make_batches, plan
 from jaxssl.data.decoding import Crops
-from jaxssl.data.images import Images
 from jaxssl.data.source import Part, Source, load
 from jaxssl.data.toy import digits
 from jaxssl.errors import UserError

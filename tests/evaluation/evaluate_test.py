@@ -12,12 +12,12 @@ from tiny import DIGITS, TINY
 
 import jaxssl
 from jaxssl import cli, components, distributed
-from jaxssl.augment.views import resize_images
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evaluation import context, pretrain, suite
+from jaxssl.evaluation import context, finetuning, pretrain, suite
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.protocols import episodes, finetune, linear
+from jaxssl.evaluation.training_settings import Training
 from jaxssl.pretrained import load
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.report import results
@@ -102,12 +102,12 @@ def test_the_best_checkpoint_is_that_of_the_best_online_figure(run, out):
 
 def test_the_untrained_network_is_what_the_run_began_with(run):
     settings = ConfigDict(json.loads((run / "config.json").read_text()))
-    found = load.load_pretrained(run).untrained(settings.seed)[0]
+    found = load.load_pretrained(run).untrained(settings.seed)["net"]
     example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
     parts = build.build(settings, 1297)
     mesh = distributed.make_mesh(jax.devices()[:1])
     state = build.initial_state(settings, parts, example, 1297, mesh)
-    jax.tree.map(np.testing.assert_array_equal, found.params, state.params["net"])
+    jax.tree.map(np.testing.assert_array_equal, found["params"], state.params["net"])
 
 
 def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
@@ -115,32 +115,40 @@ def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
     assert rows["pretrained"]["layer"] == "projector"
     found = load.load_pretrained(run)
     images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:4]
-    embeddings = make_encode(found, found.inputs, "projector")((found.net, found.projector), images)
+    embeddings = make_encode(found, found.inputs, "projector")(found.variables, images)
     assert embeddings.shape == (4, 6)
-    h = make_encode(found, found.inputs)((found.net, found.projector), images)
-    dense = found.projector.params
+    h = make_encode(found, found.inputs)(found.variables, images)
+    projector = found.variables["projector"]
+    dense = projector["params"]
     x = np.asarray(h) @ dense["Dense_0"]["kernel"]
-    norm, stats = dense["BatchNorm_0"], found.projector.batch_stats["BatchNorm_0"]
+    norm, stats = dense["BatchNorm_0"], projector["batch_stats"]["BatchNorm_0"]
     x = (x - stats["mean"]) / np.sqrt(stats["var"] + 1e-5) * norm["scale"] + norm["bias"]
     expected = np.maximum(x, 0) @ dense["Dense_1"]["kernel"] + dense["Dense_1"]["bias"]
     np.testing.assert_allclose(embeddings, expected, atol=1e-4)
 
 
-def test_what_is_trained_further_is_the_network_that_is_evaluated(run, data_dir):
+def test_fine_tuning_starts_from_the_encoder_that_is_evaluated(run, data_dir):
     found = load.load_pretrained(run)
-    network = context.make_network(found, found.net)
-    images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:6]
-    h, same = network.apply(network.variables, resize_images(images, found.inputs), train=False)
-    expected = make_encode(found, found.inputs)((found.net, found.projector), images)
-    np.testing.assert_allclose(h, expected, atol=1e-5)
-    assert same is network.variables
-    trained, moved = network.apply(
-        network.variables, resize_images(images, found.inputs), train=True
+    train, test = (
+        source.load(data_config(dir=str(data_dir)), split) for split in ("train", "test")
     )
-    assert np.abs(np.asarray(trained) - np.asarray(h)).max() > 1e-3
-    before, after = (v["batch_stats"]["BatchNorm_0"]["mean"] for v in (same, moved))
-    assert not np.array_equal(before, after)
-    jax.tree.map(np.testing.assert_array_equal, moved["params"], same["params"])
+    test = test.take(np.arange(6))
+    splits, mesh = source.Splits(train, train, test), distributed.make_mesh()
+    options = {"layer": "backbone", "features": False, "seed": 0}
+    [(_, made)] = context.make_contexts(found, None, splits, ["pretrained"], mesh, **options)
+    expected = np.asarray(make_encode(found, found.inputs)(found.variables, test.images(8)))
+    identity = {
+        "kernel": np.eye(expected.shape[1], dtype=np.float32),
+        "bias": np.zeros(1, np.float32),
+    }
+    training = Training(steps=1, frozen=True, moving_statistics=True)
+    tuner = finetuning.make_tuner(made.encoder, training, 10, mesh)
+    before = finetuning.Classifier(made.encoder.variables["net"], identity)
+    np.testing.assert_allclose(tuner.logits(before, test), expected, atol=1e-5)
+    moved = tuner.fit(train, lr=0.1, weight_decay=0.0, seed=0).variables
+    means = (v["batch_stats"]["BatchNorm_0"]["mean"] for v in (before.variables, moved))
+    assert not np.array_equal(*means)
+    jax.tree.map(np.testing.assert_array_equal, moved["params"], before.variables["params"])
 
 
 def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, out, monkeypatch):
@@ -150,14 +158,14 @@ def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, ou
     cifar = linear.PRESETS["cifar"]
     training = cifar["training"]._replace(epochs=1, batch_size=512)
     monkeypatch.setitem(linear.PRESETS, "cifar", {**cifar, "training": training})
-    before = jax.tree.map(np.copy, load.load_pretrained(run).net)
+    before = jax.tree.map(np.copy, load.load_pretrained(run).variables)
     rows = evaluate.evaluate(run, ["finetune", "linear:cifar"], out=out, kinds=["pretrained"])
     metrics = {row["metric"]: row["value"] for row in rows}
     assert set(metrics) == {
         *("finetune_top1", "finetune_top5", "finetune_mean_per_class"),
         *("linear_top1", "linear_top5"),
     }
-    jax.tree.map(np.testing.assert_array_equal, load.load_pretrained(run).net, before)
+    jax.tree.map(np.testing.assert_array_equal, load.load_pretrained(run).variables, before)
 
 
 def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run, out, monkeypatch):
@@ -172,11 +180,11 @@ def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run
 
 def test_views_are_those_of_training_encoded(run, data_dir):
     found = load.load_pretrained(run)
-    settings = ConfigDict(found.facts["config"])
+    settings = ConfigDict(found.metadata["config"])
     splits, mesh = source.load_splits(settings.data), distributed.make_mesh()
     images = splits.bank.images(8)[:5]
     made = dict(
-        context.eval_contexts(found, settings, splits, ["raw"], mesh, seed=0, features=False)
+        context.make_contexts(found, settings, splits, ["raw"], mesh, seed=0, features=False)
     )
     pixels = made["raw"].views(images, 3, 1)
     assert pixels.shape == (3, 5, 8 * 8)
@@ -246,6 +254,7 @@ def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, 
     only = {"protocol": ("knn", "linear")}
     monkeypatch.setattr(components, "names", lambda group: only.get(group) or names(group))
     monkeypatch.setattr(evaluate.logs.log, "propagate", True)
+
     def refuse(*args, **kwargs):
         raise ValueError("too few images")
 
@@ -263,7 +272,7 @@ def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, 
         ({"protocols": ["knm"]}, "protocol 'knm' is unknown; did you mean 'knn'"),
         ({"protocols": ["knn:k7"]}, "preset 'k7' of protocol 'knn' is unknown"),
         ({"kinds": ["pixels"]}, "--kinds: 'pixels' is unknown"),
-        ({"layer": "head"}, "layer 'head' is unknown; valid: backbone, projector"),
+        ({"layer": "head"}, "layer must be one of backbone, projector, got 'head'"),
         ({"step": 5}, r"no checkpoint of step 5, only of \[3, 6\]"),
     ],
 )
@@ -275,7 +284,7 @@ def test_wrong_options_are_named(run, out, options, message):
 
 def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data_dir):
     colour = data_config(name="folder", path=str(labelled), dir=str(data_dir))
-    with pytest.raises(UserError, match="takes images of 1 channel, those of .* have 3"):
+    with pytest.raises(UserError, match="takes images of 1 channel, .* has 3"):
         knn(run, out, data=colour)
     other = data_config(dir=str(data_dir), classes=str(out))
     out.write_text("\n".join("0123456789"))
@@ -285,9 +294,9 @@ def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data
 
 
 def test_what_a_run_knows_is_not_assumed_and_a_file_has_no_steps(run, tmp_path):
-    with pytest.raises(UserError, match=r"is a run, which knows its network; leave \['stem'\] out"):
+    with pytest.raises(UserError, match=r"is a run, whose config defines the network; remove stem"):
         jaxssl.load_encoder(run, stem="cifar")
-    with pytest.raises(UserError, match="is a weights file, which has no steps"):
+    with pytest.raises(UserError, match="is a weights file, which has no checkpoints"):
         jaxssl.load_encoder(tmp_path / "x.pth", "best")
 
 

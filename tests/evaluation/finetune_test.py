@@ -6,14 +6,15 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from tune_cases import SIZE, digits, flat_network, same, tiny_network
+from tune_cases import SIZE, digits, flat_encoder, same, tiny_encoder
 
 from jaxssl import distributed
-from jaxssl.evaluation import finetuning
-from jaxssl.evaluation.finetuning import Classifier, Training, Tuner
+from jaxssl.evaluation import finetuning, training_settings
+from jaxssl.evaluation.finetuning import Classifier, Tuner
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import finetune, semi
 from jaxssl.evaluation.sampling import stratified
+from jaxssl.evaluation.training_settings import Training
 
 BLANK = Features(*[np.zeros((0, 0))] * 4)
 
@@ -26,7 +27,7 @@ def mesh():
 @pytest.fixture
 def context(data_dir, mesh):
     sets = digits(data_dir, 60), digits(data_dir, 40, "test")
-    return EvalContext(BLANK, *sets, network=tiny_network(), size=SIZE, mesh=mesh)
+    return EvalContext(BLANK, *sets, encoder=tiny_encoder(), size=SIZE, mesh=mesh)
 
 
 def oracle(good_lr):
@@ -88,7 +89,7 @@ def test_the_metric_that_chooses_is_the_one_asked_for(context, monkeypatch):
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     rates = (rare_known, frequent_known)
     pairs = {**SEARCH, "lr": rates, "weight_decay": (0.0,), "validation": 0.5}
-    images = (context.network, uneven, context.test)
+    images = (context.encoder, uneven, context.test)
     for metric, best in (("top1", frequent_known), ("mean_per_class", rare_known)):
         found = finetune.evaluate(*images, training=None, **pairs, metric=metric, mesh=None)
         assert found["lr"] == best
@@ -137,7 +138,7 @@ def test_moco_v3s_transfer_is_a_recipe_for_each_set(name, mixup, cutmix, erasing
     assert (settings["lr"], settings["weight_decay"]) == ((3e-4,), (decay,))
     assert (training.batch_size, training.epochs, training.warmup) == (1024, 100, 3)
     assert training.crop_scale == (0.05, 1.0)
-    assert finetuning.peak_lr(training, 3e-4) == pytest.approx(6e-4)
+    assert training_settings.peak_lr(training, 3e-4) == pytest.approx(6e-4)
 
 
 def test_a_search_needs_enough_images_of_a_class(context):
@@ -176,11 +177,11 @@ SHORT = Training(
 def test_fine_tuning_learns_and_says_what_it_did(context, monkeypatch):
     quick = {**finetune.PRESETS["quick"], "training": SHORT, "lr": (1e-6, 0.02)}
     monkeypatch.setitem(finetune.PRESETS, "quick", quick)
-    context = context._replace(network=flat_network())
-    before = jax.tree.map(np.array, context.network.variables)
+    context = context._replace(encoder=flat_encoder())
+    before = jax.tree.map(np.array, context.encoder.variables)
     with jax.numpy_dtype_promotion("standard"):  # optax' Adam
         rows = finetune.run(context, seed=0)
-    assert same(before, context.network.variables)
+    assert same(before, context.encoder.variables)
     assert [row.metric for row in rows] == [
         "finetune_top1",
         "finetune_top5",
@@ -202,8 +203,8 @@ def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(context, monkeypatch
         return tuner
 
     monkeypatch.setattr(finetuning, "make_tuner", make_tuner)
-    for network, seed in ((context.network, 0), (tiny_network(), 0), (context.network, 5)):
-        rows = semi.run(context._replace(network=network), seed=seed)
+    for encoder, seed in ((context.encoder, 0), (tiny_encoder(), 0), (context.encoder, 5)):
+        rows = semi.run(context._replace(encoder=encoder), seed=seed)
         assert [row.metric for row in rows] == [
             "semi_1pct_top1",
             "semi_1pct_top5",
@@ -227,16 +228,17 @@ def test_presets_are_recipes_that_can_be_run(protocol):
     for settings in protocol.PRESETS.values():
         parts = [settings] if "training" in settings else settings.values()
         for part in parts:
-            details = finetuning.described(part["training"], 0.1, 0.0, 5000, 8)
+            details = training_settings.summarise(part["training"], 0.1, 0.0, 5000, 8)
             assert details["steps"] > 0
             json.dumps(details)
-            finetuning._shape_of_rate(finetuning.settle(part["training"], 5000, 8), 5000)
+            resolved = training_settings.resolve(part["training"], 5000, 8)
+            training_settings.learning_rates(resolved, 0.1, 5000)
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
 def test_raw_pixels_are_refused(protocol, context):
     with pytest.raises(ValueError, match="fine-tuning needs a network"):
-        protocol.run(context._replace(network=None), seed=0)
+        protocol.run(context._replace(encoder=None), seed=0)
 
 
 def test_a_set_of_one_class_is_refused(context):

@@ -1,5 +1,6 @@
 """Training on images against float64 loops; what is frozen stays; devices make no difference."""
 
+import dataclasses
 import json
 
 import jax
@@ -8,14 +9,15 @@ import pytest
 from file_cases import picture, unpack
 from jax import numpy as jnp
 from sklearn.metrics import recall_score, top_k_accuracy_score
-from tune_cases import SIZE, digits, same, tiny_network
+from tune_cases import SIZE, digits, same, tiny_encoder
 
 from jaxssl import distributed
 from jaxssl.augment.mix import mix
-from jaxssl.evaluation import finetuning
-from jaxssl.evaluation.finetuning import Training
+from jaxssl.evaluation import features, finetuning, training_settings
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import linear
+from jaxssl.evaluation.training_settings import Training
+from jaxssl.pretrained.encoder import make_apply
 
 PLAIN = {"crop_scale": (1.0, 1.0), "flip": 0.0}
 HYPER = {"lr": 0.5, "weight_decay": 1e-3, "seed": 0}
@@ -33,17 +35,17 @@ def train(data_dir):
 
 @pytest.fixture(scope="module")
 def frozen(mesh):
-    """A tuner of a linear layer, whose batches are as large as `train`, and its network."""
-    network = tiny_network()
+    """A tuner of a linear layer, whose batches are as large as `train`, and its encoder."""
+    encoder = tiny_encoder()
     training = Training(
         batch_size=64, steps=5, lr_batch=96, nesterov=True, frozen=True, smoothing=0.1, **PLAIN
     )
-    return network, training, finetuning.make_tuner(network, training, 10, mesh)
+    return encoder, training, finetuning.make_tuner(encoder, training, 10, mesh)
 
 
-def features_of(network, source):
+def features_of(encoder, source):
     images = source.images(SIZE).astype(np.float32) / 255
-    return np.asarray(network.apply(network.variables, images, train=False)[0], np.float64)
+    return np.asarray(make_apply(encoder)(encoder.variables["net"], images), np.float64)
 
 
 def softmax(logits):
@@ -53,8 +55,8 @@ def softmax(logits):
 
 def test_a_linear_layer_is_trained_as_the_formulas_say(frozen, train):
     """Batches are the whole set, so the order does not matter."""
-    network, _, tuner = frozen
-    h, n = features_of(network, train), len(train)
+    encoder, _, tuner = frozen
+    h, n = features_of(encoder, train), len(train)
     target = 0.9 * np.eye(10)[train.labels] + 0.01
     kernel, bias, moved = np.zeros((6, 10)), np.zeros(10), [np.zeros((6, 10)), np.zeros(10)]
     for step in range(5):
@@ -72,30 +74,30 @@ def test_a_linear_layer_is_trained_as_the_formulas_say(frozen, train):
 
 
 def test_frozen_means_that_parameters_and_statistics_stay_to_the_bit(frozen, train):
-    network, training, tuner = frozen
+    encoder, training, tuner = frozen
     found = tuner.fit(train, **HYPER)
-    assert same(found.variables, network.variables)
-    state = finetuning._init(network, training, 10, jax.random.key(0), network.variables)
+    assert same(found.variables, encoder.variables["net"])
+    state = finetuning._init(encoder, training, 10, jax.random.key(0), encoder.variables["net"])
     shapes = {np.shape(x) for x in jax.tree.leaves(state.opt_state)}
     assert shapes <= {(), (6, 10), (10,)}  # of the linear layer only
 
 
 def test_statistics_move_only_where_that_was_asked_for(train, mesh):
-    network = tiny_network()
+    encoder = tiny_encoder()
     training = Training(
         batch_size=16, steps=2, frozen=True, moving_statistics=True, schedule="constant", **PLAIN
     )
-    found = finetuning.make_tuner(network, training, 10, mesh).fit(train, **HYPER)
-    assert same(found.variables["params"], network.variables["params"])
-    assert not same(found.variables["batch_stats"], network.variables["batch_stats"])
+    found = finetuning.make_tuner(encoder, training, 10, mesh).fit(train, **HYPER)
+    assert same(found.variables["params"], encoder.variables["net"]["params"])
+    assert not same(found.variables["batch_stats"], encoder.variables["net"]["batch_stats"])
 
 
 def test_logits_are_those_of_whole_images(frozen, train, data_dir, monkeypatch):
-    network, _, tuner = frozen
+    encoder, _, tuner = frozen
     found, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
-    monkeypatch.setattr(finetuning, "BLOCK", 32)
+    monkeypatch.setattr(features, "BLOCK", 32)
     kernel, bias = (np.asarray(found.head[name], np.float64) for name in ("kernel", "bias"))
-    expected = features_of(network, test) @ kernel + bias
+    expected = features_of(encoder, test) @ kernel + bias
     np.testing.assert_allclose(tuner.logits(found, test), expected, atol=1e-5)
 
 
@@ -105,24 +107,28 @@ TUNED = Training(batch_size=16, steps=4, head_std=0.1, warmup=1, mixup=0.8, cutm
 @pytest.fixture(scope="module")
 def tuned(train):
     """Networks trained whole on one device and on eight, and how often they were traced."""
-    found, network, traced = {}, tiny_network(), []
+    found, encoder, traced = {}, tiny_encoder(), []
 
-    def apply(*args, **options):
-        traced.append(options["train"])
-        return network.apply(*args, **options)
+    class Counted(type(encoder.encoder.net)):
+        def __call__(self, *args, **options):
+            traced.append(options["train"])
+            return super().__call__(*args, **options)
 
-    before = jax.tree.map(np.array, network.variables)
+    fields = {f.name: getattr(encoder.encoder.net, f.name) for f in dataclasses.fields(Counted)}
+    net = Counted(**{k: v for k, v in fields.items() if k not in ("parent", "name")})
+    counted = encoder._replace(encoder=encoder.encoder._replace(net=net))
+    before = jax.tree.map(np.array, encoder.variables["net"])
     for devices in (1, 8):
         mesh = distributed.make_mesh(jax.devices()[:devices])
-        tuner = finetuning.make_tuner(network._replace(apply=apply), TUNED, 10, mesh)
+        tuner = finetuning.make_tuner(counted, TUNED, 10, mesh)
         found[devices] = [tuner.fit(train, **HYPER)]
         once = len(traced)
         for changed in ({}, {"seed": 1}, {"lr": 0.1}, {"weight_decay": 0.5}):
             if devices == 1:
                 found[1].append(tuner.fit(train, **{**HYPER, **changed}))
         assert len(traced) == once, "a search compiles once"
-    assert same(before, network.variables), "the network handed in has changed"
-    return network, found
+    assert same(before, encoder.variables["net"]), "the network handed in has changed"
+    return encoder, found
 
 
 def test_devices_make_no_difference(tuned):
@@ -142,15 +148,15 @@ def test_training_is_a_matter_of_seed_rate_and_decay(tuned):
 
 
 def test_all_of_a_network_is_trained_and_its_statistics_move(tuned):
-    network, found = tuned
-    before, after = (jax.tree.leaves(x) for x in (network.variables, found[1][0].variables))
+    encoder, found = tuned
+    before, after = (jax.tree.leaves(x) for x in (encoder.variables["net"], found[1][0].variables))
     assert not any(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
 def test_epochs_give_a_classifier_each_and_one_at_the_end(frozen, train, mesh):
-    network, training, _ = frozen
+    encoder, training, _ = frozen
     training = training._replace(batch_size=20, steps=0, epochs=5)
-    tuner = finetuning.make_tuner(network, training, 10, mesh)
+    tuner = finetuning.make_tuner(encoder, training, 10, mesh)
     found = list(tuner.epochs(train, **HYPER, every=2))  # two batches of 20 an epoch
     assert len(found) == 3
     assert same(found[-1].head, tuner.fit(train, **HYPER).head)
@@ -163,7 +169,7 @@ def test_pictures_of_many_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
     source = load(unpack(tmp_path, files))
     assert not source.one_size
     training = Training(batch_size=4, epochs=1, frozen=True)
-    tuner = finetuning.make_tuner(tiny_network(3), training, 2, mesh)
+    tuner = finetuning.make_tuner(tiny_encoder(3), training, 2, mesh)
     found = tuner.fit(source, **HYPER)
     assert np.isfinite(found.loss)
     assert tuner.logits(found, source).shape == (len(source), 2)
@@ -171,7 +177,7 @@ def test_pictures_of_many_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
 
 def test_grey_images_are_repeated_for_a_network_of_three_channels(train, mesh):
     training = Training(batch_size=16, steps=1, frozen=True, augment="pad", pad=1)
-    tuner = finetuning.make_tuner(tiny_network(3), training, 10, mesh)
+    tuner = finetuning.make_tuner(tiny_encoder(3), training, 10, mesh)
     assert np.isfinite(tuner.logits(tuner.fit(train, **HYPER), train)).all()
 
 
@@ -180,27 +186,27 @@ def test_erasing_puts_grey_boxes_into_images(augment):
     """White images stay white but for the boxes; simclr's changes of colour keep them grey."""
     training = Training(augment=augment, pad=0, crop_scale=(1.0, 1.0), erasing=0.5)
     batch = {"input": np.full((64, SIZE, SIZE, 1), 255, np.uint8), "index": np.arange(64)}
-    views = jax.jit(lambda key: finetuning._views(key, batch, training, tiny_network()))
+    views = jax.jit(lambda key: finetuning._views(key, batch, training, tiny_encoder().inputs))
     boxes = np.asarray(views(jax.random.key(0)))[..., 0] == 0.5
     assert 16 < boxes.any(axis=(1, 2)).sum() < 48
     assert not boxes.all(axis=(1, 2)).any()
 
 
 def test_bad_settings_and_sets_are_refused(frozen, train, mesh, monkeypatch):
-    network, training, tuner = frozen
+    encoder, training, tuner = frozen
     for changed, message in (
-        ({"augment": "none"}, "augment is 'none'; expected one of resized, pad, simclr"),
+        ({"augment": "none"}, "augment must be one of resized, pad, simclr, got 'none'"),
         ({"steps": 0}, "either epochs or steps must be positive, got 0.0 and 0"),
         ({"epochs": 2.0}, "either epochs or steps must be positive, got 2.0 and 5"),
     ):
         with pytest.raises(ValueError, match=message):
-            finetuning.make_tuner(network, training._replace(**changed), 10, mesh).fit(
+            finetuning.make_tuner(encoder, training._replace(**changed), 10, mesh).fit(
                 train, **HYPER
             )
-    with pytest.raises(ValueError, match="two classes or more, got 1"):
-        finetuning.make_tuner(network, training, 1, mesh)
+    with pytest.raises(ValueError, match="num_classes must be at least 2, got 1"):
+        finetuning.make_tuner(encoder, training, 1, mesh)
     with pytest.raises(ValueError, match="3 training images are too few for 8 devices"):
-        finetuning.settle(training, 3, 8)
+        training_settings.resolve(training, 3, 8)
     one = train.take(np.flatnonzero(train.labels == 4))
     with pytest.raises(ValueError, match="are of one class"):
         tuner.fit(one, **HYPER)
@@ -214,9 +220,9 @@ def test_bad_settings_and_sets_are_refused(frozen, train, mesh, monkeypatch):
     ("n", "devices", "batch", "steps"), [(100, 1, 64, 3), (50, 8, 48, 3), (50, 1, 50, 3)]
 )
 def test_the_batch_is_cut_to_the_set(n, devices, batch, steps):
-    settled = finetuning.settle(Training(batch_size=64, epochs=3.0), n, devices)
+    settled = training_settings.resolve(Training(batch_size=64, epochs=3.0), n, devices)
     assert (settled.batch_size, settled.steps) == (batch, steps)
-    details = finetuning.described(
+    details = training_settings.summarise(
         Training(batch_size=64, epochs=3.0, lr_batch=256), 0.1, 0, n, devices
     )
     assert details["peak_lr"] == pytest.approx(0.1 * batch / 256)
@@ -226,14 +232,14 @@ def test_the_batch_is_cut_to_the_set(n, devices, batch, steps):
 def test_scores_are_scikit_learns():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(200, 8)), rng.choice(7, 200, p=np.arange(1, 8) / 28)
-    found, classes = finetuning.scores(logits, labels), np.arange(8)
+    found, classes = finetuning.accuracies(logits, labels), np.arange(8)
     for k in (1, 5):
         expected = top_k_accuracy_score(labels, logits, k=k, labels=classes)
         assert found[f"top{k}"] == pytest.approx(100 * expected)
     kinds = {"labels": np.unique(labels), "average": "macro"}
     expected = recall_score(labels, logits.argmax(axis=1), **kinds)
     assert found["mean_per_class"] == pytest.approx(100 * expected)
-    assert finetuning.scores(logits[:, :2], labels % 2)["top5"] == 100
+    assert finetuning.accuracies(logits[:, :2], labels % 2)["top5"] == 100
 
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])
@@ -276,13 +282,13 @@ def test_a_linear_probe_on_crops_leaves_the_network_as_it_was(preset, data_dir, 
     # Epochs of one step; the milestones stay before the end.
     training = settings["training"]._replace(epochs=12, milestones=(6, 9))
     monkeypatch.setitem(linear.PRESETS, preset, {**settings, "training": training})
-    network, train, test = tiny_network(), digits(data_dir, 40), digits(data_dir, 30, "test")
-    before = jax.tree.map(np.array, network.variables)
+    encoder, train, test = tiny_encoder(), digits(data_dir, 40), digits(data_dir, 30, "test")
+    before = jax.tree.map(np.array, encoder.variables["net"])
     blank = Features(*[np.zeros((0, 0))] * 4)
-    context = EvalContext(blank, train, test, network=network, size=SIZE, mesh=mesh)
+    context = EvalContext(blank, train, test, encoder=encoder, size=SIZE, mesh=mesh)
     with jax.numpy_dtype_promotion("standard"):  # optax' Adam
         top1, top5 = linear.run(context, seed=0, preset=preset)
-    assert same(before, network.variables)
+    assert same(before, encoder.variables["net"])
     assert (top1.metric, top5.metric) == ("linear_top1", "linear_top5")
     assert 0 <= top1.value <= top5.value <= 100
     details = json.loads(json.dumps(top1.details))
@@ -290,4 +296,4 @@ def test_a_linear_probe_on_crops_leaves_the_network_as_it_was(preset, data_dir, 
     assert details["batch_size_asked"] == settings["training"].batch_size
     assert details["train_loss"] < np.log(10) + 0.5
     assert details.get("best_epoch") in ((5, 10, 12) if preset == "hcl_quirks" else (None,))
-    assert linear.run(context._replace(network=None), seed=0, preset=preset) == []
+    assert linear.run(context._replace(encoder=None), seed=0, preset=preset) == []

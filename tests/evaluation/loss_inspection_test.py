@@ -53,7 +53,7 @@ def run(data_dir, tmp_path_factory):
 def embed(run):
     """The run's projector on uint8 images."""
     found, mesh = load_pretrained(run[0]), distributed.local_mesh()
-    variables = distributed.replicate((found.net, found.projector), mesh)
+    variables = distributed.replicate(found.variables, mesh)
     apply = make_encode(found, found.inputs, "projector")
     return partial(extract, apply=apply, variables=variables, mesh=mesh)
 
@@ -153,7 +153,7 @@ def test_learned_settings_are_those_of_the_log(run, tmp_path):
     workdir, _ = run
     rows = [{"step": step, "gamma": step / 10} for step in (2, 4, 6)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = ConfigDict(load_pretrained(workdir).facts["config"])
+    settings = ConfigDict(load_pretrained(workdir).metadata["config"])
     settings.loss = ConfigDict({**settings.loss.to_dict(), "gamma": 0.3, "learn": ["gamma"]})
     assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 4)["gamma"] == 0.4
     assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 1)["gamma"] == 0.3

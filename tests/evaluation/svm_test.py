@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graph_cases import NUM_TAGS, graph, random_graphs
+from jaxssl.data.packing import GraphArray
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import SVC, LinearSVC
 
-from jaxssl.data.packing import GraphArray
 from jaxssl.data.source import Part, Source
-from jaxssl.evaluation.context import DEGREES, histograms
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import svm
+from jaxssl.evaluation.raw_features import MAX_DEGREE, graph_histograms
 
 C = (0.1, 30.0)
 QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}
@@ -192,17 +192,17 @@ def test_one_split_is_enough():
 
 
 def test_histograms_count_degrees_tags_and_sizes():
-    star = graph(DEGREES + 8, [(0, i) for i in range(1, DEGREES + 8)])
+    star = graph(MAX_DEGREE + 8, [(0, i) for i in range(1, MAX_DEGREE + 8)])
     graphs = [graph(1, [], [2]), star, *random_graphs(6)]
-    expected = np.zeros((len(graphs), DEGREES + 1 + NUM_TAGS + 2))
+    expected = np.zeros((len(graphs), MAX_DEGREE + 1 + NUM_TAGS + 2))
     for row, one in zip(expected, graphs, strict=True):
         for node, tag in enumerate(one.tag.tolist()):
             degree = sum(node in edge for edge in one.edge.tolist())
-            row[min(degree, DEGREES)] += 1
-            row[DEGREES + 1 + tag] += 1
+            row[min(degree, MAX_DEGREE)] += 1
+            row[MAX_DEGREE + 1 + tag] += 1
         row[-2:] = np.log(len(one.tag) + 1), np.log(len(one.edge) + 1)
     array = GraphArray(graphs, NUM_TAGS)
-    found = histograms(array)
+    found = graph_histograms(array)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-6)
-    np.testing.assert_array_equal(histograms(array, slice(2, 5)), found[2:5])
+    np.testing.assert_array_equal(graph_histograms(array, slice(2, 5)), found[2:5])

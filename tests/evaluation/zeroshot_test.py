@@ -7,7 +7,7 @@ import pytest
 
 from jaxssl.data import prompts, tokens
 from jaxssl.errors import UserError
-from jaxssl.evaluation.protocol import EvalContext, Features, Joint
+from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import captions, zeroshot
 
 NONE = Features(*[np.zeros((0, 0), np.float32)] * 4)
@@ -110,8 +110,9 @@ def image_set(**facts):
     return SimpleNamespace(**facts)
 
 
-def of_joint(images, embed, test, context=77):
-    return EvalContext(NONE, test=test, joint=Joint(lambda: images, embed, context))
+def make_context(images, embed, test, context=77):
+    embeddings = {"embed_images": lambda: images, "embed_texts": embed, "text_length": context}
+    return EvalContext(NONE, test=test, **embeddings)
 
 
 def test_a_run_looks_for_all_captions_of_the_test_images():
@@ -128,7 +129,7 @@ def test_a_run_looks_for_all_captions_of_the_test_images():
         seen.append(rows)
         return np.einsum("nld,l->nd", table[rows], np.arange(1, length + 1)).astype(np.float32)
 
-    rows = captions.run(of_joint(images, embed, image_set(texts=texts)), seed=0)
+    rows = captions.run(make_context(images, embed, image_set(texts=texts)), seed=0)
     own = [(i, text) for i in range(n) for text in sorted({tuple(t) for t in texts[i].tolist()})]
     expected = recall(
         images, embed(np.array([t for _, t in own])), np.array([i for i, _ in own]), (1, 5, 10)
@@ -216,7 +217,7 @@ def test_a_run_reads_the_prompts_of_its_preset_for_every_class(preset):
     def embed(rows):
         return np.stack([space[row.tobytes()] for row in rows])
 
-    rows = zeroshot.run(of_joint(images, embed, test, context), seed=0, preset=preset)
+    rows = zeroshot.run(make_context(images, embed, test, context), seed=0, preset=preset)
     found = {row.metric: row.value for row in rows}
     assert found == pytest.approx(accuracy(images, labels, of_classes))
     details = {"preset": preset, "prompts": len(prompts.PROMPTS[preset])}
@@ -226,7 +227,7 @@ def test_a_run_reads_the_prompts_of_its_preset_for_every_class(preset):
 def test_every_ensemble_is_a_preset():
     assert list(zeroshot.PRESETS) == list(prompts.PROMPTS)
     with pytest.raises(UserError, match="ensemble 'poem' is unknown"):
-        zeroshot.run(of_joint(draw(2, 3), None, image_set()), seed=0, preset="poem")
+        zeroshot.run(make_context(draw(2, 3), str, image_set()), seed=0, preset="poem")
 
 
 def test_a_network_without_texts_or_a_set_without_captions_is_told_why():
@@ -235,7 +236,7 @@ def test_a_network_without_texts_or_a_set_without_captions_is_told_why():
     with pytest.raises(ValueError, match="it needs a network that has read captions"):
         zeroshot.run(plain, seed=0)
     message = "it needs images with captions, and a network that has read some"
-    no_captions = of_joint(images, None, image_set(captioned=False))
+    no_captions = make_context(images, str, image_set(captioned=False))
     for context in (plain, no_captions, no_captions._replace(test=None)):
         with pytest.raises(ValueError, match=message):
             captions.run(context, seed=0)

@@ -92,15 +92,15 @@ def test_a_file_alone_gives_the_features_of_the_run(name, runs, tmp_path):
     assert (path.name, card.name) == (f"{name}-9.safetensors", "README.md")
     path = path.rename(tmp_path / path.name)
     ours, theirs = load.load_pretrained(runs(name)), load.load_pretrained(path)
-    same = jax.tree.map(np.array_equal, ours.net, theirs.net)
+    same = jax.tree.map(np.array_equal, ours.variables["net"], theirs.variables["net"])
     assert jax.tree.all(same) and theirs.encoder.net == ours.encoder.net
     assert theirs.inputs == ours.inputs
-    assert {k: theirs.facts[k] for k in ("step", "checkpoint", "source")} == {
+    assert {k: theirs.metadata[k] for k in ("step", "checkpoint", "source")} == {
         "step": 9,
         "checkpoint": "file",
         "source": path.name,
     }
-    assert theirs.facts["loss"] == ours.facts["loss"]
+    assert theirs.metadata["loss"] == ours.metadata["loss"]
 
 
 def test_a_file_is_read_with_the_numbers_that_were_written(runs, tmp_path):
@@ -198,7 +198,7 @@ def test_the_cards_lines_for_pytorch_run(name, runs, tmp_path, monkeypatch):
         with torch.no_grad():
             found = names["model"](x).numpy()
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    ours, theirs = (load.load_pretrained(path).net for path in made[:2])
+    ours, theirs = (load.load_pretrained(path).variables for path in made[:2])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 

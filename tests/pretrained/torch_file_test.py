@@ -145,7 +145,9 @@ def test_keys_that_take_for_ever_to_hash_are_refused(case, file):
 
 
 def test_calls_hand_on_only_what_was_counted():
-    saved, _ = pickle_reader.load(pickle_reader.check(io.BytesIO(b"\x80\x02" + in_a_list(b")") + b".")))
+    saved, _ = pickle_reader.load(
+        pickle_reader.check(io.BytesIO(b"\x80\x02" + in_a_list(b")") + b"."))
+    )
     assert type(saved) is pickle_reader.Inert
 
 

@@ -20,10 +20,8 @@ from safetensors.numpy import save_file
 import jaxssl
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, resnet, vit
-from jaxssl.pretrained import architecture
-from jaxssl.pretrained import input_settings
-from jaxssl.pretrained import parameter_names, weights
-from jaxssl.pretrained.encoder import apply
+from jaxssl.pretrained import architecture, input_settings, parameter_names, weights
+from jaxssl.pretrained.encoder import make_apply
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "weights.npz")
 VIT = {"name": "vit", "size": "small", "layers": 3, "frozen_patches": False, "pool": "token"}
@@ -79,8 +77,7 @@ def drawn(case, size):
 def features(backbone, size):
     """Of the two images of the reference numbers."""
     x = np.random.default_rng(1).standard_normal((2, 3, size, size), np.float32)
-    variables = {"params": backbone.net.params, "batch_stats": backbone.net.batch_stats}
-    return jax.jit(apply(backbone))(variables, x.transpose(0, 2, 3, 1))
+    return jax.jit(make_apply(backbone))(backbone.variables["net"], x.transpose(0, 2, 3, 1))
 
 
 def assert_close(found, expected):
@@ -115,7 +112,7 @@ def test_features_are_those_of_pytorch(case, file):
     prefix = "backbone." if case == "resnet18_solo" else ""
     path = file({**{prefix + k: v for k, v in drawn(case, size).items()}, **extra})
     backbone = weights.load(path)
-    assert backbone.facts["net"] == NETS[case]
+    assert backbone.metadata["net"] == NETS[case]
     assert_close(features(backbone, size), GOLDEN[f"{case}/features"])
 
 
@@ -124,9 +121,9 @@ def test_a_checkpoint_of_torch_is_read_without_torch(checkpoint, caplog):
         backbone = weights.load(checkpoint, num_heads=2)
     assert_close(features(backbone, 4), GOLDEN["file/features"])
     expected = drawn("tiny", 4)["blocks.0.mlp.fc2.weight"].T  # bfloat16 in the file
-    found = backbone.net.params["Block_0"]["mlp_out"]["kernel"]
+    found = backbone.variables["net"]["params"]["Block_0"]["mlp_out"]["kernel"]
     np.testing.assert_allclose(found, expected, rtol=2**-8)
-    assert {leaf.dtype for leaf in jax.tree.leaves(backbone.net)} == {np.dtype(np.float32)}
+    assert {leaf.dtype for leaf in jax.tree.leaves(backbone.variables)} == {np.dtype(np.float32)}
     (line,) = caplog.messages
     assert "at 'teacher.module.backbone.'" in line and "left out: " in line and "head" in line
 
@@ -298,14 +295,14 @@ def own_file(file, change=None):
 def test_a_file_of_ours_says_what_it_is(file):
     path, theirs = own_file(file)
     ours = weights.load(path)
-    assert ours.inputs == theirs.inputs and ours.facts["net"] == theirs.facts["net"]
-    assert (ours.facts["step"], ours.facts["loss"]) == (7, "nt_xent")
-    assert (ours.facts["source"], ours.facts["checkpoint"]) == ("x.safetensors", "file")
-    assert jax.tree.all(jax.tree.map(np.array_equal, ours.net, theirs.net))
+    assert ours.inputs == theirs.inputs and ours.metadata["net"] == theirs.metadata["net"]
+    assert (ours.metadata["step"], ours.metadata["loss"]) == (7, "nt_xent")
+    assert (ours.metadata["source"], ours.metadata["checkpoint"]) == ("x.safetensors", "file")
+    assert jax.tree.all(jax.tree.map(np.array_equal, ours.variables, theirs.variables))
     _, variables, _ = jaxssl.load_encoder(path)
-    untrained, projector = jax.eval_shape(lambda: ours.untrained(0))
-    assert projector is None
-    assert jax.tree.map(np.shape, variables["params"]) == jax.tree.map(np.shape, untrained.params)
+    untrained = jax.eval_shape(lambda: ours.untrained(0))
+    assert set(untrained) == {"net"}
+    assert jax.tree.map(np.shape, variables) == jax.tree.map(np.shape, untrained["net"])
 
 
 @pytest.mark.parametrize(

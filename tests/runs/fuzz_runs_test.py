@@ -166,8 +166,8 @@ def _same(one, two):
 
 def _net(path):
     found = weights.load(path, num_heads=None if "ours" in path.name else 2)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.net))
-    return jax.tree.map(np.asarray, found.net)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.variables))
+    return jax.tree.map(np.asarray, found.variables)
 
 
 @fuzzed(1200)

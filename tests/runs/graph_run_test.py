@@ -240,7 +240,7 @@ def test_all_leaves_the_protocols_of_images_out_and_one_that_is_named_is_refused
 
 def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path, data_dir):
     data = data_at(tiny(), sets[2])
-    with refused("the network takes graphs of 3 tags, those of 'MORE' have 5"):
+    with refused("the encoder takes graphs with 3 node tags, 'MORE' has 5"):
         run.evaluate(whole, ("svm",), data=data, out=tmp_path)
     digits = {"data.name": "digits", "data.path": "", "data.dir": str(data_dir)}
     with refused("data.name='digits' holds images, and augment.name makes views of graphs"):

@@ -19,7 +19,7 @@ from jaxssl.data import source
 from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run as evaluate
-from jaxssl.evaluation.context import raw_clips
+from jaxssl.evaluation.raw_features import clip_pixels
 from jaxssl.models import s3d
 from jaxssl.training import checkpoint, config, loop
 
@@ -148,7 +148,7 @@ def test_ten_crops_are_ten_inputs_of_the_middle_frames():
 
 def test_raw_clips_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
-    found = raw_clips(test.video_array(12), distributed.local_mesh())
+    found = clip_pixels(test.video_array(12), distributed.local_mesh())
     assert found.shape == (8, 12 * 16 * 16)
     clips = test.video_array(12)[:]
     # Resizing by two averages, but for the edges: the mean over a frame stays nearly the same.

@@ -50,15 +50,20 @@ def evaluate(
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """`evaluate` of the test images and all their captions, a caption that comes twice once."""
     del seed
-    if context.joint is None or context.test is None or not context.test.captioned:
+    if (
+        context.embed_images is None
+        or context.embed_texts is None
+        or context.test is None
+        or not context.test.captioned
+    ):
         raise ValueError("it needs images with captions, and a network that has read some")
     texts = context.test.texts
     image_of = np.repeat(np.arange(len(texts)), texts.shape[1])
     of_all = np.concatenate([image_of[:, None], texts.reshape(len(image_of), -1)], axis=1)
     unique = np.unique(of_all, axis=0)  # sets with fewer captions repeat them
     image_of, tokens = unique[:, 0], unique[:, 1:].astype(np.int32)
-    scores = evaluate(context.joint.images(), context.joint.texts(tokens), image_of,
-                      **PRESETS[preset])  # fmt: skip
+    embeddings = context.embed_images(), context.embed_texts(tokens)
+    scores = evaluate(*embeddings, image_of, **PRESETS[preset])
     details = {"preset": preset, **PRESETS[preset], "images": len(texts), "captions": len(tokens)}
     return [Result(metric, value, None, details) for metric, value in scores.items()]
 

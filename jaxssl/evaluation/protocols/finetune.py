@@ -7,13 +7,15 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl import distributed
-from jaxssl.evaluation import finetuning
-from jaxssl.evaluation.finetuning import Network, Training, Tuner
+from jaxssl.evaluation import finetuning, training_settings
+from jaxssl.evaluation.finetuning import Tuner
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.sampling import stratified
+from jaxssl.evaluation.training_settings import Training
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
+    from jaxssl.pretrained.encoder import PretrainedEncoder
 
 METRICS = ("top1", "top5", "mean_per_class")
 # MoCo-v3's transfer by DeiT's code, whose rate is lr * batch / 512. It crops and flips, without
@@ -83,7 +85,7 @@ PRESETS = {
 
 
 def evaluate(
-    network: Network,
+    encoder: "PretrainedEncoder",
     train: "Source",
     test: "Source",
     *,
@@ -103,7 +105,7 @@ def evaluate(
     trained again on all of them. The test images are used once.
 
     Args:
-        network: where training begins; it stays as it is.
+        encoder: the backbone to start from; its variables are not modified.
         train: labelled images.
         test: images of the same classes.
         training: the settings.
@@ -132,7 +134,7 @@ def evaluate(
     if metric not in METRICS:
         raise ValueError(f"metric is {metric!r}; expected one of {', '.join(METRICS)}")
     finetuning.check_labels(train)
-    tuner = finetuning.make_tuner(network, training, train.num_classes, mesh)
+    tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
     pairs = [
         {"lr": rate, "weight_decay": decay / rate if decay_over_lr else decay}
         for rate, decay in itertools.product(lr, weight_decay)
@@ -142,7 +144,7 @@ def evaluate(
     best = max(grid, key=lambda point: point.get(f"validation_{metric}", 0.0))
     chosen = {name: best[name] for name in ("lr", "weight_decay")}
     classifier = tuner.fit(train, **chosen, seed=seed)
-    scores = finetuning.scores(tuner.logits(classifier, test), test.labels)
+    scores = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
     metrics = {f"finetune_{name}": scores[name] for name in METRICS}
     return metrics | chosen | {"train_loss": classifier.loss, "grid": grid}
 
@@ -172,7 +174,7 @@ def search(
     found = []
     for pair in pairs:
         classifier = tuner.fit(used, **pair, seed=seed)
-        scores = finetuning.scores(tuner.logits(classifier, held_out), held_out.labels)
+        scores = finetuning.accuracies(tuner.logits(classifier, held_out), held_out.labels)
         found.append({**pair, f"validation_{metric}": scores[metric]})
     return found
 
@@ -183,17 +185,17 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     Raises:
         ValueError: as `evaluate`, and if there is no network.
     """
-    if context.network is None or context.train is None or context.test is None:
+    if context.encoder is None or context.train is None or context.test is None:
         raise ValueError("fine-tuning needs a network: take backbone features, and no raw pixels")
     settings, mesh = PRESETS[preset], context.mesh or distributed.make_mesh()
-    images = (context.network, context.train, context.test)
+    images = (context.encoder, context.train, context.test)
     found = evaluate(*images, **settings, seed=seed, mesh=mesh)
     metrics = {name: found.pop(name) for name in [f"finetune_{m}" for m in METRICS]}
     chosen = {name: found.pop(name) for name in ("lr", "weight_decay")}
     details = {
         "preset": preset,
         "validation": settings["validation"],
-        **finetuning.described(
+        **training_settings.summarise(
             settings["training"], **chosen, num_examples=len(context.train), num_devices=mesh.size
         ),
         **found,

@@ -9,12 +9,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from jaxssl import distributed
-from jaxssl.evaluation import finetuning, logistic_regression
-from jaxssl.evaluation.finetuning import Network, Training
+from jaxssl.evaluation import finetuning, logistic_regression, training_settings
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
+from jaxssl.evaluation.training_settings import Training
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
+    from jaxssl.pretrained.encoder import PretrainedEncoder
 
 HCL = Training(
     optimiser="adam",
@@ -135,7 +136,7 @@ def fit(x: np.ndarray, y: np.ndarray, C: float, max_iter: int) -> LogisticRegres
 
 
 def evaluate_on_crops(
-    network: Network,
+    encoder: "PretrainedEncoder",
     train: "Source",
     test: "Source",
     *,
@@ -149,7 +150,7 @@ def evaluate_on_crops(
     """Accuracy of a linear classifier trained on random crops, through the frozen backbone.
 
     Args:
-        network: the backbone, which stays as it is.
+        encoder: the backbone; it is not modified.
         train: labelled images.
         test: images of the same classes.
         training: the settings, `frozen`.
@@ -167,11 +168,11 @@ def evaluate_on_crops(
     Raises:
         ValueError: if the training images do not fit.
     """
-    tuner = finetuning.make_tuner(network, training, train.num_classes, mesh)
+    tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
     hyper = {"lr": lr, "weight_decay": weight_decay, "seed": seed, "every": best_of_every}
     found = []
     for classifier in tuner.epochs(train, **hyper):
-        accuracy = finetuning.scores(tuner.logits(classifier, test), test.labels)
+        accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
         found.append({f"linear_{name}": accuracy[name] for name in ("top1", "top5")})
     best = int(np.argmax([scores["linear_top1"] for scores in found]))
     last = {"train_loss": classifier.loss}
@@ -186,14 +187,14 @@ def run(context: EvalContext, *, seed: int, preset: str = "fast") -> list[Result
     if "training" not in settings:
         scores = evaluate(context.features, **settings, seed=seed)
         details = {"preset": preset, **settings}
-    elif context.network is None or context.train is None or context.test is None:
+    elif context.encoder is None or context.train is None or context.test is None:
         return []
     else:
         mesh = context.mesh or distributed.make_mesh()
-        images = (context.network, context.train, context.test)
+        images = (context.encoder, context.train, context.test)
         scores = evaluate_on_crops(*images, **settings, seed=seed, mesh=mesh)
         hyper = {name: settings[name] for name in ("training", "lr", "weight_decay")}
-        in_effect = finetuning.described(
+        in_effect = training_settings.summarise(
             **hyper, num_examples=len(context.train), num_devices=mesh.size
         )
         details = {"preset": preset, **in_effect}

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any
 from jax.sharding import Mesh
 
 from jaxssl import distributed
-from jaxssl.evaluation import finetuning
-from jaxssl.evaluation.finetuning import Network, Training
+from jaxssl.evaluation import finetuning, training_settings
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.sampling import stratified
+from jaxssl.evaluation.training_settings import Training
 
 if TYPE_CHECKING:
     from jaxssl.data.source import Source
+    from jaxssl.pretrained.encoder import PretrainedEncoder
 
 QUICK = {
     "training": Training(
@@ -46,7 +47,7 @@ PRESETS = {
 
 
 def evaluate(
-    network: Network,
+    encoder: "PretrainedEncoder",
     train: "Source",
     test: "Source",
     *,
@@ -60,7 +61,7 @@ def evaluate(
     and a larger share holds those of a smaller one.
 
     Args:
-        network: where training begins; it stays as it is.
+        encoder: the backbone to start from; its variables are not modified.
         train: labelled images.
         test: images of the same classes.
         shares: settings of each share in (0, 1): "training", "lr", "weight_decay".
@@ -85,15 +86,17 @@ def evaluate(
         hyper = {name: settings[name] for name in ("lr", "weight_decay")}
         training = settings["training"]
         if training not in tuners:
-            tuners[training] = finetuning.make_tuner(network, training, train.num_classes, mesh)
+            tuners[training] = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
         tuner = tuners[training]
         classifier = tuner.fit(few, **hyper, seed=seed)
-        scores = finetuning.scores(tuner.logits(classifier, test), test.labels)
+        scores = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
         found[share] = {
             **{name: scores[name] for name in ("top1", "top5")},
             "images": len(few),
             "train_loss": classifier.loss,
-            **finetuning.described(training, **hyper, num_examples=len(few), num_devices=mesh.size),
+            **training_settings.summarise(
+                training, **hyper, num_examples=len(few), num_devices=mesh.size
+            ),
         }
     return found
 
@@ -104,9 +107,9 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     Raises:
         ValueError: as `evaluate`, and if there is no network.
     """
-    if context.network is None or context.train is None or context.test is None:
+    if context.encoder is None or context.train is None or context.test is None:
         raise ValueError("fine-tuning needs a network: take backbone features, and no raw pixels")
-    images = (context.network, context.train, context.test)
+    images = (context.encoder, context.train, context.test)
     mesh = context.mesh or distributed.make_mesh()
     rows = []
     for share, found in evaluate(*images, shares=PRESETS[preset], seed=seed, mesh=mesh).items():

@@ -48,13 +48,13 @@ def evaluate(
 def run(context: EvalContext, *, seed: int, preset: str = "photo") -> list[Result]:
     """`evaluate` of the test images, with the prompts of a preset and the names of the classes."""
     del seed
-    if context.joint is None or context.test is None:
+    if context.embed_images is None or context.embed_texts is None or context.test is None:
         raise ValueError("it needs a network that has read captions")
     filled = prompts.fill(preset, context.test.class_names)
     every = [text for texts in filled for text in texts]
-    found = context.joint.texts(tokens.tokenize(every, context.joint.context))
+    found = context.embed_texts(tokens.tokenize(every, context.text_length))
     of_classes = np.split(found, np.cumsum([len(texts) for texts in filled])[:-1])
-    scores = evaluate(context.joint.images(), context.test.labels, of_classes)
+    scores = evaluate(context.embed_images(), context.test.labels, of_classes)
     details = {"preset": preset, "prompts": len(filled[0])}
     return [Result(metric, value, None, details) for metric, value in scores.items()]
 
