@@ -1,4 +1,4 @@
-"""Barlow Twins: the cross-correlation of two views should be the identity."""
+"""Barlow Twins: make the cross-correlation of two views the identity."""
 
 from itertools import combinations
 
@@ -6,63 +6,74 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Number, require_not_negative, require_positive, stateless
-from jaxssl.losses.pairs import Pairs, dot, views_of, wide
+from jaxssl.losses.objective import (
+    Scalar,
+    check,
+    require_not_negative,
+    require_positive,
+    stateless,
+)
+from jaxssl.losses.pairs import Pairs, add_all, dot, promote, stack_views
 
 PRESETS = {
     "released": {"off_diagonal_weight": 0.0051},
     "solo_learn": {"off_diagonal_weight": 0.0051, "scale": 0.025},
+}
+CHECKS = {
+    "off_diagonal_weight": require_not_negative,
+    "scale": require_not_negative,
+    "epsilon": require_positive,
 }
 
 
 def barlow_twins_loss(
     pairs: Pairs,
     *,
-    off_diagonal_weight: Number = 0.005,
-    scale: Number = 1.0,
-    epsilon: Number = 1e-5,
+    off_diagonal_weight: Scalar = 0.005,
+    scale: Scalar = 1.0,
+    epsilon: Scalar = 1e-5,
 ) -> Array:
-    r"""Squared distance of the features' cross-correlation C from the identity.
+    r"""Compute the squared distance of the features' cross-correlation C from the identity.
 
     .. math:: L = s \Big(\sum_d (1 - C_{dd})^2 + \lambda \sum_{d \ne e} C_{de}^2\Big), \quad
               C = \frac1B \sum_i \hat z^1_i {\hat z^2_i}^T
 
-    where every feature of a view has mean 0 and variance 1 over the global batch. Of V > 2 views,
-    the loss is the mean over their pairs.
+    where every feature of a view is standardised to mean 0 and variance 1 over the global batch.
+    With V > 2 views, the loss is the mean over their pairs.
 
     Args:
         pairs: from `pair_views` of V >= 2 views, or `pair_towers`.
         off_diagonal_weight: lambda, >= 0.
         scale: s, >= 0.
-        epsilon: added to the variance, > 0.
+        epsilon: number added to the variance, > 0.
 
     Returns:
-        [n] float32: the batch's loss, for every anchor.
+        [n] float32: the loss of the batch, repeated for every anchor.
 
     Raises:
-        ValueError: if there is a single view.
+        ValueError: if there is only one view.
 
     References:
         Zbontar et al., Barlow Twins, 2021, eq. 1 and 2.
     """
-    require_not_negative(off_diagonal_weight=off_diagonal_weight, scale=scale)
-    require_positive(epsilon=epsilon)
-    z = wide(views_of(pairs, "barlow_twins"))
+    check(CHECKS, off_diagonal_weight=off_diagonal_weight, scale=scale, epsilon=epsilon)
+    z = promote(stack_views(pairs, "barlow_twins"))
     centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
-    # Large embeddings are scaled down, so that their squares fit.
-    scale_down = jnp.maximum(collectives.max(jnp.abs(centred), pairs.axis_name), 1)
-    centred = centred / scale_down
+    # Large embeddings are scaled down, so that their squares do not overflow.
+    largest = jnp.maximum(collectives.max(jnp.abs(centred), pairs.axis_name), 1)
+    centred = centred / largest
     variance = collectives.mean(jnp.mean(centred**2, axis=1, keepdims=True), pairs.axis_name)
-    variance = variance + epsilon / scale_down**2
+    variance = variance + epsilon / largest**2
     varies = variance > 0
     normal = jnp.where(varies, centred / jnp.sqrt(jnp.where(varies, variance, 1)), 0)
     values = []
     for one, other in combinations(normal, 2):
         c = collectives.mean(dot(one.T, other.T) / one.shape[0], pairs.axis_name)
         diagonal = jnp.diagonal(c)
-        off = jnp.sum(c**2) - jnp.sum(diagonal**2)
-        values.append(jnp.sum((1 - diagonal) ** 2) + off_diagonal_weight * off)
-    return jnp.broadcast_to(scale * sum(values) / len(values), pairs.index.shape)
+        off_diagonal = jnp.sum(c**2) - jnp.sum(diagonal**2)
+        values.append(jnp.sum((1 - diagonal) ** 2) + off_diagonal_weight * off_diagonal)
+    mean = scale * add_all(values) / len(values)
+    return jnp.broadcast_to(mean, pairs.index.shape)
 
 
-objective = stateless(barlow_twins_loss, takes_labels=False, takes_queue=False)
+objective = stateless(barlow_twins_loss, checks=CHECKS, takes_labels=False, takes_queue=False)

@@ -1,4 +1,4 @@
-"""CLIP: symmetric InfoNCE between two towers, with a learned scale."""
+"""CLIP: symmetric InfoNCE between two towers with a learned scale."""
 
 import math
 
@@ -6,21 +6,22 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import Number, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, require_positive, stateless
 from jaxssl.losses.pairs import Pairs, swap
 
 LOG_SCALE = math.log(1 / 0.07)
+CHECKS = {"max_scale": require_positive, "block_size": require_positive}
 
 
 def clip_loss(
     pairs: Pairs,
-    logit_scale: Number = LOG_SCALE,
+    logit_scale: Scalar = LOG_SCALE,
     *,
-    max_scale: Number = 100.0,
+    max_scale: Scalar = 100.0,
     block_size: int | None = None,
     ring: bool = False,
 ) -> Array:
-    r"""Cross-entropy of picking the caption for an image and the image for a caption.
+    r"""Compute the cross-entropy of captions given images and of images given captions.
 
     .. math:: L_i = -\frac12 \log \frac{e^{t s_{ii}}}{\sum_j e^{t s_{ij}}}
               -\frac12 \log \frac{e^{t s_{ii}}}{\sum_j e^{t s_{ji}}},
@@ -28,10 +29,10 @@ def clip_loss(
 
     Args:
         pairs: n images, m captions, from `pair_towers` without a queue.
-        logit_scale: log of t; trained beside the network, from 1 / 0.07.
+        logit_scale: log of t, trained together with the network from t = 1 / 0.07.
         max_scale: t_max, > 0.
-        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
-        ring: never gather the candidates, let them travel around the devices.
+        block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
+        ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
         [n] float32; 0 for an anchor without a positive.
@@ -43,13 +44,10 @@ def clip_loss(
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision,
         2021, figure 3.
     """
-    require_positive(max_scale=max_scale)
+    check(CHECKS, max_scale=max_scale)
     temperature = jnp.exp(-jnp.minimum(logit_scale, jnp.log(max_scale)))
-    each = (
-        nt_xent_loss(way, temperature=temperature, block_size=block_size, ring=ring)
-        for way in (pairs, swap(pairs))
-    )
-    return sum(each) / 2
+    hyper = {"temperature": temperature, "block_size": block_size, "ring": ring}
+    return (nt_xent_loss(pairs, **hyper) + nt_xent_loss(swap(pairs), **hyper)) / 2
 
 
-objective = stateless(clip_loss, learn=("logit_scale",), takes_queue=False)
+objective = stateless(clip_loss, learn=("logit_scale",), checks=CHECKS, takes_queue=False)

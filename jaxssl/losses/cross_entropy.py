@@ -8,38 +8,42 @@ from jaxssl.losses.objective import (
     Metrics,
     Number,
     Objective,
+    Scalar,
     at_step,
+    check,
     require_positive,
     require_share,
 )
-from jaxssl.losses.pairs import Pairs, dot, wide
+from jaxssl.losses.pairs import Pairs, dot, promote
+
+CHECKS = {"num_classes": require_positive, "label_smoothing": require_share}
 
 
 def cross_entropy_loss(
-    pairs: Pairs, weights: Array, bias: Array, *, label_smoothing: Number = 0.0
+    pairs: Pairs, weights: Array, bias: Array, *, label_smoothing: Scalar = 0.0
 ) -> Array:
-    r"""-log softmax of the label's logit.
+    r"""Compute -log softmax of the label's logit.
 
     .. math:: L_i = -\sum_k y_{ik} \log \mathrm{softmax}_k(w_k \cdot z_i + b_k),
               \quad y_{ik} = (1 - \epsilon) [k = y_i] + \epsilon / K
 
     Args:
-        pairs: labelled anchors, from `pair_views` of V >= 1 views with labels < K. Features are
-            taken as they are, not normalised. Candidates do not matter.
-        weights: w, [K, d], trained beside the network.
+        pairs: labelled anchors, from `pair_views` of V >= 1 views with labels < K. Features are not
+            normalised. Candidates are not used.
+        weights: w, [K, d], trained together with the network.
         bias: b, [K].
         label_smoothing: epsilon, in [0, 1].
 
     Returns:
-        [n] float32. NaN for a label that is not below K.
+        [n] float32. NaN for labels >= K.
 
     Raises:
-        ValueError: without labels, or on weights of another dimension.
+        ValueError: without labels, or if the weights have the wrong shape.
 
     References:
         Szegedy et al., Rethinking the Inception Architecture, 2015, section 7, for the smoothing.
     """
-    require_share(label_smoothing=label_smoothing)
+    check(CHECKS, label_smoothing=label_smoothing)
     if not pairs.labelled:
         raise ValueError("cross_entropy needs labels; set method.labels=True")
     d = pairs.anchor.shape[1]
@@ -48,25 +52,27 @@ def cross_entropy_loss(
             f"weights and bias must be [K, {d}] and [K], got {weights.shape} and {bias.shape}"
         )
     num_classes = weights.shape[0]
-    log_p = jax.nn.log_softmax(dot(wide(pairs.anchor), weights) + bias[None, :], axis=1)
+    log_p = jax.nn.log_softmax(dot(promote(pairs.anchor), weights) + bias[None, :], axis=1)
     chosen = jnp.take_along_axis(log_p, pairs.anchor_id[:, None], axis=1, mode="fill")[:, 0]
     return -(1 - label_smoothing) * chosen - label_smoothing * jnp.sum(log_p, axis=1) / num_classes
 
 
 def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Objective:
-    """Cross-entropy with its trained classifier, which starts at 0; batch accuracy as a metric."""
-    require_positive(num_classes=num_classes)
+    """Return cross-entropy with a trained classifier, which starts at 0, and its batch accuracy."""
+    check(CHECKS, num_classes=num_classes, label_smoothing=label_smoothing)
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple]:
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
         del key, num_examples
         return {"weights": jnp.zeros((num_classes, dim)), "bias": jnp.zeros(num_classes)}, ()
 
-    def loss(pairs, params, memory, *, step, key) -> tuple[Array, tuple, Metrics]:
+    def loss(
+        pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array
+    ) -> tuple[Array, tuple[()], Metrics]:
         del key
-        now = at_step({"label_smoothing": label_smoothing}, step)
-        per_anchor = cross_entropy_loss(pairs, params["weights"], params["bias"], **now)
-        logits = dot(wide(pairs.anchor), params["weights"]) + params["bias"][None, :]
-        hit = jnp.argmax(logits, axis=1) == pairs.anchor_id
-        return jnp.mean(per_anchor), memory, {"accuracy": 100 * jnp.mean(hit.astype(jnp.float32))}
+        hyper = at_step({"label_smoothing": label_smoothing}, step)
+        per_anchor = cross_entropy_loss(pairs, params["weights"], params["bias"], **hyper)
+        logits = dot(promote(pairs.anchor), params["weights"]) + params["bias"][None, :]
+        correct = (jnp.argmax(logits, axis=1) == pairs.anchor_id).astype(jnp.float32)
+        return jnp.mean(per_anchor), memory, {"accuracy": 100 * jnp.mean(correct)}
 
     return Objective(init, loss, needs_labels=True, takes_queue=False, one_tower_only=True)

@@ -1,59 +1,83 @@
-"""DCLW: DCL that weighs hard positives more."""
+"""DCLW: DCL with larger weights for hard positives."""
 
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.losses._row_sums import or_zero, row_sums
-from jaxssl.losses.objective import Number, require_positive, stateless
-from jaxssl.losses.pairs import Pairs, by_view, everyone
+from jaxssl.losses._row_sums import row_sums, takes_queue
+from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.pairs import (
+    Pairs,
+    by_view,
+    cosine,
+    count_positives,
+    gather_by_view,
+    log_sum_exp,
+    log_zero,
+    mean_where,
+    negatives,
+    positives,
+    zero_if_empty,
+)
+
+CHECKS = {
+    "temperature": require_positive,
+    "sigma": require_positive,
+    "block_size": require_positive,
+}
 
 
 def dclw_loss(
     pairs: Pairs,
     *,
-    temperature: Number = 0.1,
-    sigma: Number = 0.5,
+    temperature: Scalar = 0.1,
+    sigma: Scalar = 0.5,
     stop_weight_gradient: bool = True,
     block_size: int | None = None,
     ring: bool = False,
 ) -> Array:
-    r"""DCL whose positive term is weighted by how far the positive pair is apart.
+    r"""Compute DCL with a positive term weighted by the distance of the positive pair.
 
     .. math:: L_i &= -w_i p_i / \tau + \log \sum_{n \in N_i} e^{s_{in}/\tau} \\
               w_i &= 2 - B \, \mathrm{softmax}_i(p_i / \sigma)
 
-    where p is the mean similarity of an anchor's positives and the softmax is over the B anchors
-    of its view, on all devices.
+    where p is the mean similarity of an anchor's positives, and the softmax is over the B anchors
+    of its view on all devices.
 
     Args:
-        pairs: n anchors, m candidates; s is their cosine similarity.
-        temperature: tau, > 0.
-        sigma: of the von Mises-Fisher weight, > 0.
-        stop_weight_gradient: whether the weights are constants, as in lightly; raminnakhli's code
-            lets the gradient through.
-        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
-        ring: never gather the candidates, let them travel around the devices.
+        pairs: n anchors, m candidates, with cosine similarities s.
+        temperature: softmax temperature tau, > 0.
+        sigma: bandwidth of the von Mises-Fisher weight, > 0.
+        stop_weight_gradient: treat the weights as constants, as lightly does. raminnakhli's code
+            differentiates them.
+        block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
+        ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive. Without a negative the sum is left out.
+        [n] float32; 0 for an anchor without a positive. Without negatives the log is left out.
 
     References:
         Yeh et al., Decoupled Contrastive Learning, 2022, eq. 7 and section 3.2.
     """
-    require_positive(temperature=temperature, sigma=sigma)
-    rows = row_sums(pairs, temperature, block_size=block_size, ring=ring)
-    p = rows.mean_positive * (temperature / sigma)
-    # An anchor without a positive takes no part in the softmax.
-    nothing = float(jnp.finfo(p.dtype).min) / 4
-    p = jnp.where(rows.count > 0, p, nothing)
+    check(CHECKS, temperature=temperature, sigma=sigma, block_size=block_size)
+    if block_size is None and not ring:
+        logits = cosine(pairs) / temperature
+        log_negatives = log_sum_exp(logits, negatives(pairs))
+        positive = mean_where(logits, positives(pairs))
+    else:
+        sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
+        log_negatives, positive = sums.negative, sums.mean_positive
+    has_positive = count_positives(pairs) > 0
+    # Anchors without a positive are left out of the softmax.
+    excluded = log_zero(positive.dtype)
+    p = jnp.where(has_positive, positive * (temperature / sigma), excluded)
     p = lax.stop_gradient(p) if stop_weight_gradient else p
-    all_p = everyone(pairs, p)
-    batch = jnp.sum(all_p > nothing / 2, axis=1, dtype=p.dtype)
-    log_share = by_view(pairs, p) - jax.nn.logsumexp(all_p, axis=1, keepdims=True)
-    weight = 2 - batch[:, None] * jnp.exp(log_share)
-    loss = or_zero(rows.negative) - weight.reshape(-1) * rows.mean_positive
-    return jnp.where(rows.count > 0, loss, 0)
+    all_p = gather_by_view(pairs, p)
+    batch = jnp.sum(all_p > excluded / 2, axis=1, dtype=p.dtype)
+    log_softmax = by_view(pairs, p) - jax.nn.logsumexp(all_p, axis=1, keepdims=True)
+    weight = 2 - batch[:, None] * jnp.exp(log_softmax)
+    loss = zero_if_empty(log_negatives) - weight.reshape(-1) * positive
+    return jnp.where(has_positive, loss, 0)
 
 
-objective = stateless(dclw_loss, takes_queue=lambda hyper: not hyper["ring"])
+objective = stateless(dclw_loss, checks=CHECKS, takes_queue=takes_queue)

@@ -1,27 +1,28 @@
-"""GraphCL's loss: DCL from the graphs to their augmented copies."""
+"""GraphCL's loss: DCL from graphs to their augmented copies."""
 
 from jax import Array
 
-from jaxssl.losses.dcl import dcl_loss
-from jaxssl.losses.objective import Number, stateless
+from jaxssl.losses._row_sums import takes_queue
+from jaxssl.losses.dcl import CHECKS, dcl_loss
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs
 
 
 def graphcl_loss(
-    pairs: Pairs, *, temperature: Number = 0.2, block_size: int | None = None, ring: bool = False
+    pairs: Pairs, *, temperature: Scalar = 0.2, block_size: int | None = None, ring: bool = False
 ) -> Array:
-    r"""-log of the positive's share over the negatives alone, in one direction.
+    r"""Compute -log of the positive's share of the sum over negatives, in one direction.
 
     .. math:: L_i = -\log \frac{e^{s_{i+}/\tau}}{\sum_{n \ne i} e^{s_{in}/\tau}}
 
     Args:
         pairs: n graphs, m augmented graphs, from `pair_towers`.
-        temperature: tau, > 0.
-        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
-        ring: never gather the candidates, let them travel around the devices.
+        temperature: softmax temperature tau, > 0.
+        block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
+        ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive. Without a negative the sum is left out.
+        [n] float32; 0 for an anchor without a positive. Without negatives the log is left out.
 
     References:
         You et al., Graph Contrastive Learning with Augmentations, 2020, eq. 3.
@@ -29,4 +30,4 @@ def graphcl_loss(
     return dcl_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
 
 
-objective = stateless(graphcl_loss, takes_queue=lambda hyper: not hyper["ring"])
+objective = stateless(graphcl_loss, checks=CHECKS, takes_queue=takes_queue)

@@ -1,33 +1,44 @@
-"""HCL: the debiased loss with hard negatives weighted up."""
+"""HCL: the debiased loss with larger weights for hard negatives."""
 
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses._row_sums import log_sum, or_zero
-from jaxssl.losses.debiased import corrected_softmax
-from jaxssl.losses.objective import Number, require_not_negative, require_positive, stateless
-from jaxssl.losses.pairs import Pairs, cosine, negatives, positives
+from jaxssl.losses.debiased import corrected_softmax, require_prior
+from jaxssl.losses.objective import (
+    Scalar,
+    check,
+    require_not_negative,
+    require_positive,
+    stateless,
+)
+from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, negatives, positives, zero_if_empty
+
+CHECKS = {
+    "temperature": require_positive,
+    "beta": require_not_negative,
+    "positive_prior": require_prior,
+}
 
 
 def hcl_loss(
     pairs: Pairs,
     *,
-    temperature: Number = 0.5,
-    beta: Number = 1.0,
-    positive_prior: Number = 0.1,
+    temperature: Scalar = 0.5,
+    beta: Scalar = 1.0,
+    positive_prior: Scalar = 0.1,
 ) -> Array:
-    r"""The debiased loss with importance weights that grow with a negative's similarity.
+    r"""Compute the debiased loss with importance weights that grow with a negative's similarity.
 
     .. math:: \sum_n e^{s_{in}/\tau} \;\to\; \sum_n w_{in} e^{s_{in}/\tau}, \quad
               w_{in} = \frac{e^{\beta s_{in}/\tau}}{\frac1N \sum_k e^{\beta s_{ik}/\tau}}
 
-    The gradient passes through the weights.
+    The weights are differentiated.
 
     Args:
-        pairs: n anchors, m candidates; N is an anchor's number of negatives.
-        temperature: tau, > 0.
-        beta: concentration on hard negatives, >= 0; 0 is the debiased loss.
-        positive_prior: pi, the chance that a negative is of the anchor's class, in [0, 1).
+        pairs: n anchors, m candidates; N is the number of negatives of an anchor.
+        temperature: softmax temperature tau, > 0.
+        beta: concentration on hard negatives, >= 0. With 0 it is the debiased loss.
+        positive_prior: pi, the probability that a negative is of the anchor's class, in [0, 1).
 
     Returns:
         [n] float32; 0 for an anchor without a positive.
@@ -35,18 +46,16 @@ def hcl_loss(
     References:
         Robinson et al., Contrastive Learning with Hard Negative Samples, 2021, eq. 4.
     """
-    require_positive(temperature=temperature)
-    require_not_negative(beta=beta)
-    neg = negatives(pairs)
-    logits = cosine(pairs) / temperature
+    check(CHECKS, temperature=temperature, beta=beta, positive_prior=positive_prior)
+    logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
     count = jnp.sum(neg, axis=1, dtype=logits.dtype)
-    # The log of (sum of e^((1 + beta) l)) N / (sum of e^(beta l)).
-    weighted = (
-        log_sum((1 + beta) * logits, neg)
+    # log of N (sum of e^((1 + beta) l)) / (sum of e^(beta l)) with logits l.
+    log_negatives = (
+        log_sum_exp((1 + beta) * logits, neg)
         + jnp.log(jnp.maximum(count, 1))
-        - or_zero(log_sum(beta * logits, neg))
+        - zero_if_empty(log_sum_exp(beta * logits, neg))
     )
-    return corrected_softmax(logits, positives(pairs), neg, weighted, temperature, positive_prior)
+    return corrected_softmax(logits, pos, neg, log_negatives, temperature, positive_prior)
 
 
-objective = stateless(hcl_loss)
+objective = stateless(hcl_loss, checks=CHECKS)

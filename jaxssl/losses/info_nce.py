@@ -1,39 +1,48 @@
-"""InfoNCE between two towers: MoCo-v3's scaled form, MoCo-v2's through a queue in the pairs."""
+"""InfoNCE between two towers: MoCo-v3's scaled form, or MoCo-v2's with a queue in the pairs."""
 
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses._row_sums import row_sums
-from jaxssl.losses.objective import Number, require_positive, stateless
-from jaxssl.losses.pairs import Pairs
+from jaxssl.losses._row_sums import row_sums, takes_queue
+from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.pairs import (
+    Pairs,
+    cosine,
+    count_positives,
+    log_sum_exp,
+    mean_where,
+    not_self,
+    positives,
+)
 
 PRESETS = {
     "moco_v3_vit": {"temperature": 0.2},
     "moco_v3_resnet": {"temperature": 1.0},
     "moco_v2": {"temperature": 0.2, "scale_by_temperature": False},
 }
+CHECKS = {"temperature": require_positive, "block_size": require_positive}
 
 
 def info_nce_loss(
     pairs: Pairs,
     *,
-    temperature: Number = 0.2,
+    temperature: Scalar = 0.2,
     scale_by_temperature: bool = True,
     block_size: int | None = None,
     ring: bool = False,
 ) -> Array:
-    r"""Cross-entropy of picking the key among all candidates, times 2 tau.
+    r"""Compute the cross-entropy of the key among all candidates, times 2 tau.
 
     .. math:: L_i = -2 \tau \log \frac{e^{s_{i+}/\tau}}{\sum_j e^{s_{ij}/\tau}}
 
     Args:
-        pairs: n queries, m keys, from `pair_towers`. MoCo-v2 takes its negatives from the queue
-            alone: ``pair_towers(q, k, queue=queue, batch_negatives=False)``. MoCo-v3 adds up two
+        pairs: n queries, m keys, from `pair_towers`. MoCo-v2 takes its negatives only from the
+            queue: ``pair_towers(q, k, queue=queue, batch_negatives=False)``. MoCo-v3 adds two
             directions, (q1, k2) and (q2, k1).
-        temperature: tau, > 0; MoCo-v3 used 0.2 for ViT and 1.0 for ResNet-50.
-        scale_by_temperature: multiply by 2 tau, as MoCo-v3; False is MoCo-v2's plain form.
-        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
-        ring: never gather the candidates, let them travel around the devices.
+        temperature: softmax temperature tau, > 0. MoCo-v3 used 0.2 for ViT and 1.0 for ResNet-50.
+        scale_by_temperature: multiply by 2 tau, as in MoCo-v3. False gives MoCo-v2's loss.
+        block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
+        ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
         [n] float32; 0 for an anchor without a positive.
@@ -42,10 +51,16 @@ def info_nce_loss(
         Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021,
         eq. 1 and algorithm 1. He et al., Momentum Contrast, 2020, eq. 1.
     """
-    require_positive(temperature=temperature)
-    rows = row_sums(pairs, temperature, block_size=block_size, ring=ring)
-    loss = jnp.where(rows.count > 0, rows.all - rows.mean_positive, 0)
+    check(CHECKS, temperature=temperature, block_size=block_size)
+    if block_size is None and not ring:
+        logits = cosine(pairs) / temperature
+        log_total = log_sum_exp(logits, not_self(pairs))
+        positive = mean_where(logits, positives(pairs))
+    else:
+        sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
+        log_total, positive = sums.all, sums.mean_positive
+    loss = jnp.where(count_positives(pairs) > 0, log_total - positive, 0)
     return loss * (2 * temperature) if scale_by_temperature else loss
 
 
-objective = stateless(info_nce_loss, takes_queue=lambda hyper: not hyper["ring"])
+objective = stateless(info_nce_loss, checks=CHECKS, takes_queue=takes_queue)

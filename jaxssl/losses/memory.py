@@ -1,8 +1,8 @@
-"""Memory: numbers for every example, shared by the devices, and queues, equal on all of them.
+"""Memory of objectives: per-example buffers, sharded over devices, and queues, equal on all.
 
-Under a mapped axis device i has rows i r to (i + 1) r - 1 of a table of numbers for every example,
-r being as many as its array has. So it may be split; where every device has all rows, the first
-one's count.
+A per-example buffer has one number for each example of the data set. Under a mapped axis, device i
+holds the rows i r to (i + 1) r - 1, where r is the length of its array. So the buffer may be
+sharded. If every device holds all rows, the first device's are used.
 """
 
 import math
@@ -16,35 +16,35 @@ from jaxssl.losses.pairs import Pairs, by_view, unit
 
 
 def log_average(old: Array, new: Array, weight: Array | float) -> Array:
-    """log((1 - weight) e^old + weight e^new); ``new`` alone where ``old`` is -inf (never seen)."""
-    keep, take = jnp.asarray(1 - weight, new.dtype), jnp.asarray(weight, new.dtype)
-    mixed = jnp.logaddexp(jnp.log(keep) + old, jnp.log(take) + new)
+    """log((1 - weight) e^old + weight e^new), or ``new`` where ``old`` is -inf (never seen)."""
+    w_old, w_new = jnp.asarray(1 - weight, new.dtype), jnp.asarray(weight, new.dtype)
+    mixed = jnp.logaddexp(jnp.log(w_old) + old, jnp.log(w_new) + new)
     return jnp.where(old == -jnp.inf, new, mixed)
 
 
-def read(memory: Array, pairs: Pairs) -> Array:
-    """[n]: the entry of each anchor's example, of ``memory`` [r], this device's rows."""
+def read_examples(buffer: Array, pairs: Pairs) -> Array:
+    """[n] entries of the anchors' examples in this device's rows ``buffer`` [r]."""
     if pairs.axis_name is None:
-        return memory[pairs.index]
-    index = by_view(pairs, pairs.index)[0]
-    place, own = _places(memory, pairs)
-    # What is not here is 0, so that the sum over devices is what there is.
-    found = jnp.where(own, memory[jnp.where(own, place, 0)], 0)
-    found = collectives.sum(found, pairs.axis_name)
-    first = collectives.device_index(pairs.axis_name) * len(index)
-    found = lax.dynamic_slice_in_dim(found, first, len(index))
-    views = (by_view(pairs, pairs.index).shape[0], 1)
-    return jnp.tile(found[None], views).reshape(-1)
+        return buffer[pairs.index]
+    index = by_view(pairs, pairs.index)
+    num_views, b = index.shape
+    row, is_local = _local_rows(buffer, pairs)
+    # Only one device contributes an entry other than 0 to the sum.
+    entries = jnp.where(is_local, buffer[jnp.where(is_local, row, 0)], 0)
+    entries = collectives.sum(entries, pairs.axis_name)
+    first = collectives.device_index(pairs.axis_name) * b
+    entries = lax.dynamic_slice_in_dim(entries, first, b)
+    return jnp.tile(entries[None], (num_views, 1)).reshape(-1)
 
 
-def write(memory: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> Array:
-    """`memory` with the entries of the global batch replaced.
+def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> Array:
+    """Return ``buffer`` with the entries of the global batch replaced.
 
     Args:
-        memory: [r], this device's rows.
-        pairs: whose examples, and on which devices.
-        value: [n] of the anchors; an example's views are averaged.
-        logs: whether these are logarithms of what is averaged.
+        buffer: [r], this device's rows.
+        pairs: pairs with the index of each anchor's example.
+        value: [n] new entries of the anchors. The views of an example are averaged.
+        logs: True if entries are logarithms of the numbers to average.
     """
     views = by_view(pairs, lax.stop_gradient(value))
     if logs:
@@ -52,33 +52,33 @@ def write(memory: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> A
     else:
         value = jnp.mean(views, axis=0)
     value = collectives.gather(value, pairs.axis_name)
-    place, own = _places(memory, pairs)
-    place = jnp.where(own, place, len(memory))  # beyond the end: dropped
-    return memory.at[place].set(value.astype(memory.dtype), mode="drop")
+    row, is_local = _local_rows(buffer, pairs)
+    row = jnp.where(is_local, row, len(buffer))  # beyond the end, so that it is dropped
+    return buffer.at[row].set(value.astype(buffer.dtype), mode="drop")
 
 
-def _places(memory: Array, pairs: Pairs) -> tuple[Array, Array]:
-    """[B] where the batch's examples are in this device's rows, and whether they are."""
+def _local_rows(buffer: Array, pairs: Pairs) -> tuple[Array, Array]:
+    """Return the local rows of the global batch's examples [B], and whether they are local."""
     index = collectives.gather(by_view(pairs, pairs.index)[0], pairs.axis_name)
-    place = index - collectives.device_index(pairs.axis_name) * len(memory)
-    return place, (place >= 0) & (place < len(memory))
+    row = index - collectives.device_index(pairs.axis_name) * len(buffer)
+    return row, (row >= 0) & (row < len(buffer))
 
 
 def empty_queue(key: Array, size: int, dim: int) -> dict[str, Array]:
-    """A queue of ``size`` rows [size, dim], random unit vectors at first."""
+    """Create a queue of ``size`` random unit vectors [size, dim]."""
     return {"rows": unit(jax.random.normal(key, (size, dim))), "next": jnp.int32(0)}
 
 
 def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict[str, Array]:
-    """The queue with its oldest rows replaced by those of all devices, set to length 1.
+    """Replace the oldest rows of a queue by the L2-normalised rows of all devices.
 
     Args:
         queue: from `empty_queue`.
-        rows: [V, b, d], this device's. Of more than the queue holds, the last stay.
-        axis_name: the mapped axis whose devices share the batch, or None.
+        rows: [V, b, d], this device's rows. If they exceed the queue, the last ones are stored.
+        axis_name: mapped axis whose devices share the batch, or None.
     """
     size, dim = queue["rows"].shape
     new = collectives.gather(unit(lax.stop_gradient(rows)), axis_name, axis=1)
     new = new.reshape(-1, dim)[-size:].astype(queue["rows"].dtype)
-    place = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
-    return {"rows": queue["rows"].at[place].set(new), "next": (place[-1] + 1) % size}
+    position = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
+    return {"rows": queue["rows"].at[position].set(new), "next": (position[-1] + 1) % size}

@@ -1,6 +1,7 @@
-"""NNCLR: the positive of a query is its nearest neighbour's key."""
+"""NNCLR: the nearest neighbour of a key takes the key's place as positive."""
 
 from dataclasses import replace
+from typing import Any
 
 from jax import Array, lax
 from jax import numpy as jnp
@@ -11,31 +12,35 @@ from jaxssl.losses.objective import (
     Metrics,
     Number,
     Objective,
+    Scalar,
     at_step,
+    check,
     last_memory,
     mean_over_anchors,
     require_positive,
 )
 from jaxssl.losses.pairs import Pairs, by_view, dot, swap, unit
 
+CHECKS = {"temperature": require_positive, "support_size": require_positive}
+
 
 def nnclr_loss(
     pairs: Pairs,
     support: Array | None = None,
     *,
-    temperature: Number = 0.1,
+    temperature: Scalar = 0.1,
 ) -> Array:
-    r"""InfoNCE whose anchors are replaced by their nearest neighbours in a support set.
+    r"""Compute InfoNCE with each anchor replaced by its nearest neighbour in a support set.
 
     .. math:: L_i = -\log \frac{e^{NN(z_i) \cdot p_i / \tau}}{\sum_j e^{NN(z_i) \cdot p_j / \tau}}
 
-    The gradient goes to the candidates p alone.
+    Only the candidates p receive a gradient.
 
     Args:
         pairs: n embeddings z of one view and m predictions p of the other, from `pair_towers`.
-        support: [k, d] earlier embeddings, the nearest by cosine; None leaves the anchors as they
-            are (they may be neighbours already).
-        temperature: tau, > 0.
+        support: [k, d] earlier embeddings, compared by cosine. None leaves the anchors unchanged,
+            because they may be neighbours already.
+        temperature: softmax temperature tau, > 0.
 
     Returns:
         [n] float32; 0 for an anchor without a positive.
@@ -58,25 +63,27 @@ def objective(
     temperature: Number = 0.1,
     support_size: int = 16384,
 ) -> Objective:
-    """NNCLR with its support set: a queue of the last ``support_size`` keys, random at first.
+    """Return NNCLR with its support set, a queue of the last ``support_size`` keys.
 
-    A method's pairs are predictions and keys; the neighbours looked for are the keys', so the
-    pairs are swapped for `nnclr_loss`. All pairings of a step search the keys of earlier steps; the
-    keys of the last view are put in.
+    The pairs of a method are predictions and keys. They are swapped for `nnclr_loss`, because the
+    keys are replaced by their neighbours. All pairings of a step search the keys of earlier steps,
+    and the keys of the last view are stored.
     """
-    require_positive(support_size=support_size)
+    check(CHECKS, temperature=temperature, support_size=support_size)
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict, dict[str, Array]]:
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], dict[str, Array]]:
         del num_examples
         return {}, empty_queue(key, support_size, dim)
 
-    def loss(pairs, params, memory, *, step, key) -> tuple[Array, dict[str, Array], Metrics]:
+    def loss(
+        pairs: Pairs, params: dict[str, Any], memory: dict[str, Array], *, step: Array, key: Array
+    ) -> tuple[Array, dict[str, Array], Metrics]:
         del params, key
         pairs = swap(pairs)
-        now = at_step({"temperature": temperature}, step)
-        per_anchor = nnclr_loss(pairs, memory["rows"], **now)
+        hyper = at_step({"temperature": temperature}, step)
+        per_anchor = nnclr_loss(pairs, memory["rows"], **hyper)
         memory = enqueue(memory, by_view(pairs, pairs.anchor), pairs.axis_name)
-        value, alone = mean_over_anchors(per_anchor, pairs)
-        return value, memory, {"anchors_without_positive": alone}
+        value, share_alone = mean_over_anchors(per_anchor, pairs)
+        return value, memory, {"anchors_without_positive": share_alone}
 
     return Objective(init, loss, merge=last_memory, takes_queue=False)

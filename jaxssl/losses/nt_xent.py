@@ -3,24 +3,35 @@
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses._row_sums import row_sums
-from jaxssl.losses.objective import Number, require_positive, stateless
-from jaxssl.losses.pairs import Pairs
+from jaxssl.losses._row_sums import row_sums, takes_queue
+from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.pairs import (
+    Pairs,
+    cosine,
+    count_positives,
+    log_sum_exp,
+    mean_where,
+    not_self,
+    positives,
+)
+
+CHECKS = {"temperature": require_positive, "block_size": require_positive}
 
 
 def nt_xent_loss(
-    pairs: Pairs, *, temperature: Number = 0.5, block_size: int | None = None, ring: bool = False
+    pairs: Pairs, *, temperature: Scalar = 0.5, block_size: int | None = None, ring: bool = False
 ) -> Array:
-    r"""-log softmax of the positives' similarity among all candidates, averaged over positives.
+    r"""Compute -log softmax of the positives among all candidates, averaged over positives.
 
     .. math:: L_i = -\frac{1}{|P_i|} \sum_{p \in P_i}
               \log \frac{e^{s_{ip}/\tau}}{\sum_{j \ne i} e^{s_{ij}/\tau}}
 
     Args:
-        pairs: n anchors, m candidates; s is their cosine similarity.
-        temperature: tau, > 0. SimCLR used 0.5 on CIFAR-10 and 0.1 to 0.2 on ImageNet.
-        block_size: rows of the [n, m] matrix that are held at a time; None holds all of them.
-        ring: never gather the candidates, let them travel around the devices.
+        pairs: n anchors, m candidates, with cosine similarities s.
+        temperature: softmax temperature tau, > 0. SimCLR used 0.5 on CIFAR-10 and 0.1 to 0.2 on
+            ImageNet.
+        block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
+        ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
         [n] float32; 0 for an anchor without a positive.
@@ -29,9 +40,15 @@ def nt_xent_loss(
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
         eq. 1.
     """
-    require_positive(temperature=temperature)
-    rows = row_sums(pairs, temperature, block_size=block_size, ring=ring)
-    return jnp.where(rows.count > 0, rows.all - rows.mean_positive, 0)
+    check(CHECKS, temperature=temperature, block_size=block_size)
+    if block_size is None and not ring:
+        logits = cosine(pairs) / temperature
+        log_total = log_sum_exp(logits, not_self(pairs))
+        positive = mean_where(logits, positives(pairs))
+    else:
+        sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
+        log_total, positive = sums.all, sums.mean_positive
+    return jnp.where(count_positives(pairs) > 0, log_total - positive, 0)
 
 
-objective = stateless(nt_xent_loss, takes_queue=lambda hyper: not hyper["ring"])
+objective = stateless(nt_xent_loss, checks=CHECKS, takes_queue=takes_queue)

@@ -1,8 +1,8 @@
-"""An objective: a loss, what it learns, what it remembers. The idea of optax's (init, update)."""
+"""Objectives: a loss with its trained parameters and memory, as optax pairs init and update."""
 
 import inspect
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -11,47 +11,49 @@ from jax import numpy as jnp
 from jax.core import Tracer
 
 from jaxssl import collectives
-from jaxssl.losses.pairs import Pairs, count_positives
+from jaxssl.losses.pairs import Pairs, count_positives, pair_views
 
-Number = float | Array | Callable[[Array], Array]  # a schedule is a function of the step
+Scalar = float | Array
+Schedule = Callable[[Array], Array]  # a function of the step
+Number = Scalar | Schedule
 Metrics = dict[str, Array]
+Check = Callable[..., None]  # called as check(name=value), raises ValueError
 
 
 def mean_memory(memories: Sequence[Any]) -> Any:
-    """The mean of what several pairings of one batch would have remembered, leaf by leaf."""
-    if len(memories) == 1:  # as it is: a mean would turn integers into floats
+    """Average memories leaf by leaf."""
+    if len(memories) == 1:  # averaging would turn integers into floats
         return memories[0]
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *memories)
 
 
 def last_memory(memories: Sequence[Any]) -> Any:
-    """What the last of several pairings would have remembered; for queues."""
+    """Return the last memory, as queues need."""
     return memories[-1]
 
 
 class Objective(NamedTuple):
-    """Pure functions that a method calls.
+    """A loss as pure functions that a method calls, and the requirements of the loss.
 
     Attributes:
         init: ``(key, num_examples, dim) -> (params, memory)`` for embeddings of ``dim`` features.
-            The optimiser moves ``params`` beside the network's; ``memory`` is what a step hands to
-            the next one, and equal on all devices.
+            The optimiser trains ``params`` together with the network. ``memory`` is carried from
+            step to step and is equal on all devices.
         loss: ``(pairs, params, memory, *, step, key) -> (scalar, memory, metrics)``. The scalar is
             this device's share: its mean over devices is the loss.
         merge: ``[memory] -> memory``. A step with several pairings of its batch (two directions,
-            small crops) starts each from the same memory and merges what they return.
-        per_example: whether memory is made of numbers for every example, whose rows the devices may
-            share, see `jaxssl.losses.memory`.
-        needs_other_keys: whether positives must come from another network, or the anchors from a
-            predictor; two views of one network would be their own targets.
-        needs_predictor: whether the loss collapses to constant embeddings without a predictor.
-        needs_two_towers: whether the pairs must come from `pair_towers`.
-        needs_two_views: whether an anchor must have another view of its example, or a key, even if
-            there are labels.
-        needs_labels: whether the pairs must be labelled.
-        takes_labels: False if labels would be ignored or refused.
-        takes_queue: False if a queue's rows would be ignored or refused.
-        one_tower_only: whether the pairs must come from `pair_views`.
+            small crops) starts each from the same memory, then merges the new memories.
+        per_example: True if memory holds per-example buffers, which may be sharded over devices
+            along axis 0; see `jaxssl.losses.memory`.
+        needs_other_keys: True if positives must come from another network, or anchors from a
+            predictor.
+        needs_predictor: True if the loss collapses to constant embeddings without a predictor.
+        needs_two_towers: True if the pairs must come from `pair_towers`.
+        needs_two_views: True if every anchor needs a second view or a key, even with labels.
+        needs_labels: True if the pairs must be labelled.
+        takes_labels: False if the loss ignores or rejects labels.
+        takes_queue: False if the loss ignores or rejects a queue.
+        one_tower_only: True if the pairs must come from `pair_views`.
     """
 
     init: Callable[[Array, int, int], tuple[Any, Any]]
@@ -72,23 +74,27 @@ def stateless(
     loss_fn: Callable[..., Any],
     learn: tuple[str, ...] = (),
     *,
+    checks: Mapping[str, Check] | None = None,
     has_aux: bool = False,
     **needs: bool | Callable[[dict[str, Any]], bool],
 ) -> Callable[..., Objective]:
-    """`(**hyper) -> Objective` for a loss without memory.
+    """Return the factory ``(**hyper) -> Objective`` of a loss without memory.
 
-    Any hyper-parameter may be a number or a schedule. Those named in ``learn`` are trained, from
-    the value given; ``objective(learn=...)`` overrides which.
+    Every hyper-parameter annotated as `Scalar` may also be a schedule.
 
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
-        learn: names of the hyper-parameters that are trained by default.
-        has_aux: whether ``loss_fn`` returns ``([n], metrics)``.
+        learn: names of the hyper-parameters that are trained, starting from their given values.
+            ``objective(learn=...)`` overrides it.
+        checks: checks of hyper-parameters, applied by the factory; see `check`.
+        has_aux: True if ``loss_fn`` returns ``([n], metrics)``.
         **needs: fields of `Objective` such as ``needs_predictor``: a bool, or a function of the
             hyper-parameters.
     """
-    parameters = list(inspect.signature(loss_fn).parameters.values())[1:]
-    keyword = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    keyword = [
+        p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_or_schedule(p.annotation))
+        for p in list(inspect.signature(loss_fn).parameters.values())[1:]
+    ]
     keyword.append(inspect.Parameter("learn", inspect.Parameter.KEYWORD_ONLY, default=learn))
     signature = inspect.Signature(keyword)
 
@@ -96,41 +102,45 @@ def stateless(
         bound = signature.bind(**hyper)
         bound.apply_defaults()
         fixed = dict(bound.arguments)
+        check(checks or {}, **fixed)
         flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
-        learned = {name: _initial(name, fixed) for name in fixed.pop("learn")}
+        learned = {name: _pop_number(name, fixed) for name in fixed.pop("learn")}
 
-        def init(key: Array, num_examples: int, dim: int) -> tuple[Any, Any]:
+        def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
             del key, num_examples, dim
             return {name: jnp.float32(value) for name, value in learned.items()}, ()
 
-        def loss(pairs, params, memory, *, step, key):
+        def loss(
+            pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array
+        ) -> tuple[Array, tuple[()], Metrics]:
             del key
             out = loss_fn(pairs, **at_step(fixed, step), **params)
             per_anchor, metrics = out if has_aux else (out, {})
-            value, alone = mean_over_anchors(per_anchor, pairs)
-            return value, memory, {"anchors_without_positive": alone, **metrics, **params}
+            value, share_alone = mean_over_anchors(per_anchor, pairs)
+            return value, memory, {"anchors_without_positive": share_alone, **metrics, **params}
 
-        return Objective(init, loss, **flags)
+        return Objective(init, loss)._replace(**flags)
 
-    objective.__signature__ = signature
+    # Configs read the names, defaults and types of the arguments from the signature.
+    objective.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
     return objective
 
 
-def at_step(hyper: dict[str, Any], step: Array) -> dict[str, Any]:
-    """`hyper` with every schedule at its value for ``step``."""
+def at_step(hyper: Mapping[str, Any], step: Array) -> dict[str, Any]:
+    """Evaluate every schedule in ``hyper`` at ``step``; other values are left unchanged."""
     return {k: v(step) if callable(v) else v for k, v in hyper.items()}
 
 
 def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
-    """The mean over the anchors of all devices that have a positive, and the share without one.
+    """Average losses over the anchors of all devices that have a positive.
 
     Args:
         per_anchor: [n] losses.
-        pairs: what they were computed from.
+        pairs: the pairs from which they were computed.
 
     Returns:
-        This device's share of the mean (the mean of the shares is the mean), and this device's
-        share of anchors without a positive, in [0, 1].
+        This device's share of the mean (the mean of the shares is the mean), and the fraction of
+        this device's anchors without a positive, in [0, 1].
     """
     has_positive = (count_positives(pairs) > 0).astype(per_anchor.dtype)
     count = collectives.mean(jnp.sum(has_positive), pairs.axis_name)
@@ -139,13 +149,14 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
 
 
 def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Callable[..., Array]:
-    """The loss for those who do not want to know about pairs: ``(z1, z2, **hyper) -> scalar``.
+    """Return the two-array form of a loss: ``(z1, z2, **hyper) -> scalar``.
 
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
-        pair: `pair_views` for a loss over all rows of both arrays, `pair_towers` for one whose
-            first array holds the anchors and whose second their keys.
+        pair: `pair_views` if the rows of both arrays are anchors, `pair_towers` if the rows of the
+            first array are anchors and the rows of the second are their keys.
     """
+    both = pair is pair_views
 
     def on_two_arrays(
         z1: Array,
@@ -155,60 +166,80 @@ def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Call
         axis_name: str | None = None,
         **hyper: Any,
     ) -> Array:
-        if pair.__name__ == "pair_views":
-            pairs = pair([z1, z2], labels=labels, axis_name=axis_name)
-        else:
-            pairs = pair(z1, z2, labels=labels, axis_name=axis_name)
+        views = ([z1, z2],) if both else (z1, z2)
+        pairs = pair(*views, labels=labels, axis_name=axis_name)
         return mean_over_anchors(loss_fn(pairs, *args, **hyper), pairs)[0]
 
     name = loss_fn.__name__.removesuffix("_loss")
-    rows = "rows of both" if pair.__name__ == "pair_views" else "rows of z1, whose keys are z2,"
+    anchors = "rows of both arrays" if both else "rows of z1, with the rows of z2 as keys,"
     on_two_arrays.__name__ = on_two_arrays.__qualname__ = name
-    on_two_arrays.__doc__ = f"""`{name}_loss` of two [b, d] arrays, row by row two views.
+    on_two_arrays.__doc__ = f"""Mean of `{name}_loss` over two [b, d] arrays with matching rows.
 
-    ``{name}(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar``: the mean over the
-    {rows} that have a positive. ``labels`` [b] makes rows of a class positives;
-    under a mapped ``axis_name`` the batch is that of all devices, and the scalar this device's
-    share (`jax.lax.pmean` of it is the loss). ``hyper`` as in `{name}_loss`:
+    ``{name}(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar`` averages over the
+    {anchors} that have a positive. ``labels`` [b] makes all rows of a class positives. Under a
+    mapped ``axis_name`` the batch spans all devices and the result is this device's share:
+    `jax.lax.pmean` of it is the loss. ``hyper`` as in `{name}_loss`:
 
     {inspect.cleandoc(loss_fn.__doc__ or "")}
     """
     return on_two_arrays
 
 
-def require_positive(**hyper: Number) -> None:
-    """Raise ValueError for a hyper-parameter known at trace time that is not > 0."""
-    _require(lambda x: x > 0, "> 0", hyper)
+def check(checks: Mapping[str, Check], **hyper: Any) -> None:
+    """Check hyper-parameters. Schedules, tracers, None and names without a check are skipped.
+
+    Args:
+        checks: functions such as `require_positive`, by the name of the hyper-parameter.
+        **hyper: values.
+
+    Raises:
+        ValueError: if a check fails.
+    """
+    for name, value in hyper.items():
+        if name in checks and value is not None and not callable(value):
+            checks[name](**{name: value})
 
 
-def require_not_negative(**hyper: Number) -> None:
-    """Raise ValueError for a hyper-parameter known at trace time that is not >= 0."""
-    _require(lambda x: x >= 0, ">= 0", hyper)
+def require_positive(**hyper: Any) -> None:
+    """Raise ValueError unless all values are > 0; tracers are skipped."""
+    require(lambda x: x > 0, "> 0", hyper)
 
 
-def require_share(**hyper: Number) -> None:
-    """Raise ValueError for a hyper-parameter known at trace time that is not in [0, 1]."""
-    _require(lambda x: (x >= 0) & (x <= 1), "in [0, 1]", hyper)
+def require_not_negative(**hyper: Any) -> None:
+    """Raise ValueError unless all values are >= 0; tracers are skipped."""
+    require(lambda x: x >= 0, ">= 0", hyper)
+
+
+def require_share(**hyper: Any) -> None:
+    """Raise ValueError unless all values are in [0, 1]; tracers are skipped."""
+    require(lambda x: (x >= 0) & (x <= 1), "in [0, 1]", hyper)
 
 
 def require_one_of(options: Collection[str], **hyper: Any) -> None:
-    """Raise ValueError for a choice that is none of ``options``."""
+    """Raise ValueError unless all values are among ``options``."""
     for name, value in hyper.items():
         if value not in options:
             valid = ", ".join(f'"{option}"' for option in options)
             raise ValueError(f"{name} must be one of {valid}, got {value!r}")
 
 
-def _require(holds: Callable[[np.ndarray], Any], expected: str, hyper: dict[str, Any]) -> None:
+def require(holds: Callable[[np.ndarray], Any], expected: str, hyper: Mapping[str, Any]) -> None:
+    """Raise ValueError unless ``holds`` is true of all values; tracers are skipped."""
     for name, value in hyper.items():
         if not isinstance(value, Tracer) and not np.all(holds(np.asarray(value))):
             raise ValueError(f"{name} must be {expected}, got {value}")
 
 
-def _initial(name: str, hyper: dict[str, Any]) -> float:
+def _or_schedule(annotation: Any) -> Any:
+    """Add `Schedule` to an annotation that contains `Scalar`."""
+    return annotation | Schedule if {float, Array} <= set(get_args(annotation)) else annotation
+
+
+def _pop_number(name: str, hyper: dict[str, Any]) -> float:
+    """Remove the initial value of a learned hyper-parameter from ``hyper`` and return it."""
     if name not in hyper:
-        raise ValueError(f"learn names {name!r}, expected some of {sorted(hyper)}")
+        raise ValueError(f"learn names {name!r}, which must be one of {sorted(hyper)}")
     value = hyper.pop(name)
     if callable(value) or isinstance(value, str | bool):
-        raise ValueError(f"{name} is learned, so its value must be a number, got {value!r}")
+        raise ValueError(f"{name} is learned, so it must start from a number, got {value!r}")
     return float(value)

@@ -1,9 +1,11 @@
-"""Anchors, candidates and who is whose positive: views, labels, queues and devices end here.
+"""Pairs of anchors and candidates: views, labels, queues and devices, reduced to ids.
 
-A loss sees only `Pairs`. Two rows with the same id are positives; the anchor itself is neither
-positive nor negative. Ids stand in for [n, m] masks, which blockwise losses need not hold.
+A loss sees only `Pairs`. Two rows with equal ids are positives. An anchor is neither a positive nor
+a negative of itself. Ids replace [n, m] masks, so that blockwise losses never hold a mask.
 """
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,30 +15,30 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 
-NO_ID = -1  # the id of a queue's rows: nobody's positive
-ZERO = 1e-12  # embeddings shorter than about this count as zero
+NO_ID = -1  # the id of queue rows, which are positives of no anchor
+ZERO = 1e-12  # embeddings whose entries are all smaller count as zero
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Pairs:
-    """n anchors of this device against the m candidates of all devices.
+    """n anchors of this device and m candidates of all devices.
 
     Attributes:
-        anchor: [n, d] this device's embeddings as the network gave them, not normalised; view by
-            view if there are several.
-        candidate: [m, d] every device's embeddings, then the queue's. XLA drops the gather if the
-            loss does without.
-        partner: [n, d] each anchor's own positive: its example's next view, or its key.
-        anchor_id: [n] int32, >= 0. Equal ids are positives: an example index, or a class label.
-        candidate_id: [m] int32; `NO_ID` is no anchor's positive.
-        self_index: [n] int32, where anchor i stands among the candidates; -1 if it does not.
-        index: [n] int32, the anchor's place in the data set, for per-example memory.
-        num_views: V, how many views of an example are among the anchors; 0 for two towers, whose
-            anchors are not among the candidates. Static, like those that follow.
-        labelled: whether ids are class labels.
-        queue_only: whether the negatives are the queue's rows alone.
-        axis_name: the mapped axis whose devices share the batch, or None.
+        anchor: [n, d] embeddings of this device, not normalised, ordered view by view.
+        candidate: [m, d] embeddings of all devices, followed by the queue. XLA removes the gather
+            if a loss does not use them.
+        partner: [n, d] a positive of each anchor: the next view of its example, or its key.
+        anchor_id: [n] int32, >= 0. Rows with equal ids are positives. An id is the index of an
+            example, or a class label.
+        candidate_id: [m] int32. `NO_ID` marks rows that are positives of no anchor.
+        self_index: [n] int32, the row of anchor i among the candidates, or -1 if it is not there.
+        index: [n] int32, the index of each anchor's example in the data set.
+        num_views: number of views of each example among the anchors; 0 for two towers, where the
+            anchors are not among the candidates. This and the next fields are static.
+        labelled: True if ids are class labels.
+        queue_only: True if only the rows of the queue are negatives.
+        axis_name: mapped axis whose devices share the batch, or None.
     """
 
     anchor: Array
@@ -59,34 +61,34 @@ def pair_views(
     *,
     axis_name: str | None = None,
 ) -> Pairs:
-    """Every view of every example against all others, as in SimCLR, SupCon and TCL.
+    """Pair every view of every example with all others, as in SimCLR, SupCon and TCL.
 
     Args:
         views: [V, b, d], or V arrays [b, d]: V >= 1 views of this device's b examples. Anchors
             are ordered view by view.
-        index: [b] int, each example's place in the data set; default: its place in the batch.
-        labels: [b] int >= 0. When given, all views of a class are positives.
-        axis_name: the mapped axis whose devices share the batch, or None.
+        index: [b] int, index of each example in the data set; default: its position in the batch.
+        labels: [b] int >= 0. If given, all views of a class are positives.
+        axis_name: mapped axis whose devices share the batch, or None.
 
     Raises:
-        ValueError: on arrays of wrong rank, shape or dtype.
+        ValueError: if an array has the wrong rank, shape or dtype.
     """
     z = _stack(views)
     num_views, b, d = z.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
-    everyone = collectives.gather(z, axis_name, axis=1)
-    everyone_id = collectives.gather(ids, axis_name)
-    global_batch = everyone.shape[1]
+    candidate = collectives.gather(z, axis_name, axis=1)
+    candidate_id = collectives.gather(ids, axis_name)
+    global_batch = candidate.shape[1]
     first = collectives.device_index(axis_name) * b
-    own = _count(num_views)[:, None] * global_batch + first + _count(b)[None, :]
+    self_index = _arange(num_views)[:, None] * global_batch + first + _arange(b)[None, :]
     return Pairs(
         anchor=z.reshape(-1, d),
-        candidate=everyone.reshape(-1, d),
+        candidate=candidate.reshape(-1, d),
         partner=jnp.roll(z, -1, axis=0).reshape(-1, d),
         anchor_id=jnp.tile(ids, num_views),
-        candidate_id=jnp.tile(everyone_id, num_views),
-        self_index=own.reshape(-1),
+        candidate_id=jnp.tile(candidate_id, num_views),
+        self_index=self_index.reshape(-1),
         index=jnp.tile(index, num_views),
         num_views=num_views,
         labelled=labels is not None,
@@ -106,23 +108,23 @@ def pair_towers(
     gathered: Array | None = None,
     axis_name: str | None = None,
 ) -> Pairs:
-    """Queries against keys of another tower, as in MoCo, BYOL and CLIP.
+    """Pair queries with the keys of another tower, as in MoCo, BYOL and CLIP.
 
     Args:
-        query: [b, d] anchors; they are not among the candidates.
-        key: [b, d], row i belongs to query i. Stop its gradient beforehand where the method does.
-        index: [b] int, each example's place in the data set; default: its place in the batch.
-        labels: [b] int >= 0. When given, all keys of a class are positives.
-        queue: [k, d] further candidates, equal on all devices; positives of nobody.
-        batch_negatives: False takes the negatives from the queue alone, as MoCo-v2 and ReSSL do.
-        gathered: [B, d] the keys of all devices, where they are at hand; None gathers them.
-        axis_name: the mapped axis whose devices share the batch, or None.
+        query: [b, d] anchors. They are not among the candidates.
+        key: [b, d]. Row i belongs to query i. Stop its gradient before, if the method does.
+        index: [b] int, index of each example in the data set; default: its position in the batch.
+        labels: [b] int >= 0. If given, all keys of a class are positives.
+        queue: [k, d] additional negatives of all anchors, equal on all devices.
+        batch_negatives: False takes negatives only from the queue, as MoCo-v2 and ReSSL do.
+        gathered: [B, d] keys of all devices, if already gathered; None gathers them.
+        axis_name: mapped axis whose devices share the batch, or None.
 
     Raises:
-        ValueError: on arrays of wrong rank, shape or dtype, or no negatives at all.
+        ValueError: if an array has the wrong rank, shape or dtype, or there are no negatives.
     """
-    # Not stacked: keys without gradient stay so, and none is computed or sent for them.
-    query, key = _alike([query, key])
+    # Query and key are not stacked, so that no gradient is computed or sent for constant keys.
+    query, key = _same_shape([query, key])
     b, d = query.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
@@ -132,10 +134,10 @@ def pair_towers(
         if queue.ndim != 2 or queue.shape[1] != d:
             raise ValueError(f"queue must have shape [k, {d}] like the keys, got {queue.shape}")
         candidate = jnp.concatenate([candidate, queue.astype(candidate.dtype)])
-        nobody = jnp.full_like(candidate_id, NO_ID, shape=(queue.shape[0],))
-        candidate_id = jnp.concatenate([candidate_id, nobody])
+        queue_id = jnp.full_like(candidate_id, NO_ID, shape=(queue.shape[0],))
+        candidate_id = jnp.concatenate([candidate_id, queue_id])
     elif not batch_negatives:
-        raise ValueError("batch_negatives=False needs a queue to take the negatives from")
+        raise ValueError("batch_negatives=False needs a queue, got queue=None")
     return Pairs(
         anchor=query,
         candidate=candidate,
@@ -152,26 +154,29 @@ def pair_towers(
 
 
 def swap(pairs: Pairs) -> Pairs:
-    """The other direction of two towers: keys look for their queries. Views swap to themselves.
+    """Return two towers with queries and keys exchanged; pairs of views are returned unchanged.
 
     Raises:
-        ValueError: if there is a queue, which has no queries.
+        ValueError: if there is a queue, because its rows have no queries.
     """
     if pairs.num_views:
         return pairs
-    if pairs.candidate.shape[0] != pairs.anchor.shape[0] * collectives.device_count(
-        pairs.axis_name
-    ):
-        raise ValueError("both directions of two towers were asked for, but there is a queue")
+    batch = pairs.anchor.shape[0] * collectives.device_count(pairs.axis_name)
+    if pairs.candidate.shape[0] != batch:
+        raise ValueError("pairs with a queue cannot be swapped; make them without queue")
     labels = pairs.anchor_id if pairs.labelled else None
     return pair_towers(pairs.partner, pairs.anchor, pairs.index, labels, axis_name=pairs.axis_name)
 
 
-def views_of(pairs: Pairs, name: str) -> Array:
-    """[V, b, d]: this device's views, or query and key; for losses without negatives.
+def stack_views(pairs: Pairs, name: str) -> Array:
+    """Stack this device's views, or its queries and keys, to [V, b, d].
+
+    Args:
+        pairs: n anchors.
+        name: the loss, for the error message.
 
     Raises:
-        ValueError: if there is a single view; it names the loss.
+        ValueError: if there is only one view.
     """
     if pairs.num_views == 0:
         return jnp.stack([pairs.anchor, pairs.partner])
@@ -181,46 +186,51 @@ def views_of(pairs: Pairs, name: str) -> Array:
 
 
 def partners(pairs: Pairs, name: str) -> list[Array]:
-    """Each anchor's own positives, [n, d] each: its key, or its example's V - 1 other views.
+    """Return the key of each anchor, or the V - 1 other views of its example, each [n, d].
+
+    Args:
+        pairs: n anchors.
+        name: the loss, for the error message.
 
     Raises:
-        ValueError: if there is a single view; it names the loss.
+        ValueError: if there is only one view.
     """
     if pairs.num_views == 0:
         return [pairs.partner]
-    views = views_of(pairs, name)
+    views = stack_views(pairs, name)
     others = (jnp.roll(views, -shift, axis=0) for shift in range(1, pairs.num_views))
     return [other.reshape(pairs.anchor.shape) for other in others]
 
 
 def by_view(pairs: Pairs, x: Array) -> Array:
-    """[n, ...] of the anchors as [V, b, ...]; V is 1 for towers."""
+    """Reshape per-anchor values [n, ...] to [V, b, ...], with V = 1 for two towers."""
     return x.reshape(max(pairs.num_views, 1), -1, *x.shape[1:])
 
 
-def everyone(pairs: Pairs, x: Array) -> Array:
-    """[V, B, ...]: `x` [n, ...] of the anchors of all devices, in the order of the batch."""
+def gather_by_view(pairs: Pairs, x: Array) -> Array:
+    """Gather per-anchor values [n, ...] of all devices to [V, B, ...], in batch order."""
     return collectives.gather(by_view(pairs, x), pairs.axis_name, axis=1)
 
 
 def not_self(pairs: Pairs) -> Array:
-    """[n, m] bool: candidate j takes part for anchor i, that is, as positive or negative."""
-    others = _count(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]
-    return others & (_from_queue(pairs) | _same(pairs)) if pairs.queue_only else others
+    """[n, m] bool mask of the positives and negatives of each anchor."""
+    others = _arange(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]
+    return others & (_from_queue(pairs) | _same_id(pairs)) if pairs.queue_only else others
 
 
 def positives(pairs: Pairs) -> Array:
-    """[n, m] bool: candidate j has anchor i's id and is not anchor i itself."""
-    return _same(pairs) & (_count(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None])
+    """[n, m] bool mask of the candidates with the anchor's id, without the anchor itself."""
+    others = _arange(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]
+    return _same_id(pairs) & others
 
 
 def negatives(pairs: Pairs) -> Array:
-    """[n, m] bool: candidate j has another id than anchor i."""
-    return ~_same(pairs) & _from_queue(pairs) if pairs.queue_only else ~_same(pairs)
+    """[n, m] bool mask of the candidates with another id than the anchor."""
+    return ~_same_id(pairs) & _from_queue(pairs) if pairs.queue_only else ~_same_id(pairs)
 
 
 def count_positives(pairs: Pairs) -> Array:
-    """[n] int32: how many positives each anchor has, without an [n, m] mask."""
+    """[n] int32 number of positives of each anchor, computed without an [n, m] mask."""
     ids = jnp.sort(pairs.candidate_id)
     first = jnp.searchsorted(ids, pairs.anchor_id, side="left", method="scan_unrolled")
     last = jnp.searchsorted(ids, pairs.anchor_id, side="right", method="scan_unrolled")
@@ -228,12 +238,12 @@ def count_positives(pairs: Pairs) -> Array:
 
 
 def unit(z: Array) -> Array:
-    """Rows of ``z`` at length 1, in float32 or wider; a zero row gives zeros and no gradient.
+    """L2-normalise rows, in float32 or float64. A zero row gives zeros and no gradient.
 
-    Rows are first divided by their largest entry, so that no finite input overflows the square;
-    one whose largest entry is below `ZERO` counts as zero, so that no gradient overflows.
+    Rows are first divided by their largest entry, so that squares do not overflow. Rows whose
+    entries are all below `ZERO` count as zero, so that gradients do not overflow.
     """
-    z = wide(z)
+    z = promote(z)
     largest = lax.stop_gradient(jnp.max(jnp.abs(z), axis=-1, keepdims=True))
     nonzero = largest >= ZERO
     z = jnp.where(nonzero, z, 0) / jnp.where(nonzero, largest, 1)
@@ -241,27 +251,56 @@ def unit(z: Array) -> Array:
     return z * lax.rsqrt(jnp.where(nonzero, square, 1))
 
 
-def wide(z: Array) -> Array:
-    """`z` in float32, or float64 if it is."""
+def promote(z: Array) -> Array:
+    """Cast to float32; float64 is left unchanged."""
     return z if z.dtype == jnp.float64 else z.astype(jnp.float32)
 
 
 def dot(x: Array, y: Array) -> Array:
-    """[n, m] inner products of rows [n, d] and [m, d], at full precision on every device."""
+    """[n, m] inner products of rows [n, d] and [m, d], in full precision on every device."""
     return jnp.matmul(x, y.T, precision=lax.Precision.HIGHEST)
 
 
 def cosine(pairs: Pairs) -> Array:
-    """[n, m] cosine similarity of anchors and candidates, float32 or wider, in [-1, 1]."""
+    """[n, m] cosine similarity of anchors and candidates, float32 or float64, in [-1, 1]."""
     return dot(unit(pairs.anchor), unit(pairs.candidate))
 
 
-def distance(pairs: Pairs) -> Array:
-    """[n, m] Euclidean distance of anchors and candidates as they are, float32 or wider.
+def log_sum_exp(logits: Array, where: Array) -> Array:
+    """[n] log of the sum of e^logits [n, m] over each row's masked entries.
 
-    Its gradient is 0 between equal rows.
+    An empty sum gives a large negative number in place of -inf, so that arithmetic stays finite.
     """
-    x, y = wide(pairs.anchor), wide(pairs.candidate)
+    return jax.nn.logsumexp(jnp.where(where, logits, log_zero(logits.dtype)), axis=1)
+
+
+def log_zero(dtype: jnp.dtype) -> float:
+    """Finite substitute for log 0."""
+    return float(jnp.finfo(dtype).min) / 4
+
+
+def zero_if_empty(log_sum: Array) -> Array:
+    """Replace the logs of empty sums from `log_sum_exp` by 0."""
+    return jnp.where(log_sum > log_zero(log_sum.dtype) / 2, log_sum, 0)
+
+
+def mean_where(x: Array, where: Array) -> Array:
+    """[n] mean of x [n, m] over each row's masked entries; 0 for a row without any."""
+    count = jnp.sum(where, axis=1, dtype=x.dtype)
+    return jnp.sum(jnp.where(where, x, 0), axis=1) / jnp.maximum(count, 1)
+
+
+def add_all(arrays: Sequence[Array]) -> Array:
+    """Sum of a non-empty sequence of arrays."""
+    return functools.reduce(operator.add, arrays)
+
+
+def distance(pairs: Pairs) -> Array:
+    """[n, m] Euclidean distance of anchors and candidates, not normalised, float32 or float64.
+
+    The gradient between equal rows is 0.
+    """
+    x, y = promote(pairs.anchor), promote(pairs.candidate)
     largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(x)), jnp.max(jnp.abs(y))))
     scale = jnp.where(largest >= ZERO, largest, 1)
     x, y = x / scale, y / scale
@@ -270,7 +309,7 @@ def distance(pairs: Pairs) -> Array:
     return jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1)), 0) * scale
 
 
-def _same(pairs: Pairs) -> Array:
+def _same_id(pairs: Pairs) -> Array:
     return pairs.anchor_id[:, None] == pairs.candidate_id[None, :]
 
 
@@ -278,22 +317,22 @@ def _from_queue(pairs: Pairs) -> Array:
     return (pairs.candidate_id == NO_ID)[None, :]
 
 
-def _count(n: int) -> Array:
+def _arange(n: int) -> Array:
     return jnp.arange(n, dtype=jnp.int32)
 
 
 def _stack(views: Array | Sequence[Array]) -> Array:
-    """[V, b, d] of one floating dtype, or a ValueError that names the shapes."""
+    """Stack views to [V, b, d] after checking shapes and dtypes."""
     if not isinstance(views, jax.Array):
-        return jnp.stack(_alike(views))
+        return jnp.stack(_same_shape(views))
     if views.ndim == 0:
         raise ValueError("embeddings must have shape [b, d] per view, got a scalar")
     _check_rows(views.shape[1:], views.dtype)
     return views
 
 
-def _alike(views: Sequence[Array]) -> list[Array]:
-    """Arrays [b, d] of one shape and one floating dtype, or a ValueError that names the shapes."""
+def _same_shape(views: Sequence[Array]) -> list[Array]:
+    """Check that arrays share one shape [b, d], and cast them to one floating dtype."""
     views = [jnp.asarray(v) for v in views]
     shapes = sorted({v.shape for v in views})
     if len(shapes) != 1:
@@ -311,9 +350,9 @@ def _check_rows(shape: tuple[int, ...], dtype: jnp.dtype) -> None:
 
 
 def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> Array:
-    """[b] int32 ids; by default each example's place in the global batch."""
+    """Return [b] int32 ids; by default each example's position in the global batch."""
     if ids is None:
-        return collectives.device_index(axis_name) * b + _count(b)
+        return collectives.device_index(axis_name) * b + _arange(b)
     ids = jnp.asarray(ids)
     if ids.shape != (b,) or not jnp.issubdtype(ids.dtype, jnp.integer):
         raise ValueError(f"{name} must be [{b}] integers, got {ids.dtype}{list(ids.shape)}")

@@ -1,17 +1,28 @@
-"""ReSSL: the student's relations to other examples should be the teacher's."""
+"""ReSSL: match the student's relations to other examples with the teacher's."""
 
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Number, require_positive, stateless
-from jaxssl.losses.pairs import Pairs, count_positives, dot, negatives, partners, unit
+from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.pairs import (
+    Pairs,
+    add_all,
+    count_positives,
+    dot,
+    log_zero,
+    negatives,
+    partners,
+    unit,
+)
+
+CHECKS = {"student_temperature": require_positive, "teacher_temperature": require_positive}
 
 
 def ressl_loss(
-    pairs: Pairs, *, student_temperature: Number = 0.1, teacher_temperature: Number = 0.04
+    pairs: Pairs, *, student_temperature: Scalar = 0.1, teacher_temperature: Scalar = 0.04
 ) -> Array:
-    r"""Cross-entropy between two softmaxes over the negatives: the query's and its key's.
+    r"""Compute the cross-entropy of the query's and the key's softmax over the negatives.
 
     .. math:: L_i = -\sum_{n \in N_i} \mathrm{softmax}_n\Big(\frac{k_i \cdot c_n}{\tau_t}\Big)
               \log \mathrm{softmax}_n\Big(\frac{q_i \cdot c_n}{\tau_s}\Big)
@@ -20,33 +31,31 @@ def ressl_loss(
         pairs: n queries, m keys, from `pair_towers`. The paper's negatives are a queue of keys:
             ``pair_towers(q, k, queue=queue, batch_negatives=False)``.
         student_temperature: tau_s, > 0.
-        teacher_temperature: tau_t, > 0 and below tau_s: the target is sharper.
+        teacher_temperature: tau_t, > 0. It should be below tau_s, so that the target is sharper.
 
     Returns:
         [n] float32; 0 for an anchor without a positive.
 
     Raises:
-        ValueError: if there is a single view.
+        ValueError: if there is only one view.
 
     References:
         Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, 2021,
         eq. 3 to 5.
     """
-    require_positive(
-        student_temperature=student_temperature, teacher_temperature=teacher_temperature
-    )
+    check(CHECKS, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
     neg = negatives(pairs)
     candidates = unit(pairs.candidate)
-    least = jnp.finfo(candidates.dtype).min / 4
+    excluded = log_zero(candidates.dtype)
     s = dot(unit(pairs.anchor), candidates) / student_temperature
-    log_p = jax.nn.log_softmax(jnp.where(neg, s, least), axis=1)
+    log_p = jax.nn.log_softmax(jnp.where(neg, s, excluded), axis=1)
     targets = []
     for key in partners(pairs, "ressl"):
         t = lax.stop_gradient(dot(unit(key), candidates)) / teacher_temperature
-        targets.append(jax.nn.softmax(jnp.where(neg, t, least), axis=1))
-    target = sum(targets) / len(targets)
+        targets.append(jax.nn.softmax(jnp.where(neg, t, excluded), axis=1))
+    target = add_all(targets) / len(targets)
     loss = -jnp.sum(jnp.where(neg, target * log_p, 0), axis=1)
     return jnp.where(count_positives(pairs) > 0, loss, 0)
 
 
-objective = stateless(ressl_loss, needs_other_keys=True, takes_labels=False)
+objective = stateless(ressl_loss, checks=CHECKS, needs_other_keys=True, takes_labels=False)

@@ -1,4 +1,4 @@
-"""SigLIP: every pair is a yes-or-no question of its own."""
+"""SigLIP: a logistic loss for every pair."""
 
 import math
 
@@ -6,14 +6,14 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Number, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, cosine, count_positives, not_self, positives
 
 LOG_SCALE = math.log(10.0)
 
 
-def siglip_loss(pairs: Pairs, logit_scale: Number = LOG_SCALE, bias: Number = -10.0) -> Array:
-    r"""Logistic loss of each pair, summed over an anchor's candidates.
+def siglip_loss(pairs: Pairs, logit_scale: Scalar = LOG_SCALE, bias: Scalar = -10.0) -> Array:
+    r"""Compute the logistic loss of each pair, summed over an anchor's candidates.
 
     .. math:: L_i = -\sum_j \log \sigma\big(y_{ij} (t s_{ij} + b)\big), \quad t = e^{scale}
 
@@ -21,8 +21,8 @@ def siglip_loss(pairs: Pairs, logit_scale: Number = LOG_SCALE, bias: Number = -1
 
     Args:
         pairs: n images, m captions, from `pair_towers`.
-        logit_scale: log of t; trained beside the network, from t = 10.
-        bias: b; trained beside the network. It starts low, for most pairs are negatives.
+        logit_scale: log of t, trained together with the network from t = 10.
+        bias: b, trained together with the network. It starts low, because most pairs are negatives.
 
     Returns:
         [n] float32; 0 for an anchor without a positive.
@@ -30,7 +30,7 @@ def siglip_loss(pairs: Pairs, logit_scale: Number = LOG_SCALE, bias: Number = -1
     References:
         Zhai et al., Sigmoid Loss for Language Image Pre-Training, 2023, algorithm 1.
     """
-    # Beyond e^60 the loss no longer fits float32.
+    # Beyond t = e^60 the loss overflows float32.
     logits = cosine(pairs) * jnp.exp(jnp.minimum(logit_scale, 60.0)) + bias
     sign = jnp.where(positives(pairs), 1, -1).astype(logits.dtype)
     terms = jnp.where(not_self(pairs), jax.nn.softplus(-sign * logits), 0)

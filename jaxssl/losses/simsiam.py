@@ -1,4 +1,4 @@
-"""SimSiam: predict the other view's embedding, without a momentum network."""
+"""SimSiam: predict the embedding of the other view, without a momentum network."""
 
 from jax import Array
 
@@ -8,23 +8,23 @@ from jaxssl.losses.pairs import Pairs
 
 
 def simsiam_loss(pairs: Pairs) -> Array:
-    r"""Negative cosine of a prediction and its target, which is a constant.
+    r"""Compute the negative cosine of a prediction and its constant target.
 
     .. math:: L_i = -\cos\big(p_i, \mathrm{stop}(z_i)\big)
 
     Args:
-        pairs: n predictions and their targets, from `pair_towers`. Of V views, the targets are
+        pairs: n predictions and their targets, from `pair_towers`. With V views, the targets are
             the V - 1 others.
 
     Returns:
         [n] float32, in [-1, 1].
 
     Raises:
-        ValueError: if there is a single view.
+        ValueError: if there is only one view.
 
     References:
-        Chen and He, Exploring Simple Siamese Representation Learning, 2021, eq. 1 to 3; theirs is
-        the mean of both directions.
+        Chen and He, Exploring Simple Siamese Representation Learning, 2021, eq. 1 to 3. The paper
+        averages both directions.
     """
     return negative_cosine(pairs, "simsiam")
 

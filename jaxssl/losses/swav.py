@@ -1,4 +1,4 @@
-"""SwAV: predict the other view's prototype assignment."""
+"""SwAV: predict the prototype assignment of the other view."""
 
 import jax
 from jax import Array, lax
@@ -9,84 +9,90 @@ from jaxssl.losses.objective import (
     Metrics,
     Number,
     Objective,
+    Scalar,
     at_step,
+    check,
     mean_over_anchors,
     require_positive,
 )
-from jaxssl.losses.pairs import Pairs, dot, partners, unit
+from jaxssl.losses.pairs import Pairs, add_all, by_view, dot, partners, unit
+
+CHECKS = {
+    "num_prototypes": require_positive,
+    "temperature": require_positive,
+    "epsilon": require_positive,
+    "num_iters": require_positive,
+}
 
 
 def swav_loss(
     pairs: Pairs,
     prototypes: Array,
     *,
-    temperature: Number = 0.1,
-    epsilon: Number = 0.05,
+    temperature: Scalar = 0.1,
+    epsilon: Scalar = 0.05,
     num_iters: int = 3,
 ) -> Array:
-    r"""Cross-entropy between an anchor's prototype probabilities and its partner's code.
+    r"""Compute the cross-entropy of an anchor's prototype probabilities and its partner's code.
 
     .. math:: L_i = -\sum_k q_{i+,k} \log
               \frac{e^{z_i \cdot c_k / \tau}}{\sum_{k'} e^{z_i \cdot c_{k'} / \tau}}
 
-    The codes q are constants from `sinkhorn`, which gives every prototype an equal share of the
-    global batch. Of V views, the partners are the V - 1 others.
+    The codes q are constants from `sinkhorn`, which assigns an equal share of the global batch to
+    every prototype. With V views, the partners are the V - 1 others.
 
     Args:
         pairs: from `pair_views` of V >= 2 views, or `pair_towers`.
-        prototypes: [K, d], trained beside the network; normalised here.
-        temperature: tau, > 0.
-        epsilon: of Sinkhorn's entropy, > 0.
-        num_iters: of Sinkhorn's algorithm, >= 1.
+        prototypes: [K, d], trained together with the network. They are L2-normalised here.
+        temperature: softmax temperature tau, > 0.
+        epsilon: entropy regularisation of Sinkhorn's algorithm, > 0.
+        num_iters: iterations of Sinkhorn's algorithm, >= 1.
 
     Returns:
         [n] float32.
 
     Raises:
-        ValueError: if there is a single view, or the prototypes have another dimension.
+        ValueError: if there is only one view, or the prototypes have the wrong shape.
 
     References:
         Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments,
         2020, eq. 1, 2 and 5.
     """
-    require_positive(temperature=temperature, epsilon=epsilon, num_iters=num_iters)
+    check(CHECKS, temperature=temperature, epsilon=epsilon, num_iters=num_iters)
     d = pairs.anchor.shape[1]
     if prototypes.ndim != 2 or prototypes.shape[1] != d:
         raise ValueError(f"prototypes must have shape [K, {d}], got {prototypes.shape}")
-    centres = unit(prototypes)
-    log_p = jax.nn.log_softmax(dot(unit(pairs.anchor), centres) / temperature, axis=1)
-    codes = []
+    prototypes = unit(prototypes)
+    log_p = jax.nn.log_softmax(dot(unit(pairs.anchor), prototypes) / temperature, axis=1)
+
+    def codes(view: Array) -> Array:
+        scores = dot(unit(view), prototypes)
+        return sinkhorn(scores, epsilon=epsilon, num_iters=num_iters, axis_name=pairs.axis_name)
+
+    targets = []
     for partner in partners(pairs, "swav"):
-        views = partner.reshape(max(pairs.num_views, 1), -1, d)
-        scores = (dot(unit(view), centres) for view in views)
-        codes += [
-            jnp.concatenate(
-                [
-                    sinkhorn(s, epsilon=epsilon, num_iters=num_iters, axis_name=pairs.axis_name)
-                    for s in scores
-                ]
-            )
-        ]
-    return -jnp.sum(sum(codes) / len(codes) * log_p, axis=1)
+        views = by_view(pairs, partner)
+        targets.append(jnp.concatenate([codes(view) for view in views]))
+    return -jnp.sum(add_all(targets) / len(targets) * log_p, axis=1)
 
 
 def sinkhorn(
     scores: Array,
     *,
-    epsilon: Number = 0.05,
+    epsilon: Scalar = 0.05,
     num_iters: int = 3,
     axis_name: str | None = None,
 ) -> Array:
-    """Soft assignments of a batch to prototypes that use every prototype equally.
+    """Compute soft assignments of a batch to prototypes that use every prototype equally.
 
     Args:
         scores: [b, K] similarities of this device's rows.
-        epsilon: the smaller, the harder the assignments; > 0.
+        epsilon: entropy regularisation, > 0. Smaller values give harder assignments.
         num_iters: alternations of the two normalisations, >= 1.
-        axis_name: the mapped axis whose devices share the batch, or None.
+        axis_name: mapped axis whose devices share the batch, or None.
 
     Returns:
-        [b, K] float32, rows sum to 1; a constant.
+        [b, K] float32 with rows that sum to 1, without gradient.
     """
     log_q = lax.stop_gradient(scores) / epsilon
     for _ in range(num_iters):
@@ -104,18 +110,20 @@ def objective(
     epsilon: Number = 0.05,
     num_iters: int = 3,
 ) -> Objective:
-    """SwAV with its trained prototypes: ``num_prototypes`` unit vectors, at random at first."""
-    require_positive(num_prototypes=num_prototypes)
+    """Return SwAV with ``num_prototypes`` trained prototypes, initially random unit vectors."""
     fixed = {"temperature": temperature, "epsilon": epsilon, "num_iters": num_iters}
+    check(CHECKS, num_prototypes=num_prototypes, **fixed)
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple]:
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
         del num_examples
         return {"prototypes": unit(jax.random.normal(key, (num_prototypes, dim)))}, ()
 
-    def loss(pairs, params, memory, *, step, key) -> tuple[Array, tuple, Metrics]:
+    def loss(
+        pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array
+    ) -> tuple[Array, tuple[()], Metrics]:
         del key
         per_anchor = swav_loss(pairs, params["prototypes"], **at_step(fixed, step))
-        value, alone = mean_over_anchors(per_anchor, pairs)
-        return value, memory, {"anchors_without_positive": alone}
+        value, share_alone = mean_over_anchors(per_anchor, pairs)
+        return value, memory, {"anchors_without_positive": share_alone}
 
     return Objective(init, loss, takes_labels=False, takes_queue=False)

@@ -72,7 +72,11 @@ def test_decl_learns_the_scale_from_the_temperature_it_is_given():
 
 @pytest.mark.parametrize(
     ("temperature", "message"),
-    [(lambda step: 0.1, "must be a number, got a schedule"), (0.0, "> 0"), (-0.1, "> 0, got -0.1")],
+    [
+        (lambda step: 0.1, "must be a number if learn_scale=True"),
+        (0.0, "> 0"),
+        (-0.1, "> 0, got -0.1"),
+    ],
 )
 def test_decl_learns_no_scale_from_a_temperature_that_is_none(temperature, message):
     with pytest.raises(ValueError, match=message):

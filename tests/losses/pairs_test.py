@@ -14,16 +14,16 @@ from jaxssl.losses.pairs import (
     cosine,
     count_positives,
     distance,
-    everyone,
+    gather_by_view,
     negatives,
     not_self,
     pair_towers,
     pair_views,
     partners,
     positives,
+    stack_views,
     swap,
     unit,
-    views_of,
 )
 
 
@@ -84,14 +84,14 @@ def test_positives_are_counted_without_a_mask(num_views, labels):
 def test_partners_are_the_other_views_or_the_key():
     z = embeddings(3, 4, 5)
     pairs = pair_views(z)
-    np.testing.assert_array_equal(views_of(pairs, "x"), z)
+    np.testing.assert_array_equal(stack_views(pairs, "x"), z)
     first, second = partners(pairs, "x")
     np.testing.assert_array_equal(first, pairs.partner)
     np.testing.assert_array_equal(first, jnp.concatenate([z[1], z[2], z[0]]))
     np.testing.assert_array_equal(second, jnp.concatenate([z[2], z[0], z[1]]))
     towers = pair_towers(z[0], z[1])
     np.testing.assert_array_equal(partners(towers, "x"), z[1:2])
-    np.testing.assert_array_equal(views_of(towers, "x"), z[:2])
+    np.testing.assert_array_equal(stack_views(towers, "x"), z[:2])
 
 
 def test_swapped_towers_have_keys_as_anchors():
@@ -101,7 +101,7 @@ def test_swapped_towers_have_keys_as_anchors():
     jax.tree.map(np.testing.assert_array_equal, swapped, expected)
     views = pair_views(z)
     assert swap(views) is views
-    with pytest.raises(ValueError, match="both directions .* there is a queue"):
+    with pytest.raises(ValueError, match="pairs with a queue cannot be swapped"):
         swap(pair_towers(z[0], z[1], queue=z[0]))
 
 
@@ -138,7 +138,7 @@ def test_split_over_devices_every_anchor_sees_the_whole_batch(devices):
     for name in ("anchor", "partner", "anchor_id", "self_index", "index"):
         np.testing.assert_array_equal(local[name], getattr(whole, name)[order], name)
     np.testing.assert_array_equal(local["candidate"][local["self_index"]], local["anchor"])
-    np.testing.assert_array_equal(everyone(whole, whole.index), jnp.tile(index, (2, 1)))
+    np.testing.assert_array_equal(gather_by_view(whole, whole.index), jnp.tile(index, (2, 1)))
 
 
 @pytest.mark.parametrize("scale", [1e-10, 1.0, 1e30])
