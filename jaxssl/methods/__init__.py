@@ -1,1 +1,1 @@
-"""How a batch becomes pairs, one pipeline a file: `method(net, projector, objective, **hyper)`."""
+"""Methods: training pipelines from a batch to a loss."""

@@ -1,4 +1,4 @@
-"""A method: how a batch becomes embeddings, then pairs, then a loss."""
+"""The interface of a method: a batch becomes embeddings, embeddings become pairs, pairs a loss."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -8,19 +8,21 @@ from jax import Array
 
 from jaxssl.losses.objective import Metrics, Objective
 from jaxssl.losses.pairs import Pairs
+from jaxssl.models import encoder as networks
+from jaxssl.models.encoder import Encoder
 
 # "views" [V, b, h, w, c] float, for multi-crop also "crops" [L, b, s, s, c] float,
-# "index" [b] int, "label" [b] int. Views may be dicts of arrays in place of one.
+# "index" [b] int, "label" [b] int. Views may be dicts of arrays instead of one array.
 Batch = dict[str, Any]
 
 
 class Carried(NamedTuple):
-    """What a step hands on besides what the optimiser moves.
+    """Non-trainable state carried between steps.
 
     Attributes:
-        batch_stats: BatchNorm's running statistics.
-        target: the momentum network's parameters and statistics, or ().
-        memory: what the objective and the method remember.
+        batch_stats: running statistics of BatchNorm, by network.
+        target: parameters and statistics of the momentum (EMA) network; () without one.
+        memory: buffers of the objective and of the method, such as a queue of keys.
     """
 
     batch_stats: Any
@@ -28,33 +30,51 @@ class Carried(NamedTuple):
     memory: Any
 
 
+def _leave_unchanged(params: Any, carried: Carried, step: Array) -> Carried:
+    del params, step
+    return carried
+
+
+def _trained_backbone(params: Any, carried: Carried) -> tuple[Any, Any]:
+    return params["net"], carried.batch_stats["net"]
+
+
 class Method(NamedTuple):
-    """Pure functions that a training step calls.
+    """Pure functions that the training step and evaluation call.
 
     Attributes:
+        encoder: the networks.
         init: ``(key, batch, num_examples) -> (params, Carried)``.
         loss: ``(params, carried, batch, *, step, key, axis_name) -> (scalar, (carried, metrics,
-            embeddings))``. The scalar is this device's share; embeddings are [V, b, d].
-        after: ``(params, carried, step) -> carried``, once the parameters have moved.
-        features: ``(params, carried, images) -> [b, f]``, the backbone in evaluation mode.
-        per_example: a `Carried` whose nodes, here and there a whole branch, say what is made of
-            numbers for every example, whose rows the devices may share.
+            embeddings))``. The scalar is this device's share: the mean over devices is the loss.
+            Embeddings are [V, b, d].
+        after: ``(params, carried, step) -> carried``, called with the updated parameters; by
+            default nothing changes.
+        backbone: ``(params, carried) -> (params, batch_stats)`` of the backbone that is evaluated;
+            by default the trained one.
+        per_example: pytree prefix of bools for `Carried`: True marks per-example buffers, which
+            are sharded over devices along axis 0.
     """
 
+    encoder: Encoder
     init: Callable[..., tuple[Any, Carried]]
     loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
-    after: Callable[[Any, Carried, Array], Carried]
-    features: Callable[[Any, Carried, Array], Array]
+    after: Callable[[Any, Carried, Array], Carried] = _leave_unchanged
+    backbone: Callable[[Any, Carried], tuple[Any, Any]] = _trained_backbone
     per_example: Carried = Carried(False, False, False)
+
+    def features(self, params: Any, carried: Carried, images: Any) -> Array:
+        """Compute backbone features [b, f] in evaluation mode."""
+        return networks.features(self.encoder, *self.backbone(params, carried), images)
 
 
 def image_groups(batch: Batch) -> list[Any]:
-    """The batch's views, then its small crops if there are any."""
+    """Return the views of a batch, followed by its small crops if it has any."""
     return [batch[name] for name in ("views", "crops") if name in batch]
 
 
 def count_views(group: Any) -> int:
-    """How many views are in a group."""
+    """Return the number of views in a group."""
     return jax.tree.leaves(group)[0].shape[0]
 
 
@@ -67,33 +87,31 @@ def weighted_loss(
     step: Array,
     key: Array,
 ) -> tuple[Array, Any, Metrics]:
-    """The weighted sum of an objective over several pairings of one batch.
+    """Sum an objective over several pairings of one batch, with weights.
 
-    Each starts from the memory of the step before, and has its own random key; what they would
-    remember is merged.
+    Every term starts from the memory of the previous step and draws from a random key of its own.
+    The new memories are merged.
 
     Args:
         objective: the loss.
         terms: weights and pairs.
-        params: what the objective learned.
-        memory: what it remembers.
+        params: trained parameters of the objective.
+        memory: memory of the objective.
         step: number of the step.
         key: random key of the step.
 
     Returns:
-        The sum, this device's share; the new memory; the metrics' weighted mean.
+        This device's share of the sum, the new memory, and the weighted means of the metrics.
     """
     weights = [weight for weight, _ in terms]
-    values, memories, metrics = zip(
-        *(
-            objective.loss(pairs, params, memory, step=step, key=jax.random.fold_in(key, number))
-            for number, (_, pairs) in enumerate(terms)
-        ),
-        strict=True,
-    )
+    results = []
+    for number, (_, pairs) in enumerate(terms):
+        term_key = jax.random.fold_in(key, number)
+        results.append(objective.loss(pairs, params, memory, step=step, key=term_key))
+    values, memories, metrics = zip(*results, strict=True)
     total = sum(w * value for w, value in zip(weights, values, strict=True))
-    shown = {
+    means = {
         name: sum(w * m[name] for w, m in zip(weights, metrics, strict=True)) / sum(weights)
         for name in metrics[0]
     }
-    return total, objective.merge(memories), shown
+    return total, objective.merge(memories), means

@@ -1,16 +1,24 @@
-"""Two towers: queries of the trained network against keys without gradient.
+"""Momentum contrast: queries of the trained network against keys that have no gradient.
 
-MoCo, BYOL, SimSiam, DINO, NNCLR and ReSSL are this method with other settings and losses.
+MoCo, BYOL, SimSiam, DINO, NNCLR and ReSSL are this method with different settings and losses.
 """
 
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import empty_queue, enqueue
-from jaxssl.losses.objective import Number, Objective, at_step, require_not_negative, require_share
+from jaxssl.losses.objective import (
+    Metrics,
+    Number,
+    Objective,
+    at_step,
+    require_not_negative,
+    require_share,
+)
 from jaxssl.losses.pairs import Pairs, pair_towers
 from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
 from jaxssl.models import encoder as networks
@@ -30,6 +38,20 @@ PRESETS = {
         "evaluate": "target",
     },
 }
+TARGET_NETWORKS = ("net", "projector")
+
+
+class _Settings(NamedTuple):
+    """The arguments of `method`; ``has_target`` is False if momentum is 0."""
+
+    encoder: Encoder
+    objective: Objective
+    momentum: Number
+    has_target: bool
+    symmetric: bool
+    average: bool
+    queue_size: int
+    labels: bool
 
 
 def method(
@@ -43,134 +65,173 @@ def method(
     evaluate: str = "online",
     labels: bool = False,
 ) -> Method:
-    """The momentum method for two or more views.
+    """Build the momentum method for two or more views.
 
-    Queries are the predictions (or, without a predictor, the embeddings) of the trained network;
-    keys are the embeddings of its momentum copy, theta_k = m theta_k + (1 - m) theta. Every query
-    meets the keys of each view that is not its own. With multi-crop small crops are queries only.
+    Queries are predictions of the trained network, or its embeddings if it has no predictor. Keys
+    are embeddings of the momentum (EMA) network, theta_k = m theta_k + (1 - m) theta. Every query
+    is compared with the keys of all other views. With multi-crop the small crops are queries only.
 
     Args:
-        encoder: backbone, projector and perhaps a predictor, which the momentum copy lacks.
-        objective: the loss and what it learns.
-        momentum: m, in [0, 1]. 0 spares the copy: keys are the trained network's own embeddings,
-            without gradient, as in SimSiam and NNCLR.
-        symmetric: every view is query and key; False, for two views: the first is the query, the
-            second the key (MoCo-v2, ReSSL).
-        average: take the mean over all pairs of query and key view (SimSiam, DINO), not the sum
-            over key views of the mean over their queries (MoCo-v3, BYOL).
-        queue_size: how many earlier keys are the negatives; 0 takes those of the batch.
-        evaluate: which backbone is evaluated, "online" (the trained one) or "target" (the copy).
-        labels: whether all keys of a class are positives.
+        encoder: backbone, projector and optionally a predictor. The momentum network has no
+            predictor.
+        objective: the loss and its trained parameters.
+        momentum: m, in [0, 1]. With 0 there is no momentum network: keys are embeddings of the
+            trained network without gradient, as in SimSiam and NNCLR.
+        symmetric: True uses every view as query and as key. False needs two views, the first as
+            query and the second as key (MoCo-v2, ReSSL).
+        average: True averages over all pairs of query and key view (SimSiam, DINO). False averages
+            over the queries of a key view and sums over key views (MoCo-v3, BYOL).
+        queue_size: number of earlier keys that are the negatives; 0 uses the keys of the batch.
+        evaluate: the backbone that is evaluated, "online" (trained) or "target" (momentum).
+        labels: True makes all keys of a class positives.
 
     Raises:
-        ValueError: on an unknown ``evaluate``, or views that do not fit.
+        ValueError: on an unknown ``evaluate``, or if the number of views does not fit.
     """
     require_share(momentum=0.0 if callable(momentum) else momentum)
     require_not_negative(queue_size=queue_size)
-    copies = callable(momentum) or momentum > 0
-    if evaluate not in ("online", "target") or (evaluate == "target" and not copies):
+    has_target = callable(momentum) or momentum > 0
+    if evaluate not in ("online", "target") or (evaluate == "target" and not has_target):
         raise ValueError(
             'method.evaluate must be "online", or "target" if there is a momentum network, '
             f"got {evaluate!r} with momentum={momentum}"
         )
-    target_names = ("net", "projector")
+    settings = _Settings(
+        encoder, objective, momentum, has_target, symmetric, average, queue_size, labels
+    )
+    functions = {}
+    if has_target:
+        functions["after"] = partial(_update_target, momentum)
+    if evaluate == "target":
+        functions["backbone"] = _target_backbone
+    memory = {"objective": objective.per_example, "queue": False}
+    return Method(
+        encoder,
+        partial(_init, settings),
+        partial(_loss, settings),
+        per_example=Carried(False, False, memory),
+        **functions,
+    )
 
-    def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
-        net_key, objective_key, queue_key = jax.random.split(key, 3)
-        params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
-        target = ()
-        if copies:  # copies, not the same arrays: the step donates its buffers
-            own = {name: params[name] for name in target_names}
-            own_stats = {name: stats[name] for name in target_names}
-            target = jax.tree.map(jnp.copy, {"params": own, "batch_stats": own_stats})
-        params["objective"], memory = objective.init(objective_key, num_examples, dim)
-        queue = empty_queue(queue_key, queue_size, dim) if queue_size else ()
-        return params, Carried(stats, target, {"objective": memory, "queue": queue})
 
-    def loss(params, carried, batch, *, step, key, axis_name):
-        net_key, objective_key = jax.random.split(key)
-        groups, index = image_groups(batch), batch["index"]
-        num_views = count_views(groups[0])
-        if num_views < 2 or (num_views > 2 and not symmetric):
-            raise ValueError(
-                f'method "momentum" takes two views, or more if symmetric; got {num_views}'
-            )
-        queries = groups
-        if copies and not symmetric:
-            queries = [jax.tree.map(lambda x: x[:1], groups[0]), *groups[1:]]
-        trained = {name: value for name, value in params.items() if name != "objective"}
-        z, predictions, stats = networks.embed(
-            encoder, trained, carried.batch_stats, queries, index, key=net_key, axis_name=axis_name
+def _init(settings: _Settings, key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
+    net_key, objective_key, queue_key = jax.random.split(key, 3)
+    params, stats, dim = networks.init(settings.encoder, net_key, image_groups(batch))
+    target = ()
+    if settings.has_target:
+        variables = {"params": _select(params), "batch_stats": _select(stats)}
+        target = jax.tree.map(jnp.copy, variables)  # the step donates the buffers of params
+    params["objective"], memory = settings.objective.init(objective_key, num_examples, dim)
+    queue = empty_queue(queue_key, settings.queue_size, dim) if settings.queue_size else ()
+    return params, Carried(stats, target, {"objective": memory, "queue": queue})
+
+
+def _loss(
+    settings: _Settings,
+    params: Any,
+    carried: Carried,
+    batch: Batch,
+    *,
+    step: Array,
+    key: Array,
+    axis_name: str | None,
+) -> tuple[Array, tuple[Carried, Metrics, Array]]:
+    net_key, objective_key = jax.random.split(key)
+    index, memory, objective = batch["index"], carried.memory, settings.objective
+    z, queries, keys, stats, target = _embed(settings, params, carried, batch, net_key, axis_name)
+    label = batch["label"] if settings.labels else None
+
+    def pair(query: Array, key: Array) -> Pairs:
+        return pair_towers(
+            query,
+            key,
+            index,
+            label,
+            queue=memory["queue"]["rows"] if settings.queue_size else None,
+            batch_negatives=not settings.queue_size,
+            axis_name=axis_name,
         )
-        target = carried.target
-        if copies:
-            seen = groups[0] if symmetric else jax.tree.map(lambda x: x[1:], groups[0])
-            keys, _, target_stats = networks.embed(
-                encoder,
-                target["params"],
-                target["batch_stats"],
-                [seen],
-                index,
-                key=None,  # stochastic depth is the trained network's
-                axis_name=axis_name,
-            )
-            target = {**target, "batch_stats": target_stats}
-        else:
-            keys = z[:num_views] if symmetric else z[1:2]
-        keys = lax.stop_gradient(keys)
 
-        memory = carried.memory
-        rows = memory["queue"]["rows"] if queue_size else None
+    pairings = _pairings(settings, len(queries), len(keys))
+    weight = (1 if settings.average else len(keys)) / len(pairings)
+    terms = [(weight, pair(queries[q], keys[k])) for q, k in pairings]
+    value, objective_memory, metrics = weighted_loss(
+        objective, terms, params["objective"], memory["objective"], step=step, key=objective_key
+    )
+    queue = enqueue(memory["queue"], keys, axis_name) if settings.queue_size else ()
+    carried = Carried(stats, target, {"objective": objective_memory, "queue": queue})
+    if settings.symmetric or not settings.has_target:
+        views = z[: count_views(batch["views"])]
+    else:
+        views = jnp.concatenate([z[:1], keys])
+    return value, (carried, metrics, views)
 
-        def pair(query: Array, key: Array) -> Pairs:
-            label = batch["label"] if labels else None
-            return pair_towers(
-                query,
-                key,
-                index,
-                label,
-                queue=rows,
-                batch_negatives=not queue_size,
-                axis_name=axis_name,
-            )
 
-        found = _pairings(len(keys), predictions.shape[0], symmetric, copies)
-        weight = 1 / len(found) if average else len(keys) / len(found)
-        terms = [(weight, pair(predictions[q], keys[k])) for q, k in found]
-        value, remembered, metrics = weighted_loss(
-            objective,
-            terms,
-            params["objective"],
-            memory["objective"],
-            step=step,
-            key=objective_key,
+def _embed(
+    settings: _Settings,
+    params: Any,
+    carried: Carried,
+    batch: Batch,
+    key: Array,
+    axis_name: str | None,
+) -> tuple[Array, Array, Array, Any, Any]:
+    """Embed the views with the trained network and with the momentum network.
+
+    Returns:
+        Embeddings of the trained network, its predictions (the queries), keys, and the new
+        BatchNorm statistics and momentum network.
+    """
+    views, *crops = image_groups(batch)
+    num_views = count_views(views)
+    if num_views < 2 or (num_views > 2 and not settings.symmetric):
+        raise ValueError(
+            f'method "momentum" takes two views, or more if symmetric; got {num_views}'
         )
-        queue = enqueue(memory["queue"], keys, axis_name) if queue_size else ()
-        carried = Carried(stats, target, {"objective": remembered, "queue": queue})
-        shown = z[:num_views] if symmetric or not copies else jnp.concatenate([z[:1], keys])
-        return value, (carried, metrics, shown)
+    query_views = key_views = views
+    if not settings.symmetric:
+        key_views = jax.tree.map(lambda x: x[1:], views)
+        if settings.has_target:
+            query_views = jax.tree.map(lambda x: x[:1], views)
+    common = {"index": batch["index"], "axis_name": axis_name}
+    trained = {name: value for name, value in params.items() if name != "objective"}
+    z, queries, stats = networks.embed(
+        settings.encoder, trained, carried.batch_stats, [query_views, *crops], key=key, **common
+    )
+    target = carried.target
+    if settings.has_target:
+        variables = target["params"], target["batch_stats"]
+        # No key: the momentum network has no stochastic depth.
+        keys, _, target_stats = networks.embed(
+            settings.encoder, *variables, [key_views], key=None, **common
+        )
+        target = {**target, "batch_stats": target_stats}
+    else:
+        keys = z[:num_views] if settings.symmetric else z[1:2]
+    return z, queries, lax.stop_gradient(keys), stats, target
 
-    def after(params: Any, carried: Carried, step: Array) -> Carried:
-        if not copies:
-            return carried
-        m = at_step({"m": momentum}, step)["m"]
-        own = {name: params[name] for name in target_names}
-        mixed = jax.tree.map(lambda k, q: m * k + (1 - m) * q, carried.target["params"], own)
-        return carried._replace(target={**carried.target, "params": mixed})
 
-    def features(params: Any, carried: Carried, images: Any) -> Array:
-        stats = carried.batch_stats
-        if evaluate == "target":
-            params, stats = carried.target["params"], carried.target["batch_stats"]
-        return networks.features(encoder, params["net"], stats["net"], images)
-
-    split = Carried(False, False, {"objective": objective.per_example, "queue": False})
-    return Method(init, loss, after, features, split)
-
-
-def _pairings(num_keys: int, num_queries: int, symmetric: bool, copies: bool) -> list:
-    """(query, key) numbers: every query with each key of another view."""
-    if symmetric:
+def _pairings(settings: _Settings, num_queries: int, num_keys: int) -> list[tuple[int, int]]:
+    """List (query, key) numbers: every query with each key of another view."""
+    if settings.symmetric:
         return [(q, k) for k in range(num_keys) for q in range(num_queries) if q != k]
-    own = () if copies else (1,)  # the key's own view, encoded along
-    return [(q, 0) for q in range(num_queries) if q not in own]
+    # Without a momentum network query 1 is the view of the only key.
+    skipped = () if settings.has_target else (1,)
+    return [(q, 0) for q in range(num_queries) if q not in skipped]
+
+
+def _update_target(momentum: Number, params: Any, carried: Carried, step: Array) -> Carried:
+    m = at_step({"m": momentum}, step)["m"]
+    average = jax.tree.map(
+        lambda k, q: m * k + (1 - m) * q, carried.target["params"], _select(params)
+    )
+    return carried._replace(target={**carried.target, "params": average})
+
+
+def _target_backbone(params: Any, carried: Carried) -> tuple[Any, Any]:
+    del params
+    return carried.target["params"]["net"], carried.target["batch_stats"]["net"]
+
+
+def _select(tree: Any) -> dict[str, Any]:
+    """Return the branches of the networks that the momentum network has."""
+    return {name: tree[name] for name in TARGET_NETWORKS}

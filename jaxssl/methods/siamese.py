@@ -1,11 +1,11 @@
-"""SimCLR's pipeline: one network sees all views, all of them meet in one loss."""
+"""The siamese method of SimCLR: one network embeds all views, and one loss contrasts them."""
 
 from typing import Any
 
 import jax
 from jax import Array
 
-from jaxssl.losses.objective import Objective
+from jaxssl.losses.objective import Metrics, Objective
 from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
 from jaxssl.models import encoder as networks
@@ -13,21 +13,21 @@ from jaxssl.models.encoder import Encoder
 
 
 def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> Method:
-    """The siamese method for V >= 1 views.
+    """Build the siamese method for V >= 1 views.
 
-    With multi-crop every small crop is a query to each of the views, which are the only keys; the
-    loss is the mean over all pairs of query and key view, as in SwAV.
+    With multi-crop every small crop is a query to each of the V views, which are the only keys.
+    The loss is the mean over all pairs of a query view and a key view, as in SwAV.
 
     Args:
         encoder: backbone and projector.
-        objective: the loss and what it learns.
-        labels: whether all views of a class are positives (SupCon, TCL, cross-entropy).
+        objective: the loss and its trained parameters.
+        labels: True makes all views of a class positives (SupCon, TCL, cross-entropy).
 
     Raises:
-        ValueError: if there is a predictor, for which there is no use here.
+        ValueError: if the encoder has a predictor, which this method does not use.
     """
     if encoder.predictor is not None:
-        raise ValueError('method "siamese" has no use for a predictor; set predictor.name=none')
+        raise ValueError('method "siamese" does not use a predictor; set predictor.name=none')
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
         net_key, objective_key = jax.random.split(key)
@@ -35,37 +35,46 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
         params["objective"], memory = objective.init(objective_key, num_examples, dim)
         return params, Carried(stats, (), memory)
 
-    def loss(params, carried, batch, *, step, key, axis_name):
+    def loss(
+        params: Any,
+        carried: Carried,
+        batch: Batch,
+        *,
+        step: Array,
+        key: Array,
+        axis_name: str | None,
+    ) -> tuple[Array, tuple[Carried, Metrics, Array]]:
         net_key, objective_key = jax.random.split(key)
         groups, index = image_groups(batch), batch["index"]
+        label = batch["label"] if labels else None
         z, _, stats = networks.embed(
             encoder, params, carried.batch_stats, groups, index, key=net_key, axis_name=axis_name
         )
-        ids = index, batch["label"] if labels else None
         num_views = count_views(groups[0])
         views, crops = z[:num_views], z[num_views:]
-        of_views = max(num_views * (num_views - 1), 1)  # pairs; those of a labelled view count one
-        total = of_views + num_views * len(crops)
-        pairs = pair_views(views, *ids, axis_name=axis_name)
-        # Gathered once for all crops, so that their gradient is sent once too.
-        everyone = pairs.candidate.reshape(num_views, -1, z.shape[2])
-        terms = [(of_views / total, pairs)]
-        terms += [
-            (1 / total, pair_towers(crop, view, *ids, gathered=keys, axis_name=axis_name))
-            for crop in crops
-            for view, keys in zip(views, everyone, strict=True)
-        ]
+        pairs = pair_views(views, index, label, axis_name=axis_name)
+        args = params["objective"], carried.memory
+        if len(crops) == 0:
+            key = jax.random.fold_in(objective_key, 0)
+            value, memory, metrics = objective.loss(pairs, *args, step=step, key=key)
+            return value, (Carried(stats, (), memory), metrics, views)
+
+        # A single labelled view counts as one pair of views.
+        view_pairs = max(num_views * (num_views - 1), 1)
+        total = view_pairs + num_views * len(crops)
+        terms = [(view_pairs / total, pairs)]
+        # All crops share the gathered views, so that their gradient is also sent once.
+        gathered = pairs.candidate.reshape(num_views, -1, z.shape[2])
+        for crop in crops:
+            for view, keys in zip(views, gathered, strict=True):
+                crop_pairs = pair_towers(
+                    crop, view, index, label, gathered=keys, axis_name=axis_name
+                )
+                terms.append((1 / total, crop_pairs))
         value, memory, metrics = weighted_loss(
-            objective, terms, params["objective"], carried.memory, step=step, key=objective_key
+            objective, terms, *args, step=step, key=objective_key
         )
         return value, (Carried(stats, (), memory), metrics, views)
 
-    def after(params: Any, carried: Carried, step: Array) -> Carried:
-        del params, step
-        return carried
-
-    def features(params: Any, carried: Carried, images: Any) -> Array:
-        return networks.features(encoder, params["net"], carried.batch_stats["net"], images)
-
-    split = Carried(False, False, objective.per_example)
-    return Method(init, loss, after, features, split)
+    per_example = Carried(False, False, objective.per_example)
+    return Method(encoder, init, loss, per_example=per_example)

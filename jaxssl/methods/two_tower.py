@@ -1,4 +1,4 @@
-"""Two towers, both trained: images and their captions (CLIP), graphs and their views (GraphCL)."""
+"""Two trained towers: images and captions (CLIP), or two views of a graph (GraphCL)."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Objective
+from jaxssl.losses.objective import Metrics, Objective
 from jaxssl.losses.pairs import pair_towers, swap
 from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
 from jaxssl.models import encoder as networks
@@ -16,29 +16,30 @@ from jaxssl.models.encoder import Encoder
 def method(
     encoder: Encoder, objective: Objective, *, symmetric: bool = False, labels: bool = False
 ) -> Method:
-    """The two-tower method.
+    """Build the two-tower method.
 
-    Rows of the first tower are the anchors and those of the second one their keys; both get
-    gradient. With a network for captions (``encoder.text``) the towers are images and captions,
-    else the two views of one network.
+    Embeddings of the first tower are the anchors, embeddings of the second tower are their keys,
+    and gradients flow into both. With a network for captions (``encoder.text``) the towers embed
+    images and captions. Without one, a single network embeds two views.
 
     Args:
-        encoder: backbone and projector, perhaps those of the captions.
-        objective: the loss and what it learns.
-        symmetric: the mean over both directions, anchors and keys changing places; for a loss that
-            has one direction, such as `decl`. `clip` has both, and `siglip` is the same in either.
-        labels: whether all keys of a class are positives.
+        encoder: backbone and projector, and optionally the encoder of captions.
+        objective: the loss and its trained parameters.
+        symmetric: True averages over both directions, with anchors and keys exchanged; for a loss
+            with one direction, such as `decl`. `clip` has both directions, and `siglip` has the
+            same value in either.
+        labels: True makes all keys of a class positives.
 
     Raises:
-        ValueError: if there is a predictor, for which there is no use here, or another number of
-            views than two, one with captions.
+        ValueError: if the encoder has a predictor, or if the number of views is not two (one with
+            captions).
 
     References:
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
         figure 3; You et al., Graph Contrastive Learning with Augmentations, 2020, figure 1.
     """
     if encoder.predictor is not None:
-        raise ValueError('method "two_tower" has no use for a predictor; set predictor.name=none')
+        raise ValueError('method "two_tower" does not use a predictor; set predictor.name=none')
     text = encoder.text
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
@@ -50,8 +51,10 @@ def method(
         params["objective"], memory = objective.init(objective_key, num_examples, dim)
         return params, Carried(stats, (), memory)
 
-    def towers(params, stats, batch, key, axis_name) -> tuple[Array, dict]:
-        """[2, b, d] and the new statistics."""
+    def embed_towers(
+        params: Any, stats: Any, batch: Batch, key: Array, axis_name: str | None
+    ) -> tuple[Array, dict]:
+        """Return embeddings [2, b, d] and the new BatchNorm statistics."""
         groups, index = image_groups(batch), batch["index"]
         expected = 1 if text is not None else 2
         if len(groups) > 1 or count_views(groups[0]) != expected:
@@ -59,20 +62,27 @@ def method(
                 f'method "two_tower" takes {expected} view{"s" * (expected > 1)} here; set '
                 f"views={expected} and crops.number=0"
             )
-        own = {name: params[name] for name in ("net", "projector")}
-        z, _, new = networks.embed(encoder, own, stats, groups, index, key=key, axis_name=axis_name)
+        common = {"index": index, "axis_name": axis_name}
+        trained = {name: params[name] for name in ("net", "projector")}
+        z, _, new = networks.embed(encoder, trained, stats, groups, key=key, **common)
         if text is None:
             return z, new
-        key = jax.random.fold_in(key, 1)
-        of_text, _, new_text = networks.embed(
-            text, params["text"], stats["text"], [batch["texts"]], index, key=key,
-            axis_name=axis_name,
-        )  # fmt: skip
-        return jnp.concatenate([z, of_text]), {**new, "text": new_text}
+        texts, key = [batch["texts"]], jax.random.fold_in(key, 1)
+        variables = params["text"], stats["text"]
+        text_z, _, new_text = networks.embed(text, *variables, texts, key=key, **common)
+        return jnp.concatenate([z, text_z]), {**new, "text": new_text}
 
-    def loss(params, carried, batch, *, step, key, axis_name):
+    def loss(
+        params: Any,
+        carried: Carried,
+        batch: Batch,
+        *,
+        step: Array,
+        key: Array,
+        axis_name: str | None,
+    ) -> tuple[Array, tuple[Carried, Metrics, Array]]:
         net_key, objective_key = jax.random.split(key)
-        z, stats = towers(params, carried.batch_stats, batch, net_key, axis_name)
+        z, stats = embed_towers(params, carried.batch_stats, batch, net_key, axis_name)
         label = batch["label"] if labels else None
         pairs = pair_towers(z[0], z[1], batch["index"], label, axis_name=axis_name)
         terms = [(0.5, pairs), (0.5, swap(pairs))] if symmetric else [(1.0, pairs)]
@@ -81,12 +91,5 @@ def method(
         )
         return value, (Carried(stats, (), memory), metrics, z)
 
-    def after(params: Any, carried: Carried, step: Array) -> Carried:
-        del params, step
-        return carried
-
-    def features(params: Any, carried: Carried, images: Any) -> Array:
-        return networks.features(encoder, params["net"], carried.batch_stats["net"], images)
-
-    split = Carried(False, False, objective.per_example)
-    return Method(init, loss, after, features, split)
+    per_example = Carried(False, False, objective.per_example)
+    return Method(encoder, init, loss, per_example=per_example)

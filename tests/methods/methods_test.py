@@ -309,7 +309,7 @@ def test_half_precision_computes_in_half_and_keeps_what_is_kept():
 @pytest.mark.parametrize(
     ("make", "num_views", "message"),
     [
-        (lambda: siamese.method(PREDICTING, nt_xent()), 2, "no use for a predictor"),
+        (lambda: siamese.method(PREDICTING, nt_xent()), 2, "not use a predictor"),
         (lambda: momentum.method(ENCODER, byol(), momentum=1.5), 2, r"in \[0, 1\], got 1.5"),
         (lambda: momentum.method(ENCODER, byol(), evaluate="both"), 2, 'must be "online", or'),
         (

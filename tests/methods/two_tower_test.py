@@ -351,7 +351,7 @@ TOGETHER = "captions take method.name=two_tower, text.name=text and augment.name
         (DIGITS, {"views": "1"} | ALONE, ["a single view without labels has no positives"]),
         (DIGITS, {"views": "3"} | ALONE, ["takes 2 views here; set views=2 and crops.number=0"]),
         (DIGITS, {"crops.number": "1"} | ALONE, ["takes 2 views here; set views=2"]),
-        (CAPTIONED, {"predictor.name": "mlp"}, ["no use for a predictor; set predictor.name=none"]),
+        (CAPTIONED, {"predictor.name": "mlp"}, ["not use a predictor; set predictor.name=none"]),
         (
             CAPTIONED,
             {

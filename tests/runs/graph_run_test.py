@@ -256,7 +256,7 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
             "graphs have no small crops; set crops.number=0",
         ),
         ({"views": "3"}, 'method "two_tower" takes 2 views here; set views=2'),
-        ({"predictor.name": "mlp"}, "has no use for a predictor; set predictor.name=none"),
+        ({"predictor.name": "mlp"}, "does not use a predictor; set predictor.name=none"),
         ({"augment.choices": "('drop',)"}, "augment.choices has 'drop'; expected some of"),
         ({"net.width": "0"}, "net.width must be >= 1"),
         ({"data.cache": "device"}, "data.cache='device': graphs are packed on the host"),
