@@ -30,7 +30,7 @@ from jax.experimental import topologies
 from shared import NETWORKS, begin
 
 from jaxssl import distributed
-from jaxssl.report.page import markdown_table
+from jaxssl.report.markdown import markdown_table
 from jaxssl.training.state import make_train_step, shardings
 
 H200 = """

@@ -26,7 +26,7 @@ from jaxssl.evaluation.context import arrays
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import fewshot, knn, linear
-from jaxssl.report.page import markdown_table
+from jaxssl.report.markdown import markdown_table
 from jaxssl.training import collapse
 from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.config import load

@@ -10,7 +10,7 @@ import record_trace
 from record_plan import METHOD_NAMES, SCALES, SWEPT
 from shared import spread
 
-from jaxssl.report.page import markdown_table
+from jaxssl.report.markdown import markdown_table
 from jaxssl.studies import study
 from jaxssl.training.atomic_files import write_text
 

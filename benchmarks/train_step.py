@@ -51,7 +51,7 @@ from shared import NETWORKS, SMALL, SMALL_BATCH, begin, spread
 from jaxssl import distributed, losses
 from jaxssl.models import convnet
 from jaxssl.models import encoder as networks
-from jaxssl.report.page import markdown_table
+from jaxssl.report.markdown import markdown_table
 from jaxssl.training import compile_cache
 from jaxssl.training.build import make_networks
 from jaxssl.training.config import arguments

@@ -21,12 +21,12 @@ OUT = flags.DEFINE_string(
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `page_of`."""
+    """Flags to `write_page`."""
     if overrides:
         raise UserError("the config is the run's: leave --config flags out")
     # Late, so that a mistake is answered at once.
-    from jaxssl.report.compare import page_of
+    from jaxssl.report.comparison import write_page
 
     workdirs = [Path(name) for name in WORKDIR.value]
-    path = page_of(workdirs, Path(OUT.value) if OUT.value else None)
+    path = write_page(workdirs, Path(OUT.value) if OUT.value else None)
     print(f"{'report' if len(workdirs) == 1 else 'comparison'}: {path}")

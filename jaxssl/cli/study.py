@@ -79,7 +79,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _run(overrides: list[tuple[str, str]]) -> None:
-    from jaxssl.studies import findings
+    from jaxssl.studies import documents
     from jaxssl.studies.study import Setting, scale_config
     from jaxssl.training import compile_cache
 
@@ -111,10 +111,10 @@ def _run(overrides: list[tuple[str, str]]) -> None:
     title = study.__doc__.splitlines()[0].rstrip(".")
     about = _about(time.perf_counter() - start)
     with explain_write_errors(setting.out):
-        path = findings.write(_stem(setting), title, setting, study.CLAIMS, found, about)
+        path = documents.write_study(_stem(setting), title, setting, study.CLAIMS, found, about)
     if PAGE.value:
-        findings.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
-    findings.show(study.CLAIMS, found)
+        documents.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
+    documents.print_findings(study.CLAIMS, found)
     print(f"page: {path}")
 
 

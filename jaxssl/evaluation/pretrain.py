@@ -78,8 +78,8 @@ def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
     """Show the results of a finished run; return False if it has yet to be evaluated."""
     if config.eval.protocols and not (workdir / "report.html").exists():
         return False
-    if rows := results.read(workdir):
-        results.show([row for row in rows if row["step"] in (None, 0, step)])
+    if rows := results.read_results(workdir):
+        results.print_results([row for row in rows if row["step"] in (None, 0, step)])
         again = f"evaluate it again with: python eval.py --workdir {workdir}"
         logs.console.print(again, soft_wrap=True)
     return True

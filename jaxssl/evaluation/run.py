@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from jaxssl import components, distributed, report
+from jaxssl import components, distributed
 from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation.context import arrays, make_contexts
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.pretrained.load import is_run, load_pretrained
-from jaxssl.report import results
+from jaxssl.report import results, run_report
 from jaxssl.report.results import KINDS
 from jaxssl.training import logs
 from jaxssl.training.config import apply_overrides, read_config
@@ -105,7 +105,7 @@ def evaluate(
     out = out or (path if path.is_dir() else path.with_suffix(".eval"))
     seed = seed if seed is not None else config.seed if config else 0
 
-    results.read(out)  # damaged ones are refused before the work is done
+    results.read_results(out)  # damaged ones are refused before the work is done
     settings = config.data if data is None else data
     classes = Path(settings["classes"])
     splits = source.load_splits(settings, found.inputs.kind)
@@ -150,7 +150,7 @@ def evaluate(
     if not distributed.is_first_process():
         return rows
     if rows:
-        results.show(rows)
+        results.print_results(rows)
     logs.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
     if page and config and data is None and out == path:
         step = found.metadata["step"]
@@ -159,7 +159,7 @@ def evaluate(
         if gallery.step_of(path) != step and whole:
             inputs = arrays(splits, found.inputs)
             gallery.write(path, config, splits, features, inputs, found)
-        logs.console.print(f"report:  {report.write(path)}", soft_wrap=True)
+        logs.console.print(f"report:  {run_report.write_report(path)}", soft_wrap=True)
     return rows
 
 
@@ -167,7 +167,7 @@ def _keep(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     if not distributed.is_first_process():
         return
     try:
-        results.add(out, rows)
+        results.add_results(out, rows)
     except OSError as error:
         raise UserError(f"cannot write results to {out}: {error.strerror}; see --out") from error
 

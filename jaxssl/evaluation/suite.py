@@ -142,6 +142,8 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
         values = [cells[name]["value"] for name in suite.datasets if name in cells]
         mean = f"{sum(values) / len(values):.2f}" if len(values) == len(suite.datasets) else "–"
         wins = sum(round(cell["value"], 2) == best[name] for name, cell in cells.items())
-        shown = [results.cell(cells[name]) if name in cells else "–" for name in suite.datasets]
+        shown = [
+            results.format_value(cells[name]) if name in cells else "–" for name in suite.datasets
+        ]
         out.add_row(*key, *shown, mean, str(wins))
     return out

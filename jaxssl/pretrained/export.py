@@ -55,7 +55,7 @@ def export(
         files = [stem + suffix for suffix, _ in FORMATS.values()]
         files = [name for name in files if (out / name).exists()]
         of = (found.metadata["step"], "pretrained")
-        rows = results.read(path.with_suffix(".eval") if is_file else path)
+        rows = results.read_results(path.with_suffix(".eval") if is_file else path)
         rows = [row for row in rows if (row["step"], row["features"]) == of]
         text = model_card.write(found, json.loads(header)["features"], files, rows)
         atomic_files.write_text(out / "README.md", text)

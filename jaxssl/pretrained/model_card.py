@@ -97,7 +97,7 @@ def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
         protocol = f"{row['protocol']}:{row['details']['preset']}"
         of = [row.get(name) for name in ("dataset", "bank", "split")]
         which = [row.get(name) for name in ("checkpoint", "step", "seed")]
-        lines.append([figure, results.cell(row), protocol, *of, layer, *which])
+        lines.append([figure, results.format_value(row), protocol, *of, layer, *which])
     return _grid(lines)
 
 

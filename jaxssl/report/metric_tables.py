@@ -121,7 +121,7 @@ def _cell(rows: Sequence[dict[str, Any]], num_runs: int, *, best: bool) -> str:
     """A figure, or its mean over seeds, and over how many where there are several runs."""
     if not rows:
         return "–"
-    text = results.cell(rows[0])
+    text = results.format_value(rows[0])
     if len(rows) > 1:
         mean = _mean(rows)
         spread = "" if mean is None else f"{stdev(row['value'] for row in rows):.2f}"

@@ -1,4 +1,4 @@
-"""Pages: the self-contained HTML that a report is made of, and tables of Markdown."""
+"""Pages: the self-contained HTML that a report is made of."""
 
 import io
 from base64 import b64encode
@@ -80,16 +80,6 @@ def figure(content: str, caption: str, css: str = "") -> str:
     """HTML content above a caption, which is text."""
     caption = f"<figcaption>{escape(caption)}</figcaption>"
     return f'<figure class="{css}">\n{content}\n{caption}\n</figure>\n'
-
-
-def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of texts for a page of Markdown, as lines."""
-    lines = [_cells(heading), "|" + "---|" * len(heading), *map(_cells, rows)]
-    return "\n".join(lines) + "\n"
-
-
-def _cells(texts: Sequence[str]) -> str:
-    return "| " + " | ".join(text.replace("|", "\\|") for text in texts) + " |"
 
 
 def table(css: str, head: Iterable[Any], body: Iterable[Sequence[str]], title: str = "") -> str:

@@ -21,7 +21,7 @@ KEY = (
 )
 
 
-def read(folder: Path) -> list[dict[str, Any]]:
+def read_results(folder: Path) -> list[dict[str, Any]]:
     """The rows of results.json; [] if there is none.
 
     Raises:
@@ -57,7 +57,7 @@ def _is_row(row: Mapping[str, Any]) -> bool:
     )
 
 
-def add(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def add_results(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Put figures into results.json, in place of earlier ones of the same.
 
     Raises:
@@ -65,13 +65,13 @@ def add(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """
     folder.mkdir(parents=True, exist_ok=True)
     new = set(map(key, rows))
-    kept = [row for row in read(folder) if key(row) not in new]
+    kept = [row for row in read_results(folder) if key(row) not in new]
     atomic_files.write_json(folder / "results.json", {"results": [*kept, *rows]})
 
 
-def show(rows: Sequence[Mapping[str, Any]]) -> None:
+def print_results(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print figures of one encoder on one data set: what they are of, a table, what it means."""
-    facts = provenance(rows[-1])
+    facts = describe_source(rows[-1])
     logs.console.print(facts["encoder"], soft_wrap=True, highlight=False)
     logs.console.print(facts["data"], soft_wrap=True, highlight=False)
     logs.console.print(table(rows))
@@ -80,7 +80,7 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
         logs.console.print(f"{row['features']}: {row['details']['verdict']}", soft_wrap=True)
 
 
-def provenance(row: Mapping[str, Any]) -> dict[str, str]:
+def describe_source(row: Mapping[str, Any]) -> dict[str, str]:
     """In words: "encoder", what was evaluated, and "data", on what."""
     encoder = [str(row.get("source")), row.get("loss")]
     if row.get("checkpoint") == "file":
@@ -107,13 +107,13 @@ def table(rows: Sequence[Mapping[str, Any]]) -> Table:
     for row in rows:
         unit = {"%": "", "": ""}.get(row.get("unit", "%"), f" ({row.get('unit')})")
         name = (row["metric"] + unit, f"{row['protocol']}:{row['details']['preset']}")
-        lines.setdefault(name, {})[row["features"]] = cell(row)
+        lines.setdefault(name, {})[row["features"]] = format_value(row)
     for heading, cells in lines.items():
         out.add_row(*heading, *(cells.get(kind, "") for kind in kinds))
     return out
 
 
-def cell(row: Mapping[str, Any]) -> str:
+def format_value(row: Mapping[str, Any]) -> str:
     """A figure with its spread."""
     if not math.isfinite(row["value"]):
         return "not finite"

@@ -69,7 +69,7 @@ def _figures(metrics: dict[tuple, dict[str, dict]]) -> str:
         cells = (_score(kinds.get(kind)) for kind in KINDS)
         body.append([f"{page.name(name)}{small}", *cells, _gain(kinds)])
     rows = [row for kinds in metrics.values() for row in kinds.values()]
-    facts = results.provenance(max(rows, key=lambda row: KINDS.index(row["features"])))
+    facts = results.describe_source(max(rows, key=lambda row: KINDS.index(row["features"])))
     heading = ["metric", *KINDS, "gain over untrained"]
     table = page.table("results", heading, body)
     return f"<p>{escape(facts['encoder'])}<br>{escape(facts['data'])}</p>{table}"
@@ -94,7 +94,7 @@ def _score(row: dict | None) -> str:
         return "–"
     if not is_finite(row["value"]):
         return "not finite"
-    return results.cell(row)
+    return results.format_value(row)
 
 
 def _gain(kinds: dict[str, dict]) -> str:

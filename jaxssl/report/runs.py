@@ -117,7 +117,7 @@ def _name(names: list[str]) -> str:
 def _run(path: Path, name: str) -> Run:
     config = read_config(path / "config.json")
     metrics = read_metrics(path / "metrics.jsonl")
-    rows = [row for row in results.read(path) if row["features"] == "pretrained"]
+    rows = [row for row in results.read_results(path) if row["features"] == "pretrained"]
     steps = [row["step"] for row in rows if row["step"] is not None]
     step = max(steps, default=None)
     chosen = _of_own_seed([row for row in rows if row["step"] == step], config.get("seed"))

@@ -11,11 +11,11 @@ from jaxssl.studies.grid import (
     Grid,
     accuracy_picture,
     accuracy_table,
-    at_batch,
     baselines,
+    batch_size_values,
+    cell_config,
     numbers,
     run_grid,
-    settings_of,
     values,
     where,
 )
@@ -25,9 +25,9 @@ from jaxssl.studies.study import (
     Setting,
     Table,
     Verdict,
-    choose,
     judge,
-    of_scale,
+    scale_value,
+    select_methods,
     spread,
 )
 
@@ -96,13 +96,13 @@ ABSOLUTE = {
 
 def run(setting: Setting) -> Findings:
     """Train the arms at the scale's batch size, and two of them at the others."""
-    arms = choose(setting.methods, tuple(ARMS))
-    middle = settings_of(setting, {}).batch_size
-    sizes = sorted({middle, *(setting.batch_sizes or of_scale(setting, BATCHES))})
+    arms = select_methods(setting.methods, tuple(ARMS))
+    middle = cell_config(setting, {}).batch_size
+    sizes = sorted({middle, *(setting.batch_sizes or scale_value(setting, BATCHES))})
     swept = [arm for arm in arms if arm in SWEPT]
-    cells = {(arm, middle): {**ARMS[arm], **at_batch(setting, middle)} for arm in arms}
+    cells = {(arm, middle): {**ARMS[arm], **batch_size_values(setting, middle)} for arm in arms}
     for size in sizes:
-        cells |= {(arm, size): {**ARMS[arm], **at_batch(setting, size)} for arm in swept}
+        cells |= {(arm, size): {**ARMS[arm], **batch_size_values(setting, size)} for arm in swept}
     found = run_grid(setting, cells)
     base = baselines(found[arms[0], middle][0])
     tables = [accuracy_table(found, arms, [middle], "batch size", m, base) for m in (KNN, LINEAR)]
@@ -149,7 +149,7 @@ def _logs(found: Grid) -> dict[str, list[list[float]]]:
 
 
 def _verdicts(setting: Setting, found: Grid, sizes: Sequence[int]) -> dict[str, Verdict]:
-    config = settings_of(setting, {})
+    config = cell_config(setting, {})
     small, middle = min(sizes), config.batch_size
     pairs = {
         "auc_cl_smallest": (("auc_cl", small), ("simclr", small), KNN),

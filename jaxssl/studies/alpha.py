@@ -7,7 +7,7 @@ claims are judged by eq. 8 as it is printed ("auc_cl_sum"); "auc_cl" is the reco
 
 from itertools import combinations
 
-from jaxssl.studies.grid import KNN, METHODS, Outcome, baselines, findings_of, run_grid, values
+from jaxssl.studies.grid import KNN, METHODS, RunResult, baselines, grid_findings, run_grid, values
 from jaxssl.studies.study import (
     Claim,
     Findings,
@@ -83,10 +83,10 @@ def run(setting: Setting) -> Findings:
         f"1 is spread evenly; below {collapse.COLLAPSED_STD:g} counts as collapsed.",
     )
     axis = ARMS, ALPHAS, "alpha"
-    return findings_of(found, axis, [KNN], verdicts, ends, PUBLISHED, base=base, feature_std=std)
+    return grid_findings(found, axis, [KNN], verdicts, ends, PUBLISHED, base=base, feature_std=std)
 
 
-def _collapse(outcomes: list[Outcome]) -> Verdict:
+def _collapse(outcomes: list[RunResult]) -> Verdict:
     """Of runs at alpha = 0: all collapsed; none, though b has arrived; or neither."""
     last = [outcome.history[-1] for outcome in outcomes]
     std, b = ([row[key] for row in last] for key in ("feature_std", "b"))

@@ -3,10 +3,10 @@
 The thesis trains 100 epochs longer with SimAugment; here all have the same.
 """
 
-from jaxssl.studies import stability
+from jaxssl.studies import tcl_comparison
 from jaxssl.studies.study import Claim, Findings, Setting
 
-PAPER = stability.PAPER
+PAPER = tcl_comparison.PAPER
 CLAIMS = {
     "tcl_above": Claim(
         "TCL is above SupCon with every augmentation (linear)",
@@ -38,4 +38,4 @@ SMALL_IMAGES = {
 def run(setting: Setting) -> Findings:
     """Train both losses with each augmentation; digits are not flipped nor coloured."""
     cells = SMALL_IMAGES if setting.scale == "tiny" else AUGMENTS
-    return stability.compare(setting, CLAIMS["tcl_above"], "views", cells, tcl=TCL)
+    return tcl_comparison.compare_losses(setting, CLAIMS["tcl_above"], "views", cells, tcl=TCL)

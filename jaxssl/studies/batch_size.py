@@ -17,9 +17,9 @@ from jaxssl.studies.grid import (
     METHODS,
     ON_REQUEST,
     Grid,
-    at_batch,
     baselines,
-    findings_of,
+    batch_size_values,
+    grid_findings,
     run_grid,
     values,
 )
@@ -29,10 +29,10 @@ from jaxssl.studies.study import (
     Setting,
     Table,
     Verdict,
-    choose,
     judge,
     judge_all,
-    of_scale,
+    scale_value,
+    select_methods,
     spread,
 )
 
@@ -132,11 +132,11 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train the grid and compare."""
-    batches = setting.batch_sizes or of_scale(setting, BATCHES)
+    batches = setting.batch_sizes or scale_value(setting, BATCHES)
     usual = [name for name in METHODS if name not in (*LABELLED, *ON_REQUEST)]
-    methods = choose(setting.methods, usual, (*ON_REQUEST, *LABELLED))
+    methods = select_methods(setting.methods, usual, (*ON_REQUEST, *LABELLED))
     cells = {
-        (name, size): {**METHODS[name], **at_batch(setting, size)}
+        (name, size): {**METHODS[name], **batch_size_values(setting, size)}
         for name in methods
         for size in batches
     }
@@ -144,7 +144,7 @@ def run(setting: Setting) -> Findings:
     base = baselines(next(iter(found.values()))[0])
     axis = methods, batches, "batch size"
     verdicts = _verdicts(found, methods, batches)
-    return findings_of(found, axis, [KNN, LINEAR], verdicts, PUBLISHED, base=base, log="x")
+    return grid_findings(found, axis, [KNN, LINEAR], verdicts, PUBLISHED, base=base, log="x")
 
 
 def _verdicts(found: Grid, methods: Sequence[str], sizes: Sequence[int]) -> dict[str, Verdict]:

@@ -5,14 +5,14 @@ from jaxssl.studies.grid import (
     KNN,
     LINEAR,
     METHODS,
-    at_batch,
     baselines,
-    findings_of,
+    batch_size_values,
+    grid_findings,
     run_grid,
     values,
 )
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Setting, Table, judge_all, of_scale
+from jaxssl.studies.study import Claim, Findings, Setting, Table, judge_all, scale_value
 
 PAPER = "mmcl"
 FLAGS = ("batch_sizes", "equal_steps")
@@ -37,10 +37,12 @@ PUBLISHED = Table(
 def run(setting: Setting) -> Findings:
     """Train both losses at each batch size."""
     sizes = {**BATCHES, "paper": (64, 128, 256)}
-    sizes = setting.batch_sizes or of_scale(setting, sizes)
+    sizes = setting.batch_sizes or scale_value(setting, sizes)
     arms = {"simclr": METHODS["simclr"], "mmcl": mmcl(setting)}
     cells = {
-        (arm, b): {**cell, **at_batch(setting, b)} for arm, cell in arms.items() for b in sizes
+        (arm, b): {**cell, **batch_size_values(setting, b)}
+        for arm, cell in arms.items()
+        for b in sizes
     }
     found = run_grid(setting, cells)
     base = baselines(found["simclr", sizes[0]][0])
@@ -50,4 +52,4 @@ def run(setting: Setting) -> Findings:
     claim = "mmcl_above_simclr"
     verdicts = {claim: judge_all(CLAIMS[claim], pairs, top=100.0)}
     axis = tuple(arms), sizes, "batch size"
-    return findings_of(found, axis, [LINEAR, KNN], verdicts, PUBLISHED, base=base, log="x")
+    return grid_findings(found, axis, [LINEAR, KNN], verdicts, PUBLISHED, base=base, log="x")

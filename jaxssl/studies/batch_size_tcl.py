@@ -3,12 +3,12 @@
 At the scale "paper" each batch size has the thesis' own rate and k1.
 """
 
-from jaxssl.studies import stability
+from jaxssl.studies import tcl_comparison
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.studies.grid import at_batch
-from jaxssl.studies.study import Claim, Findings, Setting, of_scale
+from jaxssl.studies.grid import batch_size_values
+from jaxssl.studies.study import Claim, Findings, Setting, scale_value
 
-PAPER = stability.PAPER
+PAPER = tcl_comparison.PAPER
 FLAGS = ("batch_sizes", "equal_steps")
 CLAIMS = {
     "tcl_above": Claim(
@@ -34,12 +34,12 @@ TUNED = {
 def run(setting: Setting) -> Findings:
     """Train both losses at each batch size."""
     paper = setting.scale == "paper"
-    sizes = setting.batch_sizes or (tuple(TUNED) if paper else of_scale(setting, BATCHES))
-    cells = {str(size): at_batch(setting, size) for size in sizes}
+    sizes = setting.batch_sizes or (tuple(TUNED) if paper else scale_value(setting, BATCHES))
+    cells = {str(size): batch_size_values(setting, size) for size in sizes}
     tcl = {}
     for size in sizes if paper else ():
         if size in TUNED:
             rate, k1 = TUNED[size]
             cells[str(size)]["optim.lr"] = rate
             tcl[str(size)] = {"loss.k1": k1}
-    return stability.compare(setting, CLAIMS["tcl_above"], "batch size", cells, tcl=tcl)
+    return tcl_comparison.compare_losses(setting, CLAIMS["tcl_above"], "batch size", cells, tcl=tcl)

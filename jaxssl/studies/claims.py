@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 from jaxssl import components
 from jaxssl.errors import explain_write_errors
-from jaxssl.report.page import markdown_table
-from jaxssl.studies import findings
-from jaxssl.studies.open_claims import ELSEWHERE
+from jaxssl.report.markdown import markdown_table
+from jaxssl.studies import documents
 from jaxssl.studies.study import Claim
+from jaxssl.studies.unstudied_claims import UNSTUDIED_CLAIMS
 from jaxssl.training import atomic_files
 
 PAPERS = {
@@ -62,8 +62,8 @@ def write_claims(folder: Path, page: Path) -> Path:
         for p in sorted(folder.rglob("*.json"))
         if p.stem.partition("-")[0] in components.names("study")
     ]
-    documents = [findings.read(path) for path in paths]
-    rows = [*_measured(documents), *_not_measured(documents), *_elsewhere()]
+    records = [documents.read_document(path) for path in paths]
+    rows = [*_measured(records), *_not_measured(records), *_elsewhere()]
     parts = [HEAD]
     for paper, source in {**PAPERS, "ours": "no paper"}.items():
         own = [row for row in rows if row.claim["source"].split(",")[0] == paper]
@@ -97,10 +97,10 @@ def _not_measured(documents: list[dict[str, Any]]) -> Iterator[Row]:
 
 
 def _elsewhere() -> Iterator[Row]:
-    for row in ELSEWHERE:
+    for row in UNSTUDIED_CLAIMS:
         claim = _untold(row.claim)
         if row.verdict:
-            said = findings.WORDS[row.verdict.holds]
+            said = documents.VERDICTS[row.verdict.holds]
             claim |= {"figure": row.verdict.figure, "verdict": said}
         yield Row(claim, row.command)
 
@@ -112,7 +112,7 @@ def _untold(claim: Claim) -> dict[str, Any]:
 def _table(rows: list[Row]) -> str:
     cells = []
     for row in rows:
-        text, paper, where, measured, verdict = findings.claim_cells(row.claim)
+        text, paper, where, measured, verdict = documents.claim_cells(row.claim)
         command = f"`{row.command}`" if row.command else "–"
         cells.append((text, paper, where, command, measured, f"**{verdict}**"))
     heading = ("claim", "the paper", "where", "command", "measured", "verdict")

@@ -7,7 +7,7 @@ others may be asked for with --methods.
 from collections.abc import Sequence
 from math import nan
 
-from jaxssl.studies.grid import KNN, METHODS, Outcome, run_grid, where
+from jaxssl.studies.grid import KNN, METHODS, RunResult, run_grid, where
 from jaxssl.studies.study import (
     Claim,
     Findings,
@@ -15,9 +15,9 @@ from jaxssl.studies.study import (
     Setting,
     Table,
     Verdict,
-    choose,
     curves,
     judge_all,
+    select_methods,
     spread,
 )
 
@@ -70,7 +70,7 @@ Series = dict[str, tuple[list[float], list[list[float]]]]
 
 def run(setting: Setting) -> Findings:
     """Read the online k-NN of every method's run."""
-    methods = choose(setting.methods, USUAL, [name for name in ALL if name not in USUAL])
+    methods = select_methods(setting.methods, USUAL, [name for name in ALL if name not in USUAL])
     follow = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
     found = run_grid(setting, {name: {**ALL[name], **follow.get(name, {})} for name in methods})
     series = {name: curve(outcomes) for name, outcomes in found.items()}
@@ -100,7 +100,7 @@ def shown(series: Series, early: int, verdicts: dict[str, Verdict], words: str) 
     return Findings([table], [picture], verdicts, data, words)
 
 
-def curve(outcomes: Sequence[Outcome]) -> tuple[list[float], list[list[float]]]:
+def curve(outcomes: Sequence[RunResult]) -> tuple[list[float], list[list[float]]]:
     """Epochs, and the accuracies of the seeds at each."""
     lines = [[row for row in outcome.history if KNN in row] for outcome in outcomes]
     known = [line for line in lines if line] or [[{"epoch": 0.0, KNN: nan}]]

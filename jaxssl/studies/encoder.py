@@ -1,9 +1,9 @@
 """TCL against SupCon with encoders of several sizes, with labels."""
 
-from jaxssl.studies import stability
+from jaxssl.studies import tcl_comparison
 from jaxssl.studies.study import Claim, Findings, Setting, Table
 
-PAPER = stability.PAPER
+PAPER = tcl_comparison.PAPER
 CLAIMS = {
     "tcl_above": Claim(
         "TCL is above SupCon with every encoder (linear)",
@@ -32,4 +32,4 @@ PUBLISHED = Table(
 def run(setting: Setting) -> Findings:
     """Train both losses with each encoder; the baselines are the first one's."""
     cells = RESNETS if setting.scale == "paper" else CONVNETS
-    return stability.compare(setting, CLAIMS["tcl_above"], "encoder", cells, PUBLISHED)
+    return tcl_comparison.compare_losses(setting, CLAIMS["tcl_above"], "encoder", cells, PUBLISHED)

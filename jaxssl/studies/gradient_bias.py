@@ -34,8 +34,8 @@ from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.plots import DASHES, MARKERS, STYLE
-from jaxssl.studies.bias import Bias, Embed, gradient_bias
-from jaxssl.studies.grid import METHODS, settings_of
+from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
+from jaxssl.studies.grid import METHODS, cell_config
 from jaxssl.studies.study import (
     Claim,
     Findings,
@@ -43,9 +43,9 @@ from jaxssl.studies.study import (
     Setting,
     Table,
     Verdict,
-    all_of,
+    bonferroni_level,
+    combine_verdicts,
     decide,
-    together,
 )
 from jaxssl.training.config import arguments, factory, read_config
 
@@ -125,12 +125,12 @@ def run(setting: Setting) -> Findings:
             f"{','.join(map(str, batches)) or 'none'}"
         )
     draws, chunk = (DRAWS_OF_ENCODER, 16) if setting.workdir else (DRAWS, 128)
-    found: dict[str, dict[int, dict[int, Bias]]] = {}
+    found: dict[str, dict[int, dict[int, BiasEstimate]]] = {}
     for name in names:
         visits = VISITS if name in REMEMBER else VISITS[:1]
         for size in batches:
             objective, target = arms[name](size)
-            measured = gradient_bias(
+            measured = estimate_gradient_bias(
                 objective,
                 *point[:3],
                 size,
@@ -138,7 +138,7 @@ def run(setting: Setting) -> Findings:
                 visits=visits,
                 draws=draws // 2 if name in REMEMBER else draws,
                 chunk=chunk,
-                level=together(len(batches)),
+                level=bonferroni_level(len(batches)),
             )
             found.setdefault(name, {})[size] = dict(zip(visits, measured, strict=True))
             print(f"{name}, batch {size}: bias {_cell(measured[-1])}", flush=True)
@@ -154,7 +154,7 @@ def run(setting: Setting) -> Findings:
 def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
     def trained(name: str, **changed: Any) -> Objective:
         """The loss of a method; what is learned stays as it begins."""
-        loss = settings_of(setting, METHODS[name]).loss
+        loss = cell_config(setting, METHODS[name]).loss
         return factory("loss", loss.name)(**{**arguments(loss), **changed})
 
     simclr = trained("simclr")
@@ -237,7 +237,7 @@ simclr_weighted is no loss that is trained."""
     ]
 
 
-def _cell(bias: Bias) -> str:
+def _cell(bias: BiasEstimate) -> str:
     return f"{bias.bias:.3f} [{bias.low:.3f}, {bias.high:.3f}]"
 
 
@@ -279,7 +279,7 @@ def _axes(xlabel: str) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def _line(axes: Any, i: int, name: str, xs: list[float], biases: list[Bias]) -> None:
+def _line(axes: Any, i: int, name: str, xs: list[float], biases: list[BiasEstimate]) -> None:
     style = {"marker": MARKERS[i % len(MARKERS)], "color": f"C{i}", "markersize": 5}
     known = [(x, b) for x, b in zip(xs, biases, strict=True) if b.low > 0]
     none = [(x, b) for x, b in zip(xs, biases, strict=True) if b.low == 0]
@@ -300,7 +300,7 @@ def _verdicts(found: Mapping) -> dict[str, Verdict]:
     for name in ("auc_cl", "auc_cl_sum"):
         if name in found:
             parts = {f"B={size}": _unbiased(of[0]) for size, of in found[name].items()}
-            verdicts[f"{name}_unbiased"] = all_of(parts)
+            verdicts[f"{name}_unbiased"] = combine_verdicts(parts)
     if "simclr" in found and len(found["simclr"]) > 1:
         biases = {size: of[0] for size, of in sorted(found["simclr"].items())}
         steps = {
@@ -308,8 +308,8 @@ def _verdicts(found: Mapping) -> dict[str, Verdict]:
             for (small, a), (large, b) in pairwise(biases.items())
         }
         words = "; ".join(f"B={size}: {_cell(bias)}" for size, bias in biases.items())
-        verdicts["simclr_biased"] = Verdict(words, all_of(steps).holds)
-        slope = _exponent(biases, float(norm.ppf((1 + together(len(biases))) / 2)))
+        verdicts["simclr_biased"] = Verdict(words, combine_verdicts(steps).holds)
+        slope = _exponent(biases, float(norm.ppf((1 + bonferroni_level(len(biases))) / 2)))
         if slope:
             middle, half = slope
             holds = decide(middle - half + 0.5, middle + half + 0.5)
@@ -323,20 +323,22 @@ def _verdicts(found: Mapping) -> dict[str, Verdict]:
     return verdicts
 
 
-def _falls(first: Bias, last: Bias) -> bool | None:
+def _falls(first: BiasEstimate, last: BiasEstimate) -> bool | None:
     """Whether a bias is above another that was estimated apart from it."""
     gap = first.bias - last.bias
     low = gap - hypot(first.bias - first.low, last.high - last.bias)
     return decide(low, gap + hypot(first.high - first.bias, last.bias - last.low))
 
 
-def _unbiased(bias: Bias) -> Verdict:
+def _unbiased(bias: BiasEstimate) -> Verdict:
     """No bias: the interval has 0 in it and ends below 0.1."""
     small = True if bias.high < SMALL else None
     return Verdict(_cell(bias), small if bias.low == 0 else False)
 
 
-def _exponent(biases: Mapping[int, Bias], width: float = 1.96) -> tuple[float, float] | None:
+def _exponent(
+    biases: Mapping[int, BiasEstimate], width: float = 1.96
+) -> tuple[float, float] | None:
     """Slope of log bias against log B by weighted least squares, and its 95 % interval's half.
 
     ``width`` is the standard errors that make half of a bias's interval. Where the points are on no

@@ -6,7 +6,7 @@ see `jaxssl.losses.tcl_gradients`. SupCon is TCL with k1 = 0 and k2 = 1.
 
 from math import isfinite
 
-from jaxssl.studies import stability
+from jaxssl.studies import tcl_comparison
 from jaxssl.studies.grid import LINEAR, METHODS, WORDS, run_grid, values, where
 from jaxssl.studies.study import (
     Claim,
@@ -36,7 +36,7 @@ PUBLISHED = Table(
     (("k1=50000", "71.8"), ("k1=50000, k2=3.25", "76.2")),
 )
 KEYS = {"positive_gradient": "positives", "negative_gradient": "negatives"}
-PAPER = stability.PAPER
+PAPER = tcl_comparison.PAPER
 TENTH = 0.1  # of SupCon's gradient: what is left of a gap that has vanished
 CLAIMS = {
     "k1_raises_positive": Claim(

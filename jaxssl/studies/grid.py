@@ -51,7 +51,7 @@ ON_REQUEST = ("auc_cl_sum",)  # left out of studies of all methods, unless --met
 WORDS = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
 
 
-class Outcome(NamedTuple):
+class RunResult(NamedTuple):
     """A finished run.
 
     Attributes:
@@ -71,13 +71,13 @@ class Outcome(NamedTuple):
     commit: str = ""
 
 
-Grid = Mapping[Any, list[Outcome]]
+Grid = Mapping[Any, list[RunResult]]
 Base = Mapping[str, Mapping[str, float]]  # what `baselines` gives
 
 
 def run_grid(
     setting: Setting, cells: Mapping[Any, Mapping[str, Any]], *, seeds: int | None = None
-) -> dict[Any, list[Outcome]]:
+) -> dict[Any, list[RunResult]]:
     """Train and evaluate every cell with every seed; go on where an earlier command stopped.
 
     Args:
@@ -97,7 +97,7 @@ def run_grid(
             raise UserError(f"--config.{key}: this study sets it itself; leave it out")
     number = setting.seeds if seeds is None else seeds
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(number)]
-    found: dict[Any, list[Outcome]] = {name: [] for name in cells}
+    found: dict[Any, list[RunResult]] = {name: [] for name in cells}
     for place, (name, seed, cell) in enumerate(runs, 1):
         outcome, fresh = _run(setting, {**cell, "seed": seed})
         found[name].append(outcome)
@@ -109,9 +109,9 @@ def run_grid(
     return found
 
 
-def at_batch(setting: Setting, size: int) -> dict[str, Any]:
+def batch_size_values(setting: Setting, size: int) -> dict[str, Any]:
     """The values of a cell with another batch size: equal epochs, or equal steps."""
-    config = settings_of(setting, {})
+    config = cell_config(setting, {})
     if not setting.equal_steps or config.total_steps:
         return {"batch_size": size}
     images = len(source.load(config.data, config.data.train_split))
@@ -119,12 +119,12 @@ def at_batch(setting: Setting, size: int) -> dict[str, Any]:
     return {"batch_size": size, "total_steps": steps}
 
 
-def values(outcomes: Sequence[Outcome], metric: str) -> list[float]:
+def values(outcomes: Sequence[RunResult], metric: str) -> list[float]:
     """A metric, seed by seed."""
     return [outcome.figures[metric] for outcome in outcomes]
 
 
-def baselines(outcome: Outcome) -> dict[str, dict[str, float]]:
+def baselines(outcome: RunResult) -> dict[str, dict[str, float]]:
     """What raw pixels and the run's untrained network reach: {kind: {metric: percent}}."""
     path = outcome.workdir / "baselines.json"
     if not path.exists():
@@ -168,7 +168,7 @@ def accuracy_picture(
     return Picture(metric, figure, alt, f"{WORDS[metric]}. Bars are a standard deviation.")
 
 
-def findings_of(
+def grid_findings(
     found: Grid,
     axis: tuple[Sequence[str], Sequence[Any], str],
     metrics: Sequence[str],
@@ -220,7 +220,7 @@ def numbers(found: Grid) -> dict[Any, dict[str, list[float]]]:
     }
 
 
-def settings_of(setting: Setting, cell: Mapping[str, Any]) -> Any:
+def cell_config(setting: Setting, cell: Mapping[str, Any]) -> Any:
     """The effective config of a cell."""
     given = {"data.name": setting.dataset} if setting.dataset else {}
     given |= dict(setting.overrides)
@@ -229,10 +229,10 @@ def settings_of(setting: Setting, cell: Mapping[str, Any]) -> Any:
     return config.load(setting.config, list({**given, **own, **online}.items()))
 
 
-def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
+def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[RunResult, bool]:
     """A run's outcome, and whether it was trained just now."""
-    workdir = setting.out / "runs" / folder_of(setting, cell)
-    settings, marker = settings_of(setting, cell), workdir / CELL
+    workdir = setting.out / "runs" / run_name(setting, cell)
+    settings, marker = cell_config(setting, cell), workdir / CELL
     fresh = not marker.exists()
     if fresh:
         start = time.perf_counter()
@@ -249,7 +249,7 @@ def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[Outcome, bool]:
         lines = metrics_writer.read_metrics(workdir / "metrics.jsonl")
         history = [{k: math.nan if v is None else v for k, v in line.items()} for line in lines]
         known = document["seconds"], document.get("commit", "")
-        return Outcome(cell["seed"], workdir, figures, history, *known), fresh
+        return RunResult(cell["seed"], workdir, figures, history, *known), fresh
     except (ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{marker} is damaged; move {workdir} away") from error
 
@@ -281,7 +281,7 @@ def _figures(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
     return {metric: found[metric] for metric in (KNN, LINEAR) if metric in found}
 
 
-def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
+def run_name(setting: Setting, cell: Mapping[str, Any]) -> str:
     """A readable name of a run: what differs from the scale's config.
 
     Studies that ask for the same run share it.
@@ -289,11 +289,11 @@ def folder_of(setting: Setting, cell: Mapping[str, Any]) -> str:
     given = {key: _text(value) for key, value in cell.items()}
     told = dict(sorted({**dict(setting.overrides), **given}.items()))
     bare = setting._replace(overrides=())  # which are among what is told
-    whole = settings_of(bare, told).to_dict()
+    whole = cell_config(bare, told).to_dict()
     for key in list(told):
         rest = {other: text for other, text in told.items() if other != key}
         kept = key == "seed" or key.endswith((".name", ".preset"))  # which the others depend on
-        if not kept and settings_of(bare, rest).to_dict() == whole:
+        if not kept and cell_config(bare, rest).to_dict() == whole:
             told = rest
     name = ",".join(
         f"{key}={text}"

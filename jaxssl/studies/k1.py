@@ -1,6 +1,6 @@
 """TCL's k1: accuracy with labels against the pull on positives."""
 
-from jaxssl.studies import stability
+from jaxssl.studies import tcl_comparison
 from jaxssl.studies.grid import (
     KNN,
     LINEAR,
@@ -15,7 +15,7 @@ from jaxssl.studies.grid import (
 )
 from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, judge_all
 
-PAPER = stability.PAPER
+PAPER = tcl_comparison.PAPER
 K1 = (1.0, 100.0, 1000.0, 5000.0, 50000.0)
 PEAK = 5000.0  # of the thesis
 CLAIMS = {

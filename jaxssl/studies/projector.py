@@ -1,9 +1,9 @@
 """TCL against SupCon with projectors of several output sizes, with labels."""
 
-from jaxssl.studies import stability
-from jaxssl.studies.study import Claim, Findings, Setting, of_scale
+from jaxssl.studies import tcl_comparison
+from jaxssl.studies.study import Claim, Findings, Setting, scale_value
 
-PAPER = stability.PAPER
+PAPER = tcl_comparison.PAPER
 CLAIMS = {
     "tcl_above": Claim(
         "TCL is above SupCon with every size of the projector's output (linear)",
@@ -23,6 +23,6 @@ SIZES = {
 
 def run(setting: Setting) -> Findings:
     """Train both losses with each projector."""
-    sizes = of_scale(setting, SIZES)
+    sizes = scale_value(setting, SIZES)
     cells = {str(size): {"head.proj_output_dim": size} for size in sizes}
-    return stability.compare(setting, CLAIMS["tcl_above"], "output", cells)
+    return tcl_comparison.compare_losses(setting, CLAIMS["tcl_above"], "output", cells)

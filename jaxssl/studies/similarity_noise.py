@@ -5,7 +5,7 @@ adds its noise, so both readings are trained: to each cosine, before the tempera
 score exp(cosine / tau).
 """
 
-from jaxssl.studies.grid import KNN, METHODS, Grid, baselines, findings_of, run_grid, values
+from jaxssl.studies.grid import KNN, METHODS, Grid, baselines, grid_findings, run_grid, values
 from jaxssl.studies.study import Claim, Findings, Setting, Verdict, judge, spread
 from jaxssl.studies.unnormalised import NT_XENT
 
@@ -49,7 +49,7 @@ def run(setting: Setting) -> Findings:
         for claim, where in zip(CLAIMS, READINGS, strict=True)
     }
     axis = tuple(ARMS), STDDEVS, "noise std"
-    return findings_of(found, axis, [KNN], verdicts, base=base)
+    return grid_findings(found, axis, [KNN], verdicts, base=base)
 
 
 def _verdict(claim: Claim, found: Grid, where: str) -> Verdict:

@@ -3,7 +3,7 @@
 With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so that C = 100 is no limit.
 """
 
-from jaxssl.studies.grid import KNN, baselines, findings_of, run_grid, values
+from jaxssl.studies.grid import KNN, baselines, grid_findings, run_grid, values
 from jaxssl.studies.kernels import mmcl
 from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, spread
 
@@ -51,7 +51,7 @@ def run(setting: Setting) -> Findings:
         rows,
     )
     axis = ("mmcl",), PENALTIES, "C"
-    return findings_of(found, axis, [KNN], verdicts, shares, base=base, log="x")
+    return grid_findings(found, axis, [KNN], verdicts, shares, base=base, log="x")
 
 
 def _last(outcomes: list, key: str) -> str:

@@ -17,8 +17,17 @@ from jax import numpy as jnp
 
 from jaxssl import distributed
 from jaxssl.losses.pairs import pair_views
-from jaxssl.studies.grid import METHODS, settings_of
-from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, curves, of_scale
+from jaxssl.studies.grid import METHODS, cell_config
+from jaxssl.studies.study import (
+    Claim,
+    Findings,
+    Picture,
+    Setting,
+    Table,
+    Verdict,
+    curves,
+    scale_value,
+)
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.config import arguments, factory, label
 from jaxssl.training.state import make_train_step
@@ -64,7 +73,7 @@ Call = Callable[[], Any]
 
 def run(setting: Setting) -> Findings:
     """Time the losses alone, then whole steps."""
-    batches = setting.batch_sizes or of_scale(setting, BATCHES)
+    batches = setting.batch_sizes or scale_value(setting, BATCHES)
     alone = {b: _times({name: _loss(setting, name, b) for name in LOSSES}) for b in batches}
     steps = {b: _times({name: _step(setting, name, b) for name in LOSSES}) for b in batches}
     heading = ("", *(f"batch {b}" for b in batches))
@@ -75,7 +84,7 @@ def run(setting: Setting) -> Findings:
             ratios = (times[b][name] / times[b]["simclr"] for b in batches)
             rows.append((f"{name} / simclr", *(f"{ratio:.2f}" for ratio in ratios)))
         tables.append(Table(title, heading, rows, f"Medians of {ROUNDS} rounds, side by side."))
-    net = settings_of(setting, {}).net
+    net = cell_config(setting, {}).net
     small = net.name != "resnet" or net.depth < 50
     verdicts = {}
     for name, most in MOST.items():
@@ -96,7 +105,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _loss(setting: Setting, name: str, batch: int) -> Call:
-    config = settings_of(setting, {**LOSSES[name], "batch_size": batch})
+    config = cell_config(setting, {**LOSSES[name], "batch_size": batch})
     objective = factory("loss", config.loss.name)(**arguments(config.loss))
     key = jax.random.key(0)
     z = jax.random.normal(key, (2, batch, DIM))
@@ -114,7 +123,7 @@ def _step(setting: Setting, name: str, batch: int) -> Call:
     """A training step on random images of the scale's size."""
     size = IMAGENET if setting.scale == "paper" else {}
     cell = {**LOSSES[name], **size, "batch_size": batch, "total_steps": 1000}
-    config = settings_of(setting, cell)
+    config = cell_config(setting, cell)
     mesh = distributed.make_mesh()
     channels = 1 if config.augment.name == "digits" else 3
     shape = (batch, config.augment.size, config.augment.size, channels)

@@ -113,7 +113,7 @@ class Findings(NamedTuple):
     where: str
 
 
-def of_scale(setting: Setting, values: Mapping[str, Any]) -> Any:
+def scale_value(setting: Setting, values: Mapping[str, Any]) -> Any:
     """What a study takes at this scale; one of your own has the papers' values."""
     return values.get(setting.scale, values["paper"])
 
@@ -124,7 +124,7 @@ def scale_config(folder: Path, scale: str, paper: str = "") -> Path:
     return own if own.exists() else folder / f"{scale}.py"
 
 
-def choose(
+def select_methods(
     asked: Sequence[str], usual: Sequence[str], on_request: Sequence[str] = ()
 ) -> tuple[str, ...]:
     """The methods that were asked for, or the usual ones.
@@ -238,9 +238,9 @@ def judge_all(claim: Claim, pairs: Compared, **options: Any) -> Verdict:
 
     The intervals hold together at `LEVEL`; the claim holds if each of them lies above zero.
     """
-    level = together(len(pairs))
+    level = bonferroni_level(len(pairs))
     parts = {name: judge(claim, *both, level=level, **options) for name, both in pairs.items()}
-    return all_of(parts)
+    return combine_verdicts(parts)
 
 
 def similar(pairs: Compared, most: float) -> Verdict:
@@ -251,12 +251,12 @@ def similar(pairs: Compared, most: float) -> Verdict:
         if len(found) < 2:
             parts[name] = Verdict("one pair" if found else "not finite", None)
             continue
-        low, high = interval(found, together(len(pairs)))
+        low, high = interval(found, bonferroni_level(len(pairs)))
         within = True if -most <= low <= high <= most else None
         beyond = low > most or high < -most
         words = f"{fmean(found):+.2f} [{low:+.2f}, {high:+.2f}]"
         parts[name] = Verdict(words, False if beyond else within)
-    return all_of(parts)
+    return combine_verdicts(parts)
 
 
 class Summary(NamedTuple):
@@ -282,12 +282,12 @@ def judge_summaries(claim: Claim, ours: Summary, theirs: Summary) -> Verdict:
     return Verdict(figure, decide(low, high, claim.difference))
 
 
-def together(number: int) -> float:
+def bonferroni_level(number: int) -> float:
     """The level at which so many intervals hold together at `LEVEL`: Bonferroni's."""
     return 1 - (1 - LEVEL) / max(number, 1)
 
 
-def all_of(parts: Mapping[str, Verdict]) -> Verdict:
+def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
     """The verdict of a claim made of parts, which holds if all of them do."""
     figure = "; ".join(f"{name}: {part.figure}" for name, part in parts.items())
     told = [part.holds for part in parts.values()]

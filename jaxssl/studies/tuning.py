@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxssl.studies.grid import KNN, LINEAR, METHODS, numbers, run_grid, values, where
-from jaxssl.studies.study import Findings, Setting, Table, choose, mean, of_scale, spread
+from jaxssl.studies.study import Findings, Setting, Table, mean, scale_value, select_methods, spread
 
 FLAGS = ("methods",)
 BATCH_SIZE = 64
@@ -59,8 +59,8 @@ CANDIDATES: dict[str, list[Values]] = {
 
 def run(setting: Setting) -> Findings:
     """Train with each candidate, and classify the validation split."""
-    methods = choose(setting.methods, tuple(CANDIDATES))
-    train, validation, epochs = of_scale(setting, SPLITS)
+    methods = select_methods(setting.methods, tuple(CANDIDATES))
+    train, validation, epochs = scale_value(setting, SPLITS)
     common = {
         "data.train_split": train,
         "data.test_split": validation,

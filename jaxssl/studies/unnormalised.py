@@ -9,7 +9,15 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.studies.grid import KNN, METHODS, at_batch, baselines, findings_of, run_grid, values
+from jaxssl.studies.grid import (
+    KNN,
+    METHODS,
+    baselines,
+    batch_size_values,
+    grid_findings,
+    run_grid,
+    values,
+)
 from jaxssl.studies.study import (
     Claim,
     Findings,
@@ -18,7 +26,7 @@ from jaxssl.studies.study import (
     Verdict,
     judge,
     judge_all,
-    of_scale,
+    scale_value,
     spread,
 )
 
@@ -67,9 +75,11 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train the four arms at every batch size."""
-    batches = setting.batch_sizes or of_scale(setting, BATCHES)
+    batches = setting.batch_sizes or scale_value(setting, BATCHES)
     cells = {
-        (arm, b): {**cell, **at_batch(setting, b)} for arm, cell in ARMS.items() for b in batches
+        (arm, b): {**cell, **batch_size_values(setting, b)}
+        for arm, cell in ARMS.items()
+        for b in batches
     }
     found = run_grid(setting, cells)
     base = baselines(found["simclr", batches[0]][0])
@@ -88,7 +98,7 @@ def run(setting: Setting) -> Findings:
         ),
     }
     axis = tuple(ARMS), batches, "batch size"
-    return findings_of(found, axis, [KNN], verdicts, PUBLISHED, base=base, log="x")
+    return grid_findings(found, axis, [KNN], verdicts, PUBLISHED, base=base, log="x")
 
 
 def _leads(of: Callable[[str, int], list[float]], kind: str, batches: Sequence[int]) -> list[float]:

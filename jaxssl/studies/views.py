@@ -3,7 +3,7 @@
 Both losses have one temperature, 0.2, which is solo-learn's for SimCLR; the thesis states none.
 """
 
-from jaxssl.studies.grid import KNN, LINEAR, METHODS, baselines, findings_of, run_grid, values
+from jaxssl.studies.grid import KNN, LINEAR, METHODS, baselines, grid_findings, run_grid, values
 from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, judge_all
 
 PAPER = "tcl_views"
@@ -46,4 +46,4 @@ def run(setting: Setting) -> Findings:
     }
     base = baselines(found["simclr", 2][0])
     axis = tuple(ARMS), VIEWS, "views"
-    return findings_of(found, axis, [LINEAR, KNN], verdicts, PUBLISHED, base=base)
+    return grid_findings(found, axis, [LINEAR, KNN], verdicts, PUBLISHED, base=base)

@@ -202,7 +202,7 @@ def test_figures_of_other_classes_do_not_take_each_others_place(run, out, tmp_pa
         data = evaluate.data_of(run, ConfigDict(data_config()), None, given)
         rows = knn(run, out, data=data, kinds=["raw"])
         assert rows[0]["dataset"] == f"digits ({name}.txt)"
-    assert len(results.read(out)) == 4
+    assert len(results.read_results(out)) == 4
 
 
 def test_the_untrained_network_does_not_change_with_the_protocols_seed(run, out):
@@ -220,8 +220,8 @@ def test_another_data_set_leaves_the_runs_own_figures_and_report_alone(run, out,
     assert data.dir == str(data_dir) and data.train_split == "train[:50%]"
     rows = knn(run, out, data=data)
     assert {row["bank"] for row in rows} == {"train[:50%]"}
-    assert len(results.read(out)) == 12
-    assert knn(run, out, data=data) and len(results.read(out)) == 12
+    assert len(results.read_results(out)) == 12
+    assert knn(run, out, data=data) and len(results.read_results(out)) == 12
     assert not (out / "report.html").exists()
 
 
@@ -330,7 +330,7 @@ def test_figures_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
     monkeypatch.setattr(linear, "protocol", linear.protocol._replace(run=stopped))
     with pytest.raises(KeyboardInterrupt):
         evaluate.evaluate(run, ["knn", "linear"], out=out, kinds=["raw"])
-    assert {row["metric"] for row in results.read(out)} == {"knn_top1", "knn_top5"}
+    assert {row["metric"] for row in results.read_results(out)} == {"knn_top1", "knn_top5"}
 
 
 def test_a_network_that_is_not_finite_gives_no_figures(run, out, monkeypatch):
@@ -357,7 +357,7 @@ def test_a_config_that_is_none_is_named(tmp_path, text):
 def test_rows_that_are_none_are_named(tmp_path, text):
     (tmp_path / "results.json").write_text(text)
     with pytest.raises(UserError, match=r"results.json is damaged"):
-        results.read(tmp_path)
+        results.read_results(tmp_path)
 
 
 def test_episodes_may_be_of_classes_that_training_never_saw(run, out):

@@ -9,12 +9,13 @@ import pytest
 from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 
-from jaxssl import distributed, report
+from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.evaluation import gallery, loss_inspection, pretrain
 from jaxssl.evaluation.features import extract
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.pretrained.load import load_pretrained
+from jaxssl.report import run_report
 from jaxssl.training import config
 
 GAMMA = {"schedule": "steps", "values": {"0": 0.1, "3": 0.5, "6": 0.9}}
@@ -144,7 +145,7 @@ def test_support_vectors_stand_by_their_weight(run, embed):
 
 def test_the_page_shows_them(run):
     workdir, _ = run
-    html = report.write(workdir).read_text(encoding="utf-8")
+    html = run_report.write_report(workdir).read_text(encoding="utf-8")
     for shown in ("Confusion of nearest neighbours", "Hardest negatives", "α = C", "gamma 0.5"):
         assert shown in html
 
@@ -165,7 +166,7 @@ def test_a_gallery_of_an_earlier_version_is_written_again(run, tmp_path):
     earlier = {k: v for k, v in arrays.items() if not k.startswith(("block", "hard", "svm"))}
     np.savez(tmp_path / "gallery.npz", **earlier)
     assert gallery.step_of(tmp_path) is None
-    html = report.write(tmp_path).read_text(encoding="utf-8")
+    html = run_report.write_report(tmp_path).read_text(encoding="utf-8")
     assert "made by an earlier version" in html and "Nearest neighbours" in html
 
 

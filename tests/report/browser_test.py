@@ -9,9 +9,9 @@ from html import escape, unescape
 import pytest
 from workdir_cases import CONFIG, METRICS, ROW, changed, gallery_of, write
 
-from jaxssl import report
-from jaxssl.report.compare import compare
-from jaxssl.studies import findings
+from jaxssl.report import run_report
+from jaxssl.report.comparison import write_comparison
+from jaxssl.studies import documents
 from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, curves
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -65,7 +65,7 @@ def comparison(folder, count):
         row = changed(ROW, value=90.0 + i, loss=LONG.format(i), dataset=LONG.format(i % 2))
         config = changed(CONFIG, batch_size=i, loss={"name": LONG.format(i), "list": [0.5] * 30})
         runs.append(write(folder / LONG.format(i), config, [row, changed(row, metric=LONG)]))
-    return compare(runs, folder / "compare.html")
+    return write_comparison(runs, folder / "compare.html")
 
 
 def whole(folder, classes):
@@ -73,7 +73,7 @@ def whole(folder, classes):
     rows = [changed(ROW, features=kind, value=90.0) for kind in ("raw", "untrained", "pretrained")]
     config = changed(CONFIG, loss={"name": "mmcl", "gamma": list(range(50))})
     arrays = gallery_of(classes, LONG, side=32)
-    return report.write(write(folder / "run", config, rows, METRICS, gallery=arrays))
+    return run_report.write_report(write(folder / "run", config, rows, METRICS, gallery=arrays))
 
 
 def study_page(folder):
@@ -84,7 +84,7 @@ def study_page(folder):
     picture = Picture("x", curves({"a": ((1, 2), [[1.0], [2.0]])}, "x", "y"), "alt", "caption")
     found = Findings(tables, [picture], {"x": Verdict(LONG, True)}, {}, "here")
     setting = Setting("tiny", folder, "", 3, folder)
-    return findings.write("x", LONG, setting, claims, found, {"command": f"{LONG} " * 9})
+    return documents.write_study("x", LONG, setting, claims, found, {"command": f"{LONG} " * 9})
 
 
 @pytest.mark.parametrize("page", ["10 classes", "30 classes", "comparison", "study"])

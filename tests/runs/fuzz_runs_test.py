@@ -30,7 +30,7 @@ from safetensors.numpy import save
 from file_cases import zipped
 from weights_test import GOLDEN, drawn
 
-from jaxssl import report
+from jaxssl.report import run_report
 from jaxssl.report import results
 from jaxssl.pretrained import weights
 from jaxssl.training import checkpoint, config
@@ -139,8 +139,8 @@ def test_workdirs(below, config_, rows, lines, which):
     good |= {"results.json": json.dumps(ROWS).encode(), "metrics.jsonl": LINES}
     bad = {"config.json": config_, "results.json": rows, "metrics.jsonl": lines}[which]
     refilled(workdir, good, **{which: bad})
-    outcome("results.json", lambda: results.read(workdir), workdir)
-    outcome(f"report: {which}", lambda: report.write(workdir), workdir)
+    outcome("results.json", lambda: results.read_results(workdir), workdir)
+    outcome(f"report: {which}", lambda: run_report.write_report(workdir), workdir)
 
 
 # ---- Weights files.

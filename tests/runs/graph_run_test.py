@@ -85,7 +85,7 @@ def saved_arrays(workdir):
 
 
 def test_a_run_ends_with_figures_and_a_report(whole):
-    rows = results.read(whole)
+    rows = results.read_results(whole)
     found = {row["features"]: row for row in rows}
     assert len(rows) == 3 and set(found) == {"raw", "untrained", "pretrained"}
     for row in rows:
@@ -112,7 +112,7 @@ def test_a_stopped_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypat
     pretrain.train(tiny(), tmp_path)
     for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(found, expected)
-    one, other = ([row["value"] for row in results.read(path)] for path in (tmp_path, whole))
+    one, other = ([row["value"] for row in results.read_results(path)] for path in (tmp_path, whole))
     assert one == other
 
 

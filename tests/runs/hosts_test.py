@@ -142,7 +142,7 @@ def test_two_processes_train_as_one_does_though_one_of_them_is_killed(data_dir, 
     scores = [
         {
             (row["metric"], row["features"]): row["value"]
-            for row in results.read(path)
+            for row in results.read_results(path)
             if row["protocol"] in ("knn", "linear")
         }
         for path in (two, one)

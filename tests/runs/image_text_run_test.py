@@ -76,7 +76,7 @@ def figures(rows):
 
 
 def test_a_run_reports_retrieval_and_zero_shot(whole):
-    rows = results.read(whole)
+    rows = results.read_results(whole)
     for protocol, metrics in (("captions", RECALLS), ("zeroshot", ZEROSHOT)):
         own = [row for row in rows if row["protocol"] == protocol]
         assert {row["features"] for row in own} == {"untrained", "pretrained"}
@@ -131,7 +131,7 @@ def plain(data_dir):
 
 def test_on_images_without_captions_there_is_zero_shot_alone(whole, plain, tmp_path):
     rows = run.evaluate(whole, ["zeroshot:digits"], data=plain, out=tmp_path)
-    expected = figures(row for row in results.read(whole) if row["protocol"] == "zeroshot")
+    expected = figures(row for row in results.read_results(whole) if row["protocol"] == "zeroshot")
     assert figures(rows) == expected and len(expected) == 4
     assert {row["dataset"] for row in rows} == {"digits"}
     with refused("protocol 'captions': it needs images with captions"):

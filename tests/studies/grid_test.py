@@ -92,7 +92,7 @@ def test_an_old_fault_is_no_divergence(setting, monkeypatch):
 
     monkeypatch.setattr(pretrain, "train", locked)
     cell = {"x": {"loss.temperature": 0.8}}
-    fault = setting.out / "runs" / grid.folder_of(setting, {**cell["x"], "seed": 0}) / "fault.json"
+    fault = setting.out / "runs" / grid.run_name(setting, {**cell["x"], "seed": 0}) / "fault.json"
     fault.parent.mkdir(parents=True)
     fault.write_text("{}")
     with pytest.raises(UserError, match="locked"):
@@ -101,7 +101,7 @@ def test_an_old_fault_is_no_divergence(setting, monkeypatch):
 
 def test_a_finished_run_of_another_config_is_refused(setting, found):
     cell = {"seed": 0, "loss.temperature": 0.9}
-    folder = setting.out / "runs" / grid.folder_of(setting, cell)
+    folder = setting.out / "runs" / grid.run_name(setting, cell)
     folder.symlink_to(found["nt_xent"][0].workdir)
     with pytest.raises(UserError, match="is a run of another config .*take another --out"):
         grid.run_grid(setting, {"x": {"loss.temperature": 0.9}})
@@ -121,7 +121,7 @@ def test_support_vectors_of_a_run(setting):
     assert 0 < found.data["binding"]["support"][0] <= 1
     assert found.data["own"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
     assert set(found.verdicts) <= set(module.CLAIMS)
-    other = setting._replace(workdir=setting.out / "runs" / grid.folder_of(setting, {"seed": 0}))
+    other = setting._replace(workdir=setting.out / "runs" / grid.run_name(setting, {"seed": 0}))
     with pytest.raises(UserError, match="expected a run with mmcl, got 'nt_xent'"):
         module.run(other)
 
@@ -149,12 +149,12 @@ def test_studies_that_ask_for_one_run_share_it(setting):
     auc_cl = grid.METHODS["auc_cl"]
 
     def name(**changes):
-        return grid.folder_of(plain, {**auc_cl, "seed": 0, **changes})
+        return grid.run_name(plain, {**auc_cl, "seed": 0, **changes})
 
     assert name() == name(batch_size=64) == name(**{"loss.alpha": PRESETS["recommended"]["alpha"]})
     assert name() == "loss.name=auc_cl,loss.preset=recommended,seed=0"
     other = plain._replace(overrides=(("epochs", "7"),))
-    assert grid.folder_of(other, {"seed": 0}) == "epochs=7,seed=0"
+    assert grid.run_name(other, {"seed": 0}) == "epochs=7,seed=0"
     different = {name(seed=1), name(batch_size=16), name(**{"loss.alpha": 0.1}), name()}
     assert len(different) == 4
     long = name(**{"data.train_split": "train[:80%]", "net.widths": (16, 32, 64)})

@@ -16,11 +16,10 @@ from scipy import stats
 
 from jaxssl import components
 from jaxssl.errors import UserError
-from jaxssl.studies import claims, findings, grid, stability
+from jaxssl.studies import claims, documents, grid, tcl_comparison
 from jaxssl.studies import study as judging
-from jaxssl.studies.bias import Bias
-from jaxssl.studies.grid import KNN, LINEAR, Outcome
-from jaxssl.studies.open_claims import ELSEWHERE
+from jaxssl.studies.bias_estimate import BiasEstimate
+from jaxssl.studies.grid import KNN, LINEAR, RunResult
 from jaxssl.studies.study import (
     Claim,
     Findings,
@@ -31,6 +30,7 @@ from jaxssl.studies.study import (
     Verdict,
     scale_config,
 )
+from jaxssl.studies.unstudied_claims import UNSTUDIED_CLAIMS
 from jaxssl.training import config, git
 
 ROOT = Path(__file__).parents[2]
@@ -64,7 +64,7 @@ def made_up(cell, seed, lost=()):
     if seed in lost:  # a run that was not finite
         figures, history = dict.fromkeys(figures, math.nan), history[:1]
         history[0] = {key: math.nan for key in history[0] if key != KNN} | {"step": 1}
-    return Outcome(seed, Path("nowhere"), figures, history, 1.0, "abc")
+    return RunResult(seed, Path("nowhere"), figures, history, 1.0, "abc")
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def without_training(monkeypatch, lost):
 
     def run_grid(setting, cells, *, seeds=None):
         for cell in cells.values():
-            grid.settings_of(setting, cell)  # a run would refuse a bad one
+            grid.cell_config(setting, cell)  # a run would refuse a bad one
         asked.extend(cells.values())
         count = setting.seeds if seeds is None else seeds
         return {
@@ -88,7 +88,7 @@ def without_training(monkeypatch, lost):
         }
 
     base = {"raw": {KNN: 50.0, LINEAR: 60.0}, "untrained": {KNN: 40.0, LINEAR: 55.0}}
-    for module in (grid, stability, *(study(name) for name in NAMES)):
+    for module in (grid, tcl_comparison, *(study(name) for name in NAMES)):
         for name, stub in (
             ("run_grid", run_grid),
             ("baselines", lambda outcome: base),
@@ -109,7 +109,7 @@ def test_a_study_tells_all_its_claims(name, scale, without_training, tmp_path):
     assert without_training
     for table in found.tables:
         assert {len(row) for row in table.rows} == {len(table.heading)}
-    json.dumps(findings._plain(found.data), allow_nan=False)
+    json.dumps(documents._plain(found.data), allow_nan=False)
 
 
 @pytest.mark.parametrize("seeds", [[1], [0, 1, 2]])
@@ -165,12 +165,12 @@ def test_batch_sizes_may_have_equal_steps(name, without_training, tmp_path):
     # 20 epochs of the 1297 digits at the scale's 64
     assert {cell["total_steps"] for cell in without_training} == {20 * (1297 // 64)}
     own = setting(tmp_path, equal_steps=True, overrides=(("total_steps", "30"),))
-    assert grid.at_batch(own, 16) == {"batch_size": 16}
+    assert grid.batch_size_values(own, 16) == {"batch_size": 16}
 
 
 def test_a_paper_has_settings_of_its_own_at_its_scale(without_training, tmp_path):
     def of(name, **cell):
-        return grid.settings_of(setting(tmp_path, "paper", name), cell)
+        return grid.cell_config(setting(tmp_path, "paper", name), cell)
 
     tcl = of("k1", **grid.METHODS["tcl_labels"])
     assert (tcl.data.name, tcl.net.depth, tcl.batch_size) == ("cifar100", 50, 64)
@@ -182,7 +182,7 @@ def test_a_paper_has_settings_of_its_own_at_its_scale(without_training, tmp_path
     assert (mmcl.data.name, mmcl.net.depth, mmcl.batch_size) == ("stl10", 50, 256)
     assert (mmcl.optim.name, mmcl.epochs, mmcl.loss.gamma) == ("adam", 400, 0.5)
     on_cifar100 = setting(tmp_path, "paper", "kernels")._replace(dataset="cifar100")
-    gamma = grid.settings_of(on_cifar100, study("kernels").mmcl(on_cifar100)).loss.gamma
+    gamma = grid.cell_config(on_cifar100, study("kernels").mmcl(on_cifar100)).loss.gamma
     assert gamma.to_dict() == study("kernels").CIFAR100_GAMMA
     assert of("batch_size").data.name == "cifar10"
     study("batch_size_tcl").run(setting(tmp_path, "paper", "batch_size_tcl"))
@@ -287,7 +287,7 @@ def test_summaries_are_judged_by_welchs_interval():
 
 def outcome(std, b):
     rows = [{"step": 1000, "feature_std": std, "b": b}]
-    return Outcome(0, Path("nowhere"), {KNN: 10.0, LINEAR: 10.0}, rows, 1.0)
+    return RunResult(0, Path("nowhere"), {KNN: 10.0, LINEAR: 10.0}, rows, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_absolute_changes_over_batch_sizes_are_compared(tmp_path):
 
     def seeds(*means):  # three seeds, of which the noise is the same at every size
         return {
-            size: [Outcome(s, Path("x"), {KNN: m + s / 10, LINEAR: m}, [], 1.0) for s in range(3)]
+            size: [RunResult(s, Path("x"), {KNN: m + s / 10, LINEAR: m}, [], 1.0) for s in range(3)]
             for size, m in zip((16, 64, 256), means, strict=True)
         }
 
@@ -339,7 +339,7 @@ def test_biases_are_judged_as_measured(biases, unbiased, root):
     assert verdicts["auc_cl_unbiased"].holds is unbiased
     assert verdicts.get("simclr_root", Verdict("", None)).holds is root
     assert verdicts["simclr_biased"].holds is (None if unbiased else True)
-    wide = {size: {0: Bias(0.1, 0.0, 0.3, 1.0, 1.0)} for size in biases}
+    wide = {size: {0: BiasEstimate(0.1, 0.0, 0.3, 1.0, 1.0)} for size in biases}
     assert module._verdicts({"auc_cl": wide})["auc_cl_unbiased"].holds is None
 
 
@@ -391,17 +391,17 @@ def test_what_was_found_is_written(tmp_path):
     from matplotlib.figure import Figure
 
     module = study("alpha")
-    path = findings.write(
+    path = documents.write_study(
         "alpha", "Alpha & more", setting(tmp_path), module.CLAIMS, some_findings(Figure()), ABOUT
     )
     text = path.read_text()
     for piece in ("Alpha &amp; more", "a &amp; b", "of &lt;nothing&gt;", "holds", 'alt="alt"'):
         assert piece in text
     assert (tmp_path / "alpha_x.png").read_bytes().startswith(b"\x89PNG")
-    document = findings.read(tmp_path / "alpha.json")
+    document = documents.read_document(tmp_path / "alpha.json")
     assert document["data"] == {"a 8": [1.0, None]}
     collapse = document["claims"]["collapse"]
-    assert collapse["verdict"] == findings.WORDS[True]
+    assert collapse["verdict"] == documents.VERDICTS[True]
     assert {key: collapse[key] for key in Claim._fields} == module.CLAIMS["collapse"]._asdict()
     assert document["claims"]["robust"]["verdict"] is None
 
@@ -410,9 +410,9 @@ def test_a_page_of_markdown_stands_beside_its_document(without_training, tmp_pat
     module, own = study("accuracy"), setting(tmp_path)
     found = module.run(own)
     about = {**ABOUT, "commit": "abc", "devices": "1 cpu"}
-    path = findings.write("accuracy", "Of a | b", own, module.CLAIMS, found, about)
+    path = documents.write_study("accuracy", "Of a | b", own, module.CLAIMS, found, about)
     page = tmp_path / "docs.md"
-    findings.write_markdown(page, path.with_suffix(".json"))
+    documents.write_markdown(page, path.with_suffix(".json"))
     text = page.read_text()
     assert text.startswith("# Of a | b\n") and f"    {ABOUT['command']}\n" in text
     assert "scale tiny · on made up · devices 1 cpu · commit abc" in text
@@ -443,10 +443,10 @@ def test_the_commit_is_that_of_a_checkout(monkeypatch, tmp_path):
 
 def number():
     """Of all claims."""
-    return sum(len(study(name).CLAIMS) for name in NAMES) + len(ELSEWHERE)
+    return sum(len(study(name).CLAIMS) for name in NAMES) + len(UNSTUDIED_CLAIMS)
 
 
-@pytest.mark.parametrize("row", ELSEWHERE, ids=lambda row: row.claim.text)
+@pytest.mark.parametrize("row", UNSTUDIED_CLAIMS, ids=lambda row: row.claim.text)
 def test_commands_of_claims_are_commands(row):
     words = shlex.split(row.command)
     if words[:2] == ["python", "train.py"]:
@@ -462,7 +462,7 @@ def test_commands_of_claims_are_commands(row):
 def test_figures_of_pages_stand_there():
     """What claims.md has of graphs.md is there, in the columns of mmcl and graphcl."""
     text = (ROOT / "docs" / "graphs.md").read_text()
-    rows = [row for row in ELSEWHERE if row.verdict]
+    rows = [row for row in UNSTUDIED_CLAIMS if row.verdict]
     assert len(rows) == 2
     for row in rows:
         ours, theirs = re.findall(r"\d+\.\d+ ± \d+\.\d+", row.verdict.figure)
@@ -475,11 +475,11 @@ def test_claims_are_written_from_documents_alone(tmp_path):
     from matplotlib.figure import Figure
 
     none = claims.write_claims(tmp_path, tmp_path / "none.md").read_text()
-    measured = [row.verdict for row in ELSEWHERE if row.verdict]
+    measured = [row.verdict for row in UNSTUDIED_CLAIMS if row.verdict]
     assert none.count("**not yet run** |") == number() - len(measured)
     module, own = study("alpha"), setting(tmp_path / "tiny")
     own.out.mkdir()
-    findings.write("alpha", "Alpha", own, module.CLAIMS, some_findings(Figure()), ABOUT)
+    documents.write_study("alpha", "Alpha", own, module.CLAIMS, some_findings(Figure()), ABOUT)
     run = own.out / "runs" / "seed=0"  # whose files are no documents of studies
     run.mkdir(parents=True)
     for name in ("cell", "config", "results", "baselines"):
@@ -521,7 +521,7 @@ def test_without_a_name_the_studies_are_listed():
 
 
 def bias(value, width=0.01):
-    return Bias(value, max(value - width, 0.0), value + width, 1.0, 1.0)
+    return BiasEstimate(value, max(value - width, 0.0), value + width, 1.0, 1.0)
 
 
 def test_the_exponent_is_that_of_a_power_law():

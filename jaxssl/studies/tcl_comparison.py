@@ -21,7 +21,7 @@ ARMS = {"sup_con": METHODS["sup_con"], "tcl": METHODS["tcl_labels"]}
 Cells = Mapping[str, Mapping[str, Any]]
 
 
-def compare(
+def compare_losses(
     setting: Setting,
     claim: Claim,
     axis: str,

@@ -16,7 +16,7 @@ from page_cases import Balanced
 from workdir_cases import CONFIG, LOG, METRICS, ROW, changed, write
 
 from jaxssl.errors import UserError
-from jaxssl.report.compare import compare, page_of
+from jaxssl.report.comparison import write_comparison, write_page
 
 OTHER = changed(CONFIG, loss={"name": "auc_cl", "b": 0.5})
 OF_OTHER = changed(ROW, loss="auc_cl", value=95.0)
@@ -56,7 +56,7 @@ def two(tmp_path):
 
 def test_two_runs_side_by_side(two):
     *workdirs, out = two
-    text = shown(compare(workdirs, out))
+    text = shown(write_comparison(workdirs, out))
     runs, figures = tables(out, "results")
     assert runs[1] == [
         "a",
@@ -90,7 +90,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_column(tmp_path):
         for seed, (name, value) in enumerate(zip(names, values, strict=True))
     ]
     workdirs.append(write(tmp_path / "other", OTHER, [OF_OTHER]))
-    text = shown(compare(workdirs, tmp_path / "out.html"))
+    text = shown(write_comparison(workdirs, tmp_path / "out.html"))
     _, figures = tables(tmp_path / "out.html", "results")
     assert figures[0] == ["metric", "s0, s1, s2", "other"]
     assert figures[1] == ["knn_top1", f"93.00 ± {stdev(values):.2f}", "95.00 ★"]
@@ -103,7 +103,7 @@ def test_figures_that_some_seeds_lack_are_said_to_be_such(tmp_path):
     linear = changed(ROW, protocol="linear", metric="linear_top1", std=1.5)
     a = write(tmp_path / "a", rows=[ROW, linear])
     b = write(tmp_path / "b", changed(CONFIG, seed=1), [changed(ROW, seed=1)])
-    compare([a, b], tmp_path / "out.html")
+    write_comparison([a, b], tmp_path / "out.html")
     html = (tmp_path / "out.html").read_text("utf-8")
     assert "90.00 ± 0.00<small>2 seeds</small>" in html
     assert "90.00 ± 1.50<small>1 of 2 seeds</small>" in html
@@ -115,7 +115,7 @@ def test_settings_that_differ_a_little_are_shown_in_full(tmp_path):
         write(tmp_path / str(i), changed(CONFIG, loss__gamma=gamma))
         for i, gamma in enumerate(gammas)
     ]
-    compare(paths, tmp_path / "out.html")
+    write_comparison(paths, tmp_path / "out.html")
     (differences,) = tables(tmp_path / "out.html", "config differences")
     assert differences[1] == ["loss.gamma", *map(str, gammas)]
 
@@ -131,7 +131,7 @@ def test_settings_that_differ_a_little_are_shown_in_full(tmp_path):
 def test_runs_that_differ_in_more_stand_apart(tmp_path, config, row):
     a = write(tmp_path / "a")
     b = write(tmp_path / "b", changed(CONFIG, **config), [changed(ROW, **row)])
-    compare([a, b], tmp_path / "out.html")
+    write_comparison([a, b], tmp_path / "out.html")
     assert tables(tmp_path / "out.html", "results")[1][0] == ["metric", "a", "b"]
 
 
@@ -147,7 +147,7 @@ def test_runs_that_differ_in_more_stand_apart(tmp_path, config, row):
 def test_figures_of_other_data_stand_in_tables_of_their_own(two, change, why):
     a, b, out = two
     write(b, OTHER, [changed(OF_OTHER, **change)])
-    text = shown(compare([a, b], out))
+    text = shown(write_comparison([a, b], out))
     _, *figures = tables(out, "results")
     assert [table[0] for table in figures] == [["metric", "a"], ["metric", "b"]]
     assert "There are 2 tables, and figures of different tables cannot be compared" in text
@@ -160,7 +160,7 @@ def test_figures_of_one_folder_set_are_of_one_folder(tmp_path):
     rows = [changed(ROW, dataset="birds")]
     a = write(tmp_path / "a", changed(CONFIG, data=data), rows)
     b = write(tmp_path / "b", changed(CONFIG, data={**data, "split_seed": 1}), rows)
-    text = shown(compare([a, b], tmp_path / "out.html"))
+    text = shown(write_comparison([a, b], tmp_path / "out.html"))
     assert "data.split_seed (0 / 1)" in text
     assert len(tables(tmp_path / "out.html", "results")) == 3
 
@@ -169,7 +169,7 @@ def test_another_protocol_or_preset_is_another_row(two):
     a, b, out = two
     preset = changed(OF_OTHER, details={"preset": "uniform"})
     write(b, OTHER, [preset, changed(OF_OTHER, protocol="linear", metric="linear_top1")])
-    compare([a, b], out)
+    write_comparison([a, b], out)
     _, figures = tables(out, "results")
     assert [row[1:] for row in figures[1:]] == [["90.00", "–"], ["–", "95.00"], ["–", "95.00"]]
 
@@ -182,7 +182,7 @@ def test_the_best_is_the_largest_but_of_what_is_lost(two, metric, unit, best):
     a, b, out = two
     write(a, CONFIG, [changed(ROW, metric=metric, unit=unit)])
     write(b, OTHER, [changed(OF_OTHER, metric=metric, unit=unit)])
-    compare([a, b], out)
+    write_comparison([a, b], out)
     _, figures = tables(out, "results")
     marked = [name for name, cell in zip(*figures, strict=True) if "★" in cell]
     assert marked == ([best] if best else [])
@@ -191,7 +191,7 @@ def test_the_best_is_the_largest_but_of_what_is_lost(two, metric, unit, best):
 def test_what_is_equal_to_two_decimals_is_not_best(two):
     a, b, out = two
     write(b, OTHER, [changed(OF_OTHER, value=90.001)])
-    compare([a, b], out)
+    write_comparison([a, b], out)
     assert "★" not in tables(out, "results")[1][1][2]
 
 
@@ -204,7 +204,7 @@ def test_the_latest_checkpoint_counts_and_what_is_left_out_is_said(two):
         ROW,
     ]
     write(a, CONFIG, rows)
-    text = shown(compare([a, b], out))
+    text = shown(write_comparison([a, b], out))
     assert tables(out, "results")[1][1] == ["knn_top1", "90.00", "95.00 ★"]
     assert "Left out are 2 figures of other checkpoints" in text
 
@@ -214,7 +214,7 @@ def test_runs_without_figures_or_curves_are_compared_by_their_configs(two):
     for path in (a, b):
         for name in ("results.json", "metrics.jsonl", "train.log"):
             (path / name).unlink()
-    text = shown(compare([a, b], out))
+    text = shown(write_comparison([a, b], out))
     assert "None of these runs was evaluated" in text and "No training curve" in text
     assert tables(out, "results")[0][1][6:] == ["0", "–", "–", "–"]
 
@@ -222,14 +222,14 @@ def test_runs_without_figures_or_curves_are_compared_by_their_configs(two):
 def test_a_run_that_was_not_recorded_is_named_below_the_curve(two):
     a, b, out = two
     write(b, OTHER, metrics=[{**row, "knn_top1": None} for row in METRICS])
-    assert "higher is better. Not recorded: b." in shown(compare([a, b], out))
+    assert "higher is better. Not recorded: b." in shown(write_comparison([a, b], out))
 
 
 def test_online_figures_of_other_votes_are_said_to_be_such(two):
     a, b, out = two
     write(b, changed(OTHER, eval__knn="instdisc", data__train_split="train[:9]"))
     words = "Heights cannot be compared where these differ: eval.knn, data.train_split."
-    assert words in shown(compare([a, b], out))
+    assert words in shown(write_comparison([a, b], out))
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_online_figures_of_other_votes_are_said_to_be_such(two):
 def test_a_time_that_is_not_known_is_a_dash(two, log):
     a, b, out = two
     (a / "train.log").write_text(log)
-    compare([a, b], out)
+    write_comparison([a, b], out)
     assert tables(out, "results")[0][1][-1] == "–"
 
 
@@ -246,7 +246,7 @@ def test_folders_of_one_name_are_told_by_their_paths(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "x" / "run")
     write(tmp_path / "y" / "run", OTHER, [OF_OTHER])
-    compare([Path("x/run"), Path("y/run")], Path("out.html"))
+    write_comparison([Path("x/run"), Path("y/run")], Path("out.html"))
     assert tables(Path("out.html"), "results")[1][0] == ["metric", "x/run", "y/run"]
 
 
@@ -293,13 +293,13 @@ def test_mistakes_are_named(two, monkeypatch, names, out, message):
     monkeypatch.chdir(two[0].parent)
     Path("dir.html").mkdir()
     with pytest.raises(UserError, match=message):
-        page_of([Path(name) for name in names.split()], out and Path(out))
+        write_page([Path(name) for name in names.split()], out and Path(out))
     assert not Path("compare.html").exists()
 
 
 def test_a_page_may_lie_elsewhere(two):
     a, _, out = two
-    assert page_of([a], out) == out and not (a / "report.html").exists()
+    assert write_page([a], out) == out and not (a / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", ["config.json", "results.json", "metrics.jsonl", "train.log"])
@@ -308,7 +308,7 @@ def test_a_damaged_file_is_named(two, name):
     broken = {"metrics.jsonl": '{"step": 3, "loss": "x"}\n', "train.log": f"x{LOG[1:]}"}
     (b / name).write_text(broken.get(name, "[1,"))
     with pytest.raises(UserError, match=f"{b / name} is damaged"):
-        compare([a, b], out)
+        write_comparison([a, b], out)
     assert not out.exists()
 
 
@@ -330,4 +330,4 @@ def test_damaged_workdirs_give_a_page_or_one_line(below, config, rows, lines, lo
     metrics = "".join(json.dumps(row) + "\n" for row in lines).encode()
     bad = {"config.json": config, "results.json": rows, "metrics.jsonl": metrics}
     (b / which).write_bytes({**bad, "train.log": log.encode()}[which])
-    outcome(f"comparison: {which}", lambda: compare([a, b], below / "out.html"), below)
+    outcome(f"comparison: {which}", lambda: write_comparison([a, b], below / "out.html"), below)

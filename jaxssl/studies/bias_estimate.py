@@ -18,7 +18,7 @@ Embed = Callable[[Any, Array], Array]  # (params, index [b]) -> [V, b, d]
 CHUNK = 32  # draws at a time, which are one group of the jackknife
 
 
-class Bias(NamedTuple):
+class BiasEstimate(NamedTuple):
     """How a minibatch gradient g deviates from the full-data gradient g*.
 
     Attributes:
@@ -36,7 +36,7 @@ class Bias(NamedTuple):
     cosine: float
 
 
-def gradient_bias(
+def estimate_gradient_bias(
     objective: Objective,
     embed: Embed,
     params: Any,
@@ -49,7 +49,7 @@ def gradient_bias(
     seed: int = 0,
     chunk: int = CHUNK,
     level: float = 0.95,
-) -> list[Bias]:
+) -> list[BiasEstimate]:
     r"""What minibatches of one size make of the gradient with respect to ``params``.
 
     .. math:: \text{bias}^2 = \frac{1}{G (G - 1)} \sum_{a \ne b} (\bar g_a - g^*)^\top
@@ -74,7 +74,7 @@ def gradient_bias(
         level: of the intervals.
 
     Returns:
-        A `Bias` for each of ``visits``.
+        A `BiasEstimate` for each of ``visits``.
 
     Raises:
         ValueError: if ``batch_size`` or ``visits`` do not fit.
@@ -149,7 +149,7 @@ def _gradient(
     return ravel_pytree(jax.grad(loss)(params))[0]
 
 
-def _summary(means: np.ndarray, square: float, truth: np.ndarray, width: float) -> Bias:
+def _summary(means: np.ndarray, square: float, truth: np.ndarray, width: float) -> BiasEstimate:
     size = float(np.linalg.norm(truth))
     off = means - truth
     groups, total = len(off), off.sum(axis=0)
@@ -169,4 +169,4 @@ def _summary(means: np.ndarray, square: float, truth: np.ndarray, width: float) 
     # The mean of n draws still has a share 1 / n of the variance, which is negligible here.
     variance = max(square - float(mean @ mean), 0.0)
     cosine = float(mean @ truth / (np.linalg.norm(mean) * size))
-    return Bias(middle, low, high, float(np.sqrt(variance)) / size, cosine)
+    return BiasEstimate(middle, low, high, float(np.sqrt(variance)) / size, cosine)

@@ -8,8 +8,8 @@ import pytest
 from page_cases import page
 from workdir_cases import gallery_of, write
 
-from jaxssl import report
 from jaxssl.errors import UserError
+from jaxssl.report import run_report
 
 CONFIG = {
     "seed": 3, "batch_size": 64, "epochs": 5, "data": {"name": "<script>alert(1)</script>"},
@@ -46,7 +46,7 @@ def workdir(tmp_path):
 
 
 def test_the_page_is_self_contained_and_shows_every_figure(workdir):
-    path = report.write(workdir)
+    path = run_report.write_report(workdir)
     found = page(path)
     assert found.sources and all(s.startswith("data:image/png;base64,") for s in found.sources)
     assert all(found.alts)
@@ -57,7 +57,7 @@ def test_the_page_is_self_contained_and_shows_every_figure(workdir):
 
 
 def test_what_users_named_is_escaped(workdir):
-    html = report.write(workdir).read_text(encoding="utf-8")
+    html = run_report.write_report(workdir).read_text(encoding="utf-8")
     assert "<script>" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
 
@@ -65,7 +65,7 @@ def test_what_users_named_is_escaped(workdir):
 @pytest.mark.parametrize("missing", ["gallery.npz", "metrics.jsonl", "results.json"])
 def test_what_is_missing_is_left_out(workdir, missing):
     (workdir / missing).unlink()
-    text = " ".join(page(report.write(workdir)).text)
+    text = " ".join(page(run_report.write_report(workdir)).text)
     assert ("No evaluation was recorded" in text) == (missing == "results.json")
 
 
@@ -75,7 +75,7 @@ def test_figures_of_several_data_sets_stand_in_tables_of_their_own(workdir):
     last = {**RESULTS[2], "metric": "second", "details": table, "unit": "grey levels"}
     rows = [*RESULTS, *other, last]
     (workdir / "results.json").write_text(json.dumps({"results": rows}))
-    html = report.write(workdir).read_text(encoding="utf-8")
+    html = run_report.write_report(workdir).read_text(encoding="utf-8")
     assert html.count("moons, fitted on train[:5%], tested on test") == 1
     assert html.count('<table class="results">') == 2
     # Settings are said once for the metrics that share them; tables are left out.
@@ -87,7 +87,7 @@ def test_figures_of_several_data_sets_stand_in_tables_of_their_own(workdir):
 def test_every_checkpoint_stands_beside_the_baselines(workdir):
     later = {**RESULTS[2], "step": 200, "value": 90.5}
     (workdir / "results.json").write_text(json.dumps({"results": [*RESULTS, later]}))
-    text = " ".join(page(report.write(workdir)).text)
+    text = " ".join(page(run_report.write_report(workdir)).text)
     assert text.count("64.25 ± 5.50") == 2 and "81.75" in text and "90.50" in text
     assert "checkpoint of step 200" in text
 
@@ -95,7 +95,7 @@ def test_every_checkpoint_stands_beside_the_baselines(workdir):
 def test_a_result_that_is_not_finite_is_called_so(workdir):
     rows = [{**RESULTS[2], "value": float("nan")}]
     (workdir / "results.json").write_text(json.dumps({"results": rows}))
-    assert "not finite" in " ".join(page(report.write(workdir)).text)
+    assert "not finite" in " ".join(page(run_report.write_report(workdir)).text)
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def whole(tmp_path):
 
 
 def test_confusion_is_a_matrix_of_percentages(whole):
-    html = report.write(whole).read_text(encoding="utf-8")
+    html = run_report.write_report(whole).read_text(encoding="utf-8")
     page(whole / "report.html")
     (table,) = re.findall(r'<table class="confusion">(.*?)</table>', html, re.DOTALL)
     rows = [re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row) for row in table.split("<tr>")[1:]]
@@ -123,7 +123,9 @@ def test_confusion_is_a_matrix_of_percentages(whole):
 
 
 def test_of_many_classes_the_most_confused_pairs_are_listed(tmp_path):
-    html = report.write(write(tmp_path / "run", gallery=gallery_of(30))).read_text(encoding="utf-8")
+    html = run_report.write_report(write(tmp_path / "run", gallery=gallery_of(30))).read_text(
+        encoding="utf-8"
+    )
     assert '<table class="confusion">' not in html
     (table,) = re.findall(
         r'aria-label="table of most frequent confusions.*?</table>', html, re.DOTALL
@@ -136,7 +138,7 @@ def test_of_many_classes_the_most_confused_pairs_are_listed(tmp_path):
 
 
 def test_negatives_of_the_anchors_class_are_marked_by_more_than_colour(whole):
-    found = page(report.write(whole))
+    found = page(run_report.write_report(whole))
     text = " ".join(" ".join(found.text).split())
     assert "62.5 % of the 3 hardest are of the image's own class, and 12.5 % of all neg" in text
     assert "negative 1 of anchor 1, 0.75, = class 0" in found.alts
@@ -157,7 +159,7 @@ def test_weights_below_the_bound_are_no_suspects(tmp_path, alpha):
     arrays = gallery_of(4)
     arrays["svm_alpha"] = np.minimum(arrays["svm_alpha"], alpha)
     arrays["svm_share"] = np.array([0.1, 0.0, np.nan, np.nan, np.nan])
-    text = " ".join(page(report.write(write(tmp_path / "run", gallery=arrays))).text)
+    text = " ".join(page(run_report.write_report(write(tmp_path / "run", gallery=arrays))).text)
     assert "None has α = C = 0.5" in text and "of the support vectors" not in text
 
 
@@ -168,14 +170,14 @@ def test_sets_without_labels_have_no_confusion(tmp_path):
     del arrays["nearest_classes"]
     arrays |= {"hard_share": np.full(2, np.nan), "class_names": np.array([], "<U1")}
     arrays["svm_share"] = np.array([0.5, 0.25, np.nan, np.nan, np.nan])
-    found = page(report.write(write(tmp_path / "run", gallery=arrays)))
+    found = page(run_report.write_report(write(tmp_path / "run", gallery=arrays)))
     text = " ".join(found.text)
     assert "Confusion" not in text and "The images have no labels" in text
     assert "negative 1 of anchor 1, 0.75" in found.alts and "✗" not in text
 
 
 def test_a_gallery_of_an_earlier_version_is_shown_and_said_to_be_one(workdir):
-    text = " ".join(page(report.write(workdir)).text)
+    text = " ".join(page(run_report.write_report(workdir)).text)
     assert "made by an earlier version" in text and "Hardest negatives" not in text
 
 
@@ -184,11 +186,11 @@ def test_damaged_arrays_are_named(tmp_path, name):
     arrays = gallery_of(4)
     arrays[name] = np.array(["x"])
     with pytest.raises(UserError, match="gallery.npz is damaged"):
-        report.write(write(tmp_path / "run", gallery=arrays))
+        run_report.write_report(write(tmp_path / "run", gallery=arrays))
 
 
 def test_every_image_and_table_has_a_name(whole):
-    report.write(whole)
+    run_report.write_report(whole)
     html = (whole / "report.html").read_text(encoding="utf-8")
     assert all(page(whole / "report.html").alts)
     regions = re.findall(r'<div class="scroll".*?>', html)

@@ -9,9 +9,8 @@ from typing import Any
 
 import matplotlib
 
-from jaxssl import report
 from jaxssl.errors import UserError, explain_write_errors
-from jaxssl.report import curve_overlay, metric_tables, page, runs
+from jaxssl.report import curve_overlay, metric_tables, page, run_report, runs
 from jaxssl.report.plots import STYLE
 from jaxssl.report.runs import Group, Run
 from jaxssl.report.workdir import flat, is_finite, plain, series
@@ -22,7 +21,7 @@ TITLED = 3  # losses in the title
 ABSENT = "(absent)"  # in place of a value
 
 
-def page_of(workdirs: Sequence[Path], out: Path | None = None) -> Path:
+def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
     """Write the report of a run again, or a comparison of several.
 
     Args:
@@ -41,14 +40,14 @@ def page_of(workdirs: Sequence[Path], out: Path | None = None) -> Path:
     if out and out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out {out}: expected a name that ends in .html")
     if len(workdirs) > 1:
-        return compare(workdirs, out or Path("compare.html"))
+        return write_comparison(workdirs, out or Path("compare.html"))
     runs.check(workdirs)
     out = out or workdirs[0] / "report.html"
     with explain_write_errors(out):
-        return report.write(workdirs[0], out)
+        return run_report.write_report(workdirs[0], out)
 
 
-def compare(workdirs: Sequence[Path], out: Path) -> Path:
+def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
     """Write a page that compares runs.
 
     Args:

@@ -12,15 +12,16 @@ from rich.table import Table as Printed
 
 from jaxssl.errors import UserError, explain_write_errors
 from jaxssl.report import page
+from jaxssl.report.markdown import markdown_table
 from jaxssl.studies.study import Claim, Findings, Setting, Table
 from jaxssl.training import atomic_files, logs
 
-WORDS = {True: "holds", False: "does not hold", None: "cannot be told"}
+VERDICTS = {True: "holds", False: "does not hold", None: "cannot be told"}
 NOT_RUN = "not yet run"
 CLAIM_HEADING = ("claim", "the paper", "where", "measured", "verdict")
 
 
-def write(
+def write_study(
     name: str,
     title: str,
     setting: Setting,
@@ -76,7 +77,7 @@ def write(
 
 def write_markdown(path: Path, document: Path) -> None:
     """A page of Markdown from a document that `write` wrote; the document itself beside it."""
-    found = read(document)
+    found = read_document(document)
     kept = path.with_suffix(".json")
     facts = {"scale": found["scale"], "on": found["where"]}
     facts |= {key: found[key] for key in ("devices", "jax", "python", "commit") if found.get(key)}
@@ -90,14 +91,14 @@ def write_markdown(path: Path, document: Path) -> None:
         " · ".join(f"{key} {value}" for key, value in facts.items()),
     ]
     for table in (first, *found["tables"]):
-        cells = page.markdown_table(table["heading"], table["rows"]).rstrip()
+        cells = markdown_table(table["heading"], table["rows"]).rstrip()
         parts += [f"## {table['title']}", *filter(None, [table["note"]]), cells]
     with explain_write_errors(path, "--page"):
         atomic_files.write_text(path, "\n\n".join(parts) + "\n")
         atomic_files.write_text(kept, document.read_text(encoding="utf-8"))
 
 
-def show(claims: Mapping[str, Claim], findings: Findings) -> None:
+def print_findings(claims: Mapping[str, Claim], findings: Findings) -> None:
     """Print the tables and the verdicts."""
     for table in findings.tables:
         out = Printed(title=table.title, title_justify="left")
@@ -111,12 +112,12 @@ def show(claims: Mapping[str, Claim], findings: Findings) -> None:
     for key, claim in claims.items():
         if key in findings.verdicts:
             verdict = findings.verdicts[key]
-            said = WORDS[verdict.holds]
+            said = VERDICTS[verdict.holds]
             text = f"{said}: {claim.text} ({claim.source}): {verdict.figure}"
             logs.console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_document(path: Path) -> dict[str, Any]:
     """A document that `write` wrote.
 
     Raises:
@@ -138,7 +139,7 @@ def _verdict(findings: Findings, key: str) -> dict[str, str | None]:
     if key not in findings.verdicts:
         return {"figure": None, "verdict": None}
     verdict = findings.verdicts[key]
-    return {"figure": verdict.figure, "verdict": WORDS[verdict.holds]}
+    return {"figure": verdict.figure, "verdict": VERDICTS[verdict.holds]}
 
 
 def claim_cells(claim: Mapping[str, Any]) -> tuple[str, ...]:

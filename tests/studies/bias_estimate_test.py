@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jaxssl import losses
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.losses.pairs import pair_towers, pair_views
-from jaxssl.studies.bias import gradient_bias
+from jaxssl.studies.bias_estimate import estimate_gradient_bias
 from jaxssl.training.config import factory
 
 N, DIM = 6, 3
@@ -31,7 +31,7 @@ def objective(name, **hyper):
 
 
 def measure(loss, batch_size, **settings):
-    return gradient_bias(loss, embed, jnp.eye(DIM), N, batch_size, **settings)
+    return estimate_gradient_bias(loss, embed, jnp.eye(DIM), N, batch_size, **settings)
 
 
 def exact(loss, batch_size):

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxssl.studies.study import Claim, Summary, Verdict, judge_summaries
 
 
-class Elsewhere(NamedTuple):
+class UnstudiedClaim(NamedTuple):
     """A claim, the command that tests it ("" if there is none), and what was measured."""
 
     claim: Claim
@@ -21,13 +21,17 @@ def _suite(name: str) -> str:
     return f"python eval.py --suite configs/suites/{name}.py --workdir RUN"
 
 
-def _row(text: str, source: str, command: str, published: str = "", quote: str = "") -> Elsewhere:
-    return Elsewhere(Claim(text, source, quote, published), command)
+def _row(
+    text: str, source: str, command: str, published: str = "", quote: str = ""
+) -> UnstudiedClaim:
+    return UnstudiedClaim(Claim(text, source, quote, published), command)
 
 
-def _measured(claim: Claim, command: str, ours: Summary, theirs: Summary, page: str) -> Elsewhere:
+def _measured(
+    claim: Claim, command: str, ours: Summary, theirs: Summary, page: str
+) -> UnstudiedClaim:
     verdict = judge_summaries(claim, ours, theirs)
-    return Elsewhere(claim, command, Verdict(f"{verdict.figure} ({page})", verdict.holds))
+    return UnstudiedClaim(claim, command, Verdict(f"{verdict.figure} ({page})", verdict.holds))
 
 
 EPOCHS = "--config.epochs={}".format
@@ -380,4 +384,4 @@ TCL = (
         published="78.4 (SimCLR 77.5).",
     ),
 )
-ELSEWHERE = (*AUC_CL, *MMCL, *DECL, *TCL)
+UNSTUDIED_CLAIMS = (*AUC_CL, *MMCL, *DECL, *TCL)
