@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl.data.batches import Batches
-from jaxssl.data.source import Part, Source
+from jaxssl.data.source import PreparedSplit, Source
 from jaxssl.training.build import Setup, build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import TrainState
@@ -27,7 +27,7 @@ SMALL_BATCH = 64
 
 def source_of(records: list, shape: tuple) -> Source:
     """A split of images that are in memory, files or uint8 arrays."""
-    part = Part([{"image": record, "label": 0} for record in records])
+    part = PreparedSplit([{"image": record, "label": 0} for record in records])
     return Source("made", "train", ((part, np.arange(len(records))),), ("a", "b"), shape)
 
 

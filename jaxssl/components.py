@@ -36,6 +36,8 @@ GROUPS = {
     "loss": Group("jaxssl.losses", "objective"),
     "method": Group("jaxssl.methods", "method"),
     "augment": Group("jaxssl.augment.recipes", "recipe"),
+    "data": Group("jaxssl.data.formats", "builder"),
+    "toy": Group("jaxssl.data.toy", "builder"),
     "protocol": Group("jaxssl.evaluation.protocols", "protocol"),
     "study": Group("jaxssl.studies", "run"),
 }

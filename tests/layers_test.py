@@ -36,7 +36,7 @@ ONLY = {
     "solvers": set(),
     "losses": {"collectives", "solvers"},
     "augment": {"errors"},
-    "data": {"errors", "distributed"},
+    "data": {"errors", "components", "distributed"},
     "models": {"errors", "collectives", "losses"},
     "methods": {"collectives", "losses", "models"},
     "report": {"errors", "training"},

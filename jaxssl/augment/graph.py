@@ -1,4 +1,4 @@
-"""Augmentations of graphs, all of a row at once; rows are as `jaxssl.data.packing` makes them.
+"""Augmentations of graphs, all of a row at once; rows are as `jaxssl.data.graphs` makes them.
 
 A row of N nodes, E edges and k graphs is {"x": [N, f], "graph": [N], "edge": [E, 2], "size": [k]}.
 A node that is dropped has k for its graph, an edge that is dropped N for its nodes, as where there

@@ -1,5 +1,13 @@
-"""Data on the host, without TensorFlow.
+"""Load data sets and make batches on the host, without TensorFlow.
 
-By a set's name `prepare` gives its TFDS builder (`digits`, `raw`, `folder` are ours), `source`
-opens splits, `batches` makes batches. `show` and `convert` are commands.
+From bottom to top, each module using only modules above it in this list:
+
+    files, decoding, clips, graphs, tokens    read files; decode images, clips, graphs and texts
+    array_cache, lazy_array, records          decoded arrays; records of a prepared split
+    integrity, convert                        check prepared sets; convert TFRecord to ArrayRecord
+    formats, toy                              TFDS builders of user files and of bundled sets
+    prepare                                   a data set's name to its prepared set
+    source, metadata                          splits read by index; sizes of common sets
+    readers, batches                          arrays of a batch; the stream of batches
+    prompts                                   sentences for zero-shot classification
 """

@@ -1,4 +1,4 @@
-"""Arrays kept in files beside a prepared set, so that they are decoded once."""
+"""Cache decoded arrays in files beside a prepared set."""
 
 import contextlib
 import logging
@@ -13,36 +13,44 @@ import numpy as np
 log = logging.getLogger("jaxssl")
 
 
-def array(
-    path: Path, shape: tuple[int, ...], dtype: type, make: Callable[[], np.ndarray]
+def load_or_compute(
+    path: Path, shape: tuple[int, ...], dtype: type, compute: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """The array in a file; made and written if there is none, a damaged one, or another one.
+    """Return the array in a file; compute and write it if the file is missing or unusable.
 
-    Behind the array its checksum stands, which is looked at: nobody would see a wrong label.
+    The file is an .npy file followed by a checksum of the array. Without the checksum, a damaged
+    label would go unnoticed.
+
+    Args:
+        path: the .npy file.
+        shape: expected shape.
+        dtype: expected type; a file with another shape or type is replaced.
+        compute: returns the array.
     """
     try:
-        found = np.lib.format.open_memmap(path, mode="r")
-        if (found.shape, found.dtype) == (shape, dtype) and _checksum(found) == _tail(path):
-            return found
+        cached = np.lib.format.open_memmap(path, mode="r")
+        if (cached.shape, cached.dtype) == (shape, dtype) and _checksum(cached) == _tail(path):
+            return cached
     except (OSError, ValueError, EOFError, MemoryError, OverflowError, SyntaxError):
-        pass  # none, or not readable: made again
+        pass  # missing or unreadable
     log.info("data       reading %s once, for %s", path.parent, path.name)
-    made = make()
-    half = path.with_suffix(f".{socket.gethostname()}-{os.getpid()}.tmp")
+    array = compute()
+    temporary = path.with_suffix(f".{socket.gethostname()}-{os.getpid()}.tmp")
     try:
-        with half.open("wb") as file:
-            np.save(file, made)
-            file.write(_checksum(made))
-        half.replace(path)
+        with temporary.open("wb") as file:
+            np.save(file, array)
+            file.write(_checksum(array))
+        temporary.replace(path)
     except OSError as error:
-        log.warning("data       %s is not kept: %s", path, error)
+        log.warning("data       cannot cache %s: %s", path, error)
         with contextlib.suppress(OSError):
-            half.unlink()
-    return made
+            temporary.unlink()
+    return array
 
 
 def _checksum(values: np.ndarray) -> bytes:
-    return zlib.crc32(np.ascontiguousarray(values).reshape(-1).view(np.uint8)).to_bytes(4, "little")
+    flat = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+    return zlib.crc32(flat.data).to_bytes(4, "little")
 
 
 def _tail(path: Path) -> bytes:

@@ -1,8 +1,7 @@
-"""Files of a folder or an archive, by name; nothing is ever unpacked to the disk."""
+"""Read the files of a folder or an archive by name. Archives are never unpacked to disk."""
 
 import gzip
 import hashlib
-import io
 import lzma
 import os
 import re
@@ -14,25 +13,28 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import Any
 
 from jaxssl.errors import UserError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
-LARGEST = 2**28  # bytes of a picture in an archive
-MOST = 2**36  # bytes that an entry of a tar file may claim
-DAMAGED = (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
-DAMAGED += (EOFError, struct.error, IndexError, ValueError, OverflowError)
-DAMAGED += (NotImplementedError,)  # zipfile, of a method of compression it does not know
+MAX_FILE = 2**28  # bytes of a file, unless the caller allows more
+MAX_TAR_ENTRY = 2**36  # bytes that the header of a tar entry may claim
+# Errors that the standard library raises for damaged archives. zipfile raises NotImplementedError
+# for an unknown compression method.
+ARCHIVE_ERRORS = (
+    *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
+    *(EOFError, struct.error, IndexError, ValueError, OverflowError, NotImplementedError),
+)
 
-Read = Callable[[], bytes]
+ReadBytes = Callable[[], bytes]
 
 
 def locate(path: str) -> tuple[Path, str]:
-    """A path that may go on inside an archive, as (folder or archive, folder inside the archive).
+    """Split a path into (folder or archive, folder inside the archive).
 
     Raises:
-        UserError: if nothing is there, or a file that is no archive.
+        UserError: if the path does not exist, or is a file but not an archive.
     """
     whole = Path(path).expanduser()
     root = whole
@@ -41,7 +43,9 @@ def locate(path: str) -> tuple[Path, str]:
     inside = whole.relative_to(root).as_posix() if root != whole else ""
     if root.is_dir():
         if inside:
-            raise UserError(f"data.path={path} does not exist; there is only {root.resolve()}")
+            raise UserError(
+                f"data.path={path} does not exist; the nearest existing folder is {root.resolve()}"
+            )
         return root, ""
     if not root.name.lower().endswith(ARCHIVES):
         raise UserError(
@@ -50,174 +54,186 @@ def locate(path: str) -> tuple[Path, str]:
     return root, inside
 
 
-def read_all(root: Path, inside: str = "", largest: int = LARGEST) -> Iterator[tuple[str, Read]]:
-    """Every file below ``root``: its name, relative to ``inside``, and a function that reads it.
+def read_files(
+    root: Path, inside: str = "", max_bytes: int = MAX_FILE
+) -> Iterator[tuple[str, ReadBytes]]:
+    """Iterate over the files below ``root`` as (name, function that reads the bytes).
 
-    A folder's files come sorted by name, an archive's in the order it holds them; one of an archive
-    can only be read before the next one is asked for. Hidden files are left out.
+    Names are relative to ``inside``. The files of a folder are sorted by name, the files of an
+    archive come in the archive's order. A file of an archive can only be read before the iterator
+    moves on. Hidden files are left out.
 
     Args:
         root: a folder or an archive.
-        inside: a folder in the archive; "" is all of it.
-        largest: bytes of a file; one in an archive may pretend to be smaller than it is.
+        inside: a folder in the archive; "" is the whole archive.
+        max_bytes: largest size of a file. The size that an archive states is not trusted.
 
     Raises:
-        UserError: on a damaged archive, or one with an entry that is refused. Reading a file raises
-            OSError if it cannot be read or is too large.
+        UserError: if the archive is damaged or has an unsafe entry. The functions that read a file
+            raise OSError if it is too large or cannot be read.
     """
     if root.is_dir():
-        for name in _names(root):
-            yield name, partial(_of_folder, root / name, largest)
+        for name in _list_folder(root):
+            yield name, partial(_read_from_folder, root / name, max_bytes)
         return
+    entries = _zip_entries if root.name.lower().endswith(".zip") else _tar_entries
+    prefix, seen = f"{inside}/" if inside else "", set()
     try:
-        if root.name.lower().endswith(".zip"):
-            entries = _in_zip(root, largest)
-        else:
-            entries = _in_tar(root, largest)
-        prefix, seen = f"{inside}/" if inside else "", set()
-        for name, read in entries:
-            name = _safe(name, root)
+        for name, read in entries(root, max_bytes):
+            name = _safe_name(name, root)
             if not name.startswith(prefix) or "/." in f"/{name}":
                 continue
             if name in seen:
-                raise UserError(_refused(root, name, "comes twice"))
+                raise _unsafe(root, name, "occurs twice")
             seen.add(name)
             yield name.removeprefix(prefix), read
-    except DAMAGED as error:
-        raise UserError(f"the archive {root} is damaged: {error}; get it again") from error
+    except ARCHIVE_ERRORS as error:
+        raise UserError(
+            f"the archive {root} is damaged: {error}; copy or download it again"
+        ) from error
     except OSError as error:
         raise UserError(f"the archive {root} cannot be read: {error}") from error
 
 
-def cores() -> int:
-    """How many CPU cores this process may use."""
+def cpu_count() -> int:
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def stamp(root: Path, suffixes: tuple[str, ...]) -> str:
-    """Changes when a file of the folder, or the archive, does: by names, sizes and times.
+def fingerprint(root: Path, suffixes: tuple[str, ...]) -> str:
+    """Hash names, sizes and modification times of a folder's files, or of an archive.
 
-    Files of a folder with other suffixes do not count.
+    Files in a folder are ignored if their names do not end with one of ``suffixes``.
     """
     digest = hashlib.sha256()
-    for name in _names(root) if root.is_dir() else ("",):
+    for name in _list_folder(root) if root.is_dir() else ("",):
         if name and not name.lower().endswith(suffixes):
             continue
         path = f"{root}/{name}" if name else root
         try:
-            facts = os.stat(path)
-        except OSError:  # a link to nothing
-            facts = os.lstat(path)
-        digest.update(f"{name}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode())
+            status = os.stat(path)
+        except OSError:  # a broken symbolic link
+            status = os.lstat(path)
+        digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
-def _names(root: Path) -> list[str]:
-    """Paths of the files below a folder, sorted; links are followed, but never round in circles."""
+def _list_folder(root: Path) -> list[str]:
+    """Return the sorted relative paths of all files below a folder.
+
+    Symbolic links are followed, but no folder is entered twice.
+    """
 
     def stop(error: OSError) -> None:
         raise UserError(f"the folder {error.filename} cannot be read: {error.strerror}")
 
-    names, seen = [], set()
-    for folder, folders, found in os.walk(root, followlinks=True, onerror=stop):
-        facts = os.stat(folder)
-        if (facts.st_dev, facts.st_ino) in seen:
+    paths, seen = [], set()
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=stop):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
             folders.clear()
             continue
-        seen.add((facts.st_dev, facts.st_ino))
+        seen.add((status.st_dev, status.st_ino))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        below = Path(folder).relative_to(root).as_posix() + "/"
-        below = "" if below == "./" else below
-        names += [below + _text(name, root) for name in found if not name.startswith(".")]
-    return sorted(names)
+        below = Path(folder).relative_to(root)
+        names = [_utf8(name, root) for name in names if not name.startswith(".")]
+        paths += [(below / name).as_posix() for name in names]
+    return sorted(paths)
 
 
-def _in_tar(root: Path, largest: int) -> Iterator[tuple[str, Read]]:
-    zipped = root.name.lower().endswith(("gz", "tgz"))  # tarfile does not look at its checksum
+def _tar_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
+    # tarfile ignores the checksum of gzip files, so they are opened with gzip instead.
+    gzipped = root.name.lower().endswith(("gz", "tgz"))
     with (
-        (gzip if zipped else io).open(root, "rb") as file,
-        tarfile.open(fileobj=file, mode="r|" if zipped else "r|*", tarinfo=_Entry) as archive,
+        gzip.open(root) if gzipped else root.open("rb") as file,
+        tarfile.open(fileobj=file, mode="r|" if gzipped else "r|*", tarinfo=_TarEntry) as archive,
     ):
         for member in archive:
             if member.isdir():
                 continue
             if not member.isfile():
-                raise UserError(_refused(root, member.name, "is a link or a device"))
-            yield member.name, partial(_limited, partial(archive.extractfile, member), largest)
-        while zipped and file.read(2**20):  # on to the checksum
+                raise _unsafe(root, member.name, "is a link or a device")
+            yield member.name, partial(_read_entry, archive.extractfile, member, max_bytes)
+        while gzipped and file.read(2**20):  # read to the end, where the checksum is compared
             pass
 
 
-def _in_zip(root: Path, largest: int) -> Iterator[tuple[str, Read]]:
+def _zip_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
     with zipfile.ZipFile(root) as archive:
         for member in archive.infolist():
             if member.is_dir():
                 continue
             if stat.S_ISLNK(member.external_attr >> 16):
-                raise UserError(_refused(root, member.filename, "is a link"))
-            yield member.filename, partial(_limited, partial(archive.open, member), largest)
+                raise _unsafe(root, member.filename, "is a link")
+            yield member.filename, partial(_read_entry, archive.open, member, max_bytes)
 
 
-def _of_folder(path: Path, largest: int) -> bytes:
-    """The bytes of a file. A link may lead to a device or a pipe, which may have no end."""
-    facts = path.stat()
-    if not stat.S_ISREG(facts.st_mode):
-        raise OSError("is no regular file")
-    if facts.st_size > largest:
-        raise OSError(_too_large(largest))
+def _read_from_folder(path: Path, max_bytes: int) -> bytes:
+    status = path.stat()
+    # A symbolic link may lead to a device or a pipe, which may never end.
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError("is not a regular file")
+    if status.st_size > max_bytes:
+        raise OSError(_too_large(max_bytes))
     return path.read_bytes()
 
 
-class _Entry(tarfile.TarInfo):
-    """An entry of a tar file. A damaged one is an error; tarfile takes it for the end."""
+class _TarEntry(tarfile.TarInfo):
+    """A tar entry that raises an error for a damaged header; tarfile would end the archive there.
+
+    An entry that claims to be huge is an error too. tarfile would seek beyond the end of the file.
+    """
 
     @classmethod
-    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:
+    def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:  # pyright: ignore
         try:
             entry = super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:
+        except tarfile.EOFHeaderError:  # pyright: ignore[reportAttributeAccessIssue]  # untyped
             raise
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
-        # Where the next one should be; tarfile would go there even if the file has long ended.
-        if archive.offset - entry.offset > MOST:
+        if archive.offset - entry.offset > MAX_TAR_ENTRY:
             raise tarfile.ReadError(f"an entry of {entry.size} bytes at byte {entry.offset}")
         return entry
 
 
-def _limited(opened: Callable[[], IO[bytes]], largest: int) -> bytes:
+def _read_entry(open_entry: Callable[[Any], Any], member: object, max_bytes: int) -> bytes:
     try:
-        with opened() as file:
-            data = file.read(largest + 1)
-    except (RuntimeError, *DAMAGED) as error:  # encrypted, or damaged
+        with open_entry(member) as file:
+            data = file.read(max_bytes + 1)
+    except (RuntimeError, *ARCHIVE_ERRORS) as error:  # RuntimeError: the entry is encrypted
         raise OSError(str(error)) from error
-    if len(data) > largest:
-        raise OSError(_too_large(largest))
+    if len(data) > max_bytes:
+        raise OSError(_too_large(max_bytes))
     return data
 
 
-def _too_large(largest: int) -> str:
-    return f"larger than {largest >> 20} MiB"
+def _too_large(max_bytes: int) -> str:
+    return f"larger than {max_bytes >> 20} MiB"
 
 
-def _safe(name: str, root: Path) -> str:
-    """The name with slashes between its parts, and without a leading "./"."""
+def _safe_name(name: str, root: Path) -> str:
+    """Normalise an entry's name to slashes, without a leading "./"; refuse paths outside."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", str(path)):
-        raise UserError(_refused(root, name, "points out of the archive"))
-    return _text(path.as_posix(), root)
+        raise _unsafe(root, name, "points out of the archive")
+    return _utf8(path.as_posix(), root)
 
 
-def _text(name: str, root: Path) -> str:
-    """The name, if it is text."""
+def _utf8(name: str, root: Path) -> str:
     try:
         name.encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{root} holds the name {name!r}, which is not UTF-8; rename it") from error
+        raise UserError(
+            f"{root} contains the name {name!r}, which is not UTF-8; rename it"
+        ) from error
     return name
 
 
-def _refused(root: Path, name: str, why: str) -> str:
-    return f"the archive {root} is refused: its entry {name!r} {why}"
+def _unsafe(root: Path, name: str, problem: str) -> UserError:
+    return UserError(
+        f"the archive {root} is refused because its entry {name!r} {problem}; pack it again "
+        "without that entry"
+    )

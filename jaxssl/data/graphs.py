@@ -1,50 +1,68 @@
-"""Graphs of different sizes as arrays of one shape: packed one after the other into rows.
+"""Graphs, and their packing into arrays of a fixed shape.
 
-A row holds the same number of graphs as every other, and has room for the largest row that a run
-meets, so that a step is compiled once. Rows are what devices, and the parts of a batch that is
-encoded in parts, share among them; results do not depend on their number.
+Graphs of different sizes are concatenated into rows. Every row holds the same number of graphs and
+has room for the largest row of the run, so that a training step is compiled once. Rows are
+distributed over devices and gradient accumulation steps; results do not depend on their number.
 """
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from jaxssl.data.formats.tu import Graph
-
-if TYPE_CHECKING:
-    from jaxssl.data.source import Source
-
-EPOCHS = 100  # whose largest batches set the room; a larger one later is compiled anew
-ROUND = 8  # room is a multiple of this
+ROUND = 8  # nodes and edges of a row are rounded up to a multiple of this
 
 Packed = dict[str, np.ndarray]
 
 
+class Graph(NamedTuple):
+    """An undirected graph.
+
+    Attributes:
+        tag: [n] int32, the tag of each node, in [0, number of tags).
+        edge: [m, 2] int32, pairs of nodes in [0, n), the smaller one first. Each edge occurs once.
+    """
+
+    tag: np.ndarray
+    edge: np.ndarray
+
+
 class Room(NamedTuple):
-    """How much a row holds, of nodes and of edges."""
+    """The capacity of a row in nodes and edges."""
 
     nodes: int
     edges: int
 
 
-def pack(graphs: Sequence[Graph], rows: int, num_tags: int, room: Room) -> Packed:
-    """Graphs in order, as many in each row; the last ones may be empty.
+def decode(record: Mapping[str, Any]) -> Graph:
+    """Convert a record of a prepared set to a graph."""
+    return Graph(np.asarray(record["tag"], np.int32), np.asarray(record["edge"], np.int32))
+
+
+def pack(
+    graphs: Sequence[Graph], rows: int, num_tags: int, room: Room, size: int | None = None
+) -> Packed:
+    """Pack graphs in order, the same number into each row.
 
     Args:
-        graphs: n of them.
-        rows: r, with k = ceil(n / r) graphs each.
-        num_tags: f, width of the nodes' features.
-        room: of each row, N nodes and E edges; more than it has raises ValueError.
+        graphs: n graphs.
+        rows: r.
+        num_tags: f, width of the node features.
+        room: capacity of each row, N nodes and E edges.
+        size: number of graphs that the rows are laid out for, >= n. The missing ones are empty
+            graphs at the end. Default n.
 
     Returns:
-        "x" uint8 [r, N, f], each node's tag as a one-hot vector, zeros where there is no node;
-        "graph" int32 [r, N], which of its row's graphs a node is of, k where there is none;
-        "edge" int32 [r, E, 2], the places of its nodes in the row, N where there is none;
-        "size" int32 [r, k], how many nodes each graph has.
+        With k = ceil(size / r) graphs in each row:
+        "x" uint8 [r, N, f], the one-hot tag of each node, zeros for padding;
+        "graph" int32 [r, N], the index of each node's graph in its row, k for padding;
+        "edge" int32 [r, E, 2], the indices of the edges' nodes in the row, N for padding;
+        "size" int32 [r, k], the number of nodes of each graph.
+
+    Raises:
+        ValueError: if a row needs more than ``room``.
     """
-    k = -(-len(graphs) // rows)
+    k = -(-(size or len(graphs)) // rows)
     out = {
         "x": np.zeros((rows, room.nodes, num_tags), np.uint8),
         "graph": np.full((rows, room.nodes), k, np.int32),
@@ -52,135 +70,73 @@ def pack(graphs: Sequence[Graph], rows: int, num_tags: int, room: Room) -> Packe
         "size": np.zeros((rows, k), np.int32),
     }
     for row in range(rows):
-        some = graphs[row * k : (row + 1) * k]
-        if not some:
+        members = graphs[row * k : (row + 1) * k]
+        if not members:
             continue
-        sizes = np.array([len(graph.tag) for graph in some])
+        sizes = np.array([len(graph.tag) for graph in members])
         starts = np.cumsum(sizes) - sizes
-        tag = np.concatenate([graph.tag for graph in some])
-        edge = np.concatenate([g.edge + start for g, start in zip(some, starts, strict=True)])
+        tag = np.concatenate([graph.tag for graph in members])
+        edge = np.concatenate([g.edge + start for g, start in zip(members, starts, strict=True)])
         if len(tag) > room.nodes or len(edge) > room.edges:
             raise ValueError(f"{len(tag)} nodes and {len(edge)} edges do not fit into {room}")
         out["x"][row, np.arange(len(tag)), tag] = 1
-        out["graph"][row, : len(tag)] = np.repeat(np.arange(len(some)), sizes)
+        out["graph"][row, : len(tag)] = np.repeat(np.arange(len(members)), sizes)
         out["edge"][row, : len(edge)] = edge
-        out["size"][row, : len(some)] = sizes
+        out["size"][row, : len(members)] = sizes
     return out
 
 
-def room_for(sizes: np.ndarray, rows: int) -> Room:
-    """The room that the rows of one batch need.
-
-    Args:
-        sizes: [n, 2], nodes and edges of each graph, in the order of the batch.
-        rows: that they are packed into.
-    """
-    k = -(-len(sizes) // rows)
-    padded = np.zeros((rows * k, 2), np.int64)
-    padded[: len(sizes)] = sizes
-    return _rounded(padded.reshape(rows, k, 2).sum(axis=1).max(axis=0))
-
-
-def largest(rooms: Sequence[Room]) -> Room:
-    """Room for each of them."""
-    return Room(max(room.nodes for room in rooms), max(room.edges for room in rooms))
-
-
 def sizes_of(graphs: Sequence[Graph]) -> np.ndarray:
-    """[n, 2] nodes and edges of each graph."""
+    """Return the number of nodes and edges of each graph, int64 [n, 2]."""
     return np.array([(len(graph.tag), len(graph.edge)) for graph in graphs], np.int64)
 
 
-class Reader(NamedTuple):
-    """Reads the graphs of a batch, packed; all graphs lie in memory.
+def room_for(sizes: np.ndarray, rows: int) -> Room:
+    """Return the room that the rows of a batch need.
 
-    Attributes:
-        graphs: of the training split.
-        labels: of each.
-        sizes: [n, 2] nodes and edges of each.
-        num_tags: width of a node's features.
-        order: a batch's number -> its places [B], which say how much room its rows need.
-        batch_size: B.
-        rows: that a whole batch is packed into; this process reads its share of them.
-        room: of a row, enough for the first `EPOCHS` epochs.
+    Args:
+        sizes: [n, 2] nodes and edges of each graph, in the order of the batch, n > 0.
+        rows: number of rows that the batch is packed into.
     """
-
-    graphs: Sequence[Graph]
-    labels: np.ndarray
-    sizes: np.ndarray
-    num_tags: int
-    order: Callable[[int], np.ndarray]
-    batch_size: int
-    rows: int
-    room: Room
-
-    def __call__(self, step: int, places: np.ndarray) -> dict[str, Any]:
-        """The graphs at ``places`` [b] for batch number ``step``, the rows of this process."""
-        # All processes look at the whole batch, so that their rows have the same room.
-        needed = room_for(self.sizes[self.order(step)], self.rows)
-        rows = self.rows * len(places) // self.batch_size
-        return self._packed(places, rows, largest([self.room, needed]))
-
-    def example(self) -> dict[str, Any]:
-        """Two graphs in a row."""
-        places = np.arange(min(2, len(self.graphs)), dtype=np.int32)
-        return self._packed(places, 1, room_for(self.sizes[places], 1))
-
-    def shapes(self) -> dict[str, Any]:
-        """Of a whole batch."""
-        b, r, (nodes, edges) = self.batch_size, self.rows, self.room
-        shape = jax.ShapeDtypeStruct
-        packed = {
-            "x": shape((r, nodes, self.num_tags), np.uint8),
-            "graph": shape((r, nodes), np.int32),
-            "edge": shape((r, edges, 2), np.int32),
-            "size": shape((r, b // r), np.int32),
-        }
-        return {"input": packed, "label": shape((b,), np.int32), "index": shape((b,), np.int32)}
-
-    def _packed(self, places: np.ndarray, rows: int, room: Room) -> dict[str, Any]:
-        packed = pack([self.graphs[i] for i in places], rows, self.num_tags, room)
-        return {"input": packed, "label": self.labels[places], "index": places}
+    starts = np.arange(0, len(sizes), -(-len(sizes) // rows))
+    return _round_up(np.add.reduceat(sizes, starts).max(axis=0))
 
 
-def reader(
-    source: "Source", order: Callable[[int], np.ndarray], batch_size: int, rows: int
-) -> Reader:
-    """A `Reader` of all graphs of a split."""
-    found = source.graph_array
-    sizes = sizes_of(found.graphs)
-    steps = range(EPOCHS * (len(sizes) // batch_size))
-    room = largest([room_for(sizes[order(step)], rows) for step in steps])
-    return Reader(found.graphs, source.labels, sizes, found.num_tags, order, batch_size, rows, room)
+def largest(rooms: Sequence[Room]) -> Room:
+    """Return room that is enough for each of the given ones."""
+    return Room(max(room.nodes for room in rooms), max(room.edges for room in rooms))
 
 
 class GraphArray:
-    """All graphs of a split, in blocks of one shape; what evaluation looks at."""
+    """All graphs of a split, packed in blocks of one shape for evaluation.
+
+    Attributes:
+        graphs: the graphs.
+        num_tags: width of the node features.
+    """
 
     def __init__(self, graphs: Sequence[Graph], num_tags: int) -> None:
         self.graphs, self.num_tags = graphs, num_tags
         self._rooms: dict[tuple[int, int], Room] = {}
 
     def __len__(self) -> int:
-        """How many graphs there are."""
+        """Return the number of graphs."""
         return len(self.graphs)
 
-    def block(self, places: slice, size: int, rows: int) -> Packed:
-        """The graphs at ``places``, and empty ones up to ``size``, packed into rows."""
-        graphs = [*self.graphs[places]]
-        empty = Graph(np.zeros(0, np.int32), np.zeros((0, 2), np.int32))
-        filled = graphs + [empty] * (size - len(graphs))
-        return pack(filled, rows, self.num_tags, self._room(size, rows))
+    def block(self, indices: slice, size: int, rows: int) -> Packed:
+        """Pack consecutive graphs, and empty ones up to ``size`` graphs, into rows."""
+        room = self._room(size, rows)
+        return pack(self.graphs[indices], rows, self.num_tags, room, size)
 
     def _room(self, size: int, rows: int) -> Room:
-        """For any graphs that stand together: the same for all blocks, so compiled once."""
+        """Return room for any k consecutive graphs, so that all blocks have one shape."""
         if (size, rows) not in self._rooms:
             k = -(-size // rows)
             total = np.cumsum(np.pad(sizes_of(self.graphs), ((1, k), (0, 0))), axis=0)
-            most = (total[k:] - total[:-k]).max(axis=0)
-            self._rooms[size, rows] = _rounded(most)
+            self._rooms[size, rows] = _round_up((total[k:] - total[:-k]).max(axis=0))
         return self._rooms[size, rows]
 
 
-def _rounded(most: np.ndarray) -> Room:
-    return Room(*(int(-(-max(number, 1) // ROUND) * ROUND) for number in most))
+def _round_up(counts: np.ndarray) -> Room:
+    nodes, edges = (-(-max(int(count), 1) // ROUND) * ROUND for count in counts)
+    return Room(nodes, edges)

@@ -1,4 +1,4 @@
-"""What the files beside a prepared set say of it, checked before TFDS and we believe them."""
+"""Check the files beside a prepared set before TFDS reads them."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -8,119 +8,130 @@ from typing import Any
 
 from array_record.python.array_record_module import ArrayRecordReader
 
-from jaxssl.data import convert
 from jaxssl.errors import UserError, one_line
 
 INFO, FEATURES = "dataset_info.json", "features.json"
-# TFDS imports whatever module a set names as the home of a feature.
-KNOWN = "tensorflow_datasets.core.features."
-MOST_CLASSES = 10**6  # TFDS makes up a name for each
-MOST_RECORDS, MOST_SHARDS = 2**40, 10**6
-SIDE = 2**16  # pixels
+# TFDS imports the module that a prepared set names for a feature, so other modules are refused.
+TFDS_FEATURES = "tensorflow_datasets.core.features."
+MAX_CLASSES = 10**6  # TFDS generates a name for each class
+MAX_RECORDS, MAX_SHARDS = 2**40, 10**6
+MAX_SIDE = 2**16  # pixels
+# Errors that reading an unexpected JSON document may raise.
+JSON_ERRORS = (OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError)
+JSON_ERRORS += (AttributeError,)
 
 
 @contextmanager
-def reading(folder: Path) -> Iterator[None]:
-    """Around what reads a prepared set, whose files are checked first if they are there.
+def guard(folder: Path) -> Iterator[None]:
+    """Check the files of a prepared set, then run the body, which reads the set.
 
     Raises:
-        UserError: in place of what TFDS raises for a damaged one.
+        UserError: if the set is damaged, in place of the many exceptions of TFDS.
     """
     try:
         if folder.exists():
-            check(folder)
+            check_files(folder)
         yield
     except (UserError, OSError):
         raise
-    except Exception as error:  # of many kinds
-        raise UserError(damaged(folder, f"{type(error).__name__}: {one_line(error)}")) from error
+    except Exception as error:
+        raise _damaged(folder, f"{type(error).__name__}: {one_line(error)}") from error
 
 
-def damaged(folder: Path, why: str) -> str:
-    """The message about a prepared set."""
-    return f"the prepared set {folder} is damaged ({why}); remove it to prepare it again"
-
-
-def check(folder: Path) -> None:
-    """Raise UserError if the set names code to run, or sizes that it cannot have."""
-    for path in (folder / FEATURES, folder / INFO):
+def check_files(folder: Path) -> None:
+    """Raise UserError if the set's JSON files name code to import, or impossible sizes."""
+    for name, check in ((FEATURES, _check_features), (INFO, _check_splits)):
+        path = folder / name
         if not path.exists():
             continue
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-            _check_features(tree) if path.name == FEATURES else _check_splits(tree)
-        except convert.BAD as error:
-            why = f"{path.name}: {type(error).__name__}: {one_line(error)}"
-            raise UserError(damaged(folder, why)) from error
+            check(json.loads(path.read_text(encoding="utf-8")))
+        except JSON_ERRORS as error:
+            raise _damaged(folder, f"{name}: {type(error).__name__}: {one_line(error)}") from error
 
 
-def check_records(folder: Path, split: str, said: int) -> None:
-    """Raise UserError if the files of a split hold another number of records than is said."""
-    paths = sorted(folder.glob(f"*-{split}.array_record-*"))  # as TFDS names them, mostly
-    found = sum(ArrayRecordReader(str(path)).num_records() for path in paths)
-    if paths and found != said:
-        raise UserError(damaged(folder, f"{split}: {found} records, not {said}"))
+def check_num_records(folder: Path, split: str, expected: int) -> None:
+    """Raise UserError if the files of a split do not hold the expected number of records."""
+    paths = sorted(folder.glob(f"*-{split}.array_record-*"))  # TFDS' default file names
+    count = sum(ArrayRecordReader(str(path)).num_records() for path in paths)
+    if paths and count != expected:
+        raise _damaged(folder, f"{split}: {count} records, not {expected}")
 
 
-def shape(folder: Path, found: Any) -> tuple[int | None, int | None, int]:
-    """[h, w, c] of a set's images, as it says them; h and w may be None.
+def image_shape(folder: Path, shape: Any) -> tuple[int | None, int | None, int]:
+    """Validate the shape [h, w, c] of a set's images. An alpha channel is not counted.
 
-    Raises:
-        UserError: if no images have that shape.
-    """
-    fits = isinstance(found, list | tuple) and len(found) == 3 and found[2] in (1, 3, 4, None)
-    if not fits or not all(x is None or (type(x) is int and 0 < x <= SIDE) for x in found):
-        raise UserError(damaged(folder, f"its images have shape {found!r:.80}"))
-    return (found[0], found[1], 1 if found[2] == 1 else 3)  # an alpha channel is dropped
-
-
-def clip_shape(folder: Path, found: Any) -> tuple[int | None, int, int, int]:
-    """[t, h, w, c] of a set's clips, as it says them; t may be None.
+    Args:
+        folder: the prepared set, for the message.
+        shape: from the set's metadata; h and w may be None.
 
     Raises:
-        UserError: if no clips have that shape.
+        UserError: if it is not the shape of an image.
     """
-    fits = isinstance(found, list | tuple) and len(found) == 4 and found[3] in (1, 2, 3)
-    sides = (*found[1:3], 1 if found[0] is None else found[0]) if fits else ()
-    if not fits or not all(type(x) is int and 0 < x <= SIDE for x in sides):
-        raise UserError(damaged(folder, f"its clips have shape {found!r:.80}"))
-    return tuple(found)
+    valid = isinstance(shape, list | tuple) and len(shape) == 3 and shape[2] in (1, 3, 4, None)
+    if not valid or not all(side is None or _is_side(side) for side in shape):
+        raise _damaged(folder, f"its images have shape {shape!r:.80}")
+    return (shape[0], shape[1], 1 if shape[2] == 1 else 3)
 
 
-def count(folder: Path, key: str, metadata: Mapping[str, Any]) -> int:
-    """A number > 0 that a set says of itself.
+def clip_shape(folder: Path, shape: Any) -> tuple[int | None, int, int, int]:
+    """Validate the shape [t, h, w, c] of a set's clips.
+
+    Args:
+        folder: the prepared set, for the message.
+        shape: from the set's metadata; t may be None.
 
     Raises:
-        UserError: if it says none, or an impossible one.
+        UserError: if it is not the shape of a clip.
     """
-    found = metadata.get(key)
-    if type(found) is not int or not 0 < found <= MOST_CLASSES:
-        raise UserError(damaged(folder, f"its {key} is {found!r:.80}"))
-    return found
+    valid = isinstance(shape, list | tuple) and len(shape) == 4 and shape[3] in (1, 2, 3)
+    if not valid or not all(map(_is_side, (1 if shape[0] is None else shape[0], *shape[1:3]))):
+        raise _damaged(folder, f"its clips have shape {shape!r:.80}")
+    return (shape[0], shape[1], shape[2], shape[3])
+
+
+def num_tags(folder: Path, metadata: Mapping[str, Any]) -> int:
+    """Return the number of node tags in the metadata of a set of graphs.
+
+    Raises:
+        UserError: if it is missing or impossible.
+    """
+    count = metadata.get("num_tags")
+    if type(count) is not int or not 0 < count <= MAX_CLASSES:
+        raise _damaged(folder, f"its num_tags is {count!r:.80}")
+    return count
+
+
+def _damaged(folder: Path, reason: str) -> UserError:
+    return UserError(
+        f"the prepared set {folder} is damaged ({reason}); remove it to prepare it again"
+    )
+
+
+def _is_side(value: Any) -> bool:
+    return type(value) is int and 0 < value <= MAX_SIDE
 
 
 def _check_features(tree: Any) -> None:
-    waiting = [tree]
-    while waiting:
-        node = waiting.pop()
+    stack = [tree]
+    while stack:
+        node = stack.pop()
         if isinstance(node, dict):
-            name = node.get("pythonClassName", KNOWN)
-            if not isinstance(name, str) or not name.startswith(KNOWN):
-                raise ValueError(
-                    f"it names the class {name!r:.80}, which is none of TFDS' features"
-                )
-            if int(node.get("numClasses", 0)) > MOST_CLASSES:
-                raise ValueError(f"it has more than {MOST_CLASSES} classes")
-            waiting += node.values()
+            name = node.get("pythonClassName", TFDS_FEATURES)
+            if not isinstance(name, str) or not name.startswith(TFDS_FEATURES):
+                raise ValueError(f"the class {name!r:.80} is not a feature of TFDS")
+            if int(node.get("numClasses", 0)) > MAX_CLASSES:
+                raise ValueError(f"it has more than {MAX_CLASSES} classes")
+            stack += node.values()
         elif isinstance(node, list):
-            waiting += node
+            stack += node
 
 
 def _check_splits(tree: Any) -> None:
     names = [split["name"] for split in tree["splits"]]
     if len(set(names)) < len(names):
-        raise ValueError(f"it names a split twice, of {names!r:.80}")
+        raise ValueError(f"it names a split twice: {names!r:.80}")
     for split in tree["splits"]:
         lengths = [int(length) for length in split.get("shardLengths", [])]
-        if len(lengths) > MOST_SHARDS or not all(0 <= x <= MOST_RECORDS for x in lengths):
-            raise ValueError(f"the split {split['name']!r:.80} has impossible lengths")
+        if len(lengths) > MAX_SHARDS or not all(0 <= x <= MAX_RECORDS for x in lengths):
+            raise ValueError(f"the split {split['name']!r:.80} has impossible shard lengths")

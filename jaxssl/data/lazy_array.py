@@ -1,64 +1,52 @@
-"""The images, or clips, of a split as one array, decoded when they are asked for."""
+"""An array whose rows are decoded when they are indexed."""
 
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from jaxssl.data import decoding, files
-from jaxssl.data.formats import video
-
-if TYPE_CHECKING:
-    from jaxssl.data.source import Source
-
-BLOCK = 256  # records read at a time
-SMALL = 64  # pixels; threads decoding smaller images would only wait for Python's lock
+BLOCK = 256  # rows that a thread decodes at a time
 
 
-class Images:
-    """The images of a source as an array [n, h, w, c] that decodes what it is asked for."""
+class LazyArray:
+    """A uint8 array [n, ...] that decodes its rows when they are indexed.
 
-    def __init__(self, source: "Source", shape: tuple[int, int, int]) -> None:
-        self._source = source
-        self.shape = (len(source), *shape)
+    Attributes:
+        shape: shape of the whole array.
+    """
+
+    def __init__(
+        self,
+        decode: Callable[[np.ndarray], Iterable[np.ndarray]],
+        shape: tuple[int, ...],
+        threads: int = 1,
+    ) -> None:
+        """Wrap a function that decodes rows.
+
+        Args:
+            decode: maps indices [k] to the k rows.
+            shape: shape of the whole array.
+            threads: number of threads that decode blocks of rows.
+        """
+        self._decode, self._threads = decode, threads
+        self.shape = shape
 
     def __len__(self) -> int:
-        """How many images there are."""
+        """Return the number of rows."""
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """A slice, or the images at an array of places."""
-        places = np.arange(len(self))[key]
-        out = np.empty((places.size, *self.shape[1:]), np.uint8)
-        whole, size = self._source.one_size, self.shape[1]
-        threads = 1 if out.shape[1] <= SMALL else files.cores()
-        rows = min(BLOCK, -(-len(out) // threads))
+        """Decode the rows that a slice, an index, a mask or an array of indices selects."""
+        indices = np.arange(len(self))[key]
+        flat = indices.ravel()
+        out = np.empty((len(flat), *self.shape[1:]), np.uint8)
+        block = max(1, min(BLOCK, -(-len(flat) // self._threads)))
 
-        def fill(first: int) -> None:
-            block = slice(first, first + rows)
-            for i, example in enumerate(self._source.read(places.ravel()[block]), first):
-                picture = example.picture
-                out[i] = decoding.pixels(picture) if whole else decoding.centre(picture, size)
+        def fill(start: int) -> None:
+            for i, row in enumerate(self._decode(flat[start : start + block]), start):
+                out[i] = row
 
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(fill, range(0, len(out), rows or 1)))
-        return out.reshape(*places.shape, *self.shape[1:])
-
-
-class Videos:
-    """The clips of a source as an array [n, t, h, w, c], the middle frames of each."""
-
-    def __init__(self, source: "Source", frames: int) -> None:
-        self._source = source
-        self.shape = (len(source), frames, *source.shape[1:])
-
-    def __len__(self) -> int:
-        """How many clips there are."""
-        return self.shape[0]
-
-    def __getitem__(self, key: Any) -> np.ndarray:
-        """A slice, or the clips at an array of places."""
-        places = np.arange(len(self))[key]
-        found = self._source.read(places.ravel())
-        cut = [video.window(example.picture, self.shape[1], 1) for example in found]
-        return np.stack(cut).reshape(*places.shape, *self.shape[1:])
+        with ThreadPoolExecutor(self._threads) as pool:
+            list(pool.map(fill, range(0, len(flat), block)))
+        return out.reshape(*indices.shape, *self.shape[1:])

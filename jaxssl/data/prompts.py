@@ -1,4 +1,4 @@
-"""Sentences around class names: what a zero-shot classifier compares images with.
+"""Prompts for zero-shot classification: sentences that contain a class name.
 
 The features of a class are the mean over its sentences (Radford et al., Learning Transferable
 Visual Models From Natural Language Supervision, 2021, section 3.1.4).
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from jaxssl.errors import UserError, suggest
 
-# ensemble: templates, each with one place for the class name
+# Templates of each ensemble; {} stands for the class name.
 PROMPTS: dict[str, tuple[str, ...]] = {
     "plain": ("{}",),
     "photo": ("a photo of a {}.",),
-    # What CLIP's authors found best for ImageNet, one after the other, of their eighty (notebook
-    # "Prompt Engineering for ImageNet" of the released code); "itap" is "I took a picture".
+    # Seven of CLIP's eighty templates, chosen on ImageNet by forward selection (notebook "Prompt
+    # Engineering for ImageNet" in the released code). "itap" means "I took a picture".
     "simple7": (
         "itap of a {}.",
         "a bad photo of the {}.",
@@ -23,7 +23,7 @@ PROMPTS: dict[str, tuple[str, ...]] = {
         "art of the {}.",
         "a photo of the small {}.",
     ),
-    # Ours, for handwritten digits.
+    # For handwritten digits; these are our templates.
     "digits": (
         "a handwritten {}",
         "the digit {} written by hand",
@@ -32,34 +32,25 @@ PROMPTS: dict[str, tuple[str, ...]] = {
         "a scan of a handwritten number {}",
     ),
 }
-# How digits are said; sets of them name their classes by the figure.
-SPOKEN = {
-    "0": "zero",
-    "1": "one",
-    "2": "two",
-    "3": "three",
-    "4": "four",
-    "5": "five",
-    "6": "six",
-    "7": "seven",
-    "8": "eight",
-    "9": "nine",
-}
+# Sets of digits name their classes by the figure.
+SPOKEN = dict(
+    zip("0123456789", "zero one two three four five six seven eight nine".split(), strict=True)
+)
 
 
 def fill(ensemble: str, class_names: Iterable[str]) -> list[list[str]]:
-    """The sentences of every class.
+    """Fill in the templates of an ensemble for every class.
 
     Args:
         ensemble: a name in `PROMPTS`.
-        class_names: of all classes, in their order. The ensemble "digits" speaks "0" to "9" as
-            `SPOKEN`; all other names are taken as they are, underscores too.
+        class_names: the name of each class. The ensemble "digits" replaces "0" to "9" by `SPOKEN`.
+            Other names are used unchanged, underscores included.
 
     Returns:
-        For each class one sentence a template, in the templates' order.
+        For each class one sentence a template, in the order of the templates.
 
     Raises:
-        UserError: if there is no such ensemble.
+        UserError: if the ensemble is unknown.
     """
     if ensemble not in PROMPTS:
         raise UserError(f"ensemble {ensemble!r} is unknown{suggest(ensemble, PROMPTS)}")

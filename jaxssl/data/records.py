@@ -1,33 +1,75 @@
-"""A prepared split of a data set: its records, and what is made of one."""
+"""The records of a prepared split, and their conversion to examples."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxssl.data import decoding
+from jaxssl.data import decoding, tokens
 from jaxssl.errors import UserError, one_line
 
 UNLABELLED = -1
+CAPTION_FEATURES = ("captions", "caption")  # feature names in our prepared sets and in TFDS' sets
+CAPTIONS_PER_IMAGE = 5  # COCO's retrieval protocol uses five
+
 Record = Mapping[str, Any]
 
 
+class Example(NamedTuple):
+    """A decoded example.
+
+    Attributes:
+        input: a Pillow image, a clip [t, h, w, c] or a `jaxssl.data.graphs.Graph`.
+        label: the label, or `UNLABELLED`.
+        text: tokens of the image's captions [k, length] int32; None if they were not asked for.
+    """
+
+    input: Any
+    label: int
+    text: np.ndarray | None = None
+
+
+class CaptionReader(NamedTuple):
+    """Tokenize the captions of a record.
+
+    Attributes:
+        feature: name of the feature that holds the captions.
+        context: number of tokens of a caption.
+    """
+
+    feature: str
+    context: int
+
+    def __call__(self, record: Record) -> np.ndarray:
+        """Return [`CAPTIONS_PER_IMAGE`, context] int32; fewer captions are repeated in order."""
+        captions = record[self.feature]
+        if isinstance(captions, Mapping):  # in COCO, captions also have an id
+            captions = captions["text"]
+        if isinstance(captions, str | bytes):
+            captions = [captions]
+        texts = [x.decode() if isinstance(x, bytes) else str(x) for x in captions]
+        if not texts:
+            raise UserError("an image has no caption; remove it from the set")
+        texts = [texts[i % len(texts)] for i in range(CAPTIONS_PER_IMAGE)]
+        return tokens.tokenize(texts, self.context)
+
+
 @dataclass(frozen=True)
-class Part:
-    """A named split as it was prepared.
+class PreparedSplit:
+    """A split as it was prepared, and how its records are read.
 
     Attributes:
         records: random access to dicts of features.
-        image: the feature that is the picture: a file's bytes, or uint8 [h, w, c].
-        label: the feature that is the label; None if there is none.
-        channels: of the pictures.
-        num_classes: the labels are below it.
-        upright: whether pictures are turned as their EXIF data say.
-        decode: makes an example of a record, where that is no picture.
-        captions: makes a picture's tokens [k, length] int32 of a record; None if there are none.
-        keep: beginning of the paths of arrays kept beside the records; None keeps none.
+        image: name of the image feature, either the bytes of a file or uint8 [h, w, c].
+        label: name of the label feature; None if the set has no labels.
+        channels: number of channels of the images.
+        num_classes: number of classes; labels are below it.
+        upright: whether images are rotated as their EXIF orientation says.
+        path: prefix of the paths of cached arrays; None disables the cache.
+        decode: converts a record to the input, for sets that do not hold images.
+        captions: returns the tokens of a record's captions; None if the set has no captions.
     """
 
     records: Sequence[Record]
@@ -36,50 +78,43 @@ class Part:
     channels: int = 3
     num_classes: int = 2**31
     upright: bool = False
-    keep: Path | None = None
+    path: Path | None = None
     decode: Callable[[Record], Any] | None = None
-    captions: Callable[[Record], np.ndarray] | None = None
+    captions: CaptionReader | None = None
 
-    def get(self, places: Sequence[int]) -> list[Record]:
-        """Some of the records; those of a file are read together."""
-        places = [int(place) for place in places]
+    def read_records(self, indices: Iterable[int] | np.ndarray) -> list[Record]:
+        """Read records by index. Records of the same file are read together."""
+        indices = [int(index) for index in indices]
+        read_many: Any = getattr(self.records, "__getitems__", None)
         try:
-            if hasattr(self.records, "__getitems__"):
-                return list(self.records.__getitems__(places))
-            return [self.records[place] for place in places]
-        except Exception as error:  # of many kinds, for a damaged file
-            where = self.keep or "a data set"
+            return list(read_many(indices)) if read_many else [self.records[i] for i in indices]
+        except Exception as error:  # a damaged file raises many kinds of errors
             raise UserError(
-                f"records of {where} cannot be read ({one_line(error)}); "
-                "prepare or copy the set again"
+                f"cannot read records of {self.path or 'a data set'} ({one_line(error)}); prepare "
+                "or copy the set again"
             ) from error
 
     def label_of(self, record: Record) -> int:
-        """The label, or `UNLABELLED`.
+        """Return the label of a record, or `UNLABELLED`.
 
         Raises:
-            UserError: if there is no such class.
+            UserError: if the label is not below `num_classes`.
         """
         if self.label is None:
             return UNLABELLED
         label = int(record[self.label])
         if not UNLABELLED <= label < self.num_classes:
-            raise UserError(f"records of {self.keep} have the label {label} of {self.num_classes}")
+            raise UserError(
+                f"a record of {self.path} has the label {label}, expected a label below "
+                f"{self.num_classes}; prepare or copy the set again"
+            )
         return label
 
-    def example_of(self, record: Record) -> Any:
-        """The decoded example: a picture as Pillow has it, or a graph."""
+    def input_of(self, record: Record) -> Any:
+        """Decode the input of a record: a Pillow image, a clip or a graph."""
         if self.decode is not None:
             return self.decode(record)
-        found = record[self.image]
-        if isinstance(found, np.ndarray):
-            return decoding.from_pixels(found)
-        return decoding.open_picture(found, self.channels, upright=self.upright)
-
-
-class Example(NamedTuple):
-    """A decoded example: a Pillow image or a `graphs.Graph`, its label, its captions' tokens."""
-
-    picture: Any
-    label: int
-    text: np.ndarray | None = None
+        image = record[self.image]
+        if isinstance(image, np.ndarray):
+            return decoding.from_pixels(image)
+        return decoding.open_picture(image, self.channels, upright=self.upright)

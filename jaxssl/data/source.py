@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -11,74 +12,69 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import array_cache, dataset_info, prepare
-from jaxssl.data.classes import read_classes
-from jaxssl.data.formats import captions, tu, video
-from jaxssl.data.images import BLOCK, Images, Videos
-from jaxssl.data.packing import GraphArray
-from jaxssl.data.records import UNLABELLED, Example, Part
+from jaxssl.data import array_cache, clips, decoding, files, graphs, integrity, prepare
+from jaxssl.data.graphs import GraphArray
+from jaxssl.data.lazy_array import BLOCK, LazyArray
+from jaxssl.data.records import (
+    CAPTION_FEATURES,
+    UNLABELLED,
+    CaptionReader,
+    Example,
+    PreparedSplit,
+)
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
-IN_MEMORY = 2**32  # bytes of decoded images that are kept; more are decoded each time
+IN_MEMORY = 2**32  # bytes; larger arrays of decoded images are decoded again at each use
+SMALL = 64  # pixels a side; decoding smaller images in threads would mostly wait for the GIL
 KINDS = {"image": "images", "graph": "graphs", "video": "clips"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """One split of a data set, made of parts in a fixed order.
+    """A split of a data set, made of parts of prepared splits in a fixed order.
 
     Attributes:
-        name: of the data set.
-        split: as it was asked for, such as "train[:10%]+test".
-        parts: each a prepared split, and which of its records belong here.
-        class_names: names of the labels; () if there are none.
-        shape: [h, w, c] of the images; h and w are None if they differ from image to image. Of
-            clips [t, h, w, c], where t may be None. Of graphs, how many tags nodes may have.
-        relabel: new label of each old one, -1 for those left out; None changes nothing.
-        kind: what the examples are, one of `KINDS`.
+        name: name of the data set.
+        split: the split as it was asked for, such as "train[:10%]+test".
+        parts: prepared splits, each with the indices of the records that belong to this split.
+        class_names: name of each label; () if there are no labels.
+        shape: [h, w, c] of the images; h and w are None if images have different sizes. For clips
+            [t, h, w, c], where t may be None. For graphs [number of node tags].
+        relabel: maps the labels of the records to labels of this split, -1 for records left out.
+            None keeps the labels.
+        kind: kind of the examples, a key of `KINDS`.
     """
 
     name: str
     split: str
-    parts: tuple[tuple[Part, np.ndarray], ...]
+    parts: tuple[tuple[PreparedSplit, np.ndarray], ...]
     class_names: tuple[str, ...]
-    shape: tuple[int | None, ...]
+    shape: tuple[Any, ...]
     relabel: np.ndarray | None = None
     kind: str = "image"
 
     def __len__(self) -> int:
-        """How many examples the split has."""
-        return sum(len(places) for _, places in self.parts)
+        """Return the number of examples."""
+        return sum(len(indices) for _, indices in self.parts)
 
     def describe(self) -> str:
-        """For the start-up summary."""
-        size = "many sizes" if not self.one_size else "x".join(map(str, self.shape))
+        """Describe the split for the start-up summary."""
+        size = "x".join(map(str, self.shape)) if self.one_size else "many sizes"
         if self.kind == "graph":
             size = f"nodes with {self.shape[0]} tags"
         classes = f"{self.num_classes} classes" if self.labelled else "no labels"
-        what = KINDS[self.kind]
-        return f"{self.name}, {self.split}: {len(self)} {what} of {size}, {classes}"
+        return f"{self.name}, {self.split}: {len(self)} {KINDS[self.kind]} of {size}, {classes}"
 
     @property
     def num_classes(self) -> int:
-        """How many labels there are."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property
     def captioned(self) -> bool:
-        """Whether there are captions."""
+        """Whether the images have captions."""
         return all(part.captions is not None for part, _ in self.parts)
-
-    @cached_property
-    def texts(self) -> np.ndarray:
-        """[n, k, length] int32, the tokens of each picture's captions."""
-        found = []
-        for part, places in self.parts:
-            blocks = range(0, len(places), BLOCK)
-            records = (part.get(places[b : b + BLOCK]) for b in blocks)
-            found += [part.captions(record) for block in records for record in block]
-        return np.stack(found)
 
     @property
     def one_size(self) -> bool:
@@ -87,93 +83,124 @@ class Source:
 
     @cached_property
     def labelled(self) -> bool:
-        """Whether there are labels, judged by the first example of every part."""
+        """Whether the examples have labels, judged by the first example of every part."""
         return bool(self.class_names) and all(
-            part.label_of(part.get(places[:1])[0]) != UNLABELLED
-            for part, places in self.parts
-            if len(places)
+            part.label_of(part.read_records(indices[:1])[0]) != UNLABELLED
+            for part, indices in self.parts
+            if len(indices)
         )
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """[n] int32; -1 is unlabelled."""
+        """Labels of all examples, int32 [n]; -1 is unlabelled."""
         if not self.class_names:
             return np.full(len(self), UNLABELLED, np.int32)
-        found = [_all_labels(part)[places] for part, places in self.parts]
-        return self._renumbered(np.concatenate(found))
+        labels = [_labels(part)[indices] for part, indices in self.parts]
+        return self._map_labels(np.concatenate(labels))
 
-    def take(self, places: np.ndarray) -> "Source":
-        """The examples at ``places`` [k] only, in the order of this split, each once."""
-        places, parts, first = np.unique(places), [], 0
+    @cached_property
+    def texts(self) -> np.ndarray:
+        """Tokens of the captions of all images, int32 [n, k, length]."""
+        texts = []
+        for part, indices in self.parts:
+            if part.captions is not None:
+                texts += _map_records(part, indices, part.captions)
+        return np.stack(texts)
+
+    def take(self, indices: np.ndarray) -> "Source":
+        """Return a split of the examples at ``indices`` [k], each once, in the present order."""
+        indices, parts, start = np.unique(indices), [], 0
         for part, members in self.parts:
-            here = places[(places >= first) & (places < first + len(members))] - first
+            here = indices[(indices >= start) & (indices < start + len(members))] - start
             parts.append((part, members[here]))
-            first += len(members)
+            start += len(members)
         return replace(self, parts=tuple(parts))
 
-    def read(self, places: np.ndarray, text: bool = False) -> list[Example]:
-        """Examples at places [k] of this split, decoded; with their captions if asked."""
-        out: list[Any] = [None] * len(places)
-        first = 0
+    def read(self, indices: np.ndarray, text: bool = False) -> list[Example]:
+        """Read and decode the examples at ``indices`` [k], with their captions if ``text``.
+
+        Raises:
+            UserError: if a record cannot be read or decoded.
+        """
+        out: list[Any] = [None] * len(indices)
+        start = 0
         for part, members in self.parts:
-            here = np.flatnonzero((places >= first) & (places < first + len(members)))
-            records = part.get(members[places[here] - first])
+            here = np.flatnonzero((indices >= start) & (indices < start + len(members)))
+            records = part.read_records(members[indices[here] - start])
             for i, record in zip(here, records, strict=True):
-                label = int(self._renumbered(np.int32(part.label_of(record))))
+                label = int(self._map_labels(np.array(part.label_of(record))))
                 try:
-                    tokens = part.captions(record) if text else None
-                    out[i] = Example(part.example_of(record), label, tokens)
+                    tokens = part.captions(record) if text and part.captions else None
+                    out[i] = Example(part.input_of(record), label, tokens)
                 except UserError:
                     raise
-                except Exception as error:  # Pillow's decoders raise all sorts
+                except Exception as error:  # Pillow's decoders raise many kinds of errors
                     raise UserError(
-                        f"{self.kind} {places[i]} of {self.name!r} cannot be decoded ({error}); "
+                        f"{self.kind} {indices[i]} of {self.name!r} cannot be decoded ({error}); "
                         "prepare the set again"
                     ) from error
-            first += len(members)
+            start += len(members)
         return out
 
     def shape_at(self, size: int) -> tuple[int, int, int]:
-        """[h, w, c] of the images, those of many sizes cut to ``size``."""
-        return self.shape if self.one_size else (size, size, self.shape[2])
+        """Return [h, w, c] of the images if images of different sizes are cut to ``size``."""
+        h, w, c = self.shape
+        return (h, w, c) if self.one_size else (size, size, c)
 
-    def images(self, size: int) -> "np.ndarray | Images":
-        """All images as [n, h, w, c] uint8; if they are too many, a stand-in that decodes slices.
+    def lazy_images(self, size: int) -> LazyArray:
+        """Return all images as an array [n, h, w, c] that decodes them when it is indexed.
 
         Args:
-            size: pixels a side that images of many sizes are cut to, see `pictures.centre`; those
-                of one size stay as they are.
+            size: images of different sizes are cut to it, see `decoding.centre`.
+        """
+        shape = self.shape_at(size)
+        threads = 1 if shape[0] <= SMALL else files.cpu_count()
+        convert = decoding.pixels if self.one_size else partial(decoding.centre, size=size)
+
+        def decode(indices: np.ndarray) -> Any:
+            return (convert(example.input) for example in self.read(indices))
+
+        return LazyArray(decode, (len(self), *shape), threads)
+
+    def images(self, size: int) -> np.ndarray | LazyArray:
+        """Return all images as uint8 [n, h, w, c], as a `LazyArray` if they need too much memory.
+
+        Args:
+            size: images of different sizes are cut to it, see `decoding.centre`.
         """
         if self.kind != "image":
-            raise ValueError(f"it needs images, {self.name!r} holds {KINDS[self.kind]}")
+            raise ValueError(f"images are needed, but {self.name!r} holds {KINDS[self.kind]}")
         shape = self.shape_at(size)
         if len(self) * math.prod(shape) > IN_MEMORY:
-            return Images(self, shape)
+            return self.lazy_images(size)
         if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
-            return Images(self, shape)[:]  # a few of too many to keep
+            return self.lazy_images(size)[:]  # too many records to cache all of them
 
-        def decode(part: Part) -> np.ndarray:
+        def decode(part: PreparedSplit) -> np.ndarray:
             whole = replace(self, parts=((part, np.arange(len(part.records))),))
-            return Images(whole, shape)[:]
+            return whole.lazy_images(size)[:]
 
-        what = "x".join(map(str, shape[:2]))
-        found = []
-        for part, places in self.parts:
-            whole = _kept(part, what, shape, np.uint8, partial(decode, part))
-            found.append(whole if len(places) == len(whole) else whole[places])
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        name, arrays = "x".join(map(str, shape[:2])), []
+        for part, indices in self.parts:
+            array = _cached(part, name, shape, np.uint8, partial(decode, part))
+            arrays.append(array if len(indices) == len(array) else array[indices])
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def clip_array(self, frames: int) -> LazyArray:
+        """Return the middle frames of all clips as an array [n, frames, h, w, c]."""
+
+        def decode(indices: np.ndarray) -> Any:
+            return (clips.window(example.input, frames, 1) for example in self.read(indices))
+
+        return LazyArray(decode, (len(self), frames, *self.shape[1:]))
 
     @cached_property
     def graph_array(self) -> GraphArray:
         """All graphs, decoded."""
-        found = self.read(np.arange(len(self)))
-        return GraphArray([example.picture for example in found], self.shape[0])
+        examples = self.read(np.arange(len(self)))
+        return GraphArray([example.input for example in examples], self.shape[0])
 
-    def video_array(self, frames: int) -> Videos:
-        """The middle ``frames`` frames of each clip."""
-        return Videos(self, frames)
-
-    def _renumbered(self, labels: np.ndarray) -> np.ndarray:
+    def _map_labels(self, labels: np.ndarray) -> np.ndarray:
         if self.relabel is not None:
             labels = np.where(labels < 0, UNLABELLED, self.relabel[labels])
         return labels.astype(np.int32)
@@ -183,9 +210,9 @@ class Splits(NamedTuple):
     """The splits of a run.
 
     Attributes:
-        train: what is trained on.
-        bank: labelled images that evaluation learns from; often the same.
-        test: images that evaluation predicts.
+        train: split for pretraining.
+        bank: labelled split that evaluation learns from; often the training split.
+        test: split that evaluation predicts.
     """
 
     train: Source
@@ -199,89 +226,112 @@ class Splits(NamedTuple):
 
 
 def load_splits(data: Mapping[str, Any], kind: str = "image") -> Splits:
-    """The splits that `config.data` names.
-
-    Raises:
-        UserError: as `load`.
-    """
-    builder = prepare.prepared(data)
-    opened = partial(_open, builder, data, kind)
-    train, test = (opened(data[f"{which}_split"]) for which in ("train", "test"))
-    return Splits(train, opened(data["bank_split"]) if data["bank_split"] else train, test)
+    """Open the splits of a run; see `load` for arguments and errors."""
+    builder = prepare.prepare(data)
+    train, test = (_open(builder, data, kind, data[f"{name}_split"]) for name in ("train", "test"))
+    bank = data["bank_split"]
+    return Splits(train, _open(builder, data, kind, bank) if bank else train, test)
 
 
 def load(data: Mapping[str, Any], split: str, kind: str = "image") -> Source:
-    """Open a split; prepare the data set first (as ArrayRecord) where that was not done yet.
+    """Open a split; prepare the data set first if that was not done before.
 
     Args:
         data: the group `config.data`.
         split: such as "train", "train[:10%]" or "train+unlabelled".
-        kind: what its examples are to be, one of `KINDS`.
+        kind: expected kind of the examples, a key of `KINDS`.
 
     Raises:
-        UserError: on an unknown name or split, a set that cannot be prepared or read or is of
-            another kind, or a list of classes that does not fit it.
+        UserError: if the data set or split is unknown, cannot be prepared or read or is of another
+            kind, or if the list of classes does not match it.
     """
-    return _open(prepare.prepared(data), data, kind, split)
+    return _open(prepare.prepare(data), data, kind, split)
+
+
+def read_classes(path: Path) -> list[str]:
+    """Read class names from a text file, one a line.
+
+    Text after a tab, and lines that start with #, are ignored.
+
+    Raises:
+        UserError: if the file cannot be read, is empty, or names a class twice.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"data.classes={path} cannot be read: {error}") from error
+    names = [line.split("\t")[0].strip() for line in lines]
+    names = [name for name in names if name and not name.startswith("#")]
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if not names or repeated:
+        problem = f"names {repeated[0]!r} twice" if repeated else "names no class"
+        raise UserError(f"data.classes={path} {problem}; expected one class a line, each once")
+    return names
 
 
 def _open(builder: Any, data: Mapping[str, Any], kind: str, split: str) -> Source:
     info, root = builder.info, Path(builder.data_dir)
-    with dataset_info.reading(root):
+    with integrity.guard(root):
         metadata = dict(info.metadata or {})
-        found = metadata.get("kind", "image")
-        if found != kind:
+        kind_of_set = metadata.get("kind", "image")
+        if kind_of_set != kind:
             raise UserError(
-                f"data.name={data['name']!r} holds {KINDS.get(found, found)}, and augment.name "
-                f"makes views of {KINDS[kind]}; set augment.name, or take other data"
+                f"data.name={data['name']!r} holds {KINDS.get(kind_of_set, kind_of_set)}, but "
+                f"augment.name makes views of {KINDS[kind]}; change one of them"
             )
-        image, label = _features(data["name"], info.features, kind)
-        names = tuple(info.features[label].names) if label else ()
-        how: dict[str, Any] = {"label": label, "num_classes": len(names)}
+        image, label = _find_features(data["name"], info.features, kind)
+        class_names = tuple(info.features[label].names) if label else ()
+        settings: dict[str, Any] = {"label": label, "num_classes": len(class_names)}
         decoders = {}
         if kind == "graph":
-            shape = (dataset_info.count(root, "num_tags", metadata),)
-            how["decode"] = tu.decode
+            shape = (integrity.num_tags(root, metadata),)
+            settings["decode"] = graphs.decode
         elif kind == "video":
-            shape = dataset_info.clip_shape(root, metadata.get("shape"))
-            how["decode"] = partial(video.decode, side=shape[1])
+            shape = integrity.clip_shape(root, metadata.get("shape"))
+            settings["decode"] = partial(_decode_clip, side=shape[1])
         else:
-            shape = dataset_info.shape(root, metadata.get("shape") or info.features[image].shape)
+            feature = info.features[image]
+            shape = integrity.image_shape(root, metadata.get("shape") or feature.shape)
             decoders[image] = tfds.decode.SkipDecoding()
-            text = next((name for name in captions.FEATURES if name in info.features), None)
-            how["captions"] = text and captions.Captions(text, data["context"])
-            how |= {"image": image, "channels": shape[2], "upright": bool(metadata.get("upright"))}
+            text = next((name for name in CAPTION_FEATURES if name in info.features), None)
+            settings["captions"] = CaptionReader(text, data["context"]) if text else None
+            settings |= {"image": image, "channels": shape[2]}
+            settings["upright"] = bool(metadata.get("upright"))
 
-    def part(name: str) -> Part:
+    def open_part(name: str) -> PreparedSplit:
         records = builder.as_data_source(name, decoders=decoders, file_format=prepare.FORMAT)
-        dataset_info.check_records(root, name, info.splits[name].num_examples)
-        return Part(records, keep=root / name, **how)
+        integrity.check_num_records(root, name, info.splits[name].num_examples)
+        return PreparedSplit(records, path=root / name, **settings)
 
-    with dataset_info.reading(root):
-        places = _places(data["name"], split, info)
-        parts = tuple((part(name), at) for name, at in places)
-    name = Path(data["path"]).name if data["name"] in prepare.OF_PATHS else data["name"]
-    source = Source(name, split, parts, names, shape, kind=kind)
-    classes = data["classes"] or prepare.CLASSES.get(data["name"])
-    if classes:
-        source = _only(source, read_classes(Path(classes).expanduser()), classes)
+    with integrity.guard(root):
+        parts = _find_records(data["name"], split, info)
+        parts = tuple((open_part(name), indices) for name, indices in parts)
+    name = Path(data["path"]).name if prepare.needs_path(data["name"]) else data["name"]
+    source = Source(name, split, parts, class_names, shape, kind=kind)
+    _, classes = prepare.SUBSETS.get(data["name"], (None, None))
+    if classes := data["classes"] or classes:
+        source = _select_classes(source, read_classes(Path(classes).expanduser()), classes)
     if not len(source):
-        raise UserError(f"split {split!r} of {data['name']!r} has no examples")
+        raise UserError(f"split {split!r} of {data['name']!r} has no examples; take another slice")
     return source
 
 
-def _features(name: str, features: Any, kind: str) -> tuple[str, str | None]:
-    """The features that are the picture, of images, and the label."""
+def _decode_clip(record: Mapping[str, Any], side: int) -> np.ndarray:
+    return clips.resize(np.asarray(record["clip"], np.uint8), side)
+
+
+def _find_features(name: str, features: Any, kind: str) -> tuple[str, str | None]:
+    """Return the names of the image and label features; "" if images are not needed."""
     images = [key for key, f in features.items() if isinstance(f, tfds.features.Image)]
     labels = [key for key, f in features.items() if isinstance(f, tfds.features.ClassLabel)]
     if not images and kind == "image":
-        raise UserError(f"{name!r} has no feature that is an image; it has {', '.join(features)}")
+        raise UserError(f"{name!r} has no image feature; it has {', '.join(features)}")
     image = min(images, key=lambda key: key != "image", default="")
     return image, min(labels, key=lambda key: key != "label", default=None)
 
 
-def _places(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
-    """The prepared splits that a split is made of, and the places in each."""
+def _find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
+    """Return the prepared splits that a split consists of, and the indices of their records."""
     try:
         parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(info.splits)
     except (ValueError, AssertionError) as error:
@@ -290,8 +340,8 @@ def _places(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
             raise UserError(f"{name!r} has no split {split!r}{suggest(split, splits)}") from error
         reason = str(error).splitlines()[0].partition(" See format")[0].rstrip(".")
         raise UserError(
-            f"split {split!r} of {name!r}: {reason}; expected such as 'train', 'train[:90%]' or "
-            f"'train+test', of the splits {', '.join(splits)}"
+            f"split {split!r} of {name!r}: {reason}; expected for example 'train', 'train[:90%]' "
+            f"or 'train+test', from the splits {', '.join(splits)}"
         ) from error
     return [
         (p.splitname, np.arange(info.splits[p.splitname].num_examples)[p.from_ : p.to])
@@ -299,8 +349,8 @@ def _places(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
     ]
 
 
-def _only(source: Source, names: Sequence[str], path: Any) -> Source:
-    """The examples of some classes, whose labels are their places in ``names``."""
+def _select_classes(source: Source, names: Sequence[str], path: Any) -> Source:
+    """Return the examples of some classes; their labels are the indices in ``names``."""
     if not source.class_names:
         raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")
     unknown = [name for name in names if name not in source.class_names]
@@ -312,29 +362,37 @@ def _only(source: Source, names: Sequence[str], path: Any) -> Source:
     relabel = np.full(source.num_classes, UNLABELLED, np.int32)
     relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))
     parts = []
-    for part, places in source.parts:
-        labels = _all_labels(part)[places]
-        parts.append((part, places[(labels >= 0) & (relabel[labels] >= 0)]))
+    for part, indices in source.parts:
+        labels = _labels(part)[indices]
+        parts.append((part, indices[(labels >= 0) & (relabel[labels] >= 0)]))
     return replace(source, parts=tuple(parts), class_names=tuple(names), relabel=relabel)
 
 
-def _labels(part: Part) -> np.ndarray:
-    """Every label of a part, [n] int32."""
-    blocks = range(0, len(part.records), BLOCK)
-    found = [part.get(range(b, min(b + BLOCK, len(part.records)))) for b in blocks]
-    return np.array([part.label_of(record) for block in found for record in block], np.int32)
+def _labels(part: PreparedSplit) -> np.ndarray:
+    """Return the labels of all records, int32 [n], from the cache if possible."""
+
+    def read() -> np.ndarray:
+        indices = np.arange(len(part.records))
+        return np.array(_map_records(part, indices, part.label_of), np.int32)
+
+    return _cached(part, "labels", (), np.int32, read)
 
 
-def _all_labels(part: Part) -> np.ndarray:
-    """Every label of a part, [n] int32, kept beside its records."""
-    return _kept(part, "labels", (), np.int32, lambda: _labels(part))
+def _map_records(part: PreparedSplit, indices: np.ndarray, function: Callable) -> list[Any]:
+    """Apply a function to records, which are read in blocks."""
+    blocks = (indices[start : start + BLOCK] for start in range(0, len(indices), BLOCK))
+    return [function(record) for block in blocks for record in part.read_records(block)]
 
 
-def _kept(
-    part: Part, what: str, shape: tuple[int, ...], dtype: type, make: Callable[[], np.ndarray]
+def _cached(
+    part: PreparedSplit,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: type,
+    compute: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """An array of a part's records, kept beside them."""
-    if part.keep is None:
-        return make()
-    path = part.keep.with_name(f"decoded-{part.keep.name}-{what}.npy")
-    return array_cache.array(path, (len(part.records), *shape), dtype, make)
+    """Return an array [n, *shape] with a row for each record, from the cache if possible."""
+    if part.path is None:
+        return compute()
+    path = part.path.with_name(f"decoded-{part.path.name}-{name}.npy")
+    return array_cache.load_or_compute(path, (len(part.records), *shape), dtype, compute)

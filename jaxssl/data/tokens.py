@@ -1,7 +1,7 @@
-"""Texts as CLIP's tokens: byte pairs of lower-case UTF-8, by the package instant-clip-tokenizer.
+"""Tokenize texts for CLIP: byte pairs of lower-case UTF-8, by the package instant-clip-tokenizer.
 
-The package splits, lower-cases and joins byte pairs as the released code of CLIP; it does not
-mend texts. That is done here with the standard library: close to CLIP, which mends with ftfy.
+The package splits, lower-cases and joins byte pairs as CLIP's released code does, but does not
+clean texts. `clean_text` does so with the standard library. It is close to CLIP, which uses ftfy.
 """
 
 import html
@@ -17,28 +17,27 @@ from jaxssl.errors import UserError
 START, END = 49406, 49407
 VOCABULARY = 49408
 CONTEXT = 77
-# Curly to straight, as ftfy: "it’s" has CLIP's token for 's only so.
+# Curly to straight quotes, as ftfy does. CLIP's token for 's has a straight quote.
 QUOTES = str.maketrans({c: "'" for c in "‘’‚‛ʼ"} | {c: '"' for c in "“”„‟"})
 
 
 def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
-    """Token ids of texts: `START`, the text's, `END`, then zeros.
+    """Convert each text to `START`, its token ids, `END` and zeros.
 
-    Upper and lower case are one, white space of any kind only separates, and no text makes a
-    `START` or `END`: "<|endoftext|>" is read letter by letter (by CLIP as the token, which would
-    move its feature). For texts of printable ASCII without that the ids are CLIP's; for others see
-    `mend`.
+    Case is ignored, and any white space only separates words. "<|endoftext|>" in a text is read
+    letter by letter. CLIP would read it as `END`, which would move the position of its feature. For
+    printable ASCII without such text, the ids are CLIP's. For other texts see `clean_text`.
 
     Args:
-        texts: n of them, each of any length; an empty one is `START`, `END`.
-        context: >= 3. A longer text loses its end and keeps `END` as the last token.
+        texts: n texts of any length; an empty text becomes `START`, `END`.
+        context: number of tokens, >= 3. Longer texts are cut and keep `END` as the last token.
 
     Returns:
         [n, context] int32, in [0, VOCABULARY).
 
     Raises:
         UserError: if the package is not installed.
-        ValueError: if ``context`` is below 3, or ``texts`` is a single text.
+        ValueError: if ``context`` is below 3, or ``texts`` is a single string.
 
     References:
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision,
@@ -46,20 +45,21 @@ def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
         Units, 2016.
     """
     if isinstance(texts, str):
-        raise ValueError(f"texts must be a sequence of texts, got the single text {texts!r:.80}")
+        raise ValueError(f"texts must be a sequence of strings, got the string {texts!r:.80}")
     if context < 3:
-        raise ValueError(f"context must be >= 3, got {context}")
-    ids = _tokenizer().tokenize_batch([mend(text) for text in texts], context_length=context)
+        raise ValueError(f"context must be at least 3, got {context}")
+    cleaned = [clean_text(text) for text in texts]
+    ids = _tokenizer().tokenize_batch(cleaned, context_length=context)
     return np.asarray(ids).reshape(len(texts), context).astype(np.int32)
 
 
-def mend(text: str) -> str:
-    """A text without the marks of its way through the web.
+def clean_text(text: str) -> str:
+    """Remove common artefacts of web pages from a text.
 
-    HTML's entities become their characters, also where they were escaped twice; curly quotes become
-    straight; accents join their letters (NFC); half a surrogate pair becomes "?". Not done, unlike
-    by CLIP's ftfy: text decoded by the wrong encoding, ligatures, full-width letters and control
-    characters stay what they are.
+    HTML entities become characters, even if they were escaped twice. Curly quotes become straight.
+    Accents are joined with their letters (NFC). Half a surrogate pair becomes "?". Unlike CLIP's
+    ftfy, this leaves text decoded with the wrong encoding, ligatures, full-width letters and
+    control characters unchanged.
     """
     text = html.unescape(html.unescape(text)).translate(QUOTES)
     return unicodedata.normalize("NFC", text).encode(errors="replace").decode()
@@ -67,11 +67,12 @@ def mend(text: str) -> str:
 
 @cache
 def _tokenizer() -> Any:
-    """The package's tokenizer: a tenth of a second to make, and not to be pickled."""
+    """Create the tokenizer once: it takes 0.1 s and cannot be pickled."""
     try:
-        from instant_clip_tokenizer import Tokenizer  # only texts need it
+        # Optional, and without type information.
+        from instant_clip_tokenizer import Tokenizer  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise UserError(
-            "texts need the package instant-clip-tokenizer: pip install 'jaxssl[text]'"
+            "captions need the package instant-clip-tokenizer: pip install 'jaxssl[text]'"
         ) from error
     return Tokenizer()

@@ -27,7 +27,7 @@ def extract(
 
     Args:
         images: [n, h, w, c] uint8; or what has a length and a ``block(places, size, rows)``, such
-            as `jaxssl.data.packing.GraphArray`, whose blocks are dicts of arrays.
+            as `jaxssl.data.graphs.GraphArray`, whose blocks are dicts of arrays.
         apply: a jitted function of variables and a block, which resizes and scales it too.
         variables: replicated over the mesh.
         mesh: the devices, of this process.

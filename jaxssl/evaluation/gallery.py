@@ -15,8 +15,7 @@ from ml_collections import ConfigDict
 from threadpoolctl import threadpool_limits
 
 from jaxssl.augment.views import to_uint8
-from jaxssl.data import batches
-from jaxssl.data.images import Images
+from jaxssl.data import batches, readers
 from jaxssl.data.source import Source, Splits
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.protocol import Features
@@ -144,11 +143,11 @@ def pairs(
         by four frames each, see `film`.
     """
     crops = make_crops(config)
-    way = batches.plan(source, crops, cache=config.data.cache)
+    way = batches.make_plan(source, crops, cache=config.data.cache)
     crops = crops if way.host else None
     places = np.arange(min(count, len(source)), dtype=np.int32)
     captions = modality.example_kind(config) == "image_text"
-    batch = batches.Reader(source, crops, config.seed, captions)(0, places)
+    batch = readers.Reader(source, crops, config.seed, captions)(0, places)
     augment = jax.jit(
         make_augment(config, crops), compiler_options=compile_cache.fast_compile_options()
     )
@@ -160,8 +159,8 @@ def pairs(
     }
     if source.kind == "video":
         examples = source.read(places)
-        return np.stack([film(example.picture) for example in examples]), views
-    return Images(source, source.shape_at(config.augment.size))[places], views
+        return np.stack([film(example.input) for example in examples]), views
+    return source.lazy_images(config.augment.size)[places], views
 
 
 def film(clip: np.ndarray) -> np.ndarray:

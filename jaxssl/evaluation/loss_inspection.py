@@ -8,7 +8,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.data.images import Images
 from jaxssl.data.source import Source
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.hard_negatives import hardest_negatives
@@ -45,7 +44,7 @@ def arrays(
     number = min(SIZE, len(train))
     places = np.sort(rng.choice(len(train), number, replace=False))
     out: dict[str, Any] = {"block_size": np.array(number)}
-    images = Images(train, train.shape_at(config.augment.size))[places]
+    images = train.lazy_images(config.augment.size)[places]
     z = _embeddings(images, train, found)
     if number < 2 or not np.isfinite(z).all():
         logs.log.warning("no hardest negatives: too few images, or embeddings not finite")

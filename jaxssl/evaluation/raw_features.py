@@ -10,7 +10,7 @@ from jax import Array
 from jax.sharding import Mesh
 
 from jaxssl.augment.views import Inputs, resize_images
-from jaxssl.data.packing import GraphArray
+from jaxssl.data.graphs import GraphArray
 from jaxssl.evaluation.features import extract
 
 MAX_DEGREE = 32  # larger node degrees are counted as this one

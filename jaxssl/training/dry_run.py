@@ -13,7 +13,7 @@ from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.decoding import Crops
-from jaxssl.data.metadata import Facts, facts
+from jaxssl.data.metadata import Metadata, find_metadata
 from jaxssl.training import modality, summary
 from jaxssl.training.build import build, check_labels, initial_state, make_batches, make_crops
 from jaxssl.training.logs import console
@@ -64,7 +64,7 @@ def dry_run(config: ConfigDict) -> None:
 
 def _of_known_sizes(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | None, str]:
     """A batch of random images; how many there are to train on, what the host crops, in words."""
-    known = facts(config.data, config.augment.size)
+    known = find_metadata(config.data, config.augment.size)
     check_labels(config, known.num_classes, known.num_classes > 0)
     check_batch(config.batch_size, known.num_examples, mesh.size)
     rng = np.random.default_rng(config.seed)
@@ -86,7 +86,7 @@ def _of_training_set(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | 
         return batches.next(), len(train), batches.crops, train.describe()
 
 
-def _images(rng: np.random.Generator, batch_size: int, known: Facts, crops: Crops | None) -> Any:
+def _images(rng: np.random.Generator, batch_size: int, known: Metadata, crops: Crops | None) -> Any:
     """Random images as they are in a batch, whole or as the host crops them."""
     *sides, channels = known.shape
     if crops is None or not crops.views:

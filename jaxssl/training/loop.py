@@ -283,7 +283,7 @@ def _not_finite(
     measures = jax.device_get(
         make_diagnosis(parts.method, parts.augment, mesh)(state, batches.next())
     )
-    found = nonfinite.describe(first + 1, in_a_row, batches.places, measures)
+    found = nonfinite.describe(first + 1, in_a_row, batches.indices, measures)
     path = workdir / nonfinite.FILE_NAME
     distributed.on_first_process(lambda: atomic_files.write_json(path, found.document))
     return UserError(found.message.format(path=path))

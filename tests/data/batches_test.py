@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from conftest import data_config
 from jax.sharding import PartitionSpec as P
-from jaxssl.data.images import Images
 from PIL import Image
 from sklearn.datasets import load_digits
 
@@ -24,7 +23,8 @@ from jaxssl.data import decoding
 from jaxssl.data import source as source_lib
 from jaxssl.data.batches import make_batches, plan
 from jaxssl.data.decoding import Crops
-from jaxssl.data.source import Part, Source, load
+from jaxssl.data.lazy_array import Images
+from jaxssl.data.source import PreparedSplit, Source, load
 from jaxssl.data.toy import digits
 from jaxssl.errors import UserError
 
@@ -43,7 +43,7 @@ def digits_in(data_dir, split):
 
 
 def of_records(records, shape=(8, 8, 1)):
-    part = Part(records, channels=shape[2])
+    part = PreparedSplit(records, channels=shape[2])
     names = tuple("0123456789")
     return Source("made", "train", ((part, np.arange(len(records))),), names, shape)
 
@@ -338,9 +338,7 @@ def abandon():
 def test_worker_processes_end_with_their_run():
     """Their standard output is open as long as they live."""
     command = [sys.executable, "-c", "import batches_test; batches_test.abandon()"]
-    paths = os.pathsep.join(filter(None, sys.path))
-    environment = {**os.environ, "PYTHONPATH": paths}
-    run = {"cwd": Path(__file__).parent, "stderr": subprocess.DEVNULL, "env": environment}
+    run = {"cwd": Path(__file__).parent, "stderr": subprocess.DEVNULL}
     ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=50, check=False, **run)
     assert ended.returncode == -signal.SIGKILL
 

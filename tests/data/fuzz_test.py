@@ -65,7 +65,7 @@ PICTURES = tuple(_pictures())
 
 
 def _decoded(data, channels):
-    part = source.Part([{"image": data, "label": 0}], channels=channels, upright=True)
+    part = source.PreparedSplit([{"image": data, "label": 0}], channels=channels, upright=True)
     whole = source.Source("x", "train", ((part, np.arange(1)),), ("a",), (None, None, channels))
     [example] = whole.read(np.arange(1))
     return decoding.pixels(example.picture)

@@ -14,12 +14,12 @@ from graph_cases import (
     text,
     unpacked,
 )
-from jaxssl.data.packing import GraphArray, Reader, Room, pack, room_for, sizes_of
 
 from jaxssl import distributed
 from jaxssl.data import packing, source
 from jaxssl.data.batches import Order, make_batches
 from jaxssl.data.decoding import Crops
+from jaxssl.data.graphs import GraphArray, Reader, Room, pack, room_for, sizes_of
 
 EMPTY = graph(0, [])
 LONELY = graph(1, [], [2])

@@ -80,7 +80,7 @@ def test_damaged_records_are_one_line(labelled_set):
 
 
 def test_a_label_without_a_class_is_refused():
-    part = source.Part([{"label": 3}], num_classes=3)
+    part = source.PreparedSplit([{"label": 3}], num_classes=3)
     with refused("have the label 3 of 3"):
         part.label_of(part.get([0])[0])
 

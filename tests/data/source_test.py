@@ -11,7 +11,7 @@ from PIL import Image
 
 from configs import base
 from jaxssl.data import source as source_lib
-from jaxssl.data.images import Images
+from jaxssl.data.lazy_array import Images
 from jaxssl.data.source import load, load_splits, read_classes
 from jaxssl.errors import UserError
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from graph_cases import NUM_TAGS, graph, random_graphs
-from jaxssl.data.packing import GraphArray
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import SVC, LinearSVC
 
+from jaxssl.data.graphs import GraphArray
 from jaxssl.data.source import Part, Source
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import svm

@@ -22,7 +22,7 @@ from jaxssl.evaluation import pretrain
 from jaxssl import distributed
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
-from jaxssl.data.source import Part, Source
+from jaxssl.data.source import PreparedSplit, Source
 from jaxssl.errors import UserError
 from jaxssl.report import results
 from jaxssl.training import checkpoint, config, loop, metrics_writer
@@ -37,12 +37,12 @@ def batches(way: str, devices: int):
     if way == "graphs":
         graphs = random_graphs(50)
         records = [{"graph": graph, "label": i % 3} for i, graph in enumerate(graphs)]
-        part = Part(records, decode=lambda record: record["graph"])
+        part = PreparedSplit(records, decode=lambda record: record["graph"])
         source = Source("made", "train", ((part, np.arange(50)),), tuple("abc"), (3,), kind="graph")
         return make_batches(source, 8, seed=0, crops=Crops((), (), 0), mesh=mesh)
     images = np.random.default_rng(0).integers(0, 256, (50, 8, 8, 3), np.uint8)
     records = [{"image": image, "label": i % 3} for i, image in enumerate(images)]
-    source = Source("made", "train", ((Part(records), np.arange(50)),), tuple("abc"), (8, 8, 3))
+    source = Source("made", "train", ((PreparedSplit(records), np.arange(50)),), tuple("abc"), (8, 8, 3))
     crops = Crops((Crop(4, (0.2, 1.0), (1.0, 1.0)),) * 2, (), 4)
     return make_batches(source, 8, seed=0, crops=crops, mesh=mesh, cache=way)
 

@@ -159,5 +159,5 @@ def test_raw_clips_are_the_pixels_of_all_frames(settings):
 
 def test_views_of_a_clip_are_windows_cut_where_the_run_asks(settings):
     train = source.load(settings().data, "train", "video")
-    whole = np.stack([example.picture for example in train.read(np.arange(3))])
+    whole = np.stack([example.input for example in train.read(np.arange(3))])
     np.testing.assert_array_equal(train.video_array(4)[:3], whole[:, 4:8])

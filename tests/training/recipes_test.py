@@ -11,7 +11,7 @@ from jax import numpy as jnp
 
 from jaxssl import distributed
 from jaxssl.data import decoding
-from jaxssl.data.metadata import facts
+from jaxssl.data.metadata import find_metadata
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run as evaluate
 from jaxssl.models import resnet, vit
@@ -76,7 +76,7 @@ def shrunk(name: str):
 
 
 def channels(config) -> int:
-    return facts(config.data, config.augment.size).shape[2]
+    return find_metadata(config.data, config.augment.size).shape[2]
 
 
 # What a recipe says of itself
@@ -114,7 +114,7 @@ def test_the_page_has_every_recipe_once():
 def test_a_recipe_is_complete_and_its_views_have_the_stated_shapes(name):
     config = config_lib.load(PATHS[name])
     assert config.is_locked
-    known = facts(config.data, config.augment.size)
+    known = find_metadata(config.data, config.augment.size)
     check_labels(config, known.num_classes)
     parts = build(config, known.num_examples)
     assert parts.steps_per_epoch == known.num_examples // config.batch_size
@@ -295,7 +295,7 @@ def test_a_dry_run_prints_what_a_run_would_do(capsys, monkeypatch):
 
 
 def test_a_dry_run_gets_photographs_as_the_host_crops_them():
-    known = facts({"name": "imagenet2012"}, 224)
+    known = find_metadata({"name": "imagenet2012"}, 224)
     assert not known.one_size
     config = config_lib.load(PATHS["imagenet_dino_vit_s"], [("batch_size", "3")])
     rng = np.random.default_rng(0)

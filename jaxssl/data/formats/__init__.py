@@ -1,1 +1,6 @@
-"""Data sets in the user's own files; each file is a value of `data.name`."""
+"""Data sets made of a user's own files, which `data.path` names.
+
+A file that defines `builder` is a value of `data.name`, see `jaxssl.components`. A builder is
+called with the group `config.data` and the folder of prepared sets (None is TFDS' default), and
+returns a TFDS builder. `published` reads the files of CIFAR, MNIST and STL-10.
+"""

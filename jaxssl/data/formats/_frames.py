@@ -1,4 +1,4 @@
-"""From the files of videos, or of their frames, to clips [t, s, s, c] of uint8 pixels."""
+"""Read clips [t, s, s, c] of uint8 pixels from video files or from folders of frames."""
 
 import io
 import re
@@ -11,71 +11,78 @@ import numpy as np
 from PIL import Image
 
 from jaxssl.data import decoding, files
-from jaxssl.data.formats import folder
+from jaxssl.data.formats.user_files import abbreviate
 from jaxssl.errors import UserError, one_line
 
 SUFFIXES = (".mp4", ".avi", ".mkv", ".webm", ".mov")
-# Those of the suffixes, and no others that FFmpeg would try: a playlist may name any file or host.
+# FFmpeg must not try other formats. A playlist may name any file or host.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,avi,matroska,webm"
-PAIR = re.compile(r"flow_([xy])_(.+)")
-MOST = 2**31  # bytes of a video file, and of a clip's decoded frames
-WAITING = 2 * MOST  # bytes of the frames of clips that are not complete yet
+FLOW_NAME = re.compile(r"flow_([xy])_(.+)")
+MAX_CLIP = 2**31  # bytes of a video file, and of the decoded frames of a clip
+MAX_INCOMPLETE = 2 * MAX_CLIP  # bytes of decoded frames of clips that are not complete yet
 
 
-def read(
-    every: Iterable[tuple[str, files.Read]],
+def read_clips(
+    everything: Iterable[tuple[str, files.ReadBytes]],
     clips: Mapping[str, Sequence[str]],
     channels: int,
     size: int,
 ) -> Iterator[tuple[str, np.ndarray | str]]:
-    """Each clip [t, s, s, c] uint8, or what is wrong with it, as soon as all of it was read.
+    """Read clips; each one is yielded as soon as its last file was read.
 
     Args:
-        every: files in any order, as `files.read_all` gives them.
-        clips: the files of each.
-        channels: 3 are RGB, 2 are flow.
-        size: the side s, or less where frames are smaller.
+        everything: files in any order, as `files.read_files` yields them.
+        clips: the files of each clip.
+        channels: 3 for RGB, 2 for optical flow.
+        size: side s of the frames in pixels. Smaller frames are not enlarged.
+
+    Yields:
+        The name of a clip, and uint8 [t, s, s, c] or the reason why it cannot be read.
 
     Raises:
-        UserError: if the frames of too many clips come mixed.
+        UserError: if frames of too many clips are mixed.
     """
     owner = {name: clip for clip, names in clips.items() for name in names}
     missing = {clip: len(names) for clip, names in clips.items()}
-    found: dict[str, dict[str, np.ndarray]] = {}
-    wrong: dict[str, str] = {}
-    held: Counter[str] = Counter()  # bytes
-    for name, load in every:
+    frames: dict[str, dict[str, np.ndarray]] = {}
+    reasons: dict[str, str] = {}
+    num_bytes: Counter[str] = Counter()
+    for name, load in everything:
         if (clip := owner.get(name)) is None:
             continue
         missing[clip] -= 1
-        if clip not in wrong:
+        if clip not in reasons:
             try:
-                pixels = _video(load(), size) if name == clip else _frame(load(), channels, size)
-                held[clip] += pixels.nbytes
-                if held[clip] > MOST:
+                data = load()
+                is_frame = name != clip
+                pixels = (
+                    _decode_frame(data, channels, size) if is_frame else _decode_video(data, size)
+                )
+                num_bytes[clip] += pixels.nbytes
+                if num_bytes[clip] > MAX_CLIP:
                     raise OSError(_too_long())
-                found.setdefault(clip, {})[name] = pixels
-            except Exception as error:  # the decoders raise all sorts
+                frames.setdefault(clip, {})[name] = pixels
+            except Exception as error:  # decoders raise many kinds of errors
                 file = f"{PurePosixPath(name).name}: " if name != clip else ""
-                wrong[clip] = file + one_line(error)
-                found.pop(clip, None)
-                del held[clip]
-        if held.total() > WAITING:
+                reasons[clip] = file + one_line(error)
+                frames.pop(clip, None)
+                del num_bytes[clip]
+        if num_bytes.total() > MAX_INCOMPLETE:
             raise UserError(
-                f"the frames of {len(held)} clips, such as {clip}, come mixed in the archive; "
-                "unpack it, or pack it anew with the frames of each clip together"
+                f"the frames of {len(num_bytes)} clips, such as {clip}, are mixed in the archive; "
+                "unpack it, or pack it again with the frames of each clip together"
             )
         if not missing[clip]:
-            del held[clip]
-            yield clip, wrong.pop(clip, "") or _joined(clips[clip], found.pop(clip), channels)
-    yield from ((clip, "is no longer there as a whole") for clip in clips if missing[clip])
+            del num_bytes[clip]
+            yield clip, reasons.pop(clip, "") or _join(clips[clip], frames.pop(clip), channels)
+    yield from ((clip, "has lost files since it was found") for clip in clips if missing[clip])
 
 
-def _joined(
-    names: Sequence[str], found: Mapping[str, np.ndarray], channels: int
+def _join(
+    names: Sequence[str], frames: Mapping[str, np.ndarray], channels: int
 ) -> np.ndarray | str:
-    """A clip of its files in order, or what is wrong with it."""
-    parts = [found[name] for name in names]
+    """Join the files of a clip in order, or return the reason why that fails."""
+    parts = [frames[name] for name in names]
     if parts[0].ndim == 4:  # a video
         return parts[0]
     sides = sorted({len(part) for part in parts})
@@ -85,22 +92,23 @@ def _joined(
         return np.stack(parts)
     planes: dict[str, dict[str, np.ndarray]] = {"x": {}, "y": {}}
     for name, part in zip(names, parts, strict=True):
-        axis, rest = PAIR.fullmatch(PurePosixPath(name).name).groups()
-        planes[axis][rest] = part
+        if match := _match_flow(name):
+            planes[match[1]][match[2]] = part
     if alone := sorted(planes["x"].keys() ^ planes["y"].keys()):
-        return f"of flow_x_{alone[0]} and flow_y_{alone[0]} there is only one"
-    pairs = [np.concatenate([part, planes["y"][rest]], 2) for rest, part in planes["x"].items()]
+        return f"one of flow_x_{alone[0]} and flow_y_{alone[0]} is missing"
+    pairs = [np.concatenate([part, planes["y"][key]], 2) for key, part in planes["x"].items()]
     return np.stack(pairs)
 
 
-def _video(data: bytes, size: int) -> np.ndarray:
-    """[t, s, s, 3]; a video that is cut short may just end."""
+def _decode_video(data: bytes, size: int) -> np.ndarray:
+    """Decode a video to [t, s, s, 3]. The end of a video that was cut short may go unnoticed."""
     import av
+    from av.error import FFmpegError
 
     try:
-        container = av.open(io.BytesIO(data), options={"format_whitelist": FORMATS})
-    except av.error.FFmpegError as error:  # its message is about a place in memory
-        raise OSError("is no video that is known here, or cut short") from error
+        container: Any = av.open(io.BytesIO(data), options={"format_whitelist": FORMATS})
+    except FFmpegError as error:  # whose message shows a memory address
+        raise OSError("is not a video in a supported format, or is cut short") from error
     frames = []
     with container:
         stream = container.streams.best("video")
@@ -111,25 +119,26 @@ def _video(data: bytes, size: int) -> np.ndarray:
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
             picture = frame.to_image()
-            if frame.rotation:  # held by a phone
+            if frame.rotation:  # recorded with a turned phone
                 picture = picture.rotate(frame.rotation, expand=True)
-            frames.append(_square(picture, size))
-            if len(frames) * frames[0].nbytes > MOST:
+            frames.append(_centre_square(picture, size))
+            if len(frames) * frames[0].nbytes > MAX_CLIP:
                 raise OSError(_too_long())
     if not frames:
         raise OSError("has no frames")
     return np.stack(frames)
 
 
-def _frame(data: bytes, channels: int, size: int) -> np.ndarray:
-    """[s, s, 3], or [s, s, 1] of flow."""
+def _decode_frame(data: bytes, channels: int, size: int) -> np.ndarray:
+    """Decode a frame to [s, s, 3], or a plane of optical flow to [s, s, 1]."""
     if not data:
         raise OSError("is empty")
-    return _square(decoding.open_picture(data, 1 if channels == 2 else 3, upright=True), size)
+    channels = 1 if channels == 2 else 3
+    return _centre_square(decoding.open_picture(data, channels, upright=True), size)
 
 
-def _square(picture: Image.Image, size: int) -> np.ndarray:
-    """[s, s, c]: the centre square of a picture, made smaller if need be."""
+def _centre_square(picture: Image.Image, size: int) -> np.ndarray:
+    """Cut the centre square of a picture, reduced to ``size`` pixels a side if it is larger."""
     side = min(picture.size)
     left, top = ((length - side) // 2 for length in picture.size)
     size = min(side, size)
@@ -138,30 +147,34 @@ def _square(picture: Image.Image, size: int) -> np.ndarray:
 
 
 def _too_long() -> str:
-    return f"has more than {MOST >> 20} MiB of frames; cut it, or set a smaller data.frame_size"
+    return f"has more than {MAX_CLIP >> 20} MiB of frames; cut it, or reduce data.frame_size"
 
 
 def channels_of(frames: Sequence[str], path: str) -> int:
-    """3, or 2 if the pictures are optical flow by their names.
+    """Return 2 if the pictures are optical flow by their names, else 3.
 
     Raises:
-        UserError: if some are.
+        UserError: if only some are optical flow.
     """
-    flow = [name for name in frames if PAIR.fullmatch(PurePosixPath(name).name)]
+    flow = [name for name in frames if _match_flow(name)]
     if 0 < len(flow) < len(frames):
         rest = sorted(set(frames) - set(flow))
         raise UserError(
-            f"data.path={path} holds optical flow, such as {folder.some(flow[:1])}, and other "
-            f"pictures, such as {folder.some(rest[:1])}; name a folder that holds one of them only"
+            f"data.path={path} holds optical flow, such as {abbreviate(flow[:1])}, and other "
+            f"pictures, such as {abbreviate(rest[:1])}; name a folder that holds only one of them"
         )
     return 2 if flow else 3
 
 
+def _match_flow(name: str) -> re.Match[str] | None:
+    return FLOW_NAME.fullmatch(PurePosixPath(name).name)
+
+
 def is_video(name: str) -> bool:
-    """Whether a file is a video by its name."""
+    """Return True if the file name is that of a video."""
     return name.lower().endswith(SUFFIXES)
 
 
 def by_numbers(name: str) -> list[Any]:
-    """Sorts 2.jpg before 10.jpg."""
+    """Return a sorting key that puts 2.jpg before 10.jpg."""
     return [int(x) if i % 2 else x for i, x in enumerate(re.split("([0-9]+)", name))]

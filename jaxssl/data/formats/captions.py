@@ -1,52 +1,38 @@
-"""Pictures with captions as a data set: `data.name=captions data.path=PATH`.
+"""Pictures with captions: `data.name=captions data.path=PATH`.
 
-The path is a folder or an archive of pictures with a table `captions.csv` or `captions.txt` in it,
-of lines "image,caption" below a header that names these columns; a picture may have several lines.
+The path is a folder or an archive of pictures with a table `captions.csv`, `.txt` or `.tsv`. The
+table's header names the columns "image" and "caption". A picture may have several rows. The key
 `data.labels` names another table.
 """
 
 import csv
-import dataclasses
 import io
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import decoding, files, tokens
-from jaxssl.data.formats import _versions as versions
-from jaxssl.data.formats import folder
+from jaxssl.data import decoding, files
+from jaxssl.data.formats import _pictures, user_files
+from jaxssl.data.formats.user_files import abbreviate
 from jaxssl.errors import UserError, printable
 
-NAMES = ("captions.csv", "captions.txt", "captions.tsv")
-FEATURES = ("captions", "caption")  # of prepared sets, ours and those of TFDS
+TABLES = ("captions.csv", "captions.txt", "captions.tsv")
 IMAGE_COLUMNS = ("image", "file", "filename", "image_name")
 CAPTION_COLUMNS = ("caption", "text", "comment")
-MOST = 5  # captions of a picture that are used; COCO's protocol takes as many
-RULES = 1  # counts up when the same folder would be prepared in another way
-
-
-@dataclasses.dataclass
-class Config(tfds.core.BuilderConfig):
-    """One folder in one state; its name holds a fingerprint of both."""
-
-    root: Path = Path()
-    inside: str = ""
-    texts: dict[str, list[str]] = dataclasses.field(default_factory=dict, repr=False)
-    on_error: str = "stop"
 
 
 class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Pictures as they are in their files with their captions, sorted by name."""
+    """The content of picture files with their captions, sorted by name."""
 
     name = "captions"
     VERSION = tfds.core.Version("1.0.0")
+    builder_config: user_files.Config  # pyright: ignore[reportIncompatibleMethodOverride]
 
     def _info(self) -> tfds.core.DatasetInfo:
         features = {
-            "image": tfds.features.Image(shape=(None, None, 3)),
+            "image": tfds.features.Image(shape=(None, None, _pictures.CHANNELS)),
             "captions": tfds.features.Sequence(tfds.features.Text()),
             "file": tfds.features.Text(),
         }
@@ -64,151 +50,129 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
     def _generate_examples(self) -> Iterator[tuple[int, dict[str, Any]]]:
         config, metadata = self.builder_config, self.info.metadata
-        every = files.read_all(config.root, config.inside)
-        wanted = (item for item in every if item[0] in config.texts)
-        found, sizes = {}, set()
-        for name, data, size in folder.checked(wanted):
+        assert metadata is not None
+        captions: dict[str, list[str]] = config.contents
+        everything = files.read_files(config.root, config.inside)
+        pictures, sizes = {}, set()
+        for name, data, size in _pictures.read_checked(x for x in everything if x[0] in captions):
             if isinstance(size, str):
                 metadata["skipped"].append(f"{name}: {size}")
                 continue
             sizes.add(size)
-            found[name] = data
-        if metadata["skipped"] and (config.on_error == "stop" or not found):
-            raise UserError(folder.unreadable(config.root, metadata["skipped"]))
-        metadata["shape"] = [*sizes.pop(), 3] if len(sizes) == 1 else None
-        for place, name in enumerate(sorted(found)):
-            yield place, {"image": found[name], "captions": config.texts[name], "file": name}
+            pictures[name] = data
+        if metadata["skipped"] and (config.on_error == "stop" or not pictures):
+            raise user_files.unreadable("pictures", config.root, metadata["skipped"])
+        metadata["shape"] = [*sizes.pop(), _pictures.CHANNELS] if len(sizes) == 1 else None
+        for key, name in enumerate(sorted(pictures)):
+            yield key, {"image": pictures[name], "captions": captions[name], "file": name}
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """The builder of a folder in its present state, which its name holds a fingerprint of.
+    """Return the TFDS builder of a folder with captions in its present state.
 
     Args:
-        data: "path", see above; "labels", another table; "on_error".
-        data_dir: where prepared sets lie; None is TFDS' own place.
+        data: "path"; "labels", another table; "on_error".
+        data_dir: folder of prepared sets; None is TFDS' default.
 
     Raises:
-        UserError: if there is no such folder or table, or they do not fit.
+        UserError: if the folder or the table does not exist, or they do not match.
     """
-    path, on_error = data["path"], data["on_error"]
-    if not path:
-        raise UserError("data.name='captions' needs data.path: a folder or archive of pictures")
-    versions.check_on_error(on_error)
-    root, inside = files.locate(path)
-    stamp = files.stamp(root, (*decoding.SUFFIXES, *(Path(name).suffix for name in NAMES)))
-    table = _table_of(data["labels"]) if data["labels"] else None
-    state = RULES, stamp, inside, str(root.resolve()), table
-    name = versions.name_of(path, state, "captions")
-    if found := versions.prepared(Builder, name, data_dir):
-        return found
-    config = Config(name, root=root, inside=inside, on_error=on_error)
-    names = []
-    for file, read in files.read_all(root, inside):
+    suffixes = (*decoding.SUFFIXES, *(Path(name).suffix for name in TABLES))
+    source = user_files.locate(data, "a folder or archive of pictures", suffixes)
+    path = source.path
+    table = None
+    if data["labels"]:
+        table = _read_text(Path(data["labels"]).expanduser().read_bytes, data["labels"])
+    name = user_files.set_name(path, (*source.content, table), "captions")
+    if prepared := user_files.find_prepared(Builder, name, data_dir):
+        return prepared
+    config = user_files.Config(name, root=source.root, inside=source.inside)
+    pictures = []
+    for file, read in files.read_files(source.root, source.inside):
         if file.lower().endswith(decoding.SUFFIXES):
-            names.append(file)
-        elif table is None and PurePosixPath(file).name in NAMES:
-            table = _read(read, file)
+            pictures.append(file)
+        elif table is None and PurePosixPath(file).name in TABLES:
+            table = _read_text(read, file)
     if table is None:
         raise UserError(
-            f"data.path={path} has no table of captions ({', '.join(NAMES)}); name one with "
+            f"data.path={path} has no table of captions ({', '.join(TABLES)}); name one with "
             "data.labels"
         )
-    config.texts = _matched(parse(table, data["labels"] or path), names, path)
+    captions = parse_captions(table, data["labels"] or path)
+    config.on_error, config.contents = data["on_error"], _match(captions, pictures, path)
     return Builder(data_dir=data_dir, config=config)
 
 
-def parse(table: str, path: str) -> dict[str, list[str]]:
-    """The captions of each picture, from a table with a header.
+def parse_captions(table: str, path: str) -> dict[str, list[str]]:
+    """Return the captions of each picture in a table with a header.
+
+    Args:
+        table: its text, separated by tabs if the header has one, else by commas.
+        path: for messages.
 
     Raises:
-        UserError: if it lacks a column, or a line the picture or its caption.
+        UserError: if a column is missing, or a row lacks the picture or the caption.
     """
     head = table.partition("\n")[0]
     separator = "\t" if "\t" in head else ","
     reader = csv.DictReader(io.StringIO(table, newline=""), delimiter=separator)
     try:
-        columns = [name.strip().lower() for name in reader.fieldnames or ()]
+        fields = list(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:  # of a quote that is never closed
+    except csv.Error as error:  # for example a quote that is never closed
         raise UserError(f"the captions of {path} cannot be read: {error}") from error
     image, caption = (
-        next((place for place, name in enumerate(columns) if name in known), None)
-        for known in (IMAGE_COLUMNS, CAPTION_COLUMNS)
+        next((field for field in fields if field.strip().lower() in names), None)
+        for names in (IMAGE_COLUMNS, CAPTION_COLUMNS)
     )
     if image is None or caption is None:
         raise UserError(
             f"the captions of {path} must be a table whose header names the columns 'image' and "
             f"'caption'; its first line is {printable(head)}"
         )
-    texts: dict[str, list[str]] = {}
-    for place, row in rows:
-        if None in row:  # where what is beyond the columns is put
+    captions: dict[str, list[str]] = {}
+    for number, row in rows:
+        if None in row:  # DictReader puts additional columns there
             raise UserError(
-                f"line {place} of the captions of {path} has more columns than the header; put a "
-                f"caption that holds {separator!r} in quotes"
+                f"line {number} of the captions of {path} has more columns than the header; quote "
+                f"captions that contain {separator!r}"
             )
-        values = [(row[name] or "").strip() for name in reader.fieldnames]
-        if not values[image] or not values[caption]:
-            raise UserError(f"line {place} of the captions of {path} lacks a picture or a caption")
-        texts.setdefault(values[image], []).append(values[caption])
-    if not texts:
-        raise UserError(f"the captions of {path} are a header without lines")
-    return texts
+        picture, text = ((row[field] or "").strip() for field in (image, caption))
+        if not picture or not text:
+            raise UserError(f"line {number} of the captions of {path} lacks a picture or a caption")
+        captions.setdefault(picture, []).append(text)
+    if not captions:
+        raise UserError(f"the captions of {path} have a header but no rows")
+    return captions
 
 
-class Captions(NamedTuple):
-    """Reads the captions of a record.
-
-    Attributes:
-        feature: its name.
-        context: tokens of a caption.
-    """
-
-    feature: str
-    context: int
-
-    def __call__(self, record: Mapping[str, Any]) -> np.ndarray:
-        """[`MOST`, context] int32; of fewer captions the first ones once more."""
-        found = record[self.feature]
-        if isinstance(found, Mapping):  # COCO's have an id as well
-            found = found["text"]
-        if isinstance(found, str | bytes):
-            found = [found]
-        texts = [x.decode() if isinstance(x, bytes) else str(x) for x in found]
-        if not texts:
-            raise UserError("a picture has no caption; leave it out")
-        return tokens.tokenize([texts[i % len(texts)] for i in range(MOST)], self.context)
-
-
-def _matched(texts: dict[str, list[str]], names: list[str], path: str) -> dict[str, list[str]]:
-    """Captions by the pictures' paths, which the table may name without their folders."""
+def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> dict[str, list[str]]:
+    """Return captions by the pictures' paths; the table may omit the folders."""
     by_name: dict[str, list[str]] = {}
-    for name in names:
-        by_name.setdefault(PurePosixPath(name).name, []).append(name)
-    known = set(names)
-    found = {n: [n] if n in known else by_name.get(PurePosixPath(n).name, []) for n in texts}
-    missing = sorted(name for name, at in found.items() if not at)
-    if missing:
+    for picture in pictures:
+        by_name.setdefault(PurePosixPath(picture).name, []).append(picture)
+    paths = set(pictures)
+    matches = {
+        name: [name] if name in paths else by_name.get(PurePosixPath(name).name, [])
+        for name in captions
+    }
+    if missing := sorted(name for name, candidates in matches.items() if not candidates):
         raise UserError(
             f"the captions name {len(missing)} pictures that data.path={path} does not hold: "
-            f"{folder.some(missing)}"
+            f"{abbreviate(missing)}"
         )
     matched: dict[str, list[str]] = {}
-    for name, at in found.items():
-        if len(at) > 1:
+    for name, candidates in matches.items():
+        if len(candidates) > 1:
             raise UserError(
-                f"the captions name {printable(name)}, which may be any of {folder.some(at)} in "
-                f"data.path={path}; name it with its folder"
+                f"the captions name {printable(name)}, which could be {abbreviate(candidates)} in "
+                f"data.path={path}; give its folder too"
             )
-        matched.setdefault(at[0], []).extend(texts[name])
+        matched.setdefault(candidates[0], []).extend(captions[name])
     return matched
 
 
-def _table_of(path: str) -> str:
-    return _read(Path(path).expanduser().read_bytes, path)
-
-
-def _read(read: Any, name: str) -> str:
+def _read_text(read: files.ReadBytes, name: str) -> str:
     try:
         return read().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

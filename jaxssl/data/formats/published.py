@@ -1,7 +1,7 @@
-"""Small sets from the files their authors publish, prepared without TensorFlow.
+"""CIFAR, MNIST and STL-10 from the files that their authors publish, without TensorFlow.
 
-Each builder is TFDS' own of that name and version but for reading the files, so what it prepares is
-the same set. The files are downloaded, or taken from `data.path`: a folder or an archive of them.
+Each builder is TFDS' builder of that name and version, except for reading the files, so it prepares
+the same set. The files are downloaded, or read from `data.path`, a folder or an archive.
 """
 
 import gzip
@@ -21,87 +21,92 @@ from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 from jaxssl.data import files
 from jaxssl.errors import UserError
 
-GZIP = b"\x1f\x8b\x08"
-LARGEST = 2**33  # bytes of a file; STL-10's unlabelled images have 2.8e9
+GZIP_MAGIC = b"\x1f\x8b\x08"
+MAX_FILE = 2**33  # bytes; STL-10's unlabelled images have 2.8e9
 
-Split = tuple[np.ndarray, dict[str, np.ndarray]]  # images [n, h, w, c], and labels [n] by name
+Split = tuple[np.ndarray, dict[str, np.ndarray]]  # images [n, h, w, c], and labels [n] by feature
 
 
-class _Raw:
-    """What the builders have in common: files in, examples out."""
+class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Reading and checking files, and generating examples."""
 
-    path = ""  # the user's copy of the files
+    path = ""  # the user's copy of the files; "" downloads them
 
-    def _files(
+    def _read_all(
         self, dl_manager: Any, urls: Mapping[str, str], names: Iterable[str]
     ) -> dict[str, bytes]:
-        """The named files, from the user's copy or downloaded, unpacked."""
+        """Return the content of the named files, from the user's copy or downloaded."""
         if self.path:
-            members = files.read_all(*files.locate(self.path), largest=LARGEST)
+            members = files.read_files(*files.locate(self.path), max_bytes=MAX_FILE)
         else:
             paths = {name: Path(p) for name, p in dl_manager.download(dict(urls)).items()}
             members = itertools.chain.from_iterable(
-                files.read_all(path, largest=LARGEST) if path.name.endswith(files.ARCHIVES)
-                else [(name, path.read_bytes)] for name, path in paths.items()
-            )  # fmt: skip
-        found, names, where = {}, set(names), self.path
+                files.read_files(path, max_bytes=MAX_FILE)
+                if path.name.endswith(files.ARCHIVES)
+                else [(name, path.read_bytes)]
+                for name, path in paths.items()
+            )
+        contents, names, member = {}, set(names), self.path
         try:
-            for where, read in members:
-                name = PurePosixPath(where).name.removesuffix(".gz").replace(".idx", "-idx")
+            for member, read in members:
+                name = PurePosixPath(member).name.removesuffix(".gz").replace(".idx", "-idx")
                 if name in names:
                     data = read()
-                    found[name] = gzip.decompress(data) if data[:3] == GZIP else data
-        except (OSError, *files.DAMAGED) as error:
-            raise UserError(f"{where} of {self.name} cannot be read: {error}") from error
-        missing = sorted(names - set(found))
-        if missing:
+                    gzipped = data.startswith(GZIP_MAGIC)
+                    contents[name] = gzip.decompress(data) if gzipped else data
+        except (OSError, *files.ARCHIVE_ERRORS) as error:
+            raise UserError(f"{member} of {self.name} cannot be read: {error}") from error
+        if missing := sorted(names - set(contents)):
             place = f"data.path={self.path}" if self.path else "the download"
             raise UserError(
                 f"{place} lacks {', '.join(missing)} of {self.name}; expected the files of "
                 f"{' '.join(urls.values())}, in a folder or an archive"
             )
-        return found
+        return contents
 
-    def _damaged(self, file: str, what: Any) -> UserError:
-        return UserError(f"{file} of {self.name} is damaged: {what}; get it again")
+    def _damaged(self, file: str, problem: Any) -> UserError:
+        return UserError(f"{file} of {self.name} is damaged: {problem}; download it again")
 
     def _rows(self, data: bytes, shape: tuple[int, ...], file: str) -> np.ndarray:
-        """The bytes of a file as [n, *shape]."""
+        """Return the bytes of a file as [n, *shape]."""
         size = math.prod(shape)
         if not data or len(data) % size:
             raise self._damaged(file, f"it has {len(data)} bytes, expected a multiple of {size}")
         return np.frombuffer(data, np.uint8).reshape(-1, *shape)
 
-    def _labels(self, labels: np.ndarray, key: str, number: int, file: str) -> np.ndarray:
-        """The labels, if they are as many as the images and name classes."""
-        classes = self.info.features[key].num_classes
+    def _check_labels(self, labels: np.ndarray, key: str, number: int, file: str) -> np.ndarray:
+        """Return the labels if there are ``number`` of them, all of them valid."""
+        features: Any = self.info.features
+        classes = features[key].num_classes
         if len(labels) != number:
             raise self._damaged(file, f"it has {len(labels)} labels for {number} images")
         if not 0 <= labels.min() <= labels.max() < classes:
-            found = f"{labels.min()} to {labels.max()}"
-            raise self._damaged(file, f"its classes are {found}, expected 0 to {classes - 1}")
+            bounds = f"{labels.min()} to {labels.max()}"
+            raise self._damaged(file, f"its labels are {bounds}, expected 0 to {classes - 1}")
         return labels
 
-    def _set_names(self, key: str, data: bytes, file: str) -> None:
+    def _set_class_names(self, key: str, data: bytes, file: str) -> None:
+        features: Any = self.info.features
         try:
-            self.info.features[key].names = data.decode().split()
-        except ValueError as error:  # no text, or other than as many as there are classes
+            features[key].names = data.decode().split()
+        except ValueError as error:  # not text, or not one name for each class
             raise self._damaged(file, error) from error
 
     def _generate_examples(self, split: Split, prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
         images, labels = split
+        features: Any = self.info.features
         for i, image in enumerate(images):
             png = io.BytesIO()
             Image.fromarray(image.squeeze()).save(png, format="png")
-            example = {"image": png.getvalue()}
+            example: dict[str, Any] = {"image": png.getvalue()}
             example |= {name: int(values[i]) for name, values in labels.items()}
-            if "id" in self.info.features:
+            if "id" in features:
                 example["id"] = f"{prefix}_{i:05d}"
             yield i, example
 
 
-class Cifar10(_Raw, tfds.image_classification.Cifar10, skip_registration=True):
-    """CIFAR-10 and, derived from it, CIFAR-100, from their binary versions."""
+class Cifar10(_PublishedBuilder, tfds.image_classification.Cifar10, skip_registration=True):
+    """CIFAR-10 from its binary version; CIFAR-100 is derived from it."""
 
     name = "cifar10"
     url_infos = tfds.image_classification.Cifar10.url_infos
@@ -109,35 +114,36 @@ class Cifar10(_Raw, tfds.image_classification.Cifar10, skip_registration=True):
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         info = self._cifar_info
         names = (*info.train_files, *info.test_files, *info.label_files)
-        found = self._files(dl_manager, {self.name: info.url}, names)
+        contents = self._read_all(dl_manager, {self.name: info.url}, names)
         for key, name in zip(info.label_keys, info.label_files, strict=True):
-            self._set_names(key, found[name], name)
+            self._set_class_names(key, contents[name], name)
         return {
-            split: self._generate_examples(self._parse({n: found[n] for n in names}), split)
+            split: self._generate_examples(self._parse({n: contents[n] for n in names}), split)
             for split, names in (("train", info.train_files), ("test", info.test_files))
         }
 
     def _parse(self, parts: Mapping[str, bytes]) -> Split:
-        """Each row holds the labels, a byte each, and the red, green and blue plane."""
-        keys, found = self._cifar_info.label_keys, []
+        """Parse rows of the labels, one byte each, and the red, green and blue plane."""
+        keys, blocks = self._cifar_info.label_keys, []
         for file, data in parts.items():
-            found.append(self._rows(data, (len(keys) + 3072,), file))
+            block = self._rows(data, (len(keys) + 3072,), file)
             for i, key in enumerate(keys):
-                self._labels(found[-1][:, i], key, len(found[-1]), file)
-        rows = np.concatenate(found)
+                self._check_labels(block[:, i], key, len(block), file)
+            blocks.append(block)
+        rows = np.concatenate(blocks)
         images = rows[:, len(keys) :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
         return np.ascontiguousarray(images), {key: rows[:, i] for i, key in enumerate(keys)}
 
 
 class Cifar100(Cifar10, tfds.image_classification.Cifar100, skip_registration=True):
-    """Of the two labels, "label" is the fine one."""
+    """CIFAR-100 from its binary version; "label" is the fine label."""
 
     name = "cifar100"
     url_infos = tfds.image_classification.Cifar100.url_infos
 
 
-class Mnist(_Raw, tfds.image_classification.MNIST, skip_registration=True):
-    """The MNIST family, from its four idx files."""
+class Mnist(_PublishedBuilder, tfds.image_classification.MNIST, skip_registration=True):
+    """MNIST from its four idx files; its relatives are derived from it."""
 
     name = "mnist"
     url_infos = tfds.image_classification.MNIST.url_infos
@@ -146,62 +152,66 @@ class Mnist(_Raw, tfds.image_classification.MNIST, skip_registration=True):
         parts = {"train": "train", "test": "t10k"}
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         names = [f"{part}-{kind}" for part in parts.values() for kind in kinds]
-        found = self._files(dl_manager, {name: f"{self.URL}{name}.gz" for name in names}, names)
+        contents = self._read_all(
+            dl_manager, {name: f"{self.URL}{name}.gz" for name in names}, names
+        )
         splits = {}
         for split, part in parts.items():
             image, label = (f"{part}-{kind}" for kind in kinds)
-            images = self._idx(found[image], (28, 28), image)
-            labels = self._idx(found[label], (), label)
-            labels = self._labels(labels, "label", len(images), label)
+            images = self._idx(contents[image], (28, 28), image)
+            labels = self._idx(contents[label], (), label)
+            labels = self._check_labels(labels, "label", len(images), label)
             splits[split] = self._generate_examples((images, {"label": labels}), split)
         return splits
 
     def _idx(self, data: bytes, shape: tuple[int, ...], file: str) -> np.ndarray:
-        """Two zeros, 8 for bytes, the number of axes, their lengths, then [n, *shape]."""
+        """Parse two zeros, 8 for bytes, the number of axes, their lengths, and [n, *shape]."""
         axes = 1 + len(shape)
         magic, start = bytes((0, 0, 8, axes)), 4 + 4 * axes
         if not data.startswith(magic) or len(data) < start:
-            raise self._damaged(file, f"it does not begin as an idx file, {magic.hex(' ')}")
+            raise self._damaged(file, f"it does not begin with {magic.hex(' ')} as idx files do")
         lengths = struct.unpack_from(f">{axes}I", data, 4)
         if lengths[1:] != shape or math.prod(lengths) != len(data) - start:
             size = "x".join(map(str, lengths))
-            raise self._damaged(file, f"it announces {size} bytes and has {len(data) - start}")
+            raise self._damaged(
+                file, f"its header says {size} bytes, but it has {len(data) - start}"
+            )
         return self._rows(data[start:], shape, file)
 
 
 class FashionMnist(Mnist, tfds.image_classification.FashionMNIST, skip_registration=True):
-    """The same files with clothes."""
+    """Fashion-MNIST, in the same files as MNIST."""
 
     name = "fashion_mnist"
     url_infos = tfds.image_classification.FashionMNIST.url_infos
 
 
 class Kmnist(Mnist, tfds.image_classification.KMNIST, skip_registration=True):
-    """The same files with Japanese characters."""
+    """Kuzushiji-MNIST, in the same files as MNIST."""
 
     name = "kmnist"
     url_infos = tfds.image_classification.KMNIST.url_infos
 
 
-class Stl10(_Raw, stl10_dataset_builder.Builder, skip_registration=True):
-    """STL-10, from its binary version; the split "unlabelled" has the label -1."""
+class Stl10(_PublishedBuilder, stl10_dataset_builder.Builder, skip_registration=True):
+    """STL-10 from its binary version; the split "unlabelled" has the label -1."""
 
     name = "stl10"
     url_infos = stl10_dataset_builder.Builder.url_infos
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-        parts = {"train": ("train_X.bin", "train_y.bin"), "test": ("test_X.bin", "test_y.bin")}
-        parts["unlabelled"] = ("unlabeled_X.bin",)
+        parts = {"train": ["train_X.bin", "train_y.bin"], "test": ["test_X.bin", "test_y.bin"]}
+        parts["unlabelled"] = ["unlabeled_X.bin"]
         names = [name for part in parts.values() for name in part] + ["class_names.txt"]
-        found = self._files(dl_manager, {self.name: stl10_dataset_builder.URL}, names)
-        self._set_names("label", found["class_names.txt"], "class_names.txt")
+        contents = self._read_all(dl_manager, {self.name: stl10_dataset_builder.URL}, names)
+        self._set_class_names("label", contents["class_names.txt"], "class_names.txt")
         splits = {}
         for split, (image, *label) in parts.items():
-            planes = self._rows(found[image], (3, 96, 96), image)  # of columns
+            planes = self._rows(contents[image], (3, 96, 96), image)  # columns first
             labels = np.full(len(planes), -1)
             for file in label:
-                labels = self._rows(found[file], (), file).astype(int) - 1
-                self._labels(labels, "label", len(planes), file)
+                labels = self._rows(contents[file], (), file).astype(int) - 1
+                self._check_labels(labels, "label", len(planes), file)
             images = planes.transpose(0, 3, 2, 1)
             splits[split] = self._generate_examples((images, {"label": labels}), split)
         return splits

@@ -1,6 +1,6 @@
-"""The handwritten digits with captions that say what is seen, for demos and tests."""
+"""The handwritten digits with generated captions, for demos and tests of image-text models."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,9 @@ TEMPLATES = (
 class Builder(digits.Builder):
     """`jaxssl.data.toy.digits` with five generated captions an image.
 
-    A caption names the digit, how thick its strokes are and how it leans. Both are measured on the
-    image: thirds of all images' ink and of the slope of their ink's main axis.
+    A caption names the digit, the thickness of its strokes and its slant. Thickness and slant are
+    measured on the image and divided into thirds: the mean of its pixels, and the slope of the main
+    axis of its ink.
     """
 
     name = "digit_captions"
@@ -33,7 +34,8 @@ class Builder(digits.Builder):
 
     def _info(self) -> tfds.core.DatasetInfo:
         info = super()._info()
-        features = {**info.features, "captions": tfds.features.Sequence(tfds.features.Text())}
+        features: Any = info.features
+        features = {**features, "captions": tfds.features.Sequence(tfds.features.Text())}
         return tfds.core.DatasetInfo(
             builder=self,
             description=self.__class__.__doc__,
@@ -55,13 +57,19 @@ class Builder(digits.Builder):
             yield i, {**example, "captions": [text.format(**words) for text in TEMPLATES]}
 
 
+def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+    """Return the TFDS builder; ``data`` is not used, ``data_dir`` holds the prepared sets."""
+    del data
+    return Builder(data_dir=data_dir)
+
+
 def ink(images: np.ndarray) -> np.ndarray:
-    """[n] the mean of each image's pixels."""
+    """Return the mean of each image's pixels, [n]."""
     return images.reshape(len(images), -1).mean(axis=1)
 
 
 def lean(images: np.ndarray) -> np.ndarray:
-    """[n] how far ink moves to the right for each row up, weighed by ink: > 0 leans right."""
+    """Return how far ink moves to the right from each row to the row above, [n]."""
     weight = images / np.maximum(images.sum(axis=(1, 2), keepdims=True), 1)
     rows, columns = np.mgrid[: images.shape[1], : images.shape[2]]
     x = columns - (weight * columns).sum(axis=(1, 2), keepdims=True)

@@ -1,7 +1,7 @@
-"""The handwritten digits that scikit-learn ships: 1 797 real images, no download."""
+"""1 797 images of handwritten digits, bundled with scikit-learn."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,10 @@ NUM_TRAIN = 1297
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-    """8x8 grey images of digits by 43 writers, the test part of UCI's optical recognition set.
+    """8x8 grey images of digits by 43 writers, the test set of UCI's optical recognition data.
 
-    The first 1 297 images of a fixed permutation are "train", the other 500 "test". Images are
-    stored as PNG bytes, so neither preparing nor reading needs TensorFlow.
+    The first 1 297 images of a fixed permutation are "train", the other 500 are "test". Images are
+    stored as PNG bytes, so neither preparing nor reading the set needs TensorFlow.
     """
 
     name = "digits"
@@ -39,16 +39,8 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-        from sklearn.datasets import load_digits  # slow to import, needed only to prepare
-
         del dl_manager
-        digits = load_digits()
-        order = np.random.default_rng(0).permutation(len(digits.target))
-        images = np.round(digits.images * (255 / 16)).astype(np.uint8)
-        return {
-            "train": self._generate_examples(images, digits.target, order[:NUM_TRAIN]),
-            "test": self._generate_examples(images, digits.target, order[NUM_TRAIN:]),
-        }
+        return {split: self._generate_examples(*arrays) for split, arrays in load_splits().items()}
 
     def _generate_examples(
         self, images: np.ndarray, labels: np.ndarray, ids: np.ndarray
@@ -57,3 +49,20 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             png = io.BytesIO()
             Image.fromarray(images[i]).save(png, format="png")
             yield i, {"image": png.getvalue(), "label": int(labels[i]), "id": i}
+
+
+def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+    """Return the TFDS builder; ``data`` is not used, ``data_dir`` holds the prepared sets."""
+    del data
+    return Builder(data_dir=data_dir)
+
+
+def load_splits() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return for "train" and "test" all images [1797, 8, 8] uint8, all labels, and its indices."""
+    from sklearn.datasets import load_digits  # slow to import, and only needed to prepare
+
+    digits: Any = load_digits()
+    order = np.random.default_rng(0).permutation(len(digits.target))
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)
+    splits = {"train": order[:NUM_TRAIN], "test": order[NUM_TRAIN:]}
+    return {split: (images, digits.target, indices) for split, indices in splits.items()}

@@ -1,58 +1,58 @@
-"""Clips that are made, not collected: digits that move, for demos and tests."""
+"""Generated clips of moving digits, for demos and tests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data.toy.digits import NUM_TRAIN
+from jaxssl.data.toy import digits
 
 SIZES = {"train": 600, "test": 200}
 FRAMES, SIDE = 12, 32
-LARGER = 2  # times, than scikit-learn's 8 pixels a side
-SPEED = 2.0, 3.0  # pixels a frame along the path, the least and the most
-RADIUS = 3.0, 4.5  # pixels, of what goes round, and of what goes to and fro
+SCALE = 2  # enlarges scikit-learn's 8 pixels a side
+SPEED = 2.0, 3.0  # range of the pixels a frame along the path
+RADIUS = 3.0, 4.5  # range of the radius of circles and oscillations in pixels
 
 
 class Draw(NamedTuple):
-    """What a path depends on beside its motion.
+    """The random parameters of a path.
 
     Attributes:
-        way: [t] pixels along the path since the first frame.
-        turn: [t] radians, of a circle with that way.
+        distance: [t] pixels along the path since the first frame.
+        angle: [t] radians, the angle on a circle after that distance.
         radius: pixels.
     """
 
-    way: np.ndarray
-    turn: np.ndarray
+    distance: np.ndarray
+    angle: np.ndarray
     radius: float
 
 
-# Pixels to the right and down. A circle's angle grows clockwise, as y points down.
+# Each motion returns pixels to the right and down. As y points down, a growing angle is clockwise.
 MOTIONS: dict[str, Callable[[Draw], tuple[Any, Any]]] = {
-    "right": lambda draw: (draw.way, 0),
-    "left": lambda draw: (-draw.way, 0),
-    "down": lambda draw: (0, draw.way),
-    "up": lambda draw: (0, -draw.way),
-    "clockwise": lambda draw: (draw.radius * np.cos(draw.turn), draw.radius * np.sin(draw.turn)),
+    "right": lambda draw: (draw.distance, 0),
+    "left": lambda draw: (-draw.distance, 0),
+    "down": lambda draw: (0, draw.distance),
+    "up": lambda draw: (0, -draw.distance),
+    "clockwise": lambda draw: (draw.radius * np.cos(draw.angle), draw.radius * np.sin(draw.angle)),
     "anticlockwise": lambda draw: (
-        draw.radius * np.cos(draw.turn),
-        -draw.radius * np.sin(draw.turn),
+        draw.radius * np.cos(draw.angle),
+        -draw.radius * np.sin(draw.angle),
     ),
-    "to and fro": lambda draw: (draw.radius * np.cos(draw.turn), 0),
-    "up and down": lambda draw: (0, draw.radius * np.cos(draw.turn)),
+    "to and fro": lambda draw: (draw.radius * np.cos(draw.angle), 0),
+    "up and down": lambda draw: (0, draw.radius * np.cos(draw.angle)),
 }
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-    """A handwritten digit moves over a black canvas of 32x32 pixels; the class is how, not which.
+    """Clips of a handwritten digit that moves over a black canvas; the class is the motion.
 
-    12 grey frames: right, left, down, up, clockwise, anticlockwise, to and fro, up and down. What
-    leaves the canvas comes in on the other side. Digit, start, speed and the radius of what turns
-    are random. The start is uniform, so the digit's place in any one frame is so too, whatever the
-    motion: a single frame tells nothing of the class. A clip that is mirrored, or played backwards,
-    may be one of another class. The digits of "test" are none of those of "train".
+    A clip has 12 grey frames of 32x32 pixels. The motions are right, left, down, up, clockwise,
+    anticlockwise, to and fro, up and down. A digit that leaves the canvas enters it on the other
+    side. Digit, start, speed and radius are random. The start is uniform, hence so is the position
+    in every single frame, which therefore does not reveal the class. A mirrored or reversed clip
+    may belong to another class. Digits of "test" do not occur in "train".
     """
 
     name = "moving_digits"
@@ -73,13 +73,12 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         )
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
-        from sklearn.datasets import load_digits  # slow to import, needed only to prepare
-
         del dl_manager
-        images = np.round(load_digits().images * (255 / 16)).astype(np.uint8)
-        order = np.random.default_rng(0).permutation(len(images))  # as in `digits`
-        parts = {"train": order[:NUM_TRAIN], "test": order[NUM_TRAIN:]}
-        return {split: self._generate_examples(split, images[parts[split]]) for split in SIZES}
+        splits = digits.load_splits()
+        return {
+            split: self._generate_examples(split, images[indices])
+            for split, (images, _, indices) in splits.items()
+        }
 
     def _generate_examples(
         self, split: str, images: np.ndarray
@@ -87,16 +86,22 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         rng = np.random.default_rng(list(SIZES).index(split))
         for i in range(SIZES[split]):
             motion = list(MOTIONS)[i % len(MOTIONS)]
-            image = rng.choice(images).repeat(LARGER, 0).repeat(LARGER, 1)
-            yield i, {"clip": draw_video(rng, motion, image), "label": motion}
+            image = rng.choice(images).repeat(SCALE, 0).repeat(SCALE, 1)
+            yield i, {"clip": clip(rng, motion, image), "label": motion}
 
 
-def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
-    """A picture that moves over a black canvas from a uniform start, round its edges.
+def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+    """Return the TFDS builder; ``data`` is not used, ``data_dir`` holds the prepared sets."""
+    del data
+    return Builder(data_dir=data_dir)
+
+
+def clip(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
+    """Move an image over a black canvas from a uniformly random start; it wraps around the edges.
 
     Args:
-        rng: gives the same random numbers to every motion.
-        motion: of `MOTIONS`.
+        rng: the same numbers are drawn for every motion.
+        motion: a key of `MOTIONS`.
         image: [h, w] uint8, h and w at most `SIDE`.
 
     Returns:
@@ -104,8 +109,9 @@ def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.n
     """
     start = rng.integers(SIDE, size=2)
     speed, radius = rng.uniform(*SPEED), rng.uniform(*RADIUS)
-    way = speed * np.arange(FRAMES)
-    x, y = MOTIONS[motion](Draw(way, way / radius + rng.uniform(0, 2 * np.pi), radius))
+    distance = speed * np.arange(FRAMES)
+    angle = distance / radius + rng.uniform(0, 2 * np.pi)
+    x, y = MOTIONS[motion](Draw(distance, angle, radius))
     canvas = np.zeros((SIDE, SIDE), np.uint8)
     canvas[: image.shape[0], : image.shape[1]] = image
     path = np.zeros((FRAMES, 2))

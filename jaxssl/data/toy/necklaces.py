@@ -1,25 +1,25 @@
-"""Graphs that are made, not collected: rings with pendants, for demos and tests."""
+"""Generated graphs of rings with pendants, for demos and tests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data.formats.tu import Graph
+from jaxssl.data.graphs import Graph
 
-# How many ring nodes with a pendant stand next to each other, group by group.
+# Sizes of the groups of adjacent ring nodes that have a pendant.
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}
 SIZES = {"train": 800, "test": 200}
-RING = 14, 20  # nodes of a ring, the least and the most
-TWIGS = 8  # of the nodes beyond ring and pendants
+RING = 14, 20  # range of the number of ring nodes
+TWIGS = 3, 8  # range of the number of nodes beyond ring and pendants
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-    """Rings of 14 to 20 nodes of which four have a pendant; the class is how these stand together.
+    """Rings of 14 to 20 nodes, four of which have a pendant; the class is how these are grouped.
 
-    Three to eight more nodes are added one by one, each to a pendant or to one that was added. All
-    classes have the same distribution of degrees, so counting them tells nothing.
+    Three to eight more nodes are added one by one, each to a pendant or to a node added before. All
+    classes have the same distribution of degrees, so degrees do not reveal the class.
     """
 
     name = "necklaces"
@@ -50,17 +50,23 @@ class Builder(tfds.core.GeneratorBasedBuilder):
             yield i, {**necklace(rng, CLASSES[name])._asdict(), "label": name}
 
 
+def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
+    """Return the TFDS builder; ``data`` is not used, ``data_dir`` holds the prepared sets."""
+    del data
+    return Builder(data_dir=data_dir)
+
+
 def necklace(rng: np.random.Generator, groups: tuple[int, ...]) -> Graph:
-    """A ring of which some nodes have a pendant; groups of them stand two nodes or more apart."""
+    """Draw a ring with groups of adjacent pendants, at least two nodes apart from each other."""
     n = int(rng.integers(RING[0], RING[1] + 1))
     gaps = rng.multinomial(n - sum(groups) - 2 * len(groups), [1 / len(groups)] * len(groups)) + 2
-    marked, place = [], 0
+    marked, start = [], 0
     for group, gap in zip(groups, gaps, strict=True):
-        marked += range(place, place + group)
-        place += group + int(gap)
-    edges = [(i, (i + 1) % n) for i in range(n)] + [(at, n + i) for i, at in enumerate(marked)]
+        marked += range(start, start + group)
+        start += group + int(gap)
+    edges = [(i, (i + 1) % n) for i in range(n)] + [(node, n + i) for i, node in enumerate(marked)]
     outer = list(range(n, n + len(marked)))
-    for _ in range(int(rng.integers(3, TWIGS + 1))):
+    for _ in range(int(rng.integers(TWIGS[0], TWIGS[1] + 1))):
         edges.append((int(rng.choice(outer)), n + len(outer)))
         outer.append(n + len(outer))
     shuffled = rng.permutation(n + len(outer))

@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-from jaxssl.data.files import cores
+from jaxssl.data.files import cpu_count
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
@@ -71,7 +71,7 @@ def evaluate(
         return max(fitted, key=lambda one: one[0])[1]
 
     # Threads are enough: the solvers let go of Python's lock. Each holds kernel matrices.
-    threads = max(1, min(FOLDS, cores(), KERNEL_BYTES // (2 * 8 * len(labels) ** 2)))
+    threads = max(1, min(FOLDS, cpu_count(), KERNEL_BYTES // (2 * 8 * len(labels) ** 2)))
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
         warnings.simplefilter("ignore", ConvergenceWarning)
         return np.array(list(pool.map(on_fold, folds.split(features, labels))))
@@ -103,7 +103,7 @@ def _fit(
 
 def _places(source: Any) -> list[tuple[Any, int]]:
     """Of each example of a split: which prepared split it is of, and its place there."""
-    return [(part.keep, place) for part, places in source.parts for place in places.tolist()]
+    return [(part.path, place) for part, places in source.parts for place in places.tolist()]
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:

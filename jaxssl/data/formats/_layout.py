@@ -1,0 +1,219 @@
+"""Splits and classes from the folders that hold the examples, for pictures and clips.
+
+`Builder` is the part that the TFDS builders of `folder` and `video` share.
+"""
+
+import hashlib
+import os
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow_datasets as tfds
+
+from jaxssl.data.formats import user_files
+from jaxssl.data.formats.user_files import abbreviate
+from jaxssl.errors import UserError
+
+UNLABELLED = ("unlabeled", "unlabelled")
+SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", *UNLABELLED)
+
+
+class Layout(NamedTuple):
+    """The splits and classes of a user's files.
+
+    Attributes:
+        splits: for each split the names of its examples and their classes; "" is no class.
+        classes: sorted; label i is the i-th one.
+        other: files that are not used.
+        files: for each clip its files: a video, or frames in order. For optical flow, the frames of
+            x precede the frames of y. Empty for pictures.
+        channels: 3 for RGB, 2 for optical flow.
+    """
+
+    splits: dict[str, dict[str, str]]
+    classes: tuple[str, ...]
+    other: tuple[str, ...]
+    files: Mapping[str, tuple[str, ...]] = {}
+    channels: int = 3
+
+
+class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Examples with their class and file name. Unreadable ones are listed in the metadata."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    noun = "pictures"
+    title = "Pictures"
+    feature = "image"  # name of the feature that holds the example
+    builder_config: user_files.Config  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    @abstractmethod
+    def _feature(self) -> tfds.features.FeatureConnector:
+        """Return the feature that holds an example."""
+
+    @abstractmethod
+    def _read(self, classes: Mapping[str, str]) -> Iterator[tuple[str, Any, tuple[int, int] | str]]:
+        """Read the named examples: name, content, and two sizes or why it cannot be read."""
+
+    @abstractmethod
+    def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
+        """Return the shape for the metadata, from the sizes of all examples."""
+
+    def _make_info(self, metadata: dict[str, Any]) -> tfds.core.DatasetInfo:
+        classes = self.builder_config.contents.classes
+        features = {self.feature: self._feature(), "file": tfds.features.Text()}
+        if classes:
+            features["label"] = tfds.features.ClassLabel(names=list(classes))
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=f"{self.title} of {self.builder_config.root}",
+            features=tfds.features.FeaturesDict(features),
+            metadata=tfds.core.MetadataDict(metadata),
+        )
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        del dl_manager
+        sizes: set[tuple[int, int]] = set()
+        splits = self.builder_config.contents.splits
+        return {split: self._generate_examples(split, sizes) for split in splits}
+
+    def _generate_examples(
+        self, split: str, sizes: set[tuple[int, int]]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        # Splits are generated in order, so the last one completes the metadata of the set.
+        config, metadata = self.builder_config, self.info.metadata
+        layout: Layout = config.contents
+        classes, reasons = layout.splits[split], []
+        for name, content, size in self._read(classes):
+            if isinstance(size, str):
+                reasons.append(f"{name}: {size}")
+                continue
+            sizes.add(size)
+            example = {self.feature: content, "file": name}
+            if layout.classes:
+                example["label"] = classes[name] or -1
+            yield name, example
+        assert metadata is not None
+        metadata["skipped"] += reasons
+        if len(reasons) == len(classes):
+            raise UserError(
+                f"none of the {len(reasons)} {self.noun} of {split!r} in {config.root} can be read "
+                f"({abbreviate(reasons)}); repair them or name another folder"
+            )
+        metadata["shape"] = self._shape(sizes)
+        if metadata["skipped"] and config.on_error == "stop" and split == [*layout.splits][-1]:
+            raise user_files.unreadable(self.noun, config.root, metadata["skipped"])
+
+
+def check_fraction(data: Mapping[str, Any]) -> None:
+    """Raise UserError if `data.test_fraction` is not in [0, 1)."""
+    if not 0 <= data["test_fraction"] < 1:
+        raise UserError(f"data.test_fraction must be in [0, 1), got {data['test_fraction']}")
+
+
+def assign(
+    names: Sequence[str],
+    path: str,
+    *,
+    noun: str,
+    labels: Mapping[str, str] | None = None,
+    test_fraction: float = 0.2,
+    split_seed: int = 0,
+    hash_suffix: str = "",
+) -> tuple[dict[str, dict[str, str]], tuple[str, ...]]:
+    """Assign examples to splits and classes by the folders in their names.
+
+    Args:
+        names: of the examples, relative to ``path``, with slashes; at least one.
+        path: for messages.
+        noun: "pictures" or "clips", for messages.
+        labels: class of each example by its name, instead of the folders.
+        test_fraction: share of each class that becomes the split "test" if no folders are splits.
+        split_seed: selects the test examples, together with their names. The order of names and
+            the folders around all examples have no influence.
+        hash_suffix: appended to the names before they are hashed to select the test examples.
+
+    Returns:
+        The splits and classes as in `Layout`.
+
+    Raises:
+        UserError: if the layout is not understood.
+    """
+    start = len(_common_folders(names))
+    parts = {name: name.split("/")[start:] for name in names}
+    splits = _split(parts, path)
+    if labels is not None:
+        _check_labels(labels, names)
+        splits = {s: {n: labels.get(n, "") for n in of} for s, of in splits.items()}
+    for split, members in splits.items():
+        loose = [name for name, c in members.items() if not c]
+        if 0 < len(loose) < len(members):
+            problem = "lie beside the folders of classes; move them into one, or away"
+            if labels is not None:
+                problem = "have no label in data.labels; label all pictures of a split, or none"
+            raise UserError(f"data.path={path}: of {split!r}, {abbreviate(loose)} {problem}")
+    classes = sorted({c for members in splits.values() for c in members.values()} - {""})
+    if len(classes) == 1:
+        raise UserError(
+            f"data.path={path} holds a single class, {classes[0]!r}; expected a folder for each of "
+            f"several classes; for {noun} without labels, name the folder they lie in"
+        )
+    if list(splits) == ["train"] and test_fraction:
+        keys = {n: f"{split_seed}/{'/'.join(p)}{hash_suffix}" for n, p in parts.items()}
+        splits = _split_off_test(splits["train"], test_fraction, keys)
+    return splits, tuple(classes)
+
+
+def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
+    """Return the class of each example by split; all are "train" if no folders are splits."""
+    splits = {p[0]: {} for p in parts.values() if len(p) > 1 and p[0].lower() in SPLITS}
+    if len(splits) < 2:
+        return {"train": {name: "/".join(p[:-1]) for name, p in parts.items()}}
+    beside = [name for name, p in parts.items() if p[0] not in splits]
+    if beside:
+        raise UserError(
+            f"data.path={path}: {abbreviate(beside)} lie beside the folders of the splits "
+            f"{', '.join(sorted(splits))}; move them into one, or away"
+        )
+    for name, (split, *folders, _) in parts.items():
+        splits[split][name] = "" if split.lower() in UNLABELLED else "/".join(folders)
+    return dict(sorted(splits.items()))
+
+
+def _common_folders(names: Sequence[str]) -> list[str]:
+    """Return the folders around all examples, but never the folder of a single class."""
+    folders = sorted({name.rpartition("/")[0] for name in names})
+    if len(folders) == 1:
+        return folders[0].split("/")[:-1]
+    common = os.path.commonpath([f"/{folder}" for folder in folders])
+    return [name for name in common.split("/") if name]
+
+
+def _split_off_test(
+    train: Mapping[str, str], fraction: float, keys: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """Split into "train" and "test"; the test examples of a class have the smallest hashes.
+
+    Each split gets at least one example of a class. A class of one example is in "train" only.
+    """
+    members: dict[str, list[str]] = {}
+    for name in sorted(train, key=lambda name: hashlib.sha256(keys[name].encode()).digest()):
+        members.setdefault(train[name], []).append(name)
+    test = set()
+    for names in members.values():
+        count = max(1, round(fraction * len(names)))
+        test |= set(names[: min(count, len(names) - 1)])
+    splits = {
+        "train": {name: c for name, c in train.items() if name not in test},
+        "test": {name: c for name, c in train.items() if name in test},
+    }
+    return {split: members for split, members in splits.items() if members}
+
+
+def _check_labels(labels: Mapping[str, str], names: Sequence[str]) -> None:
+    missing = sorted(set(labels) - set(names))
+    if missing:
+        raise UserError(
+            f"data.labels names {len(missing)} pictures that data.path does not hold: "
+            f"{abbreviate(missing)}; expected names such as {abbreviate(names[:1])}"
+        )

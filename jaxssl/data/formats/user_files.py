@@ -1,0 +1,143 @@
+"""Name prepared sets by the content of the user's files, so that changed files are prepared again.
+
+The name of a prepared set contains a fingerprint of the files and of the settings. Sets prepared
+from earlier content stay on disk beside it.
+"""
+
+import dataclasses
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import tensorflow_datasets as tfds
+from tensorflow_datasets.core import constants
+
+from jaxssl.data import files, integrity
+from jaxssl.errors import UserError, suggest
+
+ON_ERROR = ("stop", "skip")
+RULES_VERSION = 1  # increase it when the same files are to be prepared differently
+MAX_NAMED = 3  # files that a message names
+
+
+class UserFiles(NamedTuple):
+    """The files that `data.path` names.
+
+    Attributes:
+        path: as the user wrote it.
+        root: the folder or archive.
+        inside: folder inside the archive; "" is all of it.
+        content: identifies the content of the files by its `repr`.
+    """
+
+    path: str
+    root: Path
+    inside: str
+    content: tuple[Any, ...]
+
+
+@dataclasses.dataclass
+class Config(tfds.core.BuilderConfig):
+    """TFDS configuration of a set of user files; its name holds the fingerprint.
+
+    Attributes:
+        root: the folder or archive.
+        inside: folder inside the archive; "" is all of it.
+        on_error: "stop" or "skip", for files that cannot be read.
+        contents: a layout, or the captions of each image.
+        frame_size: largest side of the frames of a clip.
+    """
+
+    root: Path = Path()
+    inside: str = ""
+    on_error: str = "stop"
+    contents: Any = dataclasses.field(default=None, repr=False)  # TFDS logs the other fields
+    frame_size: int = 0
+
+
+def locate(data: Mapping[str, Any], expected: str, suffixes: tuple[str, ...]) -> UserFiles:
+    """Find the files that `data.path` names, and fingerprint them.
+
+    Args:
+        data: the group `config.data`.
+        expected: the files that the path must hold, for the message if there is no path.
+        suffixes: files with other endings do not change the fingerprint.
+
+    Raises:
+        UserError: if the path is empty or does not exist, or `data.on_error` is unknown.
+    """
+    path, on_error = data["path"], data["on_error"]
+    if not path:
+        raise UserError(f"data.name={data['name']!r} needs data.path: {expected}")
+    if on_error not in ON_ERROR:
+        raise UserError(f"data.on_error={on_error!r} is unknown{suggest(on_error, ON_ERROR)}")
+    root, inside = files.locate(path)
+    content = RULES_VERSION, files.fingerprint(root, suffixes), inside, str(root.resolve())
+    return UserFiles(path, root, inside, content)
+
+
+def list_names(source: UserFiles) -> list[str]:
+    """Return the names of all files.
+
+    Raises:
+        UserError: if the archive has no such folder.
+    """
+    names = [name for name, _ in files.read_files(source.root, source.inside)]
+    if source.inside and not names:
+        raise UserError(
+            f"data.path={source.path}: the archive {source.root} has no folder {source.inside!r}"
+        )
+    return names
+
+
+def set_name(path: str, content: Any, default: str) -> str:
+    """Return the name of a prepared set: the path's last part and a fingerprint.
+
+    Args:
+        path: as the user wrote it.
+        content: identifies files and settings by its `repr`.
+        default: replaces the path's last part if it has no letters or digits.
+    """
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0])[:64] or default
+    return f"{stem}-{digest}"
+
+
+def find_prepared(
+    builder: type[tfds.core.DatasetBuilder], name: str, data_dir: str | None
+) -> tfds.core.DatasetBuilder | None:
+    """Return the prepared set of that name, or None. The user's files are not read again.
+
+    Args:
+        builder: class of the format.
+        name: from `set_name`.
+        data_dir: folder of prepared sets; None is TFDS' default.
+    """
+    root = Path(data_dir or constants.DATA_DIR).expanduser()
+    folder = root / builder.name / name / str(builder.VERSION)
+    if not folder.exists():
+        return None
+    with integrity.guard(folder):
+        return tfds.builder_from_directory(folder)
+
+
+def abbreviate(items: Sequence[str]) -> str:
+    """List the first items, and the number of the others."""
+    more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
+    return ", ".join(map(printable, items[:MAX_NAMED])) + more
+
+
+def unreadable(noun: str, path: Any, reasons: Sequence[str]) -> UserError:
+    """Return the error for "pictures" or "clips" that cannot be read.
+
+    Args:
+        noun: "pictures" or "clips".
+        path: the folder or archive.
+        reasons: for each one its name and the reason.
+    """
+    return UserError(
+        f"{len(reasons)} of the {noun} in {path} cannot be read ({abbreviate(reasons)}); repair or "
+        "remove them, or leave them out with data.on_error=skip"
+    )
