@@ -15,7 +15,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import constants
 
 from jaxssl.data import files, integrity
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError, printable, suggest
 
 ON_ERROR = ("stop", "skip")
 RULES_VERSION = 1  # increase it when the same files are to be prepared differently
