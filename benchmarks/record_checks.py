@@ -101,21 +101,11 @@ def solver_problems() -> dict[str, Callable[[jax.Array], Any]]:
 
         return run
 
-    def box(solve: Callable[..., Any], **options: Any) -> Callable[[jax.Array], Any]:
-        def run(z: jax.Array) -> Any:
-            d = z.shape[1]
-            matrix = jnp.matmul(z.T, z, precision="highest") + jnp.eye(d, dtype=z.dtype)
-            return solve(matrix, jnp.linspace(-1, 1, d, dtype=z.dtype), -0.1, 0.2, **options).x
-
-        return run
-
     enough = {"num_steps": 2000, "tol": 1e-6}
     return {
         "svm_dual_pgd": dual(solvers.svm_dual_pgd, C=10.0, **enough),
         "svm_dual_admm": dual(solvers.svm_dual_admm, C=10.0, **enough),
         "svm_dual_inv": dual(solvers.svm_dual_inv, C=10.0),
-        "box_qp_pgd": box(solvers.box_qp_pgd, **enough),
-        "box_qp_truncated_ls": box(solvers.box_qp_truncated_ls),
     }
 
 

@@ -11,7 +11,6 @@ from jax import numpy as jnp
 from loss_cases import DEFAULTS, inputs, kinds, loss_of, pairs_of
 
 from jaxssl.losses.pairs import pair_views
-from jaxssl.solvers import box_qp_pgd
 
 DIM, BATCH = 4, 8
 # These see embeddings as they are: neither their length nor their axes are arbitrary.
@@ -97,20 +96,6 @@ def test_softmax_losses_stay_between_what_theory_allows(seed, labels, temperatur
         found = loss_of(name)(pairs, temperature=temperature)
         assert (found >= -1e-5).all()
         assert (found <= np.log(2 * BATCH) + 2.001 / temperature).all()
-
-
-@draws
-@given(seeds, st.floats(-2.0, 0.0), st.floats(0.1, 3.0))
-def test_a_box_qp_is_solved_within_its_box(seed, lower, width):
-    rng = np.random.default_rng(seed)
-    root = rng.normal(size=(6, 6)).astype(np.float32)
-    matrix, linear = root @ root.T + 0.1 * np.eye(6, dtype=np.float32), rng.normal(size=6)
-    found = solve_box(matrix, linear.astype(np.float32), lower, lower + width)
-    assert (found.x >= np.float32(lower)).all() and (found.x <= np.float32(lower + width)).all()
-    assert found.kkt_residual < 1e-2 * max(1.0, np.abs(matrix).max())
-
-
-solve_box = jax.jit(lambda q, linear, lower, upper: box_qp_pgd(q, linear, lower, upper))
 
 
 @pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])

@@ -1,0 +1,185 @@
+"""Linear algebra and iteration that the solvers share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax import Array, lax
+from jax import numpy as jnp
+from jax.scipy.linalg import solve_triangular
+
+POWER_STEPS = 50
+
+
+def extrapolate(
+    new: Array, old: Array, point: Array, momentum: Array, *, restart: bool
+) -> tuple[Array, Array]:
+    r"""Compute Nesterov's next point and momentum parameter, with adaptive restart.
+
+    .. math:: y^+ = x^+ + \frac{a(1-a)}{a^2+a'} (x^+ - x), \quad
+              a' = \frac{\sqrt{a^4+4a^2}-a^2}{2}
+
+    Args:
+        new: [..., d] current iterate x^+.
+        old: [..., d] previous iterate x.
+        point: [..., d] point y at which the gradient was taken.
+        momentum: [..., 1] parameter a.
+        restart: drop the momentum where it points uphill.
+
+    References:
+        Beck and Teboulle, A Fast Iterative Shrinkage-Thresholding Algorithm for Linear Inverse
+        Problems, 2009. O'Donoghue and Candes, Adaptive Restart for Accelerated Gradient Schemes,
+        2015, eq. 13.
+    """
+    square = momentum * momentum
+    following = (jnp.sqrt(square * square + 4 * square) - square) / 2
+    rate = momentum * (1 - momentum) / (square + following)
+    change = new - old
+    if restart:
+        uphill = jnp.sum((point - new) * change, axis=-1, keepdims=True) > 0
+        rate = jnp.where(uphill, 0, rate)
+        following = jnp.where(uphill, 1, following)
+    return new + rate * change, following
+
+
+def iterate_rows(
+    advance: Callable[[Any], Any],
+    error: Callable[[Any], Array],
+    state: Any,
+    num_steps: int,
+    tol: float | Array | None,
+    check_every: int,
+) -> tuple[Any, Array]:
+    """Iterate n problems together until each of them is solved.
+
+    Args:
+        advance: one step, state -> state.
+        error: state -> [n].
+        state: tree of arrays [n, d].
+        num_steps: number of steps, > 0, or their limit if ``tol`` is given.
+        tol: a problem stops once its error is at most this. None takes all steps.
+        check_every: number of steps between two evaluations of the error.
+
+    Returns:
+        The state, and the number of steps of each problem, [n] int32.
+    """
+    n = jax.tree.leaves(state)[0].shape[0]
+
+    def repeat(count: Any, state: Any) -> Any:
+        return lax.fori_loop(0, count, lambda _, state: advance(state), state)
+
+    if tol is None:
+        return repeat(num_steps, state), jnp.full((n,), num_steps, jnp.int32)
+    limit = lax.stop_gradient(tol)
+
+    def check(carry: Any) -> Any:
+        state, done, steps, total = carry
+        count = jnp.minimum(check_every, num_steps - total)
+        new = repeat(count, state)
+        # Solved problems are frozen, so that a result does not depend on the other problems.
+        state = jax.tree.map(lambda old, new: jnp.where(done[:, None], old, new), state, new)
+        steps = jnp.where(done, steps, steps + count)
+        errors = error(state)
+        return state, done | (errors <= jnp.asarray(limit, errors.dtype)), steps, total + count
+
+    start = state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)
+    state, _, steps, _ = lax.while_loop(
+        lambda carry: (carry[3] < num_steps) & ~jnp.all(carry[1]), check, start
+    )
+    return state, steps
+
+
+def spectral_radius(matvec: Callable[[Array], Array], size: int, dtype: Any) -> Array:
+    """Slightly over-estimate the largest |eigenvalue| of a symmetric matrix by power iteration.
+
+    Power iteration converges from below. One per cent and the norm of the residual are added. The
+    residual is zero after convergence and covers the gap before it.
+    """
+    # A fixed random start is not orthogonal to the top eigenvector of matrices met in practice.
+    vector = jax.random.normal(jax.random.key(0), (size,), dtype)
+
+    def shrink(vector: Array) -> Array:
+        # Dividing by the largest entry first keeps the squares of tiny and huge entries in range.
+        vector = vector / jnp.maximum(jnp.max(jnp.abs(vector), initial=0), tiny(dtype))
+        return vector / jnp.maximum(jnp.linalg.norm(vector), 1)
+
+    vector = lax.fori_loop(0, POWER_STEPS, lambda _, v: matvec(shrink(v)), vector)
+    vector = shrink(vector)
+    image = matvec(vector)
+    value = jnp.linalg.norm(image)
+    sign = jnp.where(jnp.vdot(vector, image) < 0, -1, 1).astype(dtype)
+    return 1.01 * value + jnp.linalg.norm(image - sign * value * vector)
+
+
+def product(left: Array, right: Array) -> Array:
+    """Matrix product in full precision."""
+    return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
+
+
+def inverse(matrix: Array) -> Array:
+    """Invert a symmetric [m, m] matrix by Cholesky, or by LU if it is not positive definite."""
+    root = inverse_root(matrix)
+    definite = jnp.all(jnp.isfinite(root))
+    return lax.cond(definite, lambda: product(root.T, root), lambda: jnp.linalg.inv(matrix))
+
+
+def inverse_root(matrix: Array) -> Array:
+    """Invert the lower Cholesky factor; not finite if the matrix is not positive definite.
+
+    The factor is computed recursively from quarters. On a CPU, large LAPACK calls start threads
+    that keep the cores busy for some time, which doubles the time of the next operation.
+    """
+    return _inverse_root(matrix, max(16, matrix.shape[0] // 64))
+
+
+def _inverse_root(matrix: Array, leaf: int) -> Array:
+    m = matrix.shape[0]
+    if m <= leaf:
+        eye = jnp.eye(m, dtype=matrix.dtype)
+        return solve_triangular(jnp.linalg.cholesky(matrix), eye, lower=True)
+    half = m // 2
+    first = _inverse_root(matrix[:half, :half], leaf)
+    below = product(matrix[half:, :half], first.T)
+    last = _inverse_root(matrix[half:, half:] - product(below, below.T), leaf)
+    corner = -product(last, product(below, first))
+    return jnp.block([[first, jnp.zeros_like(corner.T)], [corner, last]])
+
+
+def small_inverse(block: Array) -> Array:
+    """Invert symmetric blocks [n, q, q]. The result is finite for singular blocks."""
+    size = block.shape[1]
+    if size == 1:
+        return finite(1 / not_zero(block))
+    if size > 2:
+        return finite(jnp.linalg.inv(block))
+    first, cross, last = block[:, :1, :1], block[:, :1, 1:], block[:, 1:, 1:]
+    adjugate = jnp.block([[last, -cross], [-cross, first]])
+    return finite(adjugate / not_zero(first * last - cross * cross))
+
+
+def times(block: Array, vector: Array) -> Array:
+    """Multiply matrices [n, q, q] by vectors [n, q]."""
+    return jnp.sum(block * vector[:, None, :], axis=2)
+
+
+def not_zero(x: Array) -> Array:
+    """Replace entries near 0 by the smallest normal number, for a denominator."""
+    return jnp.where(jnp.abs(x) < tiny(x.dtype), tiny(x.dtype), x)
+
+
+def tiny(dtype: Any) -> float:
+    """Smallest normal number, for a denominator that may be 0."""
+    return float(jnp.finfo(dtype).tiny)
+
+
+def finite(x: Array) -> Array:
+    """Replace NaN by 0 and clip to +-finfo.max ** 0.25, so that squares stay finite."""
+    big = float(jnp.finfo(x.dtype).max) ** 0.25
+    return jnp.nan_to_num(jnp.clip(x, -big, big), nan=0.0)
+
+
+def require_positive(**numbers: Any) -> None:
+    """Raise ValueError for a Python number that is not positive; arrays may be traced."""
+    for name, value in numbers.items():
+        if isinstance(value, int | float) and not value > 0:
+            raise ValueError(f"{name} must be > 0, got {value}")

@@ -1,0 +1,129 @@
+"""The SVM duals of `svm_dual` in centred form: their data, gradients and certificates."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl.solvers._numerics import finite, iterate_rows, product, require_positive, tiny
+
+
+class DualSolution(NamedTuple):
+    """Solution and certificates for each anchor; all 0 for an anchor without free rows.
+
+    Attributes:
+        alpha: [n, m] in [0, C], 0 on the excluded rows.
+        suboptimality: [n] ||d||^2 / (2 beta) / |objective| with the projected gradient d. Since
+            Delta_i >= beta, it bounds (objective - optimum) / |objective|. This does not hold if
+            Delta_i - beta I is indefinite (tanh, or poly with K_xx > 1).
+        kkt_residual: [n] max |a - clip(a - gradient, 0, C)|.
+        objective: [n] g_i(alpha).
+        num_steps: [n] int32, steps until the anchor was certified, or all steps.
+    """
+
+    alpha: Array
+    suboptimality: Array
+    kkt_residual: Array
+    objective: Array
+    num_steps: Array
+
+
+class Problem(NamedTuple):
+    """The duals in the form that the module's docstring derives."""
+
+    matrix: Array  # [m, m] K' + beta I
+    row: Array  # [n, m] k'
+    offset: Array  # [n, 1] t
+    upper: Array  # [n, m] C on free rows, 0 on excluded rows
+    positive: Array  # [n, 1]
+    beta: Array  # []
+
+
+def make_problem(
+    kernel: Array,
+    positive: Array,
+    excluded: Array,
+    C: float | Array,
+    regularization: float | Array,
+    *,
+    mask: bool,
+) -> Problem:
+    """Check the arguments, centre the kernel and select each anchor's rows."""
+    n, m = positive.shape[0], kernel.shape[0]
+    if kernel.shape != (m, m):
+        raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
+    if positive.ndim != 1 or not jnp.issubdtype(positive.dtype, jnp.integer):
+        raise ValueError(f"positive must be [n] integers, got {positive.dtype}{positive.shape}")
+    is_mask = excluded.dtype == jnp.bool_
+    if is_mask and not mask:
+        raise ValueError("excluded must be [n, q] integers, got a mask; use svm_dual_pgd")
+    if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
+        raise ValueError(f"excluded must have {n} rows, got shape {excluded.shape}")
+    require_positive(C=C, regularization=regularization)
+    dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
+    kernel, C, beta = lax.stop_gradient(
+        (kernel.astype(dtype), jnp.asarray(C).astype(dtype), jnp.asarray(regularization))
+    )
+    beta = beta.astype(dtype)
+    mean = jnp.mean(kernel, axis=0)
+    centred = kernel - mean[:, None] - mean[None, :] + jnp.mean(mean)
+    row = centred[positive]
+    diagonal = jnp.take_along_axis(row, positive[:, None], axis=1)
+    rows = jnp.arange(m)[None, None, :]
+    free = (
+        ~excluded if is_mask else jnp.all(rows != excluded[:, :, None].astype(rows.dtype), axis=1)
+    )
+    return Problem(
+        matrix=centred + beta * jnp.eye(m, dtype=dtype),
+        row=row,
+        offset=diagonal + 1 - jnp.diagonal(kernel)[positive][:, None],
+        upper=jnp.where(free, finite(C), 0),
+        positive=positive[:, None],
+        beta=beta,
+    )
+
+
+def dual_gradient(problem: Problem, alpha: Array) -> Array:
+    """[n, m] Delta_i a_i - 2 on the free rows, for a that is 0 on the excluded rows."""
+    image = product(alpha, problem.matrix)
+    total = jnp.sum(alpha, axis=1, keepdims=True)
+    # k'a is an entry of the product. beta does not enter, because a of the positive is 0.
+    along = jnp.take_along_axis(image, problem.positive, axis=1)
+    return image - total * problem.row + (total * problem.offset - along - 2)
+
+
+def solve_rows(
+    problem: Problem,
+    advance: Callable[[Any], Any],
+    state: Any,
+    num_steps: int,
+    tol: float | Array | None,
+    check_every: int,
+) -> DualSolution:
+    """Run `iterate_rows` on ``state``, whose first array is the solution."""
+
+    def error(state: Any) -> Array:
+        return certify(problem, state[0], jnp.zeros_like(problem.positive[:, 0])).suboptimality
+
+    state, steps = iterate_rows(advance, error, state, num_steps, tol, check_every)
+    return certify(problem, state[0], steps)
+
+
+def certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
+    """Compute the certificates of ``alpha``."""
+    gradient = jnp.where(problem.upper > 0, dual_gradient(problem, alpha), 0)
+    objective = jnp.sum(alpha * (gradient / 2 - 1), axis=1)
+    # The subgradient of least norm: at a bound, only components that lead into the box count.
+    inward = jnp.where(alpha <= 0, jnp.minimum(gradient, 0), gradient)
+    inward = jnp.where(alpha >= problem.upper, jnp.maximum(inward, 0), inward)
+    gap = jnp.sum(inward * inward, axis=1) / (2 * problem.beta)
+    moved = jnp.clip(alpha - gradient, 0, problem.upper)
+    scale = jnp.maximum(jnp.abs(objective), tiny(gap.dtype))
+    return DualSolution(
+        alpha=alpha,
+        suboptimality=jnp.minimum(gap / scale, float(jnp.finfo(gap.dtype).max)),
+        kkt_residual=jnp.max(jnp.abs(alpha - moved), axis=1, initial=0),
+        objective=objective,
+        num_steps=steps,
+    )
