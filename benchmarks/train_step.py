@@ -55,7 +55,8 @@ from jaxssl.report.markdown import markdown_table
 from jaxssl.training import compile_cache
 from jaxssl.training.build import make_networks
 from jaxssl.training.config import arguments
-from jaxssl.training.state import make_train_steps
+from jaxssl.training.programs import make_train_steps
+from jaxssl.training.state import make_train_step
 
 try:
     import torch_step
@@ -114,8 +115,9 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
     loop = jax.default_backend() != "cpu" or ready  # see jaxssl/training/programs.py
-    steps = jax.jit(make_train_steps(*stages, resident=True, loop=loop), donate_argnums=0)
-    alone = jax.jit(make_train_steps(*stages, resident=True, loop=False), donate_argnums=0)
+    step = make_train_step(*stages)
+    steps = make_train_steps(lambda _: step, mesh, resident=True, loop=loop)
+    alone = make_train_steps(lambda _: step, mesh, resident=True, loop=False)
     places = jnp.tile(jnp.arange(batch, dtype=jnp.int32), (MOST_STEPS, 1))
     state_of_xla = jax.tree.map(jnp.copy, state)
 
@@ -153,12 +155,12 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     def whole() -> Any:
         nonlocal state
         data = (given, places) if ready else batches.take(number, MOST_STEPS)
-        state, metrics, *_ = steps(state, *data, number if loop else 0)
+        state, metrics, *_ = steps(state, *data, number)
         return metrics
 
     def with_xla() -> Any:
         nonlocal state_of_xla
-        state_of_xla, metrics, *_ = alone(state_of_xla, given, places, 0)
+        state_of_xla, metrics, *_ = alone(state_of_xla, given, places, 1)
         return metrics
 
     number = 1

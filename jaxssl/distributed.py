@@ -132,15 +132,24 @@ def gather_processes(x: np.ndarray) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(x))
 
 
+def round_up(n: int, multiple: int) -> int:
+    """Return the smallest multiple of ``multiple`` that is not below n."""
+    return -(-n // multiple) * multiple
+
+
+def pad_rows(x: np.ndarray, num_rows: int, value: float = 0) -> np.ndarray:
+    """Append rows of ``value`` to x [n, ...] up to ``num_rows`` rows."""
+    widths = [(0, num_rows - len(x))] + [(0, 0)] * (x.ndim - 1)
+    return np.pad(x, widths, constant_values=value)
+
+
 def gather_process_rows(x: np.ndarray) -> np.ndarray:
     """Every process' rows of ``x`` [n, ...], of which each may have another number, in order."""
     if process_count() == 1:
         return np.asarray(x)
     sizes = gather_processes(np.int32(len(x)))
-    padded = np.zeros((sizes.max(), *x.shape[1:]), x.dtype)
-    padded[: len(x)] = x
-    found = gather_processes(padded)
-    return np.concatenate([rows[:size] for rows, size in zip(found, sizes, strict=True)])
+    padded = gather_processes(pad_rows(x, sizes.max()))
+    return np.concatenate([rows[:size] for rows, size in zip(padded, sizes, strict=True)])
 
 
 def mean_over_processes(x: np.ndarray) -> float:

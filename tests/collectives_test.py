@@ -26,7 +26,7 @@ from jaxssl.losses.sogclr import objective as sogclr
 from jaxssl.methods import momentum, siamese
 from jaxssl.models import convnet, heads
 from jaxssl.models.encoder import Encoder
-from jaxssl.training.state import init_state, make_train_step
+from jaxssl.training.state import make_init, make_train_step
 
 # Devices, batch of all devices, embeddings' width, prototypes of tests/loss_cases.py, examples of
 # the data set: what is sent cannot be taken for something else.
@@ -194,7 +194,7 @@ def step(name: str):
     }
     mesh, optimiser = distributed.make_mesh(), optax.sgd(0.1)
     two = jax.tree.map(lambda x: x[:2], batch)
-    state = init_state(method, optimiser, augment, two, EXAMPLES, 0, mesh)
+    state = make_init(method, optimiser, augment, two, EXAMPLES, mesh)(0)
     lowered = make_train_step(method, optimiser, augment, mesh).lower(
         state, distributed.shard(batch, mesh)
     )

@@ -30,7 +30,7 @@ class LossMonitor:
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self._skipped = skipped
 
-    def look(self, step: int, losses: Sequence[float], skipped: int) -> None:
+    def check(self, step: int, losses: Sequence[float], skipped: int) -> None:
         """Log what is out of the way.
 
         Args:

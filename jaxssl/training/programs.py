@@ -1,99 +1,109 @@
 """The compiled programs of a run. Runs of one process that differ only in numbers share them."""
 
-import functools
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
+from jax import Array, lax
+from jax import numpy as jnp
 from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jaxssl import distributed
 from jaxssl.data.batches import Batches
-from jaxssl.data.decoding import Crops
+from jaxssl.methods.base import Batch, Method
 from jaxssl.training import modality
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
-from jaxssl.training.state import TrainState, make_train_steps
+from jaxssl.training.state import Step, TrainState, make_train_step
 
 MOST_STEPS = 100  # in one call
 
+# (state, data, indices [k, B], n) -> (state, metrics and embeddings of the last step, losses [k])
+Steps = Callable[..., tuple[TrainState, dict[str, Array], Array, Array]]
+
 
 class Programs(NamedTuple):
-    """What a run computes on its devices.
+    """The computations of a run on its devices.
 
     Attributes:
         init: ``seed -> state``, untrained.
-        advance: ``(state, n) -> (state, metrics, embeddings, losses)`` takes the next n batches and
-            as many steps, n <= ``most_steps``. Metrics and embeddings are those of the last step,
-            the first n of ``losses`` those of all of them.
+        next_batches: ``n -> (data, indices)``, the input of the next n steps.
+        steps: ``(state, data, indices, n) -> (state, metrics, embeddings, losses)``, see
+            `make_train_steps`; n <= ``most_steps``.
         encode: ``((params, carried), uint8 images) -> backbone features``, jitted.
-        most_steps: the largest n.
+        most_steps: the largest number of steps in one call.
     """
 
     init: Callable[[int], TrainState]
-    advance: Callable[[TrainState, int], tuple[TrainState, dict[str, Array], Array, Any]]
+    next_batches: Callable[[int], tuple[Batch, Array]]
+    steps: Steps
     encode: Callable[[Any, Any], Array]
     most_steps: int
 
 
 class _Shared(NamedTuple):
-    """The programs of all runs that differ only in their seed and numbers."""
+    """Programs of all runs that differ only in their seed and numbers; see `Programs`."""
 
     init: Callable[[int], TrainState]
-    steps: Callable[..., Any]
+    steps: Steps
     encode: Callable[[Any, Any], Array]
+    loops: bool  # False if a call of ``steps`` takes one step only
+
+
+_cache: dict[Any, _Shared] = {}  # the programs of the latest run
 
 
 def make_programs(
-    config: ConfigDict, batches: Batches, shape: tuple[int | None, ...], mesh: Mesh
+    config: ConfigDict, setup: Setup, batches: Batches, shape: tuple[int | None, ...], mesh: Mesh
 ) -> Programs:
-    """The programs of a run.
+    """Return the programs of a run.
 
-    The learning rate and the loss' numbers are arguments of the compiled training step. The next
-    run of this process compiles nothing if it differs from this one only in them or in the seed.
+    The learning rate and the numbers of the loss are arguments of the compiled training step. The
+    next run of this process compiles nothing if it differs from this one only in them or in the
+    seed.
 
     Args:
         config: complete.
-        batches: of the training set.
-        shape: of an example of the training set.
+        setup: built from the config.
+        batches: batches of the training set.
+        shape: shape of an example of the training set.
         mesh: the devices.
 
     Raises:
-        UserError: if networks or views refuse the examples.
+        UserError: if the networks or the views reject the examples.
     """
     values = shared_numbers(config)
     resident = batches.take is not None
     leaves, tree = jax.tree.flatten(batches.example)
-    example = tree, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves)
-    data = batches.num_examples, example, shape, batches.crops
-    shared = _shared(_structure(config, values), tuple(values), *data, mesh, resident)
+    example = tree, tuple((x.shape, x.dtype) for x in leaves)
+    key = (_structure(config, values), *values, batches.num_examples, example, shape)
+    key = (*key, batches.crops, mesh, resident)
+    if key not in _cache:
+        _cache.clear()
+        _cache[key] = _make_shared(config, setup, batches, shape, mesh)
+    shared = _cache[key]
+
+    capacity = min(config.log_every, MOST_STEPS) if shared.loops else 1
+    rows = distributed.local_rows(config.batch_size, mesh) % (config.batch_size // mesh.size)
+    every_row = np.tile(rows.astype(np.int32), (capacity, 1))
+    every_row = distributed.shard_rows(every_row, mesh, axis=1)
+
+    def next_batches(n: int) -> tuple[Batch, Array]:
+        if batches.take is not None:
+            return batches.take(n, capacity)
+        return batches.next(), every_row
+
     numbers = distributed.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
-    most_steps = min(config.log_every, MOST_STEPS)
-
-    if resident:
-
-        def advance(state: TrainState, n: int) -> Any:
-            return shared.steps(state, numbers, *batches.take(n, most_steps), n)
-
-    else:
-        rows = distributed.local_rows(config.batch_size, mesh) % (config.batch_size // mesh.size)
-        tiled = np.tile(rows.astype(np.int32), (most_steps, 1))
-        places = distributed.shard_rows(tiled, mesh, axis=1)
-
-        def advance(state: TrainState, n: int) -> Any:
-            losses = []
-            for _ in range(n):
-                state, *found, loss = shared.steps(state, numbers, batches.next(), places, 1)
-                losses.append(loss[0])
-            return state, *found, losses
-
-    return Programs(shared.init, advance, shared.encode, most_steps)
+    steps = partial(shared.steps, numbers=numbers)
+    most_steps = capacity if resident else 1
+    return Programs(shared.init, next_batches, steps, shared.encode, most_steps)
 
 
 def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
-    """The config of all runs that share their programs: without seed, numbers and evaluation."""
+    """Return the part of a config that its programs depend on: no seed, numbers or evaluation."""
     config = ConfigDict(config.to_dict())
     config.seed = 0
     for key in numbers:
@@ -103,71 +113,98 @@ def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
     return FrozenConfigDict(config)
 
 
-@functools.lru_cache(maxsize=1)
-def _shared(
-    structure: FrozenConfigDict,
-    numbers: tuple[str, ...],
-    num_examples: int,
-    example: tuple[Any, tuple[jax.ShapeDtypeStruct, ...]],
-    shape: tuple[int | None, ...],
-    crops: Crops | None,
-    mesh: Mesh,
-    resident: bool,
+def _make_shared(
+    config: ConfigDict, setup: Setup, batches: Batches, shape: tuple[int | None, ...], mesh: Mesh
 ) -> _Shared:
-    config = ConfigDict(structure.to_dict())
+    # The programs must not keep ``batches`` alive, which holds the data set.
+    num_examples, crops, resident = batches.num_examples, batches.crops, batches.take is not None
 
-    def parts(values: dict[str, Any]) -> Setup:
-        return build(config, num_examples, mesh.size, crops=crops, numbers=values)
+    def make_step(numbers: dict[str, Array]) -> Step:
+        traced = build(config, num_examples, mesh.size, crops=crops, numbers=numbers)
+        return make_train_step(
+            traced.method,
+            traced.optimiser,
+            traced.augment,
+            mesh,
+            max_skipped=config.max_skipped,
+            sharded=config.optim.sharded,
+        )
 
-    options = {"max_skipped": config.max_skipped, "sharded": config.optim.sharded}
-
-    # A streamed run has the same program, which gathers and loops, so that it gives the same bits.
-    def steps(loop: bool, state: TrainState, values: dict[str, Array], *args: Any) -> Any:
-        of_run = parts(values)
-        stages = of_run.method, of_run.optimiser, of_run.augment, mesh
-        return make_train_steps(*stages, resident=resident, loop=loop, **options)(state, *args)
-
-    # Neither the weights nor the features depend on the numbers.
-    some = parts(dict.fromkeys(numbers, 1.0))
-    blank = jax.tree.unflatten(*example)
+    # Neither the initial weights nor the features depend on the numbers.
+    init = make_init(config, setup, batches.example, num_examples, mesh)
+    # XLA compiles a convolution inside a loop on a CPU to code that takes 50 times as long.
+    loops = jax.default_backend() != "cpu" or not _has_convolution(setup, init, batches.example)
+    # A streamed run uses the same program as a resident one, so that both give the same bits.
+    steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
     inputs = modality.get(config).inputs(config, shape)
-    return _Shared(
-        make_init(config, some, blank, num_examples, mesh),
-        _in_one_call(functools.partial(steps, True), functools.partial(steps, False)),
-        make_encoder(some.method, inputs),
+    return _Shared(init, steps, make_encoder(setup.method, inputs), loops)
+
+
+def _has_convolution(setup: Setup, init: Callable[[int], TrainState], example: Batch) -> bool:
+    """Return whether the networks or the views use a convolution."""
+
+    def forward(key: Array, images: Any, index: Array) -> tuple[TrainState, Any]:
+        return init(0), setup.augment(key, images, index)  # drawing weights runs the networks
+
+    jaxpr = jax.make_jaxpr(forward)(jax.random.key(0), example["input"], example["index"])
+    return "conv_general_dilated" in str(jaxpr)
+
+
+def make_train_steps(
+    make_step: Callable[[Any], Step], mesh: Mesh, *, resident: bool, loop: bool = True
+) -> Steps:
+    """Return a jitted function that takes several training steps in one call.
+
+    Every step gathers its batch on the devices, so a call costs the host as much as one step. The
+    number of steps is an argument of the compiled program, and the result does not depend on how
+    steps are divided into calls.
+
+    Args:
+        make_step: ``numbers -> step`` makes the training step from the argument ``numbers``.
+        mesh: the devices.
+        resident: True if ``data`` is replicated on all devices, False if it is split over them.
+        loop: False takes one step in a call, with the first row of ``indices``.
+
+    Returns:
+        ``(state, data, indices, n, *, numbers) -> (state, metrics, embeddings, losses)``, which
+        donates the state. ``data`` holds examples with their "index" in the data set. ``indices``
+        [k, B] int32 are the rows of k batches in the data of each device, split over the devices
+        along axis 1; n <= k. Metrics and embeddings are those of the last step. The first n entries
+        of ``losses`` [k] are the losses of all steps.
+    """
+    split = P(distributed.DATA_AXIS)
+    gather = distributed.spmd(
+        distributed.take_rows, mesh, (P() if resident else split, split), split
     )
 
+    def one_step(
+        state: TrainState, data: Batch, indices: Array, n: int, *, numbers: Any = None
+    ) -> tuple[TrainState, dict[str, Array], Array, Array]:
+        del n
+        state, metrics, embeddings = make_step(numbers)(state, gather(data, indices[0]))
+        return state, metrics, embeddings, metrics["loss"][None]
 
-def _in_one_call(steps: Callable[..., Any], one_step: Callable[..., Any]) -> Callable[..., Any]:
-    """`steps`, jitted; on CPUs n calls of ``one_step`` if the step has convolutions.
+    def steps(
+        state: TrainState, data: Batch, indices: Array, n: int, *, numbers: Any = None
+    ) -> tuple[TrainState, dict[str, Array], Array, Array]:
+        step = make_step(numbers)
 
-    XLA compiles a convolution inside a loop for CPUs to a form that takes 50 times as long.
-    """
-    steps = jax.jit(steps, donate_argnums=0)
-    one_step = jax.jit(one_step, donate_argnums=0)
-    in_loop: bool | None = None  # known at the first call
+        def body(i: Array, carry: Any) -> Any:
+            state, _, _, losses = carry
+            state, metrics, embeddings = step(state, gather(data, indices[i]))
+            return state, metrics, embeddings, losses.at[i].set(metrics["loss"])
 
-    def call(state: TrainState, *args: Any) -> Any:
-        nonlocal in_loop
-        *args, n = args
-        if in_loop is None:
-            convolves = jax.default_backend() == "cpu" and (
-                "stablehlo.convolution" in steps.lower(state, *args, n).as_text()
-            )
-            in_loop = not convolves
-        if in_loop:
-            return steps(state, *args, n)
-        losses = []
-        for i in range(n):
-            state, metrics, embeddings, loss = one_step(state, *args, i)
-            losses.append(loss[0])
-        return state, metrics, embeddings, losses
+        batch = jax.eval_shape(gather, data, indices[0])
+        _, metrics, embeddings = jax.eval_shape(step, state, batch)
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (metrics, embeddings))
+        losses = jnp.zeros(len(indices), metrics["loss"].dtype)
+        return lax.fori_loop(0, n, body, (state, *blank, losses))
 
-    return call
+    return jax.jit(steps if loop else one_step, donate_argnums=0)
 
 
-def make_encoder(method: Any, inputs: Any) -> Any:
-    """The jitted `((params, carried), uint8 images) -> backbone features` of a run in progress."""
+def make_encoder(method: Method, inputs: Any) -> Callable[[Any, Any], Array]:
+    """Return the jitted ``((params, carried), uint8 images) -> backbone features`` of a run."""
 
     def encode(variables: tuple[Any, Any], images: Any) -> Array:
         return method.features(*variables, inputs.prepare(images))

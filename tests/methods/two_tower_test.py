@@ -22,7 +22,7 @@ from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
 from jaxssl.training.build import build
 from jaxssl.training.config import load
-from jaxssl.training.state import init_state, make_train_step
+from jaxssl.training.state import make_init, make_train_step
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 B, DIM, LENGTH, NUM_EXAMPLES, KEY = 6, 4, 5, 24, jax.random.key(0)
@@ -289,7 +289,7 @@ def run(name, devices):
     method = two_tower.method(encoder, objective_of(name, **hyper), **settings)
     stages = method, optax.sgd(0.05), make_image_text_views([window])
     mesh = distributed.make_mesh(jax.devices()[:devices])
-    state = init_state(*stages, batch_at(0), NUM_EXAMPLES, 0, mesh)
+    state = make_init(*stages, batch_at(0), NUM_EXAMPLES, mesh)(0)
     step = make_train_step(*stages, mesh)
     losses, first = [], None
     for number in range(STEPS):

@@ -23,6 +23,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
 from jaxssl.training import checkpoint, config, logs, loop, metrics_writer, nonfinite
 from jaxssl.training.build import build, initial_state
+from jaxssl.training.metrics_reporter import log_metrics
 from jaxssl.training.programs import make_encoder
 from jaxssl.training.run_lock import lock
 
@@ -426,12 +427,9 @@ def test_a_cut_off_line_of_metrics_is_left_out_on_resume(tmp_path):
     assert metrics_writer.read_metrics(path) == [rows[0], {"step": 2, "loss": None}]
 
 
-def test_collapse_is_put_into_words(caplog, tmp_path, monkeypatch):
+def test_collapsed_embeddings_are_logged(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
-    recorder = metrics_writer.MetricsWriter(tmp_path, step=0)
-    values = {"loss": 1.0, "images_per_second": 1.0, "feature_std": 0.01}
-    loop._put(recorder, lambda step, values: None, 3, values)
-    recorder.close()
+    log_metrics(3, {"loss": 1.0, "feature_std": 0.01})
     assert "step 3: collapsed" in caplog.text
 
 
@@ -478,11 +476,11 @@ def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
 
 def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
-    watch = nonfinite.LossMonitor()
-    watch.look(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
+    monitor = nonfinite.LossMonitor()
+    monitor.check(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
     assert not caplog.messages
-    watch.look(43, [2.0, 9.0, float("nan")], skipped=1)
-    watch.look(44, [2.0], skipped=1)
+    monitor.check(43, [2.0, 9.0, float("nan")], skipped=1)
+    monitor.check(44, [2.0], skipped=1)
     assert list(dict.fromkeys(caplog.messages)) == [
         "step 42: loss spike: 9, the median of the 41 steps before is 2",
         "step 43: steps left out so far, because something was not finite: 1",
@@ -510,7 +508,7 @@ def test_a_full_disk_is_named_and_the_run_resumes(
 
     with monkeypatch.context() as patch:
         patch.setattr(module, name, full)
-        with pytest.raises(UserError, match="cannot write to .*No space left on device; mend it"):
+        with pytest.raises(UserError, match="cannot write to .*No space left on device; fix it"):
             pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
     pretrain.train(tiny(), tmp_path)

@@ -1,17 +1,17 @@
 """Runs that differ in numbers share their programs; convolutions are kept out of loops on CPUs."""
 
 import logging
+from contextlib import closing
 
 import jax
-import numpy as np
 import pytest
-from jax import lax
-from jax import numpy as jnp
 from tiny import DIGITS, TINY
 
+from jaxssl import distributed
+from jaxssl.data import source
 from jaxssl.evaluation import pretrain
 from jaxssl.training import config, metrics_writer, programs
-from jaxssl.training.build import shared_numbers
+from jaxssl.training.build import build, make_batches, shared_numbers
 
 
 def load(data_dir, **changes):
@@ -33,9 +33,9 @@ def losses(workdir):
 
 def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir, tmp_path, caplog):
     other = {"seed": "1", "loss.alpha": "0.3", "optim.lr": "0.0007"}
-    programs._shared.cache_clear()
+    programs._cache.clear()
     pretrain.train(load(data_dir, **other), tmp_path / "alone")
-    programs._shared.cache_clear()
+    programs._cache.clear()
     pretrain.train(load(data_dir), tmp_path / "first")
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         pretrain.train(load(data_dir, **other), tmp_path / "second")
@@ -44,10 +44,12 @@ def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir
 
 
 def test_runs_of_another_structure_have_programs_of_their_own(data_dir, tmp_path):
-    programs._shared.cache_clear()
+    programs._cache.clear()
+    keys = []
     for name, changes in {"one": {}, "sum": {"loss.negative_reduction": "sum"}}.items():
         pretrain.train(load(data_dir, **changes), tmp_path / name)
-    assert programs._shared.cache_info().misses == 2
+        keys += programs._cache
+    assert len(set(keys)) == 2
 
 
 @pytest.mark.parametrize(
@@ -64,27 +66,12 @@ def test_shared_numbers_are_those_for_which_the_loss_takes_a_schedule(loss, expe
     assert set(found) == expected | {"optim.lr"}
 
 
-@pytest.mark.parametrize("convolves", [False, True])
-def test_steps_with_convolutions_are_not_put_into_a_loop_on_cpus(convolves):
-    traced = []
-    kernel = jnp.ones((3, 3, 1, 1))
-
-    def step(state, image):
-        if convolves:
-            image = lax.conv_general_dilated(
-                image, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
-        return state + jnp.sum(image), jnp.float32(0), jnp.float32(0), state[None]
-
-    def steps(state, image, n):
-        state = lax.fori_loop(0, n, lambda i, state: step(state, image)[0], state)
-        return state, jnp.float32(0), jnp.float32(0), jnp.zeros(4)
-
-    def one_step(state, image, i):
-        traced.append(i)
-        return step(state, image)
-
-    run = programs._in_one_call(steps, one_step)
-    state, *_ = run(jnp.float32(1), jnp.ones((1, 4, 4, 1)), 3)
-    np.testing.assert_allclose(state, 1 + 3 * (100 if convolves else 16))
-    assert bool(traced) == convolves
+@pytest.mark.parametrize(("net", "most_steps"), [("convnet", 4), ("resnet", 1)])
+def test_steps_with_convolutions_are_not_put_into_a_loop_on_cpus(net, most_steps, data_dir):
+    overrides = {"data.dir": str(data_dir), "batch_size": "16", "log_every": "4", "net.name": net}
+    settings = config.load(DIGITS, list(overrides.items()))
+    mesh, train_set = distributed.make_mesh(), source.load(settings.data, "train")
+    with closing(make_batches(settings, train_set, mesh)) as batches:
+        setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
+        run = programs.make_programs(settings, setup, batches, train_set.shape, mesh)
+    assert run.most_steps == most_steps

@@ -18,7 +18,8 @@ from jaxssl.models import convnet
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
 from jaxssl.training import optim
-from jaxssl.training.state import init_state, make_diagnosis, make_train_step, make_train_steps
+from jaxssl.training.programs import make_train_steps
+from jaxssl.training.state import make_diagnosis, make_init, make_train_step
 
 # How a run is put together: method, its settings, loss, its settings, number of small crops.
 RUNS = {
@@ -73,7 +74,7 @@ def run(name: str, devices: int):
     """States after each step, as NumPy, the losses, and the embeddings of the first step."""
     method, optimiser, augment = parts(name)
     mesh = distributed.make_mesh(jax.devices()[:devices])
-    state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+    state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
     step = make_train_step(method, optimiser, augment, mesh)
     batches = [distributed.shard(batch_at(i), mesh) for i in range(STEPS)]
     losses, first = [], None
@@ -116,9 +117,9 @@ def test_a_split_optimiser_takes_the_same_steps(name):
     method, _, augment = parts("auc_cl")
     optimiser = optim.optimiser(name, lambda _: 0.01, weight_decay=0.01, momentum=0.9, clip_norm=1)
     mesh, found = distributed.make_mesh(), []
-    start = method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh
+    start = method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh
     for sharded in (False, True):
-        state = init_state(*start, sharded=sharded)
+        state = make_init(*start, sharded=sharded)(0)
         step = make_train_step(method, optimiser, augment, mesh, sharded=sharded)
         for i in range(STEPS):
             # Optax' Adam raises a float to its integer step count.
@@ -138,7 +139,7 @@ def test_every_part_of_the_state_moves(one_device):
     name, (state, _, _) = one_device
     method, optimiser, augment = parts(name)
     mesh = distributed.make_mesh()
-    fresh = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+    fresh = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
     assert int(state.step) == STEPS
     for before, after in ((fresh.params, state.params), (fresh.carried, state.carried)):
         changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, after)
@@ -148,7 +149,7 @@ def test_every_part_of_the_state_moves(one_device):
 def test_steps_compile_once_and_donate_the_state(caplog):
     method, optimiser, augment = parts("moco_v3")
     mesh = distributed.make_mesh()
-    state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+    state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
     step = make_train_step(method, optimiser, augment, mesh)
     old = state
     state, _, _ = step(state, distributed.shard(batch_at(0), mesh))
@@ -175,7 +176,7 @@ def spoilt():
     step = make_train_step(method, optimiser, augment, mesh, max_skipped=2)
 
     def start():
-        return init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+        return make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
 
     def batch(number, bad):
         made = batch_at(number)
@@ -233,12 +234,11 @@ def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, cap
     data = {"input": images, "label": rng.integers(0, 3, NUM_EXAMPLES, np.int32), "index": index}
     data = distributed.replicate(data, mesh)
     order = np.stack([rng.permutation(NUM_EXAMPLES)[:BATCH] for _ in range(4)]).astype(np.int32)
-    steps = jax.jit(
-        make_train_steps(method, optimiser, augment, mesh, resident=True), donate_argnums=0
-    )
+    step = make_train_step(method, optimiser, augment, mesh)
+    steps = make_train_steps(lambda _: step, mesh, resident=True)
 
     def train(calls):
-        state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+        state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
         found, done = [], 0
         for n in calls:
             index = distributed.shard_rows(
@@ -256,8 +256,7 @@ def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, cap
             jax.tree.map(np.testing.assert_array_equal, train(calls), expected)
     assert "Compiling jit(steps)" not in caplog.text and "Compiling jit" in caplog.text
 
-    step = make_train_step(method, optimiser, augment, mesh)
-    state = init_state(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, 0, mesh)
+    state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
     for index in order:
         state, metrics, _ = step(
             state, distributed.take_rows(data, distributed.shard_rows(index, mesh))

@@ -1,0 +1,143 @@
+"""Report the metrics of a run: to metrics.jsonl, TensorBoard, the log and a progress bar."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import jax
+from jax import Array
+from ml_collections import ConfigDict
+from rich import progress
+
+from jaxssl import distributed
+from jaxssl.training import collapse, logs
+from jaxssl.training.build import Setup
+from jaxssl.training.logs import log
+from jaxssl.training.metrics_writer import MetricsWriter
+from jaxssl.training.nonfinite import LossMonitor
+
+
+class MetricsReporter:
+    """Fetches the metrics of steps from the device and reports them. Only one process writes.
+
+    Args:
+        config: of the run.
+        setup: built from the config.
+        workdir: holds metrics.jsonl and the TensorBoard events.
+        step: the step that the run starts or resumes from.
+        skipped: steps skipped so far.
+    """
+
+    def __init__(
+        self, config: ConfigDict, setup: Setup, workdir: Path, step: int, skipped: int
+    ) -> None:
+        self._config, self._setup = config, setup
+        self._writer = MetricsWriter(workdir, step) if distributed.is_first_process() else None
+        self._monitor = LossMonitor(skipped)
+        self._bar: progress.Progress | None = None
+        self._figures: dict[str, float] = {}  # the latest value of each metric
+        self.restart_clock(step)
+
+    def restart_clock(self, step: int) -> None:
+        """Measure the speed from this step and this moment."""
+        self._clock = step, time.perf_counter()
+
+    def report(
+        self,
+        step: int,
+        metrics: Mapping[str, Array],
+        losses: Sequence[tuple[Array, int]],
+        evaluate: Callable[[], Mapping[str, float]] | None = None,
+    ) -> dict[str, float]:
+        """Wait for a step and report its metrics.
+
+        Args:
+            step: number of the step.
+            metrics: metrics of the step, on the device.
+            losses: losses of all steps since the last report: one array for each call, and the
+                number of its entries that count.
+            evaluate: returns further metrics, such as the k-NN accuracy. Its time does not count
+                for the speed.
+
+        Returns:
+            The metrics, with "skipped_in_a_row".
+        """
+        metrics, losses = jax.device_get((metrics, losses))
+        values = {name: float(value) for name, value in metrics.items()}
+        first_step, start = self._clock
+        self.restart_clock(step)
+        speed = (step - first_step) / (self._clock[1] - start)
+        skipped, in_a_row = int(values["skipped_steps"]), int(values["skipped_in_a_row"])
+        self._monitor.check(step, [float(x) for array, n in losses for x in array[:n]], skipped)
+        if in_a_row >= self._config.max_skipped:
+            return values  # the run stops
+        # Skipped steps do not advance the schedule.
+        scheduled = step - 1 - skipped + (in_a_row > 0)
+        values |= {
+            "images_per_second": self._config.batch_size * speed,
+            "learning_rate": float(self._setup.learning_rate(scheduled)),
+            "epoch": step / self._setup.steps_per_epoch,
+        }
+        values |= evaluate() if evaluate else {}
+        if self._writer:
+            shown = {name: value for name, value in values.items() if name != "skipped_in_a_row"}
+            self._writer.write(step, shown)
+            self._update_bar(step, shown)
+            log_metrics(step, shown)
+        return values
+
+    def sync(self) -> None:
+        """Wait until the metrics are on disk."""
+        if self._writer:
+            self._writer.sync()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._writer:
+            self._writer.close()
+
+    @contextmanager
+    def progress_bar(self, step: int, total: int, unit: str) -> Iterator[None]:
+        """Show steps, remaining time and the latest metrics; nothing without a terminal.
+
+        Args:
+            step: steps done.
+            total: steps of the run.
+            unit: plural name of the examples.
+        """
+        columns = (
+            progress.TextColumn("step {task.completed}/{task.total}"),
+            progress.BarColumn(),
+            progress.TextColumn("{task.fields[figures]}"),
+            progress.TimeRemainingColumn(),
+        )
+        with progress.Progress(*columns, console=logs.console) as self._bar:
+            self._bar.add_task("", total=total, completed=step, figures="compiling", unit=unit)
+            yield
+
+    def _update_bar(self, step: int, values: Mapping[str, float]) -> None:
+        self._figures |= values
+        if not self._bar:
+            return
+        [task] = self._bar.tasks
+        figures = f"loss {self._figures['loss']:.4g}"
+        figures += f"  {self._figures['images_per_second']:.0f} {task.fields['unit']}/s"
+        if "knn_top1" in self._figures:
+            figures += f"  k-NN {self._figures['knn_top1']:.2f} %"
+        self._bar.update(task.id, completed=step, figures=figures)
+
+
+def log_metrics(step: int, values: Mapping[str, float]) -> None:
+    """Log the k-NN accuracy if it was measured, and a warning if the embeddings collapsed."""
+    if "knn_top1" in values:
+        log.info(
+            "step %d (epoch %.1f): loss %.4g, k-NN %.2f %%, feature std %.3f, effective rank %.1f",
+            *(step, values["epoch"], values["loss"], values["knn_top1"]),
+            *(values["feature_std"], values["effective_rank"]),
+        )
+    if values["feature_std"] < collapse.COLLAPSED_STD:
+        log.warning(
+            "step %d: collapsed: the embeddings are nearly equal (feature_std %.4f < %.1f)",
+            *(step, values["feature_std"], collapse.COLLAPSED_STD),
+        )

@@ -1,0 +1,73 @@
+"""Open the workdir of a run: its lock, its config, its log, and errors of writing to it."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from jaxssl import distributed
+from jaxssl.errors import UserError
+from jaxssl.training import atomic_files, logs
+from jaxssl.training.config import conflicts, read_config
+from jaxssl.training.run_lock import lock
+
+# Errors besides which a run cannot go on writing: a full disk, a quota, a read-only file system.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def check_same_config(config: ConfigDict, workdir: Path) -> None:
+    """Raise UserError if the workdir holds a run of another config.
+
+    Keys of `jaxssl.training.config.CHANGEABLE_KEYS` may differ.
+    """
+    if not (workdir / "config.json").exists():
+        return
+    changed = conflicts(config, read_config(workdir).to_dict())
+    if changed:
+        more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        raise UserError(
+            f"{workdir} holds a run of another config ({'; '.join(changed[:3])}{more}); "
+            "choose another --workdir, or the same config to resume"
+        )
+
+
+@contextmanager
+def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
+    """Lock the workdir, write the config to it, and log to its train.log.
+
+    Raises:
+        UserError: if another run holds the lock or has another config, or if the workdir cannot be
+            written, now or later inside the context.
+    """
+    try:
+        with ExitStack() as stack:
+
+            def enter() -> None:
+                workdir.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(lock(workdir))
+                check_same_config(config, workdir)  # again: only now can no other run write it
+                atomic_files.write_json(workdir / "config.json", config.to_dict())
+                stack.enter_context(logs.log_to_file(workdir / "train.log"))
+
+            distributed.on_first_process(enter)
+            yield
+    except Exception as error:  # Orbax raises several types for a full disk
+        if not _is_write_error(error, workdir):
+            raise
+        texts = [text for text in map(os.strerror, UNWRITABLE) if text in str(error)]
+        reason = getattr(error, "strerror", None) or texts[0]
+        raise UserError(
+            f"cannot write to the workdir {workdir}: {reason}; fix it, and the same command "
+            "resumes at the last checkpoint, or choose another --workdir"
+        ) from error
+
+
+def _is_write_error(error: Exception, workdir: Path) -> bool:
+    """Return whether writing to the workdir failed, rather than, say, reading an image."""
+    if not isinstance(error, OSError):
+        return any(os.strerror(number) in str(error) for number in UNWRITABLE)
+    path = Path(error.filename or workdir)
+    return path == workdir or workdir in path.parents or path in workdir.parents
