@@ -1,4 +1,4 @@
-"""Whether the values of a config are of the types that its readers expect."""
+"""Check the types of the values of a config."""
 
 import inspect
 import types
@@ -11,37 +11,36 @@ from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
 
-LARGEST = 2**31  # of whole numbers; JAX counts in 32 bits
-INTS = (
+LARGEST = 2**31  # whole numbers are smaller, because JAX counts in 32 bits
+_INTS = (
     "seed batch_size total_steps views accumulate_steps log_every max_skipped data.split_seed "
-    "data.context data.frame_size data.workers"
+    "data.context data.frame_size data.workers crops.number"
 )
-FLOATS = (
+_FLOATS = (
     "epochs data.test_fraction optim.lr optim.momentum optim.trust_coefficient optim.clip_norm "
     "schedule.warmup_epochs schedule.warmup_start schedule.gamma schedule.end_factor eval.every "
     "checkpoint.every"
 )
-TEXTS = (
+_TEXTS = (
     "precision data.name data.path data.dir data.train_split data.bank_split data.test_split "
     "data.classes data.labels data.on_error data.cache optim.name optim.lr_scaling schedule.name "
     "eval.knn"
 )
-# Of the keys that are no component's argument.
-KINDS: dict[str, Any] = {
-    **dict.fromkeys(INTS.split(), int),
-    **dict.fromkeys(FLOATS.split(), float),
-    **dict.fromkeys(TEXTS.split(), str),
+# Keys that every run reads. The types of other keys are the annotations of a component's factory.
+TYPES: dict[str, Any] = {
+    **dict.fromkeys(_INTS.split(), int),
+    **dict.fromkeys(_FLOATS.split(), float),
+    **dict.fromkeys(_TEXTS.split(), str),
     **dict.fromkeys(("optim.nesterov", "optim.lars_clip", "optim.sharded"), bool),
     "optim.weight_decay": float | Callable,
     "schedule.milestones": tuple[float, ...],
     "eval.protocols": tuple[str, ...],
-    "crops.number": int,
 }
 
 
-def check(config: ConfigDict) -> None:
-    """Raise UserError if a key that every run reads is missing or of another type."""
-    for key, kind in KINDS.items():
+def check_common_keys(config: ConfigDict) -> None:
+    """Raise UserError if a key of `TYPES` is missing or has a value of another type."""
+    for key, kind in TYPES.items():
         node: Any = config
         for name in key.split("."):
             if not isinstance(node, ConfigDict) or name not in node:
@@ -50,58 +49,63 @@ def check(config: ConfigDict) -> None:
         require(key, node, kind)
 
 
-def check_arguments(
-    group: str, values: Mapping[str, Any], parameters: Mapping[str, inspect.Parameter]
-) -> None:
-    """Raise UserError if a value is not of the type of the factory's argument."""
-    for name, value in values.items():
-        kind, default = parameters[name].annotation, parameters[name].default
-        if kind is inspect.Parameter.empty:
-            kind = tuple[str, ...] if isinstance(default, tuple) else Any
-        require(f"{group}.{name}", value, kind)
+def argument_types(factory: Callable[..., Any]) -> dict[str, Any]:
+    """Return the type of each argument of a component's factory.
+
+    The type of an argument without an annotation is Any, or a tuple of str if its default is one.
+    """
+    kinds = {}
+    for name, parameter in inspect.signature(factory).parameters.items():
+        kinds[name] = parameter.annotation
+        if parameter.annotation is inspect.Parameter.empty:
+            kinds[name] = tuple[str, ...] if isinstance(parameter.default, tuple) else Any
+    return kinds
 
 
 def require(key: str, value: Any, kind: Any) -> None:
-    """Raise UserError if the value of a key is not of a type, given as an annotation."""
+    """Raise UserError if the value of a key does not fit a type."""
     if not fits(value, kind):
-        got = " ".join(repr(value).split())[:80]
-        raise UserError(f"config key {key!r} expects {_name(kind)}, got {got}")
+        text = " ".join(repr(value).split())[:80]
+        raise UserError(f"config key {key!r} expects {_describe(kind)}, got {text}")
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value of a config may be handed to an argument that is annotated so."""
+    """Return True if a value of a config can be passed to an argument of this annotation."""
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if kind is Any:
         return True
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in inner)
-    if origin is Callable or kind is Callable:  # a schedule
-        return isinstance(value, Mapping | ConfigDict) and "schedule" in value
+    if origin is Callable:  # config values are callable as schedules only
+        return is_schedule(value)
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return False
-        of = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return len(of) == len(value) and all(map(fits, value, of))
+        items = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
+        return len(items) == len(value) and all(map(fits, value, items))
     if kind in (None, types.NoneType):
         return value is None
     if kind is int:
         return type(value) is int and abs(value) < LARGEST
     if kind in (float, Array):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and value == value and abs(value) < 10**300
+        return type(value) in (int, float) and value == value and abs(value) < 10**300
     return isinstance(value, kind)
 
 
-def _name(kind: Any) -> str:
-    """For messages: "float", "int or None", "tuple of float"."""
-    origin = typing.get_origin(kind)
-    if Callable in (kind, origin):
+def is_schedule(value: Any) -> bool:
+    """Return True for a mapping that `jaxssl.training.schedules.from_spec` reads."""
+    return isinstance(value, Mapping | ConfigDict) and "schedule" in value
+
+
+def _describe(kind: Any) -> str:
+    """Return a type in words, such as "float", "int or None", "tuple of float"."""
+    origin = typing.get_origin(kind) or kind
+    if origin is Callable:
         return "a schedule"
-    inner = [_name(one) for one in typing.get_args(kind) if one not in (Ellipsis, Array)]
+    inner = [_describe(one) for one in typing.get_args(kind) if one not in (Ellipsis, Array)]
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(inner))
     if origin is tuple:
         return f"tuple of {inner[0]}"
-    return {types.NoneType: "None", Array: "float"}.get(kind) or getattr(
-        kind, "__name__", str(kind)
-    )
+    names = {types.NoneType: "None", Array: "float"}
+    return names.get(kind) or getattr(kind, "__name__", str(kind))

@@ -1,14 +1,15 @@
-"""From a config file and command-line overrides to one locked, complete `ConfigDict`.
+"""Read a config file and command-line overrides into one complete, locked `ConfigDict`.
 
-A group such as `loss` names a component ("name", the name of a file) and holds the keyword
-arguments of its factory. What the config leaves out is filled in from the component's preset and
-its factory's signature, so the printed and saved config holds every effective value.
+A group such as `loss` has the name of a component, which is the name of a file, and the keyword
+arguments of the component's factory. Missing arguments are filled in from the component's preset
+and from the defaults of its factory, so that the printed and saved config has every value.
 """
 
 import ast
 import importlib.util
 import inspect
 import json
+import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,162 +19,221 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
-from jaxssl.training import _config_types as config_types
+from jaxssl.training._config_types import (
+    TYPES,
+    argument_types,
+    check_common_keys,
+    fits,
+    is_schedule,
+    require,
+)
 
-# The groups of a config that name a component; of the optional ones, "none" is a name too.
+# Groups that name a component. The name of an optional one may be "none".
 GROUPS = ("net", "text", "loss", "method", "augment", "head", "predictor")
 OPTIONAL = ("text", "predictor")
-# Groups that hold some of augment's arguments, those that differ, and what they have besides.
-PARTIAL = {"second_view": set(), "crops": {"number"}}
-# Where things lie and how images are read; a run may go on with other values.
+# Groups with arguments of augment that differ in some views, and the further keys of each group.
+VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
+# A run resumes with other values of these keys, which do not change its result.
 CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded")
-NETWORKS = ("net", "text", "head", "predictor")  # whose whole numbers are sizes
+NETWORKS = ("net", "text", "head", "predictor")  # whole numbers in these groups are sizes
+LOWEST = {"total_steps": 0, "epochs": 0, "seed": 0, "crops.number": 0}
+LOWEST |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps", "max_skipped"), 1)
 MOST_VIEWS = 1000
 
 
 def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
-    """The effective config.
+    """Return the effective config of a config file and overrides.
 
     Args:
         path: a Python file with `get_config() -> ConfigDict`.
-        overrides: (dotted key, text of the value), as given on the command line. One that changes
-            the name or the preset of a group starts that group from the component's defaults.
+        overrides: pairs (dotted key, text of the value) from the command line. A new name or preset
+            of a group resets the group to the component's defaults.
 
     Raises:
-        UserError: on a missing file, an unknown key or component, or a value of another type.
+        UserError: on a missing file, an unknown key or component, or a value that is not valid.
     """
     config = _run_file(Path(path))
-    # Names come first: they decide which other keys there are.
-    ordered = sorted(overrides, key=lambda item: not item[0].endswith((".name", ".preset")))
-    ordered.sort(key=lambda item: not item[0].endswith(".name"))
-    choices = [item for item in ordered if _is_choice(item[0])]
-    for key, text in choices:
+    # Names and presets come first, because they decide which other keys exist.
+    choices = [item for item in overrides if _is_choice(item[0])]
+    for key, text in sorted(choices, key=lambda item: item[0].endswith(".preset")):
         group, leaf = key.split(".")
-        kept = {} if leaf == "name" else {"name": config[group].name}
+        name = {} if leaf == "name" else {"name": config[group].name}
         if config[group].get(leaf) != text:
-            config[group] = ConfigDict({**kept, leaf: text})
+            config[group] = ConfigDict({**name, leaf: text})
     for group in GROUPS:
         config[group] = _complete(group, config[group])
     config.crops.number = config.crops.get("number", 0)
-    for group, own in PARTIAL.items():
-        unknown = sorted(set(config[group]) - set(config.augment) - own)
+    for group, further in VIEW_GROUPS.items():
+        unknown = sorted(set(config[group]) - set(config.augment) - further)
         if unknown:
-            recipe = f"augment {config.augment.name!r}"
-            known = ", ".join(sorted(arguments(config.augment)))
-            name = f"{group}.{printable(unknown[0])}"
-            raise UserError(f"{name} is no argument of {recipe}, which has: {known}")
+            valid = ", ".join(sorted(arguments(config.augment)))
+            raise UserError(
+                f"{group}.{printable(unknown[0])} is not an argument of augment "
+                f"{config.augment.name!r}, which has: {valid}"
+            )
     config.lock()
-    apply_overrides(config, [item for item in ordered if not _is_choice(item[0])])
+    apply_overrides(config, [item for item in overrides if not _is_choice(item[0])])
     validate(config)
     return config
 
 
 def read_config(workdir: Path) -> ConfigDict:
-    """The effective config of a run.
+    """Return the effective config of a run.
 
     Raises:
-        UserError: if the workdir holds none.
+        UserError: if the workdir has no readable config.
     """
     path = workdir / "config.json"
     try:
         config = ConfigDict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{workdir} holds no run (cannot read {path}); train first: "
             f"python train.py --workdir {workdir}"
         ) from error
     if not isinstance(config.get("data"), ConfigDict) or "loss" not in config:
-        raise UserError(f"{path} is no config of a run; take another --workdir")
+        raise UserError(f"{path} is no config of a run; choose another --workdir")
     return config
 
 
 def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
-    """Set values, each (dotted key, text of the value); keys that are not there are refused.
+    """Set values of existing keys.
+
+    Args:
+        config: changed in place.
+        overrides: pairs (dotted key, text of the value).
 
     Raises:
         UserError: on an unknown key or a value of another type.
     """
     for key, text in overrides:
-        _set(config, key, text)
+        *groups, leaf = key.split(".")
+        in_view_group = groups[:1] and groups[0] in VIEW_GROUPS
+        if in_view_group and leaf in arguments(config.augment):
+            with config.unlocked():
+                config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
+        node = _find_group(config, key)
+        with node.ignore_type():  # a preset may have set a value of another valid type
+            node[leaf] = _convert(key, text, _type_of(config, key, node[leaf]))
 
 
 def factory(group: str, name: str) -> Callable[..., Any]:
-    """The factory that ``config[group].name`` stands for.
+    """Return the factory of the component that ``config[group].name`` names.
 
     Raises:
-        UserError: if there is none of that name.
+        UserError: if the group has no component of this name.
     """
     if group in OPTIONAL and name == "none":
-        return _nothing
+        return _no_component
     return components.factory(group, name)
 
 
-def _nothing() -> None:
-    """No predictor, no network of captions."""
+def _no_component() -> None:
+    """Stand for a predictor or a text network that is not used."""
 
 
 def arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The keyword arguments in a group: all but "name" and "preset"."""
+    """Return the keyword arguments in a group: all keys except "name" and "preset"."""
     return {k: v for k, v in config.items() if k not in ("name", "preset")}
 
 
 def label(group: str, config: Mapping[str, Any]) -> str:
-    """The component with what is not its default: "auc_cl (released_cifar, alpha=0.5)"."""
-    values = {k: config[k] for k in ("name", "preset") if k in config}
-    usual = _complete(group, ConfigDict(values)).to_dict()
-    own = arguments(config).items()
-    changed = [f"{k}={_word(v)}" for k, v in own if _plain(v) != _plain(usual.get(k))]
-    inside = ", ".join([*list(values.values())[1:], *changed])
-    return f"{values['name']} ({inside})" if inside else values["name"]
+    """Return a component with its settings that differ from the defaults.
+
+    For example "auc_cl (released_cifar, alpha=0.5)".
+    """
+    choice = {k: config[k] for k in ("name", "preset") if k in config}
+    defaults = _complete(group, ConfigDict(choice)).to_dict()
+    details = list(choice.values())[1:]
+    for key, value in arguments(config).items():
+        if _as_json(value) != _as_json(defaults.get(key)):
+            text = f"{value['schedule']} schedule" if is_schedule(value) else value
+            details.append(f"{key}={text}")
+    return f"{choice['name']} ({', '.join(details)})" if details else choice["name"]
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """One "key: theirs -> ours" for each leaf in which two configs differ."""
-    found = []
+    """Return "key: theirs -> ours" for each key whose values differ in two configs."""
+    lines = []
     for key in sorted(set(ours) | set(theirs)):
         a, b = ours.get(key), theirs.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{prefix}{key}.")
+            lines += differences(a, b, f"{prefix}{key}.")
         elif a != b:
-            found.append(f"{prefix}{key}: {b!r} -> {a!r}")
-    return found
+            lines.append(f"{prefix}{key}: {b!r} -> {a!r}")
+    return lines
 
 
 def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
-    """`differences` of a config from one that was read from JSON, but for `CHANGEABLE_KEYS`."""
-    found = differences(json.loads(json.dumps(ours.to_dict())), theirs)
-    return [change for change in found if change.partition(":")[0] not in CHANGEABLE_KEYS]
+    """Return the `differences` that prevent a run from resuming.
+
+    Args:
+        ours: the config of this command.
+        theirs: the config of the run, as read from JSON.
+    """
+    lines = differences(json.loads(json.dumps(ours.to_dict())), theirs)
+    return [line for line in lines if line.partition(":")[0] not in CHANGEABLE_KEYS]
 
 
-def _word(value: Any) -> str:
-    is_schedule = isinstance(value, Mapping | ConfigDict) and "schedule" in value
-    return f"{value['schedule']} schedule" if is_schedule else str(value)
+def validate(config: ConfigDict) -> None:
+    """Check types, and ranges that no component checks.
+
+    Raises:
+        UserError: on a missing key, or a value of another type or out of its range.
+    """
+    check_common_keys(config)
+    for group in (*GROUPS, *VIEW_GROUPS):
+        component = "augment" if group in VIEW_GROUPS else group
+        kinds = argument_types(factory(component, config[component].name))
+        for name, value in arguments(config[group]).items():
+            key = f"{group}.{name}"
+            if name in kinds:
+                require(key, value, kinds[name])
+            sizes = value if isinstance(value, tuple) else (value,)
+            if group in NETWORKS and any(type(size) is int and size < 0 for size in sizes):
+                raise UserError(f"config key {key!r} must be >= 0, got {value}")
+    values = {key: config[key] for key in LOWEST if "." not in key}
+    values["crops.number"] = config.crops.number
+    for key, value in values.items():
+        if value < LOWEST[key]:
+            raise UserError(f"config key {key!r} must be >= {LOWEST[key]}, got {value}")
+    for key in ("views", "crops.number"):
+        if values[key] > MOST_VIEWS:
+            raise UserError(f"config key {key!r} must be <= {MOST_VIEWS}, got {values[key]}")
+    if not config.total_steps and not config.epochs:
+        raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
+    for group, name in (("optim", "lr"), ("eval", "every"), ("checkpoint", "every")):
+        if not config[group][name] > 0:
+            raise UserError(f"config key '{group}.{name}' must be > 0, got {config[group][name]}")
+    if "size" in config.second_view:
+        raise UserError("second_view.size: all views have the same size; set augment.size")
 
 
-def _plain(value: Any) -> Any:
-    """A value as JSON would give it back."""
+def _as_json(value: Any) -> Any:
+    """Return a value as it reads back from JSON."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def _run_file(path: Path) -> ConfigDict:
+    """Return the unlocked config of a Python file, whose groups are not complete yet."""
     if not path.is_file():
         raise UserError(f"config file {str(path)!r} does not exist; expected a Python file")
     spec = importlib.util.spec_from_file_location(f"jaxssl_config_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"config file {str(path)!r} is no Python file (its name must end in .py)")
+        raise UserError(f"config file {str(path)!r} must be a Python file with a name in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
         config = module.get_config() if hasattr(module, "get_config") else None
     except Exception as error:
-        kind = type(error).__name__
-        raise UserError(f"config file {str(path)!r} failed: {kind}: {one_line(error)}") from error
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(f"config file {str(path)!r} failed: {reason}") from error
     if not isinstance(config, ConfigDict):
         raise UserError(f"config file {str(path)!r} has no get_config() that returns a ConfigDict")
-    for group in (*GROUPS, *PARTIAL):
-        found = config.get(group)
-        whole = isinstance(found, ConfigDict) and isinstance(found.get("name", ""), str)
-        if not whole or (group in GROUPS and "name" not in found):
+    for group in (*GROUPS, *VIEW_GROUPS):
+        node = config.get(group)
+        default = None if group in GROUPS else ""
+        if not isinstance(node, ConfigDict) or not isinstance(node.get("name", default), str):
             raise UserError(
                 f"config file {str(path)!r} lacks the group {group!r}, or the name of its component"
             )
@@ -181,21 +241,21 @@ def _run_file(path: Path) -> ConfigDict:
 
 
 def _is_choice(key: str) -> bool:
+    """Return True for keys such as "loss.name" and "loss.preset"."""
     group, _, leaf = key.partition(".")
     return group in GROUPS and leaf in ("name", "preset")
 
 
-def _complete(group: str, given: ConfigDict) -> ConfigDict:
-    """The group with its preset and its factory's defaults filled in; given values win."""
-    values = given.to_dict()
+def _complete(group: str, config: ConfigDict) -> ConfigDict:
+    """Fill in the missing arguments of a group from its preset and its factory's defaults."""
+    values = config.to_dict()
     name, preset = values.pop("name"), values.pop("preset", None)
     parameters = inspect.signature(factory(group, name)).parameters.values()
     defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
     unknown = sorted(set(values) - set(defaults))
     if unknown:
-        raise UserError(
-            f"{group}.{printable(unknown[0])} is unknown{suggest(unknown[0], defaults)}"
-        )
+        key = f"{group}.{printable(unknown[0])}"
+        raise UserError(f"{key} is unknown{suggest(unknown[0], defaults)}")
     effective = {"name": name}
     if preset is not None:
         is_none = group in OPTIONAL and name == "none"
@@ -207,102 +267,58 @@ def _complete(group: str, given: ConfigDict) -> ConfigDict:
     return ConfigDict(effective | defaults | values)
 
 
-def _set(config: ConfigDict, key: str, text: str) -> None:
-    *groups, leaf = key.split(".")
-    if groups and groups[0] in PARTIAL and leaf in arguments(config.augment):
-        with config.unlocked():
-            config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
-    node = config
-    for i, group in enumerate(groups):
-        if group not in node or not isinstance(node[group], ConfigDict):
-            raise UserError(f"config key {key!r} is unknown{_near(groups[: i + 1], node)}")
-        node = node[group]
-    if leaf not in node or (isinstance(node[leaf], ConfigDict) and "schedule" not in node[leaf]):
-        raise UserError(f"config key {key!r} is unknown{_near([*groups, leaf], node)}")
-    value = _parse(text)
-    if isinstance(node[leaf], tuple) and isinstance(value, str):
+def _find_group(config: ConfigDict, key: str) -> ConfigDict:
+    """Return the group that holds a key, and refuse keys that do not exist."""
+    node, prefix = config, ""
+    while True:
+        name, dot, _ = key.removeprefix(prefix).partition(".")
+        child: Any = node.get(name)
+        is_group = isinstance(child, ConfigDict) and not is_schedule(child)
+        if name not in node or is_group != bool(dot):
+            hint = suggest(prefix + name, [prefix + name for name in node])
+            raise UserError(f"config key {key!r} is unknown{hint}")
+        if not dot:
+            return node
+        node, prefix = child, f"{prefix}{name}."
+
+
+def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
+    """Return the type that a key expects."""
+    group, _, leaf = key.partition(".")
+    if key in TYPES:
+        return TYPES[key]
+    if group in (*GROUPS, *VIEW_GROUPS):
+        component = "augment" if group in VIEW_GROUPS else group
+        return argument_types(factory(component, config[component].name)).get(leaf, Any)
+    return type(value)
+
+
+def _convert(key: str, text: str, kind: Any) -> Any:
+    """Read the text of a value as the type that its key expects."""
+    value: Any = _parse(text)
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    alternatives = typing.get_args(kind) if is_union else (kind,)
+    if str in alternatives and (kind is str or isinstance(value, str)):
+        return text
+    if isinstance(value, str) and any(typing.get_origin(one) is tuple for one in alternatives):
         value = tuple(value.split(","))
-    schedule = isinstance(value, dict) and "schedule" in value
-    if schedule and groups[:1] not in (["loss"], ["method"]) and key != "optim.weight_decay":
+    if is_schedule(value) and not fits(value, kind):
         raise UserError(
-            f"config key {key!r} takes no schedule; those of loss and method, and "
-            "optim.weight_decay, do (the learning rate's is the group schedule)"
+            f"config key {key!r} takes no schedule; numbers of loss and method, and "
+            "optim.weight_decay, do (the learning rate has the group schedule)"
         )
-    try:
-        if schedule or (isinstance(node[leaf], ConfigDict) and isinstance(value, int | float)):
-            with node.ignore_type():
-                node[leaf] = ConfigDict(value) if schedule else float(value)
-        elif isinstance(value, str) and _accepts(config, groups, leaf, str):
-            with node.ignore_type():
-                node[leaf] = text
-        elif type(value) in (int, float) and _accepts(config, groups, leaf, float):
-            with node.ignore_type():  # a preset may have a word there
-                node[leaf] = float(value)
-        else:
-            node[leaf] = value if not isinstance(node[leaf], str) else text
-    except (TypeError, ValueError) as error:  # the latter of keys of a schedule
-        expected = type(node[leaf]).__name__
-        raise UserError(f"config key {key!r} expects {expected}, got {text!r}") from error
-
-
-def _accepts(config: ConfigDict, groups: list[str], leaf: str, kind: type) -> bool:
-    """Whether a component's argument may be a value of this type, among others."""
-    if len(groups) != 1 or groups[0] not in GROUPS:
-        return False
-    parameters = inspect.signature(factory(groups[0], config[groups[0]].name)).parameters
-    return kind in typing.get_args(parameters[leaf].annotation)
-
-
-def _near(path: list[str], node: ConfigDict) -> str:
-    prefix = ".".join(path[:-1])
-    valid = [f"{prefix}.{name}" if prefix else name for name in node]
-    return suggest(".".join(path), valid)
+    require(key, value, kind)
+    if is_schedule(value):
+        return ConfigDict(value)
+    return float(value) if float in alternatives and type(value) is int else value
 
 
 def _parse(text: str) -> Any:
-    """A Python literal, true / false, or the text itself."""
+    """Return a Python literal, a bool for true or false in any case, or else the text."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text  # the last three of odd keys and deep nesting
+        return text  # the last three are raised by unhashable keys and by deep nesting
     return tuple(value) if isinstance(value, list) else value
-
-
-def validate(config: ConfigDict) -> None:
-    """Types, and bounds that no component checks for itself.
-
-    Raises:
-        UserError: on a missing key, or a value of another type or out of its range.
-    """
-    config_types.check(config)
-    for group in (*GROUPS, *PARTIAL):
-        of = "augment" if group in PARTIAL else group
-        parameters = inspect.signature(factory(of, config[of].name)).parameters
-        values = {k: v for k, v in arguments(config[group]).items() if k in parameters}
-        config_types.check_arguments(group, values, parameters)
-        if group in NETWORKS:
-            for name, value in values.items():
-                sizes = value if isinstance(value, tuple) else (value,)
-                if any(type(size) is int and size < 0 for size in sizes):
-                    raise UserError(f"config key '{group}.{name}' must be >= 0, got {value}")
-    lowest = {"total_steps": 0, "epochs": 0, "seed": 0}
-    lowest |= dict.fromkeys(
-        ("batch_size", "views", "log_every", "accumulate_steps", "max_skipped"), 1
-    )
-    for key, bound in lowest.items():
-        if config[key] < bound:
-            raise UserError(f"config key {key!r} must be >= {bound}, got {config[key]}")
-    for key, number in (("views", config.views), ("crops.number", config.crops.number)):
-        if number > MOST_VIEWS:
-            raise UserError(f"config key {key!r} must be <= {MOST_VIEWS}, got {number}")
-    if not config.total_steps and not config.epochs:
-        raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
-    for group, key in (("optim", "lr"), ("eval", "every"), ("checkpoint", "every")):
-        if not config[group][key] > 0:
-            raise UserError(f"config key '{group}.{key}' must be > 0, got {config[group][key]}")
-    if "size" in config.second_view:
-        raise UserError("second_view.size: all views have one size, leave it to augment.size")
-    if config.crops.number < 0:
-        raise UserError(f"config key 'crops.number' must be >= 0, got {config.crops.number}")

@@ -39,7 +39,9 @@ def test_a_schedule_takes_the_place_of_a_number_and_the_other_way_round():
 
 def test_a_word_takes_the_place_of_a_number_where_the_component_has_words():
     assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
-    with pytest.raises(UserError, match="'loss.temperature' expects float, got 'warm'"):
+    with pytest.raises(
+        UserError, match="'loss.temperature' expects float or a schedule, got 'warm'"
+    ):
         load("loss.name=decl", "loss.temperature=warm")
 
 
@@ -111,7 +113,7 @@ def test_a_hyper_parameter_may_become_a_schedule():
         ("net.name=heads", "net.name='heads' is unknown"),
         ("augment.name=digit", "did you mean 'digits'?"),
         ("batch_size=many", "'batch_size' expects int, got 'many'"),
-        ("batch_size=1.5", "'batch_size' expects int, got '1.5'"),
+        ("batch_size=1.5", "'batch_size' expects int, got 1.5"),
         ("loss.clip_positive=7", "'loss.clip_positive' expects bool"),
         ("batch_size=0", "'batch_size' must be >= 1, got 0"),
         ("epochs=0", "'epochs' and 'total_steps' must be > 0"),
