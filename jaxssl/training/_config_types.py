@@ -4,7 +4,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from jax import Array
 from ml_collections import ConfigDict
@@ -92,7 +92,7 @@ def fits(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def is_schedule(value: Any) -> bool:
+def is_schedule(value: Any) -> TypeGuard[Mapping[str, Any]]:
     """Return True for a mapping that `jaxssl.training.schedules.from_spec` reads."""
     return isinstance(value, Mapping | ConfigDict) and "schedule" in value
 

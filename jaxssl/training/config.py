@@ -273,7 +273,7 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
     while True:
         name, dot, _ = key.removeprefix(prefix).partition(".")
         child: Any = node.get(name)
-        is_group = isinstance(child, ConfigDict) and not is_schedule(child)
+        is_group = isinstance(child, ConfigDict) and "schedule" not in child
         if name not in node or is_group != bool(dot):
             hint = suggest(prefix + name, [prefix + name for name in node])
             raise UserError(f"config key {key!r} is unknown{hint}")
@@ -295,7 +295,7 @@ def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
 
 def _convert(key: str, text: str, kind: Any) -> Any:
     """Read the text of a value as the type that its key expects."""
-    value: Any = _parse(text)
+    value = _parse(text)
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     alternatives = typing.get_args(kind) if is_union else (kind,)
     if str in alternatives and (kind is str or isinstance(value, str)):
