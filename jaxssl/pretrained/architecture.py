@@ -1,4 +1,4 @@
-"""Where the encoder is in somebody's checkpoint, and which network it is."""
+"""Find the encoder in a checkpoint of another project, and infer its network."""
 
 import math
 import re
@@ -12,16 +12,16 @@ from jaxssl.models import resnet, vit
 from jaxssl.pretrained import parameter_names
 
 MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
-# A name that tells where an encoder of a kind begins.
+# An encoder begins where one of these names ends.
 MARKS = ("layer1.0.conv1.weight", "patch_embed.proj.weight", "conv_proj.weight")
-# What a method does not hand on: the copy that follows the trained encoder, but DINO's teacher.
-SECOND = re.compile(r"momentum|encoder_k|student|target|ema\b|_ema")
+# Of two encoders, the one that is not meant for use: a momentum copy, but DINO's student.
+SECONDARY = re.compile(r"momentum|encoder_k|student|target|ema\b|_ema")
 HEADS = re.compile(
     r"(fc|heads?|head_dist|mlp_head|pre_logits|linear|classifier|project(or|ion)\w*|prototypes|"
     r"predict(or|ion)\w*|online_\w+|momentum_\w+|queue\w*|dino_head|last_layer)\b"
 )
-# torchvision's ViTs by timm's names, which DINO and MoCo-v3 have too
-RENAMED = {
+# torchvision's names of a ViT to timm's, which DINO and MoCo-v3 use as well.
+TORCHVISION_VIT = {
     r"class_token": "cls_token",
     r"conv_proj\.": "patch_embed.proj.",
     r"encoder\.pos_embedding": "pos_embed",
@@ -36,200 +36,203 @@ RENAMED = {
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 IMAGENET_CROP = 0.875
-HEADS_OF = {1280: 16}  # the huge ViT, whose heads are wider than the 64 of all others
+WIDE_HEADS = {1280: 16}  # heads by width; other ViTs have 64 channels a head
 
 
 class Shaped(Protocol):
-    """An array that is still in its file."""
+    """An array that has not been read from its file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the array."""
+        """Shape of the array."""
         ...
 
 
 Read = Callable[[Any], np.ndarray]
 
 
-class Found(NamedTuple):
-    """An encoder in a checkpoint.
+class EncoderArrays(NamedTuple):
+    """The arrays of an encoder in a checkpoint.
 
     Attributes:
         arrays: by their public names, without heads.
-        place: what stands before the names in the file; "" if nothing.
-        others: the names of the file that do not belong to it.
+        prefix: start of the encoder's names in the file, "" if they have none.
+        other_names: names in the file that do not belong to the encoder.
     """
 
     arrays: dict[str, Shaped]
-    place: str
-    others: list[str]
+    prefix: str
+    other_names: list[str]
 
 
-def encoder(tree: Mapping[str, Any]) -> Found:
-    """The encoder in what was saved.
+def find_encoder(tree: Mapping[str, Any]) -> EncoderArrays:
+    """Find the encoder in a checkpoint.
 
-    Of several, the one that was trained by gradients is taken, as MoCo's ``base_encoder`` or
-    ``encoder_q``; of DINO's two it is the teacher.
+    If there are two, the one trained by gradients is used, such as MoCo's ``base_encoder`` or
+    ``encoder_q``. For DINO it is the teacher.
 
     Raises:
-        ValueError: if there is none of a known kind.
+        ValueError: if there is no ResNet or ViT, or the checkpoint has too many entries.
     """
     arrays: dict[str, Shaped] = {}
-    for number, (name, value) in enumerate(_flat(tree, "", 0)):
-        # A dict that lies at many places is visited at each.
+    for number, (name, value) in enumerate(_flatten(tree, "", 0)):
+        # A dict that occurs in several places is visited once for each.
         if number >= MAX_NODES:
-            raise ValueError(f"it holds more than {MAX_NODES} values")
+            raise ValueError(f"the file has more than {MAX_NODES} values")
         if hasattr(value, "shape"):
             arrays[name] = value
         if len(arrays) > MAX_NAMES:
-            raise ValueError(f"it holds more than {MAX_NAMES} arrays")
-    places = [name.removesuffix(mark) for name in arrays for mark in MARKS if _ends(name, mark)]
-    if not places:
-        shown = listed([f"{name} {list(array.shape)}" for name, array in arrays.items()])
-        raise ValueError(f"no ResNet or ViT by torchvision's or timm's names in it, but {shown}")
-    place = min(places, key=lambda place: bool(SECOND.search(place)))
-    own, others = {}, []
+            raise ValueError(f"the file has more than {MAX_NAMES} arrays")
+    prefixes = [
+        name.removesuffix(mark)
+        for name in arrays
+        for mark in MARKS
+        if name == mark or name.endswith("." + mark)
+    ]
+    if not prefixes:
+        names = abbreviate([f"{name} {list(array.shape)}" for name, array in arrays.items()])
+        raise ValueError(f"expected a ResNet or ViT with names of torchvision or timm, got {names}")
+    prefix = min(prefixes, key=lambda prefix: bool(SECONDARY.search(prefix)))
+    encoder, other_names = {}, []
     for name, array in arrays.items():
-        inner = name.removeprefix(place)
-        if not name.startswith(place) or HEADS.match(inner):
-            others.append(name)
+        inner = name.removeprefix(prefix)
+        if not name.startswith(prefix) or HEADS.match(inner):
+            other_names.append(name)
         elif not inner.endswith("num_batches_tracked"):
-            own[_timm(inner) if place + MARKS[2] in arrays else inner] = array
-    return Found(own, place, others)
+            encoder[_timm_name(inner) if prefix + MARKS[2] in arrays else inner] = array
+    return EncoderArrays(encoder, prefix, other_names)
 
 
-def describe(
-    found: Found, read: Read, *, num_heads: int | None, stem: str | None
+def infer(
+    encoder: EncoderArrays, read: Read, *, num_heads: int | None, stem: str | None
 ) -> tuple[dict[str, Any], Inputs]:
-    """The network of an encoder, as the group `net` of a config, and how it wants its images.
+    """Infer the network, as the group `net` of a config, and the usual settings of its images.
 
     Args:
-        found: the encoder.
-        read: reads one of its arrays.
-        num_heads: of a ViT, in place of the usual ones.
-        stem: of a ResNet, in place of what the first kernel tells.
+        encoder: the arrays.
+        read: reads one of them.
+        num_heads: attention heads of a ViT; None for the usual number.
+        stem: stem of a ResNet; None to infer it from the first kernel.
 
     Raises:
-        ValueError: if there is no such network here.
+        ValueError: if the arrays belong to no supported network.
     """
-    if "patch_embed.proj.weight" in found.arrays:
-        return _vit(found, read, num_heads)
-    return _resnet(found, stem)
+    if "patch_embed.proj.weight" in encoder.arrays:
+        return _infer_vit(encoder, read, num_heads)
+    return _infer_resnet(encoder, stem)
 
 
-def listed(items: list[str], most: int = 3) -> str:
-    """The first few and how many there are."""
-    shown = ", ".join(item[:80] for item in items[:most])
-    return f"{shown} ... ({len(items)})" if len(items) > most else shown or "nothing"
+def abbreviate(items: list[str], most: int = 3) -> str:
+    """List the first items and the number of all."""
+    text = ", ".join(item[:80] for item in items[:most])
+    return f"{text} ... ({len(items)})" if len(items) > most else text or "nothing"
 
 
-def _flat(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Every value, dicts too; None for one without a name."""
+def as_float32(array: np.ndarray) -> np.ndarray:
+    """Return a contiguous copy in native byte order.
+
+    Raises:
+        ValueError: if the numbers are complex.
+    """
+    if array.dtype.kind == "c":
+        raise ValueError("an array has complex numbers; expected real ones")
+    with np.errstate(all="ignore"):  # values that are not finite are checked later
+        return np.array(array, np.float32, order="C")
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """Yield every value with its name, including dicts; None for a key that is not a string."""
     for key, value in tree.items():
         if not isinstance(key, str):
             yield "", None
             continue
         if len(prefix) + len(key) > MAX_LENGTH:
-            raise ValueError(f"it holds a name of more than {MAX_LENGTH} characters")
+            raise ValueError(f"the file has a name of more than {MAX_LENGTH} characters")
         yield prefix + key, value
         if isinstance(value, Mapping) and depth < MAX_DEPTH:
-            yield from _flat(value, f"{prefix}{key}.", depth + 1)
+            yield from _flatten(value, f"{prefix}{key}.", depth + 1)
 
 
-def _ends(name: str, mark: str) -> bool:
-    return name == mark or name.endswith("." + mark)
-
-
-def _timm(name: str) -> str:
-    for pattern, by in RENAMED.items():
-        name = re.sub("^" + pattern, by, name)
+def _timm_name(name: str) -> str:
+    for pattern, replacement in TORCHVISION_VIT.items():
+        name = re.sub("^" + pattern, replacement, name)
     return name
 
 
-def _kernel(found: Found, name: str) -> tuple[int, int, int, int]:
-    """The shape [out, in, side, side] of the first convolution."""
-    shape = found.arrays[name].shape if name in found.arrays else None
+def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
+    """Return the shape [out, in, side, side] of the first convolution."""
+    shape = encoder.arrays[name].shape if name in encoder.arrays else None
     if shape is None or len(shape) != 4 or shape[2] != shape[3] or shape[1] not in (1, 3):
-        said = "is missing" if shape is None else f"has shape {list(shape)}"
-        raise ValueError(f"{name} {said}; expected [out, 3, side, side]")
+        fault = "is missing" if shape is None else f"has shape {list(shape)}"
+        raise ValueError(f"{name} {fault}; expected [out, 3, side, side]")
     return shape
 
 
-def _resnet(found: Found, stem: str | None) -> tuple[dict[str, Any], Inputs]:
-    width, channels, side, _ = _kernel(found, "conv1.weight")
-    matches = (re.match(r"layer(\d+)\.(\d+)\.", name) for name in found.arrays)
+def _infer_resnet(encoder: EncoderArrays, stem: str | None) -> tuple[dict[str, Any], Inputs]:
+    width, channels, side, _ = _kernel_shape(encoder, "conv1.weight")
+    matches = (re.match(r"layer(\d+)\.(\d+)\.", name) for name in encoder.arrays)
     blocks = {(int(m[1][:6]), int(m[2][:6])) for m in matches if m}
     stages = tuple(sum(s == stage for s, _ in blocks) for stage in sorted({s for s, _ in blocks}))
-    bottleneck = "layer1.0.conv3.weight" in found.arrays
+    bottleneck = "layer1.0.conv3.weight" in encoder.arrays
     depths = [depth for depth, form in resnet.DEPTHS.items() if form == (stages, bottleneck)]
-    form = "bottleneck" if bottleneck else "basic"
     if not depths:
+        form = "bottleneck" if bottleneck else "basic"
         raise ValueError(
-            f"a ResNet of {list(stages)[:8]} {form} blocks; known are those of depth "
-            f"{', '.join(map(str, resnet.DEPTHS))}"
+            f"the depth of a ResNet must be one of {', '.join(map(str, resnet.DEPTHS))}, got "
+            f"{list(stages)[:8]} {form} blocks"
         )
     if side not in (3, 7):
-        raise ValueError(f"conv1.weight is a {side} x {side} kernel; expected 3 x 3 or 7 x 7")
+        raise ValueError(f"the kernel conv1.weight must be 3 x 3 or 7 x 7, got {side} x {side}")
     if stem is None:
-        # Of solo-learn alone the small kernel has two pixels of padding. Its files have a
-        # classifier beside the backbone.
-        before = re.sub(r"(momentum_)?(backbone|encoder)\.$", "", found.place)
-        solo = before != found.place and f"{before}classifier.weight" in found.others
+        # Solo-learn pads the 3 x 3 kernel by two pixels. Its files have a classifier beside the
+        # backbone.
+        parent = re.sub(r"(momentum_)?(backbone|encoder)\.$", "", encoder.prefix)
+        solo = parent != encoder.prefix and f"{parent}classifier.weight" in encoder.other_names
         stem = "imagenet" if side == 7 else "cifar_wide" if solo else "cifar"
     net = {"name": "resnet", "depth": depths[0], "stem": stem, "width": width}
-    if side == 7:
-        return net, Inputs(224, channels, **_grey(IMAGENET, channels), crop=IMAGENET_CROP)
-    return net, Inputs(32, channels, **_grey(CIFAR, channels))
+    return net, _imagenet_inputs(224, channels) if side == 7 else _inputs(32, channels, CIFAR)
 
 
-def _vit(found: Found, read: Read, num_heads: int | None) -> tuple[dict[str, Any], Inputs]:
-    dim, channels, patch, _ = _kernel(found, "patch_embed.proj.weight")
-    matches = (re.match(r"blocks\.(\d+)\.", name) for name in found.arrays)
+def _infer_vit(
+    encoder: EncoderArrays, read: Read, num_heads: int | None
+) -> tuple[dict[str, Any], Inputs]:
+    dim, channels, patch, _ = _kernel_shape(encoder, "patch_embed.proj.weight")
+    matches = (re.match(r"blocks\.(\d+)\.", name) for name in encoder.arrays)
     layers = len({m[1] for m in matches if m})
-    shape = found.arrays["pos_embed"].shape if "pos_embed" in found.arrays else ()
+    shape = encoder.arrays["pos_embed"].shape if "pos_embed" in encoder.arrays else ()
     grid = math.isqrt(max(shape[1] - 1, 0)) if len(shape) == 3 else 0
     if not grid or shape != (1, 1 + grid * grid, dim):
         raise ValueError(
             f"pos_embed has shape {list(shape)}; expected [1, 1 + patches, {dim}] of a class token "
             "and a square grid of patches"
         )
-    usual = [name for name, values in vit.SIZES.items() if values[0] == dim] or ["small"]
-    net = {"name": "vit", "size": usual[0], "dim": dim, "layers": layers, "patch_size": patch}
+    sizes = [name for name, values in vit.SIZES.items() if values[0] == dim] or ["small"]
+    net = {"name": "vit", "size": sizes[0], "dim": dim, "layers": layers, "patch_size": patch}
     net |= {"frozen_patches": False, "pool": "token"}
-    fixed = vit.ViT(dim, layers, 1, patch)
+    fixed = False
     if dim % 4 == 0:
-        ours = parameter_names.derived(fixed, grid * patch)["pos_embed"]
-        same = np.allclose(as_float32(read(found.arrays["pos_embed"])), ours, rtol=0, atol=1e-4)
-    else:
-        same = False
-    net["positions"] = "fixed" if same else "learned"
+        module = vit.ViT(dim, layers, 1, patch)
+        positions = parameter_names.fixed_positions(module, grid * patch)["pos_embed"]
+        stored = as_float32(read(encoder.arrays["pos_embed"]))
+        fixed = np.allclose(stored, positions, rtol=0, atol=1e-4)
+    net["positions"] = "fixed" if fixed else "learned"
     if num_heads is None:
         if dim % 64:
-            raise ValueError(f"the number of heads of a ViT of {dim} is not known; give num_heads")
-        # MoCo-v3's small ViT has smaller heads; the fixed positions are its own too.
-        moco = same or re.search(r"(base|momentum)_encoder\.$", found.place)
-        num_heads = 12 if moco and dim == 384 else HEADS_OF.get(dim, dim // 64)
+            raise ValueError(f"set num_heads: it cannot be inferred for a ViT of width {dim}")
+        # MoCo-v3's small ViT has 12 heads. Of the public ViTs, only MoCo-v3's have fixed positions.
+        moco = fixed or re.search(r"(base|momentum)_encoder\.$", encoder.prefix)
+        num_heads = 12 if moco and dim == 384 else WIDE_HEADS.get(dim, dim // 64)
     net["num_heads"] = num_heads
-    size = grid * patch
-    return net, Inputs(size, channels, **_grey(IMAGENET, channels), crop=IMAGENET_CROP)
+    return net, _imagenet_inputs(grid * patch, channels)
 
 
-def _grey(
-    statistics: Mapping[str, tuple[float, ...]], channels: int
-) -> dict[str, tuple[float, ...]]:
-    """Those of the mean of the channels, for a network of one."""
-    if channels == 3:
-        return dict(statistics)
-    return {name: (round(sum(values) / 3, 4),) for name, values in statistics.items()}
+def _imagenet_inputs(size: int, channels: int) -> Inputs:
+    return _inputs(size, channels, IMAGENET)._replace(crop=IMAGENET_CROP)
 
 
-def as_float32(array: np.ndarray) -> np.ndarray:
-    """A copy, contiguous and in native order.
-
-    Raises:
-        ValueError: if the numbers are complex.
-    """
-    if array.dtype.kind == "c":
-        raise ValueError("an array of complex numbers")
-    with np.errstate(all="ignore"):  # what is not finite stays so
-        return np.array(array, np.float32, order="C")
+def _inputs(size: int, channels: int, statistics: Mapping[str, tuple[float, ...]]) -> Inputs:
+    """Input settings; a network of one channel gets the mean of the channels' statistics."""
+    mean, std = statistics["mean"], statistics["std"]
+    if channels == 1:
+        mean, std = ((round(sum(values) / 3, 4),) for values in (mean, std))
+    return Inputs(size, channels, mean, std)

@@ -1,115 +1,116 @@
-"""Write a backbone and its model card as files for other projects."""
+"""Export a backbone with its model card as files for other projects."""
 
+import io
 import json
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+from jax import export as jax_export
+from jax import numpy as jnp
+from safetensors.numpy import save
+
 from jaxssl.errors import UserError, suggest
+from jaxssl.pretrained import model_card, weights
+from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
+from jaxssl.pretrained.load import is_run, load_pretrained
+from jaxssl.report.results import read_results
+from jaxssl.training.atomic_files import write_bytes, write_text
 
 
 def export(
     path: Path, formats: list[str], *, step: int | str | None = None, out: Path | None = None
 ) -> list[Path]:
-    """Write a backbone and its model card.
+    """Export a backbone with its model card.
 
     Args:
         path: workdir of a run, or a weights file.
         formats: some of `FORMATS`.
-        step: of a run's checkpoint, "last" (the default) or "best".
-        out: folder to write into; by default "export" in the workdir, or beside the file.
+        step: step of a run's checkpoint, "last" (the default) or "best".
+        out: output folder; by default "export" in the workdir, or beside the file.
 
     Returns:
-        The files, the card last.
+        The paths of the files, the card last.
 
     Raises:
         UserError: if there is no such checkpoint or file, a format is unknown or needs a package
-            that is not there, or the folder cannot be written.
+            that is not installed, or the folder cannot be written.
     """
     if not formats:
         raise UserError(f"name a format: --to {'|'.join(FORMATS)}")
     for name in formats:
         if name not in FORMATS:
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
-    # Late, so that a mistake is answered at once.
-    from jaxssl.pretrained import model_card, weights
-    from jaxssl.pretrained.load import is_run, load_pretrained
-    from jaxssl.report import results
-    from jaxssl.training import atomic_files
-
-    path, is_file = path.resolve(), not is_run(path)
-    if is_file and step is not None:
+    path = path.resolve()
+    if not is_run(path) and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
-    found = load_pretrained(path, step)
-    if found.inputs.kind != "image":
-        raise UserError(f"{path} has no encoder of images; only those can be exported")
-    stem = path.stem if is_file else f"{path.name}-{found.metadata['step']}"
-    out = out or (path.parent if is_file else path) / "export"
+    pretrained = load_pretrained(path, step)
+    if pretrained.inputs.kind != "image":
+        raise UserError(f"{path}: only encoders of images can be exported")
+    stem, default, results = path.stem, path.parent / "export", path.with_suffix(".eval")
+    if is_run(path):
+        stem = f"{path.name}-{pretrained.metadata['step']}"
+        default, results = path / "export", path
+    out = out or default
     try:
-        header = weights.header(found)
-        made = {stem + FORMATS[name][0]: FORMATS[name][1](found, header) for name in formats}
+        header = weights.header(pretrained)
+        contents = {
+            stem + FORMATS[name][0]: FORMATS[name][1](pretrained, header) for name in formats
+        }
         out.mkdir(parents=True, exist_ok=True)
-        for name, content in made.items():
-            atomic_files.write_bytes(out / name, content)
-        # The card is of all files of this checkpoint that lie there.
-        files = [stem + suffix for suffix, _ in FORMATS.values()]
-        files = [name for name in files if (out / name).exists()]
-        of = (found.metadata["step"], "pretrained")
-        rows = results.read_results(path.with_suffix(".eval") if is_file else path)
-        rows = [row for row in rows if (row["step"], row["features"]) == of]
-        text = model_card.write(found, json.loads(header)["features"], files, rows)
-        atomic_files.write_text(out / "README.md", text)
+        for name, content in contents.items():
+            write_bytes(out / name, content)
+        write_text(out / "README.md", _card(pretrained, header, out, stem, results))
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
     except OSError as error:
         raise UserError(f"cannot write into {out}: {error.strerror}; see --out") from error
-    return [out / name for name in (*made, "README.md")]
+    return [out / name for name in (*contents, "README.md")]
 
 
-def _safetensors(found: Any, header: str) -> bytes:
-    from safetensors.numpy import save
+def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, results: Path) -> str:
+    """Return the card of all exported files of this checkpoint, earlier ones too."""
+    names = [stem + suffix for suffix, _ in FORMATS.values()]
+    files = [name for name in names if (out / name).exists()]
+    label = pretrained.metadata["step"], "pretrained"
+    rows = [row for row in read_results(results) if (row["step"], row["features"]) == label]
+    return model_card.write(pretrained, json.loads(header)["features"], files, rows)
 
-    from jaxssl.pretrained import weights
 
-    arrays = weights.public(found)
-    return save(arrays, {weights.HEADER: header})
+def _safetensors(pretrained: PretrainedEncoder, header: str) -> bytes:
+    return save(weights.public_arrays(pretrained), {weights.HEADER: header})
 
 
-def _torch(found: Any, header: str) -> bytes:
+def _torch(pretrained: PretrainedEncoder, header: str) -> bytes:
     try:
         import torch
     except ImportError as error:
         raise UserError("--to torch needs PyTorch: pip install 'jaxssl[torch]'") from error
-    import io
-    from collections import OrderedDict
-
-    from jaxssl.pretrained import weights
-
-    state = OrderedDict((k, torch.tensor(v)) for k, v in weights.public(found).items())
-    # Where state dicts keep their versions: PyTorch passes over what is of no module.
+    arrays = weights.public_arrays(pretrained)
+    state: Any = OrderedDict((name, torch.tensor(array)) for name, array in arrays.items())
+    # PyTorch keeps the versions of modules here, and ignores names that are no module.
     state._metadata = OrderedDict({weights.HEADER: header})
     file = io.BytesIO()
     torch.save(state, file)
     return file.getvalue()
 
 
-def _stablehlo(found: Any, header: str) -> bytes:
-    import jax
-    from jax import export as programs
-    from jax import numpy as jnp
-
-    from jaxssl.pretrained.encoder import make_encode
-
-    encode, inputs = make_encode(found, found.inputs), found.inputs
-    (number,) = programs.symbolic_shape("b")
-    images = jax.ShapeDtypeStruct((number, inputs.size, inputs.size, inputs.channels), jnp.uint8)
-    program = jax.jit(lambda images: encode(found.variables, images))
+def _stablehlo(pretrained: PretrainedEncoder, header: str) -> bytes:
+    del header
+    inputs = pretrained.inputs
+    encode = make_encode(pretrained, inputs)
+    variables = {"net": pretrained.variables["net"]}
+    (batch,) = jax_export.symbolic_shape("b")
+    images = jax.ShapeDtypeStruct((batch, inputs.size, inputs.size, inputs.channels), jnp.uint8)
+    program = jax.jit(lambda images: encode(variables, images))
     platforms = ("cpu", "cuda", "tpu")
-    return bytes(programs.export(program, platforms=platforms)(images).serialize())
+    return bytes(jax_export.export(program, platforms=platforms)(images).serialize())
 
 
-# name: suffix, what makes the file
-FORMATS: dict[str, tuple[str, Callable[[Any, str], bytes]]] = {
+# Suffix and writer of each format.
+FORMATS: dict[str, tuple[str, Callable[[PretrainedEncoder, str], bytes]]] = {
     "safetensors": (".safetensors", _safetensors),
     "torch": (".pth", _torch),
     "stablehlo": (".stablehlo", _stablehlo),

@@ -1,127 +1,125 @@
-"""The model card: what an exported file is, how its images are prepared, how to load it."""
+"""Write the model card of an export: network, image settings, training, results, usage."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import flax.linen as nn
 import jax
 
 from jaxssl.augment.views import Inputs
-from jaxssl.models import resnet, vit
+from jaxssl.models import convnet, resnet, vit
 from jaxssl.pretrained.encoder import PretrainedEncoder
-from jaxssl.report import results
+from jaxssl.report.markdown import markdown_table
+from jaxssl.report.results import format_value
 
-RANGES = "in [0, 1] (uint8 / 255), then minus the mean, divided by the standard deviation"
+RESULTS_HEADING = (
+    *("metric", "value", "protocol", "data set", "fitted on", "tested on", "features"),
+    *("checkpoint", "step", "seed"),
+)
+TRAINING_GROUPS = ("method", "loss", "head", "predictor", "augment", "optim", "schedule")
 
 
 def write(
-    found: PretrainedEncoder, features: int, files: Sequence[str], rows: Sequence[Mapping[str, Any]]
+    pretrained: PretrainedEncoder,
+    num_features: int,
+    files: Sequence[str],
+    results: Sequence[Mapping[str, Any]],
 ) -> str:
-    """The card, as Markdown.
+    """Return the card as Markdown.
 
     Args:
-        found: what was exported.
-        features: how many a picture has.
+        pretrained: the exported encoder.
+        num_features: features of an image.
         files: names of the exported files.
-        rows: of results.json that are of this checkpoint.
+        results: rows of results.json for this checkpoint.
     """
-    metadata, config = found.metadata, found.metadata.get("config") or {}
-    parts = [
+    metadata, config = pretrained.metadata, pretrained.metadata.get("config")
+    sections = [
         f"# {metadata['source']}",
         "An image encoder trained by contrastive self-supervision with jaxssl, without its heads.",
-        _table(_what(found, features)),
+        _table(_network(pretrained, num_features)),
         "## Images",
-        _table(_images(found.inputs)),
-        "## Training" if config else "",
-        _table(_training(config)) if config else "",
-        "## Figures",
-        _figures(rows) if rows else "None are known for this checkpoint.",
+        _table(_images(pretrained.inputs)),
+        *(("## Training", _table(_training(config))) if config else ()),
+        "## Results",
+        _results(results) if results else "There are no results for this checkpoint.",
         "## Use",
-        *(_use(found, name) for name in files),
+        *(_usage(pretrained, name) for name in files),
     ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return "\n\n".join(sections) + "\n"
 
 
-def _what(found: PretrainedEncoder, features: int) -> dict[str, Any]:
-    metadata, leaves = found.metadata, jax.tree.leaves(found.variables["net"]["params"])
+def _network(pretrained: PretrainedEncoder, num_features: int) -> dict[str, Any]:
+    params = jax.tree.leaves(pretrained.variables["net"]["params"])
     return {
-        "network": _said(metadata["net"]),
-        "parameters": f"{sum(math.prod(x.shape) for x in leaves):,}",
-        "features of an image": features,
-        "computed in": found.encoder.precision,
-        "source": metadata["source"],
-        "checkpoint": metadata["checkpoint"],
-        "step": metadata["step"],
-        "loss": metadata["loss"],
+        "network": _settings(pretrained.metadata["net"]),
+        "parameters": f"{sum(math.prod(x.shape) for x in params):,}",
+        "features of an image": num_features,
+        "computed in": pretrained.encoder.precision,
+        **{name: pretrained.metadata[name] for name in ("source", "checkpoint", "step", "loss")},
     }
 
 
 def _images(inputs: Inputs) -> dict[str, Any]:
-    size = inputs.size
-    rule = f"all of the image to {size} x {size}, if it has other sides"
+    size = f"{inputs.size} x {inputs.size}"
+    rule = f"the whole image to {size}"
     if inputs.crop:
-        rule = f"the central square of {inputs.crop:g} of the short side, to {size} x {size}"
+        rule = f"the central square of {inputs.crop:g} of the short side, to {size}"
     return {
-        "size": f"{size} x {size} pixels",
+        "size": f"{size} pixels",
         "resized": rule,
         "interpolation": "bilinear, antialiased (Pillow's BILINEAR)",
         "channels": {1: "1, grey", 3: "3, in the order red, green, blue"}[inputs.channels],
-        "range": RANGES,
-        "mean": _numbers(inputs.mean),
-        "standard deviation": _numbers(inputs.std),
+        "range": "[0, 1] (uint8 / 255), then minus the mean, divided by the standard deviation",
+        "mean": ", ".join(f"{value:g}" for value in inputs.mean),
+        "standard deviation": ", ".join(f"{value:g}" for value in inputs.std),
     }
 
 
 def _training(config: Mapping[str, Any]) -> dict[str, Any]:
-    groups = ("method", "loss", "head", "predictor", "augment", "optim", "schedule")
-    data = config["data"]
+    data, steps = config["data"], config["total_steps"]
     return {
         "data set": f"{data['name']}, split {data['train_split']}",
-        **{name: _said(config[name]) for name in groups},
+        **{name: _settings(config[name]) for name in TRAINING_GROUPS},
         "views": config["views"],
         "batch size": config["batch_size"],
-        "length": f"{config['total_steps']} steps"
-        if config["total_steps"]
-        else f"{config['epochs']} epochs",
+        "length": f"{steps} steps" if steps else f"{config['epochs']} epochs",
         "seed": config["seed"],
     }
 
 
-def _figures(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = ("figure", "value", "protocol", "data set", "fitted on", "tested on", "features")
-    lines = [[*head, "checkpoint", "step", "seed"]]
-    for row in rows:
+def _results(results: Sequence[Mapping[str, Any]]) -> str:
+    rows = []
+    for row in results:
         unit = row.get("unit", "%")
-        figure = row["metric"] + (f" ({unit})" if unit else "")
-        layer = f"{row['features']}, {row.get('layer')}"
-        protocol = f"{row['protocol']}:{row['details']['preset']}"
-        of = [row.get(name) for name in ("dataset", "bank", "split")]
-        which = [row.get(name) for name in ("checkpoint", "step", "seed")]
-        lines.append([figure, results.format_value(row), protocol, *of, layer, *which])
-    return _grid(lines)
+        cells = [
+            row["metric"] + (f" ({unit})" if unit else ""),
+            format_value(row),
+            f"{row['protocol']}:{row['details']['preset']}",
+            *(row.get(name) for name in ("dataset", "bank", "split")),
+            f"{row['features']}, {row.get('layer')}",
+            *(row.get(name) for name in ("checkpoint", "step", "seed")),
+        ]
+        rows.append([_cell(cell) for cell in cells])
+    return markdown_table(RESULTS_HEADING, rows).rstrip()
 
 
-def _use(found: PretrainedEncoder, name: str) -> str:
+def _usage(pretrained: PretrainedEncoder, name: str) -> str:
+    side, channels = pretrained.inputs.size, pretrained.inputs.channels
     if name.endswith(".stablehlo"):
-        text = _STABLEHLO
-    else:
-        text = _JAX + _pytorch(found, name)
-    side, channels = found.inputs.size, found.inputs.channels
-    return text.format(name=name, size=side, channels=channels)
+        return f"""### {name}
 
-
-_STABLEHLO = """### {name}
-
-Takes raw images and prepares them itself; runs on CPU, CUDA and TPU, for any number of images.
-Needs jax and flatbuffers only.
+The program takes raw images and preprocesses them itself. It runs on CPU, CUDA and TPU, for any
+number of images, and needs only jax and flatbuffers.
 
 ```python
 from pathlib import Path
 from jax import export
 encode = export.deserialize(Path("{name}").read_bytes())
-features = encode.call(images)  # uint8 [n, {size}, {size}, {channels}] -> float32 [n, features]
+features = encode.call(images)  # uint8 [n, {side}, {side}, {channels}] -> float32 [n, features]
 ```"""
-_JAX = """### {name}
+    return f"""### {name}
 
 ```python
 import jaxssl
@@ -129,63 +127,67 @@ apply, variables, preprocess = jaxssl.load_encoder("{name}")
 features = apply(variables, preprocess(images))  # uint8 [n, h, w, {channels}]
 ```
 
-"""
+{_pytorch_usage(pretrained.encoder.net, pretrained.inputs, name)}"""
 
 
-def _pytorch(found: PretrainedEncoder, name: str) -> str:
-    """PyTorch's lines; braces are doubled, as they go through `format`."""
-    module, channels = found.encoder.net, found.inputs.channels
-    if isinstance(module, vit.ViT):
-        names, lines = "timm's", _vit(module, found.inputs)
-    elif isinstance(module, resnet.ResNet):
-        names, lines = "torchvision's", _resnet(module, channels)
+def _pytorch_usage(net: nn.Module, inputs: Inputs, name: str) -> str:
+    side, channels = inputs.size, inputs.channels
+    if isinstance(net, vit.ViT):
+        names, lines = "timm's names", _timm_vit(net, inputs)
+    elif isinstance(net, resnet.ResNet):
+        names, lines = "torchvision's names", _torchvision_resnet(net, channels)
+    elif isinstance(net, convnet.ConvNet):
+        names, lines = "the names below", _torch_convnet(net, channels)
     else:
-        names, lines = "plain", _convnet(module, channels)
+        raise ValueError(f"a {type(net).__name__} has no PyTorch equivalent")
     if not lines:
-        return f"In PyTorch: torchvision has no ResNet of width {module.width}; the names are its."
-    read = f'torch.load("{name}")'
+        return (
+            "In PyTorch: the names are torchvision's, which has no ResNet of this width or depth."
+        )
+    imports, read = ["import torch"], f'torch.load("{name}")'
     if name.endswith(".safetensors"):
+        imports += ["import safetensors.torch"]
         read = f'safetensors.torch.load_file("{name}")'
-    top = ["import torch", *(["import safetensors.torch"] if "safetensors" in read else [])]
-    lines = [*top, *lines, f"model.load_state_dict({read})", "model.eval()"]
-    code = "\n".join(lines).replace("{", "{{").replace("}", "}}")
-    return (
-        f"In PyTorch, by {names} names; `model(x)` takes x [n, {channels}, {found.inputs.size}, "
-        f"{found.inputs.size}], prepared as above:\n\n```python\n{code}\n```"
-    )
+    code = "\n".join([*imports, *lines, f"model.load_state_dict({read})", "model.eval()"])
+    return f"""In PyTorch, with {names}; `model(x)` takes x [n, {channels}, {side}, {side}],
+preprocessed as above:
+
+```python
+{code}
+```"""
 
 
-def _vit(module: vit.ViT, inputs: Inputs) -> list[str]:
-    pool = '"token"' if module.pool == "token" else '"avg", fc_norm=False'
+def _timm_vit(net: vit.ViT, inputs: Inputs) -> list[str]:
+    pool = '"token"' if net.pool == "token" else '"avg", fc_norm=False'
     return [
         "from timm.models.vision_transformer import VisionTransformer",
         "model = VisionTransformer(",
-        f"    img_size={inputs.size}, patch_size={module.patch_size}, in_chans={inputs.channels},",
-        f"    embed_dim={module.dim}, depth={module.layers}, num_heads={module.heads},",
+        f"    img_size={inputs.size}, patch_size={net.patch_size}, in_chans={inputs.channels},",
+        f"    embed_dim={net.dim}, depth={net.layers}, num_heads={net.heads},",
         f"    num_classes=0, global_pool={pool},",
         ")",
     ]
 
 
-def _resnet(module: resnet.ResNet, channels: int) -> list[str]:
-    forms = {form: depth for depth, form in resnet.DEPTHS.items()}
-    depth = forms.get((module.stages, module.bottleneck))
-    if depth is None or module.width != 64:
+def _torchvision_resnet(net: resnet.ResNet, channels: int) -> list[str]:
+    """The lines that build the network; none if torchvision does not have it."""
+    form = (net.stages, net.bottleneck)
+    depths = [depth for depth, other in resnet.DEPTHS.items() if other == form]
+    if not depths or net.width != 64:
         return []
-    lines = ["import torchvision", f"model = torchvision.models.resnet{depth}()"]
-    if module.stem != "imagenet":
-        padding = 2 if module.stem == "cifar_wide" else 1
-        convolution = f"{channels}, 64, 3, padding={padding}, bias=False"
-        lines += [f"model.conv1 = torch.nn.Conv2d({convolution})"]
-        lines += ["model.maxpool = torch.nn.Identity()"]
+    lines = ["import torchvision", f"model = torchvision.models.resnet{depths[0]}()"]
+    if net.stem != "imagenet":
+        padding = 2 if net.stem == "cifar_wide" else 1
+        kernel = f"{channels}, 64, 3, padding={padding}, bias=False"
+        lines += [f"model.conv1 = torch.nn.Conv2d({kernel})", "model.maxpool = torch.nn.Identity()"]
     elif channels != 3:
-        convolution = f"{channels}, 64, 7, stride=2, padding=3, bias=False"
-        lines += [f"model.conv1 = torch.nn.Conv2d({convolution})"]
+        kernel = f"{channels}, 64, 7, stride=2, padding=3, bias=False"
+        lines += [f"model.conv1 = torch.nn.Conv2d({kernel})"]
     return [*lines, "model.fc = torch.nn.Identity()"]
 
 
-def _convnet(module: Any, channels: int) -> list[str]:
-    sizes = list(zip((channels, *module.widths), module.widths, module.strides, strict=False))
+def _torch_convnet(net: convnet.ConvNet, channels: int) -> list[str]:
+    stages = list(zip((channels, *net.widths), net.widths, net.strides, strict=False))
     return [
         "from torch import nn",
         "class ConvNet(nn.Module):",
@@ -194,7 +196,7 @@ def _convnet(module: Any, channels: int) -> list[str]:
         "        def stage(into, out, stride):",
         "            conv = nn.Conv2d(into, out, 3, stride, 1, bias=False)",
         '            return nn.ModuleDict({"conv": conv, "norm": nn.BatchNorm2d(out)})',
-        f"        self.stages = nn.ModuleList([stage(*s) for s in {sizes}])",
+        f"        self.stages = nn.ModuleList([stage(*s) for s in {stages}])",
         "    def forward(self, x):",
         "        for stage in self.stages:",
         '            x = stage["norm"](stage["conv"](x)).relu()',
@@ -203,22 +205,17 @@ def _convnet(module: Any, channels: int) -> list[str]:
     ]
 
 
-def _said(group: Mapping[str, Any]) -> str:
-    """A group of the config: its name and settings."""
-    settings = ", ".join(f"{k}={v}" for k, v in group.items() if k != "name")
-    return f"{group.get('name', '')} ({settings})" if settings else str(group.get("name", ""))
-
-
-def _numbers(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:g}" for value in values)
+def _settings(group: Mapping[str, Any]) -> str:
+    """A group of the config as its name and settings."""
+    name = str(group.get("name", ""))
+    settings = ", ".join(f"{key}={value}" for key, value in group.items() if key != "name")
+    return f"{name} ({settings})" if settings else name
 
 
 def _table(rows: Mapping[str, Any]) -> str:
-    return _grid([["", ""], *([k, "none" if v is None else v] for k, v in rows.items())])
+    cells = ([key, "none" if value is None else _cell(value)] for key, value in rows.items())
+    return markdown_table(("", ""), cells).rstrip()
 
 
-def _grid(lines: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; the first line is its head."""
-    cells = [[str(cell).replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
-    cells.insert(1, ["---"] * len(cells[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+def _cell(value: Any) -> str:
+    return str(value).replace("\n", " ")

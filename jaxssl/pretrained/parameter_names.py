@@ -1,8 +1,8 @@
-"""Public names of our networks' parameters: one table for both ways.
+"""Public names and layouts of our networks' parameters, for reading and for writing.
 
-ResNets have torchvision's names, ViTs timm's. ConvNets have plain ones: stage i is
-``stages.i.conv.weight`` and ``stages.i.norm.{weight,bias,running_mean,running_var}``.
-Arrays lie under a public name as PyTorch lays them out.
+ResNets have torchvision's names and ViTs timm's. Stage i of a ConvNet is ``stages.i.conv.weight``
+and ``stages.i.norm.{weight,bias,running_mean,running_var}``. Arrays with a public name have
+PyTorch's layout.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,14 +14,13 @@ import numpy as np
 from jaxssl.models import convnet, resnet, vit
 
 NETS = {"convnet": convnet.net, "resnet": resnet.net, "vit": vit.net}
-Net = Mapping[str, Any]  # the group `net` of a config
 
 
 class Layout(NamedTuple):
-    """How an array lies.
+    """Conversions of an array between two layouts.
 
     Attributes:
-        ours: from PyTorch's to ours.
+        ours: from PyTorch's layout to ours.
         public: from ours to PyTorch's.
     """
 
@@ -33,9 +32,9 @@ class Entry(NamedTuple):
     """A parameter or statistic.
 
     Attributes:
-        name: the public one.
-        path: in our variables, from "params" or "batch_stats" on.
-        layout: of the array.
+        name: public name.
+        path: keys in our variables, beginning with "params" or "batch_stats".
+        layout: layouts of the array.
     """
 
     name: str
@@ -43,121 +42,123 @@ class Entry(NamedTuple):
     layout: Layout
 
 
-def _turned(x: np.ndarray) -> np.ndarray:
-    """[height, width, in, out] as [out, in, height, width]."""
+def _to_oihw(x: np.ndarray) -> np.ndarray:
+    """[height, width, in, out] to [out, in, height, width]."""
     return x.transpose(3, 2, 0, 1)
 
 
-def _turned_back(x: np.ndarray) -> np.ndarray:
+def _to_hwio(x: np.ndarray) -> np.ndarray:
     return x.transpose(2, 3, 1, 0)
 
 
 SAME = Layout(lambda x: x, lambda x: x)
 DENSE = Layout(lambda x: x.transpose(1, 0), lambda x: x.transpose(1, 0))
-CONV = Layout(_turned_back, _turned)
+CONV = Layout(_to_hwio, _to_oihw)
 TOKEN = Layout(lambda x: x.reshape(x.shape[2:]), lambda x: x[None, None])
 POSITIONS = Layout(lambda x: x.reshape(x.shape[1:]), lambda x: x[None])
 
 
 def _patches(side: int) -> Layout:
-    """A projection of patches: PyTorch's is a convolution, ours a matrix."""
+    """Patch projection: a convolution in PyTorch, a matrix in ours."""
 
     def ours(x: np.ndarray) -> np.ndarray:
-        return _turned_back(x).reshape(-1, x.shape[0])
+        return _to_hwio(x).reshape(-1, x.shape[0])
 
-    return Layout(ours, lambda x: _turned(x.reshape(side, side, -1, x.shape[1])))
+    return Layout(ours, lambda x: _to_oihw(x.reshape(side, side, -1, x.shape[1])))
 
 
-def make(net: Net) -> nn.Module:
-    """The backbone of a config's group.
+def make_net(config: Mapping[str, Any]) -> nn.Module:
+    """Return the backbone of the group `net` of a config.
 
     Raises:
-        ValueError: on an unknown network or setting.
+        ValueError: if the network or a setting is unknown.
     """
-    name, hyper = net.get("name"), {k: v for k, v in net.items() if k not in ("name", "preset")}
+    name = config.get("name")
     if name not in NETS:
-        raise ValueError(f"network {name!r} has no public names; those with are {sorted(NETS)}")
-    hyper = {k: tuple(v) if isinstance(v, list) else v for k, v in hyper.items()}
+        raise ValueError(f"the network must be one of {', '.join(NETS)}, got {name!r}")
+    settings = {k: v for k, v in config.items() if k not in ("name", "preset")}
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     try:
-        return NETS[name](**hyper)
+        return NETS[name](**settings)
     except TypeError as error:
-        raise ValueError(f"{name} has no such settings: {sorted(hyper)}") from error
+        raise ValueError(f"{name} does not have all of the settings {sorted(settings)}") from error
 
 
-def entries(module: nn.Module) -> list[Entry]:
-    """The table of a network: an entry for every array of its variables.
+def entries(net: nn.Module) -> list[Entry]:
+    """Return an entry for every array of a network's variables.
 
     Raises:
-        ValueError: if it has no public names.
+        ValueError: if the network has no public names.
     """
-    if isinstance(module, resnet.ResNet):
-        return _resnet(module)
-    if isinstance(module, vit.ViT):
-        return _vit(module)
-    if isinstance(module, convnet.ConvNet):
-        return _convnet(len(module.widths))
-    raise ValueError(f"a {type(module).__name__} has no public names")
+    if isinstance(net, resnet.ResNet):
+        return _resnet(net)
+    if isinstance(net, vit.ViT):
+        return _vit(net)
+    if isinstance(net, convnet.ConvNet):
+        return _convnet(net)
+    raise ValueError(f"a {type(net).__name__} has no public parameter names")
 
 
-def derived(module: nn.Module, size: int) -> dict[str, np.ndarray]:
-    """What has a public name and is no parameter of ours: fixed positions, of images of ``size``.
+def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
+    """Return a ViT's fixed positions, which have a public name but are not a parameter of ours.
 
-    The first is the class token's, which has none.
+    Args:
+        net: the backbone.
+        size: side length of the images in pixels.
+
+    Returns:
+        "pos_embed" [1, 1 + patches, dim], with zeros for the class token; empty for other networks.
     """
-    if not isinstance(module, vit.ViT) or module.positions != "fixed":
+    if not isinstance(net, vit.ViT) or net.positions != "fixed":
         return {}
-    grid = size // module.patch_size
-    positions = vit.positions(grid, grid, module.dim)
+    grid = size // net.patch_size
+    positions = vit.positions(grid, grid, net.dim)
     return {"pos_embed": np.concatenate([np.zeros_like(positions[:1]), positions])[None]}
 
 
-def _convnet(stages: int) -> list[Entry]:
-    return [
-        entry
-        for i in range(stages)
-        for entry in [
-            _conv(f"stages.{i}.conv", (), i),
-            *_batch_norm(f"stages.{i}.norm", (), i),
-        ]
-    ]
+def _convnet(net: convnet.ConvNet) -> list[Entry]:
+    table = []
+    for i in range(len(net.widths)):
+        table += [_conv(f"stages.{i}.conv", (), i), *_batch_norm(f"stages.{i}.norm", (), i)]
+    return table
 
 
-def _resnet(module: resnet.ResNet) -> list[Entry]:
-    found = [_conv("conv1", (), 0), *_batch_norm("bn1", (), 0)]
-    convolutions = 3 if module.bottleneck else 2
-    places = [(s, i) for s, blocks in enumerate(module.stages) for i in range(blocks)]
+def _resnet(net: resnet.ResNet) -> list[Entry]:
+    table = [_conv("conv1", (), 0), *_batch_norm("bn1", (), 0)]
+    convolutions = 3 if net.bottleneck else 2
+    places = [(stage, i) for stage, blocks in enumerate(net.stages) for i in range(blocks)]
     for number, (stage, i) in enumerate(places):
         ours, public = (f"Block_{number}",), f"layer{stage + 1}.{i}"
         for c in range(convolutions):
-            found += [_conv(f"{public}.conv{c + 1}", ours, c)]
-            found += _batch_norm(f"{public}.bn{c + 1}", ours, c)
-        # The first block of a stage changes the shape; that of basic blocks' first one does not.
-        if i == 0 and (module.bottleneck or stage > 0):
-            found += [_conv(f"{public}.downsample.0", ours, convolutions)]
-            found += _batch_norm(f"{public}.downsample.1", ours, convolutions)
-    return found
+            table += [_conv(f"{public}.conv{c + 1}", ours, c)]
+            table += _batch_norm(f"{public}.bn{c + 1}", ours, c)
+        # The first block of a stage changes the shape, except for the first stage of basic blocks.
+        if i == 0 and (net.bottleneck or stage > 0):
+            table += [_conv(f"{public}.downsample.0", ours, convolutions)]
+            table += _batch_norm(f"{public}.downsample.1", ours, convolutions)
+    return table
 
 
-def _vit(module: vit.ViT) -> list[Entry]:
-    patches = "frozen_patches" if module.freeze_patches else "patches"
+def _vit(net: vit.ViT) -> list[Entry]:
+    patches = "frozen_patches" if net.freeze_patches else "patches"
     projection = "patch_embed.proj"
-    found = [
+    table = [
         Entry("cls_token", ("params", "token"), TOKEN),
-        Entry(f"{projection}.weight", ("params", patches, "kernel"), _patches(module.patch_size)),
+        Entry(f"{projection}.weight", ("params", patches, "kernel"), _patches(net.patch_size)),
         Entry(f"{projection}.bias", ("params", patches, "bias"), SAME),
         *_layer_norm("norm", ("LayerNorm_0",)),
     ]
-    if module.positions == "learned":
-        found += [Entry("pos_embed", ("params", "positions"), POSITIONS)]
-    for i in range(module.layers):
+    if net.positions == "learned":
+        table += [Entry("pos_embed", ("params", "positions"), POSITIONS)]
+    for i in range(net.layers):
         ours, public = f"Block_{i}", f"blocks.{i}"
-        found += _layer_norm(f"{public}.norm1", (ours, "LayerNorm_0"))
-        found += _dense(f"{public}.attn.qkv", (ours, "qkv"))
-        found += _dense(f"{public}.attn.proj", (ours, "attention_out"))
-        found += _layer_norm(f"{public}.norm2", (ours, "LayerNorm_1"))
-        found += _dense(f"{public}.mlp.fc1", (ours, "mlp_in"))
-        found += _dense(f"{public}.mlp.fc2", (ours, "mlp_out"))
-    return found
+        table += _layer_norm(f"{public}.norm1", (ours, "LayerNorm_0"))
+        table += _dense(f"{public}.attn.qkv", (ours, "qkv"))
+        table += _dense(f"{public}.attn.proj", (ours, "attention_out"))
+        table += _layer_norm(f"{public}.norm2", (ours, "LayerNorm_1"))
+        table += _dense(f"{public}.mlp.fc1", (ours, "mlp_in"))
+        table += _dense(f"{public}.mlp.fc2", (ours, "mlp_out"))
+    return table
 
 
 def _conv(public: str, ours: Sequence[str], number: int) -> Entry:
@@ -179,9 +180,9 @@ def _layer_norm(public: str, ours: Sequence[str]) -> list[Entry]:
 
 
 def _batch_norm(public: str, ours: Sequence[str], number: int) -> list[Entry]:
-    place = (*ours, f"BatchNorm_{number}")
+    path = (*ours, f"BatchNorm_{number}")
     return [
-        *_layer_norm(public, place),
-        Entry(f"{public}.running_mean", ("batch_stats", *place, "mean"), SAME),
-        Entry(f"{public}.running_var", ("batch_stats", *place, "var"), SAME),
+        *_layer_norm(public, path),
+        Entry(f"{public}.running_mean", ("batch_stats", *path, "mean"), SAME),
+        Entry(f"{public}.running_var", ("batch_stats", *path, "var"), SAME),
     ]

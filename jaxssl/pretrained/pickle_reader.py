@@ -1,10 +1,11 @@
-"""Pickles read without running anything that they name.
+"""Read pickles of PyTorch without running code that they name.
 
-A pickle is a program. Of the functions that it may call, only PyTorch's rebuilding of tensors is
-known here, and that makes plain descriptions; any other name is a placeholder that does nothing.
+A pickle is a program. Calls of PyTorch's functions that rebuild tensors return descriptions of the
+tensors. Every other name becomes a placeholder that does nothing.
 """
 
 import io
+import mmap
 import pickle
 import pickletools
 import warnings
@@ -31,19 +32,19 @@ STORAGES = {
 }
 DTYPES = {"uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64}
 MAX_AXES = 16
-MAX_ITEMS = 10_000  # of a tuple, those of tuples in it counted
-FILLING = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
-EXPANDED = 1 << 20  # numbers that a tensor may have beyond those stored, by a stride of 0
+MAX_ITEMS = 10_000  # of a tuple, with the items of nested tuples
+FILL_OPCODES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
+MAX_EXPANSION = 1 << 20  # numbers that a tensor may repeat by a stride of 0
 
 
 class Storage(NamedTuple):
-    """Where a tensor's numbers lie.
+    """A storage, or a part of one.
 
     Attributes:
-        key: of the storage in its file.
-        dtype: of the numbers.
-        first: number of the storage at which this part of it starts.
-        count: numbers of this part.
+        key: name of the storage in its file.
+        dtype: type of its numbers.
+        first: index of the part's first number in the storage.
+        count: numbers in the part.
     """
 
     key: str
@@ -53,7 +54,7 @@ class Storage(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A view of a storage; offset and strides count numbers, not bytes."""
+    """A view of a storage. Offset and strides count numbers, not bytes."""
 
     storage: Storage
     offset: int
@@ -62,43 +63,43 @@ class Tensor(NamedTuple):
 
 
 class Inert:
-    """Whatever a pickle names that is not known here: it takes everything and does nothing."""
+    """Placeholder for an unknown class or function. It accepts every call and does nothing."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":
-        """An empty one."""
+        """Ignore the arguments."""
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def __setstate__(self, state: Any) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> "Inert":
-        """Nothing is done."""
+        """Return another placeholder."""
         return Inert()
 
     def append(self, item: Any) -> None:
-        """Nothing is kept."""
+        """Do nothing."""
 
     extend = add = append
 
 
 class Dict(dict):
-    """In place of an OrderedDict; ``state`` holds the attributes that were set on it."""
+    """Replacement for OrderedDict; ``state`` holds the attributes that the pickle sets on it."""
 
     state: Any = None
 
     def __setstate__(self, state: Any) -> None:
-        """Keeps the attributes apart, so that none can hide a method."""
+        """Keep the attributes apart, so that they cannot replace methods."""
         self.state = state
 
 
-class _Known:
-    """A function or type of PyTorch that is stood for by ours."""
+class _TorchName:
+    """Replacement for a supported function or type of PyTorch."""
 
     __slots__ = ("call", "dtype")
 
@@ -109,41 +110,44 @@ class _Known:
         return Inert() if self.call is None else self.call(*args)
 
     def __setstate__(self, state: Any) -> None:
-        """A pickle cannot change it."""
+        """Ignore the state: a pickle cannot change a replacement."""
 
 
-def check(file: BinaryIO) -> bytes:
-    """Read one pickle, up to its end, and nothing behind it.
+def check(file: BinaryIO | mmap.mmap) -> bytes:
+    """Read one pickle without executing it; the file is left at the pickle's end.
 
     Raises:
-        ValueError: if it is cut off, its memo is numbered so that it would fill the memory, or its
-            tuples are nested so that a hash of one would take for ever or exhaust the stack.
+        ValueError: if it is cut off, if its memo indices would exhaust memory, or if its tuples are
+            nested so deeply that hashing one would not end or would exhaust the stack.
     """
-    start, sizes = file.tell(), _Sizes()
-    with warnings.catch_warnings(action="ignore"):  # of odd escapes in strings
+    start, sizes = file.tell(), _TupleSizes()
+    with warnings.catch_warnings(action="ignore"):  # about invalid escapes in strings
         for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
-            if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > number:
-                raise ValueError(f"memo entry {argument} at instruction {number}")
+            puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
+            if puts and int(argument or 0) > number:
+                raise ValueError(
+                    f"memo entry {argument} must be at most {number}, the number of the instruction"
+                )
             sizes.step(opcode, argument)
     end = file.tell()
     file.seek(start)
     return file.read(end - start)
 
 
-class _Sizes:
-    """The stack of a pickle's machine, of each value only how many items its hash looks at.
+class _TupleSizes:
+    """The stack of the pickle machine; each value is the number of items that its hash reads.
 
-    A tuple may hold another one twice, that one a third twice, and so on: short to write down,
-    endless to hash, as Python does with the keys of a dict.
+    A short pickle can hold a tuple that contains another tuple twice, which contains a third one
+    twice, and so on. Python would hash 2^depth items when the outer tuple becomes a key of a dict.
     """
 
     def __init__(self) -> None:
         self.stack: list[int] = []
-        self.marks: list[int] = []  # heights of the stack
+        self.marks: list[int] = []  # heights of the stack at the marks
         self.memo: dict[int, int] = {}
 
     def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
-        """One instruction."""
+        """Apply one instruction."""
         stack, name = self.stack, opcode.name
         if name == "MARK":
             self.marks.append(len(stack))
@@ -159,35 +163,39 @@ class _Sizes:
             self._other(opcode)
 
     def _other(self, opcode: pickletools.OpcodeInfo) -> None:
-        before, stack, taken = opcode.stack_before, self.stack, []
+        before, stack, operands = opcode.stack_before, self.stack, []
         count = len(before)
         if pickletools.markobject in before:
             count, height = before.index(pickletools.markobject), self.marks.pop()
-            taken = stack[height:]
+            operands = stack[height:]
             del stack[height:]
-        taken = stack[len(stack) - count :] + taken
+        operands = stack[len(stack) - count :] + operands
         del stack[len(stack) - count :]
         if not opcode.stack_after:
             return
-        if opcode.name in FILLING:
-            size = taken[0]
+        if opcode.name in FILL_OPCODES:
+            size = operands[0]
         else:
-            size = 1 if opcode.name in ("LIST", "DICT") else 1 + sum(taken)  # those have no hash
+            unhashable = opcode.name in ("LIST", "DICT")
+            size = 1 if unhashable else 1 + sum(operands)
         if size > MAX_ITEMS:
-            raise ValueError(f"a tuple of more than {MAX_ITEMS} items, those of inner ones counted")
+            raise ValueError(
+                f"a tuple has more than {MAX_ITEMS} items, with those of nested tuples"
+            )
         stack.append(size)
 
 
 def load(text: bytes) -> tuple[Any, dict[str, np.dtype]]:
-    """What a checked pickle holds: dicts, lists, numbers, strings, `Tensor` and `Inert`.
+    """Load a pickle that `check` returned.
 
     Returns:
-        It, and the type of each storage by its key.
+        The object, made of dicts, lists, numbers, strings, `Tensor` and `Inert`; and the type of
+        each storage by its key.
 
     Raises:
-        Exception: of many kinds, if it is damaged.
+        Exception: of any type, if the pickle is damaged.
     """
-    unpickler = _Unpickler(io.BytesIO(text), encoding="latin-1")  # which Python 2's strings need
+    unpickler = _Unpickler(io.BytesIO(text), encoding="latin-1")  # for strings of Python 2
     with warnings.catch_warnings(action="ignore"):
         return unpickler.load(), unpickler.storages
 
@@ -198,31 +206,31 @@ class _Unpickler(pickle.Unpickler):
         self.storages: dict[str, np.dtype] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Never imports: a fresh stand-in of each known name, `Inert` for all others."""
+        """Return a new replacement for a supported name and `Inert` for others; import nothing."""
         if (module, name) == ("collections", "OrderedDict"):
             return Dict
         if module in ("torch", "torch.storage") and name in STORAGES:
-            return _Known(dtype=STORAGES[name])
+            return _TorchName(dtype=STORAGES[name])
         if module == "torch" and name in DTYPES:
-            return _Known(dtype=DTYPES[name])
+            return _TorchName(dtype=DTYPES[name])
         if module in ("torch._utils", "torch._tensor") and name in REBUILD:
-            return _Known(REBUILD[name])
+            return _TorchName(REBUILD[name])
         return Inert
 
     def persistent_load(self, pid: Any) -> Any:
-        """A storage; its numbers are read later, if they are wanted."""
+        """Return a storage without reading its numbers."""
         kind, storage, key, _, count, *view = pid
         dtype = getattr(storage, "dtype", None)
         if kind != "storage" or dtype is None:
             return Inert()
         if not isinstance(key, str) or not _natural(count):
-            raise ValueError(f"a storage of key {_shown(key)} and size {_shown(count)}")
+            raise ValueError(f"a storage has key {_brief(key)} and size {_brief(count)}")
         self.storages[key] = dtype
         first = 0
         if view and view[0] is not None:
             _, first, count = view[0]
             if not (_natural(first) and _natural(count)):
-                raise ValueError("a part of a storage that is none")
+                raise ValueError("a part of a storage has no valid start or size")
         return Storage(key, dtype, first, count)
 
 
@@ -232,20 +240,20 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     shape, strides = tuple(shape), tuple(strides)
     fits = len(shape) == len(strides) <= MAX_AXES
     if not fits or not all(map(_natural, (offset, *shape, *strides))):
-        said = [", ".join(map(_shown, x[:4])) for x in (shape, strides)]
-        raise ValueError(f"a tensor of shape [{said[0]}] and strides [{said[1]}]")
+        texts = [", ".join(map(_brief, x[:4])) for x in (shape, strides)]
+        raise ValueError(f"a tensor has shape [{texts[0]}] and strides [{texts[1]}]")
     size, last = 1, offset
     for length, stride in zip(shape, strides, strict=True):
         size *= length
         last += (length - 1) * stride
     if size and last >= storage.count:
         raise ValueError(f"a tensor of shape {list(shape)} goes beyond its storage")
-    if size > storage.count + EXPANDED:
-        raise ValueError(f"a tensor of {size} numbers, of which {storage.count} are stored")
+    if size > storage.count + MAX_EXPANSION:
+        raise ValueError(f"a tensor has {size} numbers, and its storage {storage.count}")
     return Tensor(storage, offset, shape, strides)
 
 
-def _rebuild_tensor_of(
+def _rebuild_typed_tensor(
     storage: Any,
     offset: Any,
     shape: Any,
@@ -255,8 +263,8 @@ def _rebuild_tensor_of(
     dtype: Any,
     *_: Any,
 ) -> Any:
-    """`_rebuild_tensor` of a storage that has no type of its own."""
-    if not isinstance(storage, Storage) or not isinstance(dtype, _Known) or dtype.dtype is None:
+    """`_rebuild_tensor` for an untyped storage."""
+    if not isinstance(storage, Storage) or not isinstance(dtype, _TorchName) or dtype.dtype is None:
         return Inert()
     size = dtype.dtype.itemsize
     typed = Storage(storage.key, dtype.dtype, storage.first // size, storage.count // size)
@@ -267,19 +275,19 @@ def _rebuild_parameter(tensor: Any = None, *_: Any) -> Any:
     return tensor
 
 
-def _rebuild_of_type(rebuild: Any, kind: Any, args: Any, *_: Any) -> Any:
-    """A tensor with attributes, or of a class of its own."""
-    # `_Sizes` counts what a tuple holds, but not what a list does.
-    return rebuild(*args) if isinstance(rebuild, _Known) and type(args) is tuple else Inert()
+def _rebuild_subclass(rebuild: Any, kind: Any, args: Any, *_: Any) -> Any:
+    """Rebuild a tensor of a subclass, or with attributes."""
+    # `_TupleSizes` counts the items of tuples, not of lists.
+    return rebuild(*args) if isinstance(rebuild, _TorchName) and type(args) is tuple else Inert()
 
 
 REBUILD: Mapping[str, Callable[..., Any]] = {
     "_rebuild_tensor": _rebuild_tensor,
     "_rebuild_tensor_v2": _rebuild_tensor,
-    "_rebuild_tensor_v3": _rebuild_tensor_of,
+    "_rebuild_tensor_v3": _rebuild_typed_tensor,
     "_rebuild_parameter": _rebuild_parameter,
     "_rebuild_parameter_with_state": _rebuild_parameter,
-    "_rebuild_from_type_v2": _rebuild_of_type,
+    "_rebuild_from_type_v2": _rebuild_subclass,
 }
 
 
@@ -287,6 +295,6 @@ def _natural(number: Any) -> bool:
     return type(number) is int and 0 <= number < 1 << 62
 
 
-def _shown(value: Any) -> str:
-    """A number or a string; of anything else only its type, as its text may be endless."""
+def _brief(value: Any) -> str:
+    """A number or string; the type of anything else, whose text may be endless."""
     return f"{value!r:.40}" if type(value) in (int, str) else type(value).__name__

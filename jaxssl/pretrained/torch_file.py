@@ -1,4 +1,4 @@
-"""Files of `torch.save`, today's (a zip archive) and those of before version 1.6."""
+"""Read files of `torch.save` without PyTorch: zip archives, and the format before version 1.6."""
 
 import io
 import mmap
@@ -13,33 +13,34 @@ from typing import Any
 import numpy as np
 
 from jaxssl.pretrained import pickle_reader
-from jaxssl.pretrained.pickle_reader import Storage, Tensor
+from jaxssl.pretrained.pickle_reader import Tensor
 
-MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # what a file from before 1.6 starts with
+MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the older format
 Read = Callable[[Tensor], np.ndarray]
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[Any, Read]]:
-    """What was saved, and how to read its tensors while the file is open.
+    """Open a file; no code that it contains is run.
 
-    No code of the file is run. The first of the two is as saved, of dicts, lists, numbers and
-    strings, with a `pickle_reader.Tensor` for each tensor and a `pickle_reader.Inert` for
-    anything else.
+    Yields:
+        The saved object, made of dicts, lists, numbers and strings, with a `pickle_reader.Tensor`
+        for each tensor and a `pickle_reader.Inert` for anything else; and a function that reads a
+        tensor while the file is open.
 
     Raises:
-        Exception: of many kinds, if the file is damaged or cut off.
+        Exception: of any type, if the file is damaged or cut off.
     """
     with path.open("rb") as file:
         if file.read(4) == b"PK\x03\x04":
             with zipfile.ZipFile(file) as archive:
-                yield _of_zip(archive)
+                yield _open_zip(archive)
         else:
-            # Not closed here: arrays that look into it may outlive this. It ends with them.
-            yield _of_stream(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+            # The map is not closed here: arrays may refer to it after this context ends.
+            yield _open_stream(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
-def _of_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
+def _open_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
     names = [name for name in archive.namelist() if name.split("/", 1)[-1] == "data.pkl"]
     if len(names) != 1:
         raise ValueError("a zip archive, but not one of torch.save")
@@ -47,54 +48,60 @@ def _of_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
 
     @lru_cache(maxsize=1)  # tensors that share a storage mostly follow each other
     def entry(name: str) -> bytes:
-        # torch.save compresses nothing, so what is unpacked is never larger than the file.
+        # torch.save does not compress. Refusing compression bounds memory by the size of the file.
         if archive.getinfo(prefix + name).compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"its part {name!r:.60} is compressed, as torch.save leaves none")
+            raise ValueError(f"entry {name!r:.60} is compressed; torch.save compresses nothing")
         return archive.read(prefix + name)
 
-    if prefix + "byteorder" in archive.namelist() and entry("byteorder") != b"little":
-        raise ValueError("its numbers are not in little-endian order")
+    if prefix + "byteorder" in archive.namelist():
+        _require_little_endian(entry("byteorder") == b"little")
     saved, _ = pickle_reader.load(pickle_reader.check(io.BytesIO(entry("data.pkl"))))
     return saved, lambda tensor: _view(tensor, entry(f"data/{tensor.storage.key}"), 0)
 
 
-def _of_stream(file: mmap.mmap) -> tuple[Any, Read]:
+def _open_stream(file: mmap.mmap) -> tuple[Any, Read]:
     if file[:1] != b"\x80":
         raise ValueError("not a file of torch.save")
-    magic, _ = pickle_reader.load(pickle_reader.check(file))
-    if magic != MAGIC or pickle_reader.load(pickle_reader.check(file))[0] != PROTOCOL:
-        raise ValueError("a pickle, but not one of torch.save")
-    system, _ = pickle_reader.load(pickle_reader.check(file))
-    if not system["little_endian"]:
-        raise ValueError("its numbers are not in little-endian order")
-    saved, dtypes = pickle_reader.load(pickle_reader.check(file))
-    keys, _ = pickle_reader.load(pickle_reader.check(file))
 
-    # Behind the pickles: of each storage, how many numbers, and the numbers.
-    places, position = {}, file.tell()
+    def next_pickle() -> tuple[Any, dict[str, np.dtype]]:
+        return pickle_reader.load(pickle_reader.check(file))
+
+    if next_pickle()[0] != MAGIC or next_pickle()[0] != PROTOCOL:
+        raise ValueError("a pickle, but not one of torch.save")
+    _require_little_endian(next_pickle()[0]["little_endian"])
+    saved, dtypes = next_pickle()
+    keys, _ = next_pickle()
+
+    # After the pickles, each storage follows: the count of its numbers, then the numbers.
+    storages, position = {}, file.tell()
     for key in keys:
         (count,) = struct.unpack_from("<q", file, position)
         start, position = position + 8, position + 8 + count * dtypes[key].itemsize
         if count < 0 or position > len(file):
-            raise ValueError(f"a storage of {count} numbers, for which the file is too short")
-        places[key] = (start, count)
+            raise ValueError(f"the file is too short for a storage of {count} numbers")
+        storages[key] = (start, count)
 
     def read(tensor: Tensor) -> np.ndarray:
-        start, count = places[tensor.storage.key]
+        start, count = storages[tensor.storage.key]
         if tensor.storage.first + tensor.storage.count > count:
-            raise ValueError(f"a tensor beyond its storage of {count} numbers")
+            raise ValueError(f"a tensor goes beyond its storage of {count} numbers")
         return _view(tensor, file, start)
 
     return saved, read
 
 
-def _view(tensor: Tensor, raw: bytes | mmap.mmap, start: int) -> np.ndarray:
-    """A tensor whose storage begins at byte ``start``."""
-    storage: Storage = tensor.storage
+def _require_little_endian(little: bool) -> None:
+    if not little:
+        raise ValueError("the file must be in little-endian byte order")
+
+
+def _view(tensor: Tensor, buffer: bytes | mmap.mmap, start: int) -> np.ndarray:
+    """Return a view of a tensor whose storage begins at byte ``start`` of the buffer."""
+    storage = tensor.storage
     size = storage.dtype.itemsize
     start += storage.first * size
-    # Raises if the storage is shorter than the tensor was told.
-    flat = np.frombuffer(raw, storage.dtype, storage.count, start)
+    # This raises if the storage is shorter than the pickle claims.
+    flat = np.frombuffer(buffer, storage.dtype, storage.count, start)
     strides = tuple(stride * size for stride in tensor.strides)
     return np.lib.stride_tricks.as_strided(
         flat[tensor.offset :], tensor.shape, strides, writeable=False

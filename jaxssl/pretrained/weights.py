@@ -1,13 +1,13 @@
-"""Weights of public codes in, ours out.
+"""Read the weights of public implementations, and write ours under the same names.
 
-`load` reads ResNets and ViTs of torchvision, timm, MoCo-v3, solo-learn and DINO, and what
-`jaxssl export` wrote. See docs/weights.md.
+`load` reads ResNets and ViTs of torchvision, timm, MoCo-v3, solo-learn and DINO, and files of
+`jaxssl export`. See docs/weights.md.
 """
 
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -24,22 +24,36 @@ from jaxssl.errors import UserError, one_line
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder
 from jaxssl.pretrained import architecture, input_settings, parameter_names, torch_file
-from jaxssl.pretrained.architecture import Found, Read, as_float32, listed
+from jaxssl.pretrained.architecture import EncoderArrays, Read, abbreviate, as_float32
 from jaxssl.pretrained.encoder import PretrainedEncoder, require_finite
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
-HEADER = "jaxssl"  # the name of what files of ours know of themselves
-VERSION = 2  # from 2 on with a digest
-CHECKED = ("net", "inputs", "precision")  # of the header, what the digest holds beside the arrays
+HEADER = "jaxssl"  # name of the metadata entry of our files
+VERSION = 2  # version 1 had no digest
+CHECKED = ("net", "inputs", "precision")  # header entries that the digest covers
 
 log = logging.getLogger("jaxssl")
 
 
-class Named(NamedTuple):
-    """An array of a .safetensors file."""
+class SafetensorsEntry(NamedTuple):
+    """An array of a .safetensors file that has not been read."""
 
     name: str
     shape: tuple[int, ...]
+
+
+class Content(NamedTuple):
+    """The content of an open weights file.
+
+    Attributes:
+        tree: entries by name, or nested dicts of them; each has a shape.
+        read: reads the array of an entry.
+        header: our metadata as JSON, None in files of other projects.
+    """
+
+    tree: Mapping[str, Any]
+    read: Read
+    header: str | None
 
 
 def load(
@@ -52,213 +66,211 @@ def load(
     crop: float | None = None,
     size: int | None = None,
 ) -> PretrainedEncoder:
-    """The backbone in a weights file. No code that the file may hold is run.
+    """Load the backbone of a weights file, without running code that the file may contain.
 
-    The encoder is found by its names, wherever it lies in the checkpoint; heads are left out.
+    The encoder is recognised by its parameter names, at any depth of the checkpoint. Heads are
+    ignored. The arguments override the header of files written by `jaxssl export`.
 
     Args:
-        path: a file of one of `SUFFIXES`.
-        num_heads: of a ViT; by default one for each 64 of its width, MoCo-v3's 12 for its small
-            one, and what a file of ours says.
-        stem: of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (solo-learn's,
-            with a padding of 2); by default the latter for files of solo-learn.
-        mean: of images from 0 to 1, in [0, 1], of each channel or of all; by default what a file
-            of ours says, else ImageNet's, with a 3 x 3 stem CIFAR-10's. So are the next three.
-        std: likewise, in (0, 1].
-        crop: share of the short side that a central square keeps, in [0, 1]; 0 takes all of the
-            image. timm says it as ``crop_pct``.
-        size: pixels a side, 1 to 8192. Learned positions of a ViT are for one size only.
+        path: a file with one of `SUFFIXES`.
+        num_heads: attention heads of a ViT; by default one per 64 channels of its width, and 12 for
+            MoCo-v3's small ViT.
+        stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding of 2,
+            as in solo-learn); by default "cifar_wide" for files of solo-learn.
+        mean: mean of images in [0, 1], a number or one per channel, in [0, 1]; by default
+            ImageNet's, or CIFAR-10's with a 3 x 3 stem.
+        std: standard deviation of images, in (0, 1], with the same defaults.
+        crop: size of the central square crop as a share of the short side, in [0, 1]; 0 keeps the
+            whole image. timm calls it ``crop_pct``.
+        size: side length of the network's images in pixels, 1 to 8192. The learned positions of a
+            ViT fix it.
 
     Raises:
-        UserError: if there is no such file, it is damaged, holds no network that is known here, or
-            its names or shapes are not those of the network; or a value is out of its range.
+        UserError: if the file does not exist, is damaged or contains no supported network, if its
+            names or shapes do not match the network, or if an argument is out of range.
     """
     path = Path(path)
-    given = {"mean": mean, "std": std, "crop": crop, "size": size}
     if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"{path}: weights files end with one of {', '.join(SUFFIXES)}")
+        raise UserError(f"{path}: a weights file must end with one of {', '.join(SUFFIXES)}")
+    settings = {"mean": mean, "std": std, "crop": crop, "size": size}
     try:
         if not path.stat().st_size:
             raise UserError(f"{path} is empty")
-        with _opened(path) as (tree, read, text):
-            return _backbone(path, tree, read, text, num_heads, stem, given)
+        with _open(path) as content:
+            return _load(path, content, {"num_heads": num_heads, "stem": stem}, settings)
     except UserError:
         raise
     except ValueError as error:
         raise UserError(f"{path} cannot be read: {one_line(error, 600)}") from error
     except OSError as error:
-        raise UserError(
-            f"{path} cannot be read: {error.strerror or one_line(error, 600)}"
-        ) from error
+        reason = error.strerror or one_line(error, 600)
+        raise UserError(f"{path} cannot be read: {reason}") from error
     except Exception as error:  # a damaged file may raise anything
-        what = f"{type(error).__name__}: {one_line(error, 600)}"
-        raise UserError(f"{path} is damaged, cut off or no weights file ({what})") from error
+        reason = f"{type(error).__name__}: {one_line(error, 600)}"
+        raise UserError(f"{path} is damaged, cut off or no weights file ({reason})") from error
 
 
-def public(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
-    """A backbone's arrays by their public names, float32, as PyTorch lays them out.
+def public_arrays(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
+    """Return the backbone's arrays by their public names, float32, in PyTorch's layout.
 
     Raises:
         ValueError: if its network has no public names.
     """
-    module, tree = pretrained.encoder.net, pretrained.variables["net"]
-    found = parameter_names.derived(module, pretrained.inputs.size)
-    for entry in parameter_names.entries(module):
-        array = np.asarray(_leaf(tree, entry.path))
-        found[entry.name] = np.ascontiguousarray(entry.layout.public(array))
-    return found
+    net = pretrained.encoder.net
+    arrays = parameter_names.fixed_positions(net, pretrained.inputs.size)
+    for entry in parameter_names.entries(net):
+        array = np.asarray(_leaf(pretrained.variables["net"], entry.path))
+        arrays[entry.name] = np.ascontiguousarray(entry.layout.public(array))
+    return arrays
 
 
-def header(found: PretrainedEncoder) -> str:
-    """What a file of ours says of itself, as JSON."""
-    features = jax.eval_shape(
-        partial(found.encoder.net.apply, train=False),
-        found.variables["net"],
-        _image(found.inputs),
-    ).shape[1]
-    metadata = {name: found.metadata.get(name) for name in ("step", "checkpoint", "loss", "source")}
-    known = {
+def header(pretrained: PretrainedEncoder) -> str:
+    """Return the metadata of an exported file as JSON."""
+    net, metadata = pretrained.variables["net"], pretrained.metadata
+    apply = partial(pretrained.encoder.net.apply, train=False)
+    features: Any = jax.eval_shape(apply, net, _image(pretrained.inputs))
+    entries = {
         "version": VERSION,
-        "net": found.metadata["net"],
-        "inputs": found.inputs._asdict(),
-        "precision": found.encoder.precision,
-        "features": features,
-        **metadata,
+        "net": metadata["net"],
+        "inputs": pretrained.inputs._asdict(),
+        "precision": pretrained.encoder.precision,
+        "features": features.shape[1],
+        **{name: metadata.get(name) for name in ("step", "checkpoint", "loss", "source")},
     }
-    return json.dumps(known | {"digest": _digest(known, found.variables["net"])})
+    return json.dumps(entries | {"digest": _digest(entries, net)})
 
 
-def _digest(known: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """Of all numbers and what tells their meaning: the formats have no checksum that is read."""
-    whole = hashlib.sha256(json.dumps([known[name] for name in CHECKED], sort_keys=True).encode())
+def _digest(entries: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
+    """SHA-256 of the arrays and of `CHECKED`: the file formats have no checksum of their own."""
+    text = json.dumps([entries[name] for name in CHECKED], sort_keys=True)
+    digest = hashlib.sha256(text.encode())
     for path, leaf in jax.tree.leaves_with_path(variables):
         array = np.ascontiguousarray(leaf, "<f4")
-        whole.update(f"{jax.tree_util.keystr(path)} {array.shape}\n".encode())
-        whole.update(array.tobytes())
-    return whole.hexdigest()
+        digest.update(f"{jax.tree_util.keystr(path)} {array.shape}\n".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[Mapping[str, Any], Read, str | None]]:
-    """The arrays of a file, how to read one, and our header if it has one."""
+def _open(path: Path) -> Iterator[Content]:
     if path.suffix.lower() == ".safetensors":
         with safetensors.safe_open(path, framework="numpy") as file:
-            shapes = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}
-            arrays = {key: Named(key, shape) for key, shape in shapes.items()}
-            yield arrays, lambda a: file.get_tensor(a.name), (file.metadata() or {}).get(HEADER)
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            tree = {name: SafetensorsEntry(name, shape) for name, shape in shapes.items()}
+            metadata = file.metadata() or {}
+            yield Content(tree, lambda entry: file.get_tensor(entry.name), metadata.get(HEADER))
         return
     with torch_file.opened(path) as (tree, read):
         if not isinstance(tree, dict):
-            kind = "a whole module" if not isinstance(tree, list | tuple | str) else "no dict"
-            raise ValueError(f"it holds {kind}; expected a state dict: torch.save(m.state_dict())")
+            kind = "a module" if not isinstance(tree, list | tuple | str) else type(tree).__name__
+            raise ValueError(f"expected a state dict (torch.save(model.state_dict())), got {kind}")
         state = getattr(tree, "state", None)
         metadata = state.get("_metadata") if isinstance(state, dict) else None
-        yield tree, read, metadata.get(HEADER) if isinstance(metadata, dict) else None
+        yield Content(tree, read, metadata.get(HEADER) if isinstance(metadata, dict) else None)
 
 
-def _backbone(
-    path: Path,
-    tree: Mapping[str, Any],
-    read: Read,
-    text: str | None,
-    num_heads: int | None,
-    stem: str | None,
-    assumed: Mapping[str, Any],
+def _load(
+    path: Path, content: Content, options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> PretrainedEncoder:
-    known: dict[str, Any] = {}
-    if text is None:
-        found = architecture.encoder(tree)
-        net, inputs = architecture.describe(found, read, num_heads=num_heads, stem=stem)
+    entries: dict[str, Any] = {}
+    if content.header is None:
+        arrays = architecture.find_encoder(content.tree)
+        config, inputs = architecture.infer(arrays, content.read, **options)
     else:
-        found = Found(dict(tree), "", [])
-        known, net, inputs = _own(text, len(found.arrays))
-        given = {"num_heads": num_heads, "stem": stem}
-        net |= {name: value for name, value in given.items() if value is not None}
-    module = parameter_names.make(net)
-    inputs = input_settings.given(inputs, module, **assumed)
-    input_settings.check_extent(module, inputs.size)
-    variables = _variables(module, inputs, found, read)
-    if text is None:
-        _say(path, found, net)
-    elif known["version"] > 1 and known["digest"] != _digest(known, variables):
-        raise ValueError("its numbers are not those that were written")
+        arrays = EncoderArrays(dict(content.tree), "", [])
+        entries, config, inputs = _parse_header(content.header, len(arrays.arrays))
+        config |= {name: value for name, value in options.items() if value is not None}
+    net = parameter_names.make_net(config)
+    inputs = input_settings.override(inputs, net, **settings)
+    input_settings.check_limits(net, inputs.size)
+    variables = _read_variables(net, inputs, arrays, content.read)
+    if content.header is None:
+        _log_choice(path, arrays, config)
+    elif entries["version"] > 1 and entries["digest"] != _digest(entries, variables):
+        raise ValueError("the parameters do not match their digest; the file was changed")
 
-    @jax.jit
-    def init(key: jax.Array) -> Any:
-        x = _image(inputs)
-        tree = module.init(key, jnp.zeros(x.shape, x.dtype), train=False)
-        return {"net": {"params": tree["params"], "batch_stats": tree.get("batch_stats", {})}}
-
-    encoder = Encoder(module, heads.mlp(proj_layers=0), precision=known.get("precision", "float32"))
     metadata = {
         "source": path.name,
-        "step": known.get("step"),
+        "step": entries.get("step"),
         "checkpoint": "file",
-        "loss": known.get("loss"),
-        "net": net,
+        "loss": entries.get("loss"),
+        "net": config,
     }
-    untrained = lambda seed: init(jax.random.key(seed))  # noqa: E731
-    return PretrainedEncoder(encoder, {"net": variables}, inputs, untrained, metadata)
+    precision = entries.get("precision", "float32")
+    encoder = Encoder(net, heads.mlp(proj_layers=0), precision=precision)
+    return PretrainedEncoder(
+        encoder, {"net": variables}, inputs, _make_untrained(net, inputs), metadata
+    )
 
 
-def _own(text: str, count: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]:
-    """What a file of ours says of itself: all of it, its network, its images.
+def _make_untrained(net: nn.Module, inputs: Inputs) -> Callable[[int], dict[str, Any]]:
+    @jax.jit
+    def init(key: jax.Array) -> dict[str, Any]:
+        image = _image(inputs)
+        variables = net.init(key, jnp.zeros(image.shape, image.dtype), train=False)
+        return {"net": {name: variables.get(name, {}) for name in ("params", "batch_stats")}}
+
+    return lambda seed: init(jax.random.key(seed))
+
+
+def _parse_header(text: str, num_arrays: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]:
+    """Return the header of one of our files, its network's config and its input settings.
 
     Raises:
-        ValueError: if it is not what we write.
+        ValueError: if the header is not valid.
     """
-    known = json.loads(text)
-    if known["version"] not in (1, VERSION):
-        raise ValueError(f"a file of version {known['version']!r:.20}; expected {VERSION}")
-    inputs, net = input_settings.checked(known["inputs"]), dict(known["net"])
-    if known["precision"] not in PRECISIONS or (net.get("layers") or 0) > count:
-        raise ValueError("what it says of its network does not hold")
-    return known, net, inputs
+    entries = json.loads(text)
+    if entries["version"] not in (1, VERSION):
+        raise ValueError(f"version must be 1 or {VERSION}, got {entries['version']!r:.20}")
+    inputs, config = input_settings.validate(entries["inputs"]), dict(entries["net"])
+    if entries["precision"] not in PRECISIONS:
+        raise ValueError(f"precision must be one of {', '.join(PRECISIONS)}")
+    if (config.get("layers") or 0) > num_arrays:
+        raise ValueError(f"the header claims {config['layers']} layers of {num_arrays} arrays")
+    return entries, config, inputs
 
 
-def _variables(module: nn.Module, inputs: Inputs, found: Found, read: Read) -> dict[str, Any]:
-    """The arrays in our tree.
+def _read_variables(
+    net: nn.Module, inputs: Inputs, arrays: EncoderArrays, read: Read
+) -> dict[str, Any]:
+    """Read the network's variables.
 
     Raises:
-        ValueError: if names or shapes are not the network's; they are listed.
+        ValueError: if the names or shapes of the arrays do not match the network.
     """
-    shapes = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), _image(inputs))
-    given = {
-        k: v
-        for k, v in found.arrays.items()
-        if k not in parameter_names.derived(module, inputs.size)
-    }
-    table = {entry.name: entry for entry in parameter_names.entries(module)}
-    missing, extra = [k for k in table if k not in given], [k for k in given if k not in table]
+    image = _image(inputs)
+    shapes = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), image)
+    fixed = parameter_names.fixed_positions(net, inputs.size)
+    stored = {name: array for name, array in arrays.arrays.items() if name not in fixed}
+    table = {entry.name: entry for entry in parameter_names.entries(net)}
     wrong = []
-    for name in table.keys() & given.keys():
-        ours = _leaf(shapes, table[name].path).shape
-        if _shape(table[name].layout.ours, given[name].shape) != ours:
-            expected = _shape(table[name].layout.public, ours)
-            wrong.append(f"{name} {list(given[name].shape)} in place of {list(expected)}")
-    faults = {"missing": missing, "not known": extra, "of another shape": sorted(wrong)}
-    said = [f"{len(v)} {k}: {listed([repr(x) for x in v])}" for k, v in faults.items() if v]
-    if said:
-        raise ValueError(f"names and shapes are not those of the network: {'; '.join(said)}")
+    for name in table.keys() & stored.keys():
+        layout, shape = table[name].layout, _leaf(shapes, table[name].path).shape
+        if _shape_in(layout.ours, stored[name].shape) != shape:
+            expected = [*(_shape_in(layout.public, shape) or ())]
+            wrong.append(f"{name} {list(stored[name].shape)}, expected {expected}")
+    mismatches = {
+        "missing": [name for name in table if name not in stored],
+        "unknown": [name for name in stored if name not in table],
+        "of another shape": sorted(wrong),
+    }
+    texts = [
+        f"{len(names)} {fault}: {abbreviate([repr(name) for name in names])}"
+        for fault, names in mismatches.items()
+        if names
+    ]
+    if texts:
+        raise ValueError(f"the arrays do not match the network: {'; '.join(texts)}")
 
-    tree: dict[str, Any] = {"params": {}, "batch_stats": {}}
+    variables: dict[str, Any] = {"params": {}, "batch_stats": {}}
     for name, entry in table.items():
-        node = tree
+        array = entry.layout.ours(as_float32(read(stored[name])))
+        node = variables
         for key in entry.path[:-1]:
             node = node.setdefault(key, {})
-        array = entry.layout.ours(as_float32(read(given[name])))
         node[entry.path[-1]] = np.ascontiguousarray(array)
-    require_finite(tree, "it")
-    return tree
-
-
-def _top(name: str, place: str) -> str:
-    """The start of a name, as far as it tells it from those at ``place``."""
-    parts, own = name.split("."), place.split(".")
-    shared = 0
-    while shared < min(len(parts), len(own)) and parts[shared] == own[shared]:
-        shared += 1
-    return ".".join(parts[: shared + 1])
+    require_finite(variables, "the file")
+    return variables
 
 
 def _leaf(tree: Any, path: tuple[str, ...]) -> Any:
@@ -267,8 +279,8 @@ def _leaf(tree: Any, path: tuple[str, ...]) -> Any:
     return tree
 
 
-def _shape(layout: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """That of the array in the other layout; None if it has none there."""
+def _shape_in(layout: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of an array in the other layout; None if it has another number of axes."""
     try:
         return layout(np.broadcast_to(np.float32(0), shape)).shape
     except (ValueError, IndexError):
@@ -276,14 +288,23 @@ def _shape(layout: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
 
 
 def _image(inputs: Inputs) -> jax.ShapeDtypeStruct:
-    size = inputs.size
-    return jax.ShapeDtypeStruct((1, size, size, inputs.channels), jnp.float32)
+    return jax.ShapeDtypeStruct((1, inputs.size, inputs.size, inputs.channels), jnp.float32)
 
 
-def _say(path: Path, found: Found, net: Mapping[str, Any]) -> None:
-    """One line on what was taken and what was not."""
-    taken = ", ".join(f"{k}={v}" for k, v in net.items() if k != "name")
-    place = f", at {found.place!r}" if found.place else ""
-    tops = sorted({_top(name, found.place) for name in found.others})
-    left = f"; left out: {listed(tops, 6)}" if tops else ""
-    log.info("%s: %s (%s)%s%s", path.name, net["name"], taken, place, left)
+def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, Any]) -> None:
+    """Log the network, its place in the checkpoint, and the names that are ignored."""
+    settings = ", ".join(f"{key}={value}" for key, value in config.items() if key != "name")
+    place = f", at {arrays.prefix!r}" if arrays.prefix else ""
+    groups = sorted({_distinct_start(name, arrays.prefix) for name in arrays.other_names})
+    ignored = f"; ignored: {abbreviate(groups, 6)}" if groups else ""
+    log.info("%s: %s (%s)%s%s", path.name, config["name"], settings, place, ignored)
+
+
+def _distinct_start(name: str, prefix: str) -> str:
+    """The start of a name up to the first part in which it differs from the prefix."""
+    parts, shared = name.split("."), 0
+    for part, other in zip(parts, prefix.split("."), strict=False):
+        if part != other:
+            break
+        shared += 1
+    return ".".join(parts[: shared + 1])

@@ -87,7 +87,7 @@ def test_no_code_of_a_file_is_run(what, legacy, file, tmp_path):
     path = file(content, "x.pth")
     with torch_file.opened(path) as (tree, _):
         assert type(tree["a"]) is pickle_reader.Inert
-    with pytest.raises(UserError, match="no ResNet or ViT"):
+    with pytest.raises(UserError, match="expected a ResNet or ViT"):
         weights.load(path)
     assert not mark.exists()
 
@@ -98,20 +98,26 @@ BAD = {
     "empty": (b"", "is empty"),
     "text": (b"my weights", "not a file of torch.save"),
     "plain pickle": (pickle.dumps({"a": 1}), "a pickle, but not one of torch.save"),
-    "no dict": (zipped(pickle.dumps([1], 2)), "it holds no dict"),
-    "a module": (zipped(b"\x80\x02cmodels\nNet\n)\x81}b."), "it holds a whole module"),
-    "no arrays": (zipped(pickle.dumps({"a": 1}, 2)), "no ResNet or ViT .* but nothing"),
+    "no dict": (zipped(pickle.dumps([1], 2)), "expected a state dict .* got list"),
+    "a module": (
+        zipped(b"\x80\x02cmodels\nNet\n)\x81}b."),
+        "expected a state dict .* got a module",
+    ),
+    "no arrays": (zipped(pickle.dumps({"a": 1}, 2)), "expected a ResNet or ViT .* got nothing"),
     "other zip": (zipped(b"").replace(b"data.pkl", b"data.txt"), "not one of torch.save"),
     "compressed": (zipped(rebuild(), [BYTES], zipfile.ZIP_DEFLATED), "is compressed"),
     "huge memo": (zipped(MEMO), "memo entry 2147483647"),
     "cut pickle": (zipped(rebuild()[:-9], [BYTES]), "cannot be read"),
     "beyond": (zipped(rebuild(offset=1), [BYTES]), "goes beyond its storage"),
     "huge strides": (zipped(rebuild(strides=(1 << 40, 1)), [BYTES]), "goes beyond its storage"),
-    "expanded": (zipped(rebuild(shape=(1 << 40, 2), strides=(0, 1)), [BYTES]), "numbers, of which"),
-    "negative": (zipped(rebuild(shape=(-1, 2)), [BYTES]), "a tensor of shape"),
-    "many axes": (zipped(rebuild(shape=(1,) * 20, strides=(1,) * 20), [BYTES]), "a tensor of"),
+    "expanded": (
+        zipped(rebuild(shape=(1 << 40, 2), strides=(0, 1)), [BYTES]),
+        "numbers, and its storage",
+    ),
+    "negative": (zipped(rebuild(shape=(-1, 2)), [BYTES]), "a tensor has shape"),
+    "many axes": (zipped(rebuild(shape=(1,) * 20, strides=(1,) * 20), [BYTES]), "a tensor has"),
     "wild count": (zipped(rebuild(count=-1), [BYTES]), "and size -1"),
-    "wild key": (zipped(rebuild(key=b"x"), [BYTES]), "a storage of key"),
+    "wild key": (zipped(rebuild(key=b"x"), [BYTES]), "a storage has key"),
 }
 
 
@@ -126,14 +132,14 @@ def in_a_list(tuple_):
     return kind + tuple_ + b"atR"
 
 
-MANY = "a tuple of more than 10000 items"
+MANY = "a tuple has more than 10000 items"
 KEYS = {
     "twice": (doubled(100), MANY),
     "from the memo": (doubled(100, twice=b"q\x010h\x01h\x01\x86"), MANY),
     "between marks": (doubled(100, b"(t", b"q\x010(h\x01h\x01t"), MANY),
     "deep": (b")" + b"\x85" * 200_000, MANY),
-    "handed on": (in_a_list(doubled(12)) + b"2\x86", "no ResNet or ViT"),
-    "usual": (b"K\x01K\x02\x86", "no ResNet or ViT"),
+    "handed on": (in_a_list(doubled(12)) + b"2\x86", "expected a ResNet or ViT"),
+    "usual": (b"K\x01K\x02\x86", "expected a ResNet or ViT"),
 }
 
 
@@ -165,7 +171,7 @@ def test_shared_dicts_are_visited_only_so_often(file):
     tree = {"x": 1}
     for _ in range(5):
         tree = {f"{i}": tree for i in range(32)}
-    with pytest.raises(UserError, match="it holds more than 1000000 values"):
+    with pytest.raises(UserError, match="has more than 1000000 values"):
         weights.load(file(zipped(pickle.dumps(tree, 2))))
     with pytest.raises(UserError, match="a name of more than 1000 characters"):
         weights.load(file(zipped(pickle.dumps({"x" * 1001: 1}, 2))))
@@ -177,9 +183,12 @@ def test_networks_that_would_fill_the_memory_are_not_built(tmp_path):
         ({"name": "vit", "size": "base", "layers": 1, "patch_size": 1}, "too many positions"),
         (
             {"name": "vit", "size": "base", "layers": 1, "patch_size": 1, "positions": "learned"},
-            "many pos",
+            "too many pos",
         ),
-        ({"name": "convnet", "widths": [1] * 1001, "strides": [1] * 1001}, "1001 layers; at most"),
+        (
+            {"name": "convnet", "widths": [1] * 1001, "strides": [1] * 1001},
+            "at most 1000 layers, got 1001",
+        ),
     ):
         known = {"version": 1, "net": net, "inputs": inputs, "precision": "float32"}
         path = tmp_path / "x.safetensors"
@@ -201,7 +210,7 @@ def test_storages_beyond_the_file_are_refused(file):
     with torch_file.opened(path) as (tree, read), pytest.raises(ValueError, match="buffer"):
         read(tree["layer1.0.conv1.weight"])
     text = GOLDEN["file/legacy"].tobytes()
-    with pytest.raises(UserError, match="the file is too short"):
+    with pytest.raises(UserError, match="is too short for a storage"):
         weights.load(file(text[:-3], "x.pth"), num_heads=2)
 
 

@@ -43,10 +43,12 @@ FORMATS = ("zip", "legacy")
 
 def public_shapes(net, size):
     """By public names, as in PyTorch, where fixed positions have a name too."""
-    module = parameter_names.make(net)
+    module = parameter_names.make_net(net)
     image = jnp.zeros((1, size, size, 3))
     tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
-    found = {name: array.shape for name, array in parameter_names.derived(module, size).items()}
+    found = {
+        name: array.shape for name, array in parameter_names.fixed_positions(module, size).items()
+    }
     for entry in parameter_names.entries(module):
         leaf = tree
         for key in entry.path:
@@ -71,7 +73,7 @@ def drawn(case, size):
         else:
             x = x / 4
         found[name] = x
-    return {**found, **parameter_names.derived(parameter_names.make(net), size)}
+    return {**found, **parameter_names.fixed_positions(parameter_names.make_net(net), size)}
 
 
 def features(backbone, size):
@@ -125,7 +127,7 @@ def test_a_checkpoint_of_torch_is_read_without_torch(checkpoint, caplog):
     np.testing.assert_allclose(found, expected, rtol=2**-8)
     assert {leaf.dtype for leaf in jax.tree.leaves(backbone.variables)} == {np.dtype(np.float32)}
     (line,) = caplog.messages
-    assert "at 'teacher.module.backbone.'" in line and "left out: " in line and "head" in line
+    assert "at 'teacher.module.backbone.'" in line and "ignored: " in line and "head" in line
 
 
 def test_the_table_names_every_array_once():
@@ -181,8 +183,8 @@ def nested(*keys, value=None):
     ],
 )
 def test_the_encoder_is_found_where_codes_put_it(tree, place):
-    found = architecture.encoder(tree)
-    assert found.place == place
+    found = architecture.find_encoder(tree)
+    assert found.prefix == place
     assert len(found.arrays) == 1
 
 
@@ -200,12 +202,12 @@ def test_torchvisions_vits_have_timms_names():
         "blocks.11.norm2.bias blocks.0.attn.qkv.weight blocks.0.attn.proj.bias "
         "blocks.0.mlp.fc1.weight blocks.0.mlp.fc2.bias blocks.1.mlp.fc2.bias"
     ).split()
-    assert list(architecture.encoder(dict.fromkeys(theirs, Shape())).arrays) == ours
+    assert list(architecture.find_encoder(dict.fromkeys(theirs, Shape())).arrays) == ours
 
 
 def described(arrays, place="", **options):
     options = {"num_heads": None, "stem": None} | options
-    return architecture.describe(architecture.Found(arrays, place, []), lambda x: x, **options)
+    return architecture.infer(architecture.EncoderArrays(arrays, place, []), lambda x: x, **options)
 
 
 def small_vit(dim, grid=2, zero=0.0, learned=False):
@@ -248,8 +250,10 @@ def test_small_kernels_are_of_small_images_and_solo_learns_have_wide_padding():
     assert (net["stem"], inputs.size, inputs.crop) == ("cifar", 32, 0)
     assert inputs.mean == (0.4914, 0.4822, 0.4465)
     assert described(small, stem="cifar_wide")[0]["stem"] == "cifar_wide"
-    solo = architecture.Found(small, "state_dict.backbone.", ["state_dict.classifier.weight"])
-    assert architecture.describe(solo, None, num_heads=None, stem=None)[0]["stem"] == "cifar_wide"
+    solo = architecture.EncoderArrays(
+        small, "state_dict.backbone.", ["state_dict.classifier.weight"]
+    )
+    assert architecture.infer(solo, None, num_heads=None, stem=None)[0]["stem"] == "cifar_wide"
     net, inputs = described(arrays | {"conv1.weight": Shape((64, 1, 7, 7))})
     assert (net["stem"], inputs.channels, inputs.mean) == ("imagenet", 1, (0.449,))
 
@@ -278,8 +282,8 @@ def test_missing_extra_and_misshapen_names_are_listed(file):
         weights.load(file(wrong, prefix="module.encoder_q."))
     message = str(error.value)
     assert "1 missing: 'layer2.1.bn2.running_var'" in message
-    assert "5 not known: 'layer1.0.a', 'layer1.0.b', 'layer1.0.c' ... (5)" in message
-    assert "'layer4.0.conv1.weight [8] in place of [32, 16, 3, 3]'" in message
+    assert "5 unknown: 'layer1.0.a', 'layer1.0.b', 'layer1.0.c' ... (5)" in message
+    assert "'layer4.0.conv1.weight [8], expected [32, 16, 3, 3]'" in message
     assert "\n" not in message
 
 
@@ -289,7 +293,7 @@ def own_file(file, change=None):
     header = json.loads(weights.header(backbone)) | {"step": 7, "loss": "nt_xent"}
     header = change(header) if change else header
     text = header if isinstance(header, str) else json.dumps(header)
-    return file(weights.public(backbone), metadata={"jaxssl": text}), backbone
+    return file(weights.public_arrays(backbone), metadata={"jaxssl": text}), backbone
 
 
 def test_a_file_of_ours_says_what_it_is(file):
@@ -332,11 +336,11 @@ def test_a_header_that_does_not_hold_is_refused(change, file, monkeypatch):
 def test_other_paths_are_one_line(tmp_path, file):
     for path, message in (
         (tmp_path / "none.pth", "No such file"),
-        (tmp_path, "end with one of .safetensors"),
+        (tmp_path, "must end with one of .safetensors"),
         (file(b"{}", "x.json"), "end with one of"),
         (file(b"my weights", "z.safetensors"), "no weights file"),
         (file(b"", "y.safetensors"), "is empty"),
-        (file({"head.weight": np.ones((2, 3))}), r"but head.weight \[2, 3\]"),
+        (file({"head.weight": np.ones((2, 3))}), r"got head.weight \[2, 3\]"),
     ):
         with pytest.raises(UserError, match=message) as error:
             weights.load(path)
@@ -353,9 +357,9 @@ def test_unknown_networks_are_named(file):
     tiny = drawn("tiny", 4)
     no_grid = tiny | {"pos_embed": np.zeros((1, 4, 8), np.float32)}
     for content, message in (
-        (one_less, r"a ResNet of \[2, 2, 2, 1\] basic blocks; known are those of depth 18, 34"),
-        (five, "conv1.weight is a 5 x 5 kernel"),
-        (tiny, "the number of heads of a ViT of 8 is not known; give num_heads"),
+        (one_less, r"depth of a ResNet must be one of 18, 34, 50, 101, got \[2, 2, 2, 1\] basic"),
+        (five, "conv1.weight must be 3 x 3 or 7 x 7, got 5 x 5"),
+        (tiny, "set num_heads: it cannot be inferred for a ViT of width 8"),
         (no_grid, r"pos_embed has shape \[1, 4, 8\]"),
     ):
         with pytest.raises(UserError, match=message):
@@ -390,9 +394,11 @@ def test_nonsense_of_images_is_refused(file):
 def test_sizes_of_a_vit_are_those_of_its_positions(file):
     path = file(drawn("tiny", 4))
     assert weights.load(path, num_heads=2, size=4, crop=0).inputs.size == 4
-    with pytest.raises(UserError, match="size must be 4, which the network's learned positions"):
+    with pytest.raises(
+        UserError, match="size must be 4, the size of the network's learned positions"
+    ):
         weights.load(path, num_heads=2, size=8)
     net, inputs = described(small_vit(8), num_heads=2)
-    assert input_settings.given(inputs, parameter_names.make(net), size=48).size == 48
+    assert input_settings.override(inputs, parameter_names.make_net(net), size=48).size == 48
     with pytest.raises(UserError, match="a multiple of the network's patches of 16 pixels, got 40"):
-        input_settings.given(inputs, parameter_names.make(net), size=40)
+        input_settings.override(inputs, parameter_names.make_net(net), size=40)

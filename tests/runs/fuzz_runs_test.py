@@ -154,7 +154,7 @@ def weights_files(tmp_path_factory):
     path = tmp_path_factory.mktemp("weights") / "x.safetensors"
     path.write_bytes(save({k: np.asarray(v) for k, v in TINY.items()}))
     found = weights.load(path, num_heads=2)
-    ours = save(weights.public(found), {weights.HEADER: weights.header(found)})
+    ours = save(weights.public_arrays(found), {weights.HEADER: weights.header(found)})
     made = {"theirs.safetensors": path.read_bytes(), "ours.safetensors": ours}
     return made | {f"{kind}.pth": GOLDEN[f"file/{kind}"].tobytes() for kind in ("zip", "legacy")}
 
