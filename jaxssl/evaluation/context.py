@@ -166,7 +166,7 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Ar
         augment = make_views([recipes.simclr(size=inputs.size)])
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
-    has_text = config is not None and modality.example_kind(config) == "image_text"
+    has_text = config is not None and modality.example_kind(config.to_dict()) == "image_text"
 
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:

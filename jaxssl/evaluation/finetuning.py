@@ -104,7 +104,7 @@ def make_tuner(
         per_epoch, losses, late = len(source) // resolved.batch_size, [], None
         crops = _host_crops(training, pretrained.inputs.size)
         batches = make_batches(source, resolved.batch_size, seed=seed, crops=crops, mesh=mesh)
-        with closing(batches):
+        with closing(batches):  # pyright: ignore[reportArgumentType]  (a field, not a method)
             for number, rate in enumerate(rates, start=1):
                 numbers = (np.int32(number), np.float32(rate), np.float32(weight_decay))
                 state, loss = step(state, frozen, batches.next(), key, *numbers)
@@ -202,6 +202,7 @@ def _make_step(
         (loss, stats), grads = jax.value_and_grad(objective, has_aux=True)(state.params)
         grads, loss = collectives.mean((grads, loss), axis)
         optimiser = make_optimiser(training, rate, weight_decay)
+        updates: Any
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         head = jax.tree.map(lambda u: u * training.head_lr, updates["head"])
         params = optax.apply_updates(state.params, {**updates, "head": head})

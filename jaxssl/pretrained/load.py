@@ -75,7 +75,7 @@ def _load_run(workdir: Path, step: int | str | None) -> PretrainedEncoder:
     encoder = make_networks(config)
     variables = _variables(config, restored.state["params"], restored.state["carried"])
     require_finite(variables["net"], workdir)
-    kind = modality.get(config)
+    kind = modality.get(restored.config)
     inputs = kind.infer_inputs(config, encoder.net, variables["net"])
     last = restored.step == checkpoint.steps(workdir)[-1]
     metadata = {

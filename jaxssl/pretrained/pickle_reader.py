@@ -10,7 +10,7 @@ import pickle
 import pickletools
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import ml_dtypes
 import numpy as np
@@ -113,7 +113,7 @@ class _TorchName:
         """Ignore the state: a pickle cannot change a replacement."""
 
 
-def check(file: BinaryIO | mmap.mmap) -> bytes:
+def check(file: IO[bytes] | mmap.mmap) -> bytes:
     """Read one pickle without executing it; the file is left at the pickle's end.
 
     Raises:
@@ -122,7 +122,7 @@ def check(file: BinaryIO | mmap.mmap) -> bytes:
     """
     start, sizes = file.tell(), _TupleSizes()
     with warnings.catch_warnings(action="ignore"):  # about invalid escapes in strings
-        for number, (opcode, argument, _) in enumerate(pickletools.genops(file)):
+        for number, (opcode, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
             puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
             if puts and int(argument or 0) > number:
                 raise ValueError(
