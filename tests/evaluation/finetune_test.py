@@ -94,7 +94,7 @@ def test_the_metric_that_chooses_is_the_one_asked_for(context, monkeypatch):
         found = finetune.evaluate(*images, training=None, **pairs, metric=metric, mesh=None)
         assert found["lr"] == best
         assert set(found["grid"][0]) == {"lr", "weight_decay", f"validation_{metric}"}
-    with pytest.raises(ValueError, match="metric is 'loss'; expected one of top1, top5"):
+    with pytest.raises(ValueError, match="metric must be one of top1, top5, .* got 'loss'"):
         finetune.evaluate(*images, training=None, **pairs, metric="loss", mesh=None)
 
 
@@ -237,7 +237,7 @@ def test_presets_are_recipes_that_can_be_run(protocol):
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
 def test_raw_pixels_are_refused(protocol, context):
-    with pytest.raises(ValueError, match="fine-tuning needs a network"):
+    with pytest.raises(ValueError, match="fine-tuning needs the backbone layer"):
         protocol.run(context._replace(encoder=None), seed=0)
 
 

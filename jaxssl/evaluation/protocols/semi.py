@@ -1,4 +1,4 @@
-"""Semi-supervised: fine-tuning of all weights on the labels of a small share of the images."""
+"""Semi-supervised learning: fine-tune all weights on a small share of the labels."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -29,16 +29,16 @@ QUICK = {
 }
 SIMCLR = Training(nesterov=True, batch_size=4096, lr_batch=256)
 SWAV = Training(batch_size=256, epochs=20, schedule="step", milestones=(12, 16), gamma=0.2)
-# Settings of each share of the labels.
+# Settings by share of the labels.
 PRESETS = {
-    # For laptops and small sets: seconds on a small network. Without flips, which not every set
-    # bears.
+    # Seconds on a laptop with a small network. No flips, because they change the class in some data
+    # sets, such as digits.
     "quick": {0.01: QUICK, 0.1: QUICK},
     "simclr": {
         0.01: {"training": SIMCLR._replace(epochs=60), "lr": 0.05, "weight_decay": 0.0},
         0.1: {"training": SIMCLR._replace(epochs=30), "lr": 0.05, "weight_decay": 0.0},
     },
-    # SwAV's, which Barlow Twins and others took over; its linear layer has a rate of its own.
+    # SwAV's settings, also used by Barlow Twins and others. The linear layer has another rate.
     "swav": {
         0.01: {"training": SWAV._replace(head_lr=250.0), "lr": 0.02, "weight_decay": 0.0},
         0.1: {"training": SWAV._replace(head_lr=20.0), "lr": 0.01, "weight_decay": 0.0},
@@ -55,21 +55,22 @@ def evaluate(
     seed: int,
     mesh: Mesh,
 ) -> dict[float, dict[str, Any]]:
-    """Accuracy after training on a share of the labels, for each share.
+    """Compute the accuracy after fine-tuning on each share of the labels.
 
-    Examples are drawn class by class, at least one of each; the same ones whatever the network is,
-    and a larger share holds those of a smaller one.
+    At least one example of each class is drawn. The draw does not depend on the network, and a
+    larger share contains the smaller ones.
 
     Args:
         encoder: the backbone to start from; its variables are not modified.
         train: labelled images.
         test: images of the same classes.
-        shares: settings of each share in (0, 1): "training", "lr", "weight_decay".
-        seed: of the draw of examples, the linear layer, order and augmentation.
+        shares: settings ("training", "lr", "weight_decay") by share, in (0, 1).
+        seed: of the draw of examples, the linear layer, the order of images and the augmentation.
         mesh: the devices.
 
     Returns:
-        Of each share "top1", "top5" in percent, "images", "train_loss", and the settings in effect.
+        For each share, "top1" and "top5" in percent, "images", "train_loss" and the settings in
+        effect.
 
     Raises:
         ValueError: if the training images do not fit.
@@ -80,44 +81,46 @@ def evaluate(
         Assignments, 2020.
     """
     finetuning.check_labels(train)
-    found, tuners = {}, {}  # shares of the same training share its compiled step
+    scores, tuners = {}, {}  # shares with equal training settings share the compiled step
     for share, settings in shares.items():
-        few = train.take(stratified(train.labels, share, seed=seed, least=1))
+        subset = train.take(stratified(train.labels, share, seed=seed, least=1))
         hyper = {name: settings[name] for name in ("lr", "weight_decay")}
         training = settings["training"]
         if training not in tuners:
             tuners[training] = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
         tuner = tuners[training]
-        classifier = tuner.fit(few, **hyper, seed=seed)
-        scores = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
-        found[share] = {
-            **{name: scores[name] for name in ("top1", "top5")},
-            "images": len(few),
+        classifier = tuner.fit(subset, **hyper, seed=seed)
+        accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
+        scores[share] = {
+            **{name: accuracy[name] for name in ("top1", "top5")},
+            "images": len(subset),
             "train_loss": classifier.loss,
             **training_settings.summarise(
-                training, **hyper, num_examples=len(few), num_devices=mesh.size
+                training, **hyper, num_examples=len(subset), num_devices=mesh.size
             ),
         }
-    return found
+    return scores
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
-    """`evaluate` with a preset's settings.
+    """Run `evaluate` with the settings of a preset.
 
     Raises:
-        ValueError: as `evaluate`, and if there is no network.
+        ValueError: as `evaluate`, and if the features are not those of a backbone of images.
     """
     if context.encoder is None or context.train is None or context.test is None:
-        raise ValueError("fine-tuning needs a network: take backbone features, and no raw pixels")
-    images = (context.encoder, context.train, context.test)
-    mesh = context.mesh or distributed.make_mesh()
-    rows = []
-    for share, found in evaluate(*images, shares=PRESETS[preset], seed=seed, mesh=mesh).items():
-        details = {"preset": preset, "share": share, **found}
+        raise ValueError("fine-tuning needs the backbone layer of an encoder of images")
+    mesh, shares = context.mesh or distributed.make_mesh(), PRESETS[preset]
+    scores = evaluate(
+        context.encoder, context.train, context.test, shares=shares, seed=seed, mesh=mesh
+    )
+    results = []
+    for share, details in scores.items():
         accuracy = {name: details.pop(name) for name in ("top1", "top5")}
+        details = {"preset": preset, "share": share, **details}
         for name, value in accuracy.items():
-            rows.append(Result(f"semi_{100 * share:g}pct_{name}", value, None, details))
-    return rows
+            results.append(Result(f"semi_{100 * share:g}pct_{name}", value, None, details))
+    return results
 
 
 protocol = Protocol(
