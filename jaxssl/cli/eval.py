@@ -53,19 +53,20 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from configs import base
     from jaxssl.errors import UserError
     from jaxssl.evaluation import run
+    from jaxssl.evaluation.overrides import data_config, split_overrides
 
     paths = [Path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
     if not paths:
         raise UserError("name what to evaluate: --workdir DIR or --weights FILE")
     cli.start_jax(FLAGS)
-    of_data, assumed = run.split_overrides(overrides)
+    of_data, weights_options = split_overrides(overrides)
     options = {
         "step": cli.parse_step(STEP.value),
         "kinds": KINDS.value,
         "layer": LAYER.value,
         "seed": SEED.value,
         "out": OUT.value and Path(OUT.value),
-        "assumed": assumed,
+        "weights_options": weights_options,
     }
     if SUITE.value:
         from jaxssl.evaluation import suite
@@ -77,5 +78,5 @@ def main(overrides: list[tuple[str, str]]) -> None:
             )
         return suite.run(Path(SUITE.value), paths, base.get_config().data, of_data, **options)
     for path in paths:
-        data = run.data_of(path, base.get_config().data, DATASET.value, of_data)
+        data = data_config(path, base.get_config().data, DATASET.value, of_data)
         run.evaluate(path, PROTOCOLS.value, data=data, **options)

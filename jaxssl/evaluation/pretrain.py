@@ -13,6 +13,7 @@ from jaxssl.evaluation import run
 from jaxssl.evaluation.context import arrays
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
+from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
 from jaxssl.training import logs, loop, modality
 from jaxssl.training.logs import log
@@ -36,7 +37,7 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
 def _check(config: ConfigDict) -> None:
     """Raise UserError for an unknown protocol or k-NN preset."""
-    run.check_protocols(config.eval.protocols)
+    select_protocols(config.eval.protocols)
     if config.eval.knn not in knn.PRESETS:
         raise UserError(
             f"eval.knn={config.eval.knn!r} is unknown{suggest(config.eval.knn, knn.PRESETS)}"

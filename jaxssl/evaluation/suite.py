@@ -10,7 +10,9 @@ from rich.table import Table
 
 from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
-from jaxssl.evaluation.run import check_protocols, data_of, evaluate
+from jaxssl.evaluation.overrides import data_config
+from jaxssl.evaluation.run import evaluate
+from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
 from jaxssl.training import logs
 
@@ -60,13 +62,13 @@ def run(
     options["kinds"] = options.get("kinds") or ["pretrained"]
     data = {}
     for name, values in suite.datasets.items():
-        check_protocols([values.get("protocol", suite.protocol)])
+        select_protocols([values.get("protocol", suite.protocol)])
         for encoder in encoders:
             if "name" not in values:
                 raise UserError(f"suite file {str(path)!r}: data set {name!r} has no 'name'")
             own = [(f"data.{k}", str(v)) for k, v in values.items() if k not in ("name", *OWN)]
             given = [*own, *overrides]
-            data[name, encoder] = data_of(encoder, defaults, values["name"], given)
+            data[name, encoder] = data_config(encoder, defaults, values["name"], given)
             source.load_splits(data[name, encoder])
     found = []
     for (name, encoder), settings in data.items():

@@ -14,9 +14,10 @@ import jaxssl
 from jaxssl import cli, components, distributed
 from jaxssl.data import source
 from jaxssl.errors import UserError
-from jaxssl.evaluation import context, finetuning, pretrain, suite
+from jaxssl.evaluation import context, finetuning, overrides, pretrain, suite
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.protocols import episodes, finetune, linear
+from jaxssl.evaluation.selection import select_protocols
 from jaxssl.evaluation.training_settings import Training
 from jaxssl.pretrained import load
 from jaxssl.pretrained.encoder import make_encode
@@ -199,7 +200,7 @@ def test_figures_of_other_classes_do_not_take_each_others_place(run, out, tmp_pa
         path = tmp_path / f"{name}.txt"
         path.write_text("\n".join(classes))
         given = [("data.classes", str(path))]
-        data = evaluate.data_of(run, ConfigDict(data_config()), None, given)
+        data = overrides.data_config(run, ConfigDict(data_config()), None, given)
         rows = knn(run, out, data=data, kinds=["raw"])
         assert rows[0]["dataset"] == f"digits ({name}.txt)"
     assert len(results.read_results(out)) == 4
@@ -214,7 +215,7 @@ def test_the_untrained_network_does_not_change_with_the_protocols_seed(run, out)
 
 def test_another_data_set_leaves_the_runs_own_figures_and_report_alone(run, out, data_dir):
     knn(run, out)
-    data = evaluate.data_of(
+    data = overrides.data_config(
         run, ConfigDict(data_config()), "digits", [("data.train_split", "train[:50%]")]
     )
     assert data.dir == str(data_dir) and data.train_split == "train[:50%]"
@@ -226,7 +227,7 @@ def test_another_data_set_leaves_the_runs_own_figures_and_report_alone(run, out,
 
 
 def chosen(kind, *protocols):
-    return {run.text for run in evaluate.check_protocols(protocols, kind)}
+    return {run.text for run in select_protocols(protocols, kind)}
 
 
 def test_all_is_what_fits_the_kind_of_examples():
@@ -245,7 +246,7 @@ def test_a_protocol_that_is_named_is_taken_whatever_the_kind_of_examples():
 
 
 def test_every_protocol_names_kinds_of_examples_that_there_are():
-    for run in evaluate.check_protocols(components.names("protocol")):
+    for run in select_protocols(components.names("protocol")):
         assert set(run.protocol.examples or MODALITIES) <= set(MODALITIES), run.name
 
 
@@ -289,7 +290,7 @@ def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data
     other = data_config(dir=str(data_dir), classes=str(out))
     out.write_text("\n".join("0123456789"))
     unseen = {**other, "classes": "", "train_split": "train[:3]"}
-    with pytest.raises(UserError, match=r"has images of classes of which .* has none \(\d"):
+    with pytest.raises(UserError, match=r"has images of classes without images in .* \(\d"):
         knn(run, out.with_name("x"), data=unseen)
 
 
@@ -311,16 +312,16 @@ def test_a_step_that_is_none_is_refused():
 
 
 def test_only_keys_of_the_data_may_be_changed(run):
-    assert evaluate.split_overrides([("data.dir", "x"), ("net.num_heads", "6")]) == (
+    assert overrides.split_overrides([("data.dir", "x"), ("net.num_heads", "6")]) == (
         [("data.dir", "x")],
         {"num_heads": 6},
     )
     with pytest.raises(UserError, match="net.name: eval.py takes the config from the run"):
-        evaluate.split_overrides([("net.name", "vit")])
+        overrides.split_overrides([("net.name", "vit")])
     with pytest.raises(UserError, match="net.num_heads expects a number, got 'six'"):
-        evaluate.split_overrides([("net.num_heads", "six")])
+        overrides.split_overrides([("net.num_heads", "six")])
     with pytest.raises(UserError, match="data.splt.* is unknown"):
-        evaluate.data_of(run, ConfigDict(data_config()), None, [("data.splt", "x")])
+        overrides.data_config(run, ConfigDict(data_config()), None, [("data.splt", "x")])
 
 
 def test_figures_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
@@ -361,7 +362,7 @@ def test_rows_that_are_none_are_named(tmp_path, text):
 
 
 def test_episodes_may_be_of_classes_that_training_never_saw(run, out):
-    data = evaluate.data_of(
+    data = overrides.data_config(
         run, ConfigDict(data_config()), None, [("data.train_split", "train[:3]")]
     )
     preset = {"ways": 3, "shots": 2, "queries": 2, "episodes": 5}
@@ -441,4 +442,4 @@ def test_the_suites_that_come_along_name_protocols_there_are():
     for path in paths:
         found = suite.read(path)
         own = [values.get("protocol", found.protocol) for values in found.datasets.values()]
-        evaluate.check_protocols([found.protocol, *own])
+        select_protocols([found.protocol, *own])

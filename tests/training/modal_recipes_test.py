@@ -9,7 +9,7 @@ import pytest
 from jax import numpy as jnp
 
 from jaxssl.errors import UserError
-from jaxssl.evaluation import run
+from jaxssl.evaluation.selection import select_protocols
 from jaxssl.methods.base import image_groups
 from jaxssl.models import gin
 from jaxssl.models.encoder import init
@@ -61,7 +61,7 @@ def test_a_recipe_is_complete_and_its_networks_take_its_views(name):
     assert modality.example_kind(config) == FOLDERS[name.partition("/")[0]]
     parts = build(config, 4 * config.batch_size)
     assert parts.total_steps == 4 * config.epochs
-    run.check_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
+    select_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
     key = jax.eval_shape(lambda: jax.random.key(0))
     views = jax.eval_shape(parts.augment, key, *shapes(config, 2))
     first = jax.tree.leaves(image_groups(views)[0])[0]

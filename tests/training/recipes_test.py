@@ -13,7 +13,7 @@ from jaxssl import distributed
 from jaxssl.data import decoding
 from jaxssl.data.metadata import find_metadata
 from jaxssl.errors import UserError
-from jaxssl.evaluation import run as evaluate
+from jaxssl.evaluation.selection import select_protocols
 from jaxssl.models import resnet, vit
 from jaxssl.training import build as build_lib
 from jaxssl.training import config as config_lib
@@ -119,7 +119,7 @@ def test_a_recipe_is_complete_and_its_views_have_the_stated_shapes(name):
     parts = build(config, known.num_examples)
     assert parts.steps_per_epoch == known.num_examples // config.batch_size
     assert parts.total_steps == config.epochs * parts.steps_per_epoch
-    evaluate.check_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
+    select_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))
 
     batch = config.batch_size
     views = jax.eval_shape(

@@ -1,0 +1,88 @@
+"""Command-line overrides of an evaluation: another data set, or details of a weights file."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from jaxssl.errors import UserError
+from jaxssl.training.config import apply_overrides, read_config
+
+
+def _parse_numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(number) for number in text.strip("()").split(",") if number.strip())
+
+
+# Details that a weights file does not record, and how their values are parsed.
+WEIGHTS_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "net.num_heads": int,
+    "net.stem": str,
+    "inputs.mean": _parse_numbers,
+    "inputs.std": _parse_numbers,
+    "inputs.crop": float,
+    "inputs.size": int,
+}
+
+
+def split_overrides(
+    overrides: Sequence[tuple[str, str]],
+) -> tuple[list[tuple[str, str]], dict[str, Any]]:
+    """Separate overrides of the data set from options of a weights file.
+
+    Args:
+        overrides: (key, text) from the command line.
+
+    Returns:
+        The overrides of "data.KEY" as they are, and the parsed options of a weights file without
+        the name of their group, as `jaxssl.pretrained.weights.load` takes them.
+
+    Raises:
+        UserError: if a key is neither, or a value cannot be parsed.
+    """
+    options = {}
+    for key, text in overrides:
+        if key in WEIGHTS_OPTIONS:
+            try:
+                options[key.partition(".")[2]] = WEIGHTS_OPTIONS[key](text)
+            except ValueError as error:
+                raise UserError(f"--config.{key} expects a number, got {text!r}") from error
+        elif not key.startswith("data."):
+            raise UserError(
+                f"--config.{key}: eval.py takes the config from the run; only --config.data.KEY, "
+                f"to evaluate on other images, and for a weights file {', '.join(WEIGHTS_OPTIONS)} "
+                "may be given"
+            )
+    return [item for item in overrides if item[0] not in WEIGHTS_OPTIONS], options
+
+
+def data_config(
+    path: Path,
+    defaults: ConfigDict,
+    dataset: str | None,
+    overrides: Sequence[tuple[str, str]] = (),
+) -> ConfigDict | None:
+    """Return the group `config.data` to evaluate on, or None for the unchanged data set of the run.
+
+    Args:
+        path: workdir of a run, or a weights file.
+        defaults: defaults of the group, used for another data set.
+        dataset: name of another data set; None for the run's.
+        overrides: ("data.KEY", text) from the command line.
+
+    Raises:
+        UserError: if a key is unknown, or ``path`` is not a run.
+    """
+    if dataset is None and not overrides:
+        return None
+    data = defaults.copy_and_resolve_references()
+    if path.is_dir():
+        run = read_config(path).data
+        data = run if dataset is None else data
+        data.dir = run.dir
+        data.context = run.get("context", data.context)  # the text tower fixes the text length
+    if dataset is not None:
+        data.name = dataset
+    config = ConfigDict({"data": data})
+    apply_overrides(config, overrides)
+    return config.data

@@ -1,0 +1,121 @@
+"""Select protocols by name, and drop the ones that a data set or several processes rule out."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxssl import components, distributed
+from jaxssl.data.source import Splits
+from jaxssl.errors import UserError, suggest
+from jaxssl.evaluation.protocol import Protocol
+from jaxssl.training import logs
+from jaxssl.training.modality import MODALITIES
+
+
+class Selected(NamedTuple):
+    """A protocol to run.
+
+    Attributes:
+        text: the request, "NAME" or "NAME:PRESET".
+        name: name of the protocol.
+        preset: name of the preset; None for the protocol's default.
+        protocol: the protocol.
+    """
+
+    text: str
+    name: str
+    preset: str | None
+    protocol: Protocol
+
+
+def select_protocols(names: Iterable[str], examples: str = "image") -> list[Selected]:
+    """Look up protocols by name.
+
+    Args:
+        names: "NAME", "NAME:PRESET", or "all" for every protocol that fits the kind of examples.
+        examples: kind of examples, a key of `jaxssl.training.modality.MODALITIES`.
+
+    Raises:
+        UserError: if a protocol or preset is unknown.
+    """
+    names = list(names)
+    selected = [_select(text) for text in names if text != "all"]
+    if "all" not in names:
+        return selected
+    others = [_select(name) for name in components.names("protocol") if name not in names]
+    fitting = [one for one in others if examples in (one.protocol.examples or MODALITIES)]
+    return fitting + selected
+
+
+def _select(text: str) -> Selected:
+    name, _, preset = text.partition(":")
+    names = components.names("protocol")
+    if name not in names:
+        raise UserError(f"protocol {name!r} is unknown{suggest(name, [*names, 'all'])}")
+    protocol = components.factory("protocol", name)
+    if preset and preset not in protocol.presets:
+        raise UserError(
+            f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, protocol.presets)}"
+        )
+    return Selected(text, name, preset or None, protocol)
+
+
+def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -> list[Selected]:
+    """Drop the protocols that need labels if the data set has none.
+
+    Args:
+        selected: the protocols.
+        splits: the data set.
+        strict: raise an error instead of dropping a protocol.
+
+    Raises:
+        UserError: if a protocol would be dropped and ``strict`` is set, or if the test split has
+            classes without training images and a protocol does not support that.
+    """
+    if splits.labelled:
+        unseen = np.setdiff1d(splits.test.labels, splits.bank.labels)
+        if len(unseen) and not all(one.protocol.novel_classes for one in selected):
+            names = [splits.test.class_names[label] for label in unseen[:3]]
+            raise UserError(
+                f"{splits.test.split!r} of {splits.test.name!r} has images of classes without "
+                f"images in {splits.bank.split!r} ({len(unseen)}: {', '.join(names)}); choose "
+                "another data.test_split or a protocol for novel classes"
+            )
+        return selected
+    dropped = [one.text for one in selected if one.protocol.needs_labels]
+    if dropped and strict:
+        raise UserError(
+            f"protocols {','.join(dropped)} need labels, and {splits.test.name!r} has none in "
+            "data.bank_split (or train_split) or data.test_split"
+        )
+    return [one for one in selected if one.text not in dropped]
+
+
+def drop_unshared(selected: list[Selected], path: Path, *, strict: bool) -> list[Selected]:
+    """Drop the protocols that several processes cannot run together.
+
+    Args:
+        selected: the protocols.
+        path: the run, named in the message.
+        strict: raise an error instead of dropping a protocol.
+
+    Raises:
+        UserError: if a protocol would be dropped and ``strict`` is set.
+    """
+    if distributed.process_count() == 1:
+        return selected
+
+    def is_shared(one: Selected) -> bool:
+        shared = one.protocol.shared_presets
+        return bool(shared) and one.preset in (None, *shared)
+
+    dropped = [one for one in selected if not is_shared(one)]
+    if dropped:
+        names = ",".join(one.text for one in dropped)
+        command = f"python eval.py --workdir {path} --protocols {names}"
+        if strict:
+            raise UserError(f"several processes cannot share {names}; start one: {command}")
+        logs.log.info("left out, for one process: %s", command)
+    return [one for one in selected if one not in dropped]
