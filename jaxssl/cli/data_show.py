@@ -17,7 +17,7 @@ ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1, flag_va
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.evaluation.gallery.sheet`."""
+    """Flags to `jaxssl.evaluation.gallery.write_sheet`."""
     from jaxssl.data import source
     from jaxssl.errors import UserError, explain_write_errors
     from jaxssl.evaluation import gallery
@@ -32,5 +32,5 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError(f"views by augment.name={settings.augment.name!r} are no pictures to show")
     train = source.load(settings.data, settings.data.train_split)
     with explain_write_errors(out):
-        gallery.sheet(settings, train, ROWS.value, out)
+        gallery.write_sheet(settings, train, ROWS.value, out)
     print(f"{train.describe()}\nviews: {out}")

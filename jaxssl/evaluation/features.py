@@ -1,4 +1,4 @@
-"""Extract the features of a data set, block by block."""
+"""Extract the features of a data set block by block, and NumPy helpers for features."""
 
 import math
 import tempfile
@@ -12,8 +12,8 @@ from jax import numpy as jnp
 
 from jaxssl import distributed
 
-BLOCK = 256  # images at a time
-IN_MEMORY = 2**32  # bytes of features
+BLOCK = 256  # images per block
+IN_MEMORY = 2**32  # bytes; larger feature arrays are kept in a temporary file
 
 
 def extract(
@@ -23,53 +23,68 @@ def extract(
     mesh: jax.sharding.Mesh,
     part: slice | None = None,
 ) -> np.ndarray:
-    """`apply(variables, block)` over blocks of ``images``, split over the mesh.
+    """Compute ``apply(variables, block)`` for blocks of images, each split over the mesh.
 
     Args:
-        images: [n, h, w, c] uint8; or what has a length and a ``block(places, size, rows)``, such
-            as `jaxssl.data.graphs.GraphArray`, whose blocks are dicts of arrays.
-        apply: a jitted function of variables and a block, which resizes and scales it too.
+        images: [n, h, w, c] uint8, or an object with a length and a method
+            ``block(places, size, rows)``, such as `jaxssl.data.graphs.GraphArray`, which returns
+            a dict of arrays.
+        apply: jitted function of variables and a block, which also resizes and scales the images.
         variables: replicated over the mesh.
-        mesh: the devices, of this process.
-        part: which of the images, n of them; by default all.
+        mesh: the devices of this process.
+        part: range of images to use. Default: all images.
 
     Returns:
-        [n, f] float32; more than 4 GiB lie in a temporary file.
+        [n, f] float32, where n is the number of images in ``part``. More than 4 GiB are stored in a
+        temporary file.
+
+    Raises:
+        ValueError: if there are no images.
     """
     begin, end, _ = (part or slice(None)).indices(len(images))
-    # Few images make a smaller block, of one of a few sizes, so that little is compiled.
+    # Block sizes are powers of two, so that data sets of different sizes share compiled programs.
     block = min(BLOCK, 1 << max(4, (end - begin - 1).bit_length()))
     block = -(-block // mesh.size) * mesh.size
-    rows: np.ndarray | None = None
-    waiting: tuple[int, int, Array] | None = None  # on the device, while the next block is read
+    features: np.ndarray | None = None
+    pending: tuple[int, int, Array] | None = None  # computed while the next block is read
 
-    def fetch(start: int, count: int, found: Array) -> None:
-        nonlocal rows
-        values = np.asarray(found.astype(jnp.float32))
-        rows = _room((end - begin, values.shape[1])) if rows is None else rows
-        rows[start : start + count] = values[:count]
+    def fetch(start: int, count: int, result: Array) -> None:
+        nonlocal features
+        values = np.asarray(result.astype(jnp.float32))
+        if features is None:
+            features = _allocate((end - begin, values.shape[1]))
+        features[start : start + count] = values[:count]
 
     for start in range(begin, end, block):
         places = slice(start, min(start + block, end))
-        # The last block is filled up, so that there is one compilation and an even split.
+        # The last block is padded: one compilation, and an even split over the devices.
         if hasattr(images, "block"):
-            filled = images.block(places, block, mesh.size)
+            padded = images.block(places, block, mesh.size)
         else:
-            some = images[places]
-            more = np.zeros((block - len(some), *some.shape[1:]), some.dtype)
-            filled = np.concatenate([some, more])
-        found = apply(variables, distributed.shard(filled, mesh))
-        if waiting is not None:
-            fetch(*waiting)
-        waiting = start - begin, places.stop - start, found
-    if waiting is None:
-        raise ValueError("there are no images to take features of")
-    fetch(*waiting)
-    return rows
+            padded = pad_rows(images[places], block)
+        result = apply(variables, distributed.shard(padded, mesh))
+        if pending is not None:
+            fetch(*pending)
+        pending = start - begin, places.stop - start, result
+    if pending is None:
+        raise ValueError("there are no images to extract features from")
+    fetch(*pending)
+    assert features is not None
+    return features
 
 
-def _room(shape: tuple[int, int]) -> np.ndarray:
-    """A float32 array, of many rows in a temporary file."""
+def pad_rows(rows: np.ndarray, size: int) -> np.ndarray:
+    """Append rows of zeros up to ``size`` rows, so that every block has the same shape."""
+    return np.pad(rows, [(0, size - len(rows))] + [(0, 0)] * (rows.ndim - 1))
+
+
+def l2_normalise(rows: np.ndarray) -> np.ndarray:
+    """Divide each row of [n, d] by its L2 norm; a row of zeros stays zero."""
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def _allocate(shape: tuple[int, int]) -> np.ndarray:
+    """Allocate a float32 array, in a temporary file if it is large."""
     if 4 * math.prod(shape) <= IN_MEMORY:
         return np.empty(shape, np.float32)
     with tempfile.TemporaryFile() as file:

@@ -1,68 +1,71 @@
-"""The negatives of a batch that look most like the anchor, and how many are of its class."""
+"""Find each anchor's hardest negatives in a batch, and the share of them of the anchor's class."""
 
 from typing import NamedTuple
 
 import numpy as np
 
+from jaxssl.evaluation.features import l2_normalise
 
-class Hardest(NamedTuple):
-    """The most similar other images of each of n images.
+
+class HardNegatives(NamedTuple):
+    """The k most similar other images of each of n images.
 
     Attributes:
-        place: [n, k] int32, which images, the most similar first; k is less than n.
-        similarity: [n, k] float32, cosines.
-        same_class: share of them that are of the anchor's class, the false negatives; None where
-            no pair has two labels.
+        index: [n, k] int32, the images, most similar first; k < n.
+        similarity: [n, k] float32, cosine similarities.
+        same_class: share of false negatives among them, images of the anchor's class. None if no
+            pair is labelled.
         same_class_all: the same share among all pairs of different images.
     """
 
-    place: np.ndarray
+    index: np.ndarray
     similarity: np.ndarray
     same_class: float | None
     same_class_all: float | None
 
 
-def hardest_negatives(embeddings: np.ndarray, labels: np.ndarray | None, number: int) -> Hardest:
-    """The ``number`` images whose embeddings have the largest cosine with each image's own.
+def hardest_negatives(
+    embeddings: np.ndarray, labels: np.ndarray | None, number: int
+) -> HardNegatives:
+    """Find the images whose embeddings have the largest cosine similarity with each image.
 
     Args:
-        embeddings: [n, d], of any length; a zero row has the cosine 0 with all.
-        labels: [n] int, -1 is unlabelled; None if there are none.
-        number: k, > 0; there are at most n - 1.
+        embeddings: [n, d], not necessarily normalised. A zero row has similarity 0 to every row.
+        labels: [n] int, -1 for unlabelled images; None without labels.
+        number: k, > 0; at most n - 1 are returned.
 
     Returns:
-        Of equal cosines the earlier image comes first.
+        The hardest negatives; ties are broken by the smaller index.
     """
-    z = np.asarray(embeddings, np.float64)
-    z = z / np.maximum(np.linalg.norm(z, axis=1, keepdims=True), 1e-12)
+    z = l2_normalise(np.asarray(embeddings, np.float64))
     similarity = z @ z.T
     np.fill_diagonal(similarity, -np.inf)
     number = min(number, len(z) - 1)
-    place = np.argsort(-similarity, axis=1, kind="stable")[:, :number]
-    chosen = np.zeros(similarity.shape, bool)
-    np.put_along_axis(chosen, place, True, axis=1)
-    return Hardest(
-        place.astype(np.int32),
-        np.take_along_axis(similarity, place, axis=1).astype(np.float32),
-        same_class_share(labels, chosen),
-        same_class_share(labels, np.ones_like(chosen)),
+    index = np.argsort(-similarity, axis=1, kind="stable")[:, :number]
+    is_hard = np.zeros(similarity.shape, bool)
+    np.put_along_axis(is_hard, index, True, axis=1)
+    return HardNegatives(
+        index.astype(np.int32),
+        np.take_along_axis(similarity, index, axis=1).astype(np.float32),
+        same_class_share(labels, is_hard),
+        same_class_share(labels, np.ones_like(is_hard)),
     )
 
 
-def same_class_share(labels: np.ndarray | None, chosen: np.ndarray) -> float | None:
-    """Of the chosen pairs of different images that have labels, the share with equal ones.
+def same_class_share(labels: np.ndarray | None, mask: np.ndarray) -> float | None:
+    """Compute the share of pairs with equal labels among the labelled pairs of a mask.
 
     Args:
-        labels: [n] int, -1 is unlabelled; None if there are none.
-        chosen: [n, n] bool; an image with itself does not count.
+        labels: [n] int, -1 for unlabelled images; None without labels.
+        mask: [n, n] bool, the pairs to count. The diagonal is ignored.
 
     Returns:
-        In [0, 1]; None if there is no such pair.
+        Share in [0, 1]; None if no pair is labelled.
     """
     if labels is None:
         return None
     labels = np.asarray(labels)
-    known = chosen & (labels[:, None] >= 0) & (labels[None, :] >= 0)
-    known &= ~np.eye(len(labels), dtype=bool)
-    same = known & (labels[:, None] == labels[None, :])
-    return float(same.sum() / known.sum()) if known.any() else None
+    counted = mask & (labels[:, None] >= 0) & (labels[None, :] >= 0)
+    counted &= ~np.eye(len(labels), dtype=bool)
+    same = counted & (labels[:, None] == labels[None, :])
+    return float(same.sum() / counted.sum()) if counted.any() else None

@@ -76,7 +76,9 @@ def evaluate(
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
     names, settings = _defaults(path, config, protocols, data)
-    selected = select_protocols(names, "image_text" if "text" in encoder.variables else encoder.inputs.kind)
+    selected = select_protocols(
+        names, "image_text" if "text" in encoder.variables else encoder.inputs.kind
+    )
     out = out or (path if path.is_dir() else path.with_suffix(".eval"))
     results.read_results(out)  # raises an error for a damaged file before any work is done
     splits = source.load_splits(settings, encoder.inputs.kind)
@@ -218,9 +220,13 @@ def _require_results(
 
 
 def _write_gallery(
-    path: Path, config: ConfigDict, splits: source.Splits, features: Features, encoder: PretrainedEncoder
+    path: Path,
+    config: ConfigDict,
+    splits: source.Splits,
+    features: Features,
+    encoder: PretrainedEncoder,
 ) -> None:
     """Write gallery.npz unless it is up to date; it needs the features of all examples."""
-    if distributed.process_count() == 1 and gallery.step_of(path) != encoder.metadata["step"]:
+    if distributed.process_count() == 1 and gallery.read_step(path) != encoder.metadata["step"]:
         inputs = arrays(splits, encoder.inputs)
         gallery.write(path, config, splits, features, inputs, encoder)

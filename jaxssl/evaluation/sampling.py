@@ -1,20 +1,26 @@
-"""Draws of a share of labelled examples, class by class."""
+"""Stratified sampling of labelled examples."""
 
 import numpy as np
 
 
 def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -> np.ndarray:
-    """Sorted places of a share of the examples of each class; a larger share holds a smaller one.
+    """Draw a share of the examples of each class.
+
+    With the same seed, a larger share contains a smaller one. At least one example of each class is
+    left out, unless ``least`` demands it.
 
     Args:
         labels: [n] int.
-        share: in [0, 1); what is rounded away is left, and one example of each class too.
-        seed: of the draw.
-        least: examples of each class at least, as far as there are.
+        share: in [0, 1); the number of examples of each class is rounded.
+        seed: seed of the draw.
+        least: minimum number of examples of each class, if the class has that many.
+
+    Returns:
+        Sorted indices of the drawn examples.
     """
-    rng, chosen = np.random.default_rng(seed), []
+    rng, drawn = np.random.default_rng(seed), []
     for c in np.unique(labels):
         members = rng.permutation(np.flatnonzero(labels == c))
         number = max(least, min(round(share * len(members)), len(members) - 1))
-        chosen.append(members[:number])
-    return np.sort(np.concatenate(chosen))
+        drawn.append(members[:number])
+    return np.sort(np.concatenate(drawn))

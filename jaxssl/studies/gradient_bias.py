@@ -200,7 +200,7 @@ def _encoder(setting: Setting) -> Point:
     config = read_config(setting.workdir)
     images = source.load(config.data, config.data.train_split)
     count = min(IMAGES, len(images))
-    made = gallery.pairs(config, images, count)[1]["views"]  # [n, V, s, s, c] uint8
+    made = gallery.example_views(config, images, count)[1]["views"]  # [n, V, s, s, c] uint8
     views = jnp.asarray(made[:, :2].swapaxes(0, 1))
     net, projector = found.variables["net"], found.variables["projector"]
     stats = net["batch_stats"], projector["batch_stats"]

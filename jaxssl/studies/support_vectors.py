@@ -106,7 +106,7 @@ def _look(workdir: Path) -> dict[str, Any]:
 
 
 def _views(config: ConfigDict, train: source.Source) -> tuple[np.ndarray, np.ndarray]:
-    images, made = gallery.pairs(config, train, IMAGES)
+    images, made = gallery.example_views(config, train, IMAGES)
     return made["views"], images
 
 

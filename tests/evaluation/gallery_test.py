@@ -75,7 +75,7 @@ def test_a_range_that_is_none_is_refused(key, value):
 @pytest.mark.parametrize("scale", [(0.2, 0.5), (1.0, 1.0)])
 def test_views_are_the_crops_of_the_host_and_nothing_else_is_decoded(photographs, scale):
     config = settings(**{"augment.size": "16", "augment.crop_scale": str(scale), **STILL})
-    images, found = gallery.pairs(config, photographs, 3)
+    images, found = gallery.example_views(config, photographs, 3)
     assert found.keys() == {"views"} and found["views"].shape == (3, 2, 16, 16, 3)
     examples, crops = photographs.read(np.arange(3)), make_crops(config)
     for place, (picture, *_) in enumerate(examples):
@@ -89,6 +89,6 @@ def test_views_are_the_crops_of_the_host_and_nothing_else_is_decoded(photographs
 
 def test_a_sheet_has_a_row_for_every_image(photographs, tmp_path):
     config = settings(**{"augment.size": "16", **STILL})
-    gallery.sheet(config, photographs, 9, tmp_path / "views.png")
+    gallery.write_sheet(config, photographs, 9, tmp_path / "views.png")
     with Image.open(tmp_path / "views.png") as image:
         assert image.format == "PNG" and image.height > len(SIZES) * 100

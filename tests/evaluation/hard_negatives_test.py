@@ -1,4 +1,4 @@
-"""The hardest negatives of a block, and which of them are of the anchor's class."""
+"""The hardest negatives of a batch, and the share of them of the anchor's class."""
 
 import numpy as np
 import pytest
@@ -11,42 +11,44 @@ def cosine(u, v):
 
 
 def expected(z, labels, number):
-    """With loops: places, cosines, the shares of one class among the hardest and among all."""
-    places, cosines, hard, every = [], [], [], []
+    """Loops: indices, cosines, and the same-class shares among the hardest and among all."""
+    indices, cosines, hard, every = [], [], [], []
     for i in range(len(z)):
         others = [(-cosine(z[i], z[j]), j) for j in range(len(z)) if j != i]
         others.sort()
-        places.append([j for _, j in others[:number]])
+        indices.append([j for _, j in others[:number]])
         cosines.append([-c for c, _ in others[:number]])
         for rank, (_, j) in enumerate(others):
             if labels[i] >= 0 and labels[j] >= 0:
                 every.append(labels[i] == labels[j])
                 if rank < number:
                     hard.append(labels[i] == labels[j])
-    return places, cosines, np.mean(hard), np.mean(every)
+    return indices, cosines, np.mean(hard), np.mean(every)
 
 
 @pytest.mark.parametrize("number", [1, 4])
-def test_the_hardest_negatives_are_those_of_loops(number):
+def test_hardest_negatives_match_loops(number):
     rng = np.random.default_rng(0)
     z = rng.normal(size=(12, 5)).astype(np.float32) * rng.uniform(0.1, 9, (12, 1)).astype("f")
     z[3] = 0
     labels = np.array([0, 1, 2, 0, 1, 2, 0, 1, -1, -1, 0, 0])
-    found = hardest_negatives(z, labels, number)
-    places, cosines, hard, every = expected(z.astype(np.float64), labels, number)
-    np.testing.assert_array_equal(found.place, places)
-    np.testing.assert_allclose(found.similarity, cosines, atol=1e-6)
-    assert found.same_class == pytest.approx(hard) and found.same_class_all == pytest.approx(every)
+    result = hardest_negatives(z, labels, number)
+    indices, cosines, hard, every = expected(z.astype(np.float64), labels, number)
+    np.testing.assert_array_equal(result.index, indices)
+    np.testing.assert_allclose(result.similarity, cosines, atol=1e-6)
+    assert result.same_class == pytest.approx(hard) and result.same_class_all == pytest.approx(
+        every
+    )
 
 
-def test_of_equal_cosines_the_earlier_image_comes_first_and_there_are_at_most_all_others():
+def test_hardest_negatives_break_ties_by_index_and_return_at_most_n_minus_one():
     z = np.ones((4, 3), np.float32)
-    found = hardest_negatives(z, None, 9)
-    np.testing.assert_array_equal(found.place, [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
-    assert found.same_class is None and found.same_class_all is None
+    result = hardest_negatives(z, None, 9)
+    np.testing.assert_array_equal(result.index, [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
+    assert result.same_class is None and result.same_class_all is None
 
 
-def test_unlabelled_images_and_an_image_with_itself_do_not_count():
+def test_same_class_share_ignores_unlabelled_images_and_the_diagonal():
     labels = np.array([0, 0, -1])
     every = np.ones((3, 3), bool)
     assert same_class_share(labels, every) == 1.0

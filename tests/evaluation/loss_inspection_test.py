@@ -162,10 +162,10 @@ def test_learned_settings_are_those_of_the_log(run, tmp_path):
 
 def test_a_gallery_of_an_earlier_version_is_written_again(run, tmp_path):
     workdir, arrays = run
-    assert gallery.step_of(workdir) == 4
+    assert gallery.read_step(workdir) == 4
     earlier = {k: v for k, v in arrays.items() if not k.startswith(("block", "hard", "svm"))}
     np.savez(tmp_path / "gallery.npz", **earlier)
-    assert gallery.step_of(tmp_path) is None
+    assert gallery.read_step(tmp_path) is None
     html = run_report.write_report(tmp_path).read_text(encoding="utf-8")
     assert "made by an earlier version" in html and "Nearest neighbours" in html
 
