@@ -25,11 +25,11 @@ def train(config: ConfigDict, workdir: Path) -> None:
 
     Args:
         config: complete and locked, from `jaxssl.training.config.load`.
-        workdir: takes everything that the run writes.
+        workdir: folder for everything that the run writes.
 
     Raises:
-        UserError: on bad input, in which case nothing has been overwritten; also if the disk is
-            full, or if too many steps in a row are not finite.
+        UserError: if the input is invalid, in which case nothing has been overwritten; if the disk
+            is full; or if too many consecutive steps are not finite.
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     loop.train(config, workdir, EVALUATION)
@@ -45,12 +45,12 @@ def _check(config: ConfigDict) -> None:
 
 
 def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.Probe | None]:
-    """The description and the probe of the k-NN figures that a run logs."""
+    """Return the description and the probe of the k-NN accuracy that a run logs."""
     if not splits.labelled:
         return f"none: {splits.train.name} has no labels", None
     settings = knn.PRESETS[config.eval.knn]
     values = ", ".join(f"{name} {value:g}" for name, value in settings.items())
-    described = (
+    description = (
         f"k-NN {config.eval.knn} ({values}) of backbone features, bank {splits.bank.split}, "
         f"tested on {splits.test.split}, every {config.eval.every:g} epochs"
     )
@@ -72,11 +72,11 @@ def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.
             return {}
         return knn.evaluate(*features, **settings)
 
-    return described, probe
+    return description, probe
 
 
 def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
-    """Show the results of a finished run; return False if it has yet to be evaluated."""
+    """Print the results of a finished run; return False if it has not been evaluated yet."""
     if config.eval.protocols and not (workdir / "report.html").exists():
         return False
     if rows := results.read_results(workdir):

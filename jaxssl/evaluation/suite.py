@@ -1,4 +1,4 @@
-"""A suite: one protocol on many data sets, for one encoder or several, as a table of papers."""
+"""A suite: one protocol on many data sets, for one or several encoders, printed as a table."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -16,18 +16,17 @@ from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
 from jaxssl.training import logs
 
-OWN = ("protocol", "metric")  # what a data set may have of its own
+PER_DATASET = ("protocol", "metric")  # fields of the suite that a data set may override
 
 
 class Suite(NamedTuple):
-    """What a suite file says.
+    """The content of a suite file.
 
     Attributes:
         protocol: "NAME" or "NAME:PRESET".
-        metric: the figure of it that is shown, such as "finetune_top1"; a data set may name
-            another one.
-        datasets: for each column's heading the values of `config.data` that differ from the
-            defaults, and "protocol" or "metric" where it is another one.
+        metric: metric to show, such as "finetune_top1".
+        datasets: for each column heading, the values of `config.data` that differ from the
+            defaults. The keys "protocol" and "metric" override the suite's.
     """
 
     protocol: str
@@ -46,34 +45,36 @@ def run(
 
     Args:
         path: Python file with ``get_suite() -> dict``, the fields of `Suite`.
-        encoders: workdirs and weights files, the rows.
-        defaults: of the group `config.data`.
-        overrides: of all its data sets, such as ("data.dir", DIR).
-        **options: of `jaxssl.evaluation.run.evaluate`.
+        encoders: workdirs and weights files, the rows of the table.
+        defaults: defaults of the config group `data`.
+        overrides: overrides for all data sets, such as ("data.dir", DIR).
+        **options: options of `jaxssl.evaluation.run.evaluate`.
 
     Returns:
-        All figures, as `evaluate` returns them, with "encoder" and "column" besides.
+        The rows that `evaluate` returns, with the additional keys "encoder" and "column".
 
     Raises:
-        UserError: on a file that is no suite, or as `evaluate`; every data set is opened before
-            the first one is evaluated on.
+        UserError: if the suite file is invalid, or as `evaluate`. Every data set is opened before
+            the first evaluation starts.
     """
     suite = read(path)
     options["kinds"] = options.get("kinds") or ["pretrained"]
     data = {}
     for name, values in suite.datasets.items():
         select_protocols([values.get("protocol", suite.protocol)])
+        if "name" not in values:
+            raise UserError(f"suite file {str(path)!r}: data set {name!r} has no 'name'")
+        changes = [
+            (f"data.{k}", str(v)) for k, v in values.items() if k not in ("name", *PER_DATASET)
+        ]
         for encoder in encoders:
-            if "name" not in values:
-                raise UserError(f"suite file {str(path)!r}: data set {name!r} has no 'name'")
-            own = [(f"data.{k}", str(v)) for k, v in values.items() if k not in ("name", *OWN)]
-            given = [*own, *overrides]
-            data[name, encoder] = data_config(encoder, defaults, values["name"], given)
-            source.load_splits(data[name, encoder])
-    found = []
+            settings = data_config(encoder, defaults, values["name"], [*changes, *overrides])
+            source.load_splits(settings)
+            data[name, encoder] = settings
+    all_rows = []
     for (name, encoder), settings in data.items():
         values = suite.datasets[name]
-        protocol, metric = (values.get(key, getattr(suite, key)) for key in OWN)
+        protocol, metric = (values.get(key, getattr(suite, key)) for key in PER_DATASET)
         rows = evaluate(encoder, [protocol], data=settings, **options)
         metrics = sorted({row["metric"] for row in rows})
         if metric not in metrics:
@@ -81,22 +82,22 @@ def run(
                 f"suite file {str(path)!r}: protocol {protocol!r} has no metric "
                 f"{metric!r}{suggest(metric, metrics)}"
             )
-        found += [{**row, "encoder": str(encoder), "column": name} for row in rows]
-    logs.console.print(table(suite, found))
-    return found
+        all_rows += [{**row, "encoder": str(encoder), "column": name} for row in rows]
+    logs.console.print(table(suite, all_rows))
+    return all_rows
 
 
 def read(path: Path) -> Suite:
-    """A suite file.
+    """Read a suite file.
 
     Raises:
-        UserError: if it cannot be run, or does not say what a suite says.
+        UserError: if the file cannot be run, or its suite is not valid.
     """
     if not path.is_file():
         raise UserError(f"suite file {str(path)!r} does not exist; expected a Python file")
     spec = importlib.util.spec_from_file_location(f"jaxssl_suite_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"suite file {str(path)!r} is no Python file (its name must end in .py)")
+        raise UserError(f"suite file {str(path)!r} is not a Python file; its name must end in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -112,19 +113,20 @@ def read(path: Path) -> Suite:
 
 
 def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A row an encoder, a column a data set, their mean, and on how many it is the best.
+    """Build the table: a row per encoder, a column per data set, their mean and the wins.
 
-    Encoders that share a best figure (of two decimals) all win.
+    Wins count the data sets on which an encoder has the best value, rounded to two decimals. Ties
+    count for every encoder.
     """
     last = rows[-1]
-    record_of = f"{last['layer']} features, seed {last['seed']}"
-    out = Table(title=f"{suite.protocol}, {suite.metric}; {record_of}; percent")
+    subtitle = f"{last['layer']} features, seed {last['seed']}"
+    out = Table(title=f"{suite.protocol}, {suite.metric}; {subtitle}; percent")
     for heading in ("encoder", "checkpoint", "features"):
         out.add_column(heading)
     for name, values in suite.datasets.items():
         split = next(row["split"] for row in rows if row["column"] == name)
-        own = [values[key] for key in OWN if key in values]
-        out.add_column("\n".join([name, f"({split})", *own]), justify="right")
+        changed = [values[key] for key in PER_DATASET if key in values]
+        out.add_column("\n".join([name, f"({split})", *changed]), justify="right")
     for heading in ("mean", "wins"):
         out.add_column(heading, justify="right")
     lines: dict[tuple, dict[str, Mapping[str, Any]]] = {}
@@ -132,8 +134,8 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
         metric = suite.datasets[row["column"]].get("metric", suite.metric)
         if row["metric"] == metric:
             step = "" if row["step"] is None else f" (step {row['step']})"
-            which = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
-            key = (row["encoder"], which, row["features"])
+            checkpoint = "–" if row["features"] != "pretrained" else f"{row['checkpoint']}{step}"
+            key = (row["encoder"], checkpoint, row["features"])
             lines.setdefault(key, {})[row["column"]] = row
     best = {
         name: max(round(cells[name]["value"], 2) for cells in lines.values() if name in cells)
@@ -144,8 +146,8 @@ def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
         values = [cells[name]["value"] for name in suite.datasets if name in cells]
         mean = f"{sum(values) / len(values):.2f}" if len(values) == len(suite.datasets) else "–"
         wins = sum(round(cell["value"], 2) == best[name] for name, cell in cells.items())
-        shown = [
+        texts = [
             results.format_value(cells[name]) if name in cells else "–" for name in suite.datasets
         ]
-        out.add_row(*key, *shown, mean, str(wins))
+        out.add_row(*key, *texts, mean, str(wins))
     return out
