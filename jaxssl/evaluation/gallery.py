@@ -54,7 +54,7 @@ def write(
     train, test = data["train"], data["test"]
     points = min(MAP_POINTS, len(features.test))
     arrays: dict[str, Any] = {
-        "step": np.array(backbone.metadata["step"]),
+        "step": np.array(encoder.metadata["step"]),
         "map": _map(features.test[:points], config.seed),
         "map_label": test["label"][:points],
         "class_names": np.array(splits.bank.class_names),
