@@ -4,7 +4,7 @@ from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
-class ConfigDict:
+class ConfigDict(Mapping[str, Any]):
     def __init__(
         self, initial_dictionary: Mapping[str, Any] | ConfigDict | None = None, **kwargs: Any
     ) -> None: ...
