@@ -1,4 +1,7 @@
-"""Multinomial logistic regression of many examples, by L-BFGS in whitened coordinates."""
+"""Multinomial logistic regression of many examples, by L-BFGS in whitened coordinates.
+
+Unlike scikit-learn's solvers, it runs on all devices and shares the work between processes.
+"""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -14,16 +17,16 @@ from jax.sharding import Mesh
 from threadpoolctl import threadpool_limits
 
 from jaxssl import distributed
+from jaxssl.evaluation.features import pad_rows
 from jaxssl.evaluation.sampling import stratified
 
-CHOICE = 10_000  # examples at most that the strength is chosen on, or this many of each class:
+# C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that is more.
+CHOICE = 10_000
 CHOICE_OF_CLASS = 50
-COARSE = 10  # times the tolerance, for the fits that choose
-TURNED = 2**31  # bytes up to which a transposed copy is kept
-SCORES = 2**26  # scores of examples and classes that are computed at a time
-
-
-ROUNDING = 1e-6  # a norm of the gradient below this is none
+COARSE = 10  # tolerance of the fits that choose C, relative to the last fit's
+TRANSPOSED = 2**31  # bytes; larger feature arrays are not stored in transposed order too
+SCORES = 2**26  # scores (examples x classes) computed at a time
+ROUNDING = 1e-6  # gradient norms below this count as zero
 
 
 class Fit(NamedTuple):
@@ -32,8 +35,8 @@ class Fit(NamedTuple):
     Attributes:
         weights: [f, c].
         bias: [c].
-        gradient_norm: of the whitened problem, as a share of that of zero weights.
-        num_steps: of L-BFGS.
+        gradient_norm: gradient norm of the whitened problem, relative to the norm at zero weights.
+        num_steps: L-BFGS steps.
     """
 
     weights: np.ndarray
@@ -43,30 +46,30 @@ class Fit(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """Labelled rows as `regression` reads them.
+    """Labelled examples as `regression` reads them.
 
     Attributes:
         x: [n, f] float32, standardised.
-        turned: [f, n], the same; None if that would take too much memory.
+        transposed: [f, n], the transpose of x; None if it would take too much memory.
         labels: [n] in [0, c).
         num_classes: c.
         covariance: [f, f] of x, float64.
     """
 
     x: Array
-    turned: Array | None
+    transposed: Array | None
     labels: Array
     num_classes: int
     covariance: np.ndarray
 
 
 class Probe(NamedTuple):
-    """A classifier of features as they come.
+    """A linear classifier of raw features, with their standardisation.
 
     Attributes:
-        fit: of standardised features.
-        mean: [f] that is taken off.
-        scale: [f] that is divided by.
+        fit: classifier of standardised features.
+        mean: [f], subtracted from the features.
+        scale: [f], divides the features.
         C: inverse L2 strength.
     """
 
@@ -86,102 +89,128 @@ def fit_probe(
     max_iter: int,
     seed: int,
 ) -> Probe:
-    """Logistic regression on standardised features, of the strength that does best on a part.
+    """Fit a logistic regression on standardised features and choose its L2 strength.
 
-    The features are spread over the devices. Several processes share the work: each calls this with
-    its part of the examples, and gets the classifier of the whole.
+    The features are distributed over the devices. With several processes, each passes its share of
+    the examples and gets the classifier fitted on all of them.
 
-    Strengths are tried from the strongest regularisation on, until one is worse than another, each
-    fit beginning where the last one ended, on at most `CHOICE` examples, or `CHOICE_OF_CLASS` of
-    each class if that is more. Between near equals accuracy is a matter of luck, so the strongest
-    regularisation is taken whose hits are within one standard error of the most. The classifier is
-    then fitted on all examples.
+    C is chosen on a part of the examples (see `CHOICE`). Strengths are tried from the strongest
+    regularisation on, each warm-started from the previous one, until accuracy drops. The result is
+    the strongest regularisation whose accuracy is within one standard error of the best. The
+    classifier is then fitted on all examples.
 
     Args:
         features: [n, f], finite.
         labels: [n] in [0, c).
         C: inverse L2 strengths to choose from, as in `regression`.
-        validation: share of the examples for the choice, in (0, 1).
-        tolerance: of the last fit; those that choose are `COARSE` times as coarse.
-        max_iter: of L-BFGS.
-        seed: of the split.
+        validation: share of the examples that are held out for the choice, in (0, 1).
+        tolerance: tolerance of the last fit; the fits that choose C are `COARSE` times as coarse.
+        max_iter: maximum number of L-BFGS steps.
+        seed: seed of the split.
 
     Raises:
-        ValueError: if no class has images enough for a part to choose on.
+        ValueError: if every class has too few examples to hold one out.
     """
-    x, y, real, mesh = _spread(features, labels)
+    x, y, is_real, mesh = _distribute(features, labels)
     labels = distributed.gather_process_rows(labels)
     num_classes = int(labels.max()) + 1
-    x, mean, scale, gram = _standardised(x, real)
+    x, mean, scale, gram = _standardise(x, is_real)
     covariance = np.asarray(gram, np.float64) / len(labels)
-    # A product along the rows is what a CPU does fast: x.T @ residual takes five times as long.
-    turned = jnp.array(x.T) if x.nbytes <= TURNED * mesh.size else None
-    whole = Examples(x, turned, y, num_classes, covariance)
+    # A product along contiguous rows is fast on a CPU: x.T @ residual takes five times as long.
+    transposed = jnp.array(x.T) if x.nbytes <= TRANSPOSED * mesh.size else None
+    examples = Examples(x, transposed, y, num_classes, covariance)
 
-    # Rows of x that are examples, in the order of the labels; and those to choose on.
-    rows = places = np.flatnonzero(distributed.replicate_global(real, mesh))
-    tried, tried_labels = whole, labels
+    # `rows` are the rows of x that are real, in the order of the labels.
+    rows = indices = np.flatnonzero(distributed.replicate_global(is_real, mesh))
+    subset, subset_labels = examples, labels
     limit = max(CHOICE, CHOICE_OF_CLASS * num_classes)
     if len(labels) > limit:
-        chosen = stratified(labels, limit / len(labels), seed=seed, least=1)
-        places, tried_labels = np.arange(len(chosen)), labels[chosen]
-        part = distributed.replicate_global(x[rows[chosen]], mesh)
-        tried = whole._replace(x=part, turned=part.T, labels=jnp.asarray(tried_labels))
-    kept = stratified(tried_labels, validation, seed=seed)
-    if not len(kept):
+        drawn = stratified(labels, limit / len(labels), seed=seed, least=1)
+        indices, subset_labels = np.arange(len(drawn)), labels[drawn]
+        part = distributed.replicate_global(x[rows[drawn]], mesh)
+        subset = examples._replace(x=part, transposed=part.T, labels=jnp.asarray(subset_labels))
+    held_out = stratified(subset_labels, validation, seed=seed)
+    if not len(held_out):
         raise ValueError(
-            f"{validation:.0%} of no class makes an image to choose the strength on: a class needs "
+            f"{validation:.0%} of every class is less than one image to choose C on: a class needs "
             f"{np.ceil(1 / (2 * validation)):.0f} training images or more"
         )
-    used = np.zeros(len(tried.x), np.float32)
-    used[np.delete(places, kept)] = 1
-    held = np.asarray(distributed.replicate_global(tried.x[places[kept]], mesh))
-    held_labels = tried_labels[kept]
-    tried_c, fits, hits = sorted(C), [None], []
-    for c in tried_c:
-        options = {"C": c, "tolerance": COARSE * tolerance, "max_iter": max_iter}
-        fits.append(regression(tried, used, **options, start=fits[-1]))
-        scores = held @ fits[-1].weights + fits[-1].bias
-        hits.append(np.argmax(scores, axis=1) == held_labels)
-        if any(_worse(hits[-1], before) for before in hits):
+    used = np.zeros(len(subset.x), np.float32)
+    used[np.delete(indices, held_out)] = 1
+    test = np.asarray(distributed.replicate_global(subset.x[indices[held_out]], mesh))
+    chosen_c, start = _choose(
+        subset,
+        used,
+        (test, subset_labels[held_out]),
+        sorted(C),
+        tolerance=COARSE * tolerance,
+        max_iter=max_iter,
+    )
+    fit = regression(
+        examples, is_real, C=chosen_c, tolerance=tolerance, max_iter=max_iter, start=start
+    )
+    return Probe(fit, np.asarray(mean), np.asarray(scale), chosen_c)
+
+
+def _choose(
+    examples: Examples,
+    used: np.ndarray,
+    held_out: tuple[np.ndarray, np.ndarray],
+    strengths: Sequence[float],
+    *,
+    tolerance: float,
+    max_iter: int,
+) -> tuple[float, Fit]:
+    """Choose C, smallest first, by the accuracy on held-out rows and labels."""
+    x, labels = held_out
+    fits: list[Fit] = []
+    hits: list[np.ndarray] = []
+    for c in strengths:
+        start = fits[-1] if fits else None
+        fit = regression(examples, used, C=c, tolerance=tolerance, max_iter=max_iter, start=start)
+        fits.append(fit)
+        hits.append(np.argmax(x @ fit.weights + fit.bias, axis=1) == labels)
+        if any(_is_worse(hits[-1], earlier) for earlier in hits):
             break
     best = hits[int(np.argmax([hit.sum() for hit in hits]))]
-    chosen = next(number for number, hit in enumerate(hits) if not _worse(hit, best))
-    options = {"C": tried_c[chosen], "tolerance": tolerance, "max_iter": max_iter}
-    fit = regression(whole, real, **options, start=fits[chosen + 1])
-    return Probe(fit, np.asarray(mean), np.asarray(scale), options["C"])
+    chosen = next(i for i, hit in enumerate(hits) if not _is_worse(hit, best))
+    return strengths[chosen], fits[chosen]
 
 
-def _spread(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array, Array, Mesh]:
-    """Features, labels, and 1 for each row that is an example, over all devices.
+def _distribute(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array, Array, Mesh]:
+    """Distribute features and labels over all devices of all processes.
 
-    Every process has as many rows there, which are filled up with others.
+    Returns:
+        Features, labels, a mask of the real rows, and the mesh. Each process pads its rows to the
+        same number.
     """
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     mesh = distributed.make_mesh(devices)
-    most, own = distributed.gather_processes(np.int32(len(labels))).max(), jax.local_device_count()
-    fill = -(-int(most) // own) * own - len(labels)
-    x = np.asarray(features, np.float32)
-    rows = x, np.asarray(labels, np.int32), np.ones(len(labels), np.float32)
-    if fill:
-        rows = [np.pad(a, [(0, fill)] + [(0, 0)] * (a.ndim - 1)) for a in rows]
-    return *distributed.shard_rows(tuple(rows), mesh), mesh
+    largest = int(distributed.gather_processes(np.array(len(labels), np.int32)).max())
+    size = -(-largest // jax.local_device_count()) * jax.local_device_count()
+    arrays = (
+        np.asarray(features, np.float32),
+        np.asarray(labels, np.int32),
+        np.ones(len(labels), np.float32),
+    )
+    padded = tuple(pad_rows(array, size) for array in arrays)
+    return *distributed.shard_rows(padded, mesh), mesh
 
 
-def _worse(hit: np.ndarray, other: np.ndarray) -> bool:
-    """Whether fewer hits than those of ``other`` are more than chance: one standard error."""
-    lost, won = np.sum(other & ~hit), np.sum(hit & ~other)
+def _is_worse(hit: np.ndarray, other: np.ndarray) -> bool:
+    """Return True if ``hit`` has fewer hits than ``other`` by more than one standard error."""
+    lost, won = int(np.sum(other & ~hit)), int(np.sum(hit & ~other))
     return bool(lost - won > np.sqrt(lost + won))
 
 
 def scores(probe: Probe, features: np.ndarray) -> np.ndarray:
-    """[m, c] of features [m, f]; the class is the largest."""
+    """Compute the logits [m, c] of features [m, f]."""
     x = np.asarray((features - probe.mean) / probe.scale, np.float32)
     return x @ probe.fit.weights + probe.fit.bias
 
 
 def regression(
-    rows: Examples,
+    examples: Examples,
     used: Array | np.ndarray,
     *,
     C: float,
@@ -189,36 +218,38 @@ def regression(
     max_iter: int,
     start: Fit | None = None,
 ) -> Fit:
-    r"""Multinomial logistic regression by L-BFGS in coordinates that even out the features.
+    r"""Fit a multinomial logistic regression by L-BFGS in whitened coordinates.
 
     .. math:: \min_{W, b} \frac{1}{2} |W|^2 + C \sum_i \log \frac{\sum_j e^{x_i W_j + b_j}}
         {e^{x_i W_{y_i} + b_{y_i}}}
 
-    W = T V, where T T^T inverts covariance / c + I / (C n): the Hessian in V is then about the
-    identity, and a few dozen steps do for features of any conditioning. The optimum is the same.
+    L-BFGS runs in V, where W = T V and T T^T is the inverse of covariance / c + I / (C n). The
+    Hessian in V is close to the identity, so a few dozen steps suffice for features of any
+    conditioning. The optimum is the same.
 
     Args:
-        rows: features and labels.
-        used: [n] 1 for examples that count, 0 for others.
+        examples: features and labels.
+        used: [n], 1 for examples to fit, 0 for others.
         C: inverse L2 strength, as scikit-learn's.
-        tolerance: share of the gradient's norm at zero weights at which to stop.
-        max_iter: steps at most.
-        start: where to begin; None is zero weights.
+        tolerance: gradient norm at which to stop, relative to the norm at zero weights.
+        max_iter: maximum number of steps.
+        start: warm start; None for zero weights.
     """
-    f, c, n = rows.x.shape[1], rows.num_classes, float(used.sum())
+    f, c, n = examples.x.shape[1], examples.num_classes, float(used.sum())
     strength = 1 / (C * n)
-    factor = np.linalg.cholesky(rows.covariance / c + strength * np.eye(f))
-    turn = jnp.asarray(scipy.linalg.solve_triangular(factor, np.eye(f), lower=True).T, jnp.float32)
+    factor = np.linalg.cholesky(examples.covariance / c + strength * np.eye(f))
+    inverse = scipy.linalg.solve_triangular(factor, np.eye(f), lower=True)
+    transform = jnp.asarray(inverse.T, jnp.float32)
     share = jnp.asarray(used) / n
     norm = np.inf
 
-    def objective(v: np.ndarray) -> tuple[float, np.ndarray]:
+    def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
         nonlocal norm
-        v = jnp.asarray(v.reshape(f + 1, c), jnp.float32)
-        weights = _weights(v, turn)
-        parts = [_part(weights, v[-1], *part) for part in _parts(rows, share)]
+        v = jnp.asarray(flat.reshape(f + 1, c), jnp.float32)
+        weights = _weights(v, transform)
+        parts = [_part(weights, v[-1], *part) for part in _parts(examples, share)]
         value, gradient = (sum(x) for x in zip(*parts, strict=True))
-        value, gradient = jax.device_get(_regularised(value, gradient, weights, turn, strength))
+        value, gradient = jax.device_get(_regularise(value, gradient, weights, transform, strength))
         gradient = gradient.astype(np.float64).ravel()
         norm = np.linalg.norm(gradient)
         return float(value), gradient
@@ -233,69 +264,71 @@ def regression(
     if start is not None:
         first[:-1], first[-1] = factor.T @ start.weights, start.bias
     options = {"maxiter": max_iter, "gtol": 0, "ftol": 0}
-    # BLAS threads would wait for SciPy's next small product on the cores that JAX works on.
+    # BLAS threads that wait for SciPy's next small product would occupy the cores that JAX uses.
     with threadpool_limits(1, user_api="blas"):
-        found = scipy.optimize.minimize(
+        result = scipy.optimize.minimize(
             objective, first.ravel(), jac=True, method="L-BFGS-B", callback=stop, options=options
         )
-    v = found.x.reshape(f + 1, c).astype(np.float32)
-    # Features that say nothing have their optimum at zero weights.
-    share_left = float(np.linalg.norm(found.jac) / zero_norm) if zero_norm > ROUNDING else 0.0
-    return Fit(np.asarray(turn) @ v[:-1], v[-1], share_left, found.nit)
+    v = result.x.reshape(f + 1, c).astype(np.float32)
+    # The gradient at zero weights vanishes for uninformative features: that is the optimum.
+    relative_norm = float(np.linalg.norm(result.jac) / zero_norm) if zero_norm > ROUNDING else 0.0
+    return Fit(np.asarray(transform) @ v[:-1], v[-1], relative_norm, result.nit)
 
 
-def _parts(rows: Examples, share: Array) -> Iterator[tuple[Array, Array | None, Array, Array]]:
-    """The examples, as many at a time as `SCORES` allows; mostly all of them."""
-    size = max(1, SCORES // rows.num_classes)
-    if len(rows.x) <= size:
-        yield rows.x, rows.turned, rows.labels, share
+def _parts(examples: Examples, share: Array) -> Iterator[tuple[Array, Array | None, Array, Array]]:
+    """Yield the examples in parts with at most `SCORES` scores; usually there is one part."""
+    size = max(1, SCORES // examples.num_classes)
+    if len(examples.x) <= size:
+        yield examples.x, examples.transposed, examples.labels, share
         return
-    for first in range(0, len(rows.x), size):
+    for first in range(0, len(examples.x), size):
         part = slice(first, first + size)
-        turned = None if rows.turned is None else rows.turned[:, part]
-        yield rows.x[part], turned, rows.labels[part], share[part]
+        transposed = None if examples.transposed is None else examples.transposed[:, part]
+        yield examples.x[part], transposed, examples.labels[part], share[part]
 
 
 @jax.jit
-def _weights(v: Array, turn: Array) -> Array:
-    return jnp.matmul(turn, v[:-1], precision=lax.Precision.HIGHEST)
+def _weights(v: Array, transform: Array) -> Array:
+    return jnp.matmul(transform, v[:-1], precision=lax.Precision.HIGHEST)
 
 
 @jax.jit
 def _part(
-    weights: Array, bias: Array, x: Array, turned: Array | None, labels: Array, share: Array
+    weights: Array, bias: Array, x: Array, transposed: Array | None, labels: Array, share: Array
 ) -> tuple[Array, Array]:
-    """The loss of some examples, and its gradient by weights and, in the last row, bias."""
+    """Loss of some examples, and its gradient [f + 1, c] by the weights and, in row f, the bias."""
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     log_p = jax.nn.log_softmax(dot(x, weights) + bias[None, :])
     target = jax.nn.one_hot(labels, len(bias))
     value = -jnp.sum(share * jnp.sum(target * log_p, axis=1))
     residual = share[:, None] * (jnp.exp(log_p) - target)
-    gradient = dot(residual.T, x).T if turned is None else dot(turned, residual)
+    gradient = dot(residual.T, x).T if transposed is None else dot(transposed, residual)
     return value, jnp.concatenate([gradient, jnp.sum(residual, axis=0)[None, :]])
 
 
 @jax.jit
-def _regularised(
-    value: Array, gradient: Array, weights: Array, turn: Array, strength: float
+def _regularise(
+    value: Array, gradient: Array, weights: Array, transform: Array, strength: float
 ) -> tuple[Array, Array]:
-    """The objective and its gradient in the coordinates of the search."""
-    of_weights = gradient[:-1] + strength * weights
-    turned = jnp.matmul(turn.T, of_weights, precision=lax.Precision.HIGHEST)
-    gradient = jnp.concatenate([turned, gradient[-1:]])
+    """Add the L2 term, and transform the gradient to whitened coordinates."""
+    by_weights = gradient[:-1] + strength * weights
+    whitened = jnp.matmul(transform.T, by_weights, precision=lax.Precision.HIGHEST)
+    gradient = jnp.concatenate([whitened, gradient[-1:]])
     return value + 0.5 * strength * jnp.sum(weights**2), gradient
 
 
 @jax.jit
-def _standardised(x: Array, real: Array) -> tuple[Array, ...]:
-    """Rows of mean 0 and deviation 1, what was taken off and divided by, and their Gram matrix.
+def _standardise(x: Array, is_real: Array) -> tuple[Array, Array, Array, Array]:
+    """Standardise the real rows and set the padding to 0.
 
-    Rows that are not ``real`` are 0.
+    Returns:
+        Rows of mean 0 and standard deviation 1, the mean, the standard deviation (1 for constant
+        features), and the Gram matrix of the rows.
     """
-    share = (real / jnp.sum(real))[:, None]
-    one = x[jnp.argmax(real)]  # taken off first: what never changes is then 0, whatever its size
+    share = (is_real / jnp.sum(is_real))[:, None]
+    one = x[jnp.argmax(is_real)]  # subtracted first, so that constant features become exactly 0
     mean = one + jnp.sum(share * (x - one[None]), axis=0)
-    x = jnp.where(real[:, None] > 0, x - mean[None], 0)
+    x = jnp.where(is_real[:, None] > 0, x - mean[None], 0)
     std = jnp.sqrt(jnp.sum(share * x**2, axis=0))
     scale = jnp.where(std > 0, std, 1)
     x = x / scale[None]

@@ -76,7 +76,7 @@ def test_many_scores_are_computed_in_parts(monkeypatch):
     monkeypatch.setattr(logistic_regression, "SCORES", 4 * 50)
     parts = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
     np.testing.assert_allclose(parts.fit.weights, whole.fit.weights, atol=2e-3)
-    monkeypatch.setattr(logistic_regression, "TURNED", 0)
+    monkeypatch.setattr(logistic_regression, "TRANSPOSED", 0)
     straight = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
     np.testing.assert_allclose(straight.fit.weights, whole.fit.weights, atol=2e-3)
 
