@@ -1,31 +1,48 @@
-"""A page that compares runs: what they are, how they differ, their figures, their curves."""
+"""Write the page that compares runs: their results, training curves and different settings."""
 
 import json
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from typing import Any
 
 import matplotlib
 
 from jaxssl.errors import UserError, explain_write_errors
-from jaxssl.report import curve_overlay, metric_tables, page, run_report, runs
-from jaxssl.report.plots import STYLE
-from jaxssl.report.runs import Group, Run
-from jaxssl.report.workdir import flat, is_finite, plain, series
+from jaxssl.report.curves import comparison_curves
+from jaxssl.report.images import STYLE
+from jaxssl.report.page import Cell, Table, render
+from jaxssl.report.results import format_value, metric_name
+from jaxssl.report.run_report import write_report
+from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
+from jaxssl.report.workdir import flatten, format_setting, is_finite, metric_series
 from jaxssl.training import atomic_files
 from jaxssl.training.config import CHANGEABLE_KEYS
 
-TITLED = 3  # losses in the title
-ABSENT = "(absent)"  # in place of a value
+MAX_LOSSES = 3  # in the title
+ABSENT = "(absent)"  # in place of the value of a setting
+# Percentages for which less is better. Metrics in other units are not ranked.
+LOWER_IS_BETTER = ("corruption_drop", "dead_dimensions", "most_confused_pair")
+BEST = "★"
+# Results are comparable if these fields agree: (label, field of a row of results.json).
+DATA_FIELDS = (
+    ("data set", "dataset"),
+    ("fitted on", "bank"),
+    ("tested on", "split"),
+    ("features", "layer"),
+)
+# Settings of config.data that decide which images of a folder are tested.
+FOLDER_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
+
+Cells = dict[int, list[dict[str, Any]]]  # by index of the group: the rows of its runs
 
 
 def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the report of a run again, or a comparison of several.
+    """Write the report of one run, or a comparison of several.
 
     Args:
-        workdirs: of the runs, one or more.
+        workdirs: one or more.
         out: the page; by default report.html in the only workdir, or compare.html in the current
             folder.
 
@@ -33,25 +50,26 @@ def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
         The path of the page.
 
     Raises:
-        UserError: without a workdir, for a page that is not called .html, or as `compare`.
+        UserError: without a workdir, for a page whose name does not end in .html, or as in
+            `write_comparison`.
     """
     if not workdirs:
         raise UserError("name one run or more: jaxssl report DIR [DIR ...]")
     if out and out.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--out {out}: expected a name that ends in .html")
+        raise UserError(f"--out must end in .html, got {out}")
     if len(workdirs) > 1:
         return write_comparison(workdirs, out or Path("compare.html"))
-    runs.check(workdirs)
+    check_workdirs(workdirs)
     out = out or workdirs[0] / "report.html"
     with explain_write_errors(out):
-        return run_report.write_report(workdirs[0], out)
+        return write_report(workdirs[0], out)
 
 
 def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
     """Write a page that compares runs.
 
     Args:
-        workdirs: of the runs, two or more.
+        workdirs: two or more.
         out: the page.
 
     Returns:
@@ -61,85 +79,166 @@ def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
         UserError: for a folder that holds no run or is named twice, a damaged file, or a page that
             cannot be written.
     """
-    found = runs.read(workdirs)
-    groups = runs.group(found)
-    losses = list(dict.fromkeys(run.loss for run in found))
-    more = f" and {len(losses) - TITLED} more" if len(losses) > TITLED else ""
-    title = escape(f"{len(found)} runs: {', '.join(losses[:TITLED])}{more}")
+    runs = read_runs(workdirs)
+    groups = group_by_seed(runs)
+    losses = list(dict.fromkeys(run.loss for run in runs))
+    more = f" and {len(losses) - MAX_LOSSES} more" if len(losses) > MAX_LOSSES else ""
+    tables = _group_results(groups)
     with matplotlib.rc_context(STYLE):
-        sections = [
-            f"<h1>{title}</h1>",
-            _runs(found, groups),
-            metric_tables.section(groups),
-            curve_overlay.section(groups),
-            _differences(groups),
-        ]
+        html = render(
+            "comparison.html",
+            title=f"{len(runs)} runs: {', '.join(losses[:MAX_LOSSES])}{more}",
+            runs=_run_table(runs),
+            seed_groups=[f"{group.name} ({group.seeds})" for group in groups if group.seeds],
+            best=BEST,
+            num_left_out=sum(run.left_out for run in runs),
+            differences=_differences(list(tables)),
+            results=[_result(source, lines, groups) for source, lines in tables.items()],
+            curves=comparison_curves(groups),
+            settings=_settings_table(groups),
+        )
     with explain_write_errors(out):
-        atomic_files.write_text(out, page.page(title, sections))
+        atomic_files.write_text(out, html)
     return out
 
 
-def _runs(found: Sequence[Run], groups: Sequence[Group]) -> str:
-    body = []
-    for run in found:
+def _run_table(runs: Sequence[Run]) -> Table:
+    rows = []
+    for run in runs:
         config = run.config
         length, unit = config.get("epochs"), ""
         if config.get("total_steps"):
             length, unit = config.get("total_steps"), " steps"
-        speed = [x for x in series(run.metrics, "images_per_second")[1] if is_finite(x)]
-        cells = [
-            config.get("data", {}).get("name"),
-            config.get("net", {}).get("name"),
-            config.get("method", {}).get("name"),
+        speed = [x for x in metric_series(run.metrics, "images_per_second")[1] if is_finite(x)]
+        values = (
+            *(config.get(group, {}).get("name") for group in ("data", "net", "method")),
             config.get("batch_size"),
-            plain(length) + unit,
+            format_setting(length) + unit,
             config.get("seed"),
             "–" if run.step is None else run.step,
             f"{median(speed):,.0f}" if speed else "–",
-            "–" if run.seconds is None else _time(run.seconds),
-        ]
-        name = f"{page.name(run.name)}<small>{escape(run.loss)}</small>"
-        body.append([name, *(escape(str(cell)) for cell in cells)])
+            "–" if run.seconds is None else _format_time(run.seconds),
+        )
+        rows.append([Cell(run.name, note=run.loss), *map(str, values)])
     head = ["run, loss", "data", "net", "method", "batch", "epochs", "seed", "step", "examples/s"]
-    note = """<p>The step is that of the latest checkpoint that was evaluated, examples/s the median
-of training; the time is that of training alone, a dash where it was interrupted.</p>"""
-    several = [f"{group.name} ({group.seeds})" for group in groups if group.seeds]
-    if several:
-        note += f"""<p>Runs that differ in the seed alone are one column below:
-{escape("; ".join(several))}.</p>"""
-    return page.section("Runs", page.table("results", [*head, "time"], body, "runs") + note)
+    return Table("results", [*head, "time"], rows, "runs")
 
 
-def _time(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
 
 
-def _differences(groups: Sequence[Group]) -> str:
-    """The keys of the config in which the columns differ."""
-    configs = [dict(flat(group.runs[0].config)) for group in groups]
-    keys = sorted({key for config in configs for key in config if key != "seed"})
+def _group_results(groups: Sequence[Group]) -> dict[tuple, dict[tuple, Cells]]:
+    """Return the cells of all tables, by data source and by protocol, preset, metric and unit."""
+    tables: dict[tuple, dict[tuple, Cells]] = {}
+    for index, group in enumerate(groups):
+        for run in group.runs:
+            for row in run.rows:
+                line = row["protocol"], row["details"].get("preset"), row["metric"]
+                lines = tables.setdefault(_data_source(row, run), {})
+                cells = lines.setdefault((*line, row.get("unit", "%")), {})
+                cells.setdefault(index, []).append(row)
+    return tables
+
+
+def _data_source(row: Mapping[str, Any], run: Run) -> tuple[tuple[str, str], ...]:
+    """Return names and values of the settings that agree between comparable results."""
+    source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
+    data = run.config.get("data", {})
+    is_folder = data.get("name") == "folder"
+    name = Path(str(data.get("path"))).name if is_folder else data.get("name")
+    if row["dataset"] in (name, f"{name} ({Path(str(data.get('classes'))).name})"):
+        keys = FOLDER_SETTINGS if is_folder else ("classes",)
+        source += [(f"data.{key}", str(data.get(key))) for key in keys]
+    return tuple(source)
+
+
+def _differences(sources: Sequence[tuple]) -> list[str]:
+    """Describe in what the data sources of the tables differ."""
+    values: dict[str, list[str]] = {}
+    for name, value in (pair for source in sources for pair in source):
+        if value not in values.setdefault(name, []):
+            values[name].append(value)
+    return [f"{name} ({' / '.join(v)})" for name, v in values.items() if len(v) > 1]
+
+
+def _result(source: tuple, lines: Mapping[tuple, Cells], groups: Sequence[Group]) -> dict[str, Any]:
+    """The table of one data source, with a column for each group that has a result."""
+    columns = sorted({index for cells in lines.values() for index in cells})
+    heads = []
+    for group in (groups[index] for index in columns):
+        about = " · ".join(filter(None, [group.runs[0].loss, group.seeds]))
+        heads.append(Cell(group.name, note=about))
     body = []
+    for (protocol, preset, metric, unit), cells in lines.items():
+        name = metric_name({"metric": metric, "unit": unit})
+        best = _best(metric, unit, cells)
+        values = (_value(cells.get(i, []), len(groups[i].runs), best=i in best) for i in columns)
+        body.append([Cell(name, note=protocol + (f":{preset}" if preset else "")), *values])
+    dataset, bank, split, layer = (value for _, value in source[: len(DATA_FIELDS)])
+    text = f"{dataset}, fitted on {bank}, tested on {split}; {layer} features"
+    settings = [f"{name} {value}" for name, value in source[len(DATA_FIELDS) :] if value]
+    text += f" ({', '.join(settings)})" if settings else ""
+    text += "" if len(columns) > 1 else "; one column has these, there is nothing to compare"
+    table = Table("results", ["metric", *heads], body, f"results on {dataset}")
+    return {"description": text, "table": table}
+
+
+def _mean(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the mean over the seeds; None without results, or if one is not finite."""
+    values = [row["value"] for row in rows]
+    return fmean(values) if values and all(map(isfinite, values)) else None
+
+
+def _best(metric: str, unit: str, cells: Cells) -> set[int]:
+    """Return the indices of the best cells, to two decimals; none if all are equal."""
+    means = {index: _mean(rows) for index, rows in cells.items()}
+    rounded = {index: round(mean, 2) for index, mean in means.items() if mean is not None}
+    if unit != "%" or len(set(rounded.values())) < 2:
+        return set()
+    best = (min if metric in LOWER_IS_BETTER else max)(rounded.values())
+    return {index for index, value in rounded.items() if value == best}
+
+
+def _value(rows: Sequence[Mapping[str, Any]], num_runs: int, *, best: bool) -> str | Cell:
+    """A result, or the mean over seeds with their number."""
+    if not rows:
+        return "–"
+    text = format_value(rows[0])
+    if len(rows) > 1:
+        mean = _mean(rows)
+        text = "not finite"
+        if mean is not None:
+            text = f"{mean:.2f} ± {stdev(row['value'] for row in rows):.2f}"
+    some = f"{len(rows)} of " if len(rows) < num_runs else ""
+    note = f"{some}{num_runs} seeds" if num_runs > 1 else ""
+    return Cell(f"{text} {BEST}" if best else text, note, bold=best)
+
+
+def _settings_table(groups: Sequence[Group]) -> Table:
+    """The settings that differ between the columns."""
+    configs = [dict(flatten(group.runs[0].config)) for group in groups]
+    keys = sorted({key for config in configs for key in config if key != "seed"})
+    rows = []
     for key in keys:
-        if len({json.dumps(config.get(key, ABSENT)) for config in configs}) > 1:
-            values = [_value(config.get(key, ABSENT)) for config in configs]
-            free = "<small>does not change the result</small>" if key in CHANGEABLE_KEYS else ""
-            body.append([escape(key) + free, *map(escape, values)])
-    seeds = [", ".join(plain(run.config.get("seed")) for run in group.runs) for group in groups]
+        values = [config.get(key, ABSENT) for config in configs]
+        if len({json.dumps(value) for value in values}) > 1:
+            note = "does not change the result" if key in CHANGEABLE_KEYS else ""
+            rows.append([Cell(key, note), *map(_format_setting, values)])
+    seeds = [
+        ", ".join(format_setting(run.config.get("seed")) for run in group.runs) for group in groups
+    ]
     if len(set(seeds)) > 1:
-        body.append(["seed", *map(escape, seeds)])
-    if not body:
-        words = "<p>No key differs between the columns.</p>"
-        return page.section("Configuration", words)
-    note = """<p>The keys in which the columns differ; all others are equal. A dash: the run's loss,
-network or method has no such key.</p>"""
-    head = ["key", *(page.name(group.name) for group in groups)]
-    table = page.table("config differences", head, body, "configuration")
-    return page.section("Configuration", note + table)
+        rows.append(["seed", *seeds])
+    return Table(
+        "config differences", ["key", *(group.name for group in groups)], rows, "configuration"
+    )
 
 
-def _value(value: Any) -> str:
+def _format_setting(value: Any) -> str:
+    """A setting in full precision, so that small differences show."""
     if value == ABSENT:
         return "–"
-    return str(value) if isinstance(value, float) else plain(value) or "empty"
+    return str(value) if isinstance(value, float) else format_setting(value) or "empty"

@@ -1,48 +1,146 @@
-"""The section of training curves."""
+"""Training curves: of one run by step, of several runs by epoch."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from jaxssl.report import page
-from jaxssl.report.drawing import figure_image
-from jaxssl.report.workdir import is_finite, series
+from jaxssl.report.images import DASHES, MARKERS, Image, embed_png, figure_png
+from jaxssl.report.runs import Group
+from jaxssl.report.workdir import flatten, is_finite, metric_series
 
-CURVES = {  # label of the vertical axis: (keys of metrics.jsonl, how to read it)
-    "loss": ("loss", "What training minimises: it should fall, then level off."),
-    "k-NN top-1, %": ("knn_top1", "Accuracy of neighbours' votes in training: higher is better."),
-    "mean cosine": (
+
+class Curve(NamedTuple):
+    """A figure of training curves.
+
+    Attributes:
+        label: of the vertical axis.
+        keys: of metrics.jsonl, one for each line, separated by spaces.
+        caption: how to read the figure.
+    """
+
+    label: str
+    keys: str
+    caption: str
+
+
+SPREAD = Curve(
+    "feature std × √d", "feature_std", "1: spread evenly; near 0: all embeddings are equal."
+)
+RANK = Curve(
+    "effective rank",
+    "effective_rank",
+    "Number of dimensions in use, at most the embedding size and the number of views in a batch. "
+    "A fall towards 1 is a collapse.",
+)
+ALIGNMENT = Curve(
+    "alignment", "alignment", "Squared distance between two views of an image: lower is closer."
+)
+UNIFORMITY = Curve(
+    "uniformity", "uniformity", "Lower is more evenly spread; 0 is a collapse to one point."
+)
+RUN_CURVES = (
+    Curve("loss", "loss", "The training loss should fall, then level off."),
+    Curve("k-NN top-1, %", "knn_top1", "Measured during training: higher is better."),
+    Curve(
+        "mean cosine",
         "positive_similarity negative_similarity",
-        "Views of one image (solid) should stay well above different images (dashed).",
+        "Views of one image (solid) should stay well above views of different images (dashed).",
     ),
-    "feature std × √d": ("feature_std", "1 is spread evenly; near 0 all embeddings are equal."),
-    "effective rank": ("effective_rank", "Directions in use: a fall towards 1 is a collapse."),
-    "alignment": ("alignment", "Squared distance of two views of an image: lower is closer."),
-    "uniformity": ("uniformity", "Lower is more evenly spread; 0 is a collapse to one point."),
-    "learning rate": ("learning_rate", "The optimiser's rate: bends elsewhere may start here."),
-}
-LINES = (("#0b5394", "-"), ("#b45309", "--"))
+    *(SPREAD, RANK, ALIGNMENT, UNIFORMITY),
+    Curve("learning rate", "learning_rate", "Bends in the other curves may start here."),
+)
+# The loss is left out: its values are not comparable between methods.
+COMPARISON_CURVES = (
+    Curve("online k-NN top-1, %", "knn_top1", "Measured during training: higher is better."),
+    *(SPREAD, RANK),
+    Curve("cosine of two views", "positive_similarity", "Mean over views of one image."),
+    Curve("cosine of two images", "negative_similarity", "Mean over views of different images."),
+    *(ALIGNMENT, UNIFORMITY),
+)
+RUN_LINES = (("#0b5394", "-"), ("#b45309", "--"))
+# Okabe and Ito's palette, whose colours the colour-blind can tell apart.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#56b4e9")
+MAX_MARKERS = 10  # on a line of a comparison
+NARROW = 16  # characters of names that fit side by side in a legend
+# Settings that the online k-NN accuracy depends on.
+KNN_SETTINGS = (
+    "eval.knn",
+    *(f"data.{key}" for key in ("name", "path", "classes")),
+    *(f"data.{key}_split" for key in ("train", "bank", "test")),
+)
 
 
-def section(metrics: list[dict]) -> str:
-    """A figure for each measure of `CURVES` that was recorded."""
-    found = [_curve(axis, keys.split(), how, metrics) for axis, (keys, how) in CURVES.items()]
-    if not any(found):
-        return page.section("Training", "<p>No training curve was recorded.</p>")
-    return page.section("Training", f'<div class="curves">\n{"".join(found)}</div>')
+def run_curves(metrics: Sequence[Mapping[str, Any]]) -> list[Image]:
+    """Draw the curves of one run by step; metrics that were not recorded have no figure."""
+    return [image for curve in RUN_CURVES if (image := _run_curve(curve, metrics))]
 
 
-def _curve(axis: str, keys: list[str], caption: str, metrics: list[dict]) -> str:
-    """A figure, or "" if no key was recorded; values that are not finite are gaps."""
-    found = {key.replace("_", " "): series(metrics, key) for key in keys}
-    found = {name: (x, y) for name, (x, y) in found.items() if x}
-    if not found:
-        return ""
+def comparison_curves(groups: Sequence[Group]) -> list[Image]:
+    """Draw the curves of several runs by epoch, one figure for each recorded metric."""
+    return [image for curve in COMPARISON_CURVES if (image := _comparison_curve(curve, groups))]
+
+
+def _run_curve(curve: Curve, metrics: Sequence[Mapping[str, Any]]) -> Image | None:
+    """Values that are not finite are gaps."""
+    series = {key.replace("_", " "): metric_series(metrics, key) for key in curve.keys.split()}
+    series = {name: (x, y) for name, (x, y) in series.items() if x}
+    if not series:
+        return None
     figure = Figure(figsize=(4, 2.7), layout="constrained")
-    axes = figure.add_subplot(xlabel="step", ylabel=axis)
-    for (name, (x, y)), (colour, dashes) in zip(found.items(), LINES, strict=False):
+    axes = figure.add_subplot(xlabel="step", ylabel=curve.label)
+    caption = curve.caption
+    for (name, (x, y)), (colour, dashes) in zip(series.items(), RUN_LINES, strict=False):
         axes.plot(x, y, dashes, color=colour, marker="." if len(x) <= 30 else None, label=name)
         gaps = sum(not is_finite(value) for value in y)
         caption += f" {gaps} of {len(y)} values are not finite and left blank." if gaps else ""
-    if len(keys) > 1:
+    if " " in curve.keys:
         axes.legend(frameon=False)
-    ends = "; ".join(f"{name} from {y[0]:.4g} to {y[-1]:.4g}" for name, (_, y) in found.items())
-    return page.figure(figure_image(figure, f"curve of {axis} by step: {ends}"), caption)
+    ends = "; ".join(f"{name} {_ends(y)}" for name, (_, y) in series.items())
+    alt = f"curve of {curve.label} by step: {ends}"
+    return embed_png(figure_png(figure), alt, caption=caption)
+
+
+def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
+    columns = 1 if any(len(group.short_name) > NARROW for group in groups) else 2
+    figure = Figure(figsize=(4, 2.7 + 0.2 * -(-len(groups) // columns)), layout="constrained")
+    axes = figure.add_subplot(xlabel="epoch", ylabel=curve.label)
+    ends, missing = [], []
+    for i, group in enumerate(groups):
+        style: dict[str, Any] = {
+            "color": COLOURS[i % len(COLOURS)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "linestyle": DASHES[i % len(DASHES)],
+            "markersize": 4,
+        }
+        label: str | None = group.short_name
+        for run in group.runs:
+            x, y = metric_series(run.metrics, curve.keys, by="epoch")
+            if not any(map(is_finite, y)):
+                missing.append(run.name)
+                continue
+            axes.plot(x, y, **style, markevery=max(1, len(x) // MAX_MARKERS), label=label)
+            label = None  # one entry of the legend for all seeds
+            ends.append(f"{run.name} {_ends(y)}")
+    if not ends:
+        return None
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize="small")
+    caption = curve.caption
+    if curve.keys == "knn_top1":
+        caption += _warn_of_other_knn(groups)
+    caption += f" Not recorded: {', '.join(missing)}." if missing else ""
+    alt = f"curves of {curve.label} by epoch: {'; '.join(ends)}"
+    return embed_png(figure_png(figure), alt, caption=caption)
+
+
+def _ends(values: Sequence[float]) -> str:
+    return f"from {values[0]:.4g} to {values[-1]:.4g}"
+
+
+def _warn_of_other_knn(groups: Iterable[Group]) -> str:
+    """Return a warning if the k-NN accuracies of the runs were measured in different ways."""
+    configs = [dict(flatten(group.runs[0].config)) for group in groups]
+    different = [k for k in KNN_SETTINGS if len({str(config.get(k)) for config in configs}) > 1]
+    if not different:
+        return ""
+    return f" Runs cannot be compared where these settings differ: {', '.join(different)}."

@@ -1,4 +1,4 @@
-"""Figures with what they are of: results.json and the printed table."""
+"""Read, write and print results.json: a list of rows, one result each."""
 
 import json
 import math
@@ -12,9 +12,9 @@ from rich.table import Table
 from jaxssl.errors import UserError, one_line
 from jaxssl.training import atomic_files, logs
 
-KINDS = ("raw", "untrained", "pretrained")  # of features: pretraining is compared with the others
-SPREAD = "accuracies in percent; ± one standard deviation over draws, where not said otherwise"
-# What tells one figure from another: a later one of the same takes its place.
+KINDS = ("raw", "untrained", "pretrained")  # features; the first two are baselines
+NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
+# Fields that identify a result, with the metric and the preset; a later one replaces an earlier.
 KEY = (
     *("source", "step", "features", "layer", "dataset", "data", "bank", "split", "seed"),
     "protocol",
@@ -22,10 +22,10 @@ KEY = (
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """The rows of results.json; [] if there is none.
+    """Return the rows of results.json; [] if there is no file.
 
     Raises:
-        UserError: if it is no such file.
+        UserError: if the file is damaged.
     """
     path = folder / "results.json"
     if not path.exists():
@@ -33,19 +33,19 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))["results"]
         for number, row in enumerate(rows):
-            if not _is_row(row):
-                raise ValueError(f"row {number} is no figure")
+            if not _is_result(row):
+                raise ValueError(f"row {number} is not a result")
         return rows
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
 
 
-def _is_row(row: Mapping[str, Any]) -> bool:
-    """Whether a figure has what all who read it take for granted."""
-    words, number = ("protocol", "metric", "features"), (int, float)
+def _is_result(row: Mapping[str, Any]) -> bool:
+    """Return True if a row has all required fields."""
+    texts, number = ("protocol", "metric", "features"), (int, float)
     return (
         {"dataset", "split", "seed"} <= row.keys()
-        and all(isinstance(row[name], str) for name in words)
+        and all(isinstance(row[name], str) for name in texts)
         and isinstance(row["value"], number)
         and isinstance(row.get("std"), (*number, NoneType))
         and isinstance(row["step"], int | NoneType)
@@ -58,30 +58,30 @@ def _is_row(row: Mapping[str, Any]) -> bool:
 
 
 def add_results(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Put figures into results.json, in place of earlier ones of the same.
+    """Write rows into results.json; they replace earlier rows of the same result.
 
     Raises:
-        OSError: if it cannot be written.
+        OSError: if the file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    new = set(map(key, rows))
-    kept = [row for row in read_results(folder) if key(row) not in new]
-    atomic_files.write_json(folder / "results.json", {"results": [*kept, *rows]})
+    new = set(map(_key, rows))
+    earlier = [row for row in read_results(folder) if _key(row) not in new]
+    atomic_files.write_json(folder / "results.json", {"results": [*earlier, *rows]})
 
 
 def print_results(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print figures of one encoder on one data set: what they are of, a table, what it means."""
-    facts = describe_source(rows[-1])
-    logs.console.print(facts["encoder"], soft_wrap=True, highlight=False)
-    logs.console.print(facts["data"], soft_wrap=True, highlight=False)
-    logs.console.print(table(rows))
-    logs.console.print(SPREAD, soft_wrap=True, highlight=False)
+    """Print the results of one encoder on one data set as a table."""
+    source = describe_source(rows[-1])
+    logs.console.print(source["encoder"], soft_wrap=True, highlight=False)
+    logs.console.print(source["data"], soft_wrap=True, highlight=False)
+    logs.console.print(_table(rows))
+    logs.console.print(NOTE, soft_wrap=True, highlight=False)
     for row in (row for row in rows if "verdict" in row["details"]):
         logs.console.print(f"{row['features']}: {row['details']['verdict']}", soft_wrap=True)
 
 
 def describe_source(row: Mapping[str, Any]) -> dict[str, str]:
-    """In words: "encoder", what was evaluated, and "data", on what."""
+    """Describe the evaluated "encoder" of a result and the "data" it was evaluated on."""
     encoder = [str(row.get("source")), row.get("loss")]
     if row.get("checkpoint") == "file":
         encoder.append("weights file" + (f" of step {row['step']}" if row.get("step") else ""))
@@ -95,33 +95,37 @@ def describe_source(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """What pretraining added: a row a metric, a column for each kind of features."""
-    out = Table()
-    for heading in ("metric", "protocol"):
-        out.add_column(heading)
-    kinds = [kind for kind in KINDS if any(row["features"] == kind for row in rows)]
-    for kind in kinds:
-        out.add_column(kind, justify="right")
-    lines: dict[tuple[str, str], dict[str, str]] = {}
-    for row in rows:
-        unit = {"%": "", "": ""}.get(row.get("unit", "%"), f" ({row.get('unit')})")
-        name = (row["metric"] + unit, f"{row['protocol']}:{row['details']['preset']}")
-        lines.setdefault(name, {})[row["features"]] = format_value(row)
-    for heading, cells in lines.items():
-        out.add_row(*heading, *(cells.get(kind, "") for kind in kinds))
-    return out
-
-
 def format_value(row: Mapping[str, Any]) -> str:
-    """A figure with its spread."""
+    """Return the value of a result with its spread."""
     if not math.isfinite(row["value"]):
         return "not finite"
     if "ci95" in row["details"]:
         return f"{row['value']:.2f} ± {row['details']['ci95']:.2f} (95 %)"
-    return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if row["std"] is not None else "")
+    return f"{row['value']:.2f}" + (f" ± {row['std']:.2f}" if row.get("std") is not None else "")
 
 
-def key(row: Mapping[str, Any]) -> tuple:
-    """What tells a figure from others."""
+def metric_name(row: Mapping[str, Any]) -> str:
+    """Return the metric of a result, with its unit unless that is percent or none."""
+    unit = row.get("unit", "%")
+    return row["metric"] + (f" ({unit})" if unit not in ("", "%") else "")
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """A row for each metric, a column for each kind of features."""
+    table = Table()
+    for heading in ("metric", "protocol"):
+        table.add_column(heading)
+    kinds = [kind for kind in KINDS if any(row["features"] == kind for row in rows)]
+    for kind in kinds:
+        table.add_column(kind, justify="right")
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        name = metric_name(row), f"{row['protocol']}:{row['details']['preset']}"
+        lines.setdefault(name, {})[row["features"]] = format_value(row)
+    for heading, cells in lines.items():
+        table.add_row(*heading, *(cells.get(kind, "") for kind in kinds))
+    return table
+
+
+def _key(row: Mapping[str, Any]) -> tuple:
     return (*(row.get(name) for name in KEY), row["metric"], row["details"].get("preset"))

@@ -1,4 +1,4 @@
-"""The runs that a comparison is of, and which of them differ in the seed alone."""
+"""Read the runs of a comparison and group runs that differ in the seed alone."""
 
 import json
 from collections.abc import Sequence
@@ -8,24 +8,25 @@ from typing import Any, NamedTuple
 
 from jaxssl.errors import UserError
 from jaxssl.report import results
-from jaxssl.report.workdir import flat, read_config, read_metrics, said_of
+from jaxssl.report.workdir import explain_damage, flatten, read_config, read_metrics
 from jaxssl.training.config import CHANGEABLE_KEYS
 
-LONG = 40  # letters of a name in a legend
+MAX_NAME = 40  # characters of a name in a legend
 
 
 class Run(NamedTuple):
     """A workdir.
 
     Attributes:
-        name: of its folder, or its path where two folders have one name.
+        name: name of the folder, or its path where two folders have the same name.
         config: the effective config.
         metrics: the lines of metrics.jsonl.
-        rows: the figures of the pretrained network at ``step``, under the run's own seed.
-        left_out: how many figures of the pretrained network are not in ``rows``.
-        step: of the latest checkpoint that was evaluated, or else of the last line of metrics.
-        loss: with its settings that are not the defaults, where it was evaluated.
-        seconds: from the beginning of training to its end; None if it was interrupted.
+        rows: results of the pretrained network at ``step``, evaluated with the run's seed.
+        left_out: number of results of the pretrained network that are not in ``rows``.
+        step: latest evaluated checkpoint; without an evaluation, the last line of metrics.jsonl.
+        loss: name of the loss, with the settings that differ from their defaults if the run was
+            evaluated.
+        seconds: training time; None if training was interrupted.
     """
 
     name: str
@@ -39,10 +40,10 @@ class Run(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs that differ in the seed alone, of one step: a column of the comparison.
+    """Runs of one step that differ in the seed alone: a column of the comparison.
 
     Attributes:
-        name: those of its runs.
+        name: the names of the runs.
         runs: one or more.
     """
 
@@ -50,77 +51,78 @@ class Group(NamedTuple):
     runs: list[Run]
 
     @property
-    def short(self) -> str:
-        """For a legend: a long name without its middle."""
-        half = LONG // 2
-        return self.name if len(self.name) <= LONG else f"{self.name[:half]}…{self.name[-half:]}"
+    def short_name(self) -> str:
+        """The name for a legend; the middle of a long name is cut out."""
+        half = MAX_NAME // 2
+        return (
+            self.name if len(self.name) <= MAX_NAME else f"{self.name[:half]}…{self.name[-half:]}"
+        )
 
     @property
     def seeds(self) -> str:
-        """How many, if there are several."""
+        """The number of seeds in words; "" for a single run."""
         return f"{len(self.runs)} seeds" if len(self.runs) > 1 else ""
 
 
-def read(workdirs: Sequence[Path]) -> list[Run]:
-    """The runs of workdirs.
+def read_runs(workdirs: Sequence[Path]) -> list[Run]:
+    """Read the runs of workdirs.
 
     Raises:
-        UserError: for one that holds no run, is named twice, or has a damaged file.
+        UserError: for a folder that holds no run or is named twice, or a damaged file.
     """
-    check(workdirs)
+    check_workdirs(workdirs)
     names = [path.resolve().name for path in workdirs]
     unique = len(set(names)) == len(names)
     return [
-        _run(path, name if unique else str(path))
+        _read_run(path, name if unique else str(path))
         for path, name in zip(workdirs, names, strict=True)
     ]
 
 
-def check(workdirs: Sequence[Path]) -> None:
-    """Raise UserError for a folder that holds no run, or is named twice."""
+def check_workdirs(workdirs: Sequence[Path]) -> None:
+    """Raise a UserError for a folder that holds no run or is named twice."""
     seen: dict[Path, Path] = {}
     for path in workdirs:
         if not (path / "config.json").is_file():
-            what = "holds no run (it has no config.json)" if path.is_dir() else "is no folder"
-            raise UserError(f"{path} {what}; name workdirs of runs")
-        same = seen.setdefault(path.resolve(), path)
-        if same is not path:
-            raise UserError(f"{path} and {same} are the same folder; name each run once")
+            reason = "holds no run (no config.json)" if path.is_dir() else "is not a folder"
+            raise UserError(f"{path} {reason}; name workdirs of runs")
+        first = seen.setdefault(path.resolve(), path)
+        if first is not path:
+            raise UserError(f"{path} and {first} are the same folder; name each run once")
 
 
-def group(runs: Sequence[Run]) -> list[Group]:
-    """The runs by all but their seed, in the order in which they are named."""
-    found: list[list[Run]] = []
-    of: dict[tuple, list[list[Run]]] = {}
+def group_by_seed(runs: Sequence[Run]) -> list[Group]:
+    """Group the runs that differ in the seed alone, in the order of the runs."""
+    groups: list[list[Run]] = []
+    groups_of: dict[tuple, list[list[Run]]] = {}
     for run in runs:
-        rest = {k: v for k, v in flat(run.config) if k not in ("seed", *CHANGEABLE_KEYS)}
-        same = of.setdefault((json.dumps(rest, sort_keys=True), run.step), [])
-        # Two runs of one seed are no two draws.
-        fit = [g for g in same if seed_of(run) not in map(seed_of, g)]
-        if fit:
-            fit[0].append(run)
+        rest = {k: v for k, v in flatten(run.config) if k not in ("seed", *CHANGEABLE_KEYS)}
+        same = groups_of.setdefault((json.dumps(rest, sort_keys=True), run.step), [])
+        # Runs with the same seed are not independent samples.
+        open_groups = [members for members in same if _seed(run) not in map(_seed, members)]
+        if open_groups:
+            open_groups[0].append(run)
         else:
             same.append([run])
-            found.append(same[-1])
-    return [Group(_name([run.name for run in members]), members) for members in found]
+            groups.append(same[-1])
+    return [Group(_join_names([run.name for run in members]), members) for members in groups]
 
 
-def seed_of(run: Run) -> str:
-    """Of its config."""
+def _seed(run: Run) -> str:
     return json.dumps(run.config.get("seed"))
 
 
-def _name(names: list[str]) -> str:
+def _join_names(names: list[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{names[0]}, …, {names[-1]}"
 
 
-def _run(path: Path, name: str) -> Run:
+def _read_run(path: Path, name: str) -> Run:
     config = read_config(path / "config.json")
     metrics = read_metrics(path / "metrics.jsonl")
     rows = [row for row in results.read_results(path) if row["features"] == "pretrained"]
     steps = [row["step"] for row in rows if row["step"] is not None]
     step = max(steps, default=None)
-    chosen = _of_own_seed([row for row in rows if row["step"] == step], config.get("seed"))
+    chosen = _of_one_seed([row for row in rows if row["step"] == step], config.get("seed"))
     loss = config.get("loss", {}).get("name")
     return Run(
         name=name,
@@ -130,42 +132,39 @@ def _run(path: Path, name: str) -> Run:
         left_out=len(rows) - len(chosen),
         step=step if steps or not metrics else metrics[-1]["step"],
         loss=str(chosen[-1].get("loss") or loss) if chosen else str(loss),
-        seconds=_seconds(path / "train.log"),
+        seconds=_training_seconds(path / "train.log"),
     )
 
 
-def _of_own_seed(rows: list[dict[str, Any]], seed: Any) -> list[dict[str, Any]]:
-    """One figure of each kind: that under the run's seed or, without one, the first."""
+def _of_one_seed(rows: list[dict[str, Any]], seed: Any) -> list[dict[str, Any]]:
+    """Keep one result of each kind: the one with the run's seed or, without it, the first."""
     chosen: dict[tuple, dict[str, Any]] = {}
     for row in rows:
-        what = figure_of(row)
-        if what not in chosen or (row["seed"] == seed != chosen[what]["seed"]):
-            chosen[what] = row
+        names = ("dataset", "bank", "split", "layer", "protocol", "metric")
+        kind = (*(row.get(name) for name in names), row["details"].get("preset"))
+        if kind not in chosen or (row["seed"] == seed != chosen[kind]["seed"]):
+            chosen[kind] = row
     return list(chosen.values())
 
 
-def figure_of(row: dict[str, Any]) -> tuple:
-    """What a figure is of, besides the run and the seed."""
-    names = ("dataset", "bank", "split", "layer", "protocol")
-    return (*(row.get(name) for name in names), row["details"].get("preset"), row["metric"])
-
-
-def _seconds(log: Path) -> float | None:
-    """From the beginning to the end of training; None if there is no log of one that was whole."""
+def _training_seconds(log: Path) -> float | None:
+    """Return the time from start to end of training; None if the log does not hold both."""
     if not log.exists():
         return None
-    begun: list[datetime] = []
-    with said_of(log):
-        for text in log.read_text(encoding="utf-8", errors="replace").splitlines():
-            when, level, said = text[:23], *text[24:].partition(" ")[::2]
+    starts: list[datetime] = []
+    with explain_damage(log):
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+            when, level, message = line[:23], *line[24:].partition(" ")[::2]
             if level != "INFO":
                 continue
-            if said.startswith(("begins: ", "resumes at step ")):
-                begun.append(_time(when))
-            elif said.startswith("finished ") and said.endswith(" steps") and len(begun) == 1:
-                return (_time(when) - begun[0]).total_seconds()
+            if message.startswith(("begins: ", "resumes at step ")):
+                starts.append(_parse_time(when))
+            elif (
+                message.startswith("finished ") and message.endswith(" steps") and len(starts) == 1
+            ):
+                return (_parse_time(when) - starts[0]).total_seconds()
     return None
 
 
-def _time(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     return datetime.strptime(text, "%Y-%m-%d %H:%M:%S,%f")

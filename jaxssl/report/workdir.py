@@ -1,11 +1,11 @@
-"""The files of a workdir as a report reads them, and what is said of damaged ones."""
+"""Read the files of a workdir for a report; damaged files raise errors that name them."""
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -14,31 +14,31 @@ from jaxssl.training import metrics_writer
 
 
 @contextmanager
-def said_of(path: Path) -> Iterator[None]:
-    """Around what reads or shows a file: what is wrong with it becomes a UserError."""
+def explain_damage(path: Path) -> Iterator[None]:
+    """Turn any error while ``path`` is read or shown into a UserError that names the file."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # of many kinds
+    except Exception as error:  # damaged files raise errors of many types
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The config, whose groups are dicts; {} if there is no file."""
+    """Return a config.json, checked for groups that are not dicts; {} if there is no file."""
     if not path.exists():
         return {}
-    with said_of(path):
+    with explain_damage(path):
         config = json.loads(path.read_text(encoding="utf-8").strip() or "{}")
         for group in ("data", "loss", "net", "method", "eval"):
             if not isinstance(config.get(group, {}), dict):
-                raise ValueError(f"{group} is no group")
+                raise ValueError(f"{group} must be a group, got {config[group]!r}")
     return config
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl: steps with numbers, or null."""
-    with said_of(path):
+    """Return the lines of a metrics.jsonl: steps with numbers, or null."""
+    with explain_damage(path):
         rows = metrics_writer.read_metrics(path)
         for row in rows:
             numbers = (x for x in row.values() if x is not None)
@@ -50,37 +50,37 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_gallery(path: Path) -> dict[str, np.ndarray]:
-    """Its arrays; {} if there is no file."""
+    """Return the arrays of a gallery.npz; {} if there is no file."""
     if not path.exists():
         return {}
-    with said_of(path), np.load(path, allow_pickle=False) as file:
+    with explain_damage(path), np.load(path, allow_pickle=False) as file:
         return dict(file)
 
 
-def series(
-    metrics: list[dict[str, Any]], key: str, by: str = "step"
+def metric_series(
+    metrics: Iterable[Mapping[str, Any]], key: str, by: str = "step"
 ) -> tuple[list[float], list[float]]:
-    """``by`` and the values of the lines that have both; a value of null is NaN."""
+    """Return ``by`` and the values of a metric from the lines that have both; null becomes NaN."""
     rows = [(row[by], row[key]) for row in metrics if key in row and is_finite(row.get(by))]
     return [x for x, _ in rows], [math.nan if y is None else float(y) for _, y in rows]
 
 
-def is_finite(value: float | None) -> bool:
-    """Whether there is a number, and it is finite."""
+def is_finite(value: float | None) -> TypeGuard[float]:
+    """Return True if the value is a finite number."""
     return value is not None and math.isfinite(value)
 
 
-def plain(value: Any) -> str:
-    """A value of a config or of a figure's settings in words."""
+def format_setting(value: Any) -> str:
+    """Return a value of a config as text."""
     if isinstance(value, list):
-        return ", ".join(map(plain, value))
+        return ", ".join(map(format_setting, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def flat(config: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    """Dotted keys and their values."""
+def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted keys and their values."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
-            yield from flat(value, f"{prefix}{key}.")
+            yield from flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

@@ -162,7 +162,7 @@ def _verdicts(setting: Setting, found: Grid, sizes: Sequence[int]) -> dict[str, 
         if all(cell in found for cell in both):
             figures = (values(found[cell], metric) for cell in both)
             verdict = judge(CLAIMS[key], *figures, top=100.0)
-            verdicts[key] = Verdict(f"B={both[0][1]}: {verdict.figure}", verdict.holds)
+            verdicts[key] = Verdict(f"B={both[0][1]}: {verdict.measured}", verdict.holds)
     # Their epochs and images; figures of others decide no absolute number.
     of_papers = setting.scale == "paper" and config.epochs == 200 and not setting.equal_steps
     of_papers = of_papers and config.data.name == "cifar10" and config.data.train_split == "train"

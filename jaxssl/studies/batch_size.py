@@ -161,7 +161,7 @@ def _verdicts(found: Grid, methods: Sequence[str], sizes: Sequence[int]) -> dict
             change = {arm: _change(found, arm, sizes, metric) for arm in (changing, steady)}
             verdict = judge(CLAIMS[key], *change.values())
             words = ", ".join(f"{arm} changes by {spread(of)}" for arm, of in change.items())
-            verdicts[key] = Verdict(f"{words}: {verdict.figure}", verdict.holds)
+            verdicts[key] = Verdict(f"{words}: {verdict.measured}", verdict.holds)
     return verdicts
 
 

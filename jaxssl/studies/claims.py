@@ -101,7 +101,7 @@ def _elsewhere() -> Iterator[Row]:
         claim = _untold(row.claim)
         if row.verdict:
             said = documents.VERDICTS[row.verdict.holds]
-            claim |= {"figure": row.verdict.figure, "verdict": said}
+            claim |= {"figure": row.verdict.measured, "verdict": said}
         yield Row(claim, row.command)
 
 

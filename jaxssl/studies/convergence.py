@@ -82,7 +82,7 @@ def run(setting: Setting) -> Findings:
             at = {name: series[name][1][early] for name in ("auc_cl", *names)}
             pairs = {f"over {name}": (at["auc_cl"], at[name]) for name in names}
             verdict = judge_all(CLAIMS[key], pairs, top=100.0)
-            words = f"epoch {epochs[early]:g}: {verdict.figure}"
+            words = f"epoch {epochs[early]:g}: {verdict.measured}"
             verdicts[key] = Verdict(words, verdict.holds)
     return shown(series, early, verdicts, where(found))
 

@@ -33,7 +33,7 @@ from jaxssl.evaluation import gallery
 from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.load import load_pretrained
-from jaxssl.report.plots import DASHES, MARKERS, STYLE
+from jaxssl.report.images import DASHES, MARKERS, STYLE
 from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
 from jaxssl.studies.grid import METHODS, cell_config
 from jaxssl.studies.study import (

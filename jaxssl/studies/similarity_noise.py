@@ -61,4 +61,4 @@ def _verdict(claim: Claim, found: Grid, where: str) -> Verdict:
         lost[name] = [a - b for a, b in zip(*ends, strict=True)]
     words = ", ".join(f"{name} loses {spread(points)}" for name, points in lost.items())
     more = judge(claim, lost["simclr"], lost["decl"])
-    return Verdict(f"{words}: {more.figure}", more.holds)
+    return Verdict(f"{words}: {more.measured}", more.holds)

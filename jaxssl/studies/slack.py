@@ -38,7 +38,7 @@ def run(setting: Setting) -> Findings:
     verdicts = {
         "small_c_is_poor": judge(CLAIMS["small_c_is_poor"], knn[100.0], knn[0.01]),
         "large_c_no_help": spare._replace(
-            figure=f"C = 10 and half a point, less C = 100: {spare.figure}"
+            measured=f"C = 10 and half a point, less C = 100: {spare.measured}"
         ),
     }
     rows = [

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from jaxssl.errors import UserError, suggest
-from jaxssl.report.plots import DASHES, MARKERS, STYLE
+from jaxssl.report.images import DASHES, MARKERS, STYLE
 
 LEVEL = 0.95  # of all intervals
 
@@ -73,7 +73,7 @@ class Claim(NamedTuple):
 class Verdict(NamedTuple):
     """What was measured of a claim, in words, and whether the claim holds; None: cannot be told."""
 
-    figure: str
+    measured: str
     holds: bool | None
 
 
@@ -289,7 +289,7 @@ def bonferroni_level(number: int) -> float:
 
 def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
     """The verdict of a claim made of parts, which holds if all of them do."""
-    figure = "; ".join(f"{name}: {part.figure}" for name, part in parts.items())
+    figure = "; ".join(f"{name}: {part.measured}" for name, part in parts.items())
     told = [part.holds for part in parts.values()]
     return Verdict(figure, False if False in told else None if None in told else True)
 

@@ -97,7 +97,7 @@ def run(setting: Setting) -> Findings:
     end = ends["decl", second].mean(axis=0)
     verdicts = {
         "direct_diverges": _more_often(jumps["direct", first], jumps["decl", first]),
-        "decl_nearer": Verdict(f"distances {distances}: {nearer.figure}", nearer.holds),
+        "decl_nearer": Verdict(f"distances {distances}: {nearer.measured}", nearer.holds),
         "less_biased": _less_biased(off),
         "printed_end": Verdict(
             f"({end[0]:.2f}, {end[1]:.2f})", bool(np.abs(end - PRINTED).max() < 0.1)

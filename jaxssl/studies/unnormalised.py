@@ -94,7 +94,7 @@ def run(setting: Setting) -> Findings:
     verdicts = {
         "decl_above_unnormalised": judge_all(CLAIMS["decl_above_unnormalised"], pairs, top=100.0),
         "gap_grows": Verdict(
-            f"lead {words[0]} unnormalised, {words[1]} normalised: {gap.figure}", gap.holds
+            f"lead {words[0]} unnormalised, {words[1]} normalised: {gap.measured}", gap.holds
         ),
     }
     axis = tuple(ARMS), batches, "batch size"

@@ -31,7 +31,7 @@ def _measured(
     claim: Claim, command: str, ours: Summary, theirs: Summary, page: str
 ) -> UnstudiedClaim:
     verdict = judge_summaries(claim, ours, theirs)
-    return UnstudiedClaim(claim, command, Verdict(f"{verdict.figure} ({page})", verdict.holds))
+    return UnstudiedClaim(claim, command, Verdict(f"{verdict.measured} ({page})", verdict.holds))
 
 
 EPOCHS = "--config.epochs={}".format

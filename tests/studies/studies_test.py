@@ -109,7 +109,7 @@ def test_a_study_tells_all_its_claims(name, scale, without_training, tmp_path):
     assert without_training
     for table in found.tables:
         assert {len(row) for row in table.rows} == {len(table.heading)}
-    json.dumps(documents._plain(found.data), allow_nan=False)
+    json.dumps(documents.to_json(found.data), allow_nan=False)
 
 
 @pytest.mark.parametrize("seeds", [[1], [0, 1, 2]])
@@ -127,7 +127,7 @@ def test_runs_that_are_not_finite_are_told(name, seeds, lost, without_training, 
 def test_a_single_seed_decides_no_difference(name, without_training, tmp_path):
     found = study(name).run(setting(tmp_path)._replace(seeds=1))
     for verdict in found.verdicts.values():
-        assert verdict.holds is None or "one pair" not in verdict.figure
+        assert verdict.holds is None or "one pair" not in verdict.measured
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -225,7 +225,7 @@ def test_a_difference_is_judged_by_its_interval(shift, difference, holds):
     assert verdict.holds is holds
     low, high = judging.interval([a - b for a, b in zip(ours, THEIRS, strict=True)])
     assert (high - low) / 2 == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
-    assert verdict.figure == f"{2 + shift:+.2f} [{low:+.2f}, {high:+.2f}]"
+    assert verdict.measured == f"{2 + shift:+.2f} [{low:+.2f}, {high:+.2f}]"
     assert judging.judge(claim(difference), THEIRS, ours).holds is not True or shift < -2
 
 
@@ -233,7 +233,7 @@ def test_a_probe_at_its_ceiling_decides_nothing():
     ours, theirs = [99.8, 99.9, 99.7], [98.9, 99.0, 98.8]
     assert judging.judge(claim(2.0), ours, theirs).holds is True
     at_top = judging.judge(claim(2.0), ours, theirs, top=100.0)
-    assert at_top.holds is None and "the probe is at its ceiling: 1.10 are left" in at_top.figure
+    assert at_top.holds is None and "the probe is at its ceiling: 1.10 are left" in at_top.measured
     assert judging.judge(claim(2.0), theirs, ours, top=100.0).holds is None
     assert judging.judge(claim(1.0), ours, theirs, top=100.0).holds is True
 
@@ -241,12 +241,12 @@ def test_a_probe_at_its_ceiling_decides_nothing():
 def test_one_pair_tells_nothing_and_what_is_not_finite_is_left_out():
     assert judging.judge(claim(1.0), [70.0], [60.0]) == Verdict("+10.00 (one pair)", None)
     assert judging.judge(claim(1.0), [math.nan, 70.0], [60.0, math.nan]).holds is None
-    assert judging.judge(claim(1.0), [math.nan, 70.0], [60.0, 60.0]).figure.endswith(
+    assert judging.judge(claim(1.0), [math.nan, 70.0], [60.0, 60.0]).measured.endswith(
         "+10.00 (one pair)"
     )
     assert judging.judge(claim(1.0), [None], [60.0]) == Verdict("not finite", None)
     with_lost = judging.judge(claim(), [*OURS, math.nan], [*THEIRS, 60.0])
-    assert with_lost.holds is True and "1 of 6 pairs not finite" in with_lost.figure
+    assert with_lost.holds is True and "1 of 6 pairs not finite" in with_lost.measured
 
 
 def test_many_comparisons_are_corrected():
@@ -254,7 +254,7 @@ def test_many_comparisons_are_corrected():
     assert judging.judge_all(claim(), {"B=16": pair}).holds is True
     # With three, each interval has 1 - 0.05 / 3: t is 3.961, and [-0.80, 4.80] has zero.
     three = judging.judge_all(claim(), dict.fromkeys(("16", "64", "256"), pair))
-    assert three.holds is None and "16: +2.00 [-0.80, +4.80]" in three.figure
+    assert three.holds is None and "16: +2.00 [-0.80, +4.80]" in three.measured
     clear = [b + 10 + i / 10 for i, b in enumerate(THEIRS)], THEIRS
     assert judging.judge_all(claim(), {"16": clear, "64": clear}).holds is True
     assert judging.judge_all(claim(), {"16": clear, "64": clear[::-1]}).holds is False
@@ -279,7 +279,7 @@ def test_summaries_are_judged_by_welchs_interval():
         x.mean + x.deviation * v / v.std(ddof=1) for v, x in zip(made, (ours, theirs), strict=True)
     ]
     expected = stats.ttest_ind(*made, equal_var=False).confidence_interval()
-    assert f"[{expected.low:+.2f}, {expected.high:+.2f}]" in verdict.figure
+    assert f"[{expected.low:+.2f}, {expected.high:+.2f}]" in verdict.measured
     assert verdict.holds is None
     assert judging.judge_summaries(claim(4.0), ours, theirs).holds is False
     assert judging.judge_summaries(claim(), ours._replace(mean=90.0), theirs).holds is True
@@ -318,7 +318,7 @@ def test_absolute_changes_over_batch_sizes_are_compared(tmp_path):
     found = {(arm, size): runs for arm, by in arms.items() for size, runs in by.items()}
     verdicts = module._verdicts(found, tuple(arms), (16, 64, 256))
     assert verdicts["auc_cl_stable"].holds is False
-    assert verdicts["auc_cl_stable"].figure.startswith("simclr changes by 4.00 ± 0.00, auc_cl")
+    assert verdicts["auc_cl_stable"].measured.startswith("simclr changes by 4.00 ± 0.00, auc_cl")
     arms["auc_cl"] = seeds(85, 85.2, 85)
     found |= {("auc_cl", size): runs for size, runs in arms["auc_cl"].items()}
     assert module._verdicts(found, tuple(arms), (16, 64, 256))["auc_cl_stable"].holds is True
@@ -465,10 +465,10 @@ def test_figures_of_pages_stand_there():
     rows = [row for row in UNSTUDIED_CLAIMS if row.verdict]
     assert len(rows) == 2
     for row in rows:
-        ours, theirs = re.findall(r"\d+\.\d+ ± \d+\.\d+", row.verdict.figure)
+        ours, theirs = re.findall(r"\d+\.\d+ ± \d+\.\d+", row.verdict.measured)
         name = re.search("on ([A-Z-]+) ", row.claim.text)[1]
         [line] = re.findall(rf"^\| {name} \|.*\d.*\|$", text, re.MULTILINE)
-        assert line.index(theirs) < line.index(ours) and "(graphs.md)" in row.verdict.figure
+        assert line.index(theirs) < line.index(ours) and "(graphs.md)" in row.verdict.measured
 
 
 def test_claims_are_written_from_documents_alone(tmp_path):

@@ -1,0 +1,237 @@
+"""The images of a run's report, from gallery.npz: views, neighbours, confusion, negatives, map."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
+
+from jaxssl.report.images import MARKERS, Image, embed_png, figure_png, thumbnail
+from jaxssl.report.page import Cell, Table
+
+MAX_LEGEND = 20  # classes; with more, the legend would be larger than the map
+MAX_MATRIX = 20  # classes; with more, the most confused pairs are listed instead
+NUM_PAIRS = 20
+SAME_CLASS = "= "  # before the class of a negative that has the anchor's class
+
+Gallery = Mapping[str, np.ndarray]
+
+
+def gallery_sections(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of the sections of `templates/run.html`; None for absent arrays."""
+    return {
+        "num_frames": int(gallery.get("frames", 0)),
+        "views": _views(gallery) if "pairs" in gallery else None,
+        "neighbours": _neighbours(gallery) if "query" in gallery else None,
+        "confusion": _confusion(gallery) if len(gallery.get("nearest_classes", ())) else None,
+        "hardest": _hardest(gallery) if "hard_query" in gallery else None,
+        "support": _support(gallery, config) if "svm_query" in gallery else None,
+        "map": _map(gallery) if "map" in gallery else None,
+        "outdated": bool(gallery) and "block_size" not in gallery,
+    }
+
+
+def class_name(names: Sequence[str] | np.ndarray, label: int) -> str:
+    """Return the name of a class; label -1 has none, and "" stands for a set without classes."""
+    return str(names[label]) if label >= 0 else "unlabelled" if len(names) else ""
+
+
+def _views(gallery: Gallery) -> list[list[Image]]:
+    """An image and its augmented views, for each image."""
+    return [
+        [
+            thumbnail(gallery["pairs_original"][n], f"image {n + 1}, original", "first"),
+            *(thumbnail(view, f"image {n + 1}, view {v + 1}") for v, view in enumerate(views)),
+        ]
+        for n, views in enumerate(gallery["pairs"])
+    ]
+
+
+def _image_cell(pixels: np.ndarray, alt: str, lines: Sequence[str], css: str = "") -> Cell:
+    """An image above lines of text, which are also part of its description."""
+    lines = list(filter(None, lines))
+    image = thumbnail(pixels, ", ".join([alt, *lines]), css)
+    return Cell(note="\n".join(lines), image=image)
+
+
+def _image_table(title: str, first: str, rows: Sequence[Sequence[str | Cell]]) -> Table:
+    numbers = map(str, range(1, max(map(len, rows), default=1)))
+    return Table("neighbours", [first, *numbers], rows, title)
+
+
+def _neighbours(gallery: Gallery) -> dict[str, Any]:
+    """Test images beside the nearest training images."""
+    names, labels = gallery["class_names"], gallery["neighbour_label"]
+    query_labels = gallery["query_label"][:, None]
+    labelled = (query_labels >= 0) & (labels >= 0)
+    other_class = labelled & (query_labels != labels)
+    rows: list[list[str | Cell]] = []
+    for q, query in enumerate(gallery["query"]):
+        name = class_name(names, query_labels[q, 0])
+        row: list[str | Cell] = [_image_cell(query, f"test image {q + 1}", [name], "first")]
+        for k, pixels in enumerate(gallery["neighbour"][q]):
+            css, mark = ("other", "✗ ") if other_class[q, k] else ("", "")
+            alt = f"neighbour {k + 1} of test image {q + 1}"
+            row.append(_image_cell(pixels, alt, [mark + class_name(names, labels[q, k])], css))
+        rows.append(row)
+    return {
+        "table": _image_table("nearest neighbours", "test", rows),
+        "num_labelled": int(labelled.sum()),
+        "num_other_class": int(other_class.sum()),
+    }
+
+
+def _confusion(gallery: Gallery) -> dict[str, Any]:
+    """How often the nearest training image of a test image is of another class.
+
+    `nearest_classes` has rows (class of the test image, class of the neighbour, count).
+    """
+    names, counts = gallery["class_names"], gallery["nearest_classes"].astype(np.int64)
+    classes = np.unique(counts[:, :2])
+    sizes = np.bincount(counts[:, 0], counts[:, 2]).astype(int)
+    least, most = int(sizes[sizes > 0].min()), int(sizes.max())
+    is_matrix = len(classes) <= MAX_MATRIX
+    return {
+        "is_matrix": is_matrix,
+        "table": _matrix(classes, counts, names) if is_matrix else _pairs(counts, sizes, names),
+        "num_classes": len(classes),
+        "class_size": f"{least}" if least == most else f"{least} to {most}",
+        "num_images": int(counts[:, 2].sum()),
+        "num_correct": int(counts[counts[:, 0] == counts[:, 1], 2].sum()),
+    }
+
+
+def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table:
+    matrix = np.zeros((len(classes), len(classes)), np.int64)
+    row, column = (np.searchsorted(classes, counts[:, i]) for i in (0, 1))
+    matrix[row, column] = counts[:, 2]
+    heads = [class_name(names, label) for label in classes]
+    rows = []
+    for i, line in enumerate(matrix):
+        size = line.sum()
+        shares = 100 * line / max(size, 1)
+        texts = ["·" if not n else "<1" if n < 1 else f"{n:.0f}" for n in shares]
+        if not size:
+            texts = ["–"] * len(texts)
+        cells = (
+            Cell(text, bold=i == j, shade=float(shares[j]) / 250) for j, text in enumerate(texts)
+        )
+        rows.append([heads[i], *cells])
+    return Table("confusion", ["class", *heads], rows, "confusion of nearest neighbours")
+
+
+def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | None:
+    """The most frequent confusions; None if there are none."""
+    wrong = counts[counts[:, 0] != counts[:, 1]]
+    share = 100 * wrong[:, 2] / sizes[wrong[:, 0]]
+    rows = [
+        [
+            class_name(names, a),
+            class_name(names, b),
+            f"{share[i]:.1f} %",
+            f"{count} of {sizes[a]}",
+        ]
+        for i in np.argsort(-share, kind="stable")[:NUM_PAIRS]
+        for a, b, count in [wrong[i]]
+    ]
+    head = ["test image of", "nearest is of", "share", "images"]
+    title = "most frequent confusions of nearest neighbours"
+    return Table("results", head, rows, title) if rows else None
+
+
+def _anchor(gallery: Gallery, query: int, number: int) -> Cell:
+    name = class_name(gallery["class_names"], gallery["block_label"][query])
+    return _image_cell(gallery["block"][query], f"anchor {number + 1}", [name], "first")
+
+
+def _negative(gallery: Gallery, query: int, other: int, alt: str, number: str) -> Cell:
+    anchor_label, label = gallery["block_label"][query], gallery["block_label"][other]
+    same = bool(anchor_label == label >= 0)
+    name = SAME_CLASS * same + class_name(gallery["class_names"], label)
+    return _image_cell(gallery["block"][other], alt, [number, name], "other" if same else "")
+
+
+def _hardest(gallery: Gallery) -> dict[str, Any]:
+    """Training images beside the other images of their block with the most similar embeddings."""
+    hardest, similarity = gallery["hard_place"], gallery["hard_similarity"]
+    rows = [
+        [
+            _anchor(gallery, query, q),
+            *(
+                _negative(
+                    gallery,
+                    query,
+                    other,
+                    f"negative {k + 1} of anchor {q + 1}",
+                    f"{similarity[q, k]:.2f}",
+                )
+                for k, other in enumerate(hardest[q])
+            ),
+        ]
+        for q, query in enumerate(gallery["hard_query"])
+    ]
+    of_hardest, of_all = map(float, gallery["hard_share"])
+    return {
+        "table": _image_table("hardest negatives", "anchor", rows),
+        "block_size": int(gallery["block_size"]),
+        "number": hardest.shape[1],
+        "labelled": bool(np.isfinite(of_hardest)),
+        "same_class": of_hardest,
+        "same_class_all": of_all,
+    }
+
+
+def _support(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Negatives by their weight in the SVMs that MMCL solves for some anchors."""
+    negatives, alpha = gallery["svm_place"], gallery["svm_alpha"]  # -1: no image
+    bound = float(gallery["svm_C"])
+    columns = np.flatnonzero((negatives >= 0).any(axis=0))
+    rows = []
+    for q, query in enumerate(gallery["svm_query"]):
+        row: list[str | Cell] = [_anchor(gallery, query, q)]
+        for k in columns:
+            other, weight = negatives[q, k], alpha[q, k]
+            digits = f"{weight:.2g}" if weight < 10 else f"{weight:.0f}"
+            text = "α = C" if weight >= np.float32(bound) else f"α {digits}"
+            alt = f"negative of anchor {q + 1}"
+            row.append(_negative(gallery, query, other, alt, text) if other >= 0 else "")
+        rows.append(row)
+    names = ("support", "at_bound", "same_class", "same_class_bound", "same_class_all")
+    method = config.get("method", {})
+    return {
+        "table": _image_table("support vectors of MMCL", "anchor", rows),
+        "block_size": int(gallery["block_size"]),
+        "settings": str(gallery["svm_settings"]),
+        "bound": f"{bound:g}",
+        "shares": dict(zip(names, map(float, gallery["svm_share"]), strict=True)),
+        "labelled": bool(np.isfinite(gallery["svm_share"][-1])),
+        "trained_with_labels": bool(method.get("labels")),
+        "trained_with_queue": bool(method.get("queue_size")),
+    }
+
+
+def _map(gallery: Gallery) -> Image:
+    """Test images on a plane."""
+    points, labels = gallery["map"], gallery["map_label"]
+    classes = np.unique(labels)
+    figure = Figure(figsize=(5, 5.6), layout="constrained")
+    axes = figure.add_subplot(
+        aspect="equal", xticks=[], yticks=[], xlabel="map axis 1", ylabel="map axis 2"
+    )
+    colours = matplotlib.colormaps["tab10" if len(classes) <= 10 else "tab20"]
+    halo = [withStroke(linewidth=3, foreground="white")]
+    for i, label in enumerate(classes):
+        colour = "#666666" if label < 0 else colours(i % colours.N)
+        cloud = points[labels == label]
+        name = class_name(gallery["class_names"], label) or "unlabelled"
+        marker = MARKERS[i % len(MARKERS)]
+        axes.scatter(*cloud.T, s=14, color=colour, marker=marker, label=name)
+        if label >= 0:
+            x, y = np.median(cloud, axis=0)
+            axes.text(x, y, name, ha="center", va="center", weight="bold", path_effects=halo)
+    if len(classes) <= MAX_LEGEND:
+        figure.legend(loc="outside lower center", ncols=min(5, len(classes)), frameon=False)
+    alt = f"map of {len(points)} test examples of {len(classes)} classes"
+    return embed_png(figure_png(figure), alt)

@@ -1,0 +1,66 @@
+"""Images for pages: figures and thumbnails as data URIs, and the style of all figures."""
+
+import io
+from base64 import b64encode
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.image import imsave
+
+THUMBNAIL = 64  # pixels; larger images are averaged down, smaller ones are enlarged by the browser
+# Series differ in marker and dashes, so that they can be told apart without colour.
+MARKERS = "o^sDvPX*<>hd"
+DASHES = ("-", "--", "-.", ":")
+STYLE: dict[Any, Any] = {
+    "text.parse_math": False,  # class names may contain "$"
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+}
+
+
+class Image(NamedTuple):
+    """An image inside a page.
+
+    Attributes:
+        src: the PNG as a data URI.
+        alt: description for readers who cannot see the image.
+        css: classes in `templates/style.css`.
+        caption: text below the image, where it is shown as a figure.
+    """
+
+    src: str
+    alt: str
+    css: str = ""
+    caption: str = ""
+
+
+def embed_png(png: bytes, alt: str, css: str = "", caption: str = "") -> Image:
+    """Return a PNG as an image of a page."""
+    return Image(f"data:image/png;base64,{b64encode(png).decode()}", alt, css, caption)
+
+
+def figure_png(figure: Figure, dpi: int = 180) -> bytes:
+    """Draw a figure as a PNG."""
+    png = io.BytesIO()
+    figure.savefig(png, format="png", dpi=dpi)
+    return png.getvalue()
+
+
+def thumbnail(pixels: np.ndarray, alt: str, css: str = "") -> Image:
+    """Return a small version of an image.
+
+    Args:
+        pixels: uint8 [h, w, 1 or 3].
+        alt: description.
+        css: "first" or "other" for a frame, "" for none.
+    """
+    shrink = max(1, min(pixels.shape[:2]) // THUMBNAIL)
+    h, w = (side // shrink for side in pixels.shape[:2])
+    blocks = pixels[: h * shrink, : w * shrink].reshape(h, shrink, w, shrink, -1)
+    png = io.BytesIO()
+    imsave(png, np.broadcast_to(blocks.mean((1, 3)).astype(np.uint8), (h, w, 3)), format="png")
+    enlarged = "pixels" if min(h, w) < THUMBNAIL else ""
+    return embed_png(png.getvalue(), alt, f"thumb {enlarged} {css}")
