@@ -1,4 +1,4 @@
-"""Pages of HTML as a test reads them."""
+"""Parse HTML pages in tests."""
 
 from html.parser import HTMLParser
 
@@ -6,7 +6,7 @@ VOID = {"meta", "img", "br", "link", "input", "hr", "wbr"}
 
 
 class Balanced(HTMLParser):
-    """Checks that every tag is closed in order, and keeps what a reader sees."""
+    """Assert that tags are closed in order; collect text, sources and descriptions of images."""
 
     def __init__(self):
         super().__init__()
@@ -28,6 +28,7 @@ class Balanced(HTMLParser):
 
 
 def page(path):
+    """Parse a page and assert that all tags are closed."""
     parser = Balanced()
     parser.feed(path.read_text(encoding="utf-8"))
     assert parser.open == []

@@ -20,13 +20,13 @@ LONG = "a_long_name_of_a_class_that_nobody_would_break_{}"
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 
-# What a frame tells its parent: its width and that of its content; what a keyboard cannot reach.
+# A frame reports to its parent its width, the width of its content, and accessibility problems.
 MEASURE = """<script>
 const all = [...document.querySelectorAll('*')];
 const count = (items, holds) => [...items].filter(holds).length;
 const scrolls = (e) => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX);
 for (const e of document.querySelectorAll('details')) e.open = true;
-const found = {
+const measures = {
   width: window.innerWidth,
   content: document.documentElement.scrollWidth,
   regions: document.querySelectorAll('.scroll').length,
@@ -38,12 +38,12 @@ const found = {
   outside: count(performance.getEntriesByType('resource'), (e) => !e.name.startsWith('data:')),
 };
 parent.document.body.append(Object.assign(document.createElement('pre'),
-  {textContent: JSON.stringify(found)}));
+  {textContent: JSON.stringify(measures)}));
 </script>"""
 
 
-def measured(html: str, tmp_path) -> list[dict]:
-    """A page's measures at `WIDTHS`; frames, because no window of Chromium is below 500 wide."""
+def measure(html: str, tmp_path) -> list[dict]:
+    """Measure a page at `WIDTHS`, in frames, as a Chromium window is at least 500 pixels wide."""
     assert "<script" not in html
     inside = escape(html.replace("</body>", f"{MEASURE}</body>"))
     frames = (f'<iframe width="{w}" height="900" srcdoc="{inside}"></iframe>' for w in WIDTHS)
@@ -53,13 +53,13 @@ def measured(html: str, tmp_path) -> list[dict]:
     done = subprocess.run(
         [*command, (tmp_path / "frames.html").as_uri()], capture_output=True, text=True, timeout=120
     )
-    found = re.findall(r"<pre>(.*?)</pre>", done.stdout)
-    assert len(found) == len(WIDTHS), done.stderr
-    return sorted((json.loads(unescape(text)) for text in found), key=lambda x: -x["width"])
+    texts = re.findall(r"<pre>(.*?)</pre>", done.stdout)
+    assert len(texts) == len(WIDTHS), done.stderr
+    return sorted((json.loads(unescape(text)) for text in texts), key=lambda x: -x["width"])
 
 
 def comparison(folder, count):
-    """The page of many runs with long names and settings."""
+    """Write a comparison of many runs with long names and settings."""
     runs = []
     for i in range(count):
         row = changed(ROW, value=90.0 + i, loss=LONG.format(i), dataset=LONG.format(i % 2))
@@ -68,8 +68,8 @@ def comparison(folder, count):
     return write_comparison(runs, folder / "compare.html")
 
 
-def whole(folder, classes):
-    """The report of a run with all sections."""
+def run_page(folder, classes):
+    """Write the report of a run with all sections."""
     rows = [changed(ROW, features=kind, value=90.0) for kind in ("raw", "untrained", "pretrained")]
     config = changed(CONFIG, loss={"name": "mmcl", "gamma": list(range(50))})
     arrays = gallery_of(classes, LONG, side=32)
@@ -77,26 +77,26 @@ def whole(folder, classes):
 
 
 def study_page(folder):
-    """The page of a study with a wide table and a long command."""
+    """Write the page of a study with a wide table and a long command."""
     claims = {"x": Claim(LONG, "no paper"), "y": Claim("untold", "no paper")}
     row = [LONG, *["90.00 ± 1.00"] * 12]
     tables = [Table(LONG.format(i), ("", *map(str, range(12))), [row], "note") for i in range(3)]
     picture = Picture("x", curves({"a": ((1, 2), [[1.0], [2.0]])}, "x", "y"), "alt", "caption")
-    found = Findings(tables, [picture], {"x": Verdict(LONG, True)}, {}, "here")
+    study = Findings(tables, [picture], {"x": Verdict(LONG, True)}, {}, "here")
     setting = Setting("tiny", folder, "", 3, folder)
-    return documents.write_study("x", LONG, setting, claims, found, {"command": f"{LONG} " * 9})
+    return documents.write_study("x", LONG, setting, claims, study, {"command": f"{LONG} " * 9})
 
 
 @pytest.mark.parametrize("page", ["10 classes", "30 classes", "comparison", "study"])
-def test_nothing_leaves_the_page_or_the_keyboards_reach(page, tmp_path):
+def test_page_fits_the_screen_and_is_accessible_by_keyboard(page, tmp_path):
     number = int(page.split()[0]) if "classes" in page else 0
     if page == "study":
         path = study_page(tmp_path)
     else:
-        path = whole(tmp_path, number) if number else comparison(tmp_path, 7)
-    desktop, phone = measured(path.read_text(encoding="utf-8"), tmp_path)
-    for found, width in ((desktop, WIDTHS[0]), (phone, WIDTHS[1])):
-        assert found["width"] == width and found["content"] <= width, found
-        assert found["unreachable"] == 0 and found["regions"] >= 4, found
-        assert found["unnamed"] == found["broken"] == found["outside"] == 0, found
+        path = run_page(tmp_path, number) if number else comparison(tmp_path, 7)
+    desktop, phone = measure(path.read_text(encoding="utf-8"), tmp_path)
+    for measures, width in ((desktop, WIDTHS[0]), (phone, WIDTHS[1])):
+        assert measures["width"] == width and measures["content"] <= width, measures
+        assert measures["unreachable"] == 0 and measures["regions"] >= 4, measures
+        assert measures["unnamed"] == measures["broken"] == measures["outside"] == 0, measures
     assert phone["scrolling"] > 0  # wide tables, in regions of their own

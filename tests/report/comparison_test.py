@@ -1,4 +1,4 @@
-"""The page that compares runs, and `jaxssl report` as a user calls it."""
+"""The page that compares runs, and the command `jaxssl report`."""
 
 import json
 import re
@@ -22,8 +22,8 @@ OTHER = changed(CONFIG, loss={"name": "auc_cl", "b": 0.5})
 OF_OTHER = changed(ROW, loss="auc_cl", value=95.0)
 
 
-def shown(path: Path) -> str:
-    """What a reader sees; also checks that the page is whole."""
+def visible_text(path: Path) -> str:
+    """Return the text of a page, after checking that the page is well-formed."""
     parser = Balanced()
     parser.feed(path.read_text(encoding="utf-8"))
     assert parser.open == [] and all(parser.alts)
@@ -32,8 +32,8 @@ def shown(path: Path) -> str:
 
 
 def tables(path: Path, css: str) -> list[list[list[str]]]:
-    """The cells of all tables of a class, without tags."""
-    found = re.findall(rf'<table class="{css}">(.*?)</table>', path.read_text("utf-8"), re.DOTALL)
+    """Return the cells of all tables of a CSS class, without tags."""
+    matches = re.findall(rf'<table class="{css}">(.*?)</table>', path.read_text("utf-8"), re.DOTALL)
     return [
         [
             [
@@ -42,21 +42,21 @@ def tables(path: Path, css: str) -> list[list[list[str]]]:
             ]
             for row in table.split("<tr>")[1:]
         ]
-        for table in found
+        for table in matches
     ]
 
 
 @pytest.fixture
 def two(tmp_path):
-    """Two workdirs of different losses, and where their comparison goes."""
+    """Return two workdirs with different losses, and a path for their comparison."""
     a = write(tmp_path / "a")
     b = write(tmp_path / "b", OTHER, [OF_OTHER])
     return a, b, tmp_path / "out.html"
 
 
-def test_two_runs_side_by_side(two):
+def test_two_runs_are_shown_side_by_side(two):
     *workdirs, out = two
-    text = shown(write_comparison(workdirs, out))
+    text = visible_text(write_comparison(workdirs, out))
     runs, figures = tables(out, "results")
     assert runs[1] == [
         "a",
@@ -79,7 +79,7 @@ def test_two_runs_side_by_side(two):
     assert "curves of effective rank by epoch: a from 9 to 9; b" in out.read_text("utf-8")
 
 
-def test_runs_that_differ_in_the_seed_alone_are_one_column(tmp_path):
+def test_runs_that_differ_in_the_seed_alone_share_a_column(tmp_path):
     values, names = (90.0, 92.0, 97.0), ("s0", "s1", "s2")
     workdirs = [
         write(
@@ -90,7 +90,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_column(tmp_path):
         for seed, (name, value) in enumerate(zip(names, values, strict=True))
     ]
     workdirs.append(write(tmp_path / "other", OTHER, [OF_OTHER]))
-    text = shown(write_comparison(workdirs, tmp_path / "out.html"))
+    text = visible_text(write_comparison(workdirs, tmp_path / "out.html"))
     _, figures = tables(tmp_path / "out.html", "results")
     assert figures[0] == ["metric", "s0, s1, s2", "other"]
     assert figures[1] == ["knn_top1", f"93.00 ± {stdev(values):.2f}", "95.00 ★"]
@@ -99,7 +99,7 @@ def test_runs_that_differ_in_the_seed_alone_are_one_column(tmp_path):
     assert differences[-1] == ["seed", "0, 1, 2", "0"]
 
 
-def test_figures_that_some_seeds_lack_are_said_to_be_such(tmp_path):
+def test_number_of_seeds_is_shown_where_some_seeds_lack_a_result(tmp_path):
     linear = changed(ROW, protocol="linear", metric="linear_top1", std=1.5)
     a = write(tmp_path / "a", rows=[ROW, linear])
     b = write(tmp_path / "b", changed(CONFIG, seed=1), [changed(ROW, seed=1)])
@@ -109,7 +109,7 @@ def test_figures_that_some_seeds_lack_are_said_to_be_such(tmp_path):
     assert "90.00 ± 1.50<small>1 of 2 seeds</small>" in html
 
 
-def test_settings_that_differ_a_little_are_shown_in_full(tmp_path):
+def test_settings_are_shown_in_full_precision(tmp_path):
     gammas = 0.12345678, 0.12345679
     paths = [
         write(tmp_path / str(i), changed(CONFIG, loss__gamma=gamma))
@@ -123,12 +123,12 @@ def test_settings_that_differ_a_little_are_shown_in_full(tmp_path):
 @pytest.mark.parametrize(
     ("config", "row"),
     [
-        ({}, {}),  # the same seed twice is no second draw
-        ({"seed": 1}, {"seed": 1, "step": 80}),  # nor is another checkpoint
+        ({}, {}),  # runs with the same seed are not independent
+        ({"seed": 1}, {"seed": 1, "step": 80}),
         ({"seed": 1, "epochs": 6}, {"seed": 1}),
     ],
 )
-def test_runs_that_differ_in_more_stand_apart(tmp_path, config, row):
+def test_runs_that_differ_in_more_than_the_seed_have_columns(tmp_path, config, row):
     a = write(tmp_path / "a")
     b = write(tmp_path / "b", changed(CONFIG, **config), [changed(ROW, **row)])
     write_comparison([a, b], tmp_path / "out.html")
@@ -144,28 +144,28 @@ def test_runs_that_differ_in_more_stand_apart(tmp_path, config, row):
         ({"layer": "projector"}, "features (backbone / projector)"),
     ],
 )
-def test_figures_of_other_data_stand_in_tables_of_their_own(two, change, why):
+def test_results_on_different_data_are_in_separate_tables(two, change, why):
     a, b, out = two
     write(b, OTHER, [changed(OF_OTHER, **change)])
-    text = shown(write_comparison([a, b], out))
+    text = visible_text(write_comparison([a, b], out))
     _, *figures = tables(out, "results")
     assert [table[0] for table in figures] == [["metric", "a"], ["metric", "b"]]
-    assert "There are 2 tables, and figures of different tables cannot be compared" in text
+    assert "There are 2 tables. Results of different tables cannot be compared" in text
     assert why in text and "★ and bold" in text and "95.00 ★" not in text
     assert text.count("there is nothing to compare") == 2
 
 
-def test_figures_of_one_folder_set_are_of_one_folder(tmp_path):
+def test_results_on_different_folders_are_in_separate_tables(tmp_path):
     data = {**CONFIG["data"], "name": "folder", "path": "x/birds", "split_seed": 0}
     rows = [changed(ROW, dataset="birds")]
     a = write(tmp_path / "a", changed(CONFIG, data=data), rows)
     b = write(tmp_path / "b", changed(CONFIG, data={**data, "split_seed": 1}), rows)
-    text = shown(write_comparison([a, b], tmp_path / "out.html"))
+    text = visible_text(write_comparison([a, b], tmp_path / "out.html"))
     assert "data.split_seed (0 / 1)" in text
     assert len(tables(tmp_path / "out.html", "results")) == 3
 
 
-def test_another_protocol_or_preset_is_another_row(two):
+def test_each_protocol_and_preset_has_a_row(two):
     a, b, out = two
     preset = changed(OF_OTHER, details={"preset": "uniform"})
     write(b, OTHER, [preset, changed(OF_OTHER, protocol="linear", metric="linear_top1")])
@@ -178,7 +178,7 @@ def test_another_protocol_or_preset_is_another_row(two):
     ("metric", "unit", "best"),
     [("knn_top1", "%", "b"), ("corruption_drop", "%", "a"), ("rankme", "", None)],
 )
-def test_the_best_is_the_largest_but_of_what_is_lost(two, metric, unit, best):
+def test_best_result_depends_on_the_metric(two, metric, unit, best):
     a, b, out = two
     write(a, CONFIG, [changed(ROW, metric=metric, unit=unit)])
     write(b, OTHER, [changed(OF_OTHER, metric=metric, unit=unit)])
@@ -188,14 +188,14 @@ def test_the_best_is_the_largest_but_of_what_is_lost(two, metric, unit, best):
     assert marked == ([best] if best else [])
 
 
-def test_what_is_equal_to_two_decimals_is_not_best(two):
+def test_equal_results_to_two_decimals_are_not_marked(two):
     a, b, out = two
     write(b, OTHER, [changed(OF_OTHER, value=90.001)])
     write_comparison([a, b], out)
     assert "★" not in tables(out, "results")[1][1][2]
 
 
-def test_the_latest_checkpoint_counts_and_what_is_left_out_is_said(two):
+def test_latest_checkpoint_is_shown_and_the_others_are_counted(two):
     a, b, out = two
     rows = [
         changed(ROW, step=50, value=99.0),
@@ -204,45 +204,45 @@ def test_the_latest_checkpoint_counts_and_what_is_left_out_is_said(two):
         ROW,
     ]
     write(a, CONFIG, rows)
-    text = shown(write_comparison([a, b], out))
+    text = visible_text(write_comparison([a, b], out))
     assert tables(out, "results")[1][1] == ["knn_top1", "90.00", "95.00 ★"]
-    assert "Left out are 2 figures of other checkpoints" in text
+    assert "Left out are 2 results of other checkpoints" in text
 
 
-def test_runs_without_figures_or_curves_are_compared_by_their_configs(two):
+def test_runs_without_results_are_compared_by_their_configs(two):
     a, b, out = two
     for path in (a, b):
         for name in ("results.json", "metrics.jsonl", "train.log"):
             (path / name).unlink()
-    text = shown(write_comparison([a, b], out))
+    text = visible_text(write_comparison([a, b], out))
     assert "None of these runs was evaluated" in text and "No training curve" in text
     assert tables(out, "results")[0][1][6:] == ["0", "–", "–", "–"]
 
 
-def test_a_run_that_was_not_recorded_is_named_below_the_curve(two):
+def test_run_without_a_curve_is_named_in_the_caption(two):
     a, b, out = two
     write(b, OTHER, metrics=[{**row, "knn_top1": None} for row in METRICS])
-    assert "higher is better. Not recorded: b." in shown(write_comparison([a, b], out))
+    assert "higher is better. Not recorded: b." in visible_text(write_comparison([a, b], out))
 
 
-def test_online_figures_of_other_votes_are_said_to_be_such(two):
+def test_caption_warns_of_different_knn_settings(two):
     a, b, out = two
     write(b, changed(OTHER, eval__knn="instdisc", data__train_split="train[:9]"))
-    words = "Heights cannot be compared where these differ: eval.knn, data.train_split."
-    assert words in shown(write_comparison([a, b], out))
+    words = "Runs cannot be compared where these settings differ: eval.knn, data.train_split."
+    assert words in visible_text(write_comparison([a, b], out))
 
 
 @pytest.mark.parametrize(
     "log", ["", LOG.replace("begins:", "began:"), LOG.replace("INFO fin", "INFO resumes at step 5")]
 )
-def test_a_time_that_is_not_known_is_a_dash(two, log):
+def test_unknown_training_time_is_a_dash(two, log):
     a, b, out = two
     (a / "train.log").write_text(log)
     write_comparison([a, b], out)
     assert tables(out, "results")[0][1][-1] == "–"
 
 
-def test_folders_of_one_name_are_told_by_their_paths(tmp_path, monkeypatch):
+def test_runs_with_the_same_folder_name_are_named_by_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "x" / "run")
     write(tmp_path / "y" / "run", OTHER, [OF_OTHER])
@@ -250,7 +250,7 @@ def test_folders_of_one_name_are_told_by_their_paths(tmp_path, monkeypatch):
     assert tables(Path("out.html"), "results")[1][0] == ["metric", "x/run", "y/run"]
 
 
-# ---- As a user calls it.
+# ---- The command.
 
 
 def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
@@ -259,14 +259,14 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
 
 
-def test_one_workdir_is_reported_again_and_several_are_compared(two):
+def test_command_reports_one_run_and_compares_several(two):
     a, b, _ = two
     done = call("a", cwd=a.parent)
     assert (done.returncode, done.stdout) == (0, "report: a/report.html\n"), done.stderr
-    assert "mmcl" in shown(a / "report.html")
+    assert "mmcl" in visible_text(a / "report.html")
     done = call("a", "b", cwd=a.parent)
     assert (done.returncode, done.stdout) == (0, "comparison: compare.html\n"), done.stderr
-    assert "auc_cl" in shown(a.parent / "compare.html")
+    assert "auc_cl" in visible_text(a.parent / "compare.html")
     done = call("a", "b", "--config.seed=1", cwd=a.parent)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: the config is the run's: leave --config flags out\n"
@@ -279,17 +279,17 @@ def test_one_workdir_is_reported_again_and_several_are_compared(two):
     ("names", "out", "message"),
     [
         ("", None, "name one run or more: jaxssl report DIR"),
-        ("a nowhere", None, "nowhere is no folder; name workdirs of runs"),
-        ("a .", None, r"\. holds no run \(it has no config.json\)"),
-        (".", None, r"\. holds no run \(it has no config.json\)"),
+        ("a nowhere", None, "nowhere is not a folder; name workdirs of runs"),
+        ("a .", None, r"\. holds no run \(no config.json\)"),
+        (".", None, r"\. holds no run \(no config.json\)"),
         ("a b a/../a", None, "a/../a and a are the same folder"),
-        ("a b", "x.png", "--out x.png: expected a name that ends in .html"),
+        ("a b", "x.png", "--out must end in .html, got x.png"),
         ("a b", "none/x.html", "cannot write none/x.html: No such file or directory"),
         ("a", "none/x.html", "cannot write none/x.html: No such file or directory"),
         ("a b", "dir.html", "cannot write dir.html: Is a directory"),
     ],
 )
-def test_mistakes_are_named(two, monkeypatch, names, out, message):
+def test_wrong_arguments_raise_errors(two, monkeypatch, names, out, message):
     monkeypatch.chdir(two[0].parent)
     Path("dir.html").mkdir()
     with pytest.raises(UserError, match=message):
@@ -297,13 +297,13 @@ def test_mistakes_are_named(two, monkeypatch, names, out, message):
     assert not Path("compare.html").exists()
 
 
-def test_a_page_may_lie_elsewhere(two):
+def test_out_writes_the_report_elsewhere(two):
     a, _, out = two
     assert write_page([a], out) == out and not (a / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", ["config.json", "results.json", "metrics.jsonl", "train.log"])
-def test_a_damaged_file_is_named(two, name):
+def test_damaged_file_raises_an_error_naming_it(two, name):
     a, b, out = two
     broken = {"metrics.jsonl": '{"step": 3, "loss": "x"}\n', "train.log": f"x{LOG[1:]}"}
     (b / name).write_text(broken.get(name, "[1,"))
@@ -325,7 +325,7 @@ def below(tmp_path_factory):
     log=st.text(max_size=40) | st.just(LOG),
     which=st.sampled_from(("config.json", "results.json", "metrics.jsonl", "train.log")),
 )
-def test_damaged_workdirs_give_a_page_or_one_line(below, config, rows, lines, log, which):
+def test_fuzzed_workdirs_give_a_page_or_a_one_line_error(below, config, rows, lines, log, which):
     a, b = write(below / "a"), write(below / "b", OTHER, [OF_OTHER])
     metrics = "".join(json.dumps(row) + "\n" for row in lines).encode()
     bad = {"config.json": config, "results.json": rows, "metrics.jsonl": metrics}

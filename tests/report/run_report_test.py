@@ -1,4 +1,4 @@
-"""The report: one page that needs nothing else and shows what was recorded."""
+"""The report of a run: a self-contained page that shows all results, curves and images."""
 
 import json
 import re
@@ -45,31 +45,31 @@ def workdir(tmp_path):
     return tmp_path
 
 
-def test_the_page_is_self_contained_and_shows_every_figure(workdir):
+def test_page_is_self_contained_and_shows_every_result(workdir):
     path = run_report.write_report(workdir)
-    found = page(path)
-    assert found.sources and all(s.startswith("data:image/png;base64,") for s in found.sources)
-    assert all(found.alts)
-    text = " ".join(found.text)
-    for shown in ("64.25 ± 5.50", "56.50 ± 4.12", "81.75 ± 3.00", "+25.25", "seed 3", "shots 1"):
-        assert shown in text, shown
+    parsed = page(path)
+    assert all(s.startswith("data:image/png;base64,") for s in parsed.sources)
+    assert parsed.sources and all(parsed.alts)
+    text = " ".join(parsed.text)
+    for value in ("64.25 ± 5.50", "56.50 ± 4.12", "81.75 ± 3.00", "+25.25", "seed 3", "shots 1"):
+        assert value in text, value
     assert not list(workdir.glob("*.partial"))
 
 
-def test_what_users_named_is_escaped(workdir):
+def test_names_from_the_config_are_escaped(workdir):
     html = run_report.write_report(workdir).read_text(encoding="utf-8")
     assert "<script>" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
 
 
 @pytest.mark.parametrize("missing", ["gallery.npz", "metrics.jsonl", "results.json"])
-def test_what_is_missing_is_left_out(workdir, missing):
+def test_missing_files_are_left_out(workdir, missing):
     (workdir / missing).unlink()
     text = " ".join(page(run_report.write_report(workdir)).text)
     assert ("No evaluation was recorded" in text) == (missing == "results.json")
 
 
-def test_figures_of_several_data_sets_stand_in_tables_of_their_own(workdir):
+def test_each_data_set_has_a_table(workdir):
     other = [{**row, "dataset": "moons", "bank": "train[:5%]"} for row in RESULTS]
     table = {"preset": "default", "shots": 1, "confusion": [[1] * 20] * 20, "by_severity": {"1": 2}}
     last = {**RESULTS[2], "metric": "second", "details": table, "unit": "grey levels"}
@@ -78,13 +78,13 @@ def test_figures_of_several_data_sets_stand_in_tables_of_their_own(workdir):
     html = run_report.write_report(workdir).read_text(encoding="utf-8")
     assert html.count("moons, fitted on train[:5%], tested on test") == 1
     assert html.count('<table class="results">') == 2
-    # Settings are said once for the metrics that share them; tables are left out.
+    # Metrics that share settings show them once; dicts and long lists are left out.
     assert html.count("preset default, shots 1") == 2
     assert "second (grey levels)" in html
     assert "confusion 1" not in html and "confusion [" not in html and "severity" not in html
 
 
-def test_every_checkpoint_stands_beside_the_baselines(workdir):
+def test_baselines_are_repeated_for_every_checkpoint(workdir):
     later = {**RESULTS[2], "step": 200, "value": 90.5}
     (workdir / "results.json").write_text(json.dumps({"results": [*RESULTS, later]}))
     text = " ".join(page(run_report.write_report(workdir)).text)
@@ -92,7 +92,7 @@ def test_every_checkpoint_stands_beside_the_baselines(workdir):
     assert "checkpoint of step 200" in text
 
 
-def test_a_result_that_is_not_finite_is_called_so(workdir):
+def test_result_that_is_not_finite_is_shown_as_not_finite(workdir):
     rows = [{**RESULTS[2], "value": float("nan")}]
     (workdir / "results.json").write_text(json.dumps({"results": rows}))
     assert "not finite" in " ".join(page(run_report.write_report(workdir)).text)
@@ -100,11 +100,11 @@ def test_a_result_that_is_not_finite_is_called_so(workdir):
 
 @pytest.fixture
 def whole(tmp_path):
-    """A workdir with all that a report shows."""
+    """A workdir with all sections of a report."""
     return write(tmp_path / "run", gallery=gallery_of(10))
 
 
-def test_confusion_is_a_matrix_of_percentages(whole):
+def test_confusion_of_few_classes_is_a_matrix_of_percentages(whole):
     html = run_report.write_report(whole).read_text(encoding="utf-8")
     page(whole / "report.html")
     (table,) = re.findall(r'<table class="confusion">(.*?)</table>', html, re.DOTALL)
@@ -119,10 +119,10 @@ def test_confusion_is_a_matrix_of_percentages(whole):
         expected[(i + 1) % 10] = f"{100 * wrong / (right + wrong):.0f}"
         assert texts == expected
     total = sum(i + 7 + 1 + i % 3 for i in range(10))
-    assert f"Of {total} test images 115 ({11500 / total:.1f} %)" in " ".join(html.split())
+    assert f"Of {total} test images, 115 ({11500 / total:.1f} %)" in " ".join(html.split())
 
 
-def test_of_many_classes_the_most_confused_pairs_are_listed(tmp_path):
+def test_confusion_of_many_classes_lists_the_most_confused_pairs(tmp_path):
     html = run_report.write_report(write(tmp_path / "run", gallery=gallery_of(30))).read_text(
         encoding="utf-8"
     )
@@ -137,59 +137,61 @@ def test_of_many_classes_the_most_confused_pairs_are_listed(tmp_path):
     assert shares == sorted(shares, reverse=True)
 
 
-def test_negatives_of_the_anchors_class_are_marked_by_more_than_colour(whole):
-    found = page(run_report.write_report(whole))
-    text = " ".join(" ".join(found.text).split())
-    assert "62.5 % of the 3 hardest are of the image's own class, and 12.5 % of all neg" in text
-    assert "negative 1 of anchor 1, 0.75, = class 0" in found.alts
-    assert "negative 2 of anchor 1, 0.50, class 2" in found.alts
+def test_negatives_of_the_anchors_class_are_marked_in_text(whole):
+    parsed = page(run_report.write_report(whole))
+    text = " ".join(" ".join(parsed.text).split())
+    assert (
+        "62.5 % of the 3 hardest negatives are of the anchor's class, and 12.5 %" in text
+    )
+    assert "negative 1 of anchor 1, 0.75, = class 0" in parsed.alts
+    assert "negative 2 of anchor 1, 0.50, class 2" in parsed.alts
     for words in (
         "37.5 % of the negatives are support vectors. 25.0 % have α = C = 0.5",
-        "they are 50.0 % of the support vectors, 75.0 % of those with α = C, and 12.5 % of all",
+        "the anchor's class: 50.0 % of the support vectors, 75.0 % of the negatives with α = C",
         "C 0.5, gamma 0.5, kernel rbf",
     ):
         assert words in text, words
-    assert "negative of anchor 1, α = C, class 1" in found.alts
-    assert "negative of anchor 1, α 0.25, class 2" in found.alts
-    assert "negative of anchor 2, α 0, class 8" in found.alts
+    assert "negative of anchor 1, α = C, class 1" in parsed.alts
+    assert "negative of anchor 1, α 0.25, class 2" in parsed.alts
+    assert "negative of anchor 2, α 0, class 8" in parsed.alts
 
 
 @pytest.mark.parametrize("alpha", [0.4, 0.0])
-def test_weights_below_the_bound_are_no_suspects(tmp_path, alpha):
+def test_negatives_below_the_bound_are_not_suspected(tmp_path, alpha):
     arrays = gallery_of(4)
     arrays["svm_alpha"] = np.minimum(arrays["svm_alpha"], alpha)
     arrays["svm_share"] = np.array([0.1, 0.0, np.nan, np.nan, np.nan])
     text = " ".join(page(run_report.write_report(write(tmp_path / "run", gallery=arrays))).text)
-    assert "None has α = C = 0.5" in text and "of the support vectors" not in text
+    assert "No negative has α = C = 0.5" in text and "of the support vectors" not in text
 
 
-def test_sets_without_labels_have_no_confusion(tmp_path):
+def test_unlabelled_gallery_has_no_confusion_section(tmp_path):
     arrays = gallery_of(4)
     for name in ("block_label", "query_label", "neighbour_label", "map_label"):
         arrays[name] = np.full_like(arrays[name], -1)
     del arrays["nearest_classes"]
     arrays |= {"hard_share": np.full(2, np.nan), "class_names": np.array([], "<U1")}
     arrays["svm_share"] = np.array([0.5, 0.25, np.nan, np.nan, np.nan])
-    found = page(run_report.write_report(write(tmp_path / "run", gallery=arrays)))
-    text = " ".join(found.text)
+    parsed = page(run_report.write_report(write(tmp_path / "run", gallery=arrays)))
+    text = " ".join(parsed.text)
     assert "Confusion" not in text and "The images have no labels" in text
-    assert "negative 1 of anchor 1, 0.75" in found.alts and "✗" not in text
+    assert "negative 1 of anchor 1, 0.75" in parsed.alts and "✗" not in text
 
 
-def test_a_gallery_of_an_earlier_version_is_shown_and_said_to_be_one(workdir):
+def test_gallery_of_an_earlier_version_is_shown_with_a_note(workdir):
     text = " ".join(page(run_report.write_report(workdir)).text)
     assert "made by an earlier version" in text and "Hardest negatives" not in text
 
 
 @pytest.mark.parametrize("name", ["block", "hard_place", "svm_alpha", "nearest_classes"])
-def test_damaged_arrays_are_named(tmp_path, name):
+def test_damaged_gallery_raises_an_error_naming_the_file(tmp_path, name):
     arrays = gallery_of(4)
     arrays[name] = np.array(["x"])
     with pytest.raises(UserError, match="gallery.npz is damaged"):
         run_report.write_report(write(tmp_path / "run", gallery=arrays))
 
 
-def test_every_image_and_table_has_a_name(whole):
+def test_every_image_and_table_has_a_name_for_screen_readers(whole):
     run_report.write_report(whole)
     html = (whole / "report.html").read_text(encoding="utf-8")
     assert all(page(whole / "report.html").alts)
