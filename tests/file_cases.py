@@ -84,8 +84,8 @@ def nothing_is_prepared(monkeypatch):
 
 def files_of(opened):
     """The names of a split's pictures, in its order."""
-    [(part, places)] = opened.parts
-    return [record["file"].decode() for record in part.get(places)]
+    [(part, indices)] = opened.parts
+    return [record["file"].decode() for record in part.read_records(indices)]
 
 
 def pixels_of(name, shape=(HEIGHT, WIDTH, 3)):

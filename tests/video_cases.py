@@ -6,11 +6,18 @@ import numpy as np
 import tensorflow_datasets as tfds
 from file_cases import picture, pixels_of
 
+from jaxssl.data import clips
 from jaxssl.data.formats import video
 
 SIZE = 16
 SHAPE = (8, 12, 3)  # of a frame; its centre is 8 x 8
-SETTINGS = {"on_error": "stop", "test_fraction": 0.2, "split_seed": 0, "frame_size": SIZE}
+SETTINGS = {
+    "name": "video",
+    "on_error": "stop",
+    "test_fraction": 0.2,
+    "split_seed": 0,
+    "frame_size": SIZE,
+}
 
 
 def loader(prepared):
@@ -35,7 +42,7 @@ def examples(opened, split="train"):
     for record in records.__getitems__(list(range(len(records)))):
         label = record.get("label", -1)
         name = opened.info.features["label"].names[label] if label >= 0 else ""
-        out[record["file"].decode()] = name, video.decode(record, side)
+        out[record["file"].decode()] = name, clips.resize(record["clip"], side)
     assert len(out) == len(records)
     return out
 

@@ -45,7 +45,7 @@ def convert(directory: Path) -> int:
         shards = _list_shards(info)
     except JSON_ERRORS as error:
         raise UserError(
-            f"{directory} holds no prepared set (cannot read {path}: {one_line(error)}); name "
+            f"{directory} does not hold a prepared set (cannot read {path}: {one_line(error)}); name "
             "the folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2"
         ) from error
     if NEW in formats:

@@ -90,7 +90,7 @@ class PreparedSplit:
             return list(read_many(indices)) if read_many else [self.records[i] for i in indices]
         except Exception as error:  # a damaged file raises many kinds of errors
             raise UserError(
-                f"cannot read records of {self.path or 'a data set'} ({one_line(error)}); prepare "
+                f"records of {self.path or 'a data set'} cannot be read ({one_line(error)}); prepare "
                 "or copy the set again"
             ) from error
 

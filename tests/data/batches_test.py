@@ -21,9 +21,9 @@ from jaxssl import distributed
 from jaxssl.data import batches as batches_lib
 from jaxssl.data import decoding
 from jaxssl.data import source as source_lib
-from jaxssl.data.batches import make_batches, plan
+from jaxssl.data.batches import make_batches, make_plan
 from jaxssl.data.decoding import Crops
-from jaxssl.data.lazy_array import Images
+from jaxssl.data.lazy_array import LazyArray
 from jaxssl.data.source import PreparedSplit, Source, load
 from jaxssl.data.toy import digits
 from jaxssl.errors import UserError
@@ -144,7 +144,7 @@ def test_train_and_test_digits_are_disjoint_and_complete(data_dir):
 
 
 def test_preparing_and_reading_digits_leave_tensorflow_alone(train):
-    assert train.read(np.arange(1))[0].picture.size == (8, 8)
+    assert train.read(np.arange(1))[0].input.size == (8, 8)
     assert "tensorflow" not in sys.modules
 
 
@@ -239,7 +239,7 @@ def test_a_large_device_caches_more(some, monkeypatch):
             return {"bytes_limit": 2**40}
 
     monkeypatch.setattr(batches_lib.jax, "local_devices", lambda: [Device()])
-    assert plan(some, NO_CROPS).why.startswith(
+    assert make_plan(some, NO_CROPS).why.startswith(
         f"kept on the device (0.0 MiB, the limit is {2**17} MiB)"
     )
 
@@ -248,7 +248,7 @@ def test_images_too_many_to_be_decoded_at_once_lie_on_the_device_all_the_same(
     make, some, monkeypatch
 ):
     monkeypatch.setattr(source_lib, "IN_MEMORY", 0)
-    assert isinstance(some.images(8), Images)
+    assert isinstance(some.images(8), LazyArray)
     assert_same(take(make("device"), 2), take(make("none"), 2))
 
 
@@ -268,7 +268,7 @@ def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs,
     later = jax.device_get(batches.next())
     for i, place in enumerate(later["index"]):
         rng = np.random.default_rng((0, step, int(place)))
-        picture = photographs.read(np.array([place]))[0].picture
+        picture = photographs.read(np.array([place]))[0].input
         cut = decoding.random_crops(picture, crops.views, rng)
         np.testing.assert_array_equal(later["input"]["views"][i], cut)
 

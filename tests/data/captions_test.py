@@ -18,6 +18,7 @@ from jaxssl.data import source, tokens
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.formats import captions
+from jaxssl.data.records import CaptionReader
 
 CONTEXT, BATCH, MOST = 12, 8, 5
 FLICKR = Path(__file__).parents[3] / "shared" / "data" / "flickr8k_1k.tar.xz"
@@ -44,15 +45,15 @@ def package():
     ],
 )
 def test_a_table_names_its_columns_in_some_ways(table):
-    assert captions.parse(table, "PATH") == CATS
+    assert captions.parse_captions(table, "PATH") == CATS
 
 
 def test_quotes_hold_separators_quotes_and_lines():
     table = 'image,caption\n1.png,"a cat, black"\n2.png,"it says ""hi"""\n2.png,"two\nlines"\n'
     expected = {"1.png": ["a cat, black"], "2.png": ['it says "hi"', "two\nlines"]}
-    assert captions.parse(table, "PATH") == expected
+    assert captions.parse_captions(table, "PATH") == expected
     tabs = "image\tcaption\n1.png\ta cat, black\n"
-    assert captions.parse(tabs, "PATH") == {"1.png": ["a cat, black"]}
+    assert captions.parse_captions(tabs, "PATH") == {"1.png": ["a cat, black"]}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +74,7 @@ def test_quotes_hold_separators_quotes_and_lines():
 )
 def test_a_table_that_is_none_is_refused(table, parts):
     with refused("captions of PATH", *parts):
-        captions.parse(table, "PATH")
+        captions.parse_captions(table, "PATH")
 
 
 # Folders and archives.
@@ -126,10 +127,10 @@ def assert_is_small(found):
     assert files_of(found) == ["a/1.png", "a/10.png", "b/2.png"]
     np.testing.assert_array_equal(found.texts, expected_texts())
     [(part, places)] = found.parts
-    kept = [[x.decode() for x in record["captions"]] for record in part.get(places)]
+    kept = [[x.decode() for x in record["captions"]] for record in part.read_records(places)]
     assert kept == [TEXTS[name] for name in files_of(found)]
     for example, name in zip(found.read(np.arange(3)), files_of(found), strict=True):
-        np.testing.assert_array_equal(np.asarray(example.picture), pixels_of(name))
+        np.testing.assert_array_equal(np.asarray(example.input), pixels_of(name))
 
 
 def test_captions_are_those_of_the_pictures_which_are_sorted_by_name(small):
@@ -259,20 +260,20 @@ def test_what_to_do_at_unreadable_pictures_is_one_of_two(opened_as, tmp_path):
 )
 def test_captions_of_a_record_come_in_some_forms(found):
     one, two = tokens.tokenize(["a cat", "a dog"], CONTEXT)
-    tokenize = captions.Captions("captions", CONTEXT)
+    tokenize = CaptionReader("captions", CONTEXT)
     np.testing.assert_array_equal(tokenize({"captions": found}), [one, two, one, two, one])
 
 
 @pytest.mark.parametrize("found", [b"a cat", "a cat", [b"a cat"]])
 def test_a_single_caption_stands_for_all(found):
     [one] = tokens.tokenize(["a cat"], CONTEXT)
-    tokenize = captions.Captions("caption", CONTEXT)
+    tokenize = CaptionReader("caption", CONTEXT)
     np.testing.assert_array_equal(tokenize({"caption": found}), [one] * MOST)
 
 
 def test_a_picture_without_a_caption_is_refused():
     with refused("a picture has no caption; leave it out"):
-        captions.Captions("captions", CONTEXT)({"captions": np.array([], object)})
+        CaptionReader("captions", CONTEXT)({"captions": np.array([], object)})
 
 
 @pytest.fixture(scope="module")
@@ -329,10 +330,10 @@ def test_a_set_of_tfds_has_the_captions_of_its_pictures(like_coco, opened_as):
         found = opened_as("", split, name="like_coco")
         assert len(found) == number and found.captioned and not found.labelled
         [(part, places)] = found.parts
-        ids = [int(record["image/id"]) for record in part.get(places)]  # in TFDS' shuffled order
+        ids = [int(record["image/id"]) for record in part.read_records(places)]
         texts = [tokens.tokenize([caption(i, j) for j in range(MOST)], CONTEXT) for i in ids]
         np.testing.assert_array_equal(found.texts, texts)
-        assert [example.picture.width for example in found.read(places)] == [8 + i for i in ids]
+        assert [example.input.width for example in found.read(places)] == [8 + i for i in ids]
 
 
 # Batches.
@@ -384,6 +385,6 @@ def test_the_slice_of_flickr8k(opened_as):
     names = [name.removeprefix("images/") for name in files_of(opened)]
     assert names == sorted({name for name, _ in rows})
     [(part, places)] = opened.parts
-    found = [[x.decode() for x in record["captions"]] for record in part.get(places[::50])]
+    found = [[x.decode() for x in record["captions"]] for record in part.read_records(places[::50])]
     assert found == [[t.strip() for n, t in rows if n == name] for name in names[::50]]
     assert opened.texts.shape == (1000, MOST, CONTEXT)

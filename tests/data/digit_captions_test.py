@@ -38,7 +38,7 @@ def load_digits(prepared):
 def all_digits(load_digits, data_dir):
     """All images of the digits, the captions of each, and the images without."""
     opened = load_digits("train+test")
-    records = [record for part, places in opened.parts for record in part.get(places)]
+    records = [record for part, places in opened.parts for record in part.read_records(places)]
     texts = [[x.decode() for x in record["captions"]] for record in records]
     return opened, texts, source.load(data_config(dir=str(data_dir)), "train+test")
 

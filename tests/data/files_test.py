@@ -27,13 +27,13 @@ each_family = pytest.mark.parametrize("kind", (".zip", ".tar"))
 
 
 def found(root, inside=""):
-    pairs = [(name, read()) for name, read in files.read_all(Path(root), inside)]
+    pairs = [(name, read()) for name, read in files.read_files(Path(root), inside)]
     assert len(dict(pairs)) == len(pairs)
     return dict(pairs)
 
 
 def names(root):
-    return [name for name, _ in files.read_all(Path(root))]
+    return [name for name, _ in files.read_files(Path(root))]
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +118,8 @@ def test_links_in_a_folder_are_followed_and_circles_end(tmp_path):
 
 def test_a_link_to_nothing_is_a_file_that_cannot_be_read(tmp_path):
     (tmp_path / "1.png").symlink_to(tmp_path / "gone.png")
-    [(name, read)] = files.read_all(tmp_path)
-    assert name == "1.png" and files.stamp(tmp_path, (".png",))
+    [(name, read)] = files.read_files(tmp_path)
+    assert name == "1.png" and files.fingerprint(tmp_path, (".png",))
     with pytest.raises(OSError, match="No such file"):
         read()
 
@@ -243,7 +243,7 @@ def test_what_is_wrong_with_one_file_of_a_zip_is_an_oserror(archive, tmp_path):
     }
     for reason, data in wrong.items():
         (tmp_path / "bad.zip").write_bytes(data)
-        for name, read in files.read_all(tmp_path / "bad.zip"):
+        for name, read in files.read_files(tmp_path / "bad.zip"):
             if name == "a/1.png":
                 with pytest.raises(OSError, match=reason):
                     read()
@@ -253,7 +253,7 @@ def test_what_is_wrong_with_one_file_of_a_zip_is_an_oserror(archive, tmp_path):
 
 @each_family
 def test_a_file_that_is_larger_than_allowed_is_not_read(archive, kind):
-    for name, read in files.read_all(archive(kind), largest=3):
+    for name, read in files.read_files(archive(kind), max_bytes=3):
         if len(CONTENT[name]) > 3:
             with pytest.raises(OSError, match="larger than"):
                 read()
@@ -265,12 +265,12 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
     """Each of them would be read for ever."""
     (tmp_path / "device.png").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.png")
-    for _, read in files.read_all(tmp_path):
+    for _, read in files.read_files(tmp_path):
         with pytest.raises(OSError, match="is no regular file"):
             read()
     with (tmp_path / "sparse.png").open("wb") as file:
         file.truncate(2**40)
-    *_, (_, read) = files.read_all(tmp_path)
+    *_, (_, read) = files.read_files(tmp_path)
     with pytest.raises(OSError, match="larger than 256 MiB"):
         read()
 
@@ -326,16 +326,16 @@ def test_what_may_not_be_read_is_named(archive, tmp_path, monkeypatch):
 
 def test_the_stamp_of_a_folder_changes_when_its_files_do(tmp_path):
     unpack(tmp_path, {"a/1.png": b"one", "b/2.png": b"two"})
-    seen = [files.stamp(tmp_path, (".png",))]
+    seen = [files.fingerprint(tmp_path, (".png",))]
 
     def changed():
-        seen.append(files.stamp(tmp_path, (".png",)))
+        seen.append(files.fingerprint(tmp_path, (".png",)))
         return len(set(seen)) == len(seen)
 
     (tmp_path / ".hidden").write_bytes(b"x")
     (tmp_path / "notes.txt").write_bytes(b"no picture")
     found(tmp_path)
-    assert files.stamp(tmp_path, (".png",)) == seen[0]
+    assert files.fingerprint(tmp_path, (".png",)) == seen[0]
     (tmp_path / "b/3.png").write_bytes(b"three")
     assert changed()
     (tmp_path / "b/3.png").write_bytes(b"four!")
@@ -352,8 +352,8 @@ def test_the_stamp_of_a_folder_changes_when_its_files_do(tmp_path):
 
 def test_the_stamp_of_an_archive_changes_with_it(tmp_path):
     path = pack(tmp_path / "pack.zip", CONTENT)
-    first = files.stamp(path, (".png",))
+    first = files.fingerprint(path, (".png",))
     found(path)
-    assert files.stamp(path, (".png",)) == first
+    assert files.fingerprint(path, (".png",)) == first
     pack(path, CONTENT | {"new.png": b""})
-    assert files.stamp(path, (".png",)) != first
+    assert files.fingerprint(path, (".png",)) != first

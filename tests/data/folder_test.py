@@ -29,7 +29,7 @@ def contents(opened):
     examples = opened.read(np.arange(len(opened)))
     labels = [opened.class_names[e.label] if e.label >= 0 else "" for e in examples]
     np.testing.assert_array_equal(opened.labels, [e.label for e in examples])
-    images = [np.asarray(e.picture) for e in examples]
+    images = [np.asarray(e.input) for e in examples]
     return {n: (c, x) for n, c, x in zip(files_of(opened), labels, images, strict=True)}
 
 
@@ -129,11 +129,11 @@ def test_a_class_of_one_picture_is_for_training():
 
 
 def test_labels_of_a_table_take_the_place_of_folders():
-    of_picture = {"x/1.png": "b", "x/2.png": "a", "3.png": "a"}
-    found = arrange(list(of_picture), of_picture=of_picture, test_fraction=0)
-    assert (found.classes, found.splits) == (("a", "b"), {"train": of_picture})
+    labels = {"x/1.png": "b", "x/2.png": "a", "3.png": "a"}
+    found = arrange(list(labels), labels=labels, test_fraction=0)
+    assert (found.classes, found.splits) == (("a", "b"), {"train": labels})
     names = ["train/1.png", "train/2.png", "test/3.png"]
-    found = arrange(names, of_picture={"train/1.png": "b", "train/2.png": "a"})
+    found = arrange(names, labels={"train/1.png": "b", "train/2.png": "a"})
     assert found.splits["test"] == {"test/3.png": ""}
     assert found.splits["train"] == {"train/1.png": "b", "train/2.png": "a"}
 
@@ -164,11 +164,11 @@ def test_layouts_that_are_not_understood_are_refused(names, parts):
 def test_labels_that_do_not_fit_the_pictures_are_refused():
     names = ["1.png", "2.png", "3.png"]
     with refused("names 2 pictures that data.path does not hold: 8, 9", "such as 1.png"):
-        arrange(names, of_picture={"1.png": "a", "2.png": "b", "9": "a", "8": "b"})
+        arrange(names, labels={"1.png": "a", "2.png": "b", "9": "a", "8": "b"})
     with refused("of 'train', 2.png have no label in data.labels", "all pictures of a split"):
-        arrange(names, of_picture={"1.png": "a", "3.png": "b"})
+        arrange(names, labels={"1.png": "a", "3.png": "b"})
     with refused("a single class, 'a'"):
-        arrange(names, of_picture=dict.fromkeys(names, "a"))
+        arrange(names, labels=dict.fromkeys(names, "a"))
 
 
 def test_a_message_names_a_few_of_many():

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from jaxssl.data import convert, decoding, files, source
-from jaxssl.data.formats import folder
+from jaxssl.data.formats import _pictures, folder
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def below(tmp_path_factory):
 # ---- Pictures.
 
 
-def _pictures():
+def _make_pictures():
     rng = np.random.default_rng(0)
     colours = Image.fromarray(rng.integers(0, 256, (9, 7, 3), np.uint8))
     deep = Image.fromarray(rng.integers(0, 2**16, (9, 7), np.uint16))
@@ -61,14 +61,14 @@ def _pictures():
         yield out.getvalue()
 
 
-PICTURES = tuple(_pictures())
+PICTURES = tuple(_make_pictures())
 
 
 def _decoded(data, channels):
     part = source.PreparedSplit([{"image": data, "label": 0}], channels=channels, upright=True)
     whole = source.Source("x", "train", ((part, np.arange(1)),), ("a",), (None, None, channels))
     [example] = whole.read(np.arange(1))
-    return decoding.pixels(example.picture)
+    return decoding.pixels(example.input)
 
 
 good = st.sampled_from(PICTURES).flatmap(damaged)
@@ -79,7 +79,7 @@ pictures_ = good | good | good | st.binary(max_size=200)
 @given(data=pictures_, channels=st.sampled_from((1, 3)))
 def test_pictures(below, data, channels):
     found = outcome("pictures", lambda: _decoded(data, channels), below)
-    size = outcome("sizes of pictures", lambda: folder._size(data), below)
+    size = outcome("sizes of pictures", lambda: _pictures.image_size(data), below)
     assert (found is REFUSED) == isinstance(size, str)
     if found is not REFUSED:
         assert found.dtype == np.uint8 and found.shape == (*size, channels)
@@ -106,7 +106,7 @@ def archives(tmp_path_factory):
 def _all(path):
     """Of each file its bytes, or why it cannot be read."""
     found = {}
-    for name, read in files.read_all(path):
+    for name, read in files.read_files(path):
         try:
             found[name] = read()
         except OSError as error:
@@ -196,7 +196,7 @@ def test_tables_of_labels_and_classes(below, data, listed):
     assert classes is REFUSED or len(set(classes)) == len(classes) > 0
     listed = ["/".join(item) + ".png" for item in listed]
     of = None if found is REFUSED else found
-    outcome("layouts", lambda: folder.arrange([*LABELLED, *listed], "x", of_picture=of), below)
+    outcome("layouts", lambda: folder.arrange([*LABELLED, *listed], "x", labels=of), below)
 
 
 @pytest.fixture(scope="module")

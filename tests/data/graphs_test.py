@@ -16,10 +16,12 @@ from graph_cases import (
 )
 
 from jaxssl import distributed
-from jaxssl.data import packing, source
+from jaxssl.data import graphs as graphs_lib
+from jaxssl.data import source
 from jaxssl.data.batches import Order, make_batches
 from jaxssl.data.decoding import Crops
-from jaxssl.data.graphs import GraphArray, Reader, Room, pack, room_for, sizes_of
+from jaxssl.data.graphs import GraphArray, Room, pack, room_for, sizes_of
+from jaxssl.data.readers import GraphReader
 
 EMPTY = graph(0, [])
 LONELY = graph(1, [], [2])
@@ -71,7 +73,7 @@ def test_room_is_that_of_the_largest_row(rows):
     edges = max(sum(len(g.edge) for g in part) for part in parts)
     room = room_for(sizes_of(GRAPHS), rows)
     for found, need in zip(room, (nodes, edges), strict=True):
-        assert need <= found < need + packing.ROUND and found % packing.ROUND == 0
+        assert need <= found < need + graphs_lib.ROUND and found % graphs_lib.ROUND == 0
     for tight in (Room(nodes - 1, edges), Room(nodes, edges - 1)):
         with pytest.raises(ValueError, match="nodes and .* edges do not fit into Room"):
             pack(GRAPHS, rows, NUM_TAGS, tight)
@@ -80,9 +82,9 @@ def test_room_is_that_of_the_largest_row(rows):
 
 def reader_of(rows, room=None):
     order, sizes = Order(len(GRAPHS), BATCH, 0), sizes_of(GRAPHS)
-    room = room or packing.largest([room_for(sizes[order(step)], rows) for step in range(20)])
+    room = room or graphs_lib.largest([room_for(sizes[order(step)], rows) for step in range(20)])
     labels = np.arange(len(GRAPHS), dtype=np.int32) % 2
-    return Reader(GRAPHS, labels, sizes, NUM_TAGS, order, BATCH, rows, room)
+    return GraphReader(GRAPHS, labels, sizes, NUM_TAGS, order, BATCH, rows, room)
 
 
 def same(found, expected):

@@ -82,7 +82,7 @@ def test_damaged_records_are_one_line(labelled_set):
 def test_a_label_without_a_class_is_refused():
     part = source.PreparedSplit([{"label": 3}], num_classes=3)
     with refused("have the label 3 of 3"):
-        part.label_of(part.get([0])[0])
+        part.label_of(part.read_records([0])[0])
 
 
 DAMAGE = {
@@ -98,7 +98,7 @@ def test_an_array_that_was_damaged_is_made_again(case, tmp_path):
     values, path, made = np.arange(6, dtype=np.int32).reshape(2, 3), tmp_path / "x.npy", []
 
     def read():
-        return array_cache.array(path, (2, 3), np.int32, lambda: made.append(1) or values)
+        return array_cache.load_or_compute(path, (2, 3), np.int32, lambda: made.append(1) or values)
 
     for _ in range(2):
         np.testing.assert_array_equal(read(), values)

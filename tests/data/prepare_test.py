@@ -22,7 +22,7 @@ from file_cases import (
 )
 
 from jaxssl.data import prepare
-from jaxssl.data.formats import folder
+from jaxssl.data.formats import _pictures
 
 SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
@@ -142,7 +142,7 @@ def test_a_data_directory_that_cannot_be_written_is_named(load, labelled, tmp_pa
 
 def interrupted(error):
     """Reading that goes wrong after a few pictures."""
-    checked = folder.checked
+    checked = _pictures.read_checked
 
     def read(wanted):
         for place, item in enumerate(checked(wanted)):
@@ -165,7 +165,7 @@ def test_a_full_disk_is_named_and_nothing_counts_as_prepared(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "checked", interrupted(error))
+        patch.setattr(_pictures, "read_checked", interrupted(error))
         for _ in range(2):
             with refused(f"under {tmp_path}", error.args[-1], "has room with --config.data.dir"):
                 load(labelled, dir=str(tmp_path))
@@ -178,7 +178,7 @@ def test_what_an_interrupted_run_leaves_does_not_count(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
-        patch.setattr(folder, "checked", interrupted(error))
+        patch.setattr(_pictures, "read_checked", interrupted(error))
         with pytest.raises(error):
             load(labelled, dir=str(tmp_path))
     [state] = (tmp_path / "folder").iterdir()
@@ -256,7 +256,7 @@ def test_the_describable_textures(load, public):
     assert train.class_names == tuple(sorted(train.class_names)) and not train.one_size
     assert np.bincount(train.labels).tolist() == [96] * 10
     assert np.bincount(test.labels).tolist() == [24] * 10
-    assert min(train.read(np.array([7]))[0].picture.size) == 128
+    assert min(train.read(np.array([7]))[0].input.size) == 128
 
 
 def test_the_characters_of_omniglot(load, public):
@@ -295,7 +295,7 @@ class Transparent(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def test_an_alpha_channel_is_dropped(load, monkeypatch):
-    monkeypatch.setitem(prepare.OWN, "transparent", Transparent)
+    monkeypatch.setitem(prepare.PUBLISHED, "transparent", Transparent)
     opened = load("", name="transparent")
     assert opened.shape == (2, 3, 3)
     images = {image.tobytes() for image in opened.images(8)}

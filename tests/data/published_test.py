@@ -20,7 +20,7 @@ from tensorflow_datasets.core import units
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
 from configs import base
-from jaxssl.data.formats import raw
+from jaxssl.data.formats import published
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
 
@@ -331,7 +331,7 @@ def serve(monkeypatch, answers, status=200):
 
 @pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
 def test_the_files_are_downloaded_and_checked_where_no_path_is_given(tmp_path, monkeypatch, name):
-    one, builder = SETS[name], raw.BUILDERS[name]
+    one, builder = SETS[name], published.BUILDERS[name]
     urls = list(builder.url_infos)
     if name == "cifar10":
         answers = {urls[0]: tarball(one, tmp_path / "whole.tar.gz").read_bytes()}
@@ -359,7 +359,7 @@ def test_without_network_the_way_out_is_named(tmp_path, monkeypatch):
     ("status", "reason"), [(404, "Failed to get url http.*HTTP code: 404"), (200, "wrong checksum")]
 )
 def test_a_failed_download_is_one_line_with_the_way_out(tmp_path, monkeypatch, status, reason):
-    serve(monkeypatch, dict.fromkeys(raw.Cifar10.url_infos, b"<html>"), status)
+    serve(monkeypatch, dict.fromkeys(published.Cifar10.url_infos, b"<html>"), status)
     with pytest.raises(UserError, match=f"cannot download 'cifar10': .*{reason}; where") as error:
         load(group("cifar10", tmp_path / "data"), "train")
     assert "\n" not in str(error.value) and "data.path" in str(error.value)

@@ -10,8 +10,9 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from configs import base
+from jaxssl.data import lazy_array
 from jaxssl.data import source as source_lib
-from jaxssl.data.lazy_array import Images
+from jaxssl.data.lazy_array import LazyArray
 from jaxssl.data.source import load, load_splits, read_classes
 from jaxssl.errors import UserError
 
@@ -105,7 +106,7 @@ def test_a_split_is_exactly_these_examples_in_this_order(directory, digits, spli
     places = np.random.default_rng(0).integers(len(labels), size=30)  # some of them twice
     examples = source.read(places)
     assert [example.label for example in examples] == labels[places].tolist()
-    pixels = np.stack([np.asarray(example.picture) for example in examples])
+    pixels = np.stack([np.asarray(example.input) for example in examples])
     np.testing.assert_array_equal(pixels[..., None], images[places])
 
 
@@ -116,8 +117,8 @@ def test_reading_twice_gives_the_same(directory):
             source.images(8), load(group(directory), "train[:20]").images(8)
         )
     one, two = source.read(np.arange(20)), source.read(np.arange(20))
-    assert [(e.picture.tobytes(), e.label) for e in one] == [
-        (e.picture.tobytes(), e.label) for e in two
+    assert [(e.input.tobytes(), e.label) for e in one] == [
+        (e.input.tobytes(), e.label) for e in two
     ]
 
 
@@ -177,7 +178,7 @@ def test_a_list_of_classes_gives_labels_by_its_order(directory, digits, tmp_path
     examples = source.read(np.arange(len(members)))
     assert [example.label for example in examples] == labels.tolist()
     np.testing.assert_array_equal(
-        [np.asarray(example.picture) for example in examples], source.images(8)[..., 0]
+        [np.asarray(example.input) for example in examples], source.images(8)[..., 0]
     )
 
 
@@ -212,7 +213,7 @@ def test_a_list_of_classes_that_is_not_there_is_named(directory, tmp_path):
 def test_near_names_are_given_of_many_classes(monkeypatch):
     names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
     one = source_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
-    message = fail(source_lib._only, one, ["n01440765"], "mine.txt")
+    message = fail(source_lib._select_classes, one, ["n01440765"], "mine.txt")
     assert "has no class 'n01440765' (1 of 1 are unknown); near are " in message
     assert "n01440764" in message and message.endswith("of 1000 valid ones")
 
@@ -245,7 +246,11 @@ def middle(path, size):
 
 
 def names_of(source):
-    return [record["file"].decode() for part, places in source.parts for record in part.get(places)]
+    return [
+        record["file"].decode()
+        for part, places in source.parts
+        for record in part.read_records(places)
+    ]
 
 
 @pytest.mark.parametrize("size", [8, 80])
@@ -256,7 +261,7 @@ def test_images_of_many_sizes_are_cut_to_one(directory, folder, size):
     assert (images.shape, images.dtype) == ((7, size, size, 3), np.uint8)
     for image, name in zip(images, names_of(source), strict=True):
         np.testing.assert_array_equal(image, middle(folder / name, size))
-    sizes = [example.picture.size for example in source.read(np.arange(7))]
+    sizes = [example.input.size for example in source.read(np.arange(7))]
     assert sizes == [SIZES[int(name[0])] for name in names_of(source)]
 
 
@@ -295,8 +300,8 @@ def lazy(directory, folder):
 @pytest.mark.parametrize("which", range(3), ids=["one size", "many sizes", "threads"])
 def test_images_that_are_too_many_are_decoded_on_demand(lazy, monkeypatch, which, key):
     found, array = lazy[which]
-    monkeypatch.setattr(source_lib, "BLOCK", 4)
-    assert isinstance(found, Images) and not isinstance(array, Images)
+    monkeypatch.setattr(lazy_array, "BLOCK", 4)
+    assert isinstance(found, LazyArray) and not isinstance(array, LazyArray)
     assert (found.shape, len(found)) == (array.shape, len(array)) and len(array) == 15
     part = found[KEYS[key]]
     assert part.dtype == np.uint8
@@ -315,7 +320,7 @@ def test_a_few_of_too_many_images_are_decoded_alone_and_not_kept(directory, digi
     assert isinstance(images, np.ndarray)
     np.testing.assert_array_equal(images, digits["train"]["image"][5:25])
     assert not list(directory.rglob("decoded-*"))
-    assert isinstance(load(group(directory), "train[5:26]").images(8), Images)
+    assert isinstance(load(group(directory), "train[5:26]").images(8), LazyArray)
 
 
 def kept(directory):
@@ -330,7 +335,9 @@ def test_decoded_arrays_are_written_once_and_used_again(directory, digits, monke
     names = ["decoded-test-8x8.npy", "decoded-test-labels.npy"]
     names += ["decoded-train-8x8.npy", "decoded-train-labels.npy"]
     assert sorted(before) == names
-    monkeypatch.setattr(source_lib.Part, "get", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(
+        source_lib.PreparedSplit, "read_records", lambda *_: pytest.fail("read again")
+    )
     second = load(group(directory), "train+test[:5]")
     np.testing.assert_array_equal(second.images(8)[:TRAIN], digits["train"]["image"])
     np.testing.assert_array_equal(second.labels[:TRAIN], digits["train"]["label"])

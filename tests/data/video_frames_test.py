@@ -9,8 +9,9 @@ from file_cases import pack, picture, pixels_of, refused, unpack
 from PIL import Image
 from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
 
+from jaxssl.data import clips
 from jaxssl.data.formats import _frames as frames
-from jaxssl.data.formats import folder, video
+from jaxssl.data.formats import video
 
 GENERIC = "is no picture that is known here"
 
@@ -142,7 +143,7 @@ def test_larger_frames_are_made_smaller_and_smaller_ones_left(load, tmp_path):
     records = opened.as_data_source("train", file_format="array_record")
     [record] = [record for record in records if record["file"] == b"2"]
     cut = np.stack([pixels_of(f"2/f{i}.png", small)[:9] for i in (8, 9, 10)])
-    np.testing.assert_array_equal(video.decode(record), cut)
+    np.testing.assert_array_equal(record["clip"], cut)
     assert found["2"][1].shape == (3, SIZE, SIZE, 3)
     np.testing.assert_allclose(found["2"][1].mean((1, 2)), cut.mean((1, 2)), atol=8)
 
@@ -204,7 +205,7 @@ def test_a_picture_of_flow_without_its_other_is_named(load, tmp_path):
 
 
 def test_clips_of_too_many_bytes_are_refused(load, tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "MOST", 2**20)
+    monkeypatch.setattr(frames, "MAX_CLIP", 2**20)
     shape = (512, 512, 3)  # three quarters of it
     white = {f"a/2/{i}.png": picture("white", shape) for i in range(2)}
     unpack(tmp_path, several("a/1", "b/1") | white)
@@ -216,7 +217,7 @@ def test_clips_of_too_many_bytes_are_refused(load, tmp_path, monkeypatch):
 
 
 def test_mixed_frames_of_too_many_clips_are_refused(load, tmp_path, monkeypatch):
-    monkeypatch.setattr(frames, "WAITING", 8 * 8 * 3 * 3)
+    monkeypatch.setattr(frames, "MAX_INCOMPLETE", 8 * 8 * 3 * 3)
     assert len(examples(load(unpack(tmp_path / "set", FOUR), test_fraction=0.0))) == 4
     mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
     with refused("the frames of 4 clips, such as", "come mixed in the archive; unpack it"):
@@ -244,7 +245,7 @@ def test_what_is_prepared_is_not_looked_through_again(load, tmp_path, monkeypatc
     before = load(tmp_path).data_dir
     smaller = load(tmp_path, frame_size=4)
     assert smaller.data_dir != before and smaller.info.metadata["shape"] == [3, 4, 4, 3]
-    monkeypatch.setattr(folder, "arrange", None)
+    monkeypatch.setattr(video, "arrange", None)
     assert load(tmp_path).data_dir == before
     (tmp_path / "a/1/f8.png").unlink()
     with pytest.raises(TypeError):  # another set, which calls it
@@ -273,18 +274,18 @@ def numbered(count):
     ],
 )
 def test_a_window_is_in_the_middle_and_a_short_clip_starts_again(t, count, stride, expected):
-    found = video.window(numbered(t), count, stride)
+    found = clips.window(numbered(t), count, stride)
     assert found.shape == (count, 2, 2, 3) and found.dtype == np.uint8
     np.testing.assert_array_equal(found, numbered(t)[expected])
     if t < (count - 1) * stride + 2:  # there is nothing to draw
-        drawn = video.window(numbered(t), count, stride, np.random.default_rng(0))
+        drawn = clips.window(numbered(t), count, stride, np.random.default_rng(0))
         np.testing.assert_array_equal(drawn, found)
 
 
 def test_a_random_window_starts_anywhere_and_is_a_matter_of_the_generator():
     def starts(seed):
         rng = np.random.default_rng(seed)
-        found = [video.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
+        found = [clips.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
         for window in found:
             np.testing.assert_array_equal(np.diff(window), 3)
         return [int(window[0]) for window in found]

@@ -80,7 +80,7 @@ def test_videos_of_all_kinds_are_decoded(load, tmp_path):
 
 
 def test_frames_of_videos_are_made_smaller():
-    clip = frames._video(video(), 8)
+    clip = frames._decode_video(video(), 8)
     blocks = shown_frames()[:, :, 8:40].reshape(COUNT, 8, 4, 8, 4, 3).mean((2, 4))
     assert_near(clip, blocks.astype(np.uint8), most=12)
 
@@ -90,7 +90,7 @@ def test_a_video_that_was_held_upright_is_turned():
     data = video("mov")
     assert data.count(IDENTITY) == 2  # of the whole, and of the track
     head, _, tail = data.rpartition(IDENTITY)
-    clip = frames._video(head + QUARTER + tail, HEIGHT)
+    clip = frames._decode_video(head + QUARTER + tail, HEIGHT)
     turned = np.rot90(shown_frames(), -1, (1, 2))
     assert_near(clip, turned[:, 8:40])
 
@@ -104,7 +104,7 @@ def test_a_playlist_is_no_video(tmp_path):
     )
     for text in lists:
         with pytest.raises(OSError, match=f"^{NO_VIDEO}$"):
-            frames._video(text.encode(), SIZE)
+            frames._decode_video(text.encode(), SIZE)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_a_video_that_is_none_stops_or_is_left_out(load, tmp_path, make, reason)
 def test_a_video_of_too_many_bytes_or_pixels_is_refused(monkeypatch):
     data = video()
     with monkeypatch.context() as patch:
-        patch.setattr(frames, "MOST", COUNT * SIZE * SIZE * 3 - 1)
+        patch.setattr(frames, "MAX_CLIP", COUNT * SIZE * SIZE * 3 - 1)
         with pytest.raises(OSError, match="has more than 0 MiB of frames"):
-            frames._video(data, SIZE)
+            frames._decode_video(data, SIZE)
     monkeypatch.setattr(frames.decoding, "MAX_PIXELS", HEIGHT * WIDTH - 1)
     with pytest.raises(OSError, match="has 48 x 32 pixels, too many"):
-        frames._video(data, SIZE)
+        frames._decode_video(data, SIZE)
 
 
 def test_without_pyav_videos_are_refused_and_frames_are_not(load, tmp_path, monkeypatch):

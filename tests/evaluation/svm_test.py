@@ -10,7 +10,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.graphs import GraphArray
-from jaxssl.data.source import Part, Source
+from jaxssl.data.source import PreparedSplit, Source
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import svm
 from jaxssl.evaluation.raw_features import MAX_DEGREE, graph_histograms
@@ -141,7 +141,7 @@ def test_what_cannot_be_evaluated_is_named(labels, value, message):
 
 def split_of(places, keep="train"):
     """A split without records: only where its examples lie is asked for."""
-    part = Part([], keep=Path("prepared", keep))
+    part = PreparedSplit([], path=Path("prepared", keep))
     return Source("set", "", ((part, np.array(places)),), ("a", "b"), (1,))
 
 

@@ -140,9 +140,7 @@ def test_confusion_of_many_classes_lists_the_most_confused_pairs(tmp_path):
 def test_negatives_of_the_anchors_class_are_marked_in_text(whole):
     parsed = page(run_report.write_report(whole))
     text = " ".join(" ".join(parsed.text).split())
-    assert (
-        "62.5 % of the 3 hardest negatives are of the anchor's class, and 12.5 %" in text
-    )
+    assert "62.5 % of the 3 hardest negatives are of the anchor's class, and 12.5 %" in text
     assert "negative 1 of anchor 1, 0.75, = class 0" in parsed.alts
     assert "negative 2 of anchor 1, 0.50, class 2" in parsed.alts
     for words in (
