@@ -8,6 +8,6 @@ From bottom to top, each module using only modules above it in this list:
     formats, toy                              TFDS builders of user files and of bundled sets
     prepare                                   a data set's name to its prepared set
     source, metadata                          splits read by index; sizes of common sets
-    readers, batches                          arrays of a batch; the stream of batches
+    readers, plan, batches                    arrays of a batch; the stream of batches
     prompts                                   sentences for zero-shot classification
 """

@@ -23,36 +23,16 @@ from jax.sharding import Mesh
 
 from jaxssl import distributed
 from jaxssl.data import decoding, files
+from jaxssl.data.plan import Plan, make_plan
 from jaxssl.data.readers import Batch, Reader, graph_reader
 from jaxssl.data.source import Source
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
-CACHES = ("auto", "device", "none")
-# "auto" keeps a set on the device if it takes at most 1 GiB, or this share of the device's memory
-# if that is known and larger.
-CACHE_BYTES = 2**30
-CACHE_SHARE = 1 / 8
 READ_AHEAD = 2**33  # bytes of batches that reading threads hold on the host
 PREFETCH = 2  # batches that are sent to the device ahead of time
 POSITION = "next_index"  # key of the checkpointed position
 ENDLESS = 2**40  # number of batches of an endless stream
-
-
-class Plan(NamedTuple):
-    """The way in which training examples get to the device.
-
-    Attributes:
-        cached: whether all examples are kept on the device; if not, they are streamed.
-        host: whether the host crops images before they are sent.
-        workers: number of reading processes; 0 reads in threads of this process.
-        why: explanation for the start-up summary.
-    """
-
-    cached: bool
-    host: bool
-    workers: int
-    why: str
 
 
 class Batches(NamedTuple):
@@ -108,60 +88,6 @@ class Order(NamedTuple):
         epoch, batch = divmod(step, self.num_examples // self.batch_size)
         start = batch * self.batch_size
         return _permutation(self.num_examples, self.seed, epoch)[start : start + self.batch_size]
-
-
-def make_plan(
-    source: Source, crops: decoding.Crops, *, cache: str = "auto", workers: int = -1
-) -> Plan:
-    """Choose the way in which examples get to the device.
-
-    Args:
-        source: the training split.
-        crops: crops that the host can cut. Without random crops, images of one size are sent whole.
-        cache: "device" keeps uint8 images on every device, "none" streams them, "auto" chooses
-            "device" if they have one size and take little memory.
-        workers: number of processes that read a stream; 0 reads in threads of this process, -1
-            takes half of the cores if there are more than four, else threads.
-
-    Raises:
-        UserError: if ``cache`` is unknown, ``workers`` is out of range, or the split cannot be kept
-            on the device.
-    """
-    if cache not in CACHES:
-        raise UserError(f"data.cache={cache!r} is unknown{suggest(cache, CACHES)}")
-    cores = files.cpu_count()
-    if not -1 <= workers <= 8 * cores:
-        raise UserError(
-            f"data.workers must be -1 (automatic) or between 0 and {8 * cores} here, got {workers}"
-        )
-    if source.kind == "video" and cache != "device":
-        lengths = "different lengths" if source.shape[0] is None else "one length"
-        return Plan(False, source.shape[0] is None, 0, f"clips of {lengths}, streamed by threads")
-    if source.kind == "graph":
-        if cache == "device":
-            raise UserError(
-                "data.cache='device': graphs are packed on the host, leave it at 'auto'"
-            )
-        return Plan(False, False, 0, "kept in memory, packed on the host by threads")
-    cached, why = False, "pictures of many sizes"
-    if source.one_size:
-        needed, limit = len(source) * math.prod(source.shape), _cache_limit()
-        cached = cache == "device" or (cache == "auto" and needed <= limit)
-        why = f"{needed / 2**20:.1f} MiB, the limit is {limit / 2**20:.0f} MiB"
-        why = why if cache == "auto" else "as data.cache asks"
-    elif cache == "device":
-        raise UserError(
-            f"data.cache='device': the pictures of {source.name!r} have many sizes and must be "
-            "cropped on the host; leave it at 'auto'"
-        )
-    if cached:
-        return Plan(True, False, 0, f"kept on the device ({why}), cropped there")
-    host = not source.one_size or (bool(crops.views) and min(source.shape[:2]) > crops.size)
-    if workers == -1:
-        workers = cores // 2 if cores > 4 else 0
-    readers = f"{workers} processes" if workers > 1 else "1 process" if workers else "threads"
-    where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
-    return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
 
 
 def make_batches(
@@ -224,17 +150,11 @@ def make_batches(
         start = functools.partial(_stream_batches, local, share, plan.workers, mesh)
     stream = _Stream(start, len(source), plan.host, cached)
     return Batches(
-        next=stream.next,
-        take=stream.take if cached else None,
-        indices=order,
-        get_state=stream.get_state,
-        set_state=stream.set_state,
-        close=stream.close,
-        num_examples=len(source),
-        example=example,
-        shapes=shapes,
-        plan=plan,
-        crops=host_crops,
+        stream.next,
+        stream.take if cached else None,
+        order,
+        *(stream.get_state, stream.set_state, stream.close),
+        *(len(source), example, shapes, plan, host_crops),
     )
 
 
@@ -386,12 +306,6 @@ def _exit_with_parent() -> None:
     assert parent is not None
     parent.join()
     os._exit(1)
-
-
-def _cache_limit() -> float:
-    """Return the bytes of images that "auto" keeps on a device."""
-    sizes = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
-    return max(CACHE_BYTES, CACHE_SHARE * min(sizes))
 
 
 def check_batch(batch_size: int, num_examples: int, num_devices: int) -> None:

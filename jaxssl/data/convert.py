@@ -45,8 +45,8 @@ def convert(directory: Path) -> int:
         shards = _list_shards(info)
     except JSON_ERRORS as error:
         raise UserError(
-            f"{directory} does not hold a prepared set (cannot read {path}: {one_line(error)}); name "
-            "the folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2"
+            f"{directory} does not hold a prepared set (cannot read {path}: {one_line(error)}); "
+            "name the folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2"
         ) from error
     if NEW in formats:
         return 0

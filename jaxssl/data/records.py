@@ -90,8 +90,8 @@ class PreparedSplit:
             return list(read_many(indices)) if read_many else [self.records[i] for i in indices]
         except Exception as error:  # a damaged file raises many kinds of errors
             raise UserError(
-                f"records of {self.path or 'a data set'} cannot be read ({one_line(error)}); prepare "
-                "or copy the set again"
+                f"records of {self.path or 'a data set'} cannot be read ({one_line(error)}); "
+                "prepare or copy the set again"
             ) from error
 
     def label_of(self, record: Record) -> int:

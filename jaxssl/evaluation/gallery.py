@@ -15,7 +15,8 @@ from ml_collections import ConfigDict
 from threadpoolctl import threadpool_limits
 
 from jaxssl.augment.views import to_uint8
-from jaxssl.data import batches, readers
+from jaxssl.data import readers
+from jaxssl.data.plan import make_plan
 from jaxssl.data.source import Source, Splits
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.protocol import Features
@@ -146,7 +147,7 @@ def example_views(
         Videos are shown as `frame_grid`.
     """
     crops = make_crops(config)
-    plan = batches.make_plan(source, crops, cache=config.data.cache)
+    plan = make_plan(source, crops, cache=config.data.cache)
     crops = crops if plan.host else None
     places = np.arange(min(count, len(source)), dtype=np.int32)
     captions = modality.example_kind(config) == "image_text"

@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits
 
 from jaxssl import distributed
 from jaxssl.data import batches as batches_lib
-from jaxssl.data import decoding
+from jaxssl.data import decoding, plan
 from jaxssl.data import source as source_lib
 from jaxssl.data.batches import make_batches, make_plan
 from jaxssl.data.decoding import Crops
@@ -123,7 +123,7 @@ def test_take_gives_the_indices_of_the_next_batches_and_moves_the_position(make,
 
 def ids_in(data_dir, split):
     ((part, _),) = digits_in(data_dir, split).parts
-    return np.array([int(record["id"]) for record in part.get(range(len(part.records)))])
+    return np.array([int(record["id"]) for record in part.read_records(range(len(part.records)))])
 
 
 @each_split
@@ -238,7 +238,7 @@ def test_a_large_device_caches_more(some, monkeypatch):
         def memory_stats(self):
             return {"bytes_limit": 2**40}
 
-    monkeypatch.setattr(batches_lib.jax, "local_devices", lambda: [Device()])
+    monkeypatch.setattr(plan.jax, "local_devices", lambda: [Device()])
     assert make_plan(some, NO_CROPS).why.startswith(
         f"kept on the device (0.0 MiB, the limit is {2**17} MiB)"
     )
@@ -318,7 +318,7 @@ def test_a_worker_process_is_ended_by_no_signal_to_all_and_its_loss_is_named(mak
             os.kill(process.pid, number)
         assert_same(found + take(workers, 7), expected)
         process.kill()  # as the kernel does where memory runs out
-        with pytest.raises(UserError, match="a process that reads the images was ended"):
+        with pytest.raises(UserError, match="a process that reads images was killed"):
             take(workers, 20)
     finally:
         workers.close()
@@ -338,7 +338,8 @@ def abandon():
 def test_worker_processes_end_with_their_run():
     """Their standard output is open as long as they live."""
     command = [sys.executable, "-c", "import batches_test; batches_test.abandon()"]
-    run = {"cwd": Path(__file__).parent, "stderr": subprocess.DEVNULL}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    run = {"cwd": Path(__file__).parent, "stderr": subprocess.DEVNULL, "env": environment}
     ended = subprocess.run(command, stdout=subprocess.PIPE, timeout=50, check=False, **run)
     assert ended.returncode == -signal.SIGKILL
 
@@ -355,13 +356,13 @@ def test_a_run_that_goes_on_with_other_crops_is_warned(make, some, caplog):
         cached.set_state(streamed.get_state())
     finally:
         logger.removeHandler(caplog.handler)
-    assert "so far the images were cropped on the host: views differ from here on" in caplog.text
+    assert "images were cropped on the host before: views differ from here on" in caplog.text
 
 
 def test_a_run_does_not_go_on_with_another_number_of_images(make, some):
     state = make().get_state()
     fewer = make(source=of_records(list(some.parts[0][0].records[:40])))
-    with pytest.raises(UserError, match="a run on 51 images, the training split has 40 now"):
+    with pytest.raises(UserError, match="a run on 51 images, but the training split has 40 now"):
         fewer.set_state(state)
 
 
@@ -377,20 +378,23 @@ def test_a_process_reads_its_own_rows():
 def test_a_picture_that_cannot_be_read_any_more_is_an_error_with_its_batch(make):
     records = [{"image": b"no picture", "label": 0}] * BATCH
     broken = of_records(records)
-    with pytest.raises(UserError, match=r"image 0 of 'made' cannot be decoded \(is no picture"):
+    with pytest.raises(UserError, match=r"image 0 of 'made' cannot be decoded \(is not an image"):
         make("none", source=broken)
 
 
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
-        ({"batch_size": 52}, ["batch_size=52", "between 1 and the 51"]),
-        ({"batch_size": 0}, ["batch_size=0", "between 1 and the 51"]),
-        ({"batch_size": 46, "devices": 8}, ["batch_size=46", "by the 8 devices", "try 40"]),
-        ({"batch_size": 3, "devices": 8}, ["batch_size=3", "by the 8 devices", "try 8"]),
+        ({"batch_size": 52}, ["between 1 and the 51", "got 52"]),
+        ({"batch_size": 0}, ["between 1 and the 51", "got 0"]),
+        (
+            {"batch_size": 46, "devices": 8},
+            ["batch_size=46", "divisible by the 8 devices", "try 40"],
+        ),
+        ({"batch_size": 3, "devices": 8}, ["batch_size=3", "divisible by the 8 devices", "try 8"]),
         ({"cache": "devise"}, ["data.cache='devise'", "did you mean 'device'"]),
-        ({"workers": -2}, ["data.workers=-2", "-1 (automatic) or 0 to"]),
-        ({"workers": 10**6}, ["data.workers=1000000"]),
+        ({"workers": -2}, ["data.workers must be -1 (automatic) or between 0", "got -2"]),
+        ({"workers": 10**6}, ["data.workers must be", "got 1000000"]),
     ],
 )
 def test_batches_that_cannot_be_made_are_refused_with_the_numbers(make, settings, parts):
@@ -401,5 +405,5 @@ def test_batches_that_cannot_be_made_are_refused_with_the_numbers(make, settings
 
 
 def test_pictures_of_many_sizes_are_not_kept_on_the_device(make, photographs):
-    with pytest.raises(UserError, match="'made' are of many sizes.*leave it at 'auto'"):
+    with pytest.raises(UserError, match="'made' have many sizes.*leave it at 'auto'"):
         make("device", source=photographs)

@@ -174,7 +174,7 @@ def test_a_prepared_set_is_not_prepared_again_until_it_changes(opened_as, tmp_pa
     unpack(tmp_path, {**CONTENT, "captions.csv": mixed()})
     first = opened_as(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(captions, "parse", lambda *_: pytest.fail("prepared again"))
+        patch.setattr(captions, "parse_captions", lambda *_: pytest.fail("prepared again"))
         assert_is_small(opened_as(tmp_path))
     (tmp_path / "captions.csv").write_bytes(table_of({"b/9.png": ["now it has one"]}))
     assert files_of(opened_as(tmp_path)) == ["b/9.png"] and len(first) == 3
@@ -184,12 +184,12 @@ def test_an_unreadable_picture_stops_or_is_left_out(opened_as, prepared, tmp_pat
     texts = {**TEXTS, "a/11.png": ["torn"]}
     unpack(tmp_path, {**CONTENT, "a/11.png": b"no picture", "captions.csv": table_of(texts)})
     before = finished(prepared)
-    message = "a/11.png: is no picture", "data.on_error=skip"
+    message = "a/11.png: is not an image", "data.on_error=skip"
     with refused(*message):
         opened_as(tmp_path)
     assert finished(prepared) == before
     assert_is_small(opened_as(tmp_path, on_error="skip"))
-    assert "are left out: a/11.png: is no picture" in caplog.text
+    assert "are left out: a/11.png: is not an image" in caplog.text
     with refused(*message):
         opened_as(tmp_path)
 

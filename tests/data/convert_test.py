@@ -180,7 +180,7 @@ def test_other_formats_and_facts_stay_announced(old):
 
 def test_the_message_of_load_names_the_command_that_mends_it(old, prepared):
     folder = old()
-    with pytest.raises(UserError, match="'digits' is prepared as tfrecord.*random access") as error:
+    with pytest.raises(UserError, match="'digits' is prepared as tfrecord.*read by index") as error:
         load(group(folder.parents[1]), "train")
     assert "\n" not in str(error.value)
     line = re.search(r"jaxssl data convert .+$", str(error.value))[0]

@@ -188,7 +188,7 @@ def test_an_archive_that_was_cut_short_is_refused(archive, kind, tmp_path):
     cut = tmp_path / f"cut{kind}"
     for share in (0, 0.1, 0.5, 0.9):
         cut.write_bytes(whole[: int(share * min(len(whole), 9000))])
-        with refused(str(cut), "is damaged", "get it again"):
+        with refused(str(cut), "is damaged", "download it again"):
             names(cut)
 
 
@@ -211,7 +211,7 @@ def test_a_damaged_archive_is_refused(archive, kind, tmp_path):
     whole[at : at + 30] = b"x" * 30
     damaged = tmp_path / f"damaged{kind}"
     damaged.write_bytes(whole)
-    with refused(str(damaged), "is damaged", "get it again"):
+    with refused(str(damaged), "is damaged", "download it again"):
         names(damaged)
 
 
@@ -221,7 +221,7 @@ def test_a_checksum_that_does_not_fit_is_damage(tmp_path):
     whole[whole.index(b"pixels")] ^= 1
     path = tmp_path / "flipped.tar.gz"
     path.write_bytes(whole)
-    with refused(str(path), "is damaged", "get it again"):
+    with refused(str(path), "is damaged", "download it again"):
         names(path)
 
 
@@ -229,7 +229,7 @@ def test_a_checksum_that_does_not_fit_is_damage(tmp_path):
 def test_a_file_that_is_no_archive_is_refused(tmp_path, kind):
     path = tmp_path / f"pack{kind}"
     path.write_bytes(b"no archive" * 500)
-    with refused(str(path), "is damaged", "get it again"):
+    with refused(str(path), "is damaged", "download it again"):
         names(path)
 
 

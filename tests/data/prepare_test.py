@@ -30,7 +30,7 @@ SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[3] / "shar
 BROKEN = {
     "ant/empty.jpg": (b"", "is empty"),
     "bee/cut.jpg": (picture("x", (60, 80, 3), "jpeg")[:-400], "truncated"),
-    "bee/text.jpg": (b"a text", "is no picture"),
+    "bee/text.jpg": (b"a text", "is not an image"),
 }
 
 
@@ -167,7 +167,9 @@ def test_a_full_disk_is_named_and_nothing_counts_as_prepared(
     with monkeypatch.context() as patch:
         patch.setattr(_pictures, "read_checked", interrupted(error))
         for _ in range(2):
-            with refused(f"under {tmp_path}", error.args[-1], "has room with --config.data.dir"):
+            with refused(
+                f"under {tmp_path}", error.args[-1], "enough space with --config.data.dir"
+            ):
                 load(labelled, dir=str(tmp_path))
             assert not finished(tmp_path)
     assert len(load(labelled, dir=str(tmp_path))) == 24
@@ -220,7 +222,7 @@ def test_a_name_that_does_not_exist_is_answered_in_short(load, tmp_path, offline
 @pytest.mark.parametrize("name", ["food101", "imagenet2012", "imagenet100", "coco/2017"])
 def test_a_set_that_needs_tensorflow_says_how_to_get_it(load, tmp_path, offline, monkeypatch, name):
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    with refused("preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
+    with refused("Preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
         load("", name=name, dir=str(tmp_path))
     assert not finished(tmp_path)
 

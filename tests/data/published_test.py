@@ -246,15 +246,15 @@ DAMAGE = [
     ("cifar100", "train.bin", change(0, b"\x14"), "to 20, expected 0 to 19"),
     ("stl10", "unlabeled_X.bin", lambda d: d[:-1], "expected a multiple of 27648"),
     ("stl10", "train_y.bin", lambda d: d[1:], "3 labels for 4 images"),
-    ("stl10", "test_y.bin", change(0, b"\0"), "classes are -1 to"),
-    ("mnist", IMAGES, change(2, b"\x0d"), "does not begin as an idx file, 00 00 08 03"),
-    ("mnist", IMAGES, change(3, b"\1"), "does not begin as an idx file"),
-    ("mnist", IMAGES, lambda d: b"<!DOCTYPE html>", "does not begin as an idx file"),
-    ("mnist", IMAGES, lambda d: d[:9], "does not begin as an idx file"),
-    ("mnist", IMAGES, lambda d: d[:-1], "announces 6x28x28 bytes and has 4703"),
-    ("mnist", IMAGES, change(7, b"\5"), "announces 5x28x28 bytes and has 4704"),
-    ("mnist", IMAGES, change(8, struct.pack(">2I", 14, 56)), "announces 6x14x56"),
-    ("mnist", LABELS, lambda d: d + b"\0", "announces 3 bytes and has 4"),
+    ("stl10", "test_y.bin", change(0, b"\0"), "labels are -1 to"),
+    ("mnist", IMAGES, change(2, b"\x0d"), "does not begin with 00 00 08 03"),
+    ("mnist", IMAGES, change(3, b"\1"), "does not begin with"),
+    ("mnist", IMAGES, lambda d: b"<!DOCTYPE html>", "does not begin with"),
+    ("mnist", IMAGES, lambda d: d[:9], "does not begin with"),
+    ("mnist", IMAGES, lambda d: d[:-1], "header says 6x28x28 bytes, but it has 4703"),
+    ("mnist", IMAGES, change(7, b"\5"), "header says 5x28x28 bytes, but it has 4704"),
+    ("mnist", IMAGES, change(8, struct.pack(">2I", 14, 56)), "header says 6x14x56"),
+    ("mnist", LABELS, lambda d: d + b"\0", "header says 3 bytes, but it has 4"),
     ("mnist", LABELS, lambda d: idx(np.zeros(4)), "4 labels for 3 images"),
     ("mnist", LABELS, change(8, b"\x0a"), "to 10, expected 0 to 9"),
 ]
@@ -268,7 +268,7 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path, name, file, damage, reaso
         load(group(name, tmp_path / "data", path), "train")
     message = str(error.value)
     assert message.startswith(f"{file} of {name} is damaged: ") and reason in message
-    assert "\n" not in message and message.endswith("; get it again")
+    assert "\n" not in message and message.endswith("; download it again")
     assert not list((tmp_path / "data").rglob("*array_record*"))
 
 

@@ -155,7 +155,7 @@ def test_an_unknown_or_empty_split_is_one_line(directory, split):
 def test_a_malformed_split_is_one_line_with_examples_and_the_valid_names(directory, split):
     message = fail(load, group(directory), split)
     assert message.startswith(f"split {split!r} of 'digits': Error parsing split {split!r}; ")
-    assert message.endswith("'train[:90%]' or 'train+test', of the splits test, train")
+    assert message.endswith("'train[:90%]' or 'train+test', from the splits test, train")
 
 
 def listed(tmp_path, text):

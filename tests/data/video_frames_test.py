@@ -13,7 +13,7 @@ from jaxssl.data import clips
 from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import video
 
-GENERIC = "is no picture that is known here"
+GENERIC = "is not an image that is known here"
 
 
 @pytest.fixture(scope="module")

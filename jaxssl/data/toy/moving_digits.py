@@ -96,7 +96,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     return Builder(data_dir=data_dir)
 
 
-def clip(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
+def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
     """Move an image over a black canvas from a uniformly random start; it wraps around the edges.
 
     Args:
