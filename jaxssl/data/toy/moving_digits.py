@@ -87,7 +87,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
         for i in range(SIZES[split]):
             motion = list(MOTIONS)[i % len(MOTIONS)]
             image = rng.choice(images).repeat(SCALE, 0).repeat(SCALE, 1)
-            yield i, {"clip": clip(rng, motion, image), "label": motion}
+            yield i, {"clip": draw_video(rng, motion, image), "label": motion}
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
