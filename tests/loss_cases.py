@@ -1,4 +1,4 @@
-"""Every loss of the folder with the settings, pairs and inputs its contract is tested with."""
+"""Cases of the contract tests: every loss with its settings, pairs and inputs."""
 
 import importlib
 import inspect
@@ -12,10 +12,10 @@ from jax import numpy as jnp
 from jaxssl import components
 from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
 
-# Cross-entropy compares anchors with classes, not with each other: it has its own test file.
+# Cross-entropy compares anchors with classes and is tested in cross_entropy_test.
 NAMES = [name for name in components.names("loss") if name != "cross_entropy"]
 LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # 2 and 3 are alone in their class
-# Losses that compare an anchor with its own other views, or its key, and need one.
+# Losses that compare an anchor with the other views of its example, or its key.
 BY_PARTNER = {"barlow_twins", "byol", "dino", "ressl", "simsiam", "swav", "vicreg", "w_mse"}
 # Made for two towers.
 TOWERS = {"auc_dino", "clip", "dino", "info_nce", "nnclr", "ressl", "siglip"}
@@ -24,7 +24,7 @@ VIEWS_ON_ARRAYS = {
     *("auc_cl", "dcl", "dclw", "debiased", "decl", "hcl", "nt_xent", "sogclr", "sup_con", "swav"),
     *("mmcl", "tcl"),
 }
-# Settings besides the defaults.
+# Settings that are tested in addition to the defaults.
 HYPER: dict[str, list[dict[str, Any]]] = {
     "auc_cl": [
         {"form": "matrix"},
@@ -76,7 +76,7 @@ NEEDS = {"swav": ("prototypes",)}
 
 
 class Case(NamedTuple):
-    """A loss with its settings; hashable, so that it can be a static argument."""
+    """A loss with settings. It is hashable, so that it can be a static argument."""
 
     name: str
     hyper: tuple[tuple[str, Any], ...]
@@ -86,7 +86,7 @@ class Case(NamedTuple):
         return "-".join([self.name, *(f"{k}={v}" for k, v in self.hyper), *self.extra])
 
     def loss(self, pairs: Pairs) -> jax.Array:
-        """[n] under jit, with whatever inputs it needs besides the pairs."""
+        """[n] loss with the extra inputs of the case."""
         return loss_of(self.name)(pairs, **inputs(pairs, self.extra), **dict(self.hyper))
 
     def parameters(self) -> list[str]:
@@ -103,7 +103,7 @@ def case(name: str, **hyper: Any) -> Case:
 
 CASES = [case(name, **hyper) for name in NAMES for hyper in [{}, *HYPER.get(name, [])]]
 DEFAULTS = [case(name) for name in NAMES]
-# Where a case differs in numbers or in MMCL's kernel, its program is much like another's.
+# Cases that differ only in numbers or in MMCL's kernel are left out: their programs are alike.
 PROGRAMS = [
     c
     for c in CASES
@@ -118,63 +118,65 @@ def loss_of(name: str):
 
 
 def inputs(pairs: Pairs, names: tuple[str, ...]) -> dict[str, jax.Array]:
-    """Made-up inputs besides the pairs; those of an anchor depend on its example alone."""
+    """Create extra inputs. Per-anchor inputs depend only on the index of the example."""
     d, dtype = pairs.anchor.shape[1], pairs.anchor.dtype
     if dtype == jnp.bfloat16:
         dtype = jnp.float32
     wave = lambda n: jnp.sin(jnp.arange(n * d, dtype=jnp.float32) ** 2).reshape(n, d).astype(dtype)  # noqa: E731
     index = pairs.index.astype(dtype)
-    made = {
+    makers = {
         "prototypes": lambda: wave(6),
         "support": lambda: wave(9),
         "center": lambda: wave(1)[0],
         "rate": lambda: 2 + jnp.sin(index),
-        # Seen before, but for every third example.
+        # Every third example is seen for the first time.
         "log_u": lambda: jnp.where(pairs.index % 3 == 0, -jnp.inf, jnp.cos(index)),
     }
-    return {name: made[name]() for name in names}
+    return {name: makers[name]() for name in names}
 
 
 def kinds(case: Case) -> list[str]:
-    """The shapes of pairs that a loss takes, its own first."""
-    own = ["towers", "views"] if case.name in TOWERS else ["views", "towers"]
+    """Kinds of pairs that a loss takes, the usual one first."""
+    usual = ["towers", "views"] if case.name in TOWERS else ["views", "towers"]
     if case.name in BY_PARTNER:
-        return [*own, "three views", *(["queue only"] if case.name == "ressl" else [])]
+        return [*usual, "three views", *(["queue only"] if case.name == "ressl" else [])]
     if case.name == "clip":
-        return [*own, "tower labels"]
+        return [*usual, "tower labels"]
     if case.name == "mmcl":
         with_mask = [] if "solver" in dict(case.hyper) else ["labels", "tower labels", "queue only"]
-        return [*own, "three views", "queue", *with_mask]
-    return [*own, "labels", "three views", "one view", "tower labels", "queue", "queue only"]
+        return [*usual, "three views", "queue", *with_mask]
+    return [*usual, "labels", "three views", "one view", "tower labels", "queue", "queue only"]
 
 
 def labelled(case: Case) -> list[str]:
-    """Those of its shapes of pairs that have labels."""
+    """Kinds of labelled pairs that a loss takes."""
     return [kind for kind in kinds(case) if "labels" in kind]
 
 
 def pairs_of(kind: str, z, index=None, axis_name: str | None = None) -> Pairs:
-    """Pairs of views z [2, b, d] of 8 examples, or this device's share of them."""
+    """Create pairs of views z [2, b, d] of 8 examples, or of this device's share of them."""
     labels = jnp.asarray(LABELS, jnp.int32)
     if index is not None:
         labels = labels[index]
-    hub = {"index": index, "axis_name": axis_name}
+    options = {"index": index, "axis_name": axis_name}
     queue = jnp.cos(jnp.arange(3 * z.shape[2], dtype=jnp.float32) ** 2).reshape(3, -1)
     queue = queue.astype(z.dtype)
     return {
-        "views": lambda: pair_views(z, **hub),
-        "labels": lambda: pair_views(z, labels=labels, **hub),
-        "three views": lambda: pair_views(jnp.concatenate([z, z[:1] + 1]), **hub),
-        "one view": lambda: pair_views(z[:1], labels=labels, **hub),
-        "towers": lambda: pair_towers(z[0], z[1], **hub),
-        "tower labels": lambda: pair_towers(z[0], z[1], labels=labels, **hub),
-        "queue": lambda: pair_towers(z[0], z[1], queue=queue, **hub),
-        "queue only": lambda: pair_towers(z[0], z[1], queue=queue, batch_negatives=False, **hub),
+        "views": lambda: pair_views(z, **options),
+        "labels": lambda: pair_views(z, labels=labels, **options),
+        "three views": lambda: pair_views(jnp.concatenate([z, z[:1] + 1]), **options),
+        "one view": lambda: pair_views(z[:1], labels=labels, **options),
+        "towers": lambda: pair_towers(z[0], z[1], **options),
+        "tower labels": lambda: pair_towers(z[0], z[1], labels=labels, **options),
+        "queue": lambda: pair_towers(z[0], z[1], queue=queue, **options),
+        "queue only": lambda: pair_towers(
+            z[0], z[1], queue=queue, batch_negatives=False, **options
+        ),
     }[kind]()
 
 
 def with_rows(pairs: Pairs, z: np.ndarray) -> Pairs:
-    """`pairs` of "views" or "towers" with these float64 embeddings [2, b, d], for an oracle."""
+    """Replace the embeddings of "views" or "towers" by float64 arrays [2, b, d], for an oracle."""
     if pairs.num_views:
         rows = z.reshape(-1, z.shape[-1])
         return replace(pairs, anchor=rows, candidate=rows, partner=z[::-1].reshape(rows.shape))

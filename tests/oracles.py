@@ -1,6 +1,6 @@
-"""The losses again, as loops over scalars in float64 NumPy, from the papers' equations.
+"""NumPy oracles: every loss as float64 loops over scalars, written from the papers' equations.
 
-Pairs here are those of a single device. Each function is named as its loss.
+Pairs are of a single device. Each function has the name of its loss.
 """
 
 from itertools import combinations
@@ -21,20 +21,20 @@ def rows(x) -> np.ndarray:
 
 
 def relations(pairs) -> tuple[list[list[int]], list[list[int]]]:
-    """For each anchor the candidates that are its positives, and those that are its negatives."""
+    """Indices of the positives and of the negatives of each anchor."""
     pos, neg = [], []
     candidate_id, self_index = np.asarray(pairs.candidate_id), np.asarray(pairs.self_index)
-    for i, own in enumerate(np.asarray(pairs.anchor_id)):
+    for i, anchor_id in enumerate(np.asarray(pairs.anchor_id)):
         others = [j for j in range(len(candidate_id)) if j != self_index[i]]
-        pos.append([j for j in others if candidate_id[j] == own])
-        neg.append([j for j in others if candidate_id[j] != own])
+        pos.append([j for j in others if candidate_id[j] == anchor_id])
+        neg.append([j for j in others if candidate_id[j] != anchor_id])
         if pairs.queue_only:
             neg[-1] = [j for j in neg[-1] if candidate_id[j] == -1]
     return pos, neg
 
 
 def similarities(pairs, score=cosine) -> tuple[list[list[float]], list[list[float]]]:
-    """For each anchor the similarities of its positives and of its negatives."""
+    """Similarities of the positives and of the negatives of each anchor."""
     anchor, candidate = rows(pairs.anchor), rows(pairs.candidate)
     return tuple(
         [[score(u, candidate[j]) for j in group] for u, group in zip(anchor, groups, strict=True)]
@@ -43,19 +43,20 @@ def similarities(pairs, score=cosine) -> tuple[list[list[float]], list[list[floa
 
 
 def per_anchor(pairs, term, score=cosine) -> np.ndarray:
-    """`term(positive similarities, negative similarities, i)`, or 0 without a positive."""
+    """Apply `term(positive similarities, negative similarities, i)`; 0 without a positive."""
     pos, neg = similarities(pairs, score)
     both = enumerate(zip(pos, neg, strict=True))
     return np.array([term(np.array(p), np.array(n), i) if p else 0.0 for i, (p, n) in both])
 
 
 def partners(pairs) -> list[np.ndarray]:
-    """For each anchor the embeddings of its own other views, or of its key."""
+    """Embeddings of the other views of each anchor's example, or of its key."""
     if pairs.num_views == 0:
         return [rows(pairs.partner)[i : i + 1] for i in range(len(pairs.anchor))]
     index, anchor = np.asarray(pairs.index), rows(pairs.anchor)
     same = [
-        [k for k in range(len(index)) if index[k] == own and k != i] for i, own in enumerate(index)
+        [k for k in range(len(index)) if index[k] == example and k != i]
+        for i, example in enumerate(index)
     ]
     return [anchor[k] for k in same]
 
@@ -204,7 +205,7 @@ def auc_cl(
 
 
 def svm_dual(delta, C) -> np.ndarray:
-    """min 1/2 a'Da - 2 1'a over 0 <= a <= C, exactly, as the least squares of D's square root."""
+    """Minimise 1/2 a'Da - 2 1'a over 0 <= a <= C as least squares in the square root of D."""
     root = np.linalg.cholesky(delta).T
     right = np.linalg.solve(root.T, np.full(len(delta), 2.0))
     return lsq_linear(root, right, (0, C), method="bvls", tol=1e-14).x

@@ -1,7 +1,7 @@
-"""The losses, one file each.
+"""Contrastive and non-contrastive losses, one per file.
 
-`foo_loss(pairs, **hyper) -> [n]` takes `Pairs` and gives one float32 number for every anchor;
-`foo(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar` the same on two [b, d] arrays:
+`foo(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar` takes two [b, d] arrays, and
+`foo_loss(pairs, **hyper) -> [n]` takes `Pairs` and returns one number per anchor:
 
     from jaxssl import losses
 
@@ -10,8 +10,8 @@
 
     loss = losses.nt_xent_loss(losses.pair_views([z1, z2, z3]), temperature=0.5).mean()
 
-Each file also has its `objective`, which a trainer calls (`Objective`), and PRESETS where papers or
-codes have settings of their own: `from jaxssl.losses.tcl import PRESETS`.
+Each file also defines `objective`, which returns an `Objective` for a trainer. PRESETS holds the
+settings of papers and released code: `from jaxssl.losses.tcl import PRESETS`.
 """
 
 from jaxssl.losses.accumulate import accumulate
@@ -45,10 +45,10 @@ from jaxssl.losses.tcl import tcl_gradients, tcl_loss
 from jaxssl.losses.vicreg import vicreg_loss
 from jaxssl.losses.w_mse import w_mse_loss
 
-# Ours: for small batches.
+# For small batches.
 auc_cl = on_arrays(auc_cl_loss, pair_views)  # squared AUC surrogate with a trained target b
 mmcl = on_arrays(mmcl_loss, pair_views)  # an SVM for every anchor, solved inside the loss
-decl = on_arrays(decl_loss, pair_views)  # decomposed over negatives by Gamma variables
+decl = on_arrays(decl_loss, pair_views)  # a sum over negatives with Gamma variables
 tcl = on_arrays(tcl_loss, pair_views)  # SupCon with tuned gradients
 
 # Softmax over candidates.
@@ -59,7 +59,7 @@ clip = on_arrays(clip_loss, pair_towers)  # both directions, learned scale
 nnclr = on_arrays(nnclr_loss, pair_towers)  # nearest neighbours as positives
 ressl = on_arrays(ressl_loss, pair_towers)  # relations to other examples
 
-# The positive out of the denominator, or negatives corrected.
+# No positive in the denominator, or corrected negatives.
 dcl = on_arrays(dcl_loss, pair_views)
 dclw = on_arrays(dclw_loss, pair_views)
 graphcl = on_arrays(graphcl_loss, pair_towers)
@@ -67,7 +67,7 @@ debiased = on_arrays(debiased_loss, pair_views)
 hcl = on_arrays(hcl_loss, pair_views)
 sogclr = on_arrays(sogclr_loss, pair_views)  # moving averages for every example; iSogCLR
 
-# Pair by pair.
+# Sums over pairs.
 siglip = on_arrays(siglip_loss, pair_towers)
 spectral = on_arrays(spectral_loss, pair_towers)
 
@@ -100,7 +100,7 @@ __all__ = [
     "byol_loss",
     "clip",
     "clip_loss",
-    "cross_entropy_loss",  # the supervised baseline, of labelled pairs only
+    "cross_entropy_loss",  # supervised baseline, for labelled pairs only
     "dcl",
     "dcl_loss",
     "dclw",

@@ -1,4 +1,4 @@
-"""Gradient accumulation with full negatives: a large batch through a small encoder memory."""
+"""Gradient accumulation with all negatives, for batches whose activations do not fit."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,11 +10,11 @@ from jax import Array, lax
 def accumulate(
     encode: Callable[[Any], Any], loss: Callable[[Any], Array], batch: Any, num_chunks: int
 ) -> Array:
-    """The loss of the whole batch, whose gradient holds one chunk's activations at a time.
+    """Compute the loss of a batch with the activations of one chunk in memory at a time.
 
-    The chunks are encoded one by one and only their embeddings kept, so that every anchor meets the
-    negatives of the whole batch; the backward pass encodes each chunk once more. Value and gradient
-    are those of ``loss(encode(batch))``, for a third more work:
+    Chunks are encoded one by one and only their embeddings are stored, so every anchor has the
+    negatives of the whole batch. The backward pass encodes each chunk again. Value and gradient
+    equal those of ``loss(encode(batch))``, at about a third more compute:
 
         def value(params):
             encode = lambda chunk: (net(params, chunk["view1"]), net(params, chunk["view2"]))
@@ -23,17 +23,17 @@ def accumulate(
         value, gradient = jax.value_and_grad(value)(params)
 
     Args:
-        encode: chunk -> embeddings: a tree of arrays [c, ...], row i of example i of the chunk,
-            that depends on no other example. Batch normalisation would see a chunk for a batch.
-        loss: embeddings of all examples, the same tree of arrays [b, ...], -> scalar.
-        batch: a tree of arrays [b, ...]; anything random belongs in it, such as a key per example.
-        num_chunks: how many chunks of equal size, >= 1.
+        encode: chunk -> embeddings, a tree of arrays [c, ...]. Row i must depend only on example i
+            of the chunk. Batch normalisation would use the statistics of a chunk.
+        loss: embeddings of all examples, the same tree with arrays [b, ...] -> scalar.
+        batch: tree of arrays [b, ...], including random keys of examples if ``encode`` needs them.
+        num_chunks: number of chunks of equal size, >= 1. It must divide b.
 
     Returns:
-        [], as ``loss`` gives it.
+        [] result of ``loss``.
 
     Raises:
-        ValueError: if the arrays of ``batch`` differ in length or do not split into equal chunks.
+        ValueError: if the arrays of ``batch`` differ in length or cannot be divided equally.
 
     References:
         Gao et al., Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup, 2021.
@@ -43,14 +43,14 @@ def accumulate(
 
 
 def map_chunks(encode: Callable[[Any], Any], batch: Any, num_chunks: int) -> Any:
-    """`encode` of each chunk, stacked on a new leading axis; its backward pass encodes again.
+    """Encode each chunk and stack the results on a new leading axis; see `accumulate`.
 
-    Arguments and errors as in `accumulate`.
+    The backward pass encodes each chunk again.
     """
     lengths = sorted({x.shape[0] for x in jax.tree.leaves(batch)})
     if len(lengths) != 1:
-        raise ValueError(f"batch must be arrays of one length, got lengths {lengths}")
+        raise ValueError(f"arrays of a batch must have one length, got lengths {lengths}")
     if num_chunks < 1 or lengths[0] % num_chunks:
-        raise ValueError(f"num_chunks must divide the batch of {lengths[0]}, got {num_chunks}")
+        raise ValueError(f"num_chunks must divide the batch size {lengths[0]}, got {num_chunks}")
     chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
     return lax.map(jax.checkpoint(encode), chunks)

@@ -1,4 +1,4 @@
-"""Chunks of a batch, full negatives: the gradient of the whole batch."""
+"""Tests of gradient accumulation with all negatives."""
 
 from functools import cache
 
@@ -34,7 +34,7 @@ def parts(b: int = 8, width: int = 16):
 
 @cache
 def value_and_gradient(num_chunks: int):
-    """Of every loss: one program."""
+    """Value and gradient of every loss, in one program."""
 
     def value(params, batch, loss):
         if num_chunks == 0:
@@ -50,17 +50,17 @@ def value_and_gradient(num_chunks: int):
 
 @pytest.mark.parametrize("num_chunks", [2, 8])
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_gradient_is_that_of_the_whole_batch(name, num_chunks):
-    found, expected = value_and_gradient(num_chunks)[name], value_and_gradient(0)[name]
+def test_gradient_with_chunks_equals_gradient_of_the_whole_batch(name, num_chunks):
+    actual, expected = value_and_gradient(num_chunks)[name], value_and_gradient(0)[name]
 
     def close(x, y):
-        # Entries are sums that cancel: the rounding is that of the largest.
+        # Entries are sums that cancel, so rounding errors scale with the largest entry.
         np.testing.assert_allclose(x, y, rtol=2e-5, atol=1e-6 * max(1.0, np.abs(y).max()))
 
-    jax.tree.map(close, found, expected)
+    jax.tree.map(close, actual, expected)
 
 
-def test_one_chunk_of_activations_is_held_at_a_time():
+def test_memory_holds_activations_of_one_chunk():
     params, batch = parts(b=512, width=2048)
 
     def memory(num_chunks):
@@ -78,12 +78,12 @@ def test_one_chunk_of_activations_is_held_at_a_time():
 @pytest.mark.parametrize(
     ("change", "num_chunks", "message"),
     [
-        ({}, 3, "num_chunks must divide the batch of 8, got 3"),
-        ({}, 0, "num_chunks must divide the batch of 8, got 0"),
+        ({}, 3, "num_chunks must divide the batch size 8, got 3"),
+        ({}, 0, "num_chunks must divide the batch size 8, got 0"),
         ({"two": jnp.ones((7, 6))}, 1, r"one length, got lengths \[7, 8\]"),
     ],
 )
-def test_batches_that_do_not_split_are_refused(change, num_chunks, message):
+def test_batch_not_divisible_into_chunks_raises(change, num_chunks, message):
     params, batch = parts()
     with pytest.raises(ValueError, match=message):
         accumulate(lambda chunk: encode(params, chunk), jnp.sum, batch | change, num_chunks)

@@ -1,4 +1,4 @@
-"""The contract of every loss, walked from the folder."""
+"""The contract of every loss in the folder: oracle, gradient, devices, degenerate inputs."""
 
 import inspect
 from functools import cache, partial
@@ -36,8 +36,8 @@ KINDS = sorted({kind for case in CASES for kind in kinds(case)})
 
 
 @cache
-def found_of(kind: str):
-    """`z -> {case: [n]}` of all losses that take these pairs: one program."""
+def values_of(kind: str):
+    """Compile `z -> {case: [n]}` for all losses that take these pairs."""
     cases = [case for case in CASES if kind in kinds(case)]
     return jax.jit(lambda z: {case: case.loss(pairs_of(kind, z)) for case in cases})
 
@@ -45,21 +45,21 @@ def found_of(kind: str):
 @pytest.mark.parametrize(
     ("case", "kind"), [(c, kind) for kind in KINDS for c in CASES if kind in kinds(c)], ids=str
 )
-def test_value_equals_the_oracle(case, kind):
+def test_value_equals_the_numpy_oracle(case, kind):
     z = jnp.asarray(embeddings())
-    found = found_of(kind)(z)[case]
+    actual = values_of(kind)(z)[case]
     pairs = pairs_of(kind, z)
     extra = {k: np.asarray(v) for k, v in inputs(pairs, case.extra).items()}
     expected = getattr(oracles, case.name)(pairs, **extra, **dict(case.hyper))
-    assert found.dtype == np.float32
-    assert found.shape == (pairs.anchor.shape[0],)
-    np.testing.assert_allclose(found, expected, rtol=3e-5, atol=3e-5)
+    assert actual.dtype == np.float32
+    assert actual.shape == (pairs.anchor.shape[0],)
+    np.testing.assert_allclose(actual, expected, rtol=3e-5, atol=3e-5)
 
 
-# Losses with constants inside: only one tower's gradient is that of the value.
+# Losses with stop_gradient: finite differences give the gradient of one tower only.
 ONE_TOWER = {name: 0 for name in ("auc_dino", "byol", "dino", "ressl", "simsiam", "swav")}
 ONE_TOWER["nnclr"] = 1
-# Constants among an anchor's own terms; golden_test and identities_test have their gradients.
+# Losses with constant weights. public_figures_test and identities_test test their gradients.
 CONSTANT_WEIGHTS = {"sogclr", "decl", "dclw", "mmcl"}
 
 
@@ -71,7 +71,7 @@ def gradient_of(kind: str):
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name not in CONSTANT_WEIGHTS], ids=str)
-def test_gradient_equals_differences_of_the_oracle(case):
+def test_gradient_equals_finite_differences_of_the_oracle(case):
     z, step = embeddings(b=4, d=3).astype(np.float64), 1e-5
     kind = "towers" if case.name in ONE_TOWER else kinds(case)[0]
     pairs = pairs_of(kind, jnp.asarray(z, jnp.float32))
@@ -86,13 +86,13 @@ def test_gradient_equals_differences_of_the_oracle(case):
         shift = np.zeros_like(z)
         shift[tower][at] = step
         expected[tower][at] = (oracle_mean(z + shift) - oracle_mean(z - shift)) / (2 * step)
-    found = gradient_of(kind)(jnp.asarray(z, jnp.float32))[case]
+    actual = gradient_of(kind)(jnp.asarray(z, jnp.float32))[case]
     scale = max(1.0, np.abs(expected).max())
-    np.testing.assert_allclose(found[tower], expected[tower], rtol=1e-3, atol=3e-5 * scale)
+    np.testing.assert_allclose(actual[tower], expected[tower], rtol=1e-3, atol=3e-5 * scale)
 
 
 @pytest.mark.parametrize("tower", [None, 0, 1])
-def test_derivatives_agree_in_float64(tower):
+def test_gradient_equals_finite_differences_in_float64(tower):
     cases = [c for c in CASES if ONE_TOWER.get(c.name) == tower]
     cases = [c for c in cases if c.name not in CONSTANT_WEIGHTS]
     with jax.enable_x64(True):
@@ -111,7 +111,7 @@ def test_derivatives_agree_in_float64(tower):
 
 @cache
 def on_devices(devices: int, mapping: str, with_labels: bool = False):
-    """`(z, index) -> ({case: mean}, {case: gradient})`, the batch split in one of several ways."""
+    """Compile `(z, index) -> ({case: mean}, {case: gradient})` for a batch split over devices."""
 
     def local(z, index, axis_name):
         def value(z, case):
@@ -126,7 +126,7 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
                 continue
             if not with_labels or labelled(case):
                 loss, gradient = jax.value_and_grad(value)(z, case)
-                # z is this device's own, so its gradient is one share of the mean over devices.
+                # z is local to this device, so its gradient is one share of the mean.
                 means[case] = collectives.mean(loss, axis_name)
                 shares[case] = gradient / collectives.device_count(axis_name)
         return means, shares
@@ -145,7 +145,7 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
 @cache
 def split(devices: int, mapping: str = "spmd", with_labels: bool = False):
     z = jnp.asarray(embeddings())
-    # With labels, three anchors have no positive, and not equally many on each device.
+    # With labels, three anchors have no positive, unevenly spread over the devices.
     index = jnp.arange(8, dtype=jnp.int32)
     if mapping == "pmap":
         z, index = z[:, :, None], index[:, None]
@@ -156,41 +156,41 @@ def split(devices: int, mapping: str = "spmd", with_labels: bool = False):
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @each_program
 def test_value_and_gradient_do_not_depend_on_the_number_of_devices(case, devices):
-    found, expected = split(devices)[case], split(1, "whole")[case]
-    np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
+    actual, expected = split(devices)[case], split(1, "whole")[case]
+    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
     scale = max(1.0, np.abs(expected[1]).max())
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
 
 
 @pytest.mark.parametrize("case", [c for c in PROGRAMS if labelled(c)], ids=str)
-def test_with_labels_value_and_gradient_are_those_of_one_device(case):
-    found, expected = split(4, "spmd", True)[case], split(1, "whole", True)[case]
-    np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
+def test_with_labels_value_and_gradient_equal_one_device(case):
+    actual, expected = split(4, "spmd", True)[case], split(1, "whole", True)[case]
+    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
     scale = max(1.0, np.abs(expected[1]).max())
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
 
 
 @each_program
-def test_under_pmap_value_and_gradient_are_those_of_one_device(case):
-    found, expected = split(8, "pmap")[case], split(1, "whole")[case]
-    np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
+def test_under_pmap_value_and_gradient_equal_one_device(case):
+    actual, expected = split(8, "pmap")[case], split(1, "whole")[case]
+    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
     scale = max(1.0, np.abs(expected[1]).max())
-    np.testing.assert_allclose(found[1][:, :, 0], expected[1], rtol=1e-4, atol=2e-6 * scale)
+    np.testing.assert_allclose(actual[1][:, :, 0], expected[1], rtol=1e-4, atol=2e-6 * scale)
 
 
 @pytest.mark.parametrize("ring", [c for c in PROGRAMS if "ring" in c.parameters()], ids=str)
-def test_around_a_ring_value_and_gradient_are_those_of_one_device(ring):
-    found, expected = split(4, "ring", False)[ring], split(1, "whole")[ring]
-    np.testing.assert_allclose(found[0], expected[0], rtol=2e-5, atol=1e-6)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-4, atol=2e-6)
+def test_with_ring_value_and_gradient_equal_one_device(ring):
+    actual, expected = split(4, "ring", False)[ring], split(1, "whole")[ring]
+    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6)
 
 
-# The inputs that stand for an anchor's own example move with it; the prototypes and others do not.
+# log_u is per anchor and is not permuted with the examples; other extra inputs are shared.
 @pytest.mark.parametrize("case", [c for c in CASES if c.extra != ("log_u",)], ids=str)
-def test_order_of_examples_does_not_matter(case):
+def test_value_does_not_depend_on_the_order_of_examples(case):
     z, order = embeddings(), np.random.default_rng(1).permutation(8)
     kind = kinds(case)[0]
-    straight, shuffled = (found_of(kind)(jnp.asarray(x))[case] for x in (z, z[:, order]))
+    straight, shuffled = (values_of(kind)(jnp.asarray(x))[case] for x in (z, z[:, order]))
     straight = straight.reshape(-1, 8)[:, order].reshape(-1)
     scale = max(1.0, np.abs(straight).max())
     np.testing.assert_allclose(shuffled, straight, rtol=1e-4, atol=2e-5 * scale)
@@ -212,14 +212,14 @@ HARD = {
 
 @cache
 def hard_values(dtype: str):
-    """`(z, temperature) -> {case: (value, gradient)}`; losses without temperature ignore it."""
+    """Compile `(z, temperature) -> {case: (value, gradient)}`; some losses ignore temperature."""
 
     def run(z, temperature):
         def value(z, case):
             names = [n for n in case.parameters() if n.endswith("temperature")]
-            own = {n: temperature for n in names if n != "scale_by_temperature"}
+            scaled = {n: temperature for n in names if n != "scale_by_temperature"}
             pairs = pairs_of(kinds(case)[0], z)
-            hyper = {**dict(case.hyper), **own}
+            hyper = {**dict(case.hyper), **scaled}
             return loss_of(case.name)(pairs, **inputs(pairs, case.extra), **hyper).mean()
 
         return {case: jax.value_and_grad(value)(z, case) for case in PROGRAMS}
@@ -239,14 +239,14 @@ def hard(kind: str, dtype: str, temperature: float):
         for case in PROGRAMS
         for kind in HARD
         for dtype in ("float32", "bfloat16")
-        # Their values, sums of squares of embeddings as they are, would not fit float32.
+        # These values are sums of squares of unnormalised embeddings, which overflow float32.
         if (case.name, kind) not in {("vicreg", "huge"), ("auc_dino", "huge")}
-        # The dtype ends where the loss begins: another shape would only be another program.
+        # Losses cast to float32 first, so bfloat16 is tested on one shape only, to save compiling.
         if dtype == "float32" or HARD[kind].shape == (2, 8, 4)
     ],
     ids=str,
 )
-def test_value_and_gradient_are_finite(case, kind, dtype):
+def test_value_and_gradient_are_finite_for_degenerate_embeddings(case, kind, dtype):
     for temperature in (1e-3, 0.1, 10.0):
         value, gradient = hard(kind, dtype, temperature)[case]
         assert value.dtype == jnp.float32
@@ -256,9 +256,9 @@ def test_value_and_gradient_are_finite(case, kind, dtype):
 
 
 @pytest.mark.parametrize("case", [c for c in DEFAULTS if "one view" in kinds(c)], ids=str)
-def test_an_anchor_without_a_positive_gives_zero_and_is_left_out_of_the_mean(case):
+def test_anchor_without_positive_has_loss_zero_and_is_left_out_of_the_mean(case):
     z = jnp.asarray(embeddings())
-    per_anchor = found_of("one view")(z)[case]
+    per_anchor = values_of("one view")(z)[case]
     alone = np.isin(LABELS, [2, 3])
     assert (per_anchor[alone] == 0).all() and (per_anchor[~alone] != 0).all()
     mean, share = mean_over_anchors(per_anchor, pairs_of("one view", z))
@@ -267,26 +267,26 @@ def test_an_anchor_without_a_positive_gives_zero_and_is_left_out_of_the_mean(cas
 
 
 @pytest.mark.parametrize("name", sorted({*BY_PARTNER, "mmcl"}))
-def test_a_loss_of_partners_needs_two_views(name):
+def test_single_view_raises_for_losses_that_need_a_partner(name):
     pairs = pairs_of("one view", jnp.asarray(embeddings()))
     with pytest.raises(ValueError, match=f"{name} needs two views or two towers, got one view"):
         loss_of(name)(pairs, **inputs(pairs, ("prototypes",) if name == "swav" else ()))
 
 
 @each_name
-def test_the_two_array_form_is_the_mean_over_anchors(name):
+def test_two_array_form_equals_the_mean_over_anchors(name):
     z1, z2 = map(jnp.asarray, embeddings())
     case = next(c for c in DEFAULTS if c.name == name)
     on_arrays = getattr(losses, name)
     kind = "towers" if name not in VIEWS_ON_ARRAYS else "views"
     pairs = pairs_of(kind, jnp.stack([z1, z2]))
     value = on_arrays(z1, z2, **inputs(pairs, case.extra))
-    np.testing.assert_allclose(value, found_of(kind)(jnp.stack([z1, z2]))[case].mean(), rtol=1e-5)
+    np.testing.assert_allclose(value, values_of(kind)(jnp.stack([z1, z2]))[case].mean(), rtol=1e-5)
     assert on_arrays.__name__ == name and f"{name}_loss" in on_arrays.__doc__
 
 
 @each_name
-def test_every_hyper_parameter_is_named_in_the_docstring(name):
+def test_docstring_documents_every_hyper_parameter(name):
     fn = loss_of(name)
     for parameter in list(inspect.signature(fn).parameters):
         assert f"        {parameter}: " in fn.__doc__, parameter

@@ -1,4 +1,4 @@
-"""Cross-entropy against NumPy and scikit-learn, over devices, and what it refuses."""
+"""Tests of cross-entropy against NumPy and scikit-learn, and on several devices."""
 
 import jax
 import numpy as np
@@ -21,16 +21,16 @@ def pairs_of(z, labels=LABELS, **kwargs):
     return pair_views(z, labels=jnp.asarray(labels, jnp.int32), **kwargs)
 
 
-def test_it_is_scikit_learns_log_loss():
-    found = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)
+def test_value_equals_scikit_learn_log_loss():
+    actual = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)
     logits = np.asarray(Z.reshape(16, 4) @ WEIGHTS.T + BIAS[None], np.float64)
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     labels = np.tile(LABELS, 2)
-    np.testing.assert_allclose(found, -np.log(p[np.arange(16), labels]), rtol=1e-5)
-    np.testing.assert_allclose(found.mean(), log_loss(labels, p, labels=range(5)), rtol=1e-5)
+    np.testing.assert_allclose(actual, -np.log(p[np.arange(16), labels]), rtol=1e-5)
+    np.testing.assert_allclose(actual.mean(), log_loss(labels, p, labels=range(5)), rtol=1e-5)
 
 
-def test_smoothing_mixes_in_the_mean_over_the_classes():
+def test_label_smoothing_adds_the_mean_over_classes():
     smooth = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS, label_smoothing=0.3)
     of_class = [
         losses.cross_entropy_loss(pairs_of(Z, np.full(8, k)), WEIGHTS, BIAS) for k in range(5)
@@ -39,9 +39,9 @@ def test_smoothing_mixes_in_the_mean_over_the_classes():
     np.testing.assert_allclose(smooth, 0.7 * sharp + 0.3 * sum(of_class) / 5, rtol=1e-5)
 
 
-def test_the_objective_trains_a_classifier_alike_on_any_number_of_devices():
-    own = objective(num_classes=5)
-    params, memory = own.init(jax.random.key(0), 20, 4)
+def test_objective_trains_the_classifier_equally_on_any_number_of_devices():
+    classifier = objective(num_classes=5)
+    params, memory = classifier.init(jax.random.key(0), 20, 4)
     assert memory == () and {k: v.shape for k, v in params.items()} == {
         "weights": (5, 4),
         "bias": (5,),
@@ -49,7 +49,7 @@ def test_the_objective_trains_a_classifier_alike_on_any_number_of_devices():
 
     def value(params, z, labels, axis_name):
         pairs = pairs_of(z, labels, axis_name=axis_name)
-        loss, _, metrics = own.loss(pairs, params, (), step=0, key=None)
+        loss, _, metrics = classifier.loss(pairs, params, (), step=0, key=None)
         return loss, metrics
 
     def step(params, z, labels, axis_name=None):
@@ -67,13 +67,13 @@ def test_the_objective_trains_a_classifier_alike_on_any_number_of_devices():
     split = distributed.spmd(
         lambda *args: step(*args, "data"), mesh, (P(), P(None, "data"), P("data")), P()
     )
-    found = jax.jit(split)(params, Z, LABELS)
+    actual = jax.jit(split)(params, Z, LABELS)
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), found, expected
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), actual, expected
     )
 
 
-def test_it_is_finite_for_huge_features():
+def test_gradient_is_finite_for_huge_features():
     grad = jax.grad(lambda z: losses.cross_entropy_loss(pairs_of(z), WEIGHTS, BIAS).mean())
     assert np.isfinite(grad(Z * 1e30)).all()
 
@@ -93,13 +93,13 @@ def test_it_is_finite_for_huge_features():
         ),
     ],
 )
-def test_what_is_wrong_is_named(call, message):
+def test_invalid_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_one_tower_suffices_and_keys_do_not_matter():
+def test_value_does_not_depend_on_the_keys_of_two_towers():
     pairs = pair_towers(Z[0], Z[1], labels=jnp.asarray(LABELS, jnp.int32))
-    found = losses.cross_entropy_loss(pairs, WEIGHTS, BIAS)
+    actual = losses.cross_entropy_loss(pairs, WEIGHTS, BIAS)
     expected = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)[:8]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""What losses owe each other and their theory, in float64."""
+"""Identities between losses, and results of their papers, in float64."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ def views(b: int = 8, d: int = 4) -> jax.Array:
 
 
 def value_and_gradient(loss, z, labels=None):
-    """Of the mean over anchors, [V, b, d] views."""
+    """Value and gradient of the mean over anchors, for views [V, b, d]."""
     mean = lambda z: loss(pair_views(z, labels=labels)).mean()  # noqa: E731
     return jax.jit(jax.value_and_grad(mean))(z)
 
@@ -83,15 +83,15 @@ SAME = {
 
 
 @pytest.mark.parametrize("identity", SAME)
-def test_two_losses_are_the_same(identity):
+def test_losses_agree_in_value_and_gradient(identity):
     one, other, labels = SAME[identity]
-    found, expected = (value_and_gradient(loss, views(), labels) for loss in (one, other))
+    actual, expected = (value_and_gradient(loss, views(), labels) for loss in (one, other))
     tolerance = {"rtol": 1e-6, "atol": 1e-7} if "MMCL" in identity else EXACT
-    np.testing.assert_allclose(found[0], expected[0], **tolerance)
-    np.testing.assert_allclose(found[1], expected[1], **tolerance)
+    np.testing.assert_allclose(actual[0], expected[0], **tolerance)
+    np.testing.assert_allclose(actual[1], expected[1], **tolerance)
 
 
-def test_gradient_of_decl_with_the_batch_mean_is_dcls():
+def test_gradient_of_decl_with_batch_rates_equals_dcl():
     objective = decl_objective(rate="batch", u="mean", temperature=0.1)
 
     def decl(z):
@@ -101,14 +101,14 @@ def test_gradient_of_decl_with_the_batch_mean_is_dcls():
     np.testing.assert_allclose(jax.jit(jax.grad(decl))(views()), expected, **EXACT)
 
 
-def test_gradient_of_sogclr_with_gamma_1_is_2_tau_times_dcls():
+def test_gradient_of_sogclr_with_gamma_1_is_2_tau_times_dcl():
     tau = 0.3
     _, dcl = value_and_gradient(partial(losses.dcl_loss, temperature=tau), views())
-    _, found = value_and_gradient(partial(losses.sogclr_loss, gamma=1.0, temperature=tau), views())
-    np.testing.assert_allclose(found, 2 * tau * dcl, **EXACT)
+    _, actual = value_and_gradient(partial(losses.sogclr_loss, gamma=1.0, temperature=tau), views())
+    np.testing.assert_allclose(actual, 2 * tau * dcl, **EXACT)
 
 
-def test_exponential_draws_have_the_moments_of_a_gamma_variable_of_shape_1():
+def test_exponential_samples_have_mean_and_variance_one():
     draws = exponential(jax.random.key(0), pair_views(jnp.zeros((2, 20000, 1))))
     np.testing.assert_allclose([draws.mean(), draws.var()], 1, atol=0.05)
     other = exponential(jax.random.key(1), pair_views(jnp.zeros((2, 20000, 1))))
@@ -116,8 +116,8 @@ def test_exponential_draws_have_the_moments_of_a_gamma_variable_of_shape_1():
     assert abs(np.corrcoef(draws[:20000], draws[20000:])[0, 1]) < 0.02
 
 
-def test_without_the_margin_constant_embeddings_are_a_minimum_of_auc_cl():
-    """Table 11: alpha = 0 collapses. At b = a = 1 all similarities are 1, as wanted."""
+def test_auc_cl_without_margin_has_a_minimum_at_constant_embeddings():
+    """The paper's Table 11: alpha = 0 collapses. At b = a = 1 all similarities reach 1."""
     z = jnp.ones((2, 6, 3))
 
     @jax.jit
@@ -128,13 +128,13 @@ def test_without_the_margin_constant_embeddings_are_a_minimum_of_auc_cl():
     np.testing.assert_allclose(value, 0, atol=1e-12)
     jax.tree.map(lambda g: np.testing.assert_allclose(g, 0, atol=1e-12), gradient)
     apart = z + 0.01 * views(6, 3)
-    assert loss(apart, 1.0, 0.0) > 0  # moving apart is uphill,
-    assert loss(apart, 1.0, 0.5) < loss(z, 1.0, 0.5)  # unless there is a margin
+    assert loss(apart, 1.0, 0.0) > 0  # moving apart increases the loss
+    assert loss(apart, 1.0, 0.5) < loss(z, 1.0, 0.5)  # but not with a margin
 
 
 @pytest.mark.parametrize("form", ["moments", "matrix"])
-def test_the_mean_over_auc_cls_negatives_is_the_same_on_every_pairing(form):
-    """Pairings whose negatives are the same embeddings, each several times."""
+def test_auc_cl_with_mean_does_not_depend_on_the_number_of_negatives(form):
+    """All pairings have the same embeddings as negatives, repeated different numbers of times."""
     z, far = views(), 2 + views(3)[0]
     both = jnp.concatenate([z[1], far])  # keys of the batch and of the queue
     kinds = {
@@ -146,14 +146,14 @@ def test_the_mean_over_auc_cls_negatives_is_the_same_on_every_pairing(form):
             z[0], z[0], queue=jnp.concatenate([both, both]), batch_negatives=False
         ),
     }
-    found = {kind: losses.auc_cl_loss(p, 0.3, form=form)[:8] for kind, p in kinds.items()}
-    np.testing.assert_allclose(found["two views"], found["towers"], **EXACT)
-    np.testing.assert_allclose(found["three views"], found["towers"], **EXACT)
-    np.testing.assert_allclose(found["queue, twice"], found["queue"], **EXACT)
+    actual = {kind: losses.auc_cl_loss(p, 0.3, form=form)[:8] for kind, p in kinds.items()}
+    np.testing.assert_allclose(actual["two views"], actual["towers"], **EXACT)
+    np.testing.assert_allclose(actual["three views"], actual["towers"], **EXACT)
+    np.testing.assert_allclose(actual["queue, twice"], actual["queue"], **EXACT)
 
 
-def test_gradient_of_tcl_is_lemma_2():
-    """TCL's gradient to a unit anchor: sum_p z_p (X_p - 1/|P|) + sum_n z_n X_n, over tau."""
+def test_gradient_of_tcl_equals_lemma_2():
+    """For a unit anchor it is (sum_p z_p (X_p - 1/|P|) + sum_n z_n X_n) / tau."""
     tau, k1, k2 = 0.2, 3.0, 1.5
     z = unit(views()[0])
     anchor, rest = z[0], z[1:]
@@ -169,7 +169,7 @@ def test_gradient_of_tcl_is_lemma_2():
     x_positive = (e - tau * k1 * away) / below - 1 / positive.sum()
     x = np.where(positive, x_positive, k2 * e / below)
     expected = (x[:, None] * rest).sum(0) / tau
-    expected -= (expected @ anchor) * anchor  # normalising inside the loss leaves the tangent
+    expected -= (expected @ anchor) * anchor  # normalising inside the loss keeps only the tangent
     np.testing.assert_allclose(jax.jit(jax.grad(loss))(anchor), expected, **EXACT)
 
 
@@ -177,7 +177,7 @@ info_of = jax.jit(losses.mmcl_info, static_argnames=("solver", "num_steps"))
 
 
 def kernel_problems(z1):
-    """Delta of every anchor, by the definition, at gamma = 0.5 and beta = 0.1."""
+    """Yield Delta of every anchor by definition, with gamma = 0.5 and beta = 0.1."""
     rows = np.asarray(unit(z1))
     kernel = np.exp(rows @ rows.T - 1)
     for i in range(len(rows)):
@@ -186,7 +186,7 @@ def kernel_problems(z1):
         yield delta + 0.1 * np.eye(len(y))
 
 
-def test_mmcl_reaches_the_exact_optimum_and_inv_does_not():
+def test_mmcl_pgd_and_admm_reach_the_optimum_and_inv_does_not():
     z1, z2 = views()
     info = {
         solver: info_of(pair_towers(z2, z1), gamma=0.5, solver=solver, num_steps=3000, tol=1e-14)
@@ -195,14 +195,14 @@ def test_mmcl_reaches_the_exact_optimum_and_inv_does_not():
     gap = 0
     for i, delta in enumerate(kernel_problems(z1)):
         objective = lambda a, delta=delta: a @ delta @ a / 2 - 2 * a.sum()  # noqa: E731
-        alpha = {solver: np.delete(found.alpha[i], i) for solver, found in info.items()}
+        alpha = {solver: np.delete(actual.alpha[i], i) for solver, actual in info.items()}
         exact = objective(svm_dual(delta, 100.0))
         np.testing.assert_allclose(objective(alpha["pgd"]), exact, rtol=1e-10)
         np.testing.assert_allclose(objective(alpha["admm"]), exact, rtol=1e-10)
         inv = np.maximum(np.linalg.solve(delta, np.full(len(delta), 2.0)), 0)
         np.testing.assert_allclose(alpha["inv"], inv, rtol=1e-10, atol=1e-10)
         gap += objective(alpha["inv"]) - objective(alpha["pgd"])
-        # KKT: the gradient is 0 at support vectors and points out of the box elsewhere.
+        # KKT: the gradient is 0 at support vectors and >= 0 elsewhere.
         gradient = delta @ alpha["pgd"] - 2
         np.testing.assert_allclose(gradient[alpha["pgd"] > 0], 0, atol=1e-6)
         assert (gradient[alpha["pgd"] == 0] > -1e-6).all()
@@ -212,7 +212,7 @@ def test_mmcl_reaches_the_exact_optimum_and_inv_does_not():
     assert (info["inv"].kkt_residual > 1e-3).any()
 
 
-def test_mmcl_info_counts_support_vectors_and_those_at_the_bound():
+def test_mmcl_info_counts_support_vectors_and_alphas_at_the_bound():
     pairs = pair_views(views())
     info = info_of(pairs, C=0.5, num_steps=1000)
     negatives = 2 * 8 - 2
@@ -222,15 +222,15 @@ def test_mmcl_info_counts_support_vectors_and_those_at_the_bound():
     assert (info_of(pairs, C=jnp.inf, num_steps=1000).at_bound == 0).all()
 
 
-def test_alpha_of_a_collapsed_batch_is_2_over_beta_for_rbf():
+def test_mmcl_alpha_of_a_collapsed_batch_is_2_over_beta():
     info = info_of(pair_towers(jnp.ones((5, 3)), jnp.ones((5, 3))), num_steps=1000)
     np.testing.assert_allclose(info.alpha, 20 * (1 - np.eye(5)), rtol=1e-9)
 
 
-# On either side of 1/40 and 1/30 the blocks take their exponentials in another way.
+# The blockwise code changes branch at temperatures 1/40 and 1/30.
 @pytest.mark.parametrize("temperature", [0.01, 0.03, 0.5])
 @pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss])
-def test_blocks_give_the_same_at_any_temperature(loss, temperature):
+def test_blockwise_equals_matrix_at_any_temperature(loss, temperature):
     @jax.jit
     def both(z, temperature):
         mean = lambda z, **how: loss(pair_views(z), temperature=temperature, **how).mean()  # noqa: E731

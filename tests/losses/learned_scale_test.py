@@ -1,4 +1,4 @@
-"""Temperatures that are trained beside the network, as in CLIP: `clip`, and `decl` if asked for."""
+"""Tests of trained temperatures, as in CLIP: `clip`, and `decl` with learn_scale."""
 
 from functools import partial
 from importlib import import_module
@@ -27,7 +27,7 @@ DECL = {"rate": "buffer", "u": "mean", "weight": 0.5, "momentum": 1.0, "learn_sc
 
 
 def scaled(name, scale, **hyper):
-    """Value and slope of a loss at a learned scale, with memory that stays as it is."""
+    """Value and derivative of a loss at a learned scale, with constant memory."""
     objective, z = objective_of(name, **hyper), embeddings()
     index = jnp.arange(B, dtype=jnp.int32)
     params, memory = objective.init(KEY, B, DIM)
@@ -41,7 +41,7 @@ def scaled(name, scale, **hyper):
 
 
 @pytest.mark.parametrize(("name", "hyper"), [("clip", {}), ("decl", DECL)])
-def test_a_learned_scale_has_no_effect_beyond_a_hundred(name, hyper):
+def test_learned_scale_is_clipped_at_a_hundred(name, hyper):
     at_bound = scaled(name, np.log(100), **hyper)[1]
     for scale in (np.log(101), 9.0):
         _, value, slope = scaled(name, scale, **hyper)
@@ -50,7 +50,7 @@ def test_a_learned_scale_has_no_effect_beyond_a_hundred(name, hyper):
     assert scaled(name, np.log(99), **hyper)[2] != 0
 
 
-def test_decl_learns_the_scale_from_the_temperature_it_is_given():
+def test_decl_scale_starts_at_the_given_temperature():
     params, value, slope = scaled("decl", np.log(2), **DECL, temperature=0.07)
     close(params["logit_scale"], np.log(1 / 0.07))
     preset = import_module("jaxssl.losses.decl").PRESETS["clip"]
@@ -78,6 +78,6 @@ def test_decl_learns_the_scale_from_the_temperature_it_is_given():
         (-0.1, "> 0, got -0.1"),
     ],
 )
-def test_decl_learns_no_scale_from_a_temperature_that_is_none(temperature, message):
+def test_decl_learned_scale_needs_a_positive_number(temperature, message):
     with pytest.raises(ValueError, match=message):
         objective_of("decl", learn_scale=True, temperature=temperature)

@@ -1,4 +1,4 @@
-"""What studies ask of losses: noise on similarities, and TCL's gradients."""
+"""Tests of options that studies use: noise on similarities, and TCL's gradients."""
 
 import jax
 import numpy as np
@@ -14,12 +14,12 @@ from jaxssl.losses.tcl import tcl_gradients
 
 
 def decl(z, **hyper):
-    made = objective(rate="batch", weight=0.0, include_positive=True, temperature=0.5, **hyper)
+    loss = objective(rate="batch", weight=0.0, include_positive=True, temperature=0.5, **hyper)
     pairs = pair_views(z)
-    return made.loss(pairs, {}, (), step=jnp.int32(0), key=jax.random.key(3))[0]
+    return loss.loss(pairs, {}, (), step=jnp.int32(0), key=jax.random.key(3))[0]
 
 
-def test_decl_without_lambda_is_nt_xent():
+def test_decl_with_weight_zero_and_positive_equals_nt_xent():
     z = jnp.asarray(embeddings())
     expected = jnp.mean(nt_xent_loss(pair_views(z), temperature=0.5))
     assert decl(z) == pytest.approx(float(expected), rel=1e-6)
@@ -27,7 +27,7 @@ def test_decl_without_lambda_is_nt_xent():
 
 
 @pytest.mark.parametrize("noise_on", ["similarity", "score"])
-def test_noise_is_added_to_every_similarity_or_to_every_score(noise_on):
+def test_decl_noise_is_added_to_similarities_or_scores(noise_on):
     z = embeddings()
     pairs = pair_views(jnp.asarray(z))
     noise = 0.7 * np.asarray(gaussian(jax.random.key(3), pairs), np.float64)
@@ -37,15 +37,15 @@ def test_noise_is_added_to_every_similarity_or_to_every_score(noise_on):
         s = (u @ u.T + noise) / 0.5
     else:
         s = np.log(np.maximum(np.exp(u @ u.T / 0.5) + noise, 1e-3))
-        assert s.min() == np.log(1e-3)  # some scores are at the smallest
+        assert s.min() == np.log(1e-3)  # some scores are at their lower bound
     terms = []
     for i, (pos, neg) in enumerate(zip(*relations(pairs), strict=True)):
         terms += [-np.log(softmax(s[i][[p, *neg]])[0]) for p in pos]
-    found = decl(jnp.asarray(z), noise=0.7, noise_on=noise_on)
-    assert found == pytest.approx(np.mean(terms), rel=1e-5)
+    actual = decl(jnp.asarray(z), noise=0.7, noise_on=noise_on)
+    assert actual == pytest.approx(np.mean(terms), rel=1e-5)
 
 
-def test_noise_is_normal_and_an_examples_own():
+def test_decl_noise_is_normal_and_follows_the_example_index():
     z = jnp.zeros((2, 40, 3))
     key = jax.random.key(0)
     drawn = np.asarray(gaussian(key, pair_views(z)))
@@ -56,7 +56,7 @@ def test_noise_is_normal_and_an_examples_own():
     np.testing.assert_array_equal(turned[:40], drawn[:40][::-1])
 
 
-def test_negative_noise_is_refused():
+def test_decl_negative_noise_raises():
     with pytest.raises(ValueError, match="noise must be >= 0"):
         objective(noise=-0.1)
 
@@ -72,8 +72,8 @@ def loss_of_row(s, pos, neg):
 
 
 @pytest.mark.parametrize("labels", [None, [0, 1, 0, 2, 1, 0, 3, 2]])
-def test_tcl_gradients_are_those_of_the_loss(labels):
-    """With respect to each similarity, by central differences."""
+def test_tcl_gradients_equal_finite_differences_of_the_loss(labels):
+    """Central differences with respect to each similarity."""
     z = embeddings()
     labels = None if labels is None else jnp.asarray(labels, jnp.int32)
     pairs = pair_views(jnp.asarray(z), labels=labels)
@@ -93,9 +93,9 @@ def test_tcl_gradients_are_those_of_the_loss(labels):
         assert push[i] == pytest.approx(slope[neg].mean(), rel=1e-4)
 
 
-def test_tcl_gradients_without_positives_or_spread_are_finite():
+def test_tcl_gradients_are_finite_without_positives_and_for_equal_rows():
     lonely = tcl_gradients(pair_views(jnp.ones((1, 4, 3))))
     np.testing.assert_array_equal(np.stack(lonely), 0)
     for z in (jnp.zeros((2, 4, 3)), jnp.ones((2, 4, 3))):
-        found = tcl_gradients(pair_views(z), temperature=0.01, k1=5e4)
-        assert np.isfinite(np.stack(found)).all()
+        actual = tcl_gradients(pair_views(z), temperature=0.01, k1=5e4)
+        assert np.isfinite(np.stack(actual)).all()

@@ -1,4 +1,4 @@
-"""Objectives: what losses learn and remember, over steps and devices, and what they refuse."""
+"""Tests of objectives: trained parameters and memory over steps and devices, and checks."""
 
 from functools import cache, partial
 from importlib import import_module
@@ -40,14 +40,14 @@ def objective_of(name: str, **hyper):
 
 
 def batch_at(step: int):
-    """Views [2, 8, 4] and where their examples stand: every batch meets some of the last again."""
+    """Views [2, 8, 4] and the indices of their examples. Consecutive batches share examples."""
     index = (np.arange(8) * (step + 1)) % NUM_EXAMPLES
     return jnp.asarray(embeddings(seed=step)), jnp.asarray(index, jnp.int32)
 
 
 @cache
 def trained(setting: str, devices: int):
-    """(loss, gradients, metrics, memory) after each of some steps of gradient descent."""
+    """Losses, gradients, metrics, parameters and memory of some steps of gradient descent."""
     name, hyper = SETTINGS[setting]
     objective = objective_of(name, **hyper)
     axis_name = None if devices == 0 else "data"
@@ -86,28 +86,28 @@ def trained(setting: str, devices: int):
     for number in range(STEPS):
         seen, params, memory = step(*batch_at(number), params, memory, jnp.int32(number))
         history.append((seen, params, memory))
-    assert len(traces) == 1  # schedules and first visits are followed without tracing again
+    assert len(traces) == 1  # schedules and new examples do not retrace
     return jax.tree.map(np.asarray, history)
 
 
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_what_is_learned_and_remembered_does_not_depend_on_the_devices(setting, devices):
-    found, expected = trained(setting, devices), trained(setting, 0)
+def test_parameters_and_memory_do_not_depend_on_the_number_of_devices(setting, devices):
+    actual, expected = trained(setting, devices), trained(setting, 0)
     close = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5)
-    jax.tree.map(close, found, expected)
+    jax.tree.map(close, actual, expected)
 
 
-def test_auc_cl_learns_its_targets():
+def test_auc_cl_trains_its_targets():
     learned = [params for _, params, _ in trained("auc_cl", 0)]
     assert set(learned[0]) == {"a", "b"}
     for name in "ab":
         assert len({float(p[name]) for p in learned}) == STEPS
     (_, _, metrics), *_ = trained("auc_cl", 0)[1]
-    np.testing.assert_allclose(metrics["b"], learned[0]["b"])  # what the step was taken with
+    np.testing.assert_allclose(metrics["b"], learned[0]["b"])  # the value that the step used
 
 
-def test_learning_another_parameter_or_none():
+def test_learn_selects_the_trained_hyper_parameters():
     z = pair_views(jnp.asarray(embeddings()))
     fixed = objective_of("auc_cl", learn=(), b=0.4)
     params, memory = fixed.init(jax.random.key(0), 8, 4)
@@ -118,17 +118,17 @@ def test_learning_another_parameter_or_none():
     np.testing.assert_allclose(scale["logit_scale"], np.log(1 / 0.07), rtol=1e-6)
 
 
-def test_a_hyper_parameter_follows_its_schedule():
+def test_schedule_is_evaluated_at_the_step():
     objective = objective_of("nt_xent", temperature=lambda step: 0.1 + 0.1 * step)
     pairs = pair_views(jnp.asarray(embeddings()))
     for step in range(2):
-        found, _, _ = objective.loss(pairs, {}, (), step=step, key=None)
+        actual, _, _ = objective.loss(pairs, {}, (), step=step, key=None)
         expected = losses.nt_xent_loss(pairs, temperature=0.1 + 0.1 * step).mean()
-        np.testing.assert_allclose(found, expected, rtol=1e-6)
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
-def test_a_moving_average_starts_with_the_first_visit():
-    """DeCL's rate of an example: its first mean similarity, then 0.9 of the past."""
+def test_decl_moving_average_starts_when_an_example_is_first_seen():
+    """The rate starts at the first mean similarity, then keeps 0.9 of the past."""
     objective = objective_of("decl", rate="buffer", momentum=0.9, temperature=0.5)
     _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     assert (memory == -np.inf).all()
@@ -143,11 +143,11 @@ def test_a_moving_average_starts_with_the_first_visit():
         _, memory, _ = objective.loss(pairs, {}, memory, step=step, key=jax.random.key(0))
         assert (np.delete(memory, np.arange(5, 13)) == -np.inf).all()
         expected = means[0] if step == 0 else 0.9 * means[0] + 0.1 * means[1]
-        # An average is over the views of averages, each of the example's average and its own.
+        # Each view updates the example's average; the results are averaged over views.
         np.testing.assert_allclose(np.exp(memory[5:13]), expected, rtol=1e-5)
 
 
-def test_temperatures_of_isogclr_move_and_stay_in_their_range():
+def test_isogclr_temperatures_change_and_stay_in_their_range():
     _, _, memory = trained("isogclr", 0)[-1]
     seen = memory["log_u"] > -np.inf
     assert (memory["temperature"][seen] != np.float32(0.1)).all()
@@ -155,7 +155,7 @@ def test_temperatures_of_isogclr_move_and_stay_in_their_range():
     assert memory["temperature"].min() >= 0.05 and memory["temperature"].max() <= 0.7
 
 
-def test_nnclr_replaces_the_oldest_of_its_support_set_by_keys():
+def test_nnclr_replaces_the_oldest_rows_of_its_support_set():
     memories = [memory for _, _, memory in trained("nnclr", 0)]
     unit_rows = lambda step: (  # noqa: E731
         embeddings(seed=step)[1] / np.linalg.norm(embeddings(seed=step)[1], axis=1, keepdims=True)
@@ -166,7 +166,7 @@ def test_nnclr_replaces_the_oldest_of_its_support_set_by_keys():
     assert memories[-1]["next"] == 4
 
 
-def test_nnclr_looks_for_neighbours_of_the_keys_and_moves_the_predictions():
+def test_nnclr_searches_neighbours_of_keys_and_trains_predictions():
     objective = objective_of("nnclr", support_size=20, temperature=0.2)
     _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     prediction, key = jnp.asarray(embeddings())
@@ -181,35 +181,35 @@ def test_nnclr_looks_for_neighbours_of_the_keys_and_moves_the_predictions():
 
 
 @pytest.mark.parametrize("name", ["dino", "auc_dino"])
-def test_dinos_centre_is_that_of_whole_steps_whatever_their_pairings(name):
-    """Both directions of a step see one centre; the next step's holds the mean of both."""
+def test_dino_centre_is_updated_once_per_step_for_both_directions(name):
+    """Both directions use the same centre, and the next centre includes the mean of both."""
     objective = objective_of(name, center_momentum=0.9)
     _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     center = np.zeros(DIM)
     for step in range(3):
         z = jnp.asarray(embeddings(seed=step))
-        found, memory = both_directions(objective, z, memory)
-        own = partial(getattr(losses, name), center=jnp.asarray(center, jnp.float32))
-        np.testing.assert_allclose(found, (own(z[0], z[1]) + own(z[1], z[0])) / 2, rtol=1e-5)
+        actual, memory = both_directions(objective, z, memory)
+        loss = partial(getattr(losses, name), center=jnp.asarray(center, jnp.float32))
+        np.testing.assert_allclose(actual, (loss(z[0], z[1]) + loss(z[1], z[0])) / 2, rtol=1e-5)
         center = 0.9 * center + 0.1 * z.reshape(-1, DIM).mean(0)
         np.testing.assert_allclose(memory, center, rtol=1e-5, atol=1e-6)
 
 
 def both_directions(objective, z, memory, index=None):
-    """Value and memory of a step whose views are query and key in turn."""
+    """Value and memory of a step in which each view is query and key."""
     terms = [(0.5, pair_towers(z[a], z[b], index)) for a, b in ((0, 1), (1, 0))]
     key = jax.random.key(0)
     return weighted_loss(objective, terms, {}, memory, step=jnp.int32(0), key=key)[:2]
 
 
-def test_both_directions_of_nnclr_search_the_keys_of_earlier_steps():
-    """Else the second one would find the first one's key of the same image."""
+def test_nnclr_directions_search_only_keys_of_earlier_steps():
+    """Otherwise the second direction would find the first direction's key of the same image."""
     objective = objective_of("nnclr", support_size=20, temperature=0.2)
     _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     z = jnp.asarray(embeddings())
-    found, after = both_directions(objective, z, memory)
+    actual, after = both_directions(objective, z, memory)
     of = partial(losses.nnclr, support=memory["rows"], temperature=0.2)
-    np.testing.assert_allclose(found, (of(z[1], z[0]) + of(z[0], z[1])) / 2, rtol=1e-5)
+    np.testing.assert_allclose(actual, (of(z[1], z[0]) + of(z[0], z[1])) / 2, rtol=1e-5)
     last = z[0] / jnp.linalg.norm(z[0], axis=1, keepdims=True)
     np.testing.assert_allclose(after["rows"][:8], last, rtol=1e-5)
     np.testing.assert_array_equal(after["rows"][8:], memory["rows"][8:])
@@ -217,7 +217,7 @@ def test_both_directions_of_nnclr_search_the_keys_of_earlier_steps():
 
 
 @pytest.mark.parametrize(("name", "key"), [("decl", None), ("sogclr", "log_u")])
-def test_two_directions_move_an_examples_average_once(name, key):
+def test_moving_average_is_updated_once_per_step_for_both_directions(name, key):
     hyper = {"decl": {"rate": "buffer", "momentum": 0.9}, "sogclr": {"gamma": 0.1}}[name]
     objective = objective_of(name, **hyper)
     _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
@@ -225,13 +225,13 @@ def test_two_directions_move_an_examples_average_once(name, key):
     rates = lambda memory: np.asarray(memory if key is None else memory[key])[:8]  # noqa: E731
     z = jnp.asarray(embeddings())
     _, first = both_directions(objective, z, memory, index)
-    # From far above what the batch says, an average moves to 0.9 of itself; twice would be 0.81.
+    # An average far above the batch moves to 0.9 of itself. Two updates would give 0.81.
     far = jax.tree.map(lambda x: x + 8.0, first)
     _, moved = both_directions(objective, z, far, index)
     np.testing.assert_allclose(rates(moved), rates(far) + np.log(0.9), atol=0.01)
 
 
-def test_sinkhorn_balances_prototypes_and_examples():
+def test_sinkhorn_rows_and_columns_have_equal_sums():
     scores = jnp.asarray(embeddings(num_views=1, b=12, d=5)[0])
     q = sinkhorn(scores, epsilon=0.5, num_iters=100)
     np.testing.assert_allclose(q.sum(1), 1, rtol=1e-5)
@@ -286,7 +286,7 @@ def test_sinkhorn_balances_prototypes_and_examples():
         (lambda z: losses.tcl(*z, tau=0.1), "unexpected keyword argument 'tau'"),
     ],
 )
-def test_what_is_wrong_is_named_at_trace_time(call, message):
+def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):
     with pytest.raises((ValueError, TypeError), match=message):
         jax.eval_shape(call, jnp.asarray(embeddings()))
 
@@ -305,20 +305,25 @@ def test_what_is_wrong_is_named_at_trace_time(call, message):
             "got a schedule",
         ),
         ("swav", {"num_prototypes": 0}, "num_prototypes must be > 0"),
+        ("nt_xent", {"temperature": -1.0}, "temperature must be > 0, got -1.0"),
+        ("clip", {"block_size": 0}, "block_size must be > 0, got 0"),
+        ("auc_cl", {"form": "blocks"}, 'form must be one of "auto", "moments", "matrix"'),
+        ("mmcl", {"step": "largest"}, 'step must be one of "frobenius"'),
+        ("auc_dino", {"center_momentum": 1.5}, r"center_momentum must be in \[0, 1\], got 1.5"),
     ],
 )
-def test_objectives_refuse_what_they_cannot_do(name, hyper, message):
+def test_objective_checks_hyper_parameters_at_construction(name, hyper, message):
     with pytest.raises((ValueError, TypeError), match=message):
         objective_of(name, **hyper)
 
 
-def test_momentum_rates_need_keys():
+def test_decl_momentum_rates_need_two_towers():
     objective = objective_of("decl", rate="momentum")
     with pytest.raises(ValueError, match="needs keys of a momentum network"):
         objective.loss(pair_views(jnp.asarray(embeddings())), {}, (), step=0, key=jax.random.key(0))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_presets_are_settings_of_the_objective(name):
+def test_presets_are_valid_hyper_parameters(name):
     for preset in getattr(import_module(f"jaxssl.losses.{name}"), "PRESETS", {}).values():
         objective_of(name, **preset)

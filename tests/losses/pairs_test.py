@@ -1,4 +1,4 @@
-"""Who is whose positive, for any number of views, labels, towers and devices."""
+"""Tests of pairs: positives and negatives for views, labels, towers, queues and devices."""
 
 from dataclasses import fields
 
@@ -36,7 +36,7 @@ def arrays(pairs: Pairs) -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize("num_views", [1, 2, 3])
-def test_positives_of_a_view_are_the_other_views_of_its_example(num_views):
+def test_without_labels_positives_are_the_other_views_of_the_example(num_views):
     b = 4
     pairs = pair_views(embeddings(num_views, b, 5))
     expected = np.zeros((num_views * b, num_views * b), bool)
@@ -48,7 +48,7 @@ def test_positives_of_a_view_are_the_other_views_of_its_example(num_views):
     np.testing.assert_array_equal(negatives(pairs), ~same_example)
 
 
-def test_with_labels_all_views_of_a_class_are_positives():
+def test_with_labels_positives_are_all_views_of_the_class():
     pairs = pair_views(embeddings(2, 3, 5), labels=jnp.array([7, 9, 7]))
     labels = np.array([7, 9, 7, 7, 9, 7])
     same = labels[:, None] == labels[None, :]
@@ -57,7 +57,7 @@ def test_with_labels_all_views_of_a_class_are_positives():
     np.testing.assert_array_equal(pairs.index, np.tile(np.arange(3), 2))
 
 
-def test_a_query_has_its_own_key_as_positive_and_the_queue_only_as_negatives():
+def test_positive_of_a_query_is_its_key_and_queue_rows_are_negatives():
     queue = embeddings(5, 4)
     pairs = pair_towers(embeddings(3, 4), embeddings(3, 4, seed=1), queue=queue)
     expected = np.concatenate([np.eye(3, dtype=bool), np.zeros((3, 5), bool)], axis=1)
@@ -66,7 +66,7 @@ def test_a_query_has_its_own_key_as_positive_and_the_queue_only_as_negatives():
     np.testing.assert_array_equal(pairs.candidate[3:], queue)
 
 
-def test_without_batch_negatives_a_query_has_the_queue_alone():
+def test_without_batch_negatives_only_queue_rows_are_negatives():
     z, queue = embeddings(2, 3, 4), embeddings(5, 4)
     pairs = pair_towers(z[0], z[1], queue=queue, batch_negatives=False)
     of_queue = np.repeat([[False] * 3 + [True] * 5], 3, axis=0)
@@ -76,12 +76,12 @@ def test_without_batch_negatives_a_query_has_the_queue_alone():
 
 @pytest.mark.parametrize("labels", [None, jnp.array([2, 0, 2, 1])])
 @pytest.mark.parametrize("num_views", [1, 2, 3])
-def test_positives_are_counted_without_a_mask(num_views, labels):
+def test_count_positives_equals_the_row_sums_of_the_mask(num_views, labels):
     pairs = pair_views(embeddings(num_views, 4, 5), labels=labels)
     np.testing.assert_array_equal(count_positives(pairs), positives(pairs).sum(1))
 
 
-def test_partners_are_the_other_views_or_the_key():
+def test_partners_are_other_views_or_the_key():
     z = embeddings(3, 4, 5)
     pairs = pair_views(z)
     np.testing.assert_array_equal(stack_views(pairs, "x"), z)
@@ -94,7 +94,7 @@ def test_partners_are_the_other_views_or_the_key():
     np.testing.assert_array_equal(stack_views(towers, "x"), z[:2])
 
 
-def test_swapped_towers_have_keys_as_anchors():
+def test_swap_exchanges_queries_and_keys():
     z, index, labels = embeddings(2, 4, 5), jnp.array([7, 2, 9, 4]), jnp.array([0, 1, 0, 1])
     swapped = swap(pair_towers(z[0], z[1], index, labels))
     expected = pair_towers(z[1], z[0], index, labels)
@@ -105,7 +105,7 @@ def test_swapped_towers_have_keys_as_anchors():
         swap(pair_towers(z[0], z[1], queue=z[0]))
 
 
-def test_distances_are_exact_at_any_scale_and_smooth_at_nought():
+def test_distance_is_exact_at_any_scale_with_zero_gradient_between_equal_rows():
     z = embeddings(2, 4, 5)
     for scale in (1e-3, 1.0, 1e25):
         pairs = pair_towers(z[0] * scale, z[1] * scale)
@@ -115,14 +115,14 @@ def test_distances_are_exact_at_any_scale_and_smooth_at_nought():
     np.testing.assert_array_equal(gradient(jnp.ones((2, 3))), 0)
 
 
-def test_cosines_are_those_of_directions():
+def test_cosine_does_not_depend_on_length():
     z = embeddings(2, 4, 5)
     expected = jnp.stack([unit(z[0]) @ u for u in unit(z[1])], axis=1)
     np.testing.assert_allclose(cosine(pair_towers(3 * z[0], z[1])), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
-def test_split_over_devices_every_anchor_sees_the_whole_batch(devices):
+def test_pairs_on_several_devices_contain_the_whole_batch(devices):
     z, index = embeddings(2, 8, 3), jnp.arange(8) + 100
     whole = pair_views(z, index)
     local = distributed.spmd(
@@ -142,18 +142,18 @@ def test_split_over_devices_every_anchor_sees_the_whole_batch(devices):
 
 
 @pytest.mark.parametrize("scale", [1e-10, 1.0, 1e30])
-def test_unit_has_length_one_whatever_the_scale(scale):
+def test_unit_has_length_one_at_any_scale(scale):
     z = embeddings(6, 5)
     expected = np.asarray(z) / np.linalg.norm(z, axis=1, keepdims=True)
     np.testing.assert_allclose(unit(z * scale), expected, rtol=1e-5)
 
 
-def test_unit_of_zero_is_zero_with_zero_gradient():
+def test_unit_of_zero_is_zero_without_gradient():
     np.testing.assert_array_equal(unit(jnp.zeros((2, 3))), 0)
     np.testing.assert_array_equal(jax.grad(lambda z: unit(z).sum())(jnp.zeros((2, 3))), 0)
 
 
-def test_unit_keeps_float64_and_widens_bfloat16():
+def test_unit_keeps_float64_and_casts_bfloat16_to_float32():
     assert unit(jnp.ones((1, 2), jnp.bfloat16)).dtype == jnp.float32
     with jax.enable_x64(True):
         assert unit(jnp.ones((1, 2), jnp.float64)).dtype == jnp.float64
@@ -175,6 +175,6 @@ def test_unit_keeps_float64_and_widens_bfloat16():
         ),
     ],
 )
-def test_wrong_arrays_are_named(call, message):
+def test_invalid_arrays_raise(call, message):
     with pytest.raises(ValueError, match=message):
         call()

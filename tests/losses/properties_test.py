@@ -1,4 +1,4 @@
-"""What holds for any embeddings, batch and dimension (hypothesis)."""
+"""Invariances of losses, tested with hypothesis."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from loss_cases import DEFAULTS, inputs, kinds, loss_of, pairs_of
 from jaxssl.losses.pairs import pair_views
 
 DIM, BATCH = 4, 8
-# These see embeddings as they are: neither their length nor their axes are arbitrary.
+# These losses depend on the length and the axes of embeddings.
 BY_FEATURE = {"barlow_twins", "vicreg", "w_mse", "dino", "auc_dino"}
 ONLY_ROTATION = {"spectral", *BY_FEATURE}
 draws = settings(max_examples=10, deadline=None, derandomize=True, database=None)
@@ -32,7 +32,7 @@ def rotation(seed: int) -> np.ndarray:
 
 @cache
 def values():
-    """(z [2, b, d], turn [d, d]) -> {name: [n]}; prototypes and their like are turned along."""
+    """Compile `(z [2, b, d], turn [d, d]) -> {name: [n]}`. Extra inputs are rotated too."""
 
     def run(z, turn):
         out = {}
@@ -45,11 +45,11 @@ def values():
     return jax.jit(run)
 
 
-def close(found: dict, expected: dict, names: list[str]) -> None:
+def close(actual: dict, expected: dict, names: list[str]) -> None:
     for name in names:
         scale = max(1.0, float(np.abs(expected[name]).max()))
         np.testing.assert_allclose(
-            found[name], expected[name], rtol=2e-3, atol=2e-4 * scale, err_msg=name
+            actual[name], expected[name], rtol=2e-3, atol=2e-4 * scale, err_msg=name
         )
 
 
@@ -59,16 +59,16 @@ STILL = np.eye(DIM, dtype=np.float32)
 
 @draws
 @given(seeds)
-def test_a_joint_rotation_changes_no_loss_of_inner_products(seed):
+def test_losses_of_inner_products_are_invariant_to_rotation(seed):
     z, turn = embeddings(seed), rotation(seed + 1)
-    # MMCL's min kernel aside, which is no default, and losses of single features.
+    # Losses of single features are not invariant; neither is MMCL's min kernel (no default).
     names = [name for name in NAMES if name not in BY_FEATURE]
     close(values()(z @ turn, turn), values()(z, STILL), names)
 
 
 @draws
 @given(seeds, scales)
-def test_the_length_of_embeddings_changes_no_loss_of_cosines(seed, scale):
+def test_losses_of_cosines_are_invariant_to_scale(seed, scale):
     z = embeddings(seed)
     names = [name for name in NAMES if name not in ONLY_ROTATION]
     close(values()(z * np.float32(scale), STILL), values()(z, STILL), names)
@@ -76,7 +76,7 @@ def test_the_length_of_embeddings_changes_no_loss_of_cosines(seed, scale):
 
 @draws
 @given(seeds, st.permutations(range(BATCH)))
-def test_the_order_of_examples_changes_no_loss(seed, order):
+def test_losses_are_equivariant_to_permutation(seed, order):
     z = embeddings(seed)
     straight, shuffled = values()(z, STILL), values()(z[:, order], STILL)
     straight = {k: v.reshape(-1, BATCH)[:, order].reshape(-1) for k, v in straight.items()}
@@ -89,23 +89,23 @@ def test_the_order_of_examples_changes_no_loss(seed, order):
     st.lists(st.integers(0, 3), min_size=BATCH, max_size=BATCH),
     st.sampled_from([1e-3, 0.05, 1.0, 10.0]),
 )
-def test_softmax_losses_stay_between_what_theory_allows(seed, labels, temperature):
-    """-log of a share is >= 0 and at most log(candidates) + 2 / tau."""
+def test_softmax_losses_stay_within_theoretical_bounds(seed, labels, temperature):
+    """-log softmax is >= 0 and at most log(candidates) + 2 / tau."""
     pairs = pair_views(embeddings(seed), labels=np.array(labels))
     for name in ("nt_xent", "sup_con"):
-        found = loss_of(name)(pairs, temperature=temperature)
-        assert (found >= -1e-5).all()
-        assert (found <= np.log(2 * BATCH) + 2.001 / temperature).all()
+        actual = loss_of(name)(pairs, temperature=temperature)
+        assert (actual >= -1e-5).all()
+        assert (actual <= np.log(2 * BATCH) + 2.001 / temperature).all()
 
 
 @pytest.mark.parametrize("name", ["nt_xent", "tcl", "auc_cl", "mmcl", "vicreg"])
 def test_jit_vmap_and_grad_compose(name):
-    """A batch of batches: the gradients of single ones."""
+    """vmap over batches gives the gradients of the single batches."""
     z = jnp.stack([jnp.asarray(embeddings(seed)) for seed in range(3)])
     gradient = jax.grad(lambda z: loss_of(name)(pair_views(z)).mean())
     together = jax.jit(jax.vmap(gradient))(z)
     single = jax.jit(gradient)
-    for found, x in zip(together, z, strict=True):
-        np.testing.assert_allclose(found, single(x), rtol=1e-3, atol=1e-5)
+    for actual, x in zip(together, z, strict=True):
+        np.testing.assert_allclose(actual, single(x), rtol=1e-3, atol=1e-5)
     second = jax.jit(lambda z, v: jax.jvp(gradient, (z,), (v,))[1])
     assert np.isfinite(second(z[0], jnp.ones_like(z[0]))).all()

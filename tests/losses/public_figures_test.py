@@ -1,4 +1,4 @@
-"""Values and gradients of public codes, in float64 and float32; golden/README.md says whose."""
+"""Values and gradients of public implementations (golden/README.md), in float64 and float32."""
 
 import re
 from functools import cache
@@ -29,17 +29,17 @@ def key(name: str):
     return jnp.asarray(GOLDEN[f"inputs/{name}"])
 
 
-def towers(query, name: str, **hub):
-    return pair_towers(query, key(name).astype(query.dtype), **hub)
+def towers(query, name: str, **options):
+    return pair_towers(query, key(name).astype(query.dtype), **options)
 
 
-def from_queue(query, **hub):
-    return towers(query, "key2", queue=key("queue"), batch_negatives=False, **hub)
+def from_queue(query, **options):
+    return towers(query, "key2", queue=key("queue"), batch_negatives=False, **options)
 
 
 def auc_cl(v, b, alpha):
     preset = {**PRESETS["released_cifar"], "alpha": alpha}
-    # Their constant is -2B, the paper's 2 alpha - alpha^2.
+    # The released constant is -2B, the paper's is 2 alpha - alpha^2.
     return losses.auc_cl_loss(pair_views(v), b, **preset) - 16 - 2 * alpha + alpha**2
 
 
@@ -48,12 +48,12 @@ def mmcl(v, **hyper):
 
 
 def mmcl_inv(v, kernel, number, C, beta=0.1):
-    # Their number divides the squared distance.
+    # In the released code the number divides the squared distance.
     gamma = 1 if number is None else 1 / number if kernel == "rbf" else number
     return mmcl(v, kernel=kernel, gamma=gamma, C=C, solver="inv", regularization=beta)
 
 
-# What a case's name says -> the loss of two views v and the numbers in the name, per anchor.
+# Pattern of a case's name -> loss per anchor of two views v and the numbers in the name.
 LOSSES = {
     r"auc_cl/auc_cifar_b(.*)_alpha(.*)": auc_cl,
     r"nt_xent/(?:lightly_ntxent|leftthomas_simclr)_t(.*)": lambda v, t: losses.nt_xent_loss(
@@ -150,14 +150,14 @@ def number(text: str):
 @cache
 def losses_of(family: str) -> dict:
     """case -> loss of two views, of all cases in one file."""
-    found = {}
+    actual = {}
     for case in CASES:
         matches = ((re.fullmatch(name, case), loss) for name, loss in LOSSES.items())
         for match, loss in matches:
             if match and case.startswith(f"{family}/"):
                 numbers = [number(text) for text in match.groups()]
-                found[case] = lambda v, loss=loss, numbers=numbers: loss(v, *numbers).mean()
-    return found
+                actual[case] = lambda v, loss=loss, numbers=numbers: loss(v, *numbers).mean()
+    return actual
 
 
 def inputs_of(case: str) -> str:
@@ -166,7 +166,7 @@ def inputs_of(case: str) -> str:
 
 
 @cache
-def ours(family: str, dtype: str):
+def values_of(family: str, dtype: str):
     """{case: (value, gradients)}: one program for a file."""
     with jax.enable_x64(dtype == "float64"):
         views = {s: [jnp.asarray(GOLDEN[f"inputs/{s}{i}"], dtype) for i in "12"] for s in "xz"}
@@ -180,8 +180,8 @@ def ours(family: str, dtype: str):
 def tangent(gradient: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The part of a gradient along the sphere.
 
-    Codes that take unit rows as free variables give the rest too; normalising inside the loss, as
-    we do, removes it.
+    Implementations that treat unit rows as free variables also return the radial part. It is zero
+    here, because the loss normalises inside.
     """
     return gradient - np.sum(gradient * rows, axis=-1, keepdims=True) * rows
 
@@ -193,41 +193,41 @@ FAMILIES = sorted({case.split("/")[0] for case in CASES} - {"sogclr", "mmcl_exac
     ("dtype", "rtol", "atol"), [("float64", 1e-9, 1e-10), ("float32", 1e-4, 1e-5)]
 )
 @pytest.mark.parametrize("case", [case for family in FAMILIES for case in losses_of(family)])
-def test_value_and_gradient_equal_the_public_code(case, dtype, rtol, atol):
-    theirs = golden(case)
-    value, gradients = ours(case.split("/")[0], dtype)[case]
-    scale = max(1.0, float(np.abs(theirs["loss"])))
-    np.testing.assert_allclose(value, theirs["loss"], rtol=rtol, atol=atol * scale)
+def test_value_and_gradient_equal_the_public_implementation(case, dtype, rtol, atol):
+    golden_values = golden(case)
+    value, gradients = values_of(case.split("/")[0], dtype)[case]
+    scale = max(1.0, float(np.abs(golden_values["loss"])))
+    np.testing.assert_allclose(value, golden_values["loss"], rtol=rtol, atol=atol * scale)
     letter = inputs_of(case)
-    for i, found in enumerate(gradients, 1):
-        expected = theirs.get(f"grad_{letter}{i}", theirs.get(f"grad_h{i}"))
+    for i, actual in enumerate(gradients, 1):
+        expected = golden_values.get(f"grad_{letter}{i}", golden_values.get(f"grad_h{i}"))
         if expected is None:
             continue
-        if letter == "z" and "halfnorm" not in case:  # inside the ball nothing is normalised
+        if letter == "z" and "halfnorm" not in case:  # nothing is normalised inside the ball
             expected = tangent(expected, GOLDEN[f"inputs/z{i}"])
-        if expected.shape != found.shape:
-            found = found[:, : expected.shape[1]]
+        if expected.shape != actual.shape:
+            actual = actual[:, : expected.shape[1]]
         scale = max(1.0, np.abs(expected).max())
-        np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol * scale)
+        np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol * scale)
 
 
-def test_every_case_is_used():
+def test_every_golden_case_is_used():
     used = {case for family in FAMILIES for case in losses_of(family)}
     left = [case for case in CASES if case not in used]
     assert {case.split("/")[0] for case in left if "/pgd_" not in case} == {"sogclr", "mmcl_exact"}
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.startswith("auc_cl/")])
-def test_the_gradient_to_the_target_b_equals_the_authors(case):
+def test_auc_cl_gradient_of_b_equals_the_released_code(case):
     b, alpha = (number(text) for text in re.fullmatch(r".*_b(.*)_alpha(.*)", case).groups())
     with jax.enable_x64(True):
         v = [jnp.asarray(GOLDEN[f"inputs/z{i}"]) for i in "12"]
-        found = jax.grad(lambda b: auc_cl(v, b, alpha).mean())(b)
-        np.testing.assert_allclose(found, golden(case)["grad_b"].squeeze(), rtol=1e-9)
+        actual = jax.grad(lambda b: auc_cl(v, b, alpha).mean())(b)
+        np.testing.assert_allclose(actual, golden(case)["grad_b"].squeeze(), rtol=1e-9)
 
 
 def square(alpha: np.ndarray) -> np.ndarray:
-    """[8, 8] from rows that leave out the diagonal."""
+    """[8, 8] matrix from rows without the diagonal."""
     out = np.zeros((8, 8))
     out[OTHERS] = alpha.reshape(-1)
     return out
@@ -242,8 +242,8 @@ def kernel(name: str, s: float | None, letter: str) -> jax.Array:
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if "/pgd_" in c])
-def test_projected_gradient_takes_the_released_steps(case):
-    theirs = golden(case)
+def test_mmcl_pgd_equals_the_released_code_step_by_step(case):
+    golden_values = golden(case)
     if case.startswith("mmcl_cifar"):
         name, s, C = "rbf", *map(number, re.fullmatch(r".*gamma(.*)_C(.*)", case).groups())
         letter, momentum, step = "z", "nest", "eta"
@@ -253,20 +253,22 @@ def test_projected_gradient_takes_the_released_steps(case):
         letter = "x"
     with jax.enable_x64(True):
         anchors = jnp.arange(8)
-        found = svm_dual_pgd(
+        actual = svm_dual_pgd(
             kernel(name, s, letter),
             anchors,
             anchors[:, None],
             C=C,
-            num_steps=int(theirs["n_iter_index"]) + 1,
+            num_steps=int(golden_values["n_iter_index"]) + 1,
             step=1e-3 if step == "eta" else "frobenius",
             accelerated=momentum == "nest",
             restart=False,
-            momentum_start=theirs.get("momentum_alpha0", 1.0),
-            init=jnp.asarray(square(theirs["alpha_init"])),
+            momentum_start=golden_values.get("momentum_alpha0", 1.0),
+            init=jnp.asarray(square(golden_values["alpha_init"])),
         )
-        np.testing.assert_allclose(found.alpha, square(theirs["alpha"]), rtol=1e-9, atol=1e-9)
-        # The loss at their alpha: one step of no length.
+        np.testing.assert_allclose(
+            actual.alpha, square(golden_values["alpha"]), rtol=1e-9, atol=1e-9
+        )
+        # The loss at the released alpha: one step of length zero.
         v = [jnp.asarray(GOLDEN[f"inputs/{letter}{i}"]) for i in "12"]
         value, gradients = jax.value_and_grad(
             lambda v: mmcl(
@@ -274,29 +276,33 @@ def test_projected_gradient_takes_the_released_steps(case):
                 kernel=name,
                 gamma=1 if s is None else 1 / s if name == "rbf" else s,
                 C=C,
-                alpha_init=jnp.asarray(square(theirs["alpha"])),
+                alpha_init=jnp.asarray(square(golden_values["alpha"])),
                 num_steps=1,
                 step=1e-300,
             ).mean()
         )(v)
-    np.testing.assert_allclose(value, theirs["loss"], rtol=1e-9)
+    np.testing.assert_allclose(value, golden_values["loss"], rtol=1e-9)
     for i, gradient in enumerate(gradients, 1):
-        expected = theirs[f"grad_{letter}{i}"]
+        expected = golden_values[f"grad_{letter}{i}"]
         if letter == "z":
             expected = tangent(expected, GOLDEN[f"inputs/z{i}"])
         np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.startswith("mmcl_exact/")])
-def test_both_solvers_reach_the_exact_optimum_of_a_bounded_least_squares_code(case):
+def test_pgd_and_admm_reach_the_optimum_of_bounded_least_squares(case):
     s, C = map(number, re.fullmatch(r".*rbf(.*)_C(.*)", case).groups())
-    theirs = golden(case)
+    golden_values = golden(case)
     with jax.enable_x64(True):
         problem = kernel("rbf", s, "x"), jnp.arange(8), jnp.arange(8)[:, None]
         for solve, num_steps in ((svm_dual_pgd, 3000), (svm_dual_admm, 1000)):
-            found = solve(*problem, C=C, num_steps=num_steps, tol=1e-15)
-            np.testing.assert_allclose(found.objective, theirs["objective_exact"], rtol=1e-10)
-            np.testing.assert_allclose(found.alpha, square(theirs["alpha_exact"]), atol=1e-6)
+            actual = solve(*problem, C=C, num_steps=num_steps, tol=1e-15)
+            np.testing.assert_allclose(
+                actual.objective, golden_values["objective_exact"], rtol=1e-10
+            )
+            np.testing.assert_allclose(
+                actual.alpha, square(golden_values["alpha_exact"]), atol=1e-6
+            )
 
 
 @pytest.mark.parametrize("name", ["sogclr_tau0p1_gamma0p9", "sogclr_tau0p1_gamma0p6"])
@@ -309,7 +315,7 @@ def test_three_steps_of_isogclr_equal_libauc():
 
 
 def sogclr_steps(name: str, **hyper):
-    """With each step's average as theirs: of a batch they start all examples afresh, or none."""
+    """Compare with LibAUC, where either all examples of a batch start their average or none."""
     gamma = float(name[-3:].replace("p", "."))
     objective = import_module("jaxssl.losses.sogclr").objective(gamma=gamma, **hyper)
     with jax.enable_x64(True):
@@ -325,16 +331,20 @@ def sogclr_steps(name: str, **hyper):
             return jax.value_and_grad(loss, has_aux=True)(v)
 
         for k in range(3):
-            theirs = golden(f"sogclr/{name}/step{k}")
-            v = [jnp.asarray(theirs.get(f"x{i}", GOLDEN[f"inputs/x{i}"])) for i in "12"]
+            golden_values = golden(f"sogclr/{name}/step{k}")
+            v = [jnp.asarray(golden_values.get(f"x{i}", GOLDEN[f"inputs/x{i}"])) for i in "12"]
             if k > 0:
                 memory = {**memory, "log_u": jnp.maximum(memory["log_u"], -700)}
-            (value, memory), gradients = step(v, memory, jnp.asarray(theirs["index"]))
-            np.testing.assert_allclose(value, theirs["loss"], rtol=1e-9)
+            (value, memory), gradients = step(v, memory, jnp.asarray(golden_values["index"]))
+            np.testing.assert_allclose(value, golden_values["loss"], rtol=1e-9)
             for i, gradient in enumerate(gradients, 1):
-                np.testing.assert_allclose(gradient, theirs[f"grad_x{i}"], rtol=1e-9, atol=1e-10)
+                np.testing.assert_allclose(
+                    gradient, golden_values[f"grad_x{i}"], rtol=1e-9, atol=1e-10
+                )
             np.testing.assert_allclose(
-                np.exp(memory["log_u"]), theirs["u_after"], rtol=1e-9, atol=1e-300
+                np.exp(memory["log_u"]), golden_values["u_after"], rtol=1e-9, atol=1e-300
             )
-            if "tau_after" in theirs:
-                np.testing.assert_allclose(memory["temperature"], theirs["tau_after"], rtol=1e-9)
+            if "tau_after" in golden_values:
+                np.testing.assert_allclose(
+                    memory["temperature"], golden_values["tau_after"], rtol=1e-9
+                )
