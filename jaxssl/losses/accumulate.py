@@ -51,6 +51,6 @@ def map_chunks(encode: Callable[[Any], Any], batch: Any, num_chunks: int) -> Any
     if len(lengths) != 1:
         raise ValueError(f"arrays of a batch must have one length, got lengths {lengths}")
     if num_chunks < 1 or lengths[0] % num_chunks:
-        raise ValueError(f"num_chunks must divide the batch size {lengths[0]}, got {num_chunks}")
+        raise ValueError(f"num_chunks must divide the batch of {lengths[0]}, got {num_chunks}")
     chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
     return lax.map(jax.checkpoint(encode), chunks)

@@ -117,7 +117,7 @@ def auc_cl_loss(
             no example may appear twice in the batch.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive. Without negatives their terms are 0.
+        [n] float32, 0 for an anchor without a positive. Without negatives their terms are 0.
 
     Raises:
         ValueError: if ``similarity``, ``negative_reduction`` or ``form`` is unknown, or if moments

@@ -52,7 +52,7 @@ def auc_dino_loss(
             warm-up.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     Raises:
         ValueError: if a hyper-parameter is out of range, or the centre has the wrong shape.

@@ -35,7 +35,7 @@ def clip_loss(
         ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     Raises:
         ValueError: if the pairs have a queue.

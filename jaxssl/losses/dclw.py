@@ -54,7 +54,7 @@ def dclw_loss(
         ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive. Without negatives the log is left out.
+        [n] float32, 0 for an anchor without a positive. Without negatives the log is left out.
 
     References:
         Yeh et al., Decoupled Contrastive Learning, 2022, eq. 7 and section 3.2.

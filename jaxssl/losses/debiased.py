@@ -34,7 +34,7 @@ def debiased_loss(
             With 0 and two views it is NT-Xent.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         Chuang et al., Debiased Contrastive Learning, 2020, eq. 7 and 8.

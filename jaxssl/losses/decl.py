@@ -108,7 +108,7 @@ def decl_loss(
         include_positive: add the positive to the sum in L^2, as in InfoNCE.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive. u times the mean similarity is clipped at
+        [n] float32, 0 for an anchor without a positive. u times the mean similarity is clipped at
         e^80.
 
     References:

@@ -22,7 +22,7 @@ def graphcl_loss(
         ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive. Without negatives the log is left out.
+        [n] float32, 0 for an anchor without a positive. Without negatives the log is left out.
 
     References:
         You et al., Graph Contrastive Learning with Augmentations, 2020, eq. 3.

@@ -41,7 +41,7 @@ def hcl_loss(
         positive_prior: pi, the probability that a negative is of the anchor's class, in [0, 1).
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         Robinson et al., Contrastive Learning with Hard Negative Samples, 2021, eq. 4.

@@ -45,7 +45,7 @@ def info_nce_loss(
         ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021,

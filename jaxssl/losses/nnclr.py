@@ -43,7 +43,7 @@ def nnclr_loss(
         temperature: softmax temperature tau, > 0.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         Dwibedi et al., With a Little Help from My Friends, 2021, eq. 3 and 4.

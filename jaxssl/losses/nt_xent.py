@@ -34,7 +34,7 @@ def nt_xent_loss(
         ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,

@@ -34,7 +34,7 @@ def ressl_loss(
         teacher_temperature: tau_t, > 0. It should be below tau_s, so that the target is sharper.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     Raises:
         ValueError: if there is only one view.

@@ -25,7 +25,7 @@ def siglip_loss(pairs: Pairs, logit_scale: Scalar = LOG_SCALE, bias: Scalar = -1
         bias: b, trained together with the network. It starts low, because most pairs are negatives.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         Zhai et al., Sigmoid Loss for Language Image Pre-Training, 2023, algorithm 1.

@@ -54,7 +54,7 @@ def sogclr_loss(
         gamma: weight of this batch in u, in [0, 1].
 
     Returns:
-        [n] float32; 0 for an anchor without a positive. Only the gradient is meaningful; the value
+        [n] float32, 0 for an anchor without a positive. Only the gradient is meaningful; the value
         does not measure progress.
 
     References:

@@ -32,7 +32,7 @@ def spectral_loss(pairs: Pairs, *, mu: Scalar = 1.0) -> Array:
         mu: squared radius of the ball that holds the embeddings, > 0.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         HaoChen et al., Provable Guarantees for Self-Supervised Deep Learning with Spectral

@@ -35,7 +35,7 @@ def sup_con_loss(
         ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         Khosla et al., Supervised Contrastive Learning, 2020, eq. 2.

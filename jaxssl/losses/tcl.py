@@ -65,7 +65,7 @@ def tcl_loss(
         ring: pass the candidates around the devices instead of gathering them.
 
     Returns:
-        [n] float32; 0 for an anchor without a positive.
+        [n] float32, 0 for an anchor without a positive.
 
     References:
         Animesh and Chandraker, Tuned Contrastive Learning, 2023, eq. 4.2 and 4.3.
