@@ -10,8 +10,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.evaluation.hard_negatives import same_class_share
-from jaxssl.losses.mmcl import mmcl_info, mmcl_loss
-from jaxssl.losses.objective import require_positive
+from jaxssl.losses.mmcl import RANGES, mmcl_info, mmcl_loss
+from jaxssl.losses.objective import check
 from jaxssl.losses.pairs import pair_towers
 
 # Traced arguments of the compiled program, so that other values do not recompile it.
@@ -63,7 +63,7 @@ def support_vectors(
         ValueError: as `mmcl_loss`.
     """
     numbers = {k: float(mmcl_settings.pop(k, default)) for k, default in DEFAULTS.items()}
-    require_positive(**{k: value for k, value in numbers.items() if k != "eta"})
+    check(RANGES, **numbers)
     options = tuple(sorted(mmcl_settings.items()))
     alpha = np.asarray(_alpha(jnp.asarray(z1), jnp.asarray(z2), numbers, options))
     is_support, is_bound = alpha > 0, alpha >= np.float32(numbers["C"])

@@ -11,39 +11,46 @@
     loss = losses.nt_xent_loss(losses.pair_views([z1, z2, z3]), temperature=0.5).mean()
 
 Each file also defines `objective`, which returns an `Objective` for a trainer. PRESETS holds the
-settings of papers and released code: `from jaxssl.losses.tcl import PRESETS`.
+settings of papers and released code: `from jaxssl.losses.tcl import PRESETS`. as PRESETS`.
 """
 
-from jaxssl.losses.accumulate import accumulate
-from jaxssl.losses.auc_cl import auc_cl_loss
-from jaxssl.losses.auc_dino import auc_dino_loss
-from jaxssl.losses.barlow_twins import barlow_twins_loss
-from jaxssl.losses.byol import byol_loss
-from jaxssl.losses.clip import clip_loss
-from jaxssl.losses.cross_entropy import cross_entropy_loss
-from jaxssl.losses.dcl import dcl_loss
-from jaxssl.losses.dclw import dclw_loss
-from jaxssl.losses.debiased import debiased_loss
-from jaxssl.losses.decl import decl_loss
-from jaxssl.losses.dino import dino_loss
-from jaxssl.losses.graphcl import graphcl_loss
-from jaxssl.losses.hcl import hcl_loss
-from jaxssl.losses.info_nce import info_nce_loss
-from jaxssl.losses.mmcl import MMCLInfo, mmcl_info, mmcl_loss
-from jaxssl.losses.nnclr import nnclr_loss
-from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import Objective, on_arrays
-from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
-from jaxssl.losses.ressl import ressl_loss
-from jaxssl.losses.siglip import siglip_loss
-from jaxssl.losses.simsiam import simsiam_loss
-from jaxssl.losses.sogclr import sogclr_loss
-from jaxssl.losses.spectral import spectral_loss
-from jaxssl.losses.sup_con import sup_con_loss
-from jaxssl.losses.swav import sinkhorn, swav_loss
-from jaxssl.losses.tcl import tcl_gradients, tcl_loss
-from jaxssl.losses.vicreg import vicreg_loss
-from jaxssl.losses.w_mse import w_mse_loss
+from jaxssl.losses.accumulate import accumulate as accumulate
+from jaxssl.losses.auc_cl import auc_cl_loss as auc_cl_loss
+from jaxssl.losses.auc_dino import auc_dino_loss as auc_dino_loss
+from jaxssl.losses.barlow_twins import barlow_twins_loss as barlow_twins_loss
+from jaxssl.losses.byol import byol_loss as byol_loss
+from jaxssl.losses.clip import clip_loss as clip_loss
+from jaxssl.losses.cross_entropy import cross_entropy_loss as cross_entropy_loss
+from jaxssl.losses.dcl import dcl_loss as dcl_loss
+from jaxssl.losses.dclw import dclw_loss as dclw_loss
+from jaxssl.losses.debiased import debiased_loss as debiased_loss
+from jaxssl.losses.decl import decl_loss as decl_loss
+from jaxssl.losses.dino import dino_loss as dino_loss
+from jaxssl.losses.graphcl import graphcl_loss as graphcl_loss
+from jaxssl.losses.hcl import hcl_loss as hcl_loss
+from jaxssl.losses.info_nce import info_nce_loss as info_nce_loss
+from jaxssl.losses.mmcl import MMCLInfo as MMCLInfo
+from jaxssl.losses.mmcl import mmcl_info as mmcl_info
+from jaxssl.losses.mmcl import mmcl_loss as mmcl_loss
+from jaxssl.losses.nnclr import nnclr_loss as nnclr_loss
+from jaxssl.losses.nt_xent import nt_xent_loss as nt_xent_loss
+from jaxssl.losses.objective import Objective as Objective
+from jaxssl.losses.objective import on_arrays
+from jaxssl.losses.pairs import Pairs as Pairs
+from jaxssl.losses.pairs import pair_towers as pair_towers
+from jaxssl.losses.pairs import pair_views as pair_views
+from jaxssl.losses.ressl import ressl_loss as ressl_loss
+from jaxssl.losses.siglip import siglip_loss as siglip_loss
+from jaxssl.losses.simsiam import simsiam_loss as simsiam_loss
+from jaxssl.losses.sogclr import sogclr_loss as sogclr_loss
+from jaxssl.losses.spectral import spectral_loss as spectral_loss
+from jaxssl.losses.sup_con import sup_con_loss as sup_con_loss
+from jaxssl.losses.swav import sinkhorn as sinkhorn
+from jaxssl.losses.swav import swav_loss as swav_loss
+from jaxssl.losses.tcl import tcl_gradients as tcl_gradients
+from jaxssl.losses.tcl import tcl_loss as tcl_loss
+from jaxssl.losses.vicreg import vicreg_loss as vicreg_loss
+from jaxssl.losses.w_mse import w_mse_loss as w_mse_loss
 
 # For small batches.
 auc_cl = on_arrays(auc_cl_loss, pair_views)  # squared AUC surrogate with a trained target b
@@ -82,68 +89,3 @@ w_mse = on_arrays(w_mse_loss, pair_towers)
 swav = on_arrays(swav_loss, pair_views)
 dino = on_arrays(dino_loss, pair_towers)
 auc_dino = on_arrays(auc_dino_loss, pair_towers)  # AUC-CL's released ImageNet code
-
-__all__ = [
-    "Objective",
-    "Pairs",
-    "accumulate",
-    "pair_towers",
-    "pair_views",
-    "MMCLInfo",
-    "auc_cl",
-    "auc_cl_loss",
-    "auc_dino",
-    "auc_dino_loss",
-    "barlow_twins",
-    "barlow_twins_loss",
-    "byol",
-    "byol_loss",
-    "clip",
-    "clip_loss",
-    "cross_entropy_loss",  # supervised baseline, for labelled pairs only
-    "dcl",
-    "dcl_loss",
-    "dclw",
-    "dclw_loss",
-    "debiased",
-    "debiased_loss",
-    "decl",
-    "decl_loss",
-    "dino",
-    "dino_loss",
-    "graphcl",
-    "graphcl_loss",
-    "hcl",
-    "hcl_loss",
-    "info_nce",
-    "info_nce_loss",
-    "mmcl",
-    "mmcl_info",
-    "mmcl_loss",
-    "nnclr",
-    "nnclr_loss",
-    "nt_xent",
-    "nt_xent_loss",
-    "ressl",
-    "ressl_loss",
-    "siglip",
-    "siglip_loss",
-    "simsiam",
-    "simsiam_loss",
-    "sinkhorn",
-    "sogclr",
-    "sogclr_loss",
-    "spectral",
-    "spectral_loss",
-    "sup_con",
-    "sup_con_loss",
-    "swav",
-    "swav_loss",
-    "tcl",
-    "tcl_gradients",
-    "tcl_loss",
-    "vicreg",
-    "vicreg_loss",
-    "w_mse",
-    "w_mse_loss",
-]

@@ -1,19 +1,12 @@
 """AUC-CL: contrastive learning by maximising the area under the ROC curve."""
 
 from collections.abc import Callable
-from functools import partial
 
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import (
-    Scalar,
-    check,
-    require_not_negative,
-    require_one_of,
-    stateless,
-)
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     add_all,
@@ -52,12 +45,12 @@ PRESETS = {
         "count_positive_as_negative": True,
     },
 }
-CHECKS = {
-    "similarity": partial(require_one_of, ("cosine", "unit")),
-    "negative_reduction": partial(require_one_of, ("mean", "sum")),
-    "form": partial(require_one_of, ("auto", "moments", "matrix")),
-    "alpha": require_not_negative,
-    "negative_weight": require_not_negative,
+RANGES = {
+    "similarity": ("cosine", "unit"),
+    "negative_reduction": ("mean", "sum"),
+    "form": ("auto", "moments", "matrix"),
+    "alpha": ">= 0",
+    "negative_weight": ">= 0",
 }
 Moments = tuple[Array, Array, Array]
 
@@ -131,8 +124,8 @@ def auc_cl_loss(
     Differs from the released code: its CIFAR loss has the constant -2B in place of
     2 alpha - alpha^2, which changes the value (preset "released_cifar") but no gradient.
     """
-    check(CHECKS, similarity=similarity, negative_reduction=negative_reduction, form=form)
-    check(CHECKS, alpha=alpha, negative_weight=negative_weight)
+    check(RANGES, similarity=similarity, negative_reduction=negative_reduction, form=form)
+    check(RANGES, alpha=alpha, negative_weight=negative_weight)
     if form == "moments" and pairs.labelled:
         raise ValueError('form="moments" needs pairs without labels; use form="matrix"')
     one_positive = not pairs.labelled and pairs.num_views != 1
@@ -207,8 +200,5 @@ def _moments(rows: Array) -> Moments:
 
 
 objective = stateless(
-    auc_cl_loss,
-    learn=("b",),
-    checks=CHECKS,
-    takes_labels=lambda hyper: hyper["form"] != "moments",
+    auc_cl_loss, learn=("b",), ranges=RANGES, takes_labels=lambda hyper: hyper["form"] != "moments"
 )

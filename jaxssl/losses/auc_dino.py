@@ -6,10 +6,10 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 from jaxssl.losses import dino
-from jaxssl.losses.objective import Number, Objective, Scalar, check, require_not_negative
+from jaxssl.losses.objective import Number, Objective, Scalar, check
 from jaxssl.losses.pairs import Pairs, dot, mean_where, negatives, positives, promote
 
-CHECKS = dino.CHECKS | {"alpha": require_not_negative, "negative_weight": require_not_negative}
+RANGES = dino.RANGES | {"alpha": ">= 0", "negative_weight": ">= 0"}
 
 
 def auc_dino_loss(
@@ -65,8 +65,8 @@ def auc_dino_loss(
     its own batch. There the sum over negatives runs over the students of a teacher, here over the
     teachers of a student, with the same mean over anchors.
     """
-    check(CHECKS, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
-    check(CHECKS, alpha=alpha, negative_weight=negative_weight)
+    check(RANGES, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
+    check(RANGES, alpha=alpha, negative_weight=negative_weight)
     dim = pairs.anchor.shape[1]
     if center is not None and center.shape != (dim,):
         raise ValueError(f"center must have shape [{dim}], got {center.shape}")
@@ -103,6 +103,6 @@ def objective(
         "student_temperature": student_temperature,
         "teacher_temperature": teacher_temperature,
     }
-    check(CHECKS, center_momentum=center_momentum, **fixed)
+    check(RANGES, center_momentum=center_momentum, **fixed)
     centred = dino.with_center(auc_dino_loss, center_momentum, fixed)
     return centred._replace(needs_other_keys=True)

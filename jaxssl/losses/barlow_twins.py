@@ -6,24 +6,14 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import (
-    Scalar,
-    check,
-    require_not_negative,
-    require_positive,
-    stateless,
-)
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, add_all, dot, promote, stack_views
 
 PRESETS = {
     "released": {"off_diagonal_weight": 0.0051},
     "solo_learn": {"off_diagonal_weight": 0.0051, "scale": 0.025},
 }
-CHECKS = {
-    "off_diagonal_weight": require_not_negative,
-    "scale": require_not_negative,
-    "epsilon": require_positive,
-}
+RANGES = {"off_diagonal_weight": ">= 0", "scale": ">= 0", "epsilon": "> 0"}
 
 
 def barlow_twins_loss(
@@ -56,7 +46,7 @@ def barlow_twins_loss(
     References:
         Zbontar et al., Barlow Twins, 2021, eq. 1 and 2.
     """
-    check(CHECKS, off_diagonal_weight=off_diagonal_weight, scale=scale, epsilon=epsilon)
+    check(RANGES, off_diagonal_weight=off_diagonal_weight, scale=scale, epsilon=epsilon)
     z = promote(stack_views(pairs, "barlow_twins"))
     centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
     # Large embeddings are scaled down, so that their squares do not overflow.
@@ -76,4 +66,4 @@ def barlow_twins_loss(
     return jnp.broadcast_to(mean, pairs.index.shape)
 
 
-objective = stateless(barlow_twins_loss, checks=CHECKS, takes_labels=False, takes_queue=False)
+objective = stateless(barlow_twins_loss, ranges=RANGES, takes_labels=False, takes_queue=False)

@@ -36,9 +36,5 @@ def negative_cosine(pairs: Pairs, name: str) -> Array:
 
 
 objective = stateless(
-    byol_loss,
-    needs_other_keys=True,
-    needs_predictor=True,
-    takes_labels=False,
-    takes_queue=False,
+    byol_loss, needs_other_keys=True, needs_predictor=True, takes_labels=False, takes_queue=False
 )

@@ -6,11 +6,11 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, swap
 
 LOG_SCALE = math.log(1 / 0.07)
-CHECKS = {"max_scale": require_positive, "block_size": require_positive}
+RANGES = {"max_scale": "> 0", "block_size": "> 0"}
 
 
 def clip_loss(
@@ -44,10 +44,10 @@ def clip_loss(
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision,
         2021, figure 3.
     """
-    check(CHECKS, max_scale=max_scale)
+    check(RANGES, max_scale=max_scale)
     temperature = jnp.exp(-jnp.minimum(logit_scale, jnp.log(max_scale)))
     hyper = {"temperature": temperature, "block_size": block_size, "ring": ring}
     return (nt_xent_loss(pairs, **hyper) + nt_xent_loss(swap(pairs), **hyper)) / 2
 
 
-objective = stateless(clip_loss, learn=("logit_scale",), checks=CHECKS, takes_queue=False)
+objective = stateless(clip_loss, learn=("logit_scale",), ranges=RANGES, takes_queue=False)

@@ -4,19 +4,10 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import (
-    Metrics,
-    Number,
-    Objective,
-    Scalar,
-    at_step,
-    check,
-    require_positive,
-    require_share,
-)
+from jaxssl.losses.objective import Metrics, Number, Objective, Scalar, at_step, check
 from jaxssl.losses.pairs import Pairs, dot, promote
 
-CHECKS = {"num_classes": require_positive, "label_smoothing": require_share}
+RANGES = {"num_classes": "> 0", "label_smoothing": "in [0, 1]"}
 
 
 def cross_entropy_loss(
@@ -43,7 +34,7 @@ def cross_entropy_loss(
     References:
         Szegedy et al., Rethinking the Inception Architecture, 2015, section 7, for the smoothing.
     """
-    check(CHECKS, label_smoothing=label_smoothing)
+    check(RANGES, label_smoothing=label_smoothing)
     if not pairs.labelled:
         raise ValueError("cross_entropy needs labels; set method.labels=True")
     d = pairs.anchor.shape[1]
@@ -59,7 +50,7 @@ def cross_entropy_loss(
 
 def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Objective:
     """Return cross-entropy with a trained classifier, which starts at 0, and its batch accuracy."""
-    check(CHECKS, num_classes=num_classes, label_smoothing=label_smoothing)
+    check(RANGES, num_classes=num_classes, label_smoothing=label_smoothing)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
         del key, num_examples

@@ -4,7 +4,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses._row_sums import row_sums, takes_queue
-from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     cosine,
@@ -16,7 +16,7 @@ from jaxssl.losses.pairs import (
     zero_if_empty,
 )
 
-CHECKS = {"temperature": require_positive, "block_size": require_positive}
+RANGES = {"temperature": "> 0", "block_size": "> 0"}
 
 
 def dcl_loss(
@@ -39,7 +39,7 @@ def dcl_loss(
     References:
         Yeh et al., Decoupled Contrastive Learning, 2022, eq. 6.
     """
-    check(CHECKS, temperature=temperature, block_size=block_size)
+    check(RANGES, temperature=temperature, block_size=block_size)
     if block_size is None and not ring:
         logits = cosine(pairs) / temperature
         log_negatives = log_sum_exp(logits, negatives(pairs))
@@ -51,4 +51,4 @@ def dcl_loss(
     return jnp.where(count_positives(pairs) > 0, loss, 0)
 
 
-objective = stateless(dcl_loss, checks=CHECKS, takes_queue=takes_queue)
+objective = stateless(dcl_loss, ranges=RANGES, takes_queue=takes_queue)

@@ -5,7 +5,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses._row_sums import row_sums, takes_queue
-from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     by_view,
@@ -20,11 +20,7 @@ from jaxssl.losses.pairs import (
     zero_if_empty,
 )
 
-CHECKS = {
-    "temperature": require_positive,
-    "sigma": require_positive,
-    "block_size": require_positive,
-}
+RANGES = {"temperature": "> 0", "sigma": "> 0", "block_size": "> 0"}
 
 
 def dclw_loss(
@@ -59,7 +55,7 @@ def dclw_loss(
     References:
         Yeh et al., Decoupled Contrastive Learning, 2022, eq. 7 and section 3.2.
     """
-    check(CHECKS, temperature=temperature, sigma=sigma, block_size=block_size)
+    check(RANGES, temperature=temperature, sigma=sigma, block_size=block_size)
     if block_size is None and not ring:
         logits = cosine(pairs) / temperature
         log_negatives = log_sum_exp(logits, negatives(pairs))
@@ -80,4 +76,4 @@ def dclw_loss(
     return jnp.where(has_positive, loss, 0)
 
 
-objective = stateless(dclw_loss, checks=CHECKS, takes_queue=takes_queue)
+objective = stateless(dclw_loss, ranges=RANGES, takes_queue=takes_queue)

@@ -1,20 +1,12 @@
 """Debiased contrastive loss: negatives corrected for the positives among them."""
 
-from typing import Any
-
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Scalar, check, require, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negatives, positives
 
-
-def require_prior(**hyper: Any) -> None:
-    """Raise ValueError unless all values are in [0, 1); tracers are skipped."""
-    require(lambda x: (x >= 0) & (x < 1), "in [0, 1)", hyper)
-
-
-CHECKS = {"temperature": require_positive, "positive_prior": require_prior}
+RANGES = {"temperature": "> 0", "positive_prior": "in [0, 1)"}
 
 
 def debiased_loss(
@@ -39,7 +31,7 @@ def debiased_loss(
     References:
         Chuang et al., Debiased Contrastive Learning, 2020, eq. 7 and 8.
     """
-    check(CHECKS, temperature=temperature, positive_prior=positive_prior)
+    check(RANGES, temperature=temperature, positive_prior=positive_prior)
     logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
     log_negatives = log_sum_exp(logits, neg)
     return corrected_softmax(logits, pos, neg, log_negatives, temperature, positive_prior)
@@ -73,4 +65,4 @@ def corrected_softmax(
     return mean_where(shift - logits + jnp.log(candidate + rest), pos)
 
 
-objective = stateless(debiased_loss, checks=CHECKS)
+objective = stateless(debiased_loss, ranges=RANGES)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +19,6 @@ from jaxssl.losses.objective import (
     at_step,
     check,
     mean_over_anchors,
-    require_not_negative,
-    require_one_of,
-    require_positive,
-    require_share,
 )
 from jaxssl.losses.pairs import (
     Pairs,
@@ -53,22 +48,15 @@ MIN_SCORE = 1e-3  # lower bound of scores under noise
 MAX_LOG = 80.0  # bound on log(u times mean similarity), so that gradients fit float32
 
 
-def _require_weight(weight: Scalar | str) -> None:
-    if isinstance(weight, str):
-        require_one_of(WEIGHTS, weight=weight)
-    else:
-        require_share(weight=weight)
-
-
-CHECKS = {
-    "rate": partial(require_one_of, ("buffer", "momentum", "batch")),
-    "u": partial(require_one_of, ("sample", "mean")),
-    "momentum": require_share,
-    "weight": _require_weight,
-    "temperature": require_positive,
-    "similarity": partial(require_one_of, ("cosine", "neg_euclidean")),
-    "noise": require_not_negative,
-    "noise_on": partial(require_one_of, ("similarity", "score")),
+RANGES = {
+    "rate": ("buffer", "momentum", "batch"),
+    "u": ("sample", "mean"),
+    "momentum": "in [0, 1]",
+    "weight": ("in [0, 1]", *WEIGHTS),
+    "temperature": "> 0",
+    "similarity": ("cosine", "neg_euclidean"),
+    "noise": ">= 0",
+    "noise_on": ("similarity", "score"),
 }
 
 
@@ -134,7 +122,7 @@ def _loss(
     include_positive: bool,
     noise: _Noise | None = None,
 ) -> Array:
-    check(CHECKS, temperature=temperature, weight=weight, similarity=similarity)
+    check(RANGES, temperature=temperature, weight=weight, similarity=similarity)
     log_s = _log_similarity(pairs, temperature, similarity, noise)
     pos, neg = positives(pairs), negatives(pairs)
     log_positive, log_negative = mean_where(log_s, pos), log_sum_exp(log_s, neg)
@@ -199,8 +187,8 @@ def objective(
     Raises:
         ValueError: if a value is out of range or unknown.
     """
-    check(CHECKS, rate=rate, u=u, momentum=momentum, weight=weight, temperature=temperature)
-    check(CHECKS, similarity=similarity, noise=noise, noise_on=noise_on)
+    check(RANGES, rate=rate, u=u, momentum=momentum, weight=weight, temperature=temperature)
+    check(RANGES, similarity=similarity, noise=noise, noise_on=noise_on)
     if learn_scale and callable(temperature):
         raise ValueError("temperature must be a number if learn_scale=True, got a schedule")
     if isinstance(weight, str):

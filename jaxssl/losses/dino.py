@@ -16,15 +16,13 @@ from jaxssl.losses.objective import (
     at_step,
     check,
     mean_over_anchors,
-    require_positive,
-    require_share,
 )
 from jaxssl.losses.pairs import Pairs, add_all, partners, promote
 
-CHECKS = {
-    "student_temperature": require_positive,
-    "teacher_temperature": require_positive,
-    "center_momentum": require_share,
+RANGES = {
+    "student_temperature": "> 0",
+    "teacher_temperature": "> 0",
+    "center_momentum": "in [0, 1]",
 }
 
 
@@ -57,7 +55,7 @@ def dino_loss(
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021, eq. 1 to 4.
     """
-    check(CHECKS, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
+    check(RANGES, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
     log_p = jax.nn.log_softmax(promote(pairs.anchor) / student_temperature, axis=1)
     outputs = [lax.stop_gradient(promote(t)) for t in partners(pairs, "dino")]
     if center is not None:
@@ -74,7 +72,7 @@ def objective(
 ) -> Objective:
     """Return DINO's loss with its centre, a moving average of the teacher's outputs."""
     fixed = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
-    check(CHECKS, center_momentum=center_momentum, **fixed)
+    check(RANGES, center_momentum=center_momentum, **fixed)
     centred = with_center(dino_loss, center_momentum, fixed)
     return centred._replace(needs_other_keys=True, takes_labels=False, takes_queue=False)
 

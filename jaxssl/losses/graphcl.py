@@ -3,7 +3,7 @@
 from jax import Array
 
 from jaxssl.losses._row_sums import takes_queue
-from jaxssl.losses.dcl import CHECKS, dcl_loss
+from jaxssl.losses.dcl import RANGES, dcl_loss
 from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs
 
@@ -30,4 +30,4 @@ def graphcl_loss(
     return dcl_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
 
 
-objective = stateless(graphcl_loss, checks=CHECKS, takes_queue=takes_queue)
+objective = stateless(graphcl_loss, ranges=RANGES, takes_queue=takes_queue)

@@ -3,29 +3,15 @@
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.debiased import corrected_softmax, require_prior
-from jaxssl.losses.objective import (
-    Scalar,
-    check,
-    require_not_negative,
-    require_positive,
-    stateless,
-)
+from jaxssl.losses.debiased import corrected_softmax
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, negatives, positives, zero_if_empty
 
-CHECKS = {
-    "temperature": require_positive,
-    "beta": require_not_negative,
-    "positive_prior": require_prior,
-}
+RANGES = {"temperature": "> 0", "beta": ">= 0", "positive_prior": "in [0, 1)"}
 
 
 def hcl_loss(
-    pairs: Pairs,
-    *,
-    temperature: Scalar = 0.5,
-    beta: Scalar = 1.0,
-    positive_prior: Scalar = 0.1,
+    pairs: Pairs, *, temperature: Scalar = 0.5, beta: Scalar = 1.0, positive_prior: Scalar = 0.1
 ) -> Array:
     r"""Compute the debiased loss with importance weights that grow with a negative's similarity.
 
@@ -46,7 +32,7 @@ def hcl_loss(
     References:
         Robinson et al., Contrastive Learning with Hard Negative Samples, 2021, eq. 4.
     """
-    check(CHECKS, temperature=temperature, beta=beta, positive_prior=positive_prior)
+    check(RANGES, temperature=temperature, beta=beta, positive_prior=positive_prior)
     logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
     count = jnp.sum(neg, axis=1, dtype=logits.dtype)
     # log of N (sum of e^((1 + beta) l)) / (sum of e^(beta l)) with logits l.
@@ -58,4 +44,4 @@ def hcl_loss(
     return corrected_softmax(logits, pos, neg, log_negatives, temperature, positive_prior)
 
 
-objective = stateless(hcl_loss, checks=CHECKS)
+objective = stateless(hcl_loss, ranges=RANGES)

@@ -1,26 +1,17 @@
 """InfoNCE between two towers: MoCo-v3's scaled form, or MoCo-v2's with a queue in the pairs."""
 
 from jax import Array
-from jax import numpy as jnp
 
-from jaxssl.losses._row_sums import row_sums, takes_queue
-from jaxssl.losses.objective import Scalar, check, require_positive, stateless
-from jaxssl.losses.pairs import (
-    Pairs,
-    cosine,
-    count_positives,
-    log_sum_exp,
-    mean_where,
-    not_self,
-    positives,
-)
+from jaxssl.losses._row_sums import takes_queue
+from jaxssl.losses.nt_xent import RANGES, nt_xent_loss
+from jaxssl.losses.objective import Scalar, stateless
+from jaxssl.losses.pairs import Pairs
 
 PRESETS = {
     "moco_v3_vit": {"temperature": 0.2},
     "moco_v3_resnet": {"temperature": 1.0},
     "moco_v2": {"temperature": 0.2, "scale_by_temperature": False},
 }
-CHECKS = {"temperature": require_positive, "block_size": require_positive}
 
 
 def info_nce_loss(
@@ -51,16 +42,8 @@ def info_nce_loss(
         Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021,
         eq. 1 and algorithm 1. He et al., Momentum Contrast, 2020, eq. 1.
     """
-    check(CHECKS, temperature=temperature, block_size=block_size)
-    if block_size is None and not ring:
-        logits = cosine(pairs) / temperature
-        log_total = log_sum_exp(logits, not_self(pairs))
-        positive = mean_where(logits, positives(pairs))
-    else:
-        sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
-        log_total, positive = sums.all, sums.mean_positive
-    loss = jnp.where(count_positives(pairs) > 0, log_total - positive, 0)
+    loss = nt_xent_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
     return loss * (2 * temperature) if scale_by_temperature else loss
 
 
-objective = stateless(info_nce_loss, checks=CHECKS, takes_queue=takes_queue)
+objective = stateless(info_nce_loss, ranges=RANGES, takes_queue=takes_queue)

@@ -1,6 +1,6 @@
 """MMCL: max-margin contrastive learning, an SVM for every anchor."""
 
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, NamedTuple
 
 import jax
@@ -8,14 +8,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import (
-    Metrics,
-    Scalar,
-    check,
-    require_one_of,
-    require_positive,
-    stateless,
-)
+from jaxssl.losses.objective import Metrics, Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, by_view, dot, negatives, stack_views, unit
 from jaxssl.solvers import DualSolution, svm_dual_admm, svm_dual_inv, svm_dual_pgd
 
@@ -30,28 +23,16 @@ PRESETS = {
 }
 
 
-def _require_step(step: Scalar | str) -> None:
-    if isinstance(step, str):
-        require_one_of(("frobenius",), step=step)
-    else:
-        require_positive(step=step)
-
-
-def _require_start(alpha_init: Array | str) -> None:
-    if isinstance(alpha_init, str):
-        require_one_of(("inv",), alpha_init=alpha_init)
-
-
-CHECKS = {
-    "kernel": partial(require_one_of, ("rbf", "linear", "tanh", "poly", "min")),
-    "gamma": require_positive,
-    "C": require_positive,
-    "solver": partial(require_one_of, ("pgd", "admm", "inv")),
-    "regularization": require_positive,
-    "num_steps": require_positive,
-    "tol": require_positive,
-    "step": _require_step,
-    "alpha_init": _require_start,
+RANGES = {
+    "kernel": ("rbf", "linear", "tanh", "poly", "min"),
+    "gamma": "> 0",
+    "C": "> 0",
+    "solver": ("pgd", "admm", "inv"),
+    "regularization": "> 0",
+    "num_steps": "> 0",
+    "tol": "> 0",
+    "step": ("> 0", "frobenius"),
+    "alpha_init": ("inv",),
 }
 
 
@@ -172,8 +153,8 @@ def mmcl_info(
     alpha_init: Array | str | None = None,
 ) -> MMCLInfo:
     """Solve the SVMs of `mmcl_loss`, which has the same arguments. No gradient flows."""
-    check(CHECKS, kernel=kernel, solver=solver, gamma=gamma, C=C, regularization=regularization)
-    check(CHECKS, num_steps=num_steps, tol=tol, step=step, alpha_init=alpha_init)
+    check(RANGES, kernel=kernel, solver=solver, gamma=gamma, C=C, regularization=regularization)
+    check(RANGES, num_steps=num_steps, tol=tol, step=step, alpha_init=alpha_init)
     pairs, gamma, eta = lax.stop_gradient((pairs, gamma, eta))
     neg = negatives(pairs)
     # Every device computes the whole kernel matrix: gathering its rows would send m^2 numbers, and
@@ -188,31 +169,16 @@ def mmcl_info(
             f'solver="{solver}" with alpha_init={alpha_init!r} takes neither labels nor '
             'batch_negatives=False; use solver="pgd" and alpha_init=None'
         )
+    box: dict[str, Any] = {"C": C, "regularization": regularization}
+    limits: dict[str, Any] = {"num_steps": num_steps, "tol": tol}
     if solver == "inv":
-        solution = svm_dual_inv(matrix, positive, same_example, C=C, regularization=regularization)
+        solution = svm_dual_inv(matrix, positive, same_example, **box)
     elif solver == "admm":
-        solution = svm_dual_admm(
-            matrix,
-            positive,
-            same_example,
-            C=C,
-            regularization=regularization,
-            num_steps=num_steps,
-            tol=tol,
-        )
+        solution = svm_dual_admm(matrix, positive, same_example, **box, **limits)
     else:
-        solution = svm_dual_pgd(
-            matrix,
-            positive,
-            ~neg if masked else same_example,
-            C=C,
-            regularization=regularization,
-            num_steps=num_steps,
-            tol=tol,
-            step=step,
-            accelerated=accelerated,
-            init=alpha_init,
-        )
+        limits |= {"step": step, "accelerated": accelerated, "init": alpha_init}
+        excluded = ~neg if masked else same_example
+        solution = svm_dual_pgd(matrix, positive, excluded, **box, **limits)
     return _info(solution, neg, C)
 
 
@@ -290,9 +256,5 @@ def _takes_labels(hyper: dict[str, Any]) -> bool:
 
 
 objective = stateless(
-    _with_metrics,
-    checks=CHECKS,
-    has_aux=True,
-    needs_two_views=True,
-    takes_labels=_takes_labels,
+    _with_metrics, ranges=RANGES, has_aux=True, needs_two_views=True, takes_labels=_takes_labels
 )

@@ -17,19 +17,13 @@ from jaxssl.losses.objective import (
     check,
     last_memory,
     mean_over_anchors,
-    require_positive,
 )
 from jaxssl.losses.pairs import Pairs, by_view, dot, swap, unit
 
-CHECKS = {"temperature": require_positive, "support_size": require_positive}
+RANGES = {"temperature": "> 0", "support_size": "> 0"}
 
 
-def nnclr_loss(
-    pairs: Pairs,
-    support: Array | None = None,
-    *,
-    temperature: Scalar = 0.1,
-) -> Array:
+def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scalar = 0.1) -> Array:
     r"""Compute InfoNCE with each anchor replaced by its nearest neighbour in a support set.
 
     .. math:: L_i = -\log \frac{e^{NN(z_i) \cdot p_i / \tau}}{\sum_j e^{NN(z_i) \cdot p_j / \tau}}
@@ -58,18 +52,14 @@ def nnclr_loss(
     return nt_xent_loss(replace(pairs, anchor=neighbour), temperature=temperature)
 
 
-def objective(
-    *,
-    temperature: Number = 0.1,
-    support_size: int = 16384,
-) -> Objective:
+def objective(*, temperature: Number = 0.1, support_size: int = 16384) -> Objective:
     """Return NNCLR with its support set, a queue of the last ``support_size`` keys.
 
     The pairs of a method are predictions and keys. They are swapped for `nnclr_loss`, because the
     keys are replaced by their neighbours. All pairings of a step search the keys of earlier steps,
     and the keys of the last view are stored.
     """
-    check(CHECKS, temperature=temperature, support_size=support_size)
+    check(RANGES, temperature=temperature, support_size=support_size)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], dict[str, Array]]:
         del num_examples

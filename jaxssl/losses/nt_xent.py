@@ -4,7 +4,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses._row_sums import row_sums, takes_queue
-from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     cosine,
@@ -15,7 +15,7 @@ from jaxssl.losses.pairs import (
     positives,
 )
 
-CHECKS = {"temperature": require_positive, "block_size": require_positive}
+RANGES = {"temperature": "> 0", "block_size": "> 0"}
 
 
 def nt_xent_loss(
@@ -40,7 +40,7 @@ def nt_xent_loss(
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
         eq. 1.
     """
-    check(CHECKS, temperature=temperature, block_size=block_size)
+    check(RANGES, temperature=temperature, block_size=block_size)
     if block_size is None and not ring:
         logits = cosine(pairs) / temperature
         log_total = log_sum_exp(logits, not_self(pairs))
@@ -51,4 +51,4 @@ def nt_xent_loss(
     return jnp.where(count_positives(pairs) > 0, log_total - positive, 0)
 
 
-objective = stateless(nt_xent_loss, checks=CHECKS, takes_queue=takes_queue)
+objective = stateless(nt_xent_loss, ranges=RANGES, takes_queue=takes_queue)

@@ -1,7 +1,7 @@
 """Objectives: a loss with its trained parameters and memory, as optax pairs init and update."""
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 import jax
@@ -17,7 +17,14 @@ Scalar = float | Array
 Schedule = Callable[[Array], Array]  # a function of the step
 Number = Scalar | Schedule
 Metrics = dict[str, Array]
-Check = Callable[..., None]  # called as check(name=value), raises ValueError
+Ranges = Mapping[str, str | tuple[str, ...]]  # see `check`
+
+PREDICATES: dict[str, Callable[[np.ndarray], Any]] = {
+    "> 0": lambda x: x > 0,
+    ">= 0": lambda x: x >= 0,
+    "in [0, 1]": lambda x: (x >= 0) & (x <= 1),
+    "in [0, 1)": lambda x: (x >= 0) & (x < 1),
+}
 
 
 def mean_memory(memories: Sequence[Any]) -> Any:
@@ -74,7 +81,7 @@ def stateless(
     loss_fn: Callable[..., Any],
     learn: tuple[str, ...] = (),
     *,
-    checks: Mapping[str, Check] | None = None,
+    ranges: Ranges | None = None,
     has_aux: bool = False,
     **needs: bool | Callable[[dict[str, Any]], bool],
 ) -> Callable[..., Objective]:
@@ -86,7 +93,7 @@ def stateless(
         loss_fn: ``(pairs, **hyper) -> [n]``.
         learn: names of the hyper-parameters that are trained, starting from their given values.
             ``objective(learn=...)`` overrides it.
-        checks: checks of hyper-parameters, applied by the factory; see `check`.
+        ranges: valid values of hyper-parameters, which the factory checks. See `check`.
         has_aux: True if ``loss_fn`` returns ``([n], metrics)``.
         **needs: fields of `Objective` such as ``needs_predictor``: a bool, or a function of the
             hyper-parameters.
@@ -102,7 +109,7 @@ def stateless(
         bound = signature.bind(**hyper)
         bound.apply_defaults()
         fixed = dict(bound.arguments)
-        check(checks or {}, **fixed)
+        check(ranges or {}, **fixed)
         flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
         learned = {name: _pop_number(name, fixed) for name in fixed.pop("learn")}
 
@@ -185,49 +192,31 @@ def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Call
     return on_two_arrays
 
 
-def check(checks: Mapping[str, Check], **hyper: Any) -> None:
-    """Check hyper-parameters. Schedules, tracers, None and names without a check are skipped.
+def check(ranges: Ranges, **hyper: Any) -> None:
+    """Check hyper-parameters. Schedules, tracers, None and names without a range are skipped.
 
     Args:
-        checks: functions such as `require_positive`, by the name of the hyper-parameter.
+        ranges: for each name a key of `PREDICATES` such as "> 0", or a tuple of valid strings. A
+            tuple may contain a key of `PREDICATES` too, for the numbers.
         **hyper: values.
 
     Raises:
-        ValueError: if a check fails.
+        ValueError: if a value is not valid.
     """
     for name, value in hyper.items():
-        if name in checks and value is not None and not callable(value):
-            checks[name](**{name: value})
-
-
-def require_positive(**hyper: Any) -> None:
-    """Raise ValueError unless all values are > 0; tracers are skipped."""
-    require(lambda x: x > 0, "> 0", hyper)
-
-
-def require_not_negative(**hyper: Any) -> None:
-    """Raise ValueError unless all values are >= 0; tracers are skipped."""
-    require(lambda x: x >= 0, ">= 0", hyper)
-
-
-def require_share(**hyper: Any) -> None:
-    """Raise ValueError unless all values are in [0, 1]; tracers are skipped."""
-    require(lambda x: (x >= 0) & (x <= 1), "in [0, 1]", hyper)
-
-
-def require_one_of(options: Collection[str], **hyper: Any) -> None:
-    """Raise ValueError unless all values are among ``options``."""
-    for name, value in hyper.items():
-        if value not in options:
-            valid = ", ".join(f'"{option}"' for option in options)
-            raise ValueError(f"{name} must be one of {valid}, got {value!r}")
-
-
-def require(holds: Callable[[np.ndarray], Any], expected: str, hyper: Mapping[str, Any]) -> None:
-    """Raise ValueError unless ``holds`` is true of all values; tracers are skipped."""
-    for name, value in hyper.items():
-        if not isinstance(value, Tracer) and not np.all(holds(np.asarray(value))):
-            raise ValueError(f"{name} must be {expected}, got {value}")
+        if name not in ranges or value is None or callable(value) or isinstance(value, Tracer):
+            continue
+        valid = ranges[name]
+        valid = (valid,) if isinstance(valid, str) else valid
+        options = [option for option in valid if option not in PREDICATES]
+        if isinstance(value, str):
+            if value not in options:
+                listed = ", ".join(f'"{option}"' for option in options)
+                raise ValueError(f"{name} must be one of {listed}, got {value!r}")
+            continue
+        for predicate in set(valid) - set(options):
+            if not np.all(PREDICATES[predicate](np.asarray(value))):
+                raise ValueError(f"{name} must be {predicate}, got {value}")
 
 
 def _or_schedule(annotation: Any) -> Any:

@@ -4,7 +4,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     add_all,
@@ -16,7 +16,7 @@ from jaxssl.losses.pairs import (
     unit,
 )
 
-CHECKS = {"student_temperature": require_positive, "teacher_temperature": require_positive}
+RANGES = {"student_temperature": "> 0", "teacher_temperature": "> 0"}
 
 
 def ressl_loss(
@@ -43,7 +43,7 @@ def ressl_loss(
         Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, 2021,
         eq. 3 to 5.
     """
-    check(CHECKS, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
+    check(RANGES, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
     neg = negatives(pairs)
     candidates = unit(pairs.candidate)
     excluded = log_zero(candidates.dtype)
@@ -58,4 +58,4 @@ def ressl_loss(
     return jnp.where(count_positives(pairs) > 0, loss, 0)
 
 
-objective = stateless(ressl_loss, checks=CHECKS, needs_other_keys=True, takes_labels=False)
+objective = stateless(ressl_loss, ranges=RANGES, needs_other_keys=True, takes_labels=False)

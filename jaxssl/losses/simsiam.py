@@ -30,9 +30,5 @@ def simsiam_loss(pairs: Pairs) -> Array:
 
 
 objective = stateless(
-    simsiam_loss,
-    needs_other_keys=True,
-    needs_predictor=True,
-    takes_labels=False,
-    takes_queue=False,
+    simsiam_loss, needs_other_keys=True, needs_predictor=True, takes_labels=False, takes_queue=False
 )

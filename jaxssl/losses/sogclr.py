@@ -15,26 +15,20 @@ from jaxssl.losses.objective import (
     at_step,
     check,
     mean_over_anchors,
-    require_positive,
-    require_share,
 )
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negatives, positives
 
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
-CHECKS = {
-    "temperature": require_positive,
-    "gamma": require_share,
-    "temperature_momentum": require_share,
-    "temperature_min": require_positive,
+RANGES = {
+    "temperature": "> 0",
+    "gamma": "in [0, 1]",
+    "temperature_momentum": "in [0, 1]",
+    "temperature_min": "> 0",
 }
 
 
 def sogclr_loss(
-    pairs: Pairs,
-    log_u: Array | None = None,
-    *,
-    temperature: Scalar = 0.1,
-    gamma: Scalar = 0.9,
+    pairs: Pairs, log_u: Array | None = None, *, temperature: Scalar = 0.1, gamma: Scalar = 0.9
 ) -> Array:
     r"""Compute the contrastive loss with an estimate of the whole data set's denominator.
 
@@ -74,7 +68,7 @@ class _Terms(NamedTuple):
 
 
 def _terms(pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar) -> _Terms:
-    check(CHECKS, temperature=temperature, gamma=gamma)
+    check(RANGES, temperature=temperature, gamma=gamma)
     s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
     tau = jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
     num_neg = jnp.maximum(jnp.sum(neg, axis=1, dtype=s.dtype), 1)
@@ -124,7 +118,7 @@ def objective(
         "temperature_lr": temperature_lr,
         "temperature_momentum": temperature_momentum,
     }
-    check(CHECKS, temperature_min=temperature_min, **fixed)
+    check(RANGES, temperature_min=temperature_min, **fixed)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], dict[str, Array]]:
         del key, dim

@@ -3,7 +3,7 @@
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     count_positives,
@@ -15,7 +15,7 @@ from jaxssl.losses.pairs import (
     unit,
 )
 
-CHECKS = {"mu": require_positive}
+RANGES = {"mu": "> 0"}
 
 
 def spectral_loss(pairs: Pairs, *, mu: Scalar = 1.0) -> Array:
@@ -38,7 +38,7 @@ def spectral_loss(pairs: Pairs, *, mu: Scalar = 1.0) -> Array:
         HaoChen et al., Provable Guarantees for Self-Supervised Deep Learning with Spectral
         Contrastive Loss, 2021, eq. 6.
     """
-    check(CHECKS, mu=mu)
+    check(RANGES, mu=mu)
     s = dot(_project_to_ball(pairs.anchor, mu), _project_to_ball(pairs.candidate, mu))
     positive = mean_where(s, positives(pairs))
     negative = mean_where(s * s, negatives(pairs))
@@ -58,4 +58,4 @@ def _project_to_ball(z: Array, mu: Scalar) -> Array:
     return jnp.where(outside, unit(z) * radius, jnp.where(outside, 0, z))
 
 
-objective = stateless(spectral_loss, checks=CHECKS)
+objective = stateless(spectral_loss, ranges=RANGES)

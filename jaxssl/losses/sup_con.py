@@ -4,14 +4,10 @@ from jax import Array
 
 from jaxssl.losses._row_sums import takes_queue
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import Scalar, check, require_positive, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs
 
-CHECKS = {
-    "temperature": require_positive,
-    "base_temperature": require_positive,
-    "block_size": require_positive,
-}
+RANGES = {"temperature": "> 0", "base_temperature": "> 0", "block_size": "> 0"}
 
 
 def sup_con_loss(
@@ -43,9 +39,9 @@ def sup_con_loss(
     Differs from the released code: anchors without a positive are left out of the mean. The
     released code counts them in the denominator. Its base temperature is 0.07 by default.
     """
-    check(CHECKS, temperature=temperature, base_temperature=base_temperature)
+    check(RANGES, temperature=temperature, base_temperature=base_temperature)
     loss = nt_xent_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
     return loss if base_temperature is None else loss * (temperature / base_temperature)
 
 
-objective = stateless(sup_con_loss, checks=CHECKS, takes_queue=takes_queue)
+objective = stateless(sup_con_loss, ranges=RANGES, takes_queue=takes_queue)

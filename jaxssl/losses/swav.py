@@ -13,16 +13,10 @@ from jaxssl.losses.objective import (
     at_step,
     check,
     mean_over_anchors,
-    require_positive,
 )
 from jaxssl.losses.pairs import Pairs, add_all, by_view, dot, partners, unit
 
-CHECKS = {
-    "num_prototypes": require_positive,
-    "temperature": require_positive,
-    "epsilon": require_positive,
-    "num_iters": require_positive,
-}
+RANGES = {"num_prototypes": "> 0", "temperature": "> 0", "epsilon": "> 0", "num_iters": "> 0"}
 
 
 def swav_loss(
@@ -58,7 +52,7 @@ def swav_loss(
         Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments,
         2020, eq. 1, 2 and 5.
     """
-    check(CHECKS, temperature=temperature, epsilon=epsilon, num_iters=num_iters)
+    check(RANGES, temperature=temperature, epsilon=epsilon, num_iters=num_iters)
     d = pairs.anchor.shape[1]
     if prototypes.ndim != 2 or prototypes.shape[1] != d:
         raise ValueError(f"prototypes must have shape [K, {d}], got {prototypes.shape}")
@@ -77,11 +71,7 @@ def swav_loss(
 
 
 def sinkhorn(
-    scores: Array,
-    *,
-    epsilon: Scalar = 0.05,
-    num_iters: int = 3,
-    axis_name: str | None = None,
+    scores: Array, *, epsilon: Scalar = 0.05, num_iters: int = 3, axis_name: str | None = None
 ) -> Array:
     """Compute soft assignments of a batch to prototypes that use every prototype equally.
 
@@ -112,7 +102,7 @@ def objective(
 ) -> Objective:
     """Return SwAV with ``num_prototypes`` trained prototypes, initially random unit vectors."""
     fixed = {"temperature": temperature, "epsilon": epsilon, "num_iters": num_iters}
-    check(CHECKS, num_prototypes=num_prototypes, **fixed)
+    check(RANGES, num_prototypes=num_prototypes, **fixed)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
         del num_examples

@@ -4,15 +4,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses._row_sums import row_sums, takes_queue
-from jaxssl.losses.objective import (
-    Metrics,
-    Scalar,
-    check,
-    mean_over_anchors,
-    require_not_negative,
-    require_positive,
-    stateless,
-)
+from jaxssl.losses.objective import Metrics, Scalar, check, mean_over_anchors, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     cosine,
@@ -29,12 +21,7 @@ PRESETS = {
     "supervised_cifar100": {"temperature": 0.1, "k1": 4000.0, "k2": 1.0},
     "self_supervised": {"temperature": 0.2, "k1": 1.0, "k2": 1.5},
 }
-CHECKS = {
-    "temperature": require_positive,
-    "k1": require_not_negative,
-    "k2": require_not_negative,
-    "block_size": require_positive,
-}
+RANGES = {"temperature": "> 0", "k1": ">= 0", "k2": ">= 0", "block_size": "> 0"}
 
 
 def tcl_loss(
@@ -73,7 +60,7 @@ def tcl_loss(
     Differs from the released code: anchors without a positive are left out of the mean. In the
     released code they make the loss NaN.
     """
-    check(CHECKS, temperature=temperature, k1=k1, k2=k2, block_size=block_size)
+    check(RANGES, temperature=temperature, k1=k1, k2=k2, block_size=block_size)
     if block_size is None and not ring:
         cos = cosine(pairs)
         logits, pos = cos / temperature, positives(pairs)
@@ -121,7 +108,7 @@ def tcl_gradients(
         Animesh and Chandraker, Tuned Contrastive Learning, 2023, lemmas 1 and 2. Figures 5.5, 5.7
         and 5.8 show the means over a batch.
     """
-    check(CHECKS, temperature=temperature, k1=k1, k2=k2)
+    check(RANGES, temperature=temperature, k1=k1, k2=k2)
     s, pos, neg = lax.stop_gradient(cosine(pairs)), positives(pairs), negatives(pairs)
     count = jnp.maximum(jnp.sum(pos, axis=1, keepdims=True, dtype=s.dtype), 1)
     # All terms are divided by e^shift, so that none overflows.
@@ -158,4 +145,4 @@ def _with_metrics(
     }
 
 
-objective = stateless(_with_metrics, checks=CHECKS, has_aux=True, takes_queue=takes_queue)
+objective = stateless(_with_metrics, ranges=RANGES, has_aux=True, takes_queue=takes_queue)

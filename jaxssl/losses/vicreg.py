@@ -6,21 +6,15 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import (
-    Scalar,
-    check,
-    require_not_negative,
-    require_positive,
-    stateless,
-)
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, add_all, dot, promote, stack_views
 
 PRESETS = {"released": {}, "solo_learn": {"variance_weight": 50.0}}
-CHECKS = {
-    "invariance_weight": require_not_negative,
-    "variance_weight": require_not_negative,
-    "covariance_weight": require_not_negative,
-    "epsilon": require_positive,
+RANGES = {
+    "invariance_weight": ">= 0",
+    "variance_weight": ">= 0",
+    "covariance_weight": ">= 0",
+    "epsilon": "> 0",
 }
 
 
@@ -60,7 +54,7 @@ def vicreg_loss(
     Differs from the paper: the variance term of the two views is halved, as in the authors' code.
     """
     check(
-        CHECKS,
+        RANGES,
         invariance_weight=invariance_weight,
         variance_weight=variance_weight,
         covariance_weight=covariance_weight,
@@ -84,4 +78,4 @@ def vicreg_loss(
     return jnp.broadcast_to(add_all(values) / len(values), pairs.index.shape)
 
 
-objective = stateless(vicreg_loss, checks=CHECKS, takes_labels=False, takes_queue=False)
+objective = stateless(vicreg_loss, ranges=RANGES, takes_labels=False, takes_queue=False)

@@ -7,10 +7,10 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Scalar, check, require_share, stateless
+from jaxssl.losses.objective import Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, dot, promote, stack_views, unit
 
-CHECKS = {"epsilon": require_share}
+RANGES = {"epsilon": "in [0, 1]"}
 
 
 def w_mse_loss(pairs: Pairs, *, epsilon: Scalar = 1e-3) -> Array:
@@ -39,7 +39,7 @@ def w_mse_loss(pairs: Pairs, *, epsilon: Scalar = 1e-3) -> Array:
     Differs from the released code: the whole global batch is whitened at once, in place of random
     subsets.
     """
-    check(CHECKS, epsilon=epsilon)
+    check(RANGES, epsilon=epsilon)
     z = promote(stack_views(pairs, "w_mse"))
     white = [unit(_whiten(view, epsilon, pairs.axis_name)) for view in z]
     distances = [jnp.zeros_like(z[0, :, 0]) for _ in white]
@@ -64,4 +64,4 @@ def _whiten(z: Array, epsilon: Scalar, axis_name: str | None) -> Array:
     return jax.scipy.linalg.solve_triangular(lower, centred.T, lower=True).T
 
 
-objective = stateless(w_mse_loss, checks=CHECKS, takes_labels=False, takes_queue=False)
+objective = stateless(w_mse_loss, ranges=RANGES, takes_labels=False, takes_queue=False)

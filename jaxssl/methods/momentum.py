@@ -16,8 +16,7 @@ from jaxssl.losses.objective import (
     Number,
     Objective,
     at_step,
-    require_not_negative,
-    require_share,
+    check,
 )
 from jaxssl.losses.pairs import Pairs, pair_towers
 from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
@@ -88,9 +87,8 @@ def method(
     Raises:
         ValueError: on an unknown ``evaluate``, or if the number of views does not fit.
     """
-    require_share(momentum=0.0 if callable(momentum) else momentum)
-    require_not_negative(queue_size=queue_size)
-    has_target = callable(momentum) or momentum > 0
+    check({"momentum": "in [0, 1]", "queue_size": ">= 0"}, momentum=momentum, queue_size=queue_size)
+    has_target = callable(momentum) or bool(momentum > 0)
     if evaluate not in ("online", "target") or (evaluate == "target" and not has_target):
         raise ValueError(
             'method.evaluate must be "online", or "target" if there is a momentum network, '

@@ -144,21 +144,11 @@ def svm_dual_admm(
     beta)). If K' is indefinite (tanh) or some K_xx > 1 (poly), Delta_i may be indefinite. Then rho
     bounds its norm and there is no over-relaxation, which is slow; `svm_dual_pgd` is faster.
 
-    Args:
-        kernel: as for `svm_dual_pgd`.
-        positive: as for `svm_dual_pgd`.
-        excluded: [n, q] int32 with small q; no mask.
-        C: as for `svm_dual_pgd`.
-        regularization: as for `svm_dual_pgd`.
-        num_steps: as for `svm_dual_pgd`.
-        tol: as for `svm_dual_pgd`, evaluated every ``check_every`` steps.
-        check_every: number of steps between two evaluations of the certificate, > 0.
+    The arguments are as in `svm_dual_pgd`, but ``excluded`` is [n, q] int32 with small q, and the
+    certificate is evaluated every ``check_every`` > 0 steps.
 
     Returns:
         z, which is inside the box.
-
-    Raises:
-        ValueError: if an argument has the wrong shape or is out of range.
 
     References:
         Boyd et al., Distributed Optimization and Statistical Learning via the Alternating Direction
@@ -199,18 +189,10 @@ def svm_dual_inv(
     All anchors follow from (K' + beta I)^-1: a Schur complement removes the excluded rows, then
     comes a rank-2 correction.
 
-    Args:
-        kernel: as for `svm_dual_pgd`.
-        positive: as for `svm_dual_pgd`.
-        excluded: [n, q] int32 with small q; no mask.
-        C: as for `svm_dual_pgd`.
-        regularization: as for `svm_dual_pgd`.
+    The arguments are as in `svm_dual_pgd`, except that ``excluded`` is [n, q] int32 with small q.
 
     Returns:
         alpha. If Delta_i is singular, it is finite but meaningless. ``num_steps`` is 1.
-
-    Raises:
-        ValueError: if an argument has the wrong shape or is out of range.
 
     References:
         Shah et al., Max-Margin Contrastive Learning, 2022, "MMCL-INV".
