@@ -17,7 +17,7 @@ from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Method
 from jaxssl.training import modality
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
-from jaxssl.training.state import Step, TrainState, make_train_step
+from jaxssl.training.state import Step, TrainState, init_variables, make_train_step
 
 MOST_STEPS = 100  # in one call
 
@@ -133,21 +133,25 @@ def _make_shared(
     # Neither the initial weights nor the features depend on the numbers.
     init = make_init(config, setup, batches.example, num_examples, mesh)
     # XLA compiles a convolution inside a loop on a CPU to code that takes 50 times as long.
-    loops = jax.default_backend() != "cpu" or not _has_convolution(setup, init, batches.example)
+    loops = jax.default_backend() != "cpu" or not _has_convolution(setup, batches.example)
     # A streamed run uses the same program as a resident one, so that both give the same bits.
     steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
     inputs = modality.get(config).inputs(config, shape)
     return _Shared(init, steps, make_encoder(setup.method, inputs), loops)
 
 
-def _has_convolution(setup: Setup, init: Callable[[int], TrainState], example: Batch) -> bool:
-    """Return whether the networks or the views use a convolution."""
+def _has_convolution(setup: Setup, example: Batch) -> bool:
+    """Return whether the views or the backbone use a convolution on this platform."""
 
-    def forward(key: Array, images: Any, index: Array) -> tuple[TrainState, Any]:
-        return init(0), setup.augment(key, images, index)  # drawing weights runs the networks
+    def forward(key: Array, images: Any, index: Array) -> Array:
+        views = setup.augment(key, images, index)
+        params, carried = init_variables(setup.method, views, len(index), key)
+        first = jax.tree.map(lambda x: x[0], views["views"])
+        return setup.method.features(params, carried, first)
 
-    jaxpr = jax.make_jaxpr(forward)(jax.random.key(0), example["input"], example["index"])
-    return "conv_general_dilated" in str(jaxpr)
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    lowered = jax.jit(forward).lower(key, example["input"], example["index"])
+    return "stablehlo.convolution" in lowered.as_text()
 
 
 def make_train_steps(
