@@ -1,4 +1,4 @@
-"""`python -m jaxssl` is the command `jaxssl`."""
+"""Run the command `jaxssl` as `python -m jaxssl`."""
 
 from jaxssl import cli
 

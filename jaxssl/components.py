@@ -1,8 +1,8 @@
-"""Find components by name: losses, networks, heads, methods, recipes of views, protocols, studies.
+"""Find components by name: losses, networks, heads, methods, augmentations, protocols, studies.
 
-A component is a public file of its group's folder that defines the group's factory. Adding a file
-adds the component, and nothing has to be registered. Other files of the folder are not components,
-and files whose names begin with an underscore are private to the folder.
+A component is a public file of its group's folder that defines the group's factory. A new file is a
+new component without registration. Other files of the folder are not components, and files whose
+names begin with an underscore are private to the folder.
 """
 
 import ast
@@ -10,6 +10,8 @@ import functools
 import importlib
 import importlib.util
 import pkgutil
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -17,11 +19,11 @@ from jaxssl.errors import UserError, suggest
 
 
 class Group(NamedTuple):
-    """Where the components of a group are.
+    """Where to find the components of a group.
 
     Attributes:
-        package: the folder, as a dotted name.
-        factory: the name that a file defines to be a component.
+        package: folder of the components, as a dotted name.
+        factory: name that a file defines if it is a component.
     """
 
     package: str
@@ -45,40 +47,51 @@ GROUPS = {
 
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
-    """The names of a group's components, sorted; none of them is imported."""
+    """Return the sorted names of a group's components, without importing them."""
     package, factory = GROUPS[group]
     folder = importlib.import_module(package).__path__
     public = sorted(m.name for m in pkgutil.iter_modules(folder) if m.name[0] != "_")
     return tuple(name for name in public if factory in _definitions(f"{package}.{name}"))
 
 
+def summary(group: str, name: str) -> str:
+    """Return the first line of a component's docstring, without importing the component."""
+    docstring = ast.get_docstring(_parse(f"{GROUPS[group].package}.{name}")) or ""
+    return docstring.partition("\n")[0]
+
+
 def module(group: str, name: str) -> ModuleType:
-    """The file of a component, imported.
+    """Import the file of a component.
 
     Raises:
-        UserError: if the group has no component of that name; the message suggests the nearest one.
+        UserError: if the group has no component of this name. The message suggests the closest one.
     """
     if name not in names(group):
         raise UserError(f"{group}.name={name!r} is unknown{suggest(name, names(group))}")
     return importlib.import_module(f"{GROUPS[group].package}.{name}")
 
 
-def factory(group: str, name: str) -> Any:
-    """The factory of a component: a function, or of a protocol the `Protocol`.
+def factory(group: str, name: str) -> Callable[..., Any]:
+    """Return the factory of a component.
 
     Raises:
-        UserError: if the group has no component of that name.
+        UserError: if the group has no component of this name.
     """
     return getattr(module(group, name), GROUPS[group].factory)
 
 
-def _definitions(name: str) -> set[str]:
-    """The names that a module assigns or defines at its top level, read from its source."""
+def _parse(name: str) -> ast.Module:
+    """Return the syntax tree of a module, which is empty if the module is not a Python file."""
     spec = importlib.util.find_spec(name)
-    if spec is None or spec.loader is None or not hasattr(spec.loader, "get_source"):
-        return set()
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return ast.parse("")
+    return ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+
+
+def _definitions(name: str) -> set[str]:
+    """Return the names that a module assigns or defines at its top level."""
     defined = set()
-    for node in ast.parse(spec.loader.get_source(name) or "").body:
+    for node in _parse(name).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             defined.add(node.name)
         elif isinstance(node, ast.Assign):

@@ -1,4 +1,4 @@
-"""What a user can mend."""
+"""The error for mistakes of the user, and helpers for its one-line messages."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -9,41 +9,53 @@ MANY = 100
 
 
 class UserError(Exception):
-    """Bad input. The message is one line: what was wrong, what was expected, how to mend it.
+    """Invalid input. The message is one line: what is wrong, what is expected, how to mend it.
 
-    `train.py` and `eval.py` print it and leave with status 2; any other exception is our bug.
+    The command line prints the message and exits with status 2. Any other exception is a bug.
     """
 
 
 @contextmanager
 def explain_write_errors(path: Path, flag: str = "--out") -> Iterator[None]:
-    """Around what writes the path that ``flag`` names: a UserError says if that cannot be done."""
+    """Turn an OSError of the code inside into a UserError that names the path.
+
+    Args:
+        path: file or folder that the code writes.
+        flag: command-line flag that names the path.
+    """
     try:
         yield
     except OSError as error:
         reason = error.strerror or one_line(error)
-        raise UserError(f"cannot write {path}: {reason}; name another with {flag}") from error
+        raise UserError(
+            f"cannot write {path}: {reason}; choose another path with {flag}"
+        ) from error
 
 
 def one_line(error: Exception, most: int = 300) -> str:
-    """What an error of a library says, as one line that a terminal may show."""
+    """Return the message of a library's error as one printable line.
+
+    Args:
+        error: any exception. Without a message, the name of its class is returned.
+        most: largest number of characters.
+    """
     return printable(" ".join(str(error).split())[:most] or type(error).__name__)
 
 
 def printable(text: str) -> str:
-    """A name as it is, or quoted if it holds line breaks, codes of the terminal or the like."""
+    """Return a text unchanged, or quoted if it has line breaks or terminal escape codes."""
     return text if text.isprintable() else repr(text)
 
 
 def suggest(word: str, valid: Iterable[str]) -> str:
-    """The end of a message about an unknown word: the nearest valid one and all of them.
+    """Return the end of a message about an unknown word: the closest match and all valid words.
 
-    Of very many valid words, three near ones.
+    Of more than `MANY` valid words, only the three closest are listed.
     """
     valid = list(valid)
     if len(valid) > MANY:
         close = difflib.get_close_matches(word, valid, n=3, cutoff=0)
-        return f"; near are {', '.join(close)}, of {len(valid)} valid ones"
+        return f"; the closest of {len(valid)} valid ones are {', '.join(close)}"
     close = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{hint} valid: {', '.join(valid)}"

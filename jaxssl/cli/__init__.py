@@ -1,7 +1,11 @@
-"""The command `jaxssl`: its subcommands, their flags, dotted overrides, errors and exit statuses.
+"""The command `jaxssl`: subcommands, flags, config overrides, error messages and exit statuses.
 
-A subcommand is a file of this folder. It has a docstring, which is its help; `FLAGS`, its flags;
-``main(overrides)``; and `POSITIONAL`, the flag that takes arguments without dashes, if one does.
+Each subcommand is a file of this folder with
+
+* a docstring, which `jaxssl COMMAND --help` prints,
+* `FLAGS`, the subcommand's flags,
+* ``main(overrides)``, called with the --config.KEY=VALUE overrides after the flags are parsed,
+* optionally `POSITIONAL`, the name of the flag that takes the arguments without dashes.
 """
 
 import importlib
@@ -18,54 +22,56 @@ PREFIX = "--config."
 COMMANDS = {
     "train": "pretrain an encoder",
     "eval": "evaluate encoders",
-    "study": "test a claim of the papers",
+    "study": "reproduce a claim of a paper",
     "report": "write the report of a run, or compare runs",
-    "export": "write a backbone as a file for other projects",
-    "data show": "show a config's images and views",
-    "data convert": "make a set that TFDS prepared as TFRecord readable by index",
+    "export": "write an encoder as a file for other projects",
+    "data show": "draw images and their views",
+    "data convert": "convert TFRecord files of TFDS to files that can be read by index",
 }
 
 
 def main() -> None:
-    """Run `jaxssl COMMAND [arguments]`; `python -m jaxssl` is the same."""
+    """Run `jaxssl COMMAND [arguments]`."""
     words = sys.argv[1:3]
     for command in (" ".join(words), *words[:1]):
         if command in COMMANDS:
             run(command, sys.argv[1 + len(command.split()) :])
     if words and not {"-h", "--help", "help"} & set(words):
         sys.exit(_fail(UserError(f"command {words[0]!r} is unknown{suggest(words[0], COMMANDS)}")))
-    print("usage: jaxssl COMMAND [arguments]; jaxssl COMMAND --help says more\n")
+    print("usage: jaxssl COMMAND [arguments]\n")
     for command, purpose in COMMANDS.items():
         print(f"  {command:14} {purpose}")
+    print("\njaxssl COMMAND --help lists the arguments of a command.")
     sys.exit(0 if words else 2)
 
 
 def run(command: str, arguments: Sequence[str] | None = None) -> None:
-    """Parse the arguments of a subcommand, call its `main`, and exit.
+    """Run a subcommand and exit.
 
     The exit status is 2, with one line on stderr, for a `UserError` or a wrong flag.
 
     Args:
         command: one of `COMMANDS`.
-        arguments: of the command; by default those of the process.
+        arguments: of the subcommand; default: the arguments of this process.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(_run(command, arguments))
+    sys.exit(_run(command, list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def _run(command: str, arguments: list[str]) -> int:
-    # The libraries' chatter; their errors are raised as well.
+    # Libraries log errors through absl and raise them too. The exception is enough.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     module = importlib.import_module(f"jaxssl.cli.{command.replace(' ', '_')}")
     if {"-h", "--help"} & set(arguments):
-        both = (module.FLAGS.module_help(name) for name in (module.__name__, __name__))
-        print(module.__doc__, *both, sep="\n")
+        print(f"{module.__doc__}\nFlags:")
+        for name in (module.__name__, __name__):
+            _, _, lines = module.FLAGS.module_help(name).lstrip().partition("\n")
+            print(lines, end="\n" if lines else "")
         return 0
     try:
-        for name in module.FLAGS:  # a second command of one process starts from the defaults
+        for name in module.FLAGS:  # a second command in the same process starts from the defaults
             module.FLAGS[name].unparse()
         rest, overrides = split_overrides(arguments)
-        module.FLAGS.set_gnu_getopt(True)  # flags may stand behind other arguments
+        module.FLAGS.set_gnu_getopt(True)  # allow flags after positional arguments
         rest = module.FLAGS([f"jaxssl {command}", *rest])[1:]
         positional = getattr(module, "POSITIONAL", None)
         if rest and positional:
@@ -82,37 +88,40 @@ def _run(command: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
-    except RuntimeError as error:  # JAX' are of this kind
-        return _of_another_process(error)
+    except RuntimeError as error:  # the base class of JAX's errors
+        return _fail_of_another_process(error)
     return 0
 
 
-def _of_another_process(error: RuntimeError) -> int:
-    """Say that another process has ended, if this may be it; else the error is ours."""
+def _fail_of_another_process(error: RuntimeError) -> int:
+    """Report that another process has ended if JAX's error may mean that; else raise the error."""
     import jax
 
     if jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
         raise error
-    _fail(RuntimeError("another process of this run has ended, or is out of reach: see its log"))
+    _fail(RuntimeError("another process of this run has ended or cannot be reached: see its log"))
     sys.stderr.flush()
-    os._exit(1)  # it would be waited for
+    os._exit(1)  # a normal exit would wait for the other process
 
 
 def define_processes(values: flags.FlagValues) -> None:
-    """Define the flags of a command that may run as several processes."""
-    of = {"flag_values": values}
+    """Define the flags of a command that can run as several processes."""
     flags.DEFINE_string(
         "coordinator",
         None,
-        "Of several processes: HOST:PORT of the first. Not needed by Slurm and TPU pods.",
-        **of,
+        "With several processes: HOST:PORT of the first. Not needed under Slurm and on TPU pods.",
+        values,
     )
-    flags.DEFINE_integer("num_processes", None, "How many processes.", lower_bound=1, **of)
-    flags.DEFINE_integer("process_id", None, "This process, from 0.", lower_bound=0, **of)
+    flags.DEFINE_integer(
+        "num_processes", None, "Number of processes.", lower_bound=1, flag_values=values
+    )
+    flags.DEFINE_integer(
+        "process_id", None, "Index of this process, from 0.", lower_bound=0, flag_values=values
+    )
 
 
 def start_jax(values: flags.FlagValues) -> None:
-    """Keep compiled programs; join the other processes if the flags name any."""
+    """Enable the cache of compiled programs, and join the other processes if flags name any."""
     from jaxssl import distributed
     from jaxssl.training import compile_cache
 
@@ -121,7 +130,13 @@ def start_jax(values: flags.FlagValues) -> None:
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """`argv` without `--config.key=value` and `--config.key value`, and those pairs.
+    """Split arguments into the others and the config overrides.
+
+    Args:
+        argv: arguments, among them ``--config.KEY=VALUE`` or ``--config.KEY VALUE``.
+
+    Returns:
+        The other arguments, and the overrides as pairs (KEY, VALUE).
 
     Raises:
         UserError: if a value is missing.
@@ -142,10 +157,10 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def parse_step(text: str | None) -> int | str | None:
-    """A step from the command line.
+    """Return the value of --step: a number, "last", "best", or None.
 
     Raises:
-        UserError: if it is neither a number nor "last" or "best".
+        UserError: on any other text.
     """
     if text in (None, "last", "best"):
         return text

@@ -1,7 +1,9 @@
-"""Show a config's images and views: jaxssl data show --config FILE [--out PNG].
+"""Draw images and their views.
 
-A row for an image: as it is in the data set with its label, its views as training makes them, its
-small crops. Overrides are given as to train.py: --config.data.path=DIR.
+usage: jaxssl data show --config FILE [--out PNG] [--config.KEY=VALUE ...]
+
+Each row shows an image of the data set with its label, its augmented views as training sees them,
+and its small crops if the config has any.
 """
 
 from pathlib import Path
@@ -9,15 +11,15 @@ from pathlib import Path
 from absl import flags
 
 FLAGS = flags.FlagValues()
-CONFIG = flags.DEFINE_string("config", None, "Python file with get_config().", flag_values=FLAGS)
+CONFIG = flags.DEFINE_string("config", None, "Python file with get_config().", FLAGS)
 OUT = flags.DEFINE_string(
-    "out", None, "The picture; default views_<name of the config>.png.", flag_values=FLAGS
+    "out", None, "PNG file to write; default: views_CONFIG.png, with the name of the config.", FLAGS
 )
-ROWS = flags.DEFINE_integer("rows", 8, "Images to show.", lower_bound=1, flag_values=FLAGS)
+ROWS = flags.DEFINE_integer("rows", 8, "Number of images.", lower_bound=1, flag_values=FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.evaluation.gallery.write_sheet`."""
+    """Call `jaxssl.evaluation.gallery.write_sheet` with the flags."""
     from jaxssl.data import source
     from jaxssl.errors import UserError, explain_write_errors
     from jaxssl.evaluation import gallery
@@ -29,7 +31,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     logs.log_to_screen()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
     if modality.dataset_kind(settings) != "image":
-        raise UserError(f"views by augment.name={settings.augment.name!r} are no pictures to show")
+        raise UserError(f"views by augment.name={settings.augment.name!r} are not pictures")
     train = source.load(settings.data, settings.data.train_split)
     with explain_write_errors(out):
         gallery.write_sheet(settings, train, ROWS.value, out)

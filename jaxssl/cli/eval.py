@@ -1,55 +1,55 @@
-"""Evaluate encoders: jaxssl eval --workdir DIR | --weights FILE [--protocols knn,linear].
+"""Evaluate encoders.
 
-A protocol is a file of jaxssl/evaluation/protocols/, given as NAME or NAME:PRESET. "all" runs
-every protocol that fits.
-The data set is that of the run, or --dataset NAME with --config.data.KEY=VALUE where need be.
+usage: jaxssl eval --workdir DIR [--protocols knn,linear]
+       jaxssl eval --weights FILE --dataset NAME [--protocols knn,linear]
+
+A protocol is a file of jaxssl/evaluation/protocols/, written as NAME or NAME:PRESET; "all" runs
+every protocol that fits. The data set of the run is used unless --dataset names another. Overrides
+--config.data.KEY=VALUE say where it is stored and how it is split.
 """
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 from jaxssl import cli
 
 FLAGS = flags.FlagValues()
-WORKDIR = flags.DEFINE_list("workdir", [], "Folder of a run, or several.", flag_values=FLAGS)
-WEIGHTS = flags.DEFINE_list(
-    "weights", [], "Weights file (.safetensors, .pth), or several.", flag_values=FLAGS
-)
+WORKDIR = flags.DEFINE_list("workdir", [], "Folders of runs.", FLAGS)
+WEIGHTS = flags.DEFINE_list("weights", [], "Weights files (.safetensors, .pth).", FLAGS)
 PROTOCOLS = flags.DEFINE_list(
-    "protocols", None, "NAME, NAME:PRESET or all; default the run's.", flag_values=FLAGS
+    "protocols", None, "NAME, NAME:PRESET or all; default: the run's eval.protocols.", FLAGS
 )
 DATASET = flags.DEFINE_string(
-    "dataset", None, "Another data set, as config.data.name.", flag_values=FLAGS
+    "dataset", None, "Data set, as config.data.name; default: the run's.", FLAGS
 )
 SUITE = flags.DEFINE_string(
-    "suite", None, "Python file with get_suite(): many data sets.", flag_values=FLAGS
+    "suite", None, "Python file with get_suite(): evaluate on many data sets.", FLAGS
 )
-STEP = flags.DEFINE_string(
-    "step", None, "Of the checkpoint: a number, last (default) or best.", flag_values=FLAGS
-)
+STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
 LAYER = flags.DEFINE_string(
-    "layer", "backbone", "Features: of the backbone or the projector.", flag_values=FLAGS
+    "layer", "backbone", "Layer that features are taken from: backbone or projector.", FLAGS
 )
 KINDS = flags.DEFINE_list(
-    "kinds",
-    None,
-    "Of features: some of raw,untrained,pretrained; default all that fit.",
-    flag_values=FLAGS,
+    "kinds", None, "Features: some of raw,untrained,pretrained; default: all that fit.", FLAGS
 )
 SEED = flags.DEFINE_integer(
-    "seed", None, "Of the protocols' draws; default the run's.", lower_bound=0, flag_values=FLAGS
+    "seed",
+    None,
+    "Random seed of the protocols; default: the run's.",
+    lower_bound=0,
+    flag_values=FLAGS,
 )
-OUT = flags.DEFINE_string(
-    "out", None, "Folder of results.json; default the workdir.", flag_values=FLAGS
-)
-FREE = {"data.dir", "data.cache", "data.workers"}  # where a suite's sets lie, how they are read
+OUT = flags.DEFINE_string("out", None, "Folder of results.json; default: the workdir.", FLAGS)
+# Keys that may be set beside --suite: where data sets are stored and how they are read.
+SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 cli.define_processes(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.evaluation.run.evaluate`, or to `jaxssl.evaluation.suite.run`."""
-    # Imports come late, so that a mistake is answered at once.
+    """Call `jaxssl.evaluation.run.evaluate` or `jaxssl.evaluation.suite.run` with the flags."""
+    # Imported here, so that wrong flags are reported at once.
     from configs import base
     from jaxssl.errors import UserError
     from jaxssl.evaluation import run
@@ -59,8 +59,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if not paths:
         raise UserError("name what to evaluate: --workdir DIR or --weights FILE")
     cli.start_jax(FLAGS)
-    of_data, weights_options = split_overrides(overrides)
-    options = {
+    data_overrides, weights_options = split_overrides(overrides)
+    options: dict[str, Any] = {
         "step": cli.parse_step(STEP.value),
         "kinds": KINDS.value,
         "layer": LAYER.value,
@@ -68,15 +68,17 @@ def main(overrides: list[tuple[str, str]]) -> None:
         "out": OUT.value and Path(OUT.value),
         "weights_options": weights_options,
     }
+    defaults = base.get_config().data
     if SUITE.value:
         from jaxssl.evaluation import suite
 
-        if DATASET.value or PROTOCOLS.value or {key for key, _ in of_data} - FREE:
+        if DATASET.value or PROTOCOLS.value or {key for key, _ in data_overrides} - SUITE_KEYS:
             raise UserError(
-                "a suite names its data sets and protocols; leave those flags out, but for "
-                f"{', '.join(sorted(FREE))}"
+                "a suite names its data sets and protocols; leave out --dataset, --protocols and "
+                f"--config.data flags, except {', '.join(sorted(SUITE_KEYS))}"
             )
-        return suite.run(Path(SUITE.value), paths, base.get_config().data, of_data, **options)
+        suite.run(Path(SUITE.value), paths, defaults, data_overrides, **options)
+        return
     for path in paths:
-        data = data_config(path, base.get_config().data, DATASET.value, of_data)
+        data = data_config(path, defaults, DATASET.value, data_overrides)
         run.evaluate(path, PROTOCOLS.value, data=data, **options)

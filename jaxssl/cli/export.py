@@ -1,7 +1,9 @@
-"""Export a backbone: jaxssl export DIR --to safetensors|torch|stablehlo.
+"""Write an encoder as a file for other projects.
 
-Writes the file and README.md, a model card, into DIR/export or --out FOLDER. Names are
-torchvision's for ResNets and timm's for ViTs. DIR may be a weights file too.
+usage: jaxssl export DIR --to safetensors|torch|stablehlo [--out FOLDER]
+
+DIR is the folder of a run, or a weights file. The file and a model card, README.md, are written to
+DIR/export or to --out. Parameters have the names of torchvision for ResNets and of timm for ViTs.
 """
 
 from pathlib import Path
@@ -13,29 +15,23 @@ from jaxssl.errors import UserError
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "workdir"
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Folder of a run, or a weights file; DIR for short.", flag_values=FLAGS
-)
+WORKDIR = flags.DEFINE_string("workdir", None, "Same as DIR.", FLAGS)
 TO = flags.DEFINE_list(
-    "to", [], "safetensors, torch (.pth; needs PyTorch) or stablehlo.", flag_values=FLAGS
+    "to", [], "Formats: safetensors, torch (.pth; needs PyTorch), stablehlo.", FLAGS
 )
-STEP = flags.DEFINE_string(
-    "step", None, "Of the checkpoint: a number, last (default) or best.", flag_values=FLAGS
-)
-OUT = flags.DEFINE_string(
-    "out", None, "Folder to write into; default DIR/export.", flag_values=FLAGS
-)
+STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
+OUT = flags.DEFINE_string("out", None, "Folder to write to; default: DIR/export.", FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.pretrained.export.export`."""
+    """Call `jaxssl.pretrained.export.export` with the flags."""
     if overrides:
-        raise UserError("the config is the run's: leave --config flags out")
-    # Late, so that a mistake is answered at once.
+        raise UserError("the config of the run is used; leave the --config flags out")
+    # Imported here, so that wrong flags are reported at once.
     from jaxssl.pretrained.export import export
 
     if WORKDIR.value is None:
-        raise UserError("name what to export: jaxssl export DIR --to safetensors")
+        raise UserError("name the run to export: jaxssl export DIR --to safetensors")
     step = cli.parse_step(STEP.value)
     out = Path(OUT.value) if OUT.value else None
     for path in export(Path(WORKDIR.value), TO.value, step=step, out=out):

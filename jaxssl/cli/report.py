@@ -1,7 +1,9 @@
-"""Reports of runs: jaxssl report DIR [DIR ...] [--out FILE.html].
+"""Write the report of a run, or compare runs.
 
-Of one DIR its report.html is written again from what it holds; nothing is trained or evaluated. Of
-several, a page that compares them; by default compare.html in the current folder.
+usage: jaxssl report DIR [DIR ...] [--out FILE.html]
+
+One DIR: its report.html is written again from its files, without training or evaluation. Several:
+a page compares the runs.
 """
 
 from pathlib import Path
@@ -12,19 +14,17 @@ from jaxssl.errors import UserError
 
 FLAGS = flags.FlagValues()
 POSITIONAL = "workdir"
-WORKDIR = flags.DEFINE_multi_string(
-    "workdir", [], "Folder of a run; DIR for short.", flag_values=FLAGS
-)
+WORKDIR = flags.DEFINE_multi_string("workdir", [], "Same as DIR.", FLAGS)
 OUT = flags.DEFINE_string(
-    "out", None, "The page; default DIR/report.html, of several compare.html.", flag_values=FLAGS
+    "out", None, "Page to write; default: DIR/report.html, or compare.html for several.", FLAGS
 )
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `write_page`."""
+    """Call `jaxssl.report.comparison.write_page` with the flags."""
     if overrides:
-        raise UserError("the config is the run's: leave --config flags out")
-    # Late, so that a mistake is answered at once.
+        raise UserError("the configs of the runs are used; leave the --config flags out")
+    # Imported here, so that wrong flags are reported at once.
     from jaxssl.report.comparison import write_page
 
     workdirs = [Path(name) for name in WORKDIR.value]

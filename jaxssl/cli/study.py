@@ -1,12 +1,14 @@
-"""Test a claim of the papers: jaxssl study NAME [--scale tiny|small|paper] [...].
+"""Reproduce a claim of a paper.
 
-A study trains a grid of runs, or measures, prints a table beside the published figures, and writes
-PNG figures, an HTML page and a JSON document into --out. Finished runs are not repeated: the same
-command goes on where it was stopped. Without NAME the studies are listed; `claims` writes claims.md
-from all that was measured below --out. --config.KEY=VALUE changes all runs of a grid.
+usage: jaxssl study                                            list all studies
+       jaxssl study NAME [--scale tiny|small|paper] [...]      run a study
+       jaxssl study claims                                     summarise all results below --out
+
+A study trains a grid of runs or measures a quantity. It prints a table beside the published figures
+and writes PNG figures, an HTML page and a JSON document to --out. The same command again continues
+an interrupted study and does not repeat finished runs. --config.KEY=VALUE changes all runs.
 """
 
-import ast
 import platform
 import shlex
 import sys
@@ -21,73 +23,69 @@ from jaxssl import components
 from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.training import git
 
-FOLDER = Path(jaxssl.__file__).parent / "studies"
 CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
 FLAGS = flags.FlagValues()
 POSITIONAL = "name"
-NAME = flags.DEFINE_string("name", None, "The study; may stand alone.", flag_values=FLAGS)
+NAME = flags.DEFINE_string("name", None, "Same as NAME.", FLAGS)
 SCALE = flags.DEFINE_string(
-    "scale", "tiny", "A file of configs/studies/: tiny, small or paper.", flag_values=FLAGS
+    "scale", "tiny", "A file of configs/studies/: tiny, small, paper.", FLAGS
 )
 DATASET = flags.DEFINE_string(
-    "dataset", None, "data.name of all runs; default the scale's.", flag_values=FLAGS
+    "dataset", None, "data.name of all runs; default: the data set of the scale.", FLAGS
 )
 SEEDS = flags.DEFINE_integer(
-    "seeds", 5, "Seeds 0, 1, ... of every cell.", lower_bound=1, flag_values=FLAGS
+    "seeds",
+    5,
+    "Number of runs of each cell, with seeds 0, 1, ...",
+    lower_bound=1,
+    flag_values=FLAGS,
 )
 OUT = flags.DEFINE_string(
-    "out", None, "Output folder; default runs/studies/SCALE[-DATASET].", flag_values=FLAGS
+    "out", None, "Output folder; default: runs/studies/SCALE or SCALE-DATASET.", FLAGS
 )
-METHODS = flags.DEFINE_list(
-    "methods", [], "Methods to compare, where a study compares methods.", flag_values=FLAGS
-)
-BATCHES = flags.DEFINE_list(
-    "batch_sizes", [], "Batch sizes, where a study varies them.", flag_values=FLAGS
-)
+METHODS = flags.DEFINE_list("methods", [], "Methods, for studies that compare methods.", FLAGS)
+BATCHES = flags.DEFINE_list("batch_sizes", [], "Batch sizes, for studies that vary them.", FLAGS)
 EQUAL_STEPS = flags.DEFINE_boolean(
-    "equal_steps", False, "Batch sizes have equal steps, not equal epochs.", flag_values=FLAGS
+    "equal_steps", False, "Train all batch sizes for equal steps instead of equal epochs.", FLAGS
 )
 PAGE = flags.DEFINE_string(
-    "page", None, "Write a page of Markdown; of `claims` claims.md in --out.", flag_values=FLAGS
+    "page", None, "Markdown file to write as well; default for `claims`: OUT/claims.md.", FLAGS
 )
-WORKDIR = flags.DEFINE_string(
-    "workdir", None, "A run to look at, where a study looks at one.", flag_values=FLAGS
-)
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, for studies of one run.", FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to a study's `run`."""
-    if NAME.value is None:
-        for name in components.names("study"):
-            doc = ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text()))
-            print(f"{name:18} {doc.splitlines()[0]}")
+    """List the studies, summarise their claims, or call a study's `run`."""
+    name, names = NAME.value, components.names("study")
+    if name is None:
+        for study in names:
+            print(f"{study:18} {components.summary('study', study)}")
         return
-    if NAME.value == "claims":
+    if name == "claims":
         from jaxssl.studies.claims import write_claims
 
         folder = Path(OUT.value or "runs/studies")
         print(f"claims: {write_claims(folder, Path(PAGE.value or folder / 'claims.md'))}")
         return
-    if NAME.value not in components.names("study"):
-        valid = [*components.names("study"), "claims"]
-        raise UserError(f"study {NAME.value!r} is unknown{suggest(NAME.value, valid)}")
+    if name not in names:
+        raise UserError(f"study {name!r} is unknown{suggest(name, [*names, 'claims'])}")
     scales = sorted(path.stem for path in CONFIGS.glob("*.py") if "_" not in path.stem)
     if SCALE.value not in scales:
-        where = "" if scales else f" (there is no {CONFIGS}: studies need a source checkout)"
+        where = "" if scales else f" ({CONFIGS} is missing: studies need a source checkout)"
         raise UserError(f"--scale {SCALE.value!r} is unknown{suggest(SCALE.value, scales)}{where}")
-    _run(overrides)
+    if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
+        raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
+    _run(name, overrides)
 
 
-def _run(overrides: list[tuple[str, str]]) -> None:
+def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     from jaxssl.studies import documents
     from jaxssl.studies.study import Setting, scale_config
     from jaxssl.training import compile_cache
 
-    if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
-        raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
-    default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
     compile_cache.enable()
-    study = components.module("study", NAME.value)
+    study = components.module("study", name)
+    default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
     setting = Setting(
         scale=SCALE.value,
         config=scale_config(CONFIGS, SCALE.value, getattr(study, "PAPER", "")),
@@ -100,33 +98,35 @@ def _run(overrides: list[tuple[str, str]]) -> None:
         workdir=Path(WORKDIR.value) if WORKDIR.value else None,
         equal_steps=EQUAL_STEPS.value,
     )
-    sys.path.append(str(CONFIGS.parents[1]))  # a config imports what it differs from
+    sys.path.append(str(CONFIGS.parents[1]))  # configs import each other from the checkout
     for flag in ("methods", "batch_sizes", "workdir", "equal_steps"):
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
-            raise UserError(f"--{flag}: the study {NAME.value!r} has no use for it; leave it out")
+            raise UserError(f"--{flag} is not used by the study {name!r}; leave it out")
     start = time.perf_counter()
     with explain_write_errors(setting.out):
-        setting.out.mkdir(parents=True, exist_ok=True)  # or the work would be done in vain
-    found = study.run(setting)
-    title = study.__doc__.splitlines()[0].rstrip(".")
-    about = _about(time.perf_counter() - start)
+        setting.out.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
+    findings = study.run(setting)
+    title = components.summary("study", name).rstrip(".")
+    about = _provenance(time.perf_counter() - start)
     with explain_write_errors(setting.out):
-        path = documents.write_study(_stem(setting), title, setting, study.CLAIMS, found, about)
+        path = documents.write_study(
+            _stem(name, setting), title, setting, study.CLAIMS, findings, about
+        )
     if PAGE.value:
         documents.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
-    documents.print_findings(study.CLAIMS, found)
+    documents.print_findings(study.CLAIMS, findings)
     print(f"page: {path}")
 
 
-def _stem(setting: Any) -> str:
-    """Of the study's files; a part of a study has files of its own."""
+def _stem(name: str, setting: Any) -> str:
+    """Return the stem of the study's file names; partial studies have different stems."""
     run = [setting.workdir.resolve().name] if setting.workdir else []
     steps = ["equal_steps"] if setting.equal_steps else []
-    return "-".join([NAME.value, *setting.methods, *map(str, setting.batch_sizes), *steps, *run])
+    return "-".join([name, *setting.methods, *map(str, setting.batch_sizes), *steps, *run])
 
 
-def _about(seconds: float) -> dict[str, str]:
-    """Where and with what a study was run."""
+def _provenance(seconds: float) -> dict[str, str]:
+    """Return the command, versions and hardware of a study."""
     import jax
 
     device = jax.devices()[0]

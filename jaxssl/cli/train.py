@@ -1,8 +1,9 @@
-"""Pretrain an encoder: jaxssl train [--config FILE] [--config.key=value ...] [--workdir DIR].
+"""Pretrain an encoder.
 
-The keys and their defaults are in configs/base.py; those of a loss, a network or a recipe are the
-arguments of its factory. The same command again resumes. With --dry_run nothing is trained: shapes,
-parameters, settings and memory are printed, and one step is taken on random images.
+usage: jaxssl train [--config FILE] [--config.KEY=VALUE ...] [--workdir DIR]
+
+configs/base.py has all keys with their defaults; the keys of a loss, a network or an augmentation
+are the arguments of its factory. The same command again resumes an interrupted run.
 """
 
 from pathlib import Path
@@ -13,21 +14,23 @@ from jaxssl import cli
 
 DEFAULT = Path(__file__).parents[2] / "configs" / "digits.py"
 FLAGS = flags.FlagValues()
-CONFIG = flags.DEFINE_string(
-    "config", str(DEFAULT), "Python file with get_config().", flag_values=FLAGS
-)
+CONFIG = flags.DEFINE_string("config", str(DEFAULT), "Python file with get_config().", FLAGS)
 WORKDIR = flags.DEFINE_string(
-    "workdir", None, "Output folder; default runs/<name of the config>.", flag_values=FLAGS
+    "workdir", None, "Output folder; default: runs/ and the name of the config.", FLAGS
 )
 DRY_RUN = flags.DEFINE_bool(
-    "dry_run", False, "Try the config out without data or output.", flag_values=FLAGS
+    "dry_run",
+    False,
+    "Print shapes, parameters, settings and memory, and take one step on random images. Needs no "
+    "data and writes nothing.",
+    FLAGS,
 )
 cli.define_processes(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Flags to `jaxssl.evaluation.pretrain.train` or `jaxssl.training.dry_run.dry_run`."""
-    # Imports come late, so that a mistake is answered at once.
+    """Call `jaxssl.evaluation.pretrain.train` or `jaxssl.training.dry_run.dry_run`."""
+    # Imported here, so that wrong flags are reported at once.
     from jaxssl.training import config
 
     settings = config.load(CONFIG.value, overrides)

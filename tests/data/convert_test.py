@@ -200,7 +200,7 @@ def test_a_second_conversion_says_so_and_changes_nothing(old, monkeypatch, capsy
     assert command(capsys, folder)[0] == 0
     before = everything(folder)
     status, out, err = command(capsys, folder)
-    assert (status, out, err) == (0, "it is converted already\n", "")
+    assert (status, out, err) == (0, f"{folder}: already converted\n", "")
     assert everything(folder) == before
 
 

@@ -204,8 +204,8 @@ def offline(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "parts"),
     [
-        ("cifar1", ["is unknown; near are cifar10, ", "valid ones"]),
-        ("Folder", ["is unknown; near are folder, ", "valid ones"]),
+        ("cifar1", ["is unknown; the closest of ", "valid ones are cifar10, "]),
+        ("Folder", ["is unknown; the closest of ", "valid ones are folder, "]),
         ("no such/set", []),
         ("", []),
         ("a/b/c", []),

@@ -214,7 +214,7 @@ def test_near_names_are_given_of_many_classes(monkeypatch):
     names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
     one = source_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
     message = fail(source_lib._select_classes, one, ["n01440765"], "mine.txt")
-    assert "has no class 'n01440765' (1 of 1 are unknown); near are " in message
+    assert "has no class 'n01440765' (1 of 1 are unknown); the closest of " in message
     assert "n01440764" in message and message.endswith("of 1000 valid ones")
 
 

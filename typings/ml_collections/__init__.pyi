@@ -4,6 +4,7 @@ from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
+# Not a Mapping at run time, but accepted wherever one is read.
 class ConfigDict(Mapping[str, Any]):
     def __init__(
         self, initial_dictionary: Mapping[str, Any] | ConfigDict | None = None, **kwargs: Any
