@@ -1,4 +1,4 @@
-"""Sizes and variables of networks that several tests need."""
+"""Shapes and variables of networks for several tests."""
 
 from functools import partial
 
@@ -9,15 +9,15 @@ from jax import numpy as jnp
 KEY = jax.random.key(0)
 
 
-def sizes(net, *shape):
-    """Variables and output as shapes: nothing is computed."""
+def init_shapes(net, *shape):
+    """Return the shapes of variables and output, without computing them."""
     return jax.eval_shape(
         partial(net.init_with_output, train=False), KEY, jax.ShapeDtypeStruct(shape, jnp.float32)
     )[::-1]
 
 
-def seen_sizes(net, *shape):
-    """The output of every module, in training, as shapes."""
+def intermediate_shapes(net, *shape):
+    """Return the shape of every submodule's output in training."""
 
     def apply(images):
         variables = net.init(KEY, images, train=False)
@@ -30,7 +30,7 @@ def seen_sizes(net, *shape):
     return jax.eval_shape(apply, jax.ShapeDtypeStruct(shape, jnp.float32))
 
 
-def count(variables):
+def count_params(variables):
     return sum(x.size for x in jax.tree.leaves(variables["params"]))
 
 
@@ -38,9 +38,9 @@ def normal(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)
 
 
-def made_up(module, x):
-    """Variables that need no compiled start: small normals, about 1 where a norm multiplies."""
-    variables, _ = sizes(module, *x.shape)
+def random_variables(module, x):
+    """Return small normal variables, about 1 for scales and variances, without compiling `init`."""
+    variables, _ = init_shapes(module, *x.shape)
     leaves, tree = jax.tree.flatten_with_path(variables)
     center = [float(path[-1].key in ("scale", "var")) for path, _ in leaves]
     noise = [0.3 * normal(*leaf.shape, seed=i) for i, (_, leaf) in enumerate(leaves)]

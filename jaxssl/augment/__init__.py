@@ -1,1 +1,1 @@
-"""Augmentation on the accelerator: key and example in, view out, inside jit."""
+"""Data augmentation as JAX functions of a random key and an example, for use inside jit."""

@@ -1,25 +1,27 @@
-"""Colours of one planar image [c, h, w], float in [0, 1]; `jax.vmap` makes batches of it.
+"""Colour operations on one planar image [c, h, w], float in [0, 1]. Use `jax.vmap` for batches.
 
-Planes make whole rows of a channel lie together, which is several times faster on a CPU. Grey is
-the weighted mean of three channels and the plain mean of any other number. As in `image`, a random
-operation takes uniform numbers ``u`` in [0, 1).
+The planar layout keeps the rows of a channel contiguous, which is several times faster on CPUs. The
+grey image is the luminance of three channels, or the mean of any other number of channels. As in
+`image`, a random operation takes uniform numbers ``u`` in [0, 1).
 """
 
 import itertools
+from collections.abc import Sequence
 
 import jax
 from jax import Array
 from jax import numpy as jnp
+from jax.typing import ArrayLike
 
 from jaxssl.augment.image import between, choose
 
-GREY_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green, blue; ITU-R 601
-BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # in the order of `jitter`
+GREY_WEIGHTS = (0.299, 0.587, 0.114)  # of red, green and blue; ITU-R BT.601
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)  # operations of `jitter`
 ORDERS = tuple(itertools.permutations(range(4)))
 
 
 def grey(image: Array) -> Array:
-    """[1, h, w] luminance."""
+    """Return the luminance [1, h, w]."""
     if image.shape[0] != 3:
         return jnp.mean(image, axis=0, keepdims=True)
     r, g, b = image
@@ -27,34 +29,35 @@ def grey(image: Array) -> Array:
 
 
 def mean(image: Array) -> Array:
-    """[] mean of an image; a product with ones, which is faster than a sum on a CPU."""
+    """Return the mean [] over all channels and pixels."""
+    # A product with a constant vector is faster than a sum on CPUs.
     ones = jnp.full(image.size, 1 / image.size, image.dtype)
     return jnp.dot(image.reshape(-1), ones, precision=jax.lax.Precision.HIGHEST)
 
 
-def blend(image: Array, other: Array, factor: Array) -> Array:
-    """From ``other`` (factor 0) to the image (1) and beyond, clipped to [0, 1]."""
-    # In this form a factor of 1 changes nothing, to the bit.
+def blend(image: Array, other: Array, factor: ArrayLike) -> Array:
+    """Interpolate from ``other`` (factor 0) to the image (1) and beyond, clipped to [0, 1]."""
+    # In this form, a factor of 1 returns the image exactly.
     return jnp.clip(factor * image + (1 - factor) * other, 0, 1)
 
 
-def brightness(image: Array, factor: Array) -> Array:
-    """Multiply by ``factor``, clipped to [0, 1]."""
+def brightness(image: Array, factor: ArrayLike) -> Array:
+    """Multiply by ``factor``, then clip to [0, 1]."""
     return jnp.clip(image * factor, 0, 1)
 
 
-def contrast(image: Array, factor: Array) -> Array:
-    """Multiply the distance from the mean of the grey image by ``factor``, clipped to [0, 1]."""
+def contrast(image: Array, factor: ArrayLike) -> Array:
+    """Multiply the distance from the mean of the grey image by ``factor``, then clip to [0, 1]."""
     return blend(image, mean(grey(image)), factor)
 
 
-def saturation(image: Array, factor: Array) -> Array:
-    """Multiply the distance from the grey image by ``factor``, clipped to [0, 1]."""
+def saturation(image: Array, factor: ArrayLike) -> Array:
+    """Multiply the distance from the grey image by ``factor``, then clip to [0, 1]."""
     return blend(image, grey(image), factor)
 
 
 def grayscale(image: Array) -> Array:
-    """The grey image in every channel."""
+    """Return the grey image in every channel."""
     return jnp.broadcast_to(grey(image), image.shape)
 
 
@@ -63,55 +66,57 @@ def random_grayscale(u: Array, image: Array, probability: float) -> Array:
     return jnp.where(u < probability, grayscale(image), image)
 
 
-def hue(image: Array, shift: Array) -> Array:
-    """Turn the hue in HSV; value and saturation stay.
+def hue(image: Array, shift: ArrayLike) -> Array:
+    """Shift the hue in HSV, keeping value and saturation.
 
     Args:
-        image: [c, h, w]; without three channels there is no hue and nothing changes.
-        shift: of the circle, in [-0.5, 0.5]; 0 changes nothing, to the bit.
+        image: [c, h, w]. Unless c = 3, it is returned unchanged.
+        shift: shift as a fraction of the colour circle, in [-0.5, 0.5]. With 0, the image is
+            returned exactly.
     """
     if image.shape[0] != 3:
         return image
     r, g, b = image
     high = jnp.maximum(jnp.maximum(r, g), b)
     chroma = high - jnp.minimum(jnp.minimum(r, g), b)
-    some = jnp.where(chroma > 0, chroma, 1)
-    # In sixths of the circle, counted from red.
-    of_green = jnp.where(high == g, 2 + (b - r) / some, 4 + (r - g) / some)
-    angle = jnp.where(high == r, (g - b) / some, of_green) + 6 * shift
+    divisor = jnp.where(chroma > 0, chroma, 1)
+    # The hue in sixths of the circle, counted from red.
+    green_or_blue = jnp.where(high == g, 2 + (b - r) / divisor, 4 + (r - g) / divisor)
+    angle = jnp.where(high == r, (g - b) / divisor, green_or_blue) + 6 * shift
     k = angle[None] + jnp.array([5.0, 3.0, 1.0])[:, None, None]
     k = k - 6 * jnp.floor(k / 6)
-    turned = high[None] - chroma[None] * jnp.clip(jnp.minimum(k, 4 - k), 0, 1)
-    return jnp.where(shift == 0, image, turned)
+    shifted = high[None] - chroma[None] * jnp.clip(jnp.minimum(k, 4 - k), 0, 1)
+    return jnp.where(shift == 0, image, shifted)
 
 
 def jitter(image: Array, order: Array, factors: Array, shift: Array) -> Array:
-    """Brightness, contrast, saturation and hue, one after the other.
+    """Change brightness, contrast, saturation and hue, in the given order.
 
     Args:
         image: [c, h, w].
-        order: [4] a permutation: 0 brightness, 1 contrast, 2 saturation, 3 hue.
-        factors: [3] of brightness, contrast, saturation, >= 0; 1 changes nothing.
-        shift: of the hue, in [-0.5, 0.5]; 0 changes nothing.
+        order: [4] a permutation of 0 (brightness), 1 (contrast), 2 (saturation), 3 (hue).
+        factors: [3] factors of brightness, contrast and saturation, >= 0; 1 is the identity.
+        shift: shift of the hue, in [-0.5, 0.5]; 0 is the identity.
     """
-    place = jnp.argmax(order == HUE)
+    hue_index = jnp.argmax(order == HUE)
     i = jnp.arange(3)
-    operations = order[i + (i >= place).astype(jnp.int32)]
+    operations = order[i + (i >= hue_index).astype(jnp.int32)]
     factors = factors[operations]
 
-    # Each image has its own order, so every slot holds every operation. Hue costs most: here it
-    # stands once, between three slots before and three after, of which three are idle.
-    def slot(image: Array, given: tuple[Array, Array]) -> tuple[Array, None]:
-        operation, factor = given
+    # Under vmap each image has its own order, so every step computes every operation. Hue is the
+    # most expensive one. It runs once, between three steps before and three after it, of which
+    # three in total have a factor of 1.
+    def step(image: Array, settings: tuple[Array, Array]) -> tuple[Array, None]:
+        operation, factor = settings
         light = grey(image)
         other = jnp.where(operation == CONTRAST, mean(light), light)
         other = jnp.where(operation == BRIGHTNESS, 0, other)
         return blend(image, other, factor), None
 
-    # Loops, since XLA would fuse the slots and compute the earlier ones again for each later one.
-    image, _ = jax.lax.scan(slot, image, (operations, jnp.where(i < place, factors, 1)))
+    # Scans, because XLA would fuse unrolled steps and recompute the earlier ones in the later ones.
+    image, _ = jax.lax.scan(step, image, (operations, jnp.where(i < hue_index, factors, 1)))
     image = hue(image, shift)
-    return jax.lax.scan(slot, image, (operations, jnp.where(i < place, 1, factors)))[0]
+    return jax.lax.scan(step, image, (operations, jnp.where(i < hue_index, 1, factors)))[0]
 
 
 def random_jitter(
@@ -124,81 +129,80 @@ def random_jitter(
     hue: float,
     probability: float = 1.0,
 ) -> Array:
-    """Colour jitter in a random order, as torchvision's ``ColorJitter``.
+    """`jitter` with random order and strengths, as torchvision's ``ColorJitter``.
 
     Args:
-        u: [6] uniform in [0, 1): whether, order, brightness, contrast, saturation, hue.
+        u: [6] uniform in [0, 1): whether to change the image, order, brightness, contrast,
+            saturation, hue.
         image: [c, h, w].
-        brightness: the factor is uniform in [1 - brightness, 1 + brightness], at least 0.
-        contrast: likewise.
-        saturation: likewise.
-        hue: the shift is uniform in [-hue, hue], hue in [0, 0.5].
-        probability: of any change.
+        brightness: the factor is uniform in [max(0, 1 - brightness), 1 + brightness].
+        contrast: range of the factor, as for brightness.
+        saturation: range of the factor, as for brightness.
+        hue: the shift is uniform in [-hue, hue]; hue lies in [0, 0.5].
+        probability: probability of changing the image.
     """
     strengths = jnp.array([brightness, contrast, saturation], jnp.float32)
-    yes = u[0] < probability
+    changed = u[0] < probability
     order = jnp.array(ORDERS, jnp.int32)[choose(u[1], len(ORDERS))]
     factors = between(u[2:5], jnp.maximum(1 - strengths, 0), 1 + strengths)
-    return jitter(
-        image, order, jnp.where(yes, factors, 1), jnp.where(yes, between(u[5], -hue, hue), 0)
-    )
+    shift = between(u[5], -hue, hue)
+    return jitter(image, order, jnp.where(changed, factors, 1), jnp.where(changed, shift, 0))
 
 
 def random_brightness_contrast(u: Array, image: Array, strength: float) -> Array:
-    """`brightness`, then `contrast`, each with a factor in [1 - strength, 1 + strength].
+    """`brightness`, then `contrast`, with factors uniform in [1 - strength, 1 + strength].
 
     Args:
         u: [2] uniform in [0, 1): brightness, contrast.
         image: [c, h, w].
-        strength: in [0, 1].
+        strength: range of the factors, in [0, 1].
     """
     factors = between(u, 1 - strength, 1 + strength)
     return contrast(brightness(image, factors[0]), factors[1])
 
 
 def blur(image: Array, kernel: int, sigma: Array) -> Array:
-    """Gaussian blur; outside the image is its reflection, as in torchvision.
+    """Gaussian blur with reflection at the borders, as in torchvision.
 
     Args:
         image: [c, h, w].
-        kernel: taps along a side, odd, static; half of them must be fewer than the image's sides.
+        kernel: side of the kernel in pixels, odd, static; less than twice the sides of the image.
         sigma: standard deviation in pixels, > 0.
 
     Raises:
-        ValueError: on an even or too large kernel.
+        ValueError: if the kernel is even or too large.
     """
     _, h, w = image.shape
     if kernel < 1 or kernel % 2 == 0 or kernel // 2 >= min(h, w):
-        raise ValueError(f"blur kernel is {kernel}; expected odd and below twice {min(h, w)}")
+        raise ValueError(f"blur kernel must be odd and less than {2 * min(h, w)}, got {kernel}")
     rows, columns = _blur_weights(h, kernel, sigma), _blur_weights(w, kernel, sigma)
-    blurred = jnp.einsum(
-        "yh,chw,xw->cyx", rows, image, columns, precision=jax.lax.Precision.HIGHEST
-    )
-    return jnp.clip(blurred, 0, 1)  # the weights' sum is rounded
+    # The weights sum to 1 up to rounding, so the result may leave [0, 1] slightly.
+    return jnp.clip(_resample(rows, image, columns), 0, 1)
 
 
 def random_blur(
-    u: Array, image: Array, kernel: int, sigma: tuple[float, float], probability: float
+    u: Array, image: Array, kernel: int, sigma: Sequence[float], probability: float
 ) -> Array:
-    """`blur` with ``probability`` and a sigma uniform in its range.
+    """`blur` with ``probability`` and a uniformly distributed sigma.
 
     Args:
-        u: [2] uniform in [0, 1): whether, sigma.
+        u: [2] uniform in [0, 1): whether to blur, sigma.
         image: [c, h, w].
-        kernel: taps along a side, odd.
+        kernel: side of the kernel in pixels, odd.
         sigma: smallest and largest standard deviation in pixels.
-        probability: of blurring.
+        probability: probability of blurring.
     """
-    return jnp.where(u[0] < probability, blur(image, kernel, between(u[1], *sigma)), image)
+    blurred = blur(image, kernel, between(u[1], sigma[0], sigma[1]))
+    return jnp.where(u[0] < probability, blurred, image)
 
 
 def invert(image: Array) -> Array:
-    """1 - image."""
+    """Return 1 - image."""
     return 1 - image
 
 
 def solarize(image: Array, threshold: Array | float = 0.5) -> Array:
-    """Invert the values of at least ``threshold``; Pillow's 128 is 0.5."""
+    """Invert values >= ``threshold``; 0.5 stands for Pillow's 128."""
     return jnp.where(image >= threshold, 1 - image, image)
 
 
@@ -208,14 +212,14 @@ def random_solarize(u: Array, image: Array, probability: float) -> Array:
 
 
 def posterize(image: Array, bits: Array | int) -> Array:
-    """Keep the upper ``bits`` (0 to 8, int32) of each value's eight."""
+    """Keep the highest ``bits`` (0 to 8, int32) of the eight bits of each value."""
     dropped = 8 - bits
-    kept = jnp.left_shift(jnp.right_shift(_levels(image), dropped), dropped)
-    return kept.astype(jnp.float32) / 255
+    levels = jnp.left_shift(jnp.right_shift(_levels(image), dropped), dropped)
+    return levels.astype(jnp.float32) / 255
 
 
 def autocontrast(image: Array) -> Array:
-    """Stretch each channel to [0, 1]; a channel of one value stays."""
+    """Stretch each channel to [0, 1]; constant channels are unchanged."""
     low = jnp.min(image, axis=(1, 2), keepdims=True)
     high = jnp.max(image, axis=(1, 2), keepdims=True)
     span = high - low
@@ -223,65 +227,70 @@ def autocontrast(image: Array) -> Array:
 
 
 def equalize(image: Array) -> Array:
-    """Flatten each channel's histogram of 256 levels, as Pillow's ``ImageOps.equalize``.
+    """Equalise the histogram of each channel, as Pillow's ``ImageOps.equalize``.
 
-    Values are rounded to 256 levels. A channel of fewer than 255 pixels besides those of its
-    brightest level stays.
+    Values are rounded to 256 levels. As in Pillow, a channel is unchanged if it has fewer than 255
+    pixels below its brightest level.
     """
     c, h, w = image.shape
-    place = _levels(image).reshape(c, h * w) + 256 * jnp.arange(c)[:, None]
-    counts = jnp.zeros(c * 256, jnp.int32).at[place.reshape(-1)].add(1, mode="promise_in_bounds")
+    bins = _levels(image).reshape(c, h * w) + 256 * jnp.arange(c)[:, None]
+    counts = jnp.zeros(c * 256, jnp.int32).at[bins.reshape(-1)].add(1, mode="promise_in_bounds")
     counts = counts.reshape(c, 256).astype(jnp.float32)
-    # Pixels darker than each level: a product, faster than a cumulative sum and exact to 2^24.
-    darker = jnp.triu(jnp.ones((256, 256)), 1)
-    below = jnp.dot(counts, darker, precision=jax.lax.Precision.HIGHEST)
+    # The number of pixels below each level. The product is faster than a cumulative sum, and exact
+    # up to 2^24 pixels.
+    triangle = jnp.triu(jnp.ones((256, 256)), 1)
+    below = jnp.dot(counts, triangle, precision=jax.lax.Precision.HIGHEST)
     step = jnp.floor(jnp.max(jnp.where(counts > 0, below, 0), axis=1, keepdims=True) / 255)
-    at_pixel = below.reshape(-1).at[place].get(mode="promise_in_bounds")
-    # The half keeps a quotient of integers away from the next integer.
-    level = jnp.floor((at_pixel + jnp.floor(step / 2) + 0.5) / jnp.maximum(step, 1))
+    below = below.reshape(-1).at[bins].get(mode="promise_in_bounds")
+    # Adding a half keeps the quotient of integers from rounding up to the next integer.
+    level = jnp.floor((below + jnp.floor(step / 2) + 0.5) / jnp.maximum(step, 1))
     mapped = (jnp.minimum(level, 255) / 255).reshape(image.shape)
     return jnp.where(step[:, :, None] > 0, mapped, image)
 
 
 def smooth(image: Array) -> Array:
-    """Pillow's ``ImageFilter.SMOOTH``: 3 x 3 mean, the centre five times; the border stays."""
+    """3 x 3 mean with weight 5 for the centre, as Pillow's ``ImageFilter.SMOOTH``; borders stay."""
     _, h, w = image.shape
-    # Products with constant matrices: XLA would compute shifted sums again at each of their uses.
-    box = jnp.einsum(
-        "yh,chw,xw->cyx", _near(h), image, _near(w), precision=jax.lax.Precision.HIGHEST
-    )
-    inner = _inner(h)[:, None] & _inner(w)[None, :]
+    # Products with constant matrices, because XLA would recompute shifted sums wherever it uses
+    # them.
+    box = _resample(_neighbours(h), image, _neighbours(w))
+    inner = _is_inner(h)[:, None] & _is_inner(w)[None, :]
     return jnp.where(inner[None], (box + 4 * image) / 13, image)
 
 
-def sharpness(image: Array, factor: Array) -> Array:
-    """Multiply the distance from the `smooth` image by ``factor``, clipped to [0, 1]."""
+def sharpness(image: Array, factor: ArrayLike) -> Array:
+    """Multiply the distance from the `smooth` image by ``factor``, then clip to [0, 1]."""
     return blend(image, smooth(image), factor)
 
 
 def _levels(image: Array) -> Array:
-    """The nearest of the 256 levels, int32."""
+    """Round to 256 levels, int32."""
     return jnp.round(image * 255).astype(jnp.int32)
 
 
-def _near(n: int) -> Array:
-    """[n, n] ones where two places are at most one apart."""
+def _resample(rows: Array, image: Array, columns: Array) -> Array:
+    """Multiply the rows of an image [c, h, w] by weights [y, h] and its columns by [x, w]."""
+    return jnp.einsum("yh,chw,xw->cyx", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
+
+
+def _neighbours(n: int) -> Array:
+    """Return [n, n], 1 where two indices differ by at most one, else 0."""
     return (jnp.abs(jnp.arange(n)[:, None] - jnp.arange(n)[None, :]) <= 1).astype(jnp.float32)
 
 
-def _inner(n: int) -> Array:
-    """[n] true but for the first and the last."""
+def _is_inner(n: int) -> Array:
+    """Return [n], True except for the first and last index."""
     return (jnp.arange(n) > 0) & (jnp.arange(n) < n - 1)
 
 
 def _blur_weights(n: int, kernel: int, sigma: Array) -> Array:
-    """[n, n] weights of the input pixels in each output pixel; rows sum to 1."""
+    """Return weights [n, n] of input pixels in output pixels; rows sum to 1."""
     i, j = jnp.arange(n)[:, None], jnp.arange(n)[None, :]
 
-    def tap(distance: Array, exists: Array | bool = True) -> Array:
-        weight = jnp.exp(-0.5 * (distance.astype(jnp.float32) / sigma) ** 2)
-        return jnp.where(exists & (jnp.abs(distance) <= kernel // 2), weight, 0)
+    def weight(distance: Array, exists: Array | bool = True) -> Array:
+        gaussian = jnp.exp(-0.5 * (distance.astype(jnp.float32) / sigma) ** 2)
+        return jnp.where(exists & (jnp.abs(distance) <= kernel // 2), gaussian, 0)
 
-    # A pixel, and its images mirrored at the first and at the last pixel (which have none).
-    weights = tap(i - j) + tap(i + j, j > 0) + tap(2 * (n - 1) - i - j, j < n - 1)
+    # The pixel itself, and its reflections at both borders. Border pixels have no reflection.
+    weights = weight(i - j) + weight(i + j, j > 0) + weight(2 * (n - 1) - i - j, j < n - 1)
     return weights / jnp.sum(weights, axis=1, keepdims=True)

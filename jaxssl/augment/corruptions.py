@@ -1,95 +1,143 @@
-"""The fifteen common corruptions of ImageNet-C and CIFAR-10-C, for one image [h, w, c] in [0, 1].
+"""The fifteen common corruptions of ImageNet-C and CIFAR-10-C.
 
-Every corruption is ``(u, image, severity) -> image``. ``u`` are uniform numbers from `draws`, so
-that one compiled generator serves all of them; ``severity`` is a traced integer of 1 to 5, so that
-a corruption compiles once. `jax.vmap` makes batches.
+`corrupt` applies one of `CORRUPTIONS` to uint8 images. All but JPEG are JAX functions ``(u, image,
+severity) -> image`` of one image [h, w, c] in [0, 1]. Their uniform numbers ``u`` come from `draw`,
+so that one compiled random generator serves all of them. The severity, 1 to 5, is a traced integer,
+so that each corruption is compiled once. JPEG runs on the host, with Pillow.
 
-Constants are those of the authors' program for CIFAR-10-C. They count pixels of a 32 x 32 image;
-larger images get blurs, streaks and displacements in proportion, smaller ones those of 32 x 32 (a
-blur of less than a pixel does nothing). What differs from that program, besides the generator:
+The constants are those of the authors' code for CIFAR-10-C, in pixels of a 32 x 32 image. Lengths
+are scaled up for larger images, and used as they are for smaller ones. Differences from that code,
+besides the random generator:
 
-* shot_noise: the Poisson count is its quantile expanded to second order (Cornish and Fisher).
-* glass_blur, elastic_transform: their Gaussian filters mirror the border.
+* shot_noise: Poisson counts come from a second-order expansion of the quantile function (Cornish
+  and Fisher).
+* glass_blur, elastic_transform: Gaussian filters reflect at the borders.
 * glass_blur: all pixels move at once, instead of being swapped one after the other.
 * zoom_blur, snow: zooms are about the exact centre; larger images get larger flakes.
-* fog: the fractal is a sum of interpolated noises, as strong as those of diamond-square.
+* fog: the fractal is a sum of interpolated noise, as strong as that of diamond-square.
 * frost: ice is a ridged fractal instead of a crop of six photographs.
 * elastic_transform: the affine and the elastic displacement are added, and interpolated once.
-* jpeg_compression: baseline JPEG without its lossless coding; 4:2:0, integers rounded once a step.
 
 References:
     Hendrycks and Dietterich, Benchmarking Neural Network Robustness to Common Corruptions and
     Perturbations, 2019.
 """
 
+import io
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 from jax.scipy.ndimage import map_coordinates
+from jax.typing import ArrayLike
+from PIL import Image
 
-from jaxssl.augment import colour, jpeg
-from jaxssl.augment.image import between, choose, random_noise
+from jaxssl.augment import colour
+from jaxssl.augment.image import between, choose, random_noise, resample, to_normal
 
-SIDE = 32  # pixels of the images that lengths below are for
+SIDE = 32  # side in pixels of the images that the constants below are for
 SEVERITIES = (1, 2, 3, 4, 5)
+JPEG_QUALITIES = (80, 65, 58, 50, 40)  # per severity
+BLOCK = 2**16  # pixels of the images that are corrupted at a time
 
 
-def draws(key: Array, shape: tuple[int, ...]) -> Array:
-    """The uniform numbers in [0, 1) that any corruption of an image of a shape [h, w, c] takes."""
-    # Two passes of two numbers a pixel, or a fractal of up to twice as many points a side.
+def corrupt(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.ndarray:
+    """Apply a corruption to uint8 images.
+
+    The random numbers for image i depend only on the seed and i, and are equal for all severities.
+
+    Args:
+        name: one of `CORRUPTIONS`, such as "fog".
+        images: [n, h, w, c] uint8; c is 1 or 3.
+        severity: one of `SEVERITIES`.
+        seed: seed of the random numbers.
+
+    Returns:
+        [n, h, w, c] uint8.
+
+    Raises:
+        ValueError: if ``name`` is unknown.
+    """
+    if name not in CORRUPTIONS:
+        raise ValueError(f"corruption must be one of {', '.join(CORRUPTIONS)}, got {name!r}")
+    if name == "jpeg_compression":
+        return jpeg_compression(images, severity)
+    n, h, w, _ = images.shape
+    rows = max(min(BLOCK // (h * w), 256), 1)
+    key, out = jax.random.key(seed), np.empty_like(images)
+    for first in range(0, n, rows):
+        block = images[first : first + rows]
+        # All blocks have the same length, so that the program is compiled once.
+        padded = np.zeros((rows, *images.shape[1:]), np.uint8)
+        padded[: len(block)] = block
+        u = _draw_block(key, np.arange(first, first + rows, dtype=np.int32), images.shape[1:])
+        out[first : first + rows] = np.asarray(_corrupt_block(name, u, padded, severity))[
+            : len(block)
+        ]
+    return out
+
+
+def draw(key: Array, shape: tuple[int, ...]) -> Array:
+    """Draw the uniform numbers in [0, 1) for any corruption of an image of shape [h, w, c]."""
+    # Enough for two passes of two numbers per pixel, or for a fractal with up to twice as many
+    # points per side.
     return jax.random.uniform(key, (4 * max(shape[:2]) ** 2 + 8,))
 
 
-def corrupt(name: str, key: Array, image: Array, severity: Array | int) -> Array:
-    """The image as one of `CORRUPTIONS` leaves it.
+# Apart from the corruptions, because the generator takes several times as long to compile.
+@partial(jax.jit, static_argnums=2)
+def _draw_block(key: Array, index: ArrayLike, shape: tuple[int, ...]) -> Array:
+    return jax.vmap(lambda i: draw(jax.random.fold_in(key, i), shape))(index)
 
-    Args:
-        name: of the corruption, such as "fog".
-        key: of this image alone, folded from its index.
-        image: [h, w, c] float32 in [0, 1]; c is 1 or 3.
-        severity: 1 to 5.
 
-    Returns:
-        [h, w, c] in [0, 1].
+@partial(jax.jit, static_argnums=0)
+def _corrupt_block(name: str, u: Array, images: Array, severity: Array) -> Array:
+    function = jax.vmap(JAX_CORRUPTIONS[name], in_axes=(0, 0, None))
+    pixels = function(u, images.astype(jnp.float32) / 255, severity)
+    return jnp.round(255 * pixels).astype(jnp.uint8)
 
-    Raises:
-        ValueError: on an unknown name.
-    """
-    if name not in CORRUPTIONS:
-        raise ValueError(f"corruption {name!r} is unknown; one of {', '.join(CORRUPTIONS)}")
-    return CORRUPTIONS[name](draws(key, image.shape), image, severity)
+
+def jpeg_compression(images: np.ndarray, severity: int) -> np.ndarray:
+    """Encode images [n, h, w, c] uint8 as JPEG of low quality and decode them, with Pillow."""
+    out = np.empty_like(images)
+    for i, image in enumerate(images):
+        file = io.BytesIO()
+        picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+        picture.save(file, "JPEG", quality=JPEG_QUALITIES[severity - 1])
+        out[i] = np.asarray(Image.open(file)).reshape(image.shape)
+    return out
 
 
 def gaussian_noise(u: Array, image: Array, severity: Array) -> Array:
-    """Normal noise of every value."""
-    stddev = _at(severity, [0.04, 0.06, 0.08, 0.09, 0.10])
-    return random_noise(_first(u, image.shape), image, stddev)
+    """Add Gaussian noise to every value."""
+    stddev = _select(severity, [0.04, 0.06, 0.08, 0.09, 0.10])
+    return random_noise(_take(u, image.shape), image, stddev)
 
 
 def shot_noise(u: Array, image: Array, severity: Array) -> Array:
-    """As many photons as a Poisson count of the expected ones."""
-    full = _at(severity, [500, 250, 100, 75, 50])
-    z = _normal(_first(u, image.shape))
-    expected = image * full
+    """Replace values by Poisson counts of photons."""
+    photons = _select(severity, [500, 250, 100, 75, 50])  # for a value of 1
+    z = to_normal(_take(u, image.shape))
+    expected = image * photons
     count = jnp.floor(expected + jnp.sqrt(expected) * z + (z**2 - 1) / 6 + 0.5)
-    return jnp.clip(jnp.where(image > 0, count / full, 0), 0, 1)
+    return jnp.clip(jnp.where(image > 0, count / photons, 0), 0, 1)
 
 
 def impulse_noise(u: Array, image: Array, severity: Array) -> Array:
-    """Salt and pepper: a share of the values becomes 0 or 1."""
-    share = _at(severity, [0.01, 0.02, 0.03, 0.05, 0.07])
-    u = _first(u, image.shape)
-    return jnp.where(u < share / 2, 0, jnp.where(u > 1 - share / 2, 1, image))
+    """Set a fraction of the values to 0 or 1 (salt and pepper)."""
+    fraction = _select(severity, [0.01, 0.02, 0.03, 0.05, 0.07])
+    u = _take(u, image.shape)
+    return jnp.where(u < fraction / 2, 0, jnp.where(u > 1 - fraction / 2, 1, image))
 
 
 def defocus_blur(u: Array, image: Array, severity: Array) -> Array:
-    """Mean over a softened disk."""
+    """Average over a disk with a soft edge."""
     del u
-    kernel = _at(severity, disks(_scale(image)))
+    kernel = _select(severity, disks(_scale(image)))
     planes = jnp.moveaxis(image, 2, 0)[:, None]
     pad = kernel.shape[0] // 2
     planes = jnp.pad(planes, ((0, 0), (0, 0), (pad, pad), (pad, pad)), mode="reflect")
@@ -98,250 +146,240 @@ def defocus_blur(u: Array, image: Array, severity: Array) -> Array:
 
 
 def disks(scale: float) -> np.ndarray:
-    """[5, k, k] kernel of `defocus_blur` at each severity; each sums to 1."""
+    """Return the kernels [5, k, k] of `defocus_blur` at each severity; each sums to 1."""
     radius = scale * np.array([0.3, 0.4, 0.5, 1, 1.5])
     sigma = scale * np.array([0.4, 0.5, 0.6, 0.2, 0.1])
-    soft = math.ceil(scale)  # the Gaussian reaches that far, as in the program
+    soft = math.ceil(scale)  # radius of the Gaussian filter, as in the authors' code
     reach = math.ceil(radius[-1]) + soft
     x = np.arange(-reach, reach + 1)
-    found = []
+    kernels = []
     for r, s in zip(radius, sigma, strict=True):
         disk = (x[:, None] ** 2 + x**2 <= r**2).astype(np.float64)
         distance = np.abs(x[:, None] - x)
-        tap = np.where(distance <= soft, np.exp(-0.5 * (distance / s) ** 2), 0)
-        kernel = tap @ disk @ tap.T
-        found.append(kernel / kernel.sum())
-    return np.array(found)
+        gaussian = np.where(distance <= soft, np.exp(-0.5 * (distance / s) ** 2), 0)
+        kernel = gaussian @ disk @ gaussian.T
+        kernels.append(kernel / kernel.sum())
+    return np.array(kernels)
 
 
 def glass_blur(u: Array, image: Array, severity: Array) -> Array:
-    """Blur, let pixels take one of their neighbours' places, blur."""
+    """Blur, move pixels to random positions nearby, and blur again."""
     scale, (h, w, _) = _scale(image), image.shape
-    sigma = scale * _at(severity, [0.05, 0.25, 0.4, 0.25, 0.4])
+    sigma = scale * _select(severity, [0.05, 0.25, 0.4, 0.25, 0.4])
     twice = severity > 3
     taps = 2 * min(math.ceil(4 * 0.4 * scale), min(h, w) - 1) + 1
     reach = round(scale)
 
-    def moved(planes: Array, u: Array) -> Array:
-        by = choose(_first(u, (2, h, w)), 2 * reach + 1) - reach
-        rows = jnp.clip(jnp.arange(h)[:, None] + by[0], 0, h - 1)
-        columns = jnp.clip(jnp.arange(w)[None, :] + by[1], 0, w - 1)
+    def shuffle(planes: Array, u: Array) -> Array:
+        shift = choose(_take(u, (2, h, w)), 2 * reach + 1) - reach
+        rows = jnp.clip(jnp.arange(h)[:, None] + shift[0], 0, h - 1)
+        columns = jnp.clip(jnp.arange(w)[None, :] + shift[1], 0, w - 1)
         return planes.reshape(-1, h * w)[:, rows * w + columns]
 
     planes = colour.blur(jnp.moveaxis(image, 2, 0), taps, sigma)
-    planes = moved(planes, u)
-    planes = jnp.where(twice, moved(planes, u[2 * h * w :]), planes)
+    planes = shuffle(planes, u)
+    planes = jnp.where(twice, shuffle(planes, u[2 * h * w :]), planes)
     return jnp.moveaxis(colour.blur(planes, taps, sigma), 0, 2)
 
 
 def motion_blur(u: Array, image: Array, severity: Array) -> Array:
-    """A trail in a direction within 45 degrees of the horizontal."""
-    radius = _at(severity, [6, 6, 6, 8, 9])
-    sigma = _at(severity, [1, 1.5, 2, 2, 2.5])
-    return _trail(image, between(u[0], -jnp.pi / 4, jnp.pi / 4), radius, sigma)
+    """Blur along a random direction, within 45 degrees of the horizontal."""
+    radius = _select(severity, [6, 6, 6, 8, 9])
+    sigma = _select(severity, [1, 1.5, 2, 2, 2.5])
+    return _blur_along_line(image, between(u[0], -jnp.pi / 4, jnp.pi / 4), radius, sigma)
 
 
 def zoom_blur(u: Array, image: Array, severity: Array) -> Array:
-    """Mean of the image and of ever larger ones, in steps of a hundredth."""
+    """Average the image with zoomed ones, with zoom factors in steps of 0.01."""
     del u
-    steps = _at(severity, [7, 12, 16, 21, 26])
+    steps = _select(severity, [7, 12, 16, 21, 26])
     h, w = image.shape[:2]
 
     def add(i: Array, total: Array) -> Array:
         factor = 1 + 0.01 * i.astype(jnp.float32)
-        return total + _product(_zoom(h, factor), image, _zoom(w, factor))
+        return total + resample(_zoom_weights(h, factor), image, _zoom_weights(w, factor))
 
     return jnp.clip(lax.fori_loop(0, steps.astype(jnp.int32), add, image) / (steps + 1), 0, 1)
 
 
 def snow(u: Array, image: Array, severity: Array) -> Array:
-    """Streaks of flakes that fall, on a whitened image."""
-    mean = _at(severity, [0.1, 0.1, 0.15, 0.25, 0.3])
-    stddev = _at(severity, [0.2, 0.2, 0.3, 0.3, 0.3])
-    size = _at(severity, [1, 1, 1.75, 2.25, 1.25])
-    least = _at(severity, [0.6, 0.5, 0.55, 0.6, 0.65])
-    radius, sigma = _at(severity, [8, 10, 10, 12, 14]), _at(severity, [3, 4, 4, 6, 12])
-    kept = _at(severity, [0.95, 0.9, 0.9, 0.85, 0.8])
+    """Add streaks of falling flakes to a whitened image."""
+    mean = _select(severity, [0.1, 0.1, 0.15, 0.25, 0.3])
+    stddev = _select(severity, [0.2, 0.2, 0.3, 0.3, 0.3])
+    size = _select(severity, [1, 1, 1.75, 2.25, 1.25])
+    threshold = _select(severity, [0.6, 0.5, 0.55, 0.6, 0.65])
+    radius, sigma = _select(severity, [8, 10, 10, 12, 14]), _select(severity, [3, 4, 4, 6, 12])
+    weight = _select(severity, [0.95, 0.9, 0.9, 0.85, 0.8])
     (h, w, _), side = image.shape, round(_scale(image))
     rows, columns = -(-h // side), -(-w // side)
-    layer = mean + stddev * _normal(_first(u[1:], (rows, columns, 1)))
-    layer = _product(_zoom(rows, size), layer, _zoom(columns, size))
-    layer = jnp.where(layer < least, 0, jnp.clip(layer, 0, 1))
+    layer = mean + stddev * to_normal(_take(u[1:], (rows, columns, 1)))
+    layer = resample(_zoom_weights(rows, size), layer, _zoom_weights(columns, size))
+    layer = jnp.where(layer < threshold, 0, jnp.clip(layer, 0, 1))
     layer = jnp.repeat(jnp.repeat(layer, side, 0), side, 1)[:h, :w]
-    layer = _trail(layer, between(u[0], -0.75 * jnp.pi, -0.25 * jnp.pi), radius, sigma)
+    layer = _blur_along_line(layer, between(u[0], -0.75 * jnp.pi, -0.25 * jnp.pi), radius, sigma)
     light = jnp.moveaxis(colour.grey(jnp.moveaxis(image, 2, 0)), 0, 2)
-    image = kept * image + (1 - kept) * jnp.maximum(image, 1.5 * light + 0.5)
+    image = weight * image + (1 - weight) * jnp.maximum(image, 1.5 * light + 0.5)
     return jnp.clip(image + layer + layer[::-1, ::-1], 0, 1)
 
 
 def frost(u: Array, image: Array, severity: Array) -> Array:
-    """Ice crystals over a darkened image."""
-    kept = _at(severity, [1, 1, 0.9, 0.85, 0.75])
-    added = _at(severity, [0.2, 0.3, 0.4, 0.4, 0.45])
-    # Ridges of a fractal: bright, branching lines where it crosses its middle.
+    """Add ice crystals to a darkened image."""
+    image_weight = _select(severity, [1, 1, 0.9, 0.85, 0.75])
+    ice_weight = _select(severity, [0.2, 0.3, 0.4, 0.4, 0.45])
+    # The ridges of a fractal are bright, branching lines where it crosses 0.5.
     ridge = 1 - jnp.abs(2 * _fractal(u, image.shape, 1.25) - 1)
     ice = 0.1 + 0.9 * ridge**3
     tint = jnp.array([0.85, 0.95, 1.0] if image.shape[2] == 3 else [0.93], jnp.float32)
-    return jnp.clip(kept * image + added * ice * tint[None, None, :], 0, 1)
+    return jnp.clip(image_weight * image + ice_weight * ice * tint[None, None, :], 0, 1)
 
 
 def fog(u: Array, image: Array, severity: Array) -> Array:
-    """A bright fractal cloud, which takes contrast away."""
-    strength = _at(severity, [0.2, 0.5, 0.75, 1, 1.5])
-    decay = _at(severity, [3, 3, 2.5, 2, 1.75])
+    """Add a bright fractal cloud, which reduces the contrast."""
+    strength = _select(severity, [0.2, 0.5, 0.75, 1, 1.5])
+    decay = _select(severity, [3, 3, 2.5, 2, 1.75])
     brightest = jnp.max(image)
     clouded = image + strength * _fractal(u, image.shape, decay)
-    # A black image has no light that the cloud could take from.
+    # Scaled to the brightest value of the image, so black images stay black.
     return jnp.clip(clouded * brightest / (brightest + strength), 0, 1)
 
 
 def brightness(u: Array, image: Array, severity: Array) -> Array:
-    """Raise the value in HSV; hue and saturation stay."""
+    """Raise the value in HSV, keeping hue and saturation."""
     del u
     value = jnp.max(image, axis=2, keepdims=True)
-    raised = jnp.minimum(value + _at(severity, [0.05, 0.1, 0.15, 0.2, 0.3]), 1)
+    raised = jnp.minimum(value + _select(severity, [0.05, 0.1, 0.15, 0.2, 0.3]), 1)
     return jnp.where(value > 0, image * (raised / jnp.where(value > 0, value, 1)), raised)
 
 
 def contrast(u: Array, image: Array, severity: Array) -> Array:
-    """Bring each channel nearer to its mean."""
+    """Reduce the distance of each channel from its mean."""
     del u
     mean = jnp.mean(image, axis=(0, 1), keepdims=True)
-    factor = _at(severity, [0.75, 0.5, 0.4, 0.3, 0.15])
+    factor = _select(severity, [0.75, 0.5, 0.4, 0.3, 0.15])
     return jnp.clip((image - mean) * factor + mean, 0, 1)
 
 
 def elastic_transform(u: Array, image: Array, severity: Array) -> Array:
-    """A random affine map and a smooth random displacement."""
+    """Apply a random affine map and a smooth random displacement."""
     h, w, _ = image.shape
     side, scale = min(h, w), _scale(image)
-    strength = scale * side * _at(severity, [0, 0.05, 0.08, 0.1, 0.1])
-    sigma = side * _at(severity, [0.05, 0.2, 0.06, 0.04, 0.03])  # the first of no displacement
-    bend = side * _at(severity, [0.08, 0.07, 0.06, 0.05, 0.03])
+    strength = scale * side * _select(severity, [0, 0.05, 0.08, 0.1, 0.1])
+    sigma = side * _select(severity, [0.05, 0.2, 0.06, 0.04, 0.03])  # the first has no effect
+    bend = side * _select(severity, [0.08, 0.07, 0.06, 0.05, 0.03])
     taps = 2 * min(math.ceil(3 * 0.2 * side), side - 1) + 1
-    smooth = 2 * colour.blur(_first(u[6:], (2, h, w)), taps, sigma) - 1
-    # The displacements of three corners of a square in the middle fix the affine map.
+    smooth = 2 * colour.blur(_take(u[6:], (2, h, w)), taps, sigma) - 1
+    # The displacements of three corners of a central square determine the affine map.
     corners = between(u[:6], -bend, bend).reshape(2, 3)
     third = max(side // 3, 1)
     rows = jnp.arange(h, dtype=jnp.float32)[:, None]
     columns = jnp.arange(w, dtype=jnp.float32)[None, :]
     y, x = (rows - h // 2) / third, (columns - w // 2) / third
     down, right = (
-        (1 + y) / 2 * a + (x - y) / 2 * b + (1 - x) / 2 * c + strength * displaced
-        for (a, b, c), displaced in zip(corners, smooth, strict=True)
+        (1 + y) / 2 * a + (x - y) / 2 * b + (1 - x) / 2 * c + strength * elastic
+        for (a, b, c), elastic in zip(corners, smooth, strict=True)
     )
-    places = [rows + down, columns + right]
-    return jax.vmap(lambda plane: map_coordinates(plane, places, 1, "mirror"), 2, 2)(image)
+    positions = [rows + down, columns + right]
+    return jax.vmap(lambda plane: map_coordinates(plane, positions, 1, "mirror"), 2, 2)(image)
 
 
 def pixelate(u: Array, image: Array, severity: Array) -> Array:
-    """Shrink and enlarge with a box filter."""
+    """Shrink and enlarge the image with a box filter."""
     del u
-    shares = (0.95, 0.9, 0.85, 0.75, 0.65)
+    scales = (0.95, 0.9, 0.85, 0.75, 0.65)
 
-    def there_and_back(n: int) -> Array:
-        small = [max(int(n * share), 1) for share in shares]
-        return _at(severity, np.array([_boxes(n, s) @ _boxes(s, n) for s in small]))
+    def weights(n: int) -> Array:
+        small = [max(int(n * scale), 1) for scale in scales]
+        return _select(severity, np.array([_box_weights(n, s) @ _box_weights(s, n) for s in small]))
 
     h, w = image.shape[:2]
-    return jnp.clip(_product(there_and_back(h), image, there_and_back(w)), 0, 1)
+    return jnp.clip(resample(weights(h), image, weights(w)), 0, 1)
 
 
-def jpeg_compression(u: Array, image: Array, severity: Array) -> Array:
-    """JPEG at a low quality."""
-    del u
-    tables = np.array([jpeg.tables(quality) for quality in (80, 65, 58, 50, 40)])
-    return jpeg.compress(image, _at(severity, tables))
-
-
-CORRUPTIONS: dict[str, Callable[[Array, Array, Array], Array]] = {
+JAX_CORRUPTIONS: dict[str, Callable[[Array, Array, Array], Array]] = {
     f.__name__: f
     for f in (
         *(gaussian_noise, shot_noise, impulse_noise),
         *(defocus_blur, glass_blur, motion_blur, zoom_blur),
         *(snow, frost, fog, brightness),
-        *(contrast, elastic_transform, pixelate, jpeg_compression),
+        *(contrast, elastic_transform, pixelate),
     )
 }
+CORRUPTIONS = (*JAX_CORRUPTIONS, "jpeg_compression")
 HIGHEST = lax.Precision.HIGHEST
 
 
-def _at(severity: Array | int, table: Sequence[float] | np.ndarray) -> Array:
-    """The row of a table of five."""
+def _select(severity: ArrayLike, table: Sequence[float] | np.ndarray) -> Array:
+    """Return the row of a table of five that belongs to the severity."""
     return jnp.asarray(np.asarray(table, np.float32))[jnp.asarray(severity) - 1]
 
 
 def _scale(image: Array) -> float:
-    """How many times as long as in an image of 32 x 32 pixels a length is."""
+    """Return the factor on lengths for 32 x 32 pixels, >= 1."""
     return max(min(image.shape[:2]) / SIDE, 1.0)
 
 
-def _first(u: Array, shape: tuple[int, ...]) -> Array:
+def _take(u: Array, shape: tuple[int, ...]) -> Array:
+    """Return the first numbers of ``u`` as an array of the given shape."""
     return u[: math.prod(shape)].reshape(shape)
 
 
-def _normal(u: Array) -> Array:
-    # Halfway between u and the next number drawn, where the inverse is finite.
-    return jnp.sqrt(2.0) * jax.scipy.special.erfinv(2 * u - 1 + 2.0**-23)
-
-
-def _product(rows: Array, image: Array, columns: Array) -> Array:
-    return jnp.einsum("yh,hwc,xw->yxc", rows, image, columns, precision=HIGHEST)
-
-
-def _zoom(n: int, factor: Array) -> Array:
-    """[n, n] weights that enlarge n pixels about their middle; bilinear."""
+def _zoom_weights(n: int, factor: Array) -> Array:
+    """Return bilinear weights [n, n] that zoom n pixels about their centre."""
     i = jnp.arange(n, dtype=jnp.float32)
     source = (i - (n - 1) / 2) / factor + (n - 1) / 2
     return jnp.maximum(0, 1 - jnp.abs(i[None, :] - source[:, None]))
 
 
-def _boxes(size: int, n: int) -> np.ndarray:
-    """[size, n] weights of n pixels in size ones: Pillow's box filter."""
+def _box_weights(size: int, n: int) -> np.ndarray:
+    """Return the weights [size, n] of Pillow's box filter from n to ``size`` pixels."""
     step = n / size
     distance = np.arange(n) + 0.5 - (np.arange(size)[:, None] + 0.5) * step
     inside = (distance / max(step, 1) > -0.5) & (distance / max(step, 1) <= 0.5)
     return inside / inside.sum(axis=1, keepdims=True)
 
 
-def _trail(image: Array, angle: Array, radius: Array, sigma: Array) -> Array:
-    """Half-Gaussian weights of the pixels along a line, the nearest ones; edges repeated.
+def _blur_along_line(image: Array, angle: Array, radius: Array, sigma: Array) -> Array:
+    """Average the nearest pixels along a line with half-Gaussian weights, repeating the edges.
 
-    ImageMagick's motion blur of this radius, sigma and angle.
+    This is ImageMagick's motion blur with the same radius, sigma and angle.
     """
     h, w, _ = image.shape
     scale = _scale(image)
     taps = 2 * jnp.ceil(radius * scale).astype(jnp.int32) + 1
     cos, sin = jnp.cos(angle), jnp.sin(angle)
 
-    def add(i: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
+    def add(i: Array, sums: tuple[Array, Array]) -> tuple[Array, Array]:
+        total, blurred = sums
         distance = i.astype(jnp.float32)
         weight = jnp.exp(-0.5 * (distance / (sigma * scale)) ** 2)
         down, right = (jnp.ceil(distance * d - 0.5).astype(jnp.int32) for d in (sin, cos))
         rows = jnp.clip(jnp.arange(h) + down, 0, h - 1)
         columns = jnp.clip(jnp.arange(w) + right, 0, w - 1)
-        return found[0] + weight, found[1] + weight * image[rows][:, columns]
+        return total + weight, blurred + weight * image[rows][:, columns]
 
     total, blurred = lax.fori_loop(0, taps, add, (jnp.float32(0), jnp.zeros_like(image)))
     return jnp.clip(blurred / total, 0, 1)
 
 
 def _fractal(u: Array, shape: tuple[int, ...], decay: Array | float) -> Array:
-    """[h, w, 1] in [0, 1]: noise of 2 x 2, 4 x 4, ... interpolated points, each / decay^2."""
+    """Return [h, w, 1] in [0, 1], a sum of interpolated noise on 2 x 2, 4 x 4, ... points.
+
+    Each level is weaker than the one before by a factor of ``decay ** 2``.
+    """
     n = max(shape[:2])
     levels = range(1, math.floor(math.log2(n)) + 1)
-    # All levels in one product: their noises are the blocks of a block diagonal matrix.
+    # One product for all levels: the noise of a level is a block of a block diagonal matrix.
     level = np.repeat(levels, [2**i for i in levels])
     same = (level[:, None] == level).astype(np.float32)
     strength = jnp.float32(decay) ** jnp.asarray(-2.0 * (level - 1), jnp.float32)
-    noise = (2 * _first(u, same.shape) - 1) * same * strength[:, None]
-    weights = np.concatenate([_periodic(n, 2**i) for i in levels], axis=1)
-    found = _product(weights[: shape[0]], noise[:, :, None], weights[: shape[1]])
-    low, high = jnp.min(found), jnp.max(found)
-    return (found - low) / jnp.maximum(high - low, 1e-12)
+    noise = (2 * _take(u, same.shape) - 1) * same * strength[:, None]
+    weights = np.concatenate([_periodic_weights(n, 2**i) for i in levels], axis=1)
+    fractal = resample(weights[: shape[0]], noise[:, :, None], weights[: shape[1]])
+    low, high = jnp.min(fractal), jnp.max(fractal)
+    return (fractal - low) / jnp.maximum(high - low, 1e-12)
 
 
-def _periodic(n: int, points: int) -> np.ndarray:
-    """[n, points] weights that interpolate evenly spaced points, of which the first comes again."""
+def _periodic_weights(n: int, points: int) -> np.ndarray:
+    """Return weights [n, points] that interpolate evenly spaced points with period n."""
     distance = np.abs(np.arange(n)[:, None] * points / n - np.arange(points))
     return np.maximum(0, 1 - np.minimum(distance, points - distance)).astype(np.float32)

@@ -1,9 +1,12 @@
-"""Augmentations of graphs, all of a row at once; rows are as `jaxssl.data.graphs` makes them.
+"""Augmentations of graphs, computed for all graphs of a row at once.
 
-A row of N nodes, E edges and k graphs is {"x": [N, f], "graph": [N], "edge": [E, 2], "size": [k]}.
-A node that is dropped has k for its graph, an edge that is dropped N for its nodes, as where there
-is none. Random numbers are keyed by a graph's index and the place of a node or an edge in it, so
-neither rows nor devices matter. A random operation's numbers come first, as ``u``.
+A row of k packed graphs with N nodes and E edges is a dict {"x": [N, f], "graph": [N],
+"edge": [E, 2], "size": [k]}, see `jaxssl.data.graphs`. To drop a node, its graph is set to k; to
+drop an edge, its nodes are set to N. Padding is marked in the same way.
+
+Random numbers depend only on the index of a graph in the data set and on the index of the node or
+edge in the graph, so views do not depend on how graphs are packed or split over devices. Operations
+take uniform numbers ``u`` in [0, 1) as their first argument.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,23 +18,23 @@ from jax import numpy as jnp
 
 CHOICES = ("drop_nodes", "perturb_edges", "mask_attributes", "subgraph")
 Row = dict[str, Array]
-Recipe = Callable[[Array, Row], Row]  # keys [k], row -> view
+Recipe = Callable[[Array, Row], Row]  # (keys [k], row) -> view
 
 
 class Layout(NamedTuple):
-    """Where a row's graphs lie.
+    """Positions of the graphs in a row.
 
     Attributes:
-        node_place: [N] int32, the place of a node in its graph.
-        edge_graph: [E] int32, the graph of an edge, k where there is none.
-        edge_place: [E] int32, the place of an edge among those of its graph.
-        first_node: [k] int32, the place in the row of a graph's first node.
-        num_edges: [k] int32, how many edges a graph has.
+        node_index: [N] int32, index of a node in its graph.
+        edge_graph: [E] int32, graph of an edge; k for padding.
+        edge_index: [E] int32, index of an edge in its graph.
+        first_node: [k] int32, index in the row of the first node of a graph.
+        num_edges: [k] int32, number of edges of a graph.
     """
 
-    node_place: Array
+    node_index: Array
     edge_graph: Array
-    edge_place: Array
+    edge_index: Array
     first_node: Array
     num_edges: Array
 
@@ -39,172 +42,188 @@ class Layout(NamedTuple):
 def one_of(
     choices: Sequence[str], *, drop: float, perturb: float, add: bool, mask: float, keep: float
 ) -> Recipe:
-    """Each graph is changed in one way, drawn evenly from ``choices``; see `recipes.graph`."""
+    """Return a recipe that applies a random choice to each graph; see `recipes.graph`."""
 
-    def changed(choice: str, row: Row, at: Layout, nodes: Array, edges: Array, start: Array) -> Row:
-        """All graphs changed in this way; ``nodes`` and ``edges`` are keys."""
+    def apply(
+        choice: str, row: Row, at: Layout, node_keys: Array, edge_keys: Array, start_keys: Array
+    ) -> Row:
+        """Apply one operation to all graphs; keys [k] are per graph."""
         if choice == "perturb_edges":
-            of_edge = _of_each(edges, at.edge_graph, at.edge_place)
-            u = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(of_edge)
+            keys = _fold_keys(edge_keys, at.edge_graph, at.edge_index)
+            u = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(keys)
             return perturb_edges(u, row, at, perturb, add)
-        of_node = _of_each(nodes, row["graph"], at.node_place)
-        u = jax.vmap(jax.random.uniform)(of_node)
+        keys = _fold_keys(node_keys, row["graph"], at.node_index)
+        u = jax.vmap(jax.random.uniform)(keys)
         if choice == "drop_nodes":
             return drop_nodes(u, row, drop)
         if choice == "subgraph":
-            start = jax.vmap(jax.random.uniform)(start)
+            start = jax.vmap(jax.random.uniform)(start_keys)
             return subgraph(-jnp.log1p(-u), start, row, at, keep)
         f = row["x"].shape[1]
-        normal = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, 1), (f,)))(of_node)
+        normal = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, 1), (f,)))(keys)
         return mask_attributes(u, 0.5 + 0.5 * normal, row, mask)
 
     def view(keys: Array, row: Row) -> Row:
         if not choices:
             return row
         at, out = layout(row), dict(row)
-        of_pick, *others = jnp.moveaxis(jax.vmap(_four)(keys), 1, 0)
-        pick = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(choices)))(of_pick)
-        of_node, of_edge = _taken(pick, row["graph"]), _taken(pick, at.edge_graph)
+        keys = jax.vmap(lambda key: jax.random.split(key, 4))(keys)
+        choice_keys, *operation_keys = jnp.moveaxis(keys, 1, 0)
+        choose = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(choices)))
+        chosen = choose(choice_keys)
+        node_choice, edge_choice = _gather(chosen, row["graph"]), _gather(chosen, at.edge_graph)
         for number, choice in enumerate(choices):
-            new = changed(choice, row, at, *others)
-            here = of_node == number
-            out["x"] = jnp.where(here[:, None], new["x"], out["x"])
-            out["graph"] = jnp.where(here, new["graph"], out["graph"])
-            out["edge"] = jnp.where((of_edge == number)[:, None], new["edge"], out["edge"])
+            new = apply(choice, row, at, *operation_keys)
+            selected = node_choice == number
+            out["x"] = jnp.where(selected[:, None], new["x"], out["x"])
+            out["graph"] = jnp.where(selected, new["graph"], out["graph"])
+            out["edge"] = jnp.where((edge_choice == number)[:, None], new["edge"], out["edge"])
         return out
 
     return view
 
 
 def layout(row: Row) -> Layout:
-    """Where the graphs of an unchanged row lie."""
+    """Return the positions of the graphs in a row that was not augmented."""
     n, k = row["graph"].shape[0], row["size"].shape[0]
     first_node = jnp.cumsum(row["size"]) - row["size"]
     edge_graph = row["graph"].at[row["edge"][:, 0]].get(mode="fill", fill_value=k)
     num_edges = jnp.zeros(k, jnp.int32).at[edge_graph].add(1, mode="drop")
     first_edge = jnp.cumsum(num_edges) - num_edges
     return Layout(
-        jnp.arange(n, dtype=jnp.int32) - _taken(first_node, row["graph"]),
+        jnp.arange(n, dtype=jnp.int32) - _gather(first_node, row["graph"]),
         edge_graph,
-        jnp.arange(len(edge_graph), dtype=jnp.int32) - _taken(first_edge, edge_graph),
+        jnp.arange(len(edge_graph), dtype=jnp.int32) - _gather(first_edge, edge_graph),
         first_node,
         num_edges,
     )
 
 
-def drop_nodes(u: Array, row: Row, share: float) -> Row:
-    """Without floor(share * n) of a graph's n nodes, those of the smallest u [N], and their edges.
+def drop_nodes(u: Array, row: Row, fraction: float) -> Row:
+    """Drop floor(fraction * n) of the n nodes of each graph, those with the smallest u [N].
 
-    Edges are left to whoever sums over them: one of a dropped node has no effect.
+    Edges of dropped nodes remain in the row. Networks must ignore them.
     """
-    return _without(row, _lowest(u, row["graph"], row["size"], share))
+    return _drop(row, _select_lowest(u, row["graph"], row["size"], fraction))
 
 
-def mask_attributes(u: Array, noise: Array, row: Row, share: float) -> Row:
-    """`noise` [N, f] for the features of floor(share * n) nodes, those of the smallest u [N]."""
-    masked = _lowest(u, row["graph"], row["size"], share)
+def mask_attributes(u: Array, noise: Array, row: Row, fraction: float) -> Row:
+    """Replace the features of floor(fraction * n) nodes, those with the smallest u, by noise.
+
+    Args:
+        u: [N] uniform in [0, 1).
+        noise: [N, f] new features.
+        row: packed graphs.
+        fraction: fraction of the nodes of each graph, in [0, 1].
+    """
+    masked = _select_lowest(u, row["graph"], row["size"], fraction)
     return {**row, "x": jnp.where(masked[:, None], noise.astype(row["x"].dtype), row["x"])}
 
 
-def perturb_edges(u: Array, row: Row, at: Layout, share: float, add: bool) -> Row:
-    """Without floor(share * m) of a graph's m edges; with ``add``, random ones in their place.
+def perturb_edges(u: Array, row: Row, at: Layout, fraction: float, add: bool) -> Row:
+    """Drop floor(fraction * m) of the m edges of each graph, and optionally add random ones.
 
     Args:
-        u: [E, 3] in [0, 1): edges of the smallest first numbers go; the other two choose the two
-            different nodes of the new edge.
-        row: of graphs.
-        at: its layout.
-        share: in [0, 1].
-        add: whether there are new edges; of a graph with one node there are none. One may double
-            an edge there is.
+        u: [E, 3] uniform in [0, 1). Edges with the smallest first numbers are dropped. The other
+            numbers select the two nodes of the new edge.
+        row: packed graphs.
+        at: layout of the row.
+        fraction: fraction of the edges of each graph, in [0, 1].
+        add: whether to add an edge between two different nodes for each dropped one, which may
+            duplicate an existing edge. Graphs with one node get no new edges.
     """
-    gone = _lowest(u[:, 0], at.edge_graph, at.num_edges, share)
-    none = jnp.full_like(row["edge"], row["graph"].shape[0])
+    dropped = _select_lowest(u[:, 0], at.edge_graph, at.num_edges, fraction)
+    new = jnp.full_like(row["edge"], row["graph"].shape[0])
     if add:
-        size = _taken(row["size"], at.edge_graph)
-        one = _below(u[:, 1], size)
-        other = (one + 1 + _below(u[:, 2], size - 1)) % jnp.maximum(size, 1)
-        new = jnp.stack([one, other], axis=1) + _taken(at.first_node, at.edge_graph)[:, None]
-        none = jnp.where((size > 1)[:, None], new, none)
-    return {**row, "edge": jnp.where(gone[:, None], none, row["edge"])}
+        size = _gather(row["size"], at.edge_graph)
+        a = _below(u[:, 1], size)
+        b = (a + 1 + _below(u[:, 2], size - 1)) % jnp.maximum(size, 1)
+        ends = jnp.stack([a, b], axis=1) + _gather(at.first_node, at.edge_graph)[:, None]
+        new = jnp.where((size > 1)[:, None], ends, new)
+    return {**row, "edge": jnp.where(dropped[:, None], new, row["edge"])}
 
 
-def subgraph(wait: Array, start: Array, row: Row, at: Layout, share: float) -> Row:
-    r"""A connected part of each graph, of floor(share * n) nodes but one at least, grown at random.
+def subgraph(wait: Array, start: Array, row: Row, at: Layout, fraction: float) -> Row:
+    r"""Keep a random connected subgraph of max(1, floor(fraction * n)) nodes of each graph.
 
-    From a random node on, each next one is drawn evenly from the neighbours of those there are,
-    until there are enough, or no more. This is what a fire does that each node passes on to a
-    neighbour after a waiting time of its own, drawn from Exponential(1), which has no memory; so
-    the nodes are those with the smallest times
+    The subgraph grows from a random node. The next node is drawn uniformly from the neighbours of
+    the subgraph, until it is large enough or has no neighbours. First-passage percolation has the
+    same distribution, because exponential waiting times are memoryless: give each node a waiting
+    time w_v from Exponential(1), and keep the nodes with the smallest arrival times
 
-    .. math:: t_v = w_v + \min_{u \sim v} t_u, \quad t_{start} = 0,
+    .. math:: t_v = w_v + \min_{u \sim v} t_u, \quad t_{start} = 0.
 
-    found for all graphs at once, in as many rounds as a shortest path has edges.
+    These are computed for all graphs at once, in as many rounds as a shortest path has edges.
 
     Args:
-        wait: [N] w, > 0.
-        start: [k] in [0, 1), which node of a graph is the first.
-        row: of graphs.
-        at: its layout.
-        share: in [0, 1].
+        wait: [N] waiting times w, > 0.
+        start: [k] uniform in [0, 1), selects the first node of each graph.
+        row: packed graphs.
+        at: layout of the row.
+        fraction: fraction of the nodes of each graph, in [0, 1].
     """
     n = row["graph"].shape[0]
     first = at.first_node + _below(start, row["size"])
     first = jnp.where(row["size"] > 0, first, n)
     never = jnp.full_like(wait, jnp.inf)
-    burnt = never.at[first].set(0.0, mode="drop")
     a, b = row["edge"][:, 0], row["edge"][:, 1]
 
-    def spread(state: tuple[Array, Array]) -> tuple[Array, Array]:
+    def relax(state: tuple[Array, Array]) -> tuple[Array, Array]:
+        """Relax the arrival times along all edges, as Bellman and Ford."""
         time, _ = state
-        of = time.at[row["edge"]].get(mode="fill", fill_value=jnp.inf)
-        caught = never.at[b].min(of[:, 0], mode="drop").at[a].min(of[:, 1], mode="drop")
-        new = jnp.minimum(time, caught + wait)
+        ends = time.at[row["edge"]].get(mode="fill", fill_value=jnp.inf)
+        earliest = never.at[b].min(ends[:, 0], mode="drop").at[a].min(ends[:, 1], mode="drop")
+        new = jnp.minimum(time, earliest + wait)
         return new, jnp.any(new < time)
 
-    time, _ = lax.while_loop(lambda state: state[1], spread, (burnt, jnp.bool_(True)))
-    kept = _lowest(time, row["graph"], row["size"], share, least=1)
-    return _without(row, ~kept | jnp.isinf(time))
+    initial = never.at[first].set(0.0, mode="drop")
+    time, _ = lax.while_loop(lambda state: state[1], relax, (initial, jnp.bool_(True)))
+    kept = _select_lowest(time, row["graph"], row["size"], fraction, minimum=1)
+    return _drop(row, ~kept | jnp.isinf(time))
 
 
 def rank(values: Array, group: Array) -> Array:
-    """[n] int32: how many values of the same group are smaller, or equal and earlier."""
+    """Return [n] int32, the rank of each value in its group; ties are ranked in order."""
     order = jnp.lexsort((values, group))
-    place = jnp.arange(len(order), dtype=jnp.int32)
+    position = jnp.arange(len(order), dtype=jnp.int32)
     ordered = group[order]
-    new = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
-    first = lax.cummax(jnp.where(new, place, 0))
-    return jnp.zeros_like(place).at[order].set(place - first, unique_indices=True)
+    is_first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
+    first = lax.cummax(jnp.where(is_first, position, 0))
+    return jnp.zeros_like(position).at[order].set(position - first, unique_indices=True)
 
 
 def make_graph_views(recipes: Sequence[Recipe]) -> Callable[[Array, Row, Array], dict[str, Row]]:
-    """``(key, graphs, index) -> {"views": ...}``: the views of packed graphs.
+    """Return a function that makes the random views of a batch of packed graphs.
 
-    ``graphs`` are r rows of k graphs, "x" of any type of numbers; ``index`` [r k] are their places
-    in the data set. Views have an axis more in front, [V, r, ...], and "x" in float32.
+    The function maps ``(key, graphs, index)`` to {"views": ...}. The graphs are r rows of k graphs,
+    with "x" of any dtype. ``index`` [r k] holds their indices in the data set. The views have one
+    more axis in front, [V, r, ...], and "x" in float32.
+
+    Args:
+        recipes: a recipe for each of V views.
     """
 
     def augment(key: Array, graphs: Row, index: Array) -> dict[str, Row]:
         graphs = as_float(graphs)
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index).reshape(graphs["size"].shape)
 
-        def of_row(keys: Array, row: Row) -> Row:
+        def augment_row(keys: Array, row: Row) -> Row:
             views = [
                 recipe(jax.vmap(jax.random.fold_in, (0, None))(keys, number), row)
                 for number, recipe in enumerate(recipes)
             ]
             return jax.tree.map(lambda *x: jnp.stack(x), *views)
 
-        return {"views": jax.vmap(of_row, out_axes=1)(keys, graphs)}
+        return {"views": jax.vmap(augment_row, out_axes=1)(keys, graphs)}
 
     return augment
 
 
 class GraphInputs(NamedTuple):
-    """How a network wants its graphs.
+    """Input format of a graph network.
 
     Attributes:
-        num_tags: width of the nodes' features.
+        num_tags: number of features per node.
     """
 
     num_tags: int
@@ -213,42 +232,41 @@ class GraphInputs(NamedTuple):
     copies = 1
 
     def prepare(self, graphs: Row) -> Row:
-        """Packed graphs as the network sees them in evaluation: not augmented."""
+        """Return packed graphs as inputs for evaluation, without augmentation."""
         return as_float(graphs)
 
 
 def as_float(graphs: Row) -> Row:
-    """With "x" in float32."""
+    """Cast the features "x" to float32."""
     return {**graphs, "x": graphs["x"].astype(jnp.float32)}
 
 
-def _lowest(values: Array, graph: Array, total: Array, share: float, least: int = 0) -> Array:
-    """[n] bool: the floor(share * total) smallest values of each graph, but ``least`` of them."""
-    count = jnp.floor(share * total.astype(jnp.float32)).astype(jnp.int32)
-    return rank(values, graph) < _taken(jnp.maximum(count, least), graph)
+def _select_lowest(
+    values: Array, graph: Array, total: Array, fraction: float, minimum: int = 0
+) -> Array:
+    """Return [n] bool, True for the max(minimum, floor(fraction * total)) lowest of each graph."""
+    count = jnp.floor(fraction * total.astype(jnp.float32)).astype(jnp.int32)
+    return rank(values, graph) < _gather(jnp.maximum(count, minimum), graph)
 
 
-def _without(row: Row, gone: Array) -> Row:
+def _drop(row: Row, dropped: Array) -> Row:
+    """Drop the nodes where ``dropped`` [N] is True."""
     k = row["size"].shape[0]
-    return {**row, "graph": jnp.where(gone, k, row["graph"])}
+    return {**row, "graph": jnp.where(dropped, k, row["graph"])}
 
 
-def _taken(of_graph: Array, graph: Array) -> Array:
-    """Each node's, or edge's, number of its graph; 0 where there is none."""
-    return of_graph.at[graph].get(mode="fill", fill_value=0)
+def _gather(per_graph: Array, graph: Array) -> Array:
+    """Return the value of each node's or edge's graph; 0 for padding."""
+    return per_graph.at[graph].get(mode="fill", fill_value=0)
 
 
 def _below(u: Array, bound: Array) -> Array:
-    """Whole numbers in [0, bound), by u in [0, 1)."""
-    found = jnp.floor(u * bound.astype(jnp.float32)).astype(jnp.int32)
-    return jnp.clip(found, 0, jnp.maximum(bound - 1, 0))
+    """Map ``u``, uniform in [0, 1), to an integer in [0, bound); 0 if the bound is 0."""
+    index = jnp.floor(u * bound.astype(jnp.float32)).astype(jnp.int32)
+    return jnp.clip(index, 0, jnp.maximum(bound - 1, 0))
 
 
-def _of_each(keys: Array, graph: Array, place: Array) -> Array:
-    """A key for each node, or edge."""
-    own = keys[jnp.minimum(graph, len(keys) - 1)]
-    return jax.vmap(jax.random.fold_in)(own, place)
-
-
-def _four(key: Array) -> Array:
-    return jax.random.split(key, 4)
+def _fold_keys(keys: Array, graph: Array, index: Array) -> Array:
+    """Return a key for each node or edge, folded from its graph's key and its index."""
+    graph_keys = keys[jnp.minimum(graph, len(keys) - 1)]
+    return jax.vmap(jax.random.fold_in)(graph_keys, index)

@@ -1,24 +1,27 @@
-"""Geometry of one image [h, w, c], float in [0, 1]; `jax.vmap` makes batches of it.
+"""Geometric operations on one image [h, w, c], float in [0, 1]. Use `jax.vmap` for batches.
 
 A random operation turns uniform numbers ``u`` in [0, 1) into parameters and calls the deterministic
-operation of the same name. It takes numbers instead of a key so that a recipe draws once: the
-random generator is what takes longest to compile.
+operation of the same name. It takes numbers instead of a random key so that a recipe can draw all
+of them in one call, because the random generator takes longer to compile than the operations.
 """
+
+from collections.abc import Sequence
 
 import jax
 from jax import Array
 from jax import numpy as jnp
+from jax.typing import ArrayLike
 
 
 def crop_resize(image: Array, box: Array, size: int) -> Array:
-    """The part of the image inside ``box``, resized to ``size`` by an antialiased triangle filter.
+    """Crop to ``box`` and resize to ``size`` x ``size`` with an antialiased triangle filter.
 
-    Equal to Pillow's ``image.resize((size, size), BILINEAR, box=box)`` up to its rounding.
+    Equals Pillow's ``image.resize((size, size), BILINEAR, box=box)`` up to rounding.
 
     Args:
         image: [h, w, c].
-        box: [4] left, top, right, bottom in pixels, inside the image; fractions are allowed.
-        size: pixels a side, static.
+        box: [4] left, top, right, bottom in pixels, inside the image. Fractions are allowed.
+        size: side of the result in pixels, static.
 
     Returns:
         [size, size, c].
@@ -26,12 +29,17 @@ def crop_resize(image: Array, box: Array, size: int) -> Array:
     left, top, right, bottom = box
     rows = _triangle_weights(top, bottom, image.shape[0], size)
     columns = _triangle_weights(left, right, image.shape[1], size)
-    view = jnp.einsum("yh,hwc,xw->yxc", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
-    return jnp.clip(view, 0, 1)  # the weights' sum is rounded
+    # The weights sum to 1 up to rounding, so the result may leave [0, 1] slightly.
+    return jnp.clip(resample(rows, image, columns), 0, 1)
+
+
+def resample(rows: ArrayLike, image: Array, columns: ArrayLike) -> Array:
+    """Multiply the rows of an image [h, w, c] by weights [y, h] and its columns by [x, w]."""
+    return jnp.einsum("yh,hwc,xw->yxc", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
 
 
 def resize(image: Array, size: int) -> Array:
-    """The whole image [h, w, c] as [size, size, c]; of that size already, it stays as it is."""
+    """Resize the image [h, w, c] to [size, size, c]; return it unchanged if it has that size."""
     h, w = image.shape[:2]
     if (h, w) == (size, size):
         return image
@@ -41,27 +49,27 @@ def resize(image: Array, size: int) -> Array:
 def random_crop_box(
     u: Array,
     shape: tuple[int, ...],
-    scale: tuple[float, float],
-    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    scale: Sequence[float],
+    ratio: Sequence[float] = (3 / 4, 4 / 3),
 ) -> Array:
-    """The box of Inception's random resized crop: a random area, aspect ratio and place.
+    """Draw the box of Inception's random resized crop: area, aspect ratio and position.
 
     Args:
         u: [4] uniform in [0, 1): area, aspect ratio, left, top.
-        shape: of the image, [h, w, ...].
-        scale: smallest and largest share of the area, in (0, 1].
+        shape: shape of the image, [h, w, ...].
+        scale: smallest and largest area, as a fraction of the image, in (0, 1].
         ratio: smallest and largest width / height, drawn log-uniformly.
 
     Returns:
-        [4] left, top, right, bottom. A side that would leave the image is cut to its length.
+        [4] left, top, right, bottom. A side longer than that of the image is shortened to it.
 
     Raises:
-        ValueError: on a range that is empty or out of bounds.
+        ValueError: if a range is empty or out of bounds.
     """
     if not 0 < scale[0] <= scale[1] <= 1:
-        raise ValueError(f"crop scale is {scale}; expected 0 < smallest <= largest <= 1")
+        raise ValueError(f"crop scale must satisfy 0 < smallest <= largest <= 1, got {scale}")
     if not 0 < ratio[0] <= ratio[1]:
-        raise ValueError(f"crop ratio is {ratio}; expected 0 < smallest <= largest")
+        raise ValueError(f"crop ratio must satisfy 0 < smallest <= largest, got {ratio}")
     h, w = shape[:2]
     area = h * w * between(u[0], *scale)
     log_ratio = jnp.log(jnp.asarray(ratio, jnp.float32))
@@ -72,13 +80,35 @@ def random_crop_box(
     return jnp.stack([left, top, left + width, top + height])
 
 
+def random_resized_crop(
+    u: Array,
+    image: Array,
+    size: int,
+    scale: Sequence[float],
+    ratio: Sequence[float] = (3 / 4, 4 / 3),
+) -> Array:
+    """`crop_resize` to a `random_crop_box`; with scale (1, 1), resize the whole image.
+
+    Args:
+        u: [4] uniform in [0, 1): area, aspect ratio, left, top.
+        image: [h, w, c].
+        size: side of the result in pixels, static.
+        scale: smallest and largest area, as a fraction of the image, in (0, 1].
+        ratio: smallest and largest width / height.
+    """
+    if tuple(scale) == (1, 1):
+        return resize(image, size)
+    return crop_resize(image, random_crop_box(u, image.shape, scale, ratio), size)
+
+
 def pad_crop(image: Array, corner: Array, pad: int) -> Array:
-    """Pad each side by reflection, then cut out the image's size again.
+    """Pad by reflection, then crop to the original size.
 
     Args:
         image: [h, w, c].
-        corner: [2] x and y of the cut in the padded image, integers in [0, 2 pad].
-        pad: pixels on each side, less than the image's sides.
+        corner: [2] x and y of the crop's upper left corner in the padded image, integers in
+            [0, 2 pad].
+        pad: pixels added on each side, less than the sides of the image.
 
     Returns:
         [h, w, c].
@@ -88,49 +118,51 @@ def pad_crop(image: Array, corner: Array, pad: int) -> Array:
     """
     h, w = image.shape[:2]
     if not 0 <= pad < min(h, w):
-        raise ValueError(f"pad is {pad}; expected at least 0 and less than the sides, {h} x {w}")
+        raise ValueError(f"pad must be >= 0 and less than the sides, {h} x {w}, got {pad}")
     rows = _reflect(jnp.arange(h) + corner[1] - pad, h)
     columns = _reflect(jnp.arange(w) + corner[0] - pad, w)
     return _take(image, rows[:, None], columns[None, :])
 
 
 def random_pad_crop(u: Array, image: Array, pad: int) -> Array:
-    """`pad_crop` with a uniform corner.
+    """`pad_crop` at a uniformly distributed corner.
 
     Args:
-        u: [2] uniform in [0, 1): x, y.
+        u: [2] uniform in [0, 1): x, y of the corner.
         image: [h, w, c].
-        pad: pixels on each side.
+        pad: pixels added on each side.
     """
     return pad_crop(image, choose(u, 2 * pad + 1), pad)
 
 
-def flip(image: Array, yes: Array) -> Array:
-    """Mirror left and right if ``yes``."""
-    return jnp.where(yes, image[:, ::-1], image)
+def flip(image: Array, condition: ArrayLike) -> Array:
+    """Mirror the image horizontally where ``condition`` is True."""
+    return jnp.where(condition, image[:, ::-1], image)
 
 
 def random_flip(u: Array, image: Array, probability: float = 0.5) -> Array:
-    """Mirror left and right with ``probability``; ``u`` [] is uniform in [0, 1)."""
+    """Mirror the image horizontally with ``probability``; ``u`` [] is uniform in [0, 1)."""
     return flip(image, u < probability)
 
 
 def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) -> Array:
-    """Shear, rotate, zoom, then shift about the image's centre; bilinear, edges repeated.
+    """Shear, rotate, zoom and shift about the centre, with bilinear interpolation.
+
+    Pixels outside the image take the value of the nearest edge.
 
     Args:
         image: [h, w, c].
-        angle: radians; positive turns clockwise as the image is shown.
+        angle: rotation in radians, positive for clockwise.
         shear: horizontal shear, x += shear * y.
-        zoom: > 1 enlarges.
-        shift: [2] x and y, in pixels.
+        zoom: zoom factor; > 1 enlarges.
+        shift: [2] shift along x and y in pixels.
 
     Returns:
         [h, w, c].
     """
     h, w = image.shape[:2]
     cos, sin = jnp.cos(angle) / zoom, jnp.sin(angle) / zoom
-    # From each pixel of the result back to the source: shift, rotate and zoom, shear, undone.
+    # Map each pixel of the result to the source, by the inverse operations in reverse order.
     x, y = jnp.meshgrid(
         _positions(w) - (w - 1) / 2 - shift[0], _positions(h) - (h - 1) / 2 - shift[1]
     )
@@ -142,15 +174,15 @@ def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) 
 def random_affine(
     u: Array, image: Array, *, degrees: float, shear: float, zoom: float, shift: float
 ) -> Array:
-    """A small affine map; each parameter is uniform within plus and minus its range.
+    """`affine` with uniformly distributed parameters.
 
     Args:
         u: [5] uniform in [0, 1): angle, shear, zoom, shift along x and y.
         image: [h, w, c].
-        degrees: range of the rotation.
-        shear: range of the shear.
-        zoom: the zoom lies in [1 - zoom, 1 + zoom].
-        shift: range of the shift along each side, as a share of it.
+        degrees: the rotation lies in [-degrees, degrees].
+        shear: the shear lies in [-shear, shear].
+        zoom: the zoom factor lies in [1 - zoom, 1 + zoom].
+        shift: largest shift along each axis, as a fraction of the side.
     """
     sides = jnp.array([image.shape[1], image.shape[0]], jnp.float32)
     s = between(u, -1, 1)
@@ -159,20 +191,18 @@ def random_affine(
     )
 
 
-def random_noise(u: Array, image: Array, stddev: float) -> Array:
-    """Add Gaussian noise of ``stddev``, clipped to [0, 1]; ``u`` [h, w, c] is in [0, 1)."""
-    # Halfway between 0 and the next number drawn, where the inverse is finite.
-    normal = jnp.sqrt(2.0) * jax.scipy.special.erfinv(2 * u - 1 + 2.0**-23)
-    return jnp.clip(image + stddev * normal, 0, 1)
+def random_noise(u: Array, image: Array, stddev: Array | float) -> Array:
+    """Add Gaussian noise of ``stddev`` and clip to [0, 1]; ``u`` [h, w, c] is in [0, 1)."""
+    return jnp.clip(image + stddev * to_normal(u), 0, 1)
 
 
 def erase(image: Array, box: Array, value: float = 0.5) -> Array:
-    """Set the pixels whose centre lies in ``box`` to ``value``.
+    """Set the pixels with their centre in ``box`` to ``value``.
 
     Args:
         image: [h, w, c].
         box: [4] left, top, right, bottom in pixels.
-        value: of all channels, in [0, 1].
+        value: new value of all channels, in [0, 1].
     """
     x, y = _positions(image.shape[1]) + 0.5, _positions(image.shape[0]) + 0.5
     left, top, right, bottom = box
@@ -185,21 +215,21 @@ def random_erase(
     image: Array,
     probability: float,
     *,
-    scale: tuple[float, float] = (0.02, 0.33),
-    ratio: tuple[float, float] = (0.3, 3.3),
+    scale: Sequence[float] = (0.02, 0.33),
+    ratio: Sequence[float] = (0.3, 3.3),
     value: float = 0.5,
 ) -> Array:
     """Erase a random box with ``probability``.
 
-    A side of the box that would leave the image is cut; the paper draws again.
+    A side of the box longer than that of the image is shortened; the paper draws again.
 
     Args:
-        u: [5] uniform in [0, 1): whether, then those of `random_crop_box`.
+        u: [5] uniform in [0, 1): whether to erase, then the numbers for `random_crop_box`.
         image: [h, w, c].
-        probability: of erasing anything.
-        scale: smallest and largest share of the area.
+        probability: probability of erasing a box.
+        scale: smallest and largest area, as a fraction of the image.
         ratio: smallest and largest width / height.
-        value: put in; 0.5 becomes 0 in the network's input.
+        value: new value of the pixels; 0.5 becomes 0 in the input of a network.
 
     References:
         Zhong et al., Random Erasing Data Augmentation, 2020; the ranges are torchvision's.
@@ -208,14 +238,20 @@ def random_erase(
     return jnp.where(u[0] < probability, erase(image, box, value), image)
 
 
-def between(u: Array, low: float | Array, high: float | Array) -> Array:
-    """Uniform in [low, high) from ``u`` in [0, 1)."""
+def between(u: Array, low: Array | float, high: Array | float) -> Array:
+    """Map ``u``, uniform in [0, 1), to [low, high)."""
     return low + u * (high - low)
 
 
 def choose(u: Array, n: int) -> Array:
-    """A uniform integer in [0, n) from ``u`` in [0, 1)."""
+    """Map ``u``, uniform in [0, 1), to an integer in [0, n)."""
     return jnp.floor(u * n).astype(jnp.int32)
+
+
+def to_normal(u: Array) -> Array:
+    """Map ``u``, uniform in [0, 1), to a standard normal number."""
+    # The shift by half a step of the generator keeps the result finite for u = 0.
+    return jnp.sqrt(2.0) * jax.scipy.special.erfinv(2 * u - 1 + 2.0**-23)
 
 
 def _positions(n: int) -> Array:
@@ -223,19 +259,19 @@ def _positions(n: int) -> Array:
 
 
 def _reflect(index: Array, n: int) -> Array:
-    """An index up to n - 1 outside [0, n), mirrored at the first and the last element."""
+    """Reflect indices up to n - 1 outside of [0, n) at the first and last element."""
     return (n - 1) - jnp.abs((n - 1) - jnp.abs(index))
 
 
 def _take(image: Array, rows: Array, columns: Array) -> Array:
-    """The pixels at integer places inside the image; a flat index gathers fastest."""
-    h, w, c = image.shape
+    """Return the pixels at integer positions inside the image."""
+    h, w, c = image.shape  # a gather with a flat index is fastest
     flat = jnp.reshape(image, (h * w, c))
     return flat.at[rows * w + columns].get(mode="promise_in_bounds")
 
 
 def _bilinear(image: Array, y: Array, x: Array) -> Array:
-    """[h, w, c] values at fractional places [h, w]; the edges reach outwards."""
+    """Interpolate at fractional positions [h, w]; outside, the nearest edge counts."""
     h, w = image.shape[:2]
     y, x = jnp.clip(y, 0, h - 1), jnp.clip(x, 0, w - 1)
     top, left = jnp.floor(y), jnp.floor(x)
@@ -248,7 +284,7 @@ def _bilinear(image: Array, y: Array, x: Array) -> Array:
 
 
 def _triangle_weights(low: Array, high: Array, length: int, size: int) -> Array:
-    """[size, length] weights of the input pixels in each output pixel; rows sum to 1."""
+    """Return weights [size, length] of input pixels in output pixels; rows sum to 1."""
     step = (high - low) / size
     support = jnp.maximum(step, 1)
     centre = low + (_positions(size) + 0.5) * step

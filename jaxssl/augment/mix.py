@@ -1,4 +1,4 @@
-"""Mixup and CutMix of the examples of a batch, for training with labels."""
+"""Mixup and CutMix of a labelled batch, for supervised training."""
 
 import jax
 from jax import Array
@@ -13,43 +13,48 @@ def mix(
     mixup: float,
     cutmix: float,
 ) -> tuple[Array, Array]:
-    r"""Mixup or CutMix of each example with another one.
+    r"""Mix each example with another one by Mixup or CutMix.
 
     .. math:: \lambda \sim \text{Beta}(\alpha, \alpha), \quad t_i \leftarrow \lambda t_i +
         (1 - \lambda) t'_i
 
-    Mixup does the same to the images. CutMix puts a box of the other image, of a share 1 - lambda
-    of the area, into the image; where the border cuts it, lambda becomes what is left. All examples
-    have one lambda and one box, as in timm.
+    Mixup mixes the images in the same way. CutMix pastes a box of the other image, with a fraction
+    1 - lambda of the area, into the image. If the border cuts the box, lambda is recomputed from
+    the remaining area. All examples share one lambda and one box, as in timm.
 
     Args:
-        key: the same wherever parts of one batch are mixed.
-        batch: images [b, h, w, c] and targets [b, classes], whose rows sum to 1.
-        others: likewise, what each is mixed with.
-        mixup: alpha >= 0; 0 is none.
-        cutmix: likewise, not both 0; if both are positive each is taken half of the time.
+        key: random key. Devices that hold parts of one batch must pass the same key.
+        batch: images [b, h, w, c] and targets [b, classes]; rows of the targets sum to 1.
+        others: images and targets to mix with, of the same shapes.
+        mixup: alpha of Mixup, >= 0; 0 disables it.
+        cutmix: alpha of CutMix, >= 0; 0 disables it. One of the two must be positive. If both are,
+            each is chosen with probability 1/2.
+
+    Returns:
+        Mixed images [b, h, w, c] and targets [b, classes].
 
     References:
         Zhang et al., mixup: Beyond Empirical Risk Minimization, 2018;
         Yun et al., CutMix: Regularization Strategy to Train Strong Classifiers, 2019, eq. 1 and 2.
     """
     (images, targets), (other_images, other_targets) = batch, others
-    which, draw, place = jax.random.split(key, 3)
+    choice_key, lambda_key, box_key = jax.random.split(key, 3)
     h, w = images.shape[1:3]
-    cut = jax.random.bernoulli(which, 0.5 if mixup and cutmix else float(cutmix > 0))
-    alpha = jnp.where(cut, jnp.float32(cutmix), jnp.float32(mixup))
-    share = jax.random.beta(draw, alpha, alpha)
+    use_cutmix = jax.random.bernoulli(choice_key, 0.5 if mixup and cutmix else float(cutmix > 0))
+    alpha = jnp.where(use_cutmix, jnp.float32(cutmix), jnp.float32(mixup))
+    lam = jax.random.beta(lambda_key, alpha, alpha)
     sides = jnp.array([h, w], jnp.float32)
-    half = jnp.floor(sides * jnp.sqrt(1 - share) / 2)
-    centre = jnp.floor(sides * jax.random.uniform(place, (2,)))
+    half = jnp.floor(sides * jnp.sqrt(1 - lam) / 2)
+    centre = jnp.floor(sides * jax.random.uniform(box_key, (2,)))
     low, high = jnp.maximum(centre - half, 0), jnp.minimum(centre + half, sides)
     inside = _within(h, low[0], high[0])[:, None] & _within(w, low[1], high[1])[None, :]
-    left = jnp.where(cut, 1 - jnp.prod(high - low) / (h * w), share)
-    keep = jnp.where(cut, (~inside).astype(jnp.float32), share)[None, :, :, None]
-    mixed = keep * images + (1 - keep) * other_images
-    return mixed, left * targets + (1 - left) * other_targets
+    lam_pixels = jnp.where(use_cutmix, (~inside).astype(jnp.float32), lam)[None, :, :, None]
+    lam = jnp.where(use_cutmix, 1 - jnp.prod(high - low) / (h * w), lam)
+    mixed = lam_pixels * images + (1 - lam_pixels) * other_images
+    return mixed, lam * targets + (1 - lam) * other_targets
 
 
 def _within(n: int, low: Array, high: Array) -> Array:
-    at = jnp.arange(n, dtype=jnp.float32)
-    return (at >= low) & (at < high)
+    """Return [n], True for indices in [low, high)."""
+    index = jnp.arange(n, dtype=jnp.float32)
+    return (index >= low) & (index < high)

@@ -1,9 +1,9 @@
-"""AutoAugment and RandAugment of one planar image [c, h, w], float in [0, 1].
+"""AutoAugment and RandAugment on one planar image [c, h, w], float in [0, 1].
 
-A sub-policy is two operations, each a name, a probability and a level of 0 to 9; "-" has none. The
-operations are Pillow's: geometry takes the nearest pixel and fills with grey, 128 of 255. Under
-`jax.vmap` all images run the same program, so an operation's slot computes each of its kinds once
-and selects; what several kinds share (one gather, one blend) is computed together.
+A sub-policy is a pair of operations, each with a name, a probability and a level of 0 to 9 ("-" for
+none). The operations are Pillow's. Geometric ones take the nearest pixel and fill with grey, 128 of
+255. Under `jax.vmap` all images run the same program, so `apply` computes every operation and
+selects one. Operations of the same form share one computation (one gather, one blend).
 """
 
 import jax
@@ -13,14 +13,14 @@ from jax import numpy as jnp
 from jaxssl.augment import colour
 from jaxssl.augment.image import choose
 
-# Those of RandAugment, then inversion, which only AutoAugment has.
+# The operations of RandAugment, and inversion, which only AutoAugment uses.
 OPERATIONS = (
     *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
     *("brightness", "color", "contrast", "sharpness", "posterize", "solarize"),
     *("autocontrast", "equalize", "invert"),
 )
 RAND_OPERATIONS = len(OPERATIONS) - 1
-# What the largest level means; Cubuk et al. 2019, table 6, where images are 331 pixels wide.
+# Values at the largest level (Cubuk et al., 2019, table 6, for images of 331 pixels).
 MAX_SHEAR, MAX_SHIFT, MAX_DEGREES, MAX_FACTOR = 0.3, 150 / 331, 30.0, 0.9
 FILL = 128 / 255
 
@@ -84,7 +84,7 @@ equalize 0.8 -, equalize 0.6 -
 
 
 def sub_policies(table: str) -> list[list[tuple[str, float, float]]]:
-    """`CIFAR` or `IMAGENET` as rows of two (operation, probability, strength in [0, 1])."""
+    """Parse `CIFAR` or `IMAGENET` into rows of two (operation, probability, strength in [0, 1])."""
 
     def entry(text: str) -> tuple[str, float, float]:
         name, probability, level = text.split()
@@ -94,12 +94,12 @@ def sub_policies(table: str) -> list[list[tuple[str, float, float]]]:
 
 
 def transform(image: Array, matrix: Array, fill: float = FILL) -> Array:
-    """Pillow's ``image.transform(size, AFFINE, matrix, NEAREST)``.
+    """Affine map, as Pillow's ``image.transform(size, AFFINE, matrix, NEAREST)``.
 
     Args:
         image: [c, h, w].
-        matrix: [2, 3] from x, y, 1 of a pixel's centre in the result to x, y in the source.
-        fill: value of what comes from outside.
+        matrix: [2, 3], maps (x, y, 1) of a pixel's centre in the result to (x, y) in the source.
+        fill: value of pixels from outside the image.
 
     Returns:
         [c, h, w].
@@ -109,39 +109,40 @@ def transform(image: Array, matrix: Array, fill: float = FILL) -> Array:
     y = (jnp.arange(h, dtype=jnp.float32) + 0.5)[:, None]
     columns, rows = (jnp.floor(a * x + b * y + d).astype(jnp.int32) for a, b, d in matrix)
     inside = (columns >= 0) & (columns < w) & (rows >= 0) & (rows < h)
-    at = jnp.where(inside, rows * w + columns, 0)
-    moved = jnp.reshape(image, (c, h * w)).at[:, at].get(mode="promise_in_bounds")
-    return jnp.where(inside[None], moved, fill)
+    index = jnp.where(inside, rows * w + columns, 0)
+    pixels = jnp.reshape(image, (c, h * w)).at[:, index].get(mode="promise_in_bounds")
+    return jnp.where(inside[None], pixels, fill)
 
 
 def shear(x: Array | float, y: Array | float) -> Array:
-    """[2, 3] matrix for `transform`: x += shear_x y, y += shear_y x, from the upper left corner."""
+    """Return the matrix [2, 3] for `transform` that shears about the upper left corner."""
     return _matrix(1, x, 0, y, 1, 0)
 
 
 def translation(x: Array | float, y: Array | float) -> Array:
-    """[2, 3] matrix for `transform`: the image moves x pixels left and y up."""
+    """Return the matrix [2, 3] for `transform` that moves the image by x pixels left and y up."""
     return _matrix(1, 0, x, 0, 1, y)
 
 
 def rotation(degrees: Array | float, h: int, w: int) -> Array:
-    """[2, 3] matrix for `transform`: counter-clockwise about the centre."""
+    """Return the matrix [2, 3] for `transform` that rotates counter-clockwise about the centre."""
     cos, sin = jnp.cos(jnp.deg2rad(degrees)), jnp.sin(jnp.deg2rad(degrees))
     x, y = w / 2, h / 2
     return _matrix(cos, -sin, x - cos * x + sin * y, sin, cos, y - sin * x - cos * y)
 
 
 def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array:
-    """One operation of `OPERATIONS`.
+    """Apply one of `OPERATIONS`.
 
     Args:
         image: [c, h, w].
-        operation: [] int32, its place in `OPERATIONS`.
-        strength: [] share of the operation's range, in [0, 1]: 0.3 of shear, 150/331 of the side,
-            30 degrees, a factor 0.9 off 1, 4 of 8 bits dropped, a threshold of 0; 0 is mildest.
-        sign: [] 1 or -1: the direction of geometry, more or less of colour.
+        operation: [] int32, index into `OPERATIONS`.
+        strength: [] fraction of the operation's range, in [0, 1]. At 1, the shear is 0.3, the
+            translation 150/331 of the side, the rotation 30 degrees, factors are 1 +- 0.9,
+            posterize drops 4 of 8 bits, and the threshold of solarize is 0.
+        sign: [] 1 or -1, the direction of geometric operations, and whether factors exceed 1.
     """
-    is_ = {name: operation == place for place, name in enumerate(OPERATIONS)}
+    is_ = {name: operation == index for index, name in enumerate(OPERATIONS)}
     _, h, w = image.shape
     signed = strength * sign
     matrices = {
@@ -160,7 +161,7 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
         "sharpness": colour.smooth(image),
     }
     other = jnp.select([is_[name] for name in others], list(others.values()), image)
-    # Inversion is solarisation from 0.
+    # Inversion is solarisation with threshold 0.
     threshold = jnp.where(is_["invert"], 0, (1 - strength) * (256 / 255))
     bits = 8 - jnp.round(4 * strength).astype(jnp.int32)
     results = [
@@ -176,58 +177,59 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
 
 
 def auto_augment(u: Array, image: Array, table: str) -> Array:
-    """One of 25 sub-policies; each of its two operations happens with its own probability.
+    """AutoAugment: apply a random sub-policy of a table.
 
     Args:
-        u: [5] uniform in [0, 1): sub-policy; whether and sign of the first operation; of the
-            second.
+        u: [5] uniform in [0, 1): the sub-policy, then for each of its two operations whether to
+            apply it, and its sign.
         image: [c, h, w].
         table: `CIFAR` or `IMAGENET`.
 
     References:
-        Cubuk et al., AutoAugment: Learning Augmentation Strategies from Data, 2019. As torchvision
-        has it, colour operations draw a sign too, and higher levels posterize and solarize more.
+        Cubuk et al., AutoAugment: Learning Augmentation Strategies from Data, 2019. As in
+        torchvision, colour operations have a random sign too, and higher levels posterize and
+        solarize more.
     """
     rows = sub_policies(table)
-    chosen = choose(u[0], len(rows))
-    names, probabilities, strengths = zip(*(zip(*row, strict=True) for row in rows), strict=True)
+    row = choose(u[0], len(rows))
+    names, probabilities, strengths = zip(*(zip(*pair, strict=True) for pair in rows), strict=True)
     operations = [[OPERATIONS.index(name) for name in pair] for pair in names]
-    whether, signs = u[1:].reshape(2, 2).T
-    yes = whether < jnp.array(probabilities, jnp.float32)[chosen]
-    operation = jnp.where(yes, jnp.array(operations, jnp.int32)[chosen], 0)
-    return _sequence(image, operation, jnp.array(strengths, jnp.float32)[chosen], signs)
+    draws, signs = u[1:].reshape(2, 2).T
+    active = draws < jnp.array(probabilities, jnp.float32)[row]
+    operation = jnp.where(active, jnp.array(operations, jnp.int32)[row], 0)
+    return _apply_all(image, operation, jnp.array(strengths, jnp.float32)[row], signs)
 
 
 def rand_augment(u: Array, image: Array, magnitude: float) -> Array:
-    """Operations drawn from 14, all of one magnitude.
+    """RandAugment: apply n operations, drawn from 14, with one magnitude.
 
     Args:
-        u: [n, 2] uniform in [0, 1), for each of n operations: which, sign.
+        u: [n, 2] uniform in [0, 1): index and sign of each of n operations.
         image: [c, h, w].
-        magnitude: in [0, 10], 10 is the whole range; torchvision's counts to 30.
+        magnitude: strength of all operations, in [0, 10] (in torchvision, up to 30).
 
     Raises:
-        ValueError: on another magnitude.
+        ValueError: if ``magnitude`` is out of range.
 
     References:
         Cubuk et al., RandAugment: Practical Automated Data Augmentation with a Reduced Search
-        Space, 2020; its ranges are AutoAugment's.
+        Space, 2020. The ranges are AutoAugment's.
     """
     if not 0 <= magnitude <= 10:
-        raise ValueError(f"RandAugment's magnitude is {magnitude}; expected 0 to 10")
+        raise ValueError(f"magnitude of RandAugment must be in [0, 10], got {magnitude}")
     strengths = jnp.full(u.shape[0], magnitude / 10, jnp.float32)
-    return _sequence(image, choose(u[:, 0], RAND_OPERATIONS), strengths, u[:, 1])
+    return _apply_all(image, choose(u[:, 0], RAND_OPERATIONS), strengths, u[:, 1])
 
 
-def _sequence(image: Array, operations: Array, strengths: Array, signs: Array) -> Array:
-    """`apply` one after the other; ``signs`` [n] are uniform in [0, 1)."""
+def _apply_all(image: Array, operations: Array, strengths: Array, signs: Array) -> Array:
+    """Apply n operations in order; ``signs`` [n] are uniform in [0, 1), negative below 0.5."""
 
-    def step(image: Array, given: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        return apply(image, *given), None
+    def step(image: Array, settings: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        return apply(image, *settings), None
 
-    # A loop compiles the operations once.
-    given = (operations, strengths, jnp.where(signs < 0.5, -1.0, 1.0))
-    return jax.lax.scan(step, image, given)[0]
+    # A scan, so that the operations are compiled once.
+    settings = (operations, strengths, jnp.where(signs < 0.5, -1.0, 1.0))
+    return jax.lax.scan(step, image, settings)[0]
 
 
 def _matrix(*entries: Array | float) -> Array:

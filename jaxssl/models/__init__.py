@@ -1,16 +1,24 @@
-"""Backbones and heads (flax linen). They know no losses.
+"""Networks in Flax Linen: backbones in this folder, projectors and predictors in `heads/`.
 
-A backbone's file has `net(**hyper) -> nn.Module`; the module is called with
-``(images [n, h, w, c], *, train, axis_name=None, keys=None)`` and returns features [n, f]. With an
-``axis_name``, BatchNorm in training uses the statistics of all devices. ``keys`` [n] are typed
-random keys, one per image, for nets that drop something at random in training; None drops nothing.
-A file whose networks do not take images names what they take as ``EXAMPLES``: "graph", "video" or
-"text".
-Results depend on an image's own key only, so a batch may be split over devices in any way.
+A public file with a function ``net(**hyper) -> nn.Module`` is a network, and its file name is the
+value of `net.name` (or `text.name`) in a config. To add a network, add such a file. The module is
+called as
 
-Modules compute in the dtype of their inputs and parameters: cast both for half precision. The
-running statistics and what norms and softmax compute stay float32.
+    module.apply(variables, images, train=True, axis_name=None, keys=None) -> features
 
-Parameters below a module whose name starts with ``frozen_`` keep their first value: they get no
-gradient, and an optimiser must not decay them.
+images: float array [n, h, w, c]. A file whose network takes other examples says so in a constant:
+    ``EXAMPLES = "graph"``, ``"video"`` or ``"text"``.
+train: whether BatchNorm uses the statistics of the batch, and random layers are active.
+axis_name: name of a mapped axis. In training, BatchNorm averages its statistics over its devices.
+keys: typed random keys [n], one per image, for stochastic depth. None switches random layers off.
+features: float array [n, f].
+
+The random numbers for an image depend only on its own key, so the result does not depend on how a
+batch is split over devices.
+
+Modules compute in the dtype of their inputs and parameters: cast both to bfloat16 for mixed
+precision. Running statistics, the statistics of norms, and softmax are always float32.
+
+Parameters of a submodule whose name starts with ``frozen_`` are not trained. The submodule stops
+their gradient, and optimisers must not apply weight decay to them.
 """

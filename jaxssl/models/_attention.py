@@ -1,4 +1,4 @@
-"""Attention as all nets use it."""
+"""Scaled dot-product attention, used by all transformers and by CLIP's ResNets."""
 
 import flax.linen as nn
 import jax
@@ -7,29 +7,33 @@ from jax import numpy as jnp
 
 
 def attend(q: Array, k: Array, v: Array, *, causal: bool = False) -> Array:
-    """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v (Vaswani et al., 2017, Eq. 1).
+    """Compute scaled dot-product attention, softmax(q k^T / sqrt(d)) v.
 
     Args:
         q: queries [n, t, h, d] of h heads.
         k: keys [n, s, h, d].
         v: values [n, s, h, d].
-        causal: whether a query sees the keys up to its own place alone; then s is t.
+        causal: whether query i attends to keys 0 ... i only. Requires s = t.
 
     Returns:
-        Array [n, t, h, d] like ``v``; the softmax is float32 inside.
+        Array [n, t, h, d] in the dtype of ``v``. The softmax is computed in float32.
+
+    References:
+        Vaswani et al., Attention Is All You Need, 2017, eq. 1.
     """
     logits = jnp.einsum("nqhd,nkhd->nhqk", q * q.shape[-1] ** -0.5, k)
     if causal:
-        seen = jnp.tri(q.shape[1], dtype=bool)[None, None]
-        logits = jnp.where(seen, logits, -jnp.inf)
+        visible = jnp.tri(q.shape[1], dtype=bool)[None, None]
+        logits = jnp.where(visible, logits, -jnp.inf)
     return jnp.einsum("nhqk,nkhd->nqhd", _softmax(logits), v)
 
 
 @jax.custom_vjp
 def _softmax(logits: Array) -> Array:
-    """Over the last axis, float32 inside; the backward pass has the weights as the values have."""
+    """Softmax over the last axis in float32; the backward pass reads the rounded weights."""
     weights = nn.softmax(logits.astype(jnp.float32)).astype(logits.dtype)
-    # Without it XLA keeps float32 exponentials for the backward pass: a fifth more memory in all.
+    # Without the barrier, XLA stores the float32 exponentials for the backward pass, which raises
+    # the memory of a ViT's training step by a fifth.
     return lax.optimization_barrier(weights)
 
 
@@ -39,9 +43,9 @@ def _forward(logits: Array) -> tuple[Array, Array]:
 
 
 def _backward(weights: Array, g: Array) -> tuple[Array]:
-    wide, g = weights.astype(jnp.float32), g.astype(jnp.float32)
-    inner = jnp.sum(wide * g, axis=-1, keepdims=True)
-    return ((wide * (g - inner)).astype(weights.dtype),)
+    weights32, g = weights.astype(jnp.float32), g.astype(jnp.float32)
+    inner = jnp.sum(weights32 * g, axis=-1, keepdims=True)
+    return ((weights32 * (g - inner)).astype(weights.dtype),)
 
 
 _softmax.defvjp(_forward, _backward)

@@ -1,7 +1,7 @@
-"""BatchNorm and LayerNorm as all nets use them. Call them inside a module's compact method.
+"""BatchNorm and LayerNorm with float32 statistics. Call them inside a module's compact method.
 
-Statistics are float32 whatever the input; the result has the dtype of input and parameters. That
-mixes dtypes on purpose, so standard promotion holds here even where the caller asks for strict.
+The result has the dtype of the input and the parameters. Mixing it with float32 statistics needs
+standard dtype promotion, which is enabled here even if the caller asks for strict promotion.
 """
 
 from typing import Any
@@ -15,16 +15,17 @@ from jaxssl import collectives
 
 
 def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) -> Array:
-    """`x` normalised over all axes but the last (Ioffe and Szegedy, 2015).
+    """Normalise over all axes but the last (Ioffe and Szegedy, Batch Normalization, 2015).
 
     Args:
         x: [..., c].
-        train: whether to use and update with the batch's statistics, or use the running ones.
-        axis_name: the mapped axis over whose devices training takes its statistics, or None.
-        **options: of `flax.linen.BatchNorm`, such as ``use_bias``.
+        train: whether to use the batch statistics and update the running ones, or use the latter.
+        axis_name: name of the mapped axis over which training averages the statistics, or None.
+        **options: arguments of `flax.linen.BatchNorm`, such as ``use_bias``.
 
     Returns:
-        Array like ``x``. The running statistics move by a tenth; their variance is the biased one.
+        Array like ``x``. The momentum of the running statistics is 0.9; the running variance is the
+        biased estimate.
     """
     norm = nn.BatchNorm(
         use_running_average=not train,
@@ -37,10 +38,10 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
 
 
 class MaskedBatchNorm(nn.Module):
-    """BatchNorm over the rows there are, of all devices together, though each has another number.
+    """BatchNorm over unmasked rows. Devices are weighted by their number of unmasked rows.
 
     Attributes:
-        momentum: share of the running statistics that a step keeps.
+        momentum: weight of the old running statistics in an update.
         epsilon: added to the variance.
     """
 
@@ -49,42 +50,40 @@ class MaskedBatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, mask: Array, *, train: bool, axis_name: str | None) -> Array:
-        """Rows [n, c], of which those with ``mask`` [n] count."""
+        """Normalise rows [n, c]; only rows where ``mask`` [n] is True enter the statistics."""
         c = x.shape[1]
-        mean = self.variable("batch_stats", "mean", lambda: jnp.zeros(c, jnp.float32))
-        var = self.variable("batch_stats", "var", lambda: jnp.ones(c, jnp.float32))
+        running_mean = self.variable("batch_stats", "mean", lambda: jnp.zeros(c, jnp.float32))
+        running_var = self.variable("batch_stats", "var", lambda: jnp.ones(c, jnp.float32))
         scale = self.param("scale", nn.initializers.ones, (c,))
         bias = self.param("bias", nn.initializers.zeros, (c,))
-        wide = x.astype(jnp.float32)
+        x32 = x.astype(jnp.float32)
         if train:
             weight = mask.astype(jnp.float32)[:, None]
-            count, total = collectives.sum((jnp.sum(weight), jnp.sum(wide * weight, 0)), axis_name)
-            centre = total / jnp.maximum(count, 1)
-            square = jnp.sum((wide - centre[None]) ** 2 * weight, 0)
-            spread = collectives.sum(square, axis_name) / jnp.maximum(count, 1)
+            count, total = collectives.sum((jnp.sum(weight), jnp.sum(x32 * weight, 0)), axis_name)
+            mean = total / jnp.maximum(count, 1)
+            square = jnp.sum((x32 - mean[None]) ** 2 * weight, 0)
+            var = collectives.sum(square, axis_name) / jnp.maximum(count, 1)
             if not self.is_initializing():
-                kept, new = self.momentum, 1 - self.momentum
-                mean.value = kept * mean.value + new * centre
-                var.value = kept * var.value + new * spread
+                old, new = self.momentum, 1 - self.momentum
+                running_mean.value = old * running_mean.value + new * mean
+                running_var.value = old * running_var.value + new * var
         else:
-            centre, spread = mean.value, var.value
-        factor = scale.astype(jnp.float32) * jax.lax.rsqrt(spread + self.epsilon)
-        y = (wide - centre[None]) * factor[None] + bias.astype(jnp.float32)[None]
+            mean, var = running_mean.value, running_var.value
+        factor = scale.astype(jnp.float32) * jax.lax.rsqrt(var + self.epsilon)
+        y = (x32 - mean[None]) * factor[None] + bias.astype(jnp.float32)[None]
         return y.astype(x.dtype)
 
 
-def masked_batch_norm(x: Array, mask: Array, *, train: bool, axis_name: str | None) -> Array:
-    """`batch_norm` of rows [n, c] of which only those with ``mask`` [n] are there."""
-    return MaskedBatchNorm()(x, mask, train=train, axis_name=axis_name)
-
-
 def layer_norm(x: Array, epsilon: float = 1e-6) -> Array:
-    """`x` [..., c] normalised over the last axis (Ba et al., 2016); epsilon is of the variance."""
+    """Normalise [..., c] over the last axis (Ba et al., Layer Normalization, 2016)."""
     norm = nn.LayerNorm(epsilon=epsilon)
     with jax.numpy_dtype_promotion("standard"):
         return norm(x)
 
 
 def keep_sums_over_devices(primitive: Any, *_: Any, **__: Any) -> bool:
-    """What rematerialisation keeps: BatchNorm's few numbers, else devices would add them twice."""
+    """Rematerialisation policy that saves only the results of sums over devices.
+
+    These are the BatchNorm statistics. Recomputing them would send them a second time.
+    """
     return primitive.name.startswith("psum")

@@ -1,4 +1,4 @@
-"""CLIP's ResNets: a stem of three convolutions, anti-aliased strides, attention in place of a mean.
+"""CLIP's ResNets: a stem of three convolutions, anti-aliased strides, attention pooling.
 
 References:
     Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
@@ -6,7 +6,6 @@ References:
     Zhang, Making Convolutional Networks Shift-Invariant Again, 2019 (pooling before strides).
 """
 
-import math
 from functools import partial
 
 import flax.linen as nn
@@ -14,30 +13,32 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.models._attention import attend
+from jaxssl.models._checks import require_at_least, require_choice
+from jaxssl.models._layers import TORCH_KERNEL_INIT, square_conv
 from jaxssl.models._norms import batch_norm
+from jaxssl.models._transformer import learned_positions
 
-# size: blocks per stage, width, dim of the features
+# size: (blocks per stage, width, feature dimension)
 SIZES = {
     "50": ((3, 4, 6, 3), 64, 1024),
     "101": ((3, 4, 23, 3), 64, 512),
     "50x4": ((4, 6, 10, 6), 80, 640),
 }
-# stem: the least pixels a side, which the stem and three stages make one
+# stem: smallest side of an image, which the stem and three stages reduce to one position
 STEMS = {"cifar": 8, "imagenet": 32}
-# PyTorch's own for convolutions, which the released code leaves as it is: 1 / (3 fan_in).
-KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 ATTENTION_INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
+_conv = partial(square_conv, kernel_init=TORCH_KERNEL_INIT)
 
 
 class Block(nn.Module):
-    """A 1x1, 3x3, 1x1 bottleneck of expansion 4 plus the shortcut; it starts as the shortcut.
+    """Bottleneck of expansion 4 with anti-aliased stride, initialised as its shortcut.
 
-    A stride is an average over squares of its size: in the bottleneck between the 3x3 and the last
-    convolution, in the shortcut before its own.
+    A stride is an average pool, before the last convolution of the bottleneck and before the
+    convolution of the shortcut.
 
     Attributes:
         width: channels inside the block.
-        stride: >= 1.
+        stride: side of the average pool, >= 1.
     """
 
     width: int
@@ -45,7 +46,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Feature maps [n, h, w, c] to feature maps [n, h // stride, w // stride, 4 width]."""
+        """Map feature maps [n, h, w, c] to [n, h // stride, w // stride, 4 width]."""
         norm = partial(batch_norm, train=train, axis_name=axis_name)
         out = 4 * self.width
         y = nn.relu(norm(_conv(self.width, 1)(x)))
@@ -58,11 +59,11 @@ class Block(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """One layer of attention whose only query is the mean of the tokens, which is a token too.
+    """Attention with a single query: the mean of the tokens, which is also a key and value.
 
     Attributes:
-        heads: they divide the size of a token.
-        dim: of the result.
+        heads: number of heads; must divide the channels of the feature maps.
+        dim: dimension of the result.
     """
 
     heads: int
@@ -70,44 +71,35 @@ class AttentionPool(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Feature maps [n, h, w, c] to [n, dim].
+        """Map feature maps [n, h, w, c] to [n, dim].
 
         Raises:
-            ValueError: if the maps are not square, or not of the size that the positions had first.
+            ValueError: if the maps are not square, or differ in size from the first ones.
         """
         n, rows, columns, c = x.shape
-        count = rows * columns
-        if self.has_variable("params", "positions"):
-            count = self.get_variable("params", "positions").shape[0] - 1
-        side = math.isqrt(count)
-        # A number of tokens tells one grid from another only if grids are square.
-        if (rows, columns) != (side, side):
-            raise ValueError(
-                f"the network's positions are those of a square grid, here of {side} x {side}, and "
-                f"these images make {rows} x {columns}"
-            )
         init = nn.initializers.normal(c**-0.5)
-        positions = self.param("positions", init, (1 + count, c))
-        x = x.reshape(n, count, c)
+        positions = learned_positions(self, rows, columns, c, init)
+        x = x.reshape(n, rows * columns, c)
         x = jnp.concatenate([jnp.mean(x, axis=1, keepdims=True), x], axis=1) + positions[None]
         dense = partial(nn.Dense, c, kernel_init=ATTENTION_INIT)
-        size = c // self.heads
-        q = dense(name="query")(x[:, :1]).reshape(n, 1, self.heads, size)
-        k = dense(name="key")(x).reshape(n, -1, self.heads, size)
-        v = dense(name="value")(x).reshape(n, -1, self.heads, size)
+        head_dim = c // self.heads
+        q = dense(name="query")(x[:, :1]).reshape(n, 1, self.heads, head_dim)
+        k = dense(name="key")(x).reshape(n, -1, self.heads, head_dim)
+        v = dense(name="value")(x).reshape(n, -1, self.heads, head_dim)
         y = attend(q, k, v).reshape(n, c)
         return nn.Dense(self.dim, kernel_init=ATTENTION_INIT, name="out")(y)
 
 
 class ClipResNet(nn.Module):
-    """Stem, four stages of bottlenecks, attention pooling.
+    """Stem, stages of bottlenecks, attention pooling.
 
     Attributes:
-        stages: blocks of each stage.
-        width: channels of the first stage's bottlenecks; every further stage has twice as many.
-        heads: of the pooling.
-        dim: of the features.
-        stem: one of `STEMS`.
+        stages: number of blocks in each stage.
+        width: channels inside the first stage's blocks. Each stage has twice as many as the one
+            before.
+        heads: number of heads of the attention pooling.
+        dim: feature dimension.
+        stem: "imagenet" or "cifar", see `net`.
     """
 
     stages: tuple[int, ...]
@@ -120,15 +112,16 @@ class ClipResNet(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Images [n, h, w, c] to features [n, dim]; ``keys`` are not used.
+        """Map images [n, h, w, c] to features [n, dim]; ``keys`` are not used.
 
         Raises:
-            ValueError: if the images are too small, or make another grid than the first ones.
+            ValueError: if the images are too small, not square, or differ in size from the images
+                that the network was initialised with.
         """
         del keys
         if min(x.shape[1:3]) < STEMS[self.stem]:
             raise ValueError(
-                f"net.stem {self.stem!r} needs images of >= {STEMS[self.stem]} pixels a side, got "
+                f"net.stem={self.stem!r} needs images of >= {STEMS[self.stem]} pixels a side, got "
                 f"{x.shape[1]} x {x.shape[2]}"
             )
         small = self.stem == "cifar"
@@ -153,52 +146,48 @@ def net(
     num_heads: int | None = None,
     dim: int | None = None,
 ) -> nn.Module:
-    """A `ClipResNet` for square images of the one size that it starts with.
+    """Return a `ClipResNet` for square images of one size.
 
-    The pooling has a learned position for every cell of the last stage's grid, a 32nd of the
-    images' side ("imagenet") or an 8th ("cifar"), so the first call fixes the images' size: 224
-    pixels for CLIP's "50" and "101", 288 for its "50x4".
+    The attention pooling has a learned position for every cell of the last feature map, which is
+    smaller than the image by a factor of 32 ("imagenet") or 8 ("cifar"). So the first call fixes
+    the image size: 224 pixels for CLIP's "50" and "101", 288 for its "50x4".
 
     Args:
-        size: "50", "101" or "50x4": features of 1024, 512 and 640 entries.
-        stem: "imagenet", which reduces a side by 4, or "cifar": the same three convolutions
+        size: "50", "101" or "50x4", with 1024, 512 and 640 features.
+        stem: "imagenet", which reduces the sides by 4, or "cifar", the same three convolutions
             without stride and pooling, for images of 8 to 64 pixels (not in the paper).
-        width: channels of the first stage's bottlenecks, in place of the size's 64, 64 or 80; even
-            and >= 2.
-        num_heads: of the pooling, in place of ``width / 2``, which gives them 64 entries each; it
-            divides 32 ``width``.
-        dim: of the features, in place of the size's; >= 1.
+        width: channels inside the first stage's blocks; even and >= 2. Default: 64, 64 or 80.
+        num_heads: heads of the attention pooling; must divide 32 ``width``. Default: ``width / 2``,
+            which gives a head dimension of 64.
+        dim: feature dimension, >= 1. Default: that of ``size``.
 
     Raises:
-        ValueError: on a value out of its range.
+        ValueError: if a setting is out of range.
 
     References:
-        Radford et al., 2021. Kernels, positions and the blocks' last norms start as in the released
-        code; the pooling's biases start at 0, there uniform as PyTorch's.
+        Radford et al., 2021. Kernels, positions and the last norm of each block are initialised as
+        in the released code. The biases of the pooling start at 0; there they are uniform.
     """
-    if size not in SIZES:
-        raise ValueError(f"net.size must be one of {tuple(SIZES)}, got {size!r}")
-    if stem not in STEMS:
-        raise ValueError(f"net.stem must be one of {tuple(STEMS)}, got {stem!r}")
-    stages, usual_width, usual_dim = SIZES[size]
-    width = usual_width if width is None else width
-    dim = usual_dim if dim is None else dim
+    require_choice(SIZES, size=size)
+    require_choice(STEMS, stem=stem)
+    stages, default_width, default_dim = SIZES[size]
+    width = default_width if width is None else width
+    dim = default_dim if dim is None else dim
     if width < 2 or width % 2:
         raise ValueError(f"net.width must be even and >= 2, got {width}")
-    if dim < 1:
-        raise ValueError(f"net.dim must be >= 1, got {dim}")
+    require_at_least(1, dim=dim)
     heads = width // 2 if num_heads is None else num_heads
     if heads < 1 or 32 * width % heads:
-        raise ValueError(f"net.num_heads must divide 32 net.width, {32 * width}, got {heads}")
+        raise ValueError(f"net.num_heads must divide 32 net.width = {32 * width}, got {heads}")
     return ClipResNet(stages, width, heads, dim, stem)
 
 
 def average_pool(x: Array, stride: int) -> Array:
-    """Means over squares of ``stride`` pixels; a rest on the right or at the bottom is left out.
+    """Average over squares of ``stride`` pixels, dropping incomplete squares at the edges.
 
     Args:
         x: [n, h, w, c].
-        stride: >= 1; 1 changes nothing.
+        stride: side of a square, >= 1. With 1, ``x`` is returned unchanged.
 
     Returns:
         [n, h // stride, w // stride, c].
@@ -209,15 +198,3 @@ def average_pool(x: Array, stride: int) -> Array:
     rows, columns = h // stride, w // stride
     x = x[:, : rows * stride, : columns * stride]
     return jnp.mean(x.reshape(n, rows, stride, columns, stride, c), axis=(2, 4))
-
-
-def _conv(width: int, side: int, stride: int = 1) -> nn.Module:
-    # Explicit padding, as in PyTorch: "SAME" would pad a strided convolution on one side only.
-    return nn.Conv(
-        width,
-        (side, side),
-        strides=stride,
-        padding=side // 2,
-        use_bias=False,
-        kernel_init=KERNEL_INIT,
-    )

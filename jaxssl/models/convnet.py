@@ -1,4 +1,4 @@
-"""A small network of strided convolutions: the fast choice on CPUs."""
+"""A small network of strided convolutions, fast on CPUs."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from jaxssl.models._norms import batch_norm
 
 
 class ConvNet(nn.Module):
-    """Convolution, BatchNorm and ReLU per stage, then the mean over positions.
+    """A 3x3 convolution, BatchNorm and ReLU per stage, then global average pooling.
 
     Attributes:
         widths: channels of each stage.
@@ -24,7 +24,7 @@ class ConvNet(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Images [n, h, w, c] to features [n, f]; ``keys`` are not used."""
+        """Map images [n, h, w, c] to features [n, f]; ``keys`` are not used."""
         del keys
         for width, stride in zip(self.widths, self.strides, strict=True):
             conv = nn.Conv(
@@ -35,18 +35,17 @@ class ConvNet(nn.Module):
                 use_bias=False,
                 conv_general_dilated=strided_conv,
             )
-            x = conv(x)
-            x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
+            x = nn.relu(batch_norm(conv(x), train=train, axis_name=axis_name))
         return jnp.mean(x, axis=(1, 2))
 
 
 def net(
     *, widths: tuple[int, ...] = (32, 64, 128), strides: tuple[int, ...] = (2, 2, 2)
 ) -> nn.Module:
-    """A `ConvNet`.
+    """Return a `ConvNet`.
 
     Args:
-        widths: channels of each stage, >= 1; the last is the size of the features.
+        widths: channels of each stage, >= 1. The last one is the feature dimension.
         strides: stride of each stage, >= 1.
 
     Raises:
@@ -60,46 +59,49 @@ def net(
 def strided_conv(
     x: Array, kernel: Array, strides: tuple[int, int], padding: Any, **options: Any
 ) -> Array:
-    """Convolution with the arguments of `jax.lax.conv_general_dilated`.
+    """Convolution with the signature of `jax.lax.conv_general_dilated`, fast on CPUs.
 
-    XLA's gradient of a strided convolution is slow on CPUs when images are small. There, the
-    shifted copies of the input are concatenated and multiplied by the kernel as one matrix, which
-    makes the gradient of a 16 x 16 network four times as fast. Accelerators keep the convolution.
+    XLA's gradient of a strided convolution is slow on CPUs if the images are small. On CPUs, this
+    function therefore multiplies a matrix of image patches by the kernel, which makes the gradient
+    of a network for 16 x 16 pixels four times as fast. Other devices run XLA's convolution.
 
     Args:
         x: [n, h, w, c].
         kernel: [kh, kw, c, k].
         strides: stride along height and width, >= 1.
         padding: zeros before and after each of the two axes.
-        **options: further arguments of `jax.lax.conv_general_dilated`, for accelerators and for
-            convolutions of stride 1.
+        **options: further arguments of `jax.lax.conv_general_dilated`. Matrix products use only
+            ``precision``.
 
     Returns:
-        [n, h', w', k], equal on every platform up to rounding.
+        [n, h', w', k], equal on all platforms up to rounding.
     """
 
     def convolution(x: Array, kernel: Array) -> Array:
         return lax.conv_general_dilated(x, kernel, strides, padding, **options)
 
     def matrix_product(x: Array, kernel: Array) -> Array:
-        patches = _patches(x, kernel.shape[:2], strides, padding)
-        matrix = kernel.reshape(-1, kernel.shape[-1])
+        height, width, _, channels = kernel.shape
+        patches = _extract_patches(x, (height, width), strides, padding)
+        matrix = kernel.reshape(-1, channels)
         precision = options.get("precision")
         y = jnp.matmul(patches.reshape(-1, len(matrix)), matrix, precision=precision)
         return y.reshape(*patches.shape[:3], -1)
 
-    if max(strides) == 1:  # nothing is gained there
+    if max(strides) == 1:  # XLA's convolution is as fast
         return convolution(x, kernel)
     return lax.platform_dependent(x, kernel, cpu=matrix_product, default=convolution)
 
 
-def _patches(x: Array, window: tuple[int, int], strides: tuple[int, int], padding: Any) -> Array:
-    """[n, h', w', kh * kw * c]: under each position of the window, the inputs that it covers."""
+def _extract_patches(
+    x: Array, window: tuple[int, int], strides: tuple[int, int], padding: Any
+) -> Array:
+    """Return [n, h', w', kh * kw * c], the inputs under the window at each of its positions."""
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     n, h, w, c = x.shape
-    rows, cols = h - window[0] + 1, w - window[1] + 1  # positions of a window with stride 1
+    rows, columns = h - window[0] + 1, w - window[1] + 1  # window positions at stride 1
     shifted = [
-        lax.slice(x, (0, i, j, 0), (n, i + rows, j + cols, c), (1, *strides, 1))
+        lax.slice(x, (0, i, j, 0), (n, i + rows, j + columns, c), (1, *strides, 1))
         for i in range(window[0])
         for j in range(window[1])
     ]

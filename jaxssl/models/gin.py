@@ -1,27 +1,27 @@
-"""The graph isomorphism network: sums over neighbours, of graphs packed into rows."""
+"""The graph isomorphism network (GIN) on packed graphs."""
 
 import flax.linen as nn
 import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._norms import masked_batch_norm
+from jaxssl.models._checks import require_at_least
+from jaxssl.models._layers import TORCH_KERNEL_INIT
+from jaxssl.models._norms import MaskedBatchNorm
 
 EXAMPLES = "graph"
-# PyTorch's, which the released codes keep.
-KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
 class GIN(nn.Module):
-    r"""Layers of a perceptron on each node and the sum of its neighbours.
+    r"""Graph isomorphism network with a BatchNorm after each layer.
 
     .. math:: h_v \leftarrow BN(ReLU(MLP(h_v + \sum_{u \sim v} h_u)))
 
-    The features of a graph are the sums over its nodes after each layer, one beside the other.
+    The features of a graph are the sums over its nodes after each layer, concatenated.
 
     Attributes:
-        width: of each layer.
-        layers: how many.
+        width: width of each layer.
+        layers: number of layers.
     """
 
     width: int
@@ -36,56 +36,63 @@ class GIN(nn.Module):
         axis_name: str | None = None,
         keys: Array | None = None,
     ) -> Array:
-        """Packed graphs (`jaxssl.augment.graph`), r rows of k, to features [r k, layers width].
+        """Map r rows of k packed graphs to features [r k, layers * width].
 
-        BatchNorm's statistics are those of the nodes there are. ``keys`` are not used.
+        Args:
+            x: packed graphs, see `jaxssl.augment.graph`; "x" is float.
+            train: whether BatchNorm uses the statistics of the batch, over all real nodes.
+            axis_name: name of the mapped axis whose devices share the batch, or None.
+            keys: not used.
+
+        Raises:
+            ValueError: if ``x`` is not a dict.
         """
         del keys
         if not isinstance(x, dict):
-            raise ValueError('net "gin" takes graphs, not images; set augment.name=graph')
+            raise ValueError("net.name='gin' takes graphs, not images; set augment.name=graph")
         rows, n, _ = x["x"].shape
         k = x["size"].shape[1]
         row = jnp.arange(rows, dtype=jnp.int32)
-        # All rows as one: what is of no graph goes beyond the last one.
-        there = x["graph"] < k
-        graph = jnp.where(there, x["graph"] + k * row[:, None], rows * k).reshape(-1)
-        there = there.reshape(-1)
+        # Number the nodes and graphs of all rows consecutively. Padding gets the first index out of
+        # range, which the gathers and scatters below ignore.
+        is_node = x["graph"] < k
+        graph = jnp.where(is_node, x["graph"] + k * row[:, None], rows * k).reshape(-1)
+        is_node = is_node.reshape(-1)
         edge = jnp.where(x["edge"] < n, x["edge"] + n * row[:, None, None], rows * n).reshape(-1, 2)
-        h = jnp.where(there[:, None], x["x"].reshape(rows * n, -1), 0)
+        h = jnp.where(is_node[:, None], x["x"].reshape(rows * n, -1), 0)
         features = []
         for _ in range(self.layers):
-            h = h + _of_neighbours(h, edge)
-            h = nn.relu(nn.Dense(self.width, kernel_init=KERNEL_INIT)(h))
-            h = nn.relu(nn.Dense(self.width, kernel_init=KERNEL_INIT)(h))
-            h = masked_batch_norm(h, there, train=train, axis_name=axis_name)
-            # What is not there must not reach its neighbours, nor the sum.
-            h = jnp.where(there[:, None], h, 0)
+            h = h + _sum_neighbours(h, edge)
+            h = nn.relu(nn.Dense(self.width, kernel_init=TORCH_KERNEL_INIT)(h))
+            h = nn.relu(nn.Dense(self.width, kernel_init=TORCH_KERNEL_INIT)(h))
+            h = MaskedBatchNorm()(h, is_node, train=train, axis_name=axis_name)
+            # Edges may lead to dropped nodes, which must not contribute to their neighbours.
+            h = jnp.where(is_node[:, None], h, 0)
             features.append(jax.ops.segment_sum(h, graph, rows * k))
         return jnp.concatenate(features, axis=1)
 
 
 def net(*, width: int = 32, layers: int = 3) -> nn.Module:
-    """A `GIN`; features have ``layers * width`` entries.
+    """Return a `GIN` with ``layers * width`` features.
 
     Args:
-        width: of each layer, >= 1.
-        layers: how many, >= 1.
+        width: width of each layer, >= 1.
+        layers: number of layers, >= 1.
 
     Raises:
-        ValueError: on a value below 1.
+        ValueError: if a value is below 1.
 
     References:
-        Xu et al., How Powerful are Graph Neural Networks?, 2019, eq. 4.1 with epsilon 0; in the
-        form of GraphCL's released code: BatchNorm after each perceptron, sums of all layers.
+        Xu et al., How Powerful are Graph Neural Networks?, 2019, eq. 4.1 with epsilon 0; BatchNorm
+        after each MLP and sums of all layers as in GraphCL's released code. Kernels are initialised
+        as in PyTorch.
     """
-    for name, value in (("width", width), ("layers", layers)):
-        if value < 1:
-            raise ValueError(f"net.{name} must be >= 1, got {value}")
+    require_at_least(1, width=width, layers=layers)
     return GIN(width, layers)
 
 
-def _of_neighbours(h: Array, edge: Array) -> Array:
-    """The sum over neighbours of each node; edges lead both ways."""
-    of = h.at[edge].get(mode="fill", fill_value=0)
-    total = jnp.zeros_like(h).at[edge[:, 0]].add(of[:, 1], mode="drop")
-    return total.at[edge[:, 1]].add(of[:, 0], mode="drop")
+def _sum_neighbours(h: Array, edge: Array) -> Array:
+    """Sum over the neighbours of each node; edges are undirected."""
+    ends = h.at[edge].get(mode="fill", fill_value=0)
+    total = jnp.zeros_like(h).at[edge[:, 0]].add(ends[:, 1], mode="drop")
+    return total.at[edge[:, 1]].add(ends[:, 0], mode="drop")

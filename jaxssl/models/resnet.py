@@ -1,4 +1,4 @@
-"""ResNet-18, -34, -50 and -101 with CIFAR and ImageNet stems."""
+"""ResNet-18, -34, -50 and -101 with stems for CIFAR and ImageNet."""
 
 from functools import partial
 
@@ -6,28 +6,32 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
+from jaxssl.models._checks import require_at_least, require_choice
+from jaxssl.models._layers import square_conv
 from jaxssl.models._norms import batch_norm, keep_sums_over_devices
 
-# depth: blocks per stage, whether blocks are bottlenecks
+# depth: (blocks per stage, whether the blocks are bottlenecks)
 DEPTHS = {
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
     50: ((3, 4, 6, 3), True),
     101: ((3, 4, 23, 3), True),
 }
-STEMS = ("cifar", "cifar_wide", "imagenet")
-# Kaiming-normal by fan-out, as torchvision's ResNets; flax's own default is LeCun's by fan-in.
-KERNEL_INIT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+# stem: (side, stride, padding) of its convolution
+STEMS = {"cifar": (3, 1, 1), "cifar_wide": (3, 1, 2), "imagenet": (7, 2, 3)}
+# Kaiming-normal by fan-out, as in torchvision; Flax's default is LeCun-normal by fan-in.
+_conv = partial(square_conv, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"))
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions, or a 1x1, 3x3, 1x1 bottleneck of expansion 4, plus the shortcut.
+    """Residual block: two 3x3 convolutions, or a 1x1, 3x3, 1x1 bottleneck of expansion 4.
 
     Attributes:
         width: channels inside the block.
-        stride: of the 3x3 convolution that comes first.
-        bottleneck: which form; the stride of a bottleneck sits on its 3x3 (torchvision's "v1.5").
-        zero_init: whether the last BatchNorm's scale starts at 0.
+        stride: stride of the first 3x3 convolution. In a bottleneck this is the second convolution,
+            as in torchvision ("v1.5").
+        bottleneck: whether the block is a bottleneck.
+        zero_init: whether the scale of the last BatchNorm is initialised with 0.
     """
 
     width: int
@@ -37,7 +41,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Feature maps [n, h, w, c] to feature maps [n, h / stride, w / stride, out]."""
+        """Map feature maps [n, h, w, c] to [n, h / stride, w / stride, out]."""
         norm = partial(batch_norm, train=train, axis_name=axis_name)
         ones, zeros = nn.initializers.ones, nn.initializers.zeros
         last_norm = partial(norm, scale_init=zeros if self.zero_init else ones)
@@ -55,16 +59,16 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """He et al., Deep Residual Learning for Image Recognition, 2015.
+    """Residual network (He et al., Deep Residual Learning for Image Recognition, 2015).
 
     Attributes:
-        stages: blocks of each stage.
-        bottleneck: the block's form.
-        stem: "imagenet", 7x7 stride 2 and max-pool, or "cifar", 3x3 stride 1; "cifar_wide" is the
-            latter with two pixels of padding (solo-learn's).
-        width: channels of the first stage; every further stage has twice those of the one before.
-        zero_init_residual: whether every block starts as its shortcut.
-        remat: whether the backward pass computes each block anew from its input.
+        stages: number of blocks in each stage.
+        bottleneck: whether the blocks are bottlenecks.
+        stem: "imagenet" (7x7 convolution of stride 2, max-pool), "cifar" (3x3 of stride 1), or
+            "cifar_wide" (the same with two pixels of padding).
+        width: channels of the first stage. Each stage has twice as many as the one before.
+        zero_init_residual: whether every block is initialised as the identity on its shortcut.
+        remat: whether the backward pass recomputes each block from its input.
     """
 
     stages: tuple[int, ...]
@@ -78,22 +82,18 @@ class ResNet(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Images [n, h, w, c] to features [n, f]; ``keys`` are not used."""
+        """Map images [n, h, w, c] to features [n, f]; ``keys`` are not used."""
         del keys
-        side, stride, padding = {
-            "cifar": (3, 1, 1),
-            "cifar_wide": (3, 1, 2),
-            "imagenet": (7, 2, 3),
-        }[self.stem]
-        x = _conv(self.width, side, stride, padding)(x)
+        x = _conv(self.width, *STEMS[self.stem])(x)
         x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
         if self.stem == "imagenet":
-            x = nn.max_pool(x, (3, 3), strides=(2, 2), padding=((1, 1), (1, 1)))
+            pads = ((1, 1), (1, 1))
+            x = nn.max_pool(x, (3, 3), (2, 2), pads)  # pyright: ignore[reportArgumentType] # annotated as str
 
         def run(block: Block, x: Array) -> Array:
             return block(x, train=train, axis_name=axis_name)
 
-        # Of the call, not of the class: a class would give the parameters another name.
+        # Rematerialising the class instead of the call would rename the parameters.
         run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
         for stage, blocks in enumerate(self.stages):
             for i in range(blocks):
@@ -111,38 +111,24 @@ def net(
     zero_init_residual: bool = False,
     remat: bool = False,
 ) -> nn.Module:
-    """A `ResNet`; features have 8 times ``width`` (18, 34) or 32 times ``width`` (50, 101) entries.
+    """Return a ResNet with 8 ``width`` features (depth 18, 34) or 32 ``width`` (50, 101).
 
     Args:
         depth: 18, 34, 50 or 101.
-        stem: "cifar" for images of about 32 pixels, "imagenet" for 224; "cifar_wide" is
-            solo-learn's, "cifar" with a padding of 2, which makes 34 of 32 pixels.
-        width: channels of the first stage, >= 1; the paper's is 64.
-        zero_init_residual: whether the last BatchNorm's scale of every block starts at 0, so that
-            a block starts as its shortcut (Goyal et al., Accurate, Large Minibatch SGD, 2017).
-        remat: keep of each block only its input, and compute the block once more in the backward
-            pass, as for a ViT. What devices send each other is the same too.
+        stem: "cifar" for images of about 32 pixels, "imagenet" for 224, or "cifar_wide", which is
+            solo-learn's variant of "cifar": a padding of 2 turns 32 pixels into 34.
+        width: channels of the first stage, >= 1; 64 in the paper.
+        zero_init_residual: whether the last BatchNorm scale of every block is initialised with 0,
+            so that the block starts as its shortcut (Goyal et al., Accurate, Large Minibatch SGD,
+            2017).
+        remat: whether to store only the input of each block and recompute the block in the backward
+            pass. The statistics of BatchNorm are stored too, so devices exchange them once.
 
     Raises:
-        ValueError: on another depth or stem, or a width below 1.
+        ValueError: if ``depth``, ``stem`` or ``width`` is out of range.
     """
-    if depth not in DEPTHS:
-        raise ValueError(f"net.depth must be one of {sorted(DEPTHS)}, got {depth}")
-    if stem not in STEMS:
-        raise ValueError(f"net.stem must be one of {STEMS}, got {stem!r}")
-    if width < 1:
-        raise ValueError(f"net.width must be >= 1, got {width}")
+    require_choice(DEPTHS, depth=depth)
+    require_choice(STEMS, stem=stem)
+    require_at_least(1, width=width)
     stages, bottleneck = DEPTHS[depth]
     return ResNet(stages, bottleneck, stem, width, zero_init_residual, remat)
-
-
-def _conv(width: int, side: int, stride: int = 1, padding: int | None = None) -> nn.Module:
-    # Explicit padding, as in PyTorch: "SAME" would pad a strided convolution on one side only.
-    return nn.Conv(
-        width,
-        (side, side),
-        strides=stride,
-        padding=side // 2 if padding is None else padding,
-        use_bias=False,
-        kernel_init=KERNEL_INIT,
-    )

@@ -1,4 +1,4 @@
-"""Views of graphs: each operation by loops, the law of subgraphs, independence of the packing."""
+"""Views of graphs: operations against loops, distribution of subgraphs, independent of packing."""
 
 from collections import Counter
 from functools import partial
@@ -23,7 +23,7 @@ each_share = pytest.mark.parametrize("share", SHARES)
 
 @pytest.fixture(scope="module")
 def row():
-    """All graphs in a row, "x" in float32, with room for more."""
+    """Return all graphs in one row with padding, "x" in float32."""
     rows = packed(GRAPHS, 1, more=(5, 7))
     return ops.as_float({name: jnp.asarray(x[0]) for name, x in rows.items()})
 
@@ -34,7 +34,7 @@ def uniform(seed, *shape):
 
 @partial(jax.jit, static_argnums=(0, 3))
 def operation(name, drawn, row, share, add=False):
-    """One of the four, compiled once for each share."""
+    """Apply one of the four operations, compiled once per fraction."""
     at = ops.layout(row)
     if name == "drop_nodes":
         return ops.drop_nodes(*drawn, row, share)
@@ -51,76 +51,76 @@ def first_nodes():
 
 
 def smallest(u, count):
-    """Places of the ``count`` smallest numbers."""
+    """Return the indices of the ``count`` smallest numbers."""
     return set(sorted(range(len(u)), key=lambda i: (u[i], i))[:count])
 
 
 def floor_of(share, n):
-    """floor(share n); shares here are tenths, which are not exact in binary."""
+    """Return floor(share * n) in exact arithmetic, for multiples of 1/10."""
     return round(10 * share) * n // 10
 
 
-def test_a_layout_says_where_everything_lies(row):
+def test_layout_gives_positions_of_nodes_and_edges(row):
     at = jax.tree.map(np.asarray, ops.layout(row))
     np.testing.assert_array_equal(at.first_node, first_nodes())
     np.testing.assert_array_equal(at.num_edges, [len(g.edge) for g in GRAPHS])
     node = edge = 0
     for number, one in enumerate(GRAPHS):
         n, m = len(one.tag), len(one.edge)
-        np.testing.assert_array_equal(at.node_place[node : node + n], np.arange(n))
-        np.testing.assert_array_equal(at.edge_place[edge : edge + m], np.arange(m))
+        np.testing.assert_array_equal(at.node_index[node : node + n], np.arange(n))
+        np.testing.assert_array_equal(at.edge_index[edge : edge + m], np.arange(m))
         assert set(at.edge_graph[edge : edge + m].tolist()) <= {number}
         node, edge = node + n, edge + m
     assert set(at.edge_graph[edge:].tolist()) == {len(GRAPHS)}
 
 
-def test_rank_is_the_place_in_the_order_of_a_group():
+def test_rank_equals_scipy_ordinal_ranks_per_group():
     rng = np.random.default_rng(0)
     for _ in range(5):
-        values = rng.integers(0, 6, 40).astype(np.float32)  # many are equal
+        values = rng.integers(0, 6, 40).astype(np.float32)  # with many ties
         group = rng.integers(0, 5, 40).astype(np.int32)
-        found = jax.jit(ops.rank)(values, group)
+        actual = jax.jit(ops.rank)(values, group)
         for one in range(5):
             here = np.flatnonzero(group == one)
             expected = stats.rankdata(values[here], method="ordinal") - 1
-            np.testing.assert_array_equal(found[here], expected)
+            np.testing.assert_array_equal(actual[here], expected)
 
 
 @each_share
-def test_dropped_nodes_are_those_of_the_smallest_numbers(row, share):
+def test_drop_nodes_drops_those_with_the_smallest_numbers(row, share):
     u = uniform(1, len(row["graph"]))
-    found = operation("drop_nodes", (u,), row, share)
+    actual = operation("drop_nodes", (u,), row, share)
     expected = np.array(row["graph"])
     for first, one in zip(first_nodes(), GRAPHS, strict=True):
         n = len(one.tag)
         for place in smallest(u[first : first + n], floor_of(share, n)):
             expected[first + place] = len(GRAPHS)
-    np.testing.assert_array_equal(found["graph"], expected)
+    np.testing.assert_array_equal(actual["graph"], expected)
     for name in ("x", "edge", "size"):
-        np.testing.assert_array_equal(found[name], row[name])
+        np.testing.assert_array_equal(actual[name], row[name])
 
 
 @each_share
-def test_masked_nodes_have_the_noise_for_features(row, share):
+def test_mask_attributes_replaces_features_by_noise(row, share):
     u, noise = uniform(2, len(row["graph"])), uniform(3, *row["x"].shape)
-    found = operation("mask_attributes", (u, noise), row, share)
+    actual = operation("mask_attributes", (u, noise), row, share)
     expected = np.array(row["x"])
     for first, one in zip(first_nodes(), GRAPHS, strict=True):
         n = len(one.tag)
         for place in smallest(u[first : first + n], floor_of(share, n)):
             expected[first + place] = noise[first + place]
-    np.testing.assert_array_equal(found["x"], expected)
+    np.testing.assert_array_equal(actual["x"], expected)
     for name in ("graph", "edge", "size"):
-        np.testing.assert_array_equal(found[name], row[name])
+        np.testing.assert_array_equal(actual[name], row[name])
 
 
 @each_share
 @pytest.mark.parametrize("add", [False, True])
-def test_perturbed_edges_go_and_others_come_in_their_place(row, share, add):
-    # The largest float below 1 too: it must not choose a node beyond the last.
+def test_perturb_edges_drops_edges_and_adds_random_ones(row, share, add):
+    # With the largest float below 1, the index must not exceed that of the last node.
     u = uniform(4, len(row["edge"]), 3)
     u[::3, 1:] = np.nextafter(np.float32(1), np.float32(0))
-    found = operation("perturb_edges" + ", add" * add, (u,), row, share)
+    actual = operation("perturb_edges" + ", add" * add, (u,), row, share)
     expected = np.array(row["edge"])
     edge = 0
     for first, one in zip(first_nodes(), GRAPHS, strict=True):
@@ -132,13 +132,13 @@ def test_perturbed_edges_go_and_others_come_in_their_place(row, share, add):
             new = (first + a, first + b) if add else (len(row["graph"]),) * 2
             expected[edge + place] = new
         edge += m
-    np.testing.assert_array_equal(found["edge"], expected)
-    assert not add or (found["edge"][:edge, 0] != found["edge"][:edge, 1]).all()
+    np.testing.assert_array_equal(actual["edge"], expected)
+    assert not add or (actual["edge"][:edge, 0] != actual["edge"][:edge, 1]).all()
     for name in ("x", "graph", "size"):
-        np.testing.assert_array_equal(found[name], row[name])
+        np.testing.assert_array_equal(actual[name], row[name])
 
 
-def near_of(one):
+def neighbours_of(one):
     near = [set() for _ in one.tag]
     for a, b in one.edge.tolist():
         near[a].add(b)
@@ -147,7 +147,7 @@ def near_of(one):
 
 
 def reached(near, start, inside):
-    """The nodes of ``inside`` that a way inside leads to."""
+    """Return the nodes that can be reached from ``start`` by paths inside of ``inside``."""
     seen, waiting = {start}, [start]
     while waiting:
         more = (near[waiting.pop()] & inside) - seen
@@ -157,18 +157,18 @@ def reached(near, start, inside):
 
 
 @each_share
-def test_a_subgraph_is_what_burns_first(row, share):
-    """By Dijkstra's algorithm; it hangs together, and has its size or all that can be reached."""
+def test_subgraph_keeps_the_nodes_that_dijkstra_reaches_first(row, share):
+    """The subgraph is also connected, and has the given size or is a whole component."""
     wait = -np.log1p(-uniform(5, len(row["graph"])))
     start = uniform(6, len(GRAPHS))
     start[0] = np.nextafter(np.float32(1), np.float32(0))
-    found = operation("subgraph", (wait, start), row, share)
+    actual = operation("subgraph", (wait, start), row, share)
     expected = np.full(len(wait), len(GRAPHS))
     for number, (first, one) in enumerate(zip(first_nodes(), GRAPHS, strict=True)):
         n = len(one.tag)
         if not n:
             continue
-        near, burnt = near_of(one), {min(int(start[number] * n), n - 1): 0.0}
+        near, burnt = neighbours_of(one), {min(int(start[number] * n), n - 1): 0.0}
         source = min(burnt)
         order = [source]
         while True:
@@ -186,12 +186,12 @@ def test_a_subgraph_is_what_burns_first(row, share):
         assert len(kept) == min(max(1, floor_of(share, n)), len(component))
         for place in kept:
             expected[first + place] = number
-    np.testing.assert_array_equal(found["graph"], expected)
+    np.testing.assert_array_equal(actual["graph"], expected)
 
 
-def law(one, count):
-    """The probability of each set of nodes: the start is even, then each of the frontier is."""
-    near, n = near_of(one), len(one.tag)
+def subgraph_distribution(one, count):
+    """Return the probability of each node set, growing by uniform draws from a uniform start."""
+    near, n = neighbours_of(one), len(one.tag)
     states = {frozenset([start]): 1 / n for start in range(n)}
     done = Counter()
     while states:
@@ -207,7 +207,7 @@ def law(one, count):
     return done
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "path": (graph(5, [(0, 1), (1, 2), (2, 3), (3, 4)]), 0.6, 3),
     "star": (graph(6, [(0, i) for i in range(1, 6)]), 0.5, 3),
     "cycle with chord": (
@@ -221,17 +221,17 @@ LAWS = {
 COPIES = 4000
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_a_subgraph_grows_evenly(name):
-    one, share, count = LAWS[name]
-    # The chances of a fixed seed; a wrong law of these sizes is off by far more.
-    expected = law(one, count)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_subgraph_has_the_distribution_of_growing_node_by_node(name):
+    one, share, count = DISTRIBUTIONS[name]
+    # A chi-squared test with a fixed seed.
+    expected = subgraph_distribution(one, count)
     row = {key: jnp.asarray(x[0]) for key, x in packed([one] * COPIES, num_tags=1).items()}
     recipe = recipes.graph(choices=("subgraph",), keep=share)
     keys = jax.random.split(jax.random.key(0), COPIES)
-    found = np.asarray(jax.jit(recipe)(keys, ops.as_float(row))["graph"])
+    actual = np.asarray(jax.jit(recipe)(keys, ops.as_float(row))["graph"])
     n = len(one.tag)
-    there = found[: COPIES * n].reshape(COPIES, n) == np.arange(COPIES)[:, None]
+    there = actual[: COPIES * n].reshape(COPIES, n) == np.arange(COPIES)[:, None]
     counts = Counter(frozenset(np.flatnonzero(nodes).tolist()) for nodes in there)
     assert set(counts) <= set(expected)
     sets = sorted(expected, key=sorted)
@@ -245,7 +245,7 @@ KEY = jax.random.key(3)
 
 
 def views_of(graphs, index, rows, room=None):
-    """The two views of each graph: features of its nodes, and its edges."""
+    """Return the two views of each graph, as (features of its nodes, edges)."""
     k = -(-len(graphs) // rows)
     index = np.array([*index, *[0] * (rows * k - len(index))], np.int32)
     room = room or room_for(sizes_of(graphs), rows)
@@ -256,14 +256,14 @@ def views_of(graphs, index, rows, room=None):
 
 @pytest.fixture(scope="module")
 def many():
-    """Graphs, their places in a data set, and their views."""
+    """Return graphs, their indices in a data set, and their views."""
     graphs = random_graphs(24, least=2, most=12, seed=7)
     index = np.random.default_rng(0).permutation(100)[:24]
     return graphs, index, views_of(graphs, index, 1)
 
 
-def assert_same_views(found, expected):
-    for views, others in zip(found, expected, strict=True):
+def assert_same_views(actual, expected):
+    for views, others in zip(actual, expected, strict=True):
         for (x, edge), (y, other) in zip(views, others, strict=True):
             np.testing.assert_array_equal(x, y)
             assert edge == other
@@ -273,31 +273,31 @@ WIDE = Room(96, 200)
 
 
 @pytest.mark.parametrize(("rows", "room"), [(1, Room(300, 700)), (4, WIDE), (5, None)])
-def test_views_do_not_depend_on_rows_or_room(many, rows, room):
+def test_graph_views_do_not_depend_on_rows_or_padding(many, rows, room):
     graphs, index, expected = many
     assert_same_views(views_of(graphs, index, rows, room)[:24], expected)
 
 
-def test_views_are_a_matter_of_the_graph_and_its_index_alone(many):
+def test_graph_views_depend_only_on_the_graph_and_its_index(many):
     graphs, index, expected = many
     order = np.random.default_rng(1).permutation(24)
-    found = views_of([graphs[i] for i in order], index[order], 4, WIDE)
-    assert_same_views(found, [expected[i] for i in order])
+    actual = views_of([graphs[i] for i in order], index[order], 4, WIDE)
+    assert_same_views(actual, [expected[i] for i in order])
     alone = views_of(graphs[5:6], index[5:6], 1)
     assert_same_views(alone, expected[5:6])
 
 
-def test_views_differ_by_view_index_and_key(many):
+def test_graph_views_differ_between_views_indices_and_keys(many):
     graphs, index, _ = many
     one = [graphs[0]] * 8 + [random_graphs(1, least=12, most=12)[0]] * 32
-    found = [str(view) for views in views_of(one, range(40), 1)[8:] for view in views]
-    assert len(set(found)) > 50
+    actual = [str(view) for views in views_of(one, range(40), 1)[8:] for view in views]
+    assert len(set(actual)) > 50
     rows = packed(graphs, 1)
     first, second = (augment(jax.random.key(seed), rows, index)["views"]["x"] for seed in (0, 1))
     assert not np.array_equal(first, second)
 
 
-def test_shapes_and_types_are_those_that_networks_take(many):
+def test_graph_views_have_the_shapes_and_dtypes_of_network_inputs(many):
     graphs, index, _ = many
     rows = packed(graphs, 3)
     views = augment(KEY, rows, index)["views"]
@@ -307,7 +307,7 @@ def test_shapes_and_types_are_those_that_networks_take(many):
     np.testing.assert_array_equal(views["size"][0], rows["size"])
 
 
-def test_without_choices_nothing_changes(many):
+def test_graph_recipe_without_choices_is_the_identity(many):
     graphs, index, _ = many
     rows = packed(graphs, 2)
     view = jax.jit(ops.make_graph_views([recipes.graph(choices=())]))(KEY, rows, index)["views"]
@@ -316,19 +316,19 @@ def test_without_choices_nothing_changes(many):
 
 
 @pytest.mark.parametrize("add", [False, True])
-def test_choices_are_drawn_evenly_and_each_changes_its_part(add):
-    """Of a graph of ten nodes in a circle and ten chords, each choice can be told by its traces."""
+def test_choices_are_drawn_uniformly_and_applied(add):
+    """The choices are recognised by their effects on a circle of ten nodes with ten chords."""
     circle = graph(10, [(i, (i + d) % 10) if i + d < 10 else ((i + d) % 10, i)
                         for i in range(10) for d in (1, 2)], [1] * 10)  # fmt: skip
     number = 800
-    # Two nodes dropped, five kept: sizes tell these apart.
+    # drop_nodes leaves eight nodes, subgraph five.
     recipe = recipes.graph(choices=ops.CHOICES, drop=0.2, perturb=0.3, add=add, mask=0.4, keep=0.5)
     row = {name: jnp.asarray(x[0]) for name, x in packed([circle] * number).items()}
     keys = jax.random.split(jax.random.key(11), number)
-    found = jax.device_get(jax.jit(recipe)(keys, ops.as_float(row)))
+    actual = jax.device_get(jax.jit(recipe)(keys, ops.as_float(row)))
     one_hot = np.eye(NUM_TAGS)[1]
     counts = Counter()
-    for features, edges in unpacked({name: x[None] for name, x in found.items()}):
+    for features, edges in unpacked({name: x[None] for name, x in actual.items()}):
         masked = int((features != one_hot).any(1).sum())
         gone, kept = 10 - len(features), {tuple(sorted(edge)) for edge in edges}
         if masked:
@@ -346,8 +346,8 @@ def test_choices_are_drawn_evenly_and_each_changes_its_part(add):
     assert stats.chisquare(list(counts.values())).pvalue > 1e-3
 
 
-def test_a_mask_is_noise_about_a_half():
-    """Its values are normal, of mean and deviation 0.5, and those of different nodes differ."""
+def test_mask_noise_is_normal_with_mean_and_deviation_one_half():
+    """Different nodes get different noise."""
     graphs = [graph(20, [])] * 100
     row = {name: jnp.asarray(x[0]) for name, x in packed(graphs).items()}
     recipe = recipes.graph(choices=("mask_attributes",), mask=1.0)
@@ -357,8 +357,8 @@ def test_a_mask_is_noise_about_a_half():
     assert stats.kstest(values.ravel(), stats.norm(0.5, 0.5).cdf).pvalue > 1e-3
 
 
-def test_what_was_dropped_has_no_effect_on_a_network():
-    """Features are those of the graphs without the nodes, and without edges that lead to them."""
+def test_dropped_nodes_have_no_effect_on_gin():
+    """The features equal those of the graphs without the dropped nodes and their edges."""
     graphs = random_graphs(6, least=3, most=10, seed=2)
     rows = packed(graphs)
     row = ops.as_float({name: jnp.asarray(x[0]) for name, x in rows.items()})
@@ -372,20 +372,23 @@ def test_what_was_dropped_has_no_effect_on_a_network():
     net = gin.net(width=4, layers=2)
     variables = jax.jit(partial(net.init, train=False))(jax.random.key(0), ops.as_float(rows))
     apply = jax.jit(partial(net.apply, variables, train=True, mutable=["batch_stats"]))
-    found, moved = apply({name: x[None] for name, x in dropped.items()})
+    actual, moved = apply({name: x[None] for name, x in dropped.items()})
     expected, stats_of = apply(ops.as_float(packed(left)))
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), moved, stats_of)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"choices": ("drop_node",)}, "augment.choices has 'drop_node'; expected some of drop_nod"),
-        ({"drop": 1.5}, "drop is 1.5; expected a probability or share in"),
-        ({"keep": -0.1}, "keep is -0.1"),
+        (
+            {"choices": ("drop_node",)},
+            "augment.choices must be any of drop_nodes, .* got 'drop_node'",
+        ),
+        ({"drop": 1.5}, r"drop must be in \[0, 1\], got 1.5"),
+        ({"keep": -0.1}, r"keep must be in \[0, 1\], got -0.1"),
     ],
 )
-def test_wrong_settings_are_named(values, message):
+def test_invalid_settings_raise_an_error_that_names_them(values, message):
     with pytest.raises(ValueError, match=message):
         recipes.graph(**values)

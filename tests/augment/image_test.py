@@ -1,4 +1,4 @@
-"""Operations on images against Pillow, SciPy and NumPy, and views that are an example's own."""
+"""Image operations against Pillow, SciPy and NumPy; views of a batch; recipes."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ from jaxssl.augment.views import Inputs, make_views, normalise, preprocess, to_f
 RECIPES = [
     name
     for name in components.names("augment")
-    # Recipes of graphs and clips have tests of their own.
+    # Recipes of graphs and videos are tested in other files.
     if getattr(components.module("augment", name), "EXAMPLES", "image") not in ("graph", "video")
 ]
 KEY = jax.random.key(0)
@@ -30,7 +30,7 @@ random_erase = jax.jit(jax.vmap(ops.random_erase, in_axes=(0, None, None)))
 
 
 def draw(*shape, seed=0):
-    """Uniform numbers, which every random operation starts from."""
+    """Return uniform numbers in [0, 1)."""
     return np.random.default_rng(seed).random(shape, np.float32)
 
 
@@ -44,7 +44,7 @@ def images(*shape, seed=0):
 
 
 def pillow_resize(image, size, box=None):
-    """Each channel resized by Pillow as float32."""
+    """Resize each channel with Pillow as float32."""
     channels = [
         np.asarray(Image.fromarray(channel).resize((size, size), Image.Resampling.BILINEAR, box))
         for channel in np.moveaxis(image, 2, 0).copy()
@@ -58,16 +58,16 @@ def pillow_resize(image, size, box=None):
     [(0, 0, 20, 13), (2, 3, 18, 11), (0.4, 1.7, 19.2, 12.9), (5.5, 5.25, 8.0, 7.75)],
     ids=["whole", "integer", "fractional", "small"],
 )
-def test_crop_and_resize_is_pillows(box, size):
+def test_crop_resize_equals_pillow(box, size):
     image = images(13, 20, 3)
-    found = crop_resize(image, jnp.array(box, jnp.float32), size=size)
-    assert found.shape == (size, size, 3)
-    np.testing.assert_allclose(found, pillow_resize(image, size, box), atol=1e-4)
+    actual = crop_resize(image, jnp.array(box, jnp.float32), size=size)
+    assert actual.shape == (size, size, 3)
+    np.testing.assert_allclose(actual, pillow_resize(image, size, box), atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(32, 32), (24, 40), (40, 24)])
 @pytest.mark.parametrize("scale", [(0.08, 0.4), (0.6, 1.0), (1.0, 1.0)])
-def test_a_random_crop_lies_inside_and_keeps_the_share_of_the_area(shape, scale):
+def test_random_crop_box_lies_inside_and_has_the_given_area_and_ratio(shape, scale):
     h, w = shape
     boxes = crop_boxes(draw(2000, 4), (h, w, 3), scale)
     left, top, right, bottom = np.asarray(boxes, np.float64).T
@@ -78,20 +78,20 @@ def test_a_random_crop_lies_inside_and_keeps_the_share_of_the_area(shape, scale)
     width, height = right - left, bottom - top
     share = width * height / (h * w)
     assert share.max() <= scale[1] + 1e-5
-    # Neither the area nor the aspect ratio holds where a side was cut to that of the image.
+    # Boxes with a shortened side have neither the drawn area nor the drawn aspect ratio.
     whole = (width < w - 1e-3) & (height < h - 1e-3)
     if whole.any():
         assert share[whole].min() >= scale[0] - 1e-5
         aspect = width[whole] / height[whole]
         assert aspect.min() >= 3 / 4 - 1e-5
         assert aspect.max() <= 4 / 3 + 1e-5
-    if scale[1] <= 0.4:  # small crops are seldom cut: the whole range of areas occurs
+    if scale[1] <= 0.4:  # small boxes are rarely shortened, so all areas occur
         assert whole.mean() > 0.9
         np.testing.assert_allclose([share.min(), share.max()], scale, atol=0.01)
         np.testing.assert_allclose(share.mean(), np.mean(scale), atol=0.01)
 
 
-def test_flip_mirrors_left_and_right_and_undoes_itself():
+def test_flip_mirrors_horizontally_and_is_its_own_inverse():
     image = jnp.asarray(images(4, 6, 3))
     np.testing.assert_array_equal(ops.flip(image, True), np.fliplr(image))
     np.testing.assert_array_equal(ops.flip(ops.flip(image, True), True), image)
@@ -99,40 +99,40 @@ def test_flip_mirrors_left_and_right_and_undoes_itself():
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
-def test_a_random_flip_has_its_probability(probability):
+def test_random_flip_has_the_given_probability(probability):
     image = jnp.array([[[0.0], [1.0]]])
     flipped = random_flips(draw(4000), image, probability)[:, 0, 0, 0]
     np.testing.assert_allclose(flipped.mean(), probability, atol=0.03 * (0 < probability < 1))
 
 
 @pytest.mark.parametrize(("scale", "ratio"), [((0.0, 1), (1, 1)), ((0.5, 0.4), (1, 1))])
-def test_an_empty_range_of_crops_is_refused(scale, ratio):
-    with pytest.raises(ValueError, match="expected 0 < smallest <= largest <= 1"):
+def test_empty_crop_range_is_rejected(scale, ratio):
+    with pytest.raises(ValueError, match="must satisfy 0 < smallest <= largest <= 1"):
         ops.random_crop_box(draw(4), (8, 8), scale, ratio)
 
 
 @pytest.mark.parametrize("corner", [(0, 0), (4, 4), (8, 0), (3, 7)])
-def test_a_padded_crop_is_numpys(corner):
+def test_pad_crop_equals_numpy(corner):
     image = images(6, 9, 2)
     x, y = corner
     padded = np.pad(image, ((4, 4), (4, 4), (0, 0)), mode="reflect")
-    found = pad_crop(image, jnp.array(corner), pad=4)
-    np.testing.assert_array_equal(found, padded[y : y + 6, x : x + 9])
+    actual = pad_crop(image, jnp.array(corner), pad=4)
+    np.testing.assert_array_equal(actual, padded[y : y + 6, x : x + 9])
 
 
-def test_a_random_padded_crop_takes_each_corner_equally_often():
+def test_random_pad_crop_draws_corners_uniformly():
     image = np.arange(25, dtype=np.float32).reshape(5, 5, 1)
     crops = jax.jit(jax.vmap(ops.random_pad_crop, in_axes=(0, None, None)), static_argnums=2)
-    found = np.asarray(crops(draw(3000, 2), image, 1))[..., 0]
+    actual = np.asarray(crops(draw(3000, 2), image, 1))[..., 0]
     padded = np.pad(image[..., 0], 1, mode="reflect")
     corners = [padded[y : y + 5, x : x + 5] for y in range(3) for x in range(3)]
-    counts = [(found == corner).all(axis=(1, 2)).mean() for corner in corners]
+    counts = [(actual == corner).all(axis=(1, 2)).mean() for corner in corners]
     np.testing.assert_allclose(counts, 1 / 9, atol=0.02)
     with pytest.raises(ValueError, match="less than the sides, 5 x 5"):
         ops.pad_crop(image, jnp.zeros(2, jnp.int32), 5)
 
 
-def test_erasing_sets_the_pixels_inside_the_box():
+def test_erase_sets_the_pixels_inside_the_box():
     image = images(6, 8, 3)
     expected = image.copy()
     expected[1:4, 2:7] = 0.5
@@ -140,7 +140,7 @@ def test_erasing_sets_the_pixels_inside_the_box():
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.4, 1.0])
-def test_random_erasing_has_its_probability_and_area(probability):
+def test_random_erase_has_the_given_probability_and_area(probability):
     image = jnp.zeros((40, 40, 1))
     erased = np.asarray(random_erase(draw(2000, 5), image, probability))[..., 0] == 0.5
     share = erased.mean(axis=(1, 2))
@@ -148,7 +148,7 @@ def test_random_erasing_has_its_probability_and_area(probability):
     np.testing.assert_allclose((share > 0).mean(), probability, atol=atol)
     if probability:
         hit = erased[share > 0]
-        # One box: as large as the rows and columns it meets; pixels round its sides.
+        # The erased pixels form one box.
         sides = hit.any(axis=2).sum(axis=1), hit.any(axis=1).sum(axis=1)
         np.testing.assert_array_equal(hit.sum(axis=(1, 2)), sides[0] * sides[1])
         share = share[share > 0]
@@ -157,8 +157,8 @@ def test_random_erasing_has_its_probability_and_area(probability):
 
 
 def scipy_affine(image, angle, shear, zoom, shift):
-    """Shear, then rotate and zoom, then shift about the centre, by an inverted matrix."""
-    # In (x, y); y points down, so this turns clockwise as shown.
+    """Shear, rotate, zoom and shift about the centre with SciPy."""
+    # In (x, y) with y pointing down, this rotates clockwise.
     rotation = zoom * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
     forward = rotation @ np.array([[1, shear], [0, 1]])
     backward = np.linalg.inv(forward)[::-1, ::-1]  # in (row, column)
@@ -173,48 +173,48 @@ def scipy_affine(image, angle, shear, zoom, shift):
 
 @pytest.mark.parametrize("shape", [(12, 12, 1), (9, 14, 3)])
 @pytest.mark.parametrize("seed", range(4))
-def test_an_affine_map_is_scipys(shape, seed):
+def test_affine_equals_scipy(shape, seed):
     rng, image = np.random.default_rng(seed), images(*shape)
     angle, shear = rng.uniform(-1, 1), rng.uniform(-0.5, 0.5)
     zoom, shift = rng.uniform(0.7, 1.4), rng.uniform(-3, 3, 2)
-    found = affine(image, angle, shear, zoom, jnp.asarray(shift, jnp.float32))
-    np.testing.assert_allclose(found, scipy_affine(image, angle, shear, zoom, shift), atol=1e-4)
+    actual = affine(image, angle, shear, zoom, jnp.asarray(shift, jnp.float32))
+    np.testing.assert_allclose(actual, scipy_affine(image, angle, shear, zoom, shift), atol=1e-4)
 
 
-def test_an_affine_map_without_parameters_changes_nothing():
+def test_affine_with_neutral_parameters_is_the_identity():
     image = images(7, 9, 2)
     np.testing.assert_allclose(affine(image, 0.0, 0.0, 1.0, jnp.zeros(2)), image, atol=1e-6)
 
 
 @pytest.mark.parametrize("quarters", [1, 2, -1])
-def test_a_positive_angle_turns_clockwise(quarters):
+def test_positive_angle_rotates_clockwise(quarters):
     image = images(8, 8, 1)
     turned = affine(image, quarters * np.pi / 2, 0.0, 1.0, jnp.zeros(2))
     np.testing.assert_allclose(turned, np.rot90(image, -quarters), atol=1e-5)
 
 
-def test_a_shift_moves_right_and_down_and_repeats_the_edges():
+def test_shift_moves_right_and_down_and_repeats_edges():
     image = images(6, 8, 1)
     moved = affine(image, 0.0, 0.0, 1.0, jnp.array([2.0, 1.0]))
     padded = np.pad(image, ((1, 0), (2, 0), (0, 0)), mode="edge")[:6, :8]
     np.testing.assert_allclose(moved, padded, atol=1e-6)
 
 
-def test_each_parameter_of_a_random_affine_map_fills_its_range(monkeypatch):
-    # The map itself is tested above; here it hands back the parameters it was given.
+def test_random_affine_parameters_cover_their_ranges(monkeypatch):
+    # Replaced by a function that returns its parameters; the map itself is tested above.
     monkeypatch.setattr(ops, "affine", lambda image, *parameters: parameters)
     ranges = {"degrees": 20.0, "shear": 0.3, "zoom": 0.2, "shift": 0.1}
     image = jnp.zeros((10, 20, 1))
     parameters = jax.jit(jax.vmap(lambda u: ops.random_affine(u, image, **ranges)))
     angle, shear, zoom, shift = map(np.asarray, parameters(draw(4000, 5)))
-    found = np.stack([np.rad2deg(angle), shear, zoom - 1, shift[:, 0] / 20, shift[:, 1] / 10])
+    actual = np.stack([np.rad2deg(angle), shear, zoom - 1, shift[:, 0] / 20, shift[:, 1] / 10])
     limits = np.array([20.0, 0.3, 0.2, 0.1, 0.1])
-    np.testing.assert_allclose(found.min(axis=1), -limits, rtol=0.01)
-    np.testing.assert_allclose(found.max(axis=1), limits, rtol=0.01)
-    np.testing.assert_allclose(np.corrcoef(found), np.eye(5), atol=0.06)  # drawn apart
+    np.testing.assert_allclose(actual.min(axis=1), -limits, rtol=0.01)
+    np.testing.assert_allclose(actual.max(axis=1), limits, rtol=0.01)
+    np.testing.assert_allclose(np.corrcoef(actual), np.eye(5), atol=0.06)  # independent
 
 
-def test_noise_has_its_deviation_and_stays_in_range():
+def test_random_noise_has_the_given_deviation_and_stays_in_range():
     grey = jnp.full((64, 64, 3), 0.5)
     u = draw(64, 64, 3)
     noise = np.asarray(ops.random_noise(u, grey, 0.05)) - 0.5
@@ -227,10 +227,10 @@ def test_noise_has_its_deviation_and_stays_in_range():
     np.testing.assert_allclose(edges, [[[0.4471], [0.5529]]], atol=3e-3)  # finite: 5.3 deviations
 
 
-def test_noise_has_the_normal_distribution():
+def test_random_noise_is_normal():
     u = (np.arange(1000, dtype=np.float32) + 0.5).reshape(10, 100, 1) / 1000
-    found = np.asarray(ops.random_noise(u, jnp.full(u.shape, 0.5), 0.1) - 0.5) / 0.1
-    np.testing.assert_allclose(found, stats.norm.ppf(u), atol=1e-3)
+    actual = np.asarray(ops.random_noise(u, jnp.full(u.shape, 0.5), 0.1) - 0.5) / 0.1
+    np.testing.assert_allclose(actual, stats.norm.ppf(u), atol=1e-3)
 
 
 def pixels(b, *shape, seed=0):
@@ -246,7 +246,7 @@ def views_of(recipe, num_views):
 two_views = views_of(window, 2)
 
 
-def test_an_example_has_its_views_whatever_the_batch_around_it():
+def test_views_of_an_example_do_not_depend_on_the_batch():
     batch, index = pixels(8, 8, 8, 1), np.arange(8) + 1000
     whole = np.asarray(two_views(KEY, batch, index))
     order = np.random.default_rng(1).permutation(8)
@@ -266,36 +266,36 @@ def test_views_differ_between_views_examples_and_keys():
 
 
 @pytest.mark.parametrize("num_views", [1, 3])
-def test_there_are_as_many_views_as_asked_for(num_views):
+def test_number_of_views_is_the_number_of_recipes(num_views):
     views = views_of(window, num_views)(KEY, pixels(2, 8, 8, 3), np.arange(2))
     assert (views.shape, views.dtype) == ((num_views, 2, 4, 4, 3), jnp.float32)
 
 
-def test_the_second_view_and_the_crops_have_recipes_of_their_own():
+def test_views_and_crops_use_their_own_recipes():
     def marked(value, size):
         return lambda key, image: jnp.full((size, size, 1), value) + 0 * jax.random.uniform(key)
 
     first, second, crop = marked(0.25, 4), marked(0.75, 4), marked(1.0, 2)
     augment = jax.jit(make_views([first, second, first], [crop] * 2))
-    found = augment(KEY, pixels(5, 8, 8, 1), np.arange(5))
-    assert {name: x.shape for name, x in found.items()} == {
+    actual = augment(KEY, pixels(5, 8, 8, 1), np.arange(5))
+    assert {name: x.shape for name, x in actual.items()} == {
         "views": (3, 5, 4, 4, 1),
         "crops": (2, 5, 2, 2, 1),
     }
-    for view, value in zip(found["views"], (-0.5, 0.5, -0.5), strict=True):
+    for view, value in zip(actual["views"], (-0.5, 0.5, -0.5), strict=True):
         np.testing.assert_allclose(view, value)
-    np.testing.assert_allclose(found["crops"], 1)
+    np.testing.assert_allclose(actual["crops"], 1)
 
 
-def test_crops_are_not_those_of_the_views():
+def test_crops_differ_from_views():
     augment = jax.jit(make_views([window] * 2, [window] * 2))
-    found = augment(KEY, pixels(1, 8, 8, 3), np.arange(1))
-    rows = np.concatenate([found["views"], found["crops"]]).reshape(4, -1)
+    actual = augment(KEY, pixels(1, 8, 8, 3), np.arange(1))
+    rows = np.concatenate([actual["views"], actual["crops"]]).reshape(4, -1)
     distance = np.abs(rows[:, None] - rows[None]).max(axis=2)
     assert distance[~np.eye(4, dtype=bool)].min() > 0.01
 
 
-# What the defaults leave out, and that every recipe is here.
+# Settings of every recipe that enable what is off by default.
 SETTINGS = {
     "clip": [{}],
     "digits": [{}],
@@ -311,19 +311,19 @@ CASES = [(name, setting) for name in RECIPES for setting in SETTINGS[name]]
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize(("name", "setting"), CASES)
-def test_every_recipe_gives_views_of_its_size_in_range(name, setting, channels):
+def test_recipes_give_views_of_the_given_size_and_range(name, setting, channels):
     recipe = getattr(recipes, name)(size=7, **setting)
     extremes = np.stack([np.zeros((9, 12, channels)), np.full((9, 12, channels), 255)])
     batch = np.concatenate([pixels(4, 9, 12, channels), extremes.astype(np.uint8)])
     batch = np.concatenate([batch, batch[:1]])
-    key = jax.random.key(0, impl="unsafe_rbg")  # compiles in a fraction of the time
+    key = jax.random.key(0, impl="unsafe_rbg")  # compiles faster
     views = views_of(recipe, 2)(key, batch, np.arange(7))
     assert (views.shape, views.dtype) == ((2, 7, 7, 7, channels), jnp.float32)
     assert np.isfinite(views).all()
     assert views.min() >= -1
     assert views.max() <= 1
     assert np.std(views[:, :4]) > 0.1
-    # The same image, other keys.
+    # The views of equal images with different indices differ.
     same = np.asarray(views)[:, [0, 6]].reshape(4, -1)
     assert (np.abs(same[:, None] - same[None]).max(axis=2) + np.eye(4)).min() > 0.01
 
@@ -331,19 +331,19 @@ def test_every_recipe_gives_views_of_its_size_in_range(name, setting, channels):
 @pytest.mark.parametrize(
     ("name", "setting", "message"),
     [
-        ("simclr", {"jitter": 1.5}, "jitter is 1.5; expected a probability"),
-        ("simclr", {"blur": -0.1}, "blur is -0.1; expected a probability"),
-        ("policy", {"crop": "centre"}, "crop is 'centre'; expected 'pad' or 'resized'"),
-        ("policy", {"policy": "auto"}, "expected one of none, autoaugment_cifar"),
-        ("policy", {"num_ops": -1}, "num_ops is -1"),
+        ("simclr", {"jitter": 1.5}, r"jitter must be in \[0, 1\], got 1.5"),
+        ("simclr", {"blur": -0.1}, r"blur must be in \[0, 1\], got -0.1"),
+        ("policy", {"crop": "centre"}, "crop must be one of .*'pad', 'resized'.* got 'centre'"),
+        ("policy", {"policy": "auto"}, "policy must be one of .*'autoaugment_cifar'.* got 'auto'"),
+        ("policy", {"num_ops": -1}, "num_ops must be >= 0, got -1"),
     ],
 )
-def test_a_recipe_says_what_is_wrong_with_its_settings(name, setting, message):
+def test_invalid_recipe_settings_raise_an_error_that_names_them(name, setting, message):
     with pytest.raises(ValueError, match=message):
         getattr(recipes, name)(**setting)
 
 
-def test_without_colours_and_flip_simclr_is_the_crop():
+def test_simclr_without_colours_and_flip_is_the_crop():
     image = images(9, 12, 3)
     nothing = {"flip": 0.0, "jitter": 0.0, "grayscale": 0.0}
     plain, mirrored = (recipes.simclr(size=6, **{**nothing, "flip": p}) for p in (0.0, 1.0))
@@ -355,15 +355,15 @@ def test_without_colours_and_flip_simclr_is_the_crop():
 
 
 @pytest.mark.parametrize("size", [5, 8, 16])
-def test_evaluation_sees_pillows_resized_image(size):
+def test_preprocess_equals_pillow_resizing(size):
     batch = pixels(3, 8, 8, 3)
-    found = jax.jit(preprocess, static_argnums=1)(batch, Inputs(size, batch.shape[3]))
-    for view, image in zip(found, batch, strict=True):
+    actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(size, batch.shape[3]))
+    for view, image in zip(actual, batch, strict=True):
         expected = pillow_resize(image.astype(np.float32) / 255, size) * 2 - 1
         np.testing.assert_allclose(view, expected, atol=1e-4)
 
 
-def test_pixels_survive_the_way_to_the_network_and_back():
+def test_to_uint8_inverts_normalise_and_to_float():
     values = np.arange(256).astype(np.uint8)
     seen = normalise(to_float(jnp.asarray(values)))
     np.testing.assert_allclose(seen, np.linspace(-1, 1, 256), atol=1e-6)

@@ -1,4 +1,4 @@
-"""Colours against Pillow, colorsys and SciPy; AutoAugment and RandAugment against their papers."""
+"""Colour operations against Pillow, colorsys and SciPy; policies against Pillow and the papers."""
 
 import colorsys
 from functools import partial
@@ -28,12 +28,12 @@ GEOMETRY = ("shear_x", "shear_y", "translate_x", "translate_y", "rotate")
 
 
 def draw(*shape, seed=0):
-    """Uniform numbers, which every random operation starts from."""
+    """Return uniform numbers in [0, 1)."""
     return np.random.default_rng(seed).random(shape, np.float32)
 
 
 def picture(channels, seed=0):
-    """A Pillow image of a few soft shapes, whose levels do not reach 0 and 255."""
+    """Return a Pillow image with smooth shapes and levels from 20 to 240."""
     noise = np.random.default_rng(seed).normal(size=(24, 20, channels))
     soft = ndimage.gaussian_filter(noise, (1.5, 1.5, 0))
     levels = (128 + 60 * soft / np.abs(soft).max() + 10 * noise).clip(20, 240).astype(np.uint8)
@@ -41,18 +41,18 @@ def picture(channels, seed=0):
 
 
 def flat(channels):
-    """A Pillow image of one colour."""
+    """Return a Pillow image of one colour."""
     return Image.new("RGB" if channels == 3 else "L", (20, 24), (90, 91, 200)[:channels])
 
 
 def planes(picture):
-    """A Pillow image as ours: [c, h, w] in [0, 1]."""
+    """Convert a Pillow image to [c, h, w] in [0, 1]."""
     return np.atleast_3d(np.asarray(picture)).transpose(2, 0, 1).astype(np.float32) / 255
 
 
 @jax.jit
 def every_operation(image):
-    """Every operation of `colour`, for each of its parameters."""
+    """Apply every operation of `colour` with all test parameters."""
 
     def over(name, values):
         return jax.vmap(partial(getattr(colour, name), image))(jnp.asarray(values))
@@ -68,7 +68,7 @@ def every_operation(image):
 
 
 def pillows(picture):
-    """What Pillow makes of the picture with the same parameters."""
+    """Apply Pillow's operations with the same parameters."""
     enhance = {
         name: getattr(ImageEnhance, kind)(picture).enhance for name, kind in ENHANCED.items()
     }
@@ -86,41 +86,41 @@ def pillows(picture):
 
 @pytest.mark.parametrize("make", [picture, flat])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_colours_are_pillows(make, channels):
-    found, expected = every_operation(planes(make(channels))), pillows(make(channels))
-    assert set(found) == set(expected)
+def test_colour_operations_equal_pillow(make, channels):
+    actual, expected = every_operation(planes(make(channels))), pillows(make(channels))
+    assert set(actual) == set(expected)
     for name, images in expected.items():
-        # Pillow rounds, and cuts off the fractions of a blend of a rounded grey.
+        # Pillow rounds, and truncates blends with a rounded grey image.
         atol = 1.6 / 255 if name in ENHANCED else 1.01 / 255
         atol = 1e-6 if name in ("invert", "equalize", "solarize", "posterize") else atol
         images = np.stack([planes(image) for image in images])
-        np.testing.assert_allclose(found[name], images, atol=atol, err_msg=name)
+        np.testing.assert_allclose(actual[name], images, atol=atol, err_msg=name)
 
 
 def colorsys_hue(image, shift):
-    """Each pixel by the standard library, in float64."""
+    """Shift the hue of each pixel with the standard library, in float64."""
     pixels = image.reshape(3, -1).T.astype(np.float64)
     hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in pixels]
     turned = [colorsys.hsv_to_rgb((h + shift) % 1, s, v) for h, s, v in hsv]
     return np.array(turned).T.reshape(image.shape)
 
 
-def test_hue_is_colorsyss_and_leaves_grey_images_alone():
+def test_hue_equals_colorsys_and_keeps_grey_images():
     image = np.random.default_rng(0).random((3, 9, 8), np.float32)
-    image[:, 0] = image[:1, 0]  # grey pixels, and two channels alike
+    image[:, 0] = image[:1, 0]  # grey pixels, and pixels with two equal channels
     image[1, 1] = image[0, 1]
-    found = jax.jit(jax.vmap(colour.hue, in_axes=(None, 0)))(image, SHIFTS)
+    actual = jax.jit(jax.vmap(colour.hue, in_axes=(None, 0)))(image, SHIFTS)
     expected = [colorsys_hue(image, float(shift)) for shift in SHIFTS]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    np.testing.assert_array_equal(found[2], image)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    np.testing.assert_array_equal(actual[2], image)
     np.testing.assert_array_equal(colour.hue(image[:1], 0.3), image[:1])
 
 
 @pytest.mark.parametrize("kernel", [3, 9])
-def test_blur_is_scipys_with_reflected_edges(kernel):
+def test_blur_equals_scipy_with_reflected_edges(kernel):
     image, sigmas = planes(picture(3)), np.array([0.1, 0.7, 2.0], np.float32)
-    found = jax.jit(jax.vmap(lambda sigma: colour.blur(image, kernel, sigma)))(sigmas)
-    for blurred, sigma in zip(found, sigmas, strict=True):
+    actual = jax.jit(jax.vmap(lambda sigma: colour.blur(image, kernel, sigma)))(sigmas)
+    for blurred, sigma in zip(actual, sigmas, strict=True):
         taps = np.exp(-0.5 * ((np.arange(kernel) - kernel // 2) / float(sigma)) ** 2)
         expected = image.astype(np.float64)
         for axis in (1, 2):
@@ -129,13 +129,13 @@ def test_blur_is_scipys_with_reflected_edges(kernel):
 
 
 @pytest.mark.parametrize("kernel", [0, 4, 17])
-def test_a_kernel_that_cannot_be_is_refused(kernel):
-    with pytest.raises(ValueError, match=f"blur kernel is {kernel}; expected odd"):
+def test_even_or_too_large_blur_kernel_is_rejected(kernel):
+    with pytest.raises(ValueError, match=f"blur kernel must be odd .*, got {kernel}"):
         colour.blur(jnp.zeros((1, 8, 9)), kernel, jnp.float32(1))
 
 
 def oracle_jitter(image, order, factors, shift):
-    """The operations one after the other, in float64."""
+    """Apply the operations in order, in float64."""
     image = image.astype(np.float64)
     for operation in order:
         grey = np.tensordot(colour.GREY_WEIGHTS, image, 1)
@@ -147,19 +147,19 @@ def oracle_jitter(image, order, factors, shift):
     return image
 
 
-def test_jitter_takes_its_operations_in_any_order():
+def test_jitter_equals_float64_operations_in_every_order():
     image = np.random.default_rng(1).random((3, 5, 4), np.float32)
     factors, shift = np.array([1.3, 0.6, 1.7], np.float32), 0.2
     orders = np.array(colour.ORDERS, np.int32)
     jitter = jax.jit(jax.vmap(colour.jitter, in_axes=(None, 0, None, None)))
-    found = np.asarray(jitter(image, orders, factors, shift))
+    actual = np.asarray(jitter(image, orders, factors, shift))
     expected = [oracle_jitter(image, order, factors, shift) for order in orders]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert len(np.unique(found.reshape(24, -1).round(4), axis=0)) > 12  # the order matters
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+    assert len(np.unique(actual.reshape(24, -1).round(4), axis=0)) > 12  # the order matters
 
 
-def test_random_jitter_draws_orders_and_strengths_for_each_image(monkeypatch):
-    # Jitter itself is tested above; here it hands back the parameters it was given.
+def test_random_jitter_draws_uniform_orders_and_strengths(monkeypatch):
+    # Replaced by a function that returns its parameters; jitter itself is tested above.
     monkeypatch.setattr(colour, "jitter", lambda image, *parameters: parameters)
     strengths = {"brightness": 0.4, "contrast": 1.2, "saturation": 0.2, "hue": 0.1}
     parameters = lambda u: colour.random_jitter(u, None, **strengths, probability=0.8)  # noqa: E731
@@ -174,10 +174,10 @@ def test_random_jitter_draws_orders_and_strengths_for_each_image(monkeypatch):
     np.testing.assert_allclose(values.min(axis=0), [0.6, 0.0, 0.8, -0.1], atol=0.003)
     np.testing.assert_allclose(values.max(axis=0), [1.4, 2.2, 1.2, 0.1], atol=0.003)
     np.testing.assert_allclose(values.mean(axis=0), [1, 1.1, 1, 0], atol=0.03)
-    np.testing.assert_allclose(np.corrcoef(values.T), np.eye(4), atol=0.06)  # drawn apart
+    np.testing.assert_allclose(np.corrcoef(values.T), np.eye(4), atol=0.06)  # independent
 
 
-def test_random_brightness_and_contrast_fill_their_ranges():
+def test_random_brightness_contrast_covers_its_ranges():
     low, high = 0.3, 0.5
     image = jnp.array([[[low, high]]])  # the bounds clip nothing
     both = jax.jit(jax.vmap(lambda u: colour.random_brightness_contrast(u, image, 0.4)))
@@ -187,12 +187,12 @@ def test_random_brightness_and_contrast_fill_their_ranges():
     for factor in (bright, contrast):
         np.testing.assert_allclose([factor.min(), factor.max()], [0.6, 1.4], atol=0.005)
         np.testing.assert_allclose(factor.mean(), 1, atol=0.02)
-    assert abs(np.corrcoef(bright, contrast)[0, 1]) < 0.05  # drawn apart
+    assert abs(np.corrcoef(bright, contrast)[0, 1]) < 0.05  # independent
 
 
 @jax.jit
 def random_operations(u, probability):
-    """Each random operation of one image, and the image."""
+    """Return the result of each random operation on one image, and the image."""
     image = jnp.asarray(planes(picture(3))[:, :6, :5])
     strengths = dict(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
     made = lambda u: (  # noqa: E731
@@ -205,16 +205,16 @@ def random_operations(u, probability):
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
-def test_a_random_operation_has_its_probability(probability):
-    found, image = random_operations(draw(1000, 6), probability)
-    for images in found:
+def test_random_colour_operations_have_the_given_probability(probability):
+    actual, image = random_operations(draw(1000, 6), probability)
+    for images in actual:
         changed = (np.asarray(images) != np.asarray(image)).any(axis=(1, 2, 3)).mean()
         atol = 0.05 * (0 < probability < 1)
         np.testing.assert_allclose(changed, probability, atol=atol)
 
 
 def pillow_operation(name, picture, strength, sign):
-    """One operation as the papers' code has Pillow do it."""
+    """Apply one operation with Pillow, as in the papers' code."""
     size, signed = picture.size, strength * sign
     fill = (128,) * len(picture.getbands())
     matrices = {
@@ -240,19 +240,19 @@ def pillow_operation(name, picture, strength, sign):
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_every_operation_of_the_policies_is_pillows(channels):
+def test_policy_operations_equal_pillow(channels):
     image = picture(channels)
     of_setting = jax.vmap(policies.apply, in_axes=(None, None, 0, 0))
     of_operation = jax.jit(jax.vmap(of_setting, in_axes=(None, 0, None, None)))
-    found = of_operation(planes(image), np.arange(len(OPERATIONS)), *SETTINGS.T)
-    for name, images in zip(OPERATIONS, np.asarray(found), strict=True):
+    actual = of_operation(planes(image), np.arange(len(OPERATIONS)), *SETTINGS.T)
+    for name, images in zip(OPERATIONS, np.asarray(actual), strict=True):
         for setting, ours in zip(SETTINGS.tolist(), images, strict=True):
             off = np.abs(ours - planes(pillow_operation(name, image, *setting))) > 1.6 / 255
-            # Pillow's places are fixed-point numbers: on a boundary of pixels they may differ.
+            # Pillow computes positions in fixed point, which may differ at pixel boundaries.
             assert off.mean() <= (0.01 if name in GEOMETRY else 0), (name, setting)
 
 
-def test_the_tables_are_the_papers():
+def test_policy_tables_equal_the_papers():
     cifar, imagenet = sub_policies(CIFAR), sub_policies(IMAGENET)
     assert len(cifar) == len(imagenet) == 25
     assert {len(row) for row in cifar + imagenet} == {2}
@@ -269,9 +269,9 @@ def test_the_tables_are_the_papers():
 
 
 @pytest.mark.parametrize("table", [CIFAR, IMAGENET], ids=["cifar", "imagenet"])
-def test_autoaugment_draws_all_sub_policies_with_their_probabilities(table, monkeypatch):
-    # The operations are tested above; here they hand back what they were given.
-    monkeypatch.setattr(policies, "_sequence", lambda image, *given: given)
+def test_autoaugment_draws_sub_policies_uniformly_with_their_probabilities(table, monkeypatch):
+    # Replaced by a function that returns its arguments; the operations are tested above.
+    monkeypatch.setattr(policies, "_apply_all", lambda image, *given: given)
     u = draw(50_000, 5)
     given = jax.vmap(lambda u: policies.auto_augment(u, None, table))(u)
     operation, strength, signs = map(np.asarray, given)
@@ -287,8 +287,8 @@ def test_autoaugment_draws_all_sub_policies_with_their_probabilities(table, monk
     np.testing.assert_array_equal(signs, u[:, [2, 4]])
 
 
-def test_randaugment_draws_fourteen_operations_equally_often(monkeypatch):
-    monkeypatch.setattr(policies, "_sequence", lambda image, *given: given)
+def test_randaugment_draws_fourteen_operations_uniformly(monkeypatch):
+    monkeypatch.setattr(policies, "_apply_all", lambda image, *given: given)
     u = draw(6000, 3, 2)
     given = jax.vmap(lambda u: policies.rand_augment(u, None, 4))(u)
     operation, strength, signs = map(np.asarray, given)
@@ -298,15 +298,15 @@ def test_randaugment_draws_fourteen_operations_equally_often(monkeypatch):
     assert counts[14] == 0 and OPERATIONS[14] == "invert"
     np.testing.assert_allclose(strength, 0.4, rtol=1e-6)
     np.testing.assert_array_equal(signs, u[..., 1])
-    with pytest.raises(ValueError, match="magnitude is 11; expected 0 to 10"):
+    with pytest.raises(ValueError, match=r"magnitude of RandAugment must be in \[0, 10\], got 11"):
         policies.rand_augment(u[0], None, 11)
 
 
-def test_operations_follow_one_another_each_with_its_sign(monkeypatch):
+def test_operations_are_applied_in_order_with_their_signs(monkeypatch):
     def note(image, operation, strength, sign):
         return 100 * image + sign * (10 * strength + operation.astype(jnp.float32))
 
     monkeypatch.setattr(policies, "apply", note)
-    u = jnp.array([0.7, 0.2, 0.5])  # below a half is minus
-    found = policies._sequence(jnp.ones(1), jnp.array([1, 2, 3]), jnp.array([0.4, 0.5, 0.6]), u)
-    np.testing.assert_allclose(found, 1_000_000 + 50_000 - 700 + 9)
+    u = jnp.array([0.7, 0.2, 0.5])  # negative below 0.5
+    actual = policies._apply_all(jnp.ones(1), jnp.array([1, 2, 3]), jnp.array([0.4, 0.5, 0.6]), u)
+    np.testing.assert_allclose(actual, 1_000_000 + 50_000 - 700 + 9)

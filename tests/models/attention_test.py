@@ -1,4 +1,4 @@
-"""Attention against JAX' own: values and gradients."""
+"""`attend` against `jax.nn.dot_product_attention`: values and gradients."""
 
 from functools import partial
 
@@ -15,14 +15,14 @@ def normal(seed, *shape):
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_attention_is_jaxs_in_values_and_gradients(causal):
+def test_attend_equals_jax_dot_product_attention_with_gradients(causal):
     q, k, v = (normal(seed, 3, 5, 2, 4) for seed in range(3))
     weights = normal(9, 3, 5, 2, 4)
 
     def gradient(function):
         return jax.jit(jax.value_and_grad(lambda *x: jnp.sum(function(*x) * weights), (0, 1, 2)))
 
-    found = gradient(partial(attend, causal=causal))(q, k, v)
+    actual = gradient(partial(attend, causal=causal))(q, k, v)
     expected = gradient(partial(jax.nn.dot_product_attention, is_causal=causal))(q, k, v)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+    for one, other in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""CLIP's ResNets: published counts, and stem, strides and pooling against NumPy."""
+"""CLIP's ResNets against published parameter counts and NumPy."""
 
 import math
 from functools import cache, partial
@@ -7,12 +7,12 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from net_cases import KEY, count, made_up, normal, seen_sizes, sizes
+from net_cases import KEY, count_params, init_shapes, intermediate_shapes, normal, random_variables
 
 from jaxssl.models import clip_resnet
 
-# OpenAI's models less their text halves, both projections' shares and temperature:
-# pixels a side, image half, whole model, width and output of the text half
+# OpenAI's models: (image side, parameters of the image tower, of the whole model, width and output
+# dimension of the text tower)
 PUBLISHED = {
     "50": (224, 38_316_896, 102_007_137, 512, 1024),
     "101": (224, 56_259_936, 119_688_033, 512, 512),
@@ -26,7 +26,7 @@ def tiny(**changes):
     return clip_resnet.ClipResNet(**{**TINY, **changes})
 
 
-VARIABLES = made_up(tiny(), IMAGES)
+VARIABLES = random_variables(tiny(), IMAGES)
 
 
 @cache
@@ -35,18 +35,18 @@ def program(train):
 
 
 @pytest.mark.parametrize("size", PUBLISHED)
-def test_a_net_has_the_published_parameters_and_features(size):
+def test_parameter_count_and_feature_size_are_openais(size):
     side, image, whole, d, dim = PUBLISHED[size]
     text = (49408 + 77) * d + 12 * (12 * d**2 + 13 * d) + 2 * d
     assert image == whole - text - d * dim - 1
-    variables, out = sizes(clip_resnet.net(size=size), 2, side, side, 3)
-    assert count(variables) == image
+    variables, out = init_shapes(clip_resnet.net(size=size), 2, side, side, 3)
+    assert count_params(variables) == image
     assert (out.shape, out.dtype) == ((2, dim), jnp.float32)
     pool = variables["params"]["AttentionPool_0"]
     assert pool["positions"].shape[0] == 1 + (side // 32) ** 2
 
 
-def test_the_heads_have_64_entries_each():
+def test_default_number_of_heads_gives_head_dimension_64():
     heads = {size: clip_resnet.net(size=size).heads for size in PUBLISHED}
     assert heads == {"50": 32, "101": 32, "50x4": 40}
     assert clip_resnet.net(width=8).heads == 4 and clip_resnet.net(num_heads=8).heads == 8
@@ -56,27 +56,27 @@ def test_the_heads_have_64_entries_each():
     ("stem", "side", "stem_sides", "sides"),
     [("imagenet", 64, [32, 32, 32], [16, 8, 4, 2]), ("cifar", 32, [32] * 3, [32, 16, 8, 4])],
 )
-def test_the_stem_and_each_stage_reduce_the_image_as_they_should(stem, side, stem_sides, sides):
-    seen = seen_sizes(tiny(stages=(1, 1, 1, 1), stem=stem), 1, side, side, 3)
+def test_stem_and_stages_give_feature_maps_of_the_expected_shapes(stem, side, stem_sides, sides):
+    seen = intermediate_shapes(tiny(stages=(1, 1, 1, 1), stem=stem), 1, side, side, 3)
     widths = zip(stem_sides, (2, 2, 4), strict=True)
     assert [seen[f"Conv_{i}"].shape for i in range(3)] == [(1, s, s, c) for s, c in widths]
     shapes = [(1, s, s, 4 * 4 * 2**i) for i, s in enumerate(sides)]
     assert [seen[f"Block_{i}"].shape for i in range(4)] == shapes
 
 
-def test_the_mean_over_squares_is_by_hand():
+def test_average_pool_equals_the_mean_of_each_square():
     x = jnp.arange(2 * 5 * 7 * 3, dtype=jnp.float32).reshape(2, 5, 7, 3)
-    found = clip_resnet.average_pool(x, 2)
-    assert found.shape == (2, 2, 3, 3)  # the last row and column have no square
+    actual = clip_resnet.average_pool(x, 2)
+    assert actual.shape == (2, 2, 3, 3)  # the last row and column are dropped
     for i in range(2):
         for j in range(3):
             square = np.asarray(x)[:, 2 * i : 2 * i + 2, 2 * j : 2 * j + 2]
-            np.testing.assert_allclose(found[:, i, j], square.mean((1, 2)), rtol=1e-6)
+            np.testing.assert_allclose(actual[:, i, j], square.mean((1, 2)), rtol=1e-6)
     assert clip_resnet.average_pool(x, 1) is x
 
 
 def conv(x, kernel):
-    """Stride 1 on [h, w, c] with zeros around."""
+    """Convolve [h, w, c] with stride 1 and zero padding."""
     side = len(kernel)
     rest = side // 2
     padded = np.pad(x, ((rest, rest), (rest, rest), (0, 0)))
@@ -93,11 +93,11 @@ def pooled(x):
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_blocks_stride_is_a_mean_before_the_convolutions(stride):
+def test_block_pools_before_convolutions_and_equals_numpy(stride):
     block = clip_resnet.Block(3, stride)
     x = normal(2, 4, 6, 5)
-    variables = made_up(block, x)
-    found = jax.jit(partial(block.apply, train=False))(variables, x)
+    variables = random_variables(block, x)
+    actual = jax.jit(partial(block.apply, train=False))(variables, x)
     params, stats = jax.tree.map(
         partial(np.asarray, dtype=np.float64), (variables["params"], variables["batch_stats"])
     )
@@ -108,7 +108,7 @@ def test_a_blocks_stride_is_a_mean_before_the_convolutions(stride):
 
     kernel = lambda i: params[f"Conv_{i}"]["kernel"]  # noqa: E731
     reduce = pooled if stride == 2 else lambda y: y
-    for image, out in zip(np.asarray(x, np.float64), found, strict=True):
+    for image, out in zip(np.asarray(x, np.float64), actual, strict=True):
         y = np.maximum(norm(0, conv(image, kernel(0))), 0)
         y = np.maximum(norm(1, conv(y, kernel(1))), 0)
         y = norm(2, conv(reduce(y), kernel(2)))
@@ -116,14 +116,14 @@ def test_a_blocks_stride_is_a_mean_before_the_convolutions(stride):
         np.testing.assert_allclose(out, np.maximum(y + shortcut, 0), rtol=1e-4, atol=1e-5)
 
 
-def test_a_block_starts_as_its_shortcut():
+def test_block_is_the_identity_at_initialisation():
     block = clip_resnet.Block(3, 1)
     x = jnp.abs(normal(2, 4, 4, 12))
     start = jax.jit(lambda x: block.apply(block.init(KEY, x, train=False), x, train=False))
     np.testing.assert_array_equal(start(x), x)
 
 
-def test_attention_pooling_is_numpys():
+def test_attention_pool_equals_numpy():
     heads, c, dim = 2, 6, 4
     pool = clip_resnet.AttentionPool(heads, dim)
     x = normal(3, 2, 2, c)
@@ -143,11 +143,11 @@ def test_attention_pooling_is_numpys():
             weights = np.exp(k[:, head] @ q[head] / math.sqrt(c / heads))
             parts.append(weights @ v[:, head] / weights.sum())
         expected.append(dense("out", np.concatenate(parts)))
-    found = jax.jit(pool.apply)(variables, x)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    actual = jax.jit(pool.apply)(variables, x)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_training_moves_the_statistics_and_every_gradient_is_finite():
+def test_training_updates_statistics_and_gives_finite_nonzero_gradients():
     def loss(params):
         variables = {**VARIABLES, "params": params}
         out, state = tiny().apply(variables, IMAGES, train=True, mutable=["batch_stats"])
@@ -155,7 +155,7 @@ def test_training_moves_the_statistics_and_every_gradient_is_finite():
 
     gradient, stats = jax.jit(jax.grad(loss, has_aux=True))(VARIABLES["params"])
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradient))
-    # All keys with the same number more give the same weights: their bias has no gradient.
+    # The bias of the keys shifts all logits of a query alike, so it has no gradient.
     pool = gradient["AttentionPool_0"]
     assert np.abs(pool["key"].pop("bias")).max() < 1e-4
     assert all(leaf.any() for leaf in jax.tree.leaves(gradient))
@@ -163,7 +163,7 @@ def test_training_moves_the_statistics_and_every_gradient_is_finite():
     assert all(jax.tree.leaves(moved))
 
 
-def test_half_precision_stays_half_and_its_statistics_do_not():
+def test_bfloat16_features_are_bfloat16_and_statistics_float32():
     half = {**VARIABLES, "params": jax.tree.map(_half, VARIABLES["params"])}
     out, state = program(True)(half, _half(IMAGES))
     assert out.dtype == jnp.bfloat16
@@ -176,11 +176,11 @@ def _half(x):
     return x.astype(jnp.bfloat16)
 
 
-def test_weights_start_as_in_clips_code():
+def test_initialisation_follows_the_released_clip_code():
     net = tiny(width=32)
     params = jax.jit(partial(net.init, train=False))(KEY, IMAGES)["params"]
     kernel = np.asarray(params["Block_0"]["Conv_1"]["kernel"])  # 3 x 3 x 32 x 32
-    bound = (9 * 32) ** -0.5  # PyTorch's uniform
+    bound = (9 * 32) ** -0.5  # PyTorch's default
     assert 0.99 * bound < np.abs(kernel).max() <= bound
     np.testing.assert_allclose(kernel.std(), bound / math.sqrt(3), rtol=0.03)
     pool = params["AttentionPool_0"]
@@ -199,15 +199,18 @@ def test_weights_start_as_in_clips_code():
         (partial(clip_resnet.net, dim=0), "net.dim must be >= 1, got 0"),
         (partial(clip_resnet.net, num_heads=0), "net.num_heads must divide .* 2560, got 0"),
         (partial(clip_resnet.net, num_heads=3), "net.num_heads must divide .* 2560, got 3"),
-        (lambda: sizes(clip_resnet.net(), 1, 31, 64, 3), ">= 32 pixels a side, got 31 x 64"),
-        (lambda: sizes(tiny(), 1, 8, 16, 3), "of a square grid, here of 11 x 11.* make 8 x 16"),
+        (lambda: init_shapes(clip_resnet.net(), 1, 31, 64, 3), ">= 32 pixels a side, got 31 x 64"),
+        (
+            lambda: init_shapes(tiny(), 1, 8, 16, 3),
+            "expected 11 x 11 patches, got 8 x 16",
+        ),
         (lambda: program(False)(VARIABLES, IMAGES[:, :, :4]), "pixels a side, got 8 x 4"),
         (
             lambda: program(False)(VARIABLES, normal(1, 16, 16, 3)),
-            "a square grid, here of 8 x 8, and these images make 16 x 16",
+            "need a square grid, expected 8 x 8 patches, got 16 x 16",
         ),
     ],
 )
-def test_wrong_settings_are_named(call, message):
+def test_invalid_settings_raise_an_error_that_names_them(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -1,4 +1,4 @@
-"""The graph isomorphism network against loops in float64; packing, devices, precision."""
+"""The graph isomorphism network against float64 loops, over packings, devices and dtypes."""
 
 from functools import cache, partial
 
@@ -17,14 +17,14 @@ from jaxssl.models._norms import MaskedBatchNorm
 
 WIDTH, LAYERS = 5, 3
 NET = gin.net(width=WIDTH, layers=LAYERS)
-# Of very different sizes, so that devices have different numbers of nodes; one graph has no edge.
+# Very different sizes, so that devices hold different numbers of nodes. The first has no edge.
 GRAPHS = [graph(1, [], [2]), *random_graphs(3, most=3), *random_graphs(4, least=9, most=14)]
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-5)
 
 
 @cache
 def variables():
-    """Drawn at random, running statistics too, which would else be 0 and 1."""
+    """Random variables, including the running statistics, which otherwise are 0 and 1."""
     example = jax.tree.map(jnp.asarray, as_float(packed(GRAPHS[:2])))
     shapes = jax.eval_shape(partial(NET.init, train=False), jax.random.key(0), example)
     rng = np.random.default_rng(0)
@@ -39,12 +39,12 @@ def variables():
 
 @partial(jax.jit, static_argnums=2)
 def apply(tree, rows, train):
-    """Features and the new statistics."""
+    """Return features and updated statistics."""
     return NET.apply(tree, as_float(rows), train=train, mutable=["batch_stats"])
 
 
 def oracle(tree, graphs, train):
-    """Node by node in float64: features [n, layers width], and the new statistics."""
+    """Return features [n, layers * width] and updated statistics, by float64 loops over nodes."""
     tree = jax.tree.map(np.float64, tree)
     h = [np.eye(NUM_TAGS)[tag] for one in graphs for tag in one.tag]
     of = [number for number, one in enumerate(graphs) for _ in one.tag]
@@ -78,32 +78,32 @@ def oracle(tree, graphs, train):
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_the_network_is_that_of_the_paper(train):
-    found, moved = apply(variables(), packed(GRAPHS), train)
+def test_gin_equals_float64_loops(train):
+    actual, moved = apply(variables(), packed(GRAPHS), train)
     expected, stats = oracle(variables(), GRAPHS, train)
-    assert found.shape == (len(GRAPHS), WIDTH * LAYERS) and found.dtype == jnp.float32
-    close(found, expected)
+    assert actual.shape == (len(GRAPHS), WIDTH * LAYERS) and actual.dtype == jnp.float32
+    close(actual, expected)
     jax.tree.map(close, moved["batch_stats"], stats)
 
 
 @pytest.mark.parametrize("train", [False, True])
 @pytest.mark.parametrize(("rows", "more"), [(1, (11, 9)), (2, (0, 0)), (8, (3, 1))])
-def test_padding_and_packing_do_not_matter(rows, more, train):
-    found, moved = apply(variables(), packed(GRAPHS, rows, more=more), train)
+def test_features_do_not_depend_on_padding_or_packing(rows, more, train):
+    actual, moved = apply(variables(), packed(GRAPHS, rows, more=more), train)
     expected, stats = oracle(variables(), GRAPHS, train)
-    close(found, expected)
+    close(actual, expected)
     jax.tree.map(close, moved["batch_stats"], stats)
 
 
-def test_features_of_a_graph_do_not_depend_on_the_order_of_its_nodes():
+def test_features_do_not_depend_on_the_order_of_nodes():
     one = GRAPHS[-1]
     place = np.random.default_rng(0).permutation(len(one.tag))
     other = graph(len(one.tag), map(tuple, np.sort(place[one.edge])), one.tag[np.argsort(place)])
-    found, _ = apply(variables(), packed([one, other]), False)
-    close(found[0], found[1])
+    actual, _ = apply(variables(), packed([one, other]), False)
+    close(actual[0], actual[1])
 
 
-def test_parameters_are_those_of_the_layers():
+def test_parameter_count_follows_from_width_and_layers():
     tree = variables()
     inputs = [NUM_TAGS, *[WIDTH] * (LAYERS - 1)]
     perceptron = [n * WIDTH + WIDTH + WIDTH * WIDTH + WIDTH for n in inputs]
@@ -112,8 +112,8 @@ def test_parameters_are_those_of_the_layers():
     assert count["batch_stats"] == LAYERS * 2 * WIDTH
 
 
-def test_kernels_begin_as_in_pytorch():
-    """Even in plus and minus 1 / sqrt(fan in)."""
+def test_kernels_are_initialised_as_in_pytorch():
+    """Uniform in [-1 / sqrt(fan_in), 1 / sqrt(fan_in)]."""
     wide = gin.net(width=64, layers=1)
     init = jax.jit(partial(wide.init, train=False))
     kernel = init(jax.random.key(0), as_float(packed(GRAPHS)))["params"]["Dense_1"]["kernel"]
@@ -126,13 +126,13 @@ WEIGHT = np.random.default_rng(3).normal(size=(1, WIDTH * LAYERS)).astype(np.flo
 
 
 def loss_of(features, xp=jnp):
-    """Looks at all features; the mean over graphs."""
+    """A mean over graphs that depends on all features."""
     return xp.mean(xp.sum(xp.sin(features) * WEIGHT, axis=1))
 
 
 @cache
 def on_devices(devices):
-    """Features, gradient and statistics of one row a device."""
+    """Return gradients, features and statistics, with one row of graphs per device."""
     mesh = distributed.make_mesh(jax.devices()[:devices])
     axis = distributed.DATA_AXIS
 
@@ -155,7 +155,7 @@ def on_devices(devices):
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
-def test_devices_that_hold_different_numbers_of_nodes_agree_with_one(devices):
+def test_uneven_devices_give_the_same_features_statistics_and_gradients_as_one(devices):
     nodes = (packed(GRAPHS, devices)["graph"] < len(GRAPHS) // devices).sum(1)
     assert nodes.max() > 2 * nodes.min()
     grads, out, stats = on_devices(devices)
@@ -169,8 +169,8 @@ def test_devices_that_hold_different_numbers_of_nodes_agree_with_one(devices):
     jax.tree.map(agrees, grads, one[0])
 
 
-def test_the_gradient_is_the_slope():
-    """By differences of the oracle in float64."""
+def test_gradient_equals_finite_differences():
+    """The differences are of the float64 oracle."""
     grads = on_devices(1)[0]
     rng, tree, step = np.random.default_rng(0), jax.tree.map(np.float64, variables()), 1e-5
     for _ in range(3):
@@ -188,17 +188,17 @@ def test_the_gradient_is_the_slope():
 
 
 @pytest.mark.parametrize("train", [False, True])
-def test_half_precision_stays_half_and_is_close(train):
+def test_bfloat16_features_are_bfloat16_and_close_to_float64(train):
     tree = variables()
     half = {**tree, "params": jax.tree.map(lambda x: jnp.bfloat16(x), tree["params"])}
     rows = as_float(packed(GRAPHS, 2))
     rows["x"] = rows["x"].astype(jnp.bfloat16)
     run = jax.jit(partial(NET.apply, train=train, mutable=["batch_stats"]))
-    found, moved = run(half, rows)
+    actual, moved = run(half, rows)
     expected, stats = oracle(tree, GRAPHS, train)
-    assert found.dtype == jnp.bfloat16
+    assert actual.dtype == jnp.bfloat16
     assert {x.dtype.name for x in jax.tree.leaves(moved)} == {"float32"}
-    error = np.linalg.norm(np.float64(found) - expected) / np.linalg.norm(expected)
+    error = np.linalg.norm(np.float64(actual) - expected) / np.linalg.norm(expected)
     assert 1e-4 < error < 0.03
     jax.tree.map(
         partial(np.testing.assert_allclose, rtol=0.03, atol=0.03), moved, {"batch_stats": stats}
@@ -210,7 +210,7 @@ NOTHING = graph(0, [])
 
 @jax.jit
 def gradient(rows):
-    """Features, statistics and the parameters' gradient."""
+    """Return features, updated statistics and the gradient of the parameters."""
 
     def loss(params):
         tree = {**variables(), "params": params}
@@ -222,15 +222,15 @@ def gradient(rows):
 
 
 @pytest.mark.parametrize("graphs", [[NOTHING] * 4, [graph(2, [])] * 4, [NOTHING, graph(1, [])] * 2])
-def test_graphs_without_edges_or_nodes_are_finite(graphs):
+def test_empty_graphs_give_finite_features_and_gradients(graphs):
     out, moved, grads = gradient(pack(graphs, 2, NUM_TAGS, Room(8, 8)))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((out, moved, grads)))
     empty = [not len(one.tag) for one in graphs]
     assert not np.asarray(out)[empty].any()
 
 
-def test_statistics_are_those_of_the_rows_there_are():
-    """Whatever stands elsewhere."""
+def test_masked_batch_norm_ignores_masked_rows():
+    """The masked rows hold 0 or 1e6."""
     rng = np.random.default_rng(0)
     x, mask = rng.normal(size=(9, 4)).astype(np.float32), np.arange(9) % 3 != 1
     norm = MaskedBatchNorm()
@@ -240,14 +240,14 @@ def test_statistics_are_those_of_the_rows_there_are():
     assert not tree["batch_stats"]["mean"].any() and (tree["batch_stats"]["var"] == 1).all()
     for other in (0.0, 1e6):
         filled = np.where(mask[:, None], x, np.float32(other))
-        found, moved = run(tree, filled, mask)
+        actual, moved = run(tree, filled, mask)
         centred = (x[mask] - x[mask].mean(0)) / np.sqrt(x[mask].var(0) + 1e-5)
-        close(found[mask], centred)
+        close(actual[mask], centred)
         close(moved["batch_stats"]["mean"], 0.1 * x[mask].mean(0))
         close(moved["batch_stats"]["var"], 0.9 + 0.1 * x[mask].var(0))
 
 
 @pytest.mark.parametrize("name", ["width", "layers"])
-def test_there_must_be_a_layer_and_it_must_have_a_width(name):
+def test_width_and_layers_below_one_are_rejected(name):
     with pytest.raises(ValueError, match=f"net.{name} must be >= 1, got 0"):
         gin.net(**{name: 0})

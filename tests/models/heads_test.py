@@ -1,4 +1,4 @@
-"""Heads: the layers that each paper asks for, counted by hand, and the facts of DINO's output."""
+"""Heads: layers against the papers, the MLP against NumPy, properties of DINO's scores."""
 
 from functools import partial
 
@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from net_cases import KEY, count, normal, sizes
+from net_cases import KEY, count_params, init_shapes, normal
 
 from jaxssl.models import heads
 
-# head, features, then (weights, bias) or (norm's size, its parameters) in the order of the layers
+# method: (head, input dimension, layers in order); "+b" marks a Dense layer with a bias
 PAPERS = {
     "simclr": (heads.mlp(), 2048, ["2048x2048", "bn", "2048x128+b"]),
     "swav": (heads.mlp(), 2048, ["2048x2048", "bn", "2048x128+b"]),
@@ -73,9 +73,9 @@ NORM_PARAMS = {"bn": ["bias", "scale"], "bn_scale": ["scale"], "bn_fixed": []}
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_a_head_has_the_layers_of_its_paper(name):
+def test_head_has_the_layers_of_its_paper(name):
     head, features, layers = PAPERS[name]
-    variables, out = sizes(head, 2, features)
+    variables, out = init_shapes(head, 2, features)
     params, stats = variables["params"], variables.get("batch_stats", {})
     dense = norms = total = width = 0
     for layer in layers:
@@ -91,10 +91,10 @@ def test_a_head_has_the_layers_of_its_paper(name):
             assert ("bias" in params[f"Dense_{dense}"]) == bias
             total += inputs * width + bias * width
             dense += 1
-    assert (count(variables), len(stats), out.shape) == (total, norms, (2, width))
+    assert (count_params(variables), len(stats), out.shape) == (total, norms, (2, width))
 
 
-def test_no_layers_return_the_features():
+def test_zero_layers_return_the_features():
     x = normal(3, 5)
     out, variables = heads.mlp(proj_layers=0).init_with_output(KEY, x, train=True)
     assert out is x and not variables
@@ -102,7 +102,7 @@ def test_no_layers_return_the_features():
 
 @pytest.mark.parametrize("norm", ["bn", "none"])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_an_mlp_is_numpys(norm, activation):
+def test_mlp_equals_numpy(norm, activation):
     head = heads.mlp(
         proj_hidden_dim=6,
         proj_output_dim=3,
@@ -123,27 +123,27 @@ def test_an_mlp_is_numpys(norm, activation):
 
 
 @pytest.mark.parametrize("norm_last_layer", [True, False])
-def test_dinos_head_has_the_parameters_of_the_released_one(norm_last_layer):
-    variables, out = sizes(heads.dino(norm_last_layer=norm_last_layer), 2, 384)
+def test_dino_head_has_the_parameter_count_of_the_released_one(norm_last_layer):
+    variables, out = init_shapes(heads.dino(norm_last_layer=norm_last_layer), 2, 384)
     layers = 384 * 2048 + 2048 + 2048 * 2048 + 2048 + 2048 * 256 + 256
     lengths = 0 if norm_last_layer else 65536
-    assert count(variables) == layers + 256 * 65536 + lengths
+    assert count_params(variables) == layers + 256 * 65536 + lengths
     assert out.shape == (2, 65536)
 
 
 @pytest.mark.parametrize("layers", [1, 2, 4])
-def test_dinos_head_has_as_many_layers_as_asked_for(layers):
+def test_dino_head_has_the_requested_number_of_layers(layers):
     head = heads.dino(
         proj_hidden_dim=7, proj_bottleneck_dim=4, proj_output_dim=9, proj_layers=layers
     )
-    variables, _ = sizes(head, 2, 5)
+    variables, _ = init_shapes(head, 2, 5)
     widths = [5, *[7] * (layers - 1), 4]
     pairs = zip(widths[:-1], widths[1:], strict=True)
-    assert count(variables) == sum(i * o + o for i, o in pairs) + 4 * 9
+    assert count_params(variables) == sum(i * o + o for i, o in pairs) + 4 * 9
 
 
 @pytest.mark.parametrize("norm_last_layer", [True, False])
-def test_dinos_scores_are_cosines_with_the_prototypes(norm_last_layer):
+def test_dino_scores_are_cosines_with_the_prototypes(norm_last_layer):
     head = heads.dino(
         proj_hidden_dim=16,
         proj_bottleneck_dim=6,
@@ -152,13 +152,13 @@ def test_dinos_scores_are_cosines_with_the_prototypes(norm_last_layer):
     )
     x = normal(7, 5)
     variables = jax.jit(partial(head.init, train=False))(KEY, x)
-    # A prototype's length, and that of the bottleneck, change nothing.
+    # The length of the prototypes has no effect.
     params = variables["params"] | {"prototypes": 3 * variables["params"]["prototypes"]}
     run = jax.jit(partial(head.apply, train=True))
     out = run(variables, x)
     np.testing.assert_allclose(run({"params": params}, x), out, atol=1e-6)
     assert np.abs(out).max() <= 1 + 1e-6
-    # With prototypes along the axes the scores are the unit vector itself.
+    # With prototypes along the axes, the scores are the entries of the normalised vector.
     axes = jnp.concatenate([2 * jnp.eye(6), jnp.ones((6, 34))], axis=1)
     scores = run({"params": params | {"prototypes": axes}}, x)
     np.testing.assert_allclose(np.linalg.norm(scores[:, :6], axis=1), 1, rtol=1e-5)
@@ -170,7 +170,7 @@ def test_dinos_scores_are_cosines_with_the_prototypes(norm_last_layer):
         np.testing.assert_allclose(scaled, np.asarray(out) * np.arange(40), atol=1e-5)
 
 
-def test_dinos_weights_start_as_in_the_released_code():
+def test_dino_head_initialisation_follows_the_released_code():
     head = heads.dino(proj_hidden_dim=64, proj_bottleneck_dim=64, proj_output_dim=64)
     params = jax.jit(partial(head.init, train=False))(KEY, jnp.zeros((1, 64)))["params"]
     for i in range(3):
@@ -179,7 +179,7 @@ def test_dinos_weights_start_as_in_the_released_code():
     np.testing.assert_allclose(np.abs(params["prototypes"]).max(), 1 / 8, rtol=0.01)
 
 
-def test_a_row_whose_bottleneck_is_zero_scores_zero_with_finite_gradients():
+def test_dino_head_gives_zero_scores_and_gradients_for_a_zero_bottleneck():
     head = heads.dino(proj_hidden_dim=4, proj_bottleneck_dim=3, proj_output_dim=5, proj_layers=2)
 
     def score(x):
@@ -205,6 +205,6 @@ def test_a_row_whose_bottleneck_is_zero_scores_zero_with_finite_gradients():
         (lambda: heads.dino(proj_layers=0), "proj_layers must be >= 1, got 0"),
     ],
 )
-def test_wrong_settings_are_named(call, message):
+def test_invalid_settings_raise_an_error_that_names_them(call, message):
     with pytest.raises(ValueError, match=message):
         call()

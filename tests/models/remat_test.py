@@ -1,4 +1,4 @@
-"""Rematerialised blocks: the same parameters, values and gradients, and fewer activations held."""
+"""Rematerialisation keeps parameters, values and gradients, and reduces memory."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
-from net_cases import KEY, made_up, normal, sizes
+from net_cases import KEY, init_shapes, normal, random_variables
 
 from jaxssl import distributed
 from jaxssl.models import resnet, vit
@@ -23,17 +23,17 @@ each_net = pytest.mark.parametrize("name", NETS)
 
 
 @each_net
-def test_parameters_keep_their_names_and_their_start(name):
+def test_remat_changes_neither_names_nor_initial_values_of_parameters(name):
     plain, remat = (NETS[name](remat=remat) for remat in (False, True))
-    assert sizes(plain, *IMAGES.shape) == sizes(remat, *IMAGES.shape)
+    assert init_shapes(plain, *IMAGES.shape) == init_shapes(remat, *IMAGES.shape)
     init = lambda net: jax.jit(partial(net.init, train=False))(KEY, IMAGES)  # noqa: E731
     jax.tree.map(np.testing.assert_array_equal, init(remat), init(plain))
 
 
 def run(name: str, remat: bool):
-    """Features in evaluation and training, statistics, and the gradient of all that is put in."""
+    """Return features in evaluation, and value, statistics and gradients in training."""
     net = NETS[name](remat=remat)
-    variables = dict(made_up(net, IMAGES))
+    variables = dict(random_variables(net, IMAGES))
     params, stats = variables.pop("params"), variables
 
     def loss(params, x):
@@ -50,12 +50,12 @@ def run(name: str, remat: bool):
 
 
 @each_net
-def test_values_statistics_and_gradients_are_those_without(name):
+def test_remat_changes_neither_values_statistics_nor_gradients(name):
     plain, remat = run(name, False), run(name, True)
     assert jax.tree.structure(plain) == jax.tree.structure(remat)
 
     def close(x, y):
-        # Entries are sums that cancel: the rounding is that of the largest.
+        # The entries are sums with cancellation, so rounding scales with the largest entry.
         scale = np.abs(y).max()
         np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5 * scale)
 
@@ -63,9 +63,9 @@ def test_values_statistics_and_gradients_are_those_without(name):
 
 
 def step_of(net, batch: int, side: int):
-    """The gradient of a network in training, and shapes to compile it for."""
+    """Return the gradient function of a training step, and shapes to compile it for."""
     x = jax.ShapeDtypeStruct((batch, side, side, 3), jnp.float32)
-    variables, _ = sizes(net, *x.shape)
+    variables, _ = init_shapes(net, *x.shape)
     out = lambda v, x: net.apply(v, x, train=True, mutable=["batch_stats"])[0].sum()  # noqa: E731
     return jax.grad(out), variables, x
 
@@ -78,9 +78,9 @@ def step_of(net, batch: int, side: int):
     ],
     ids=NETS,
 )
-def test_a_step_holds_the_activations_of_one_block(make, share):
-    # XLA puts the computing anew where it is needed because of barriers. For a CPU, and only there,
-    # it takes them out before it orders the program; this keeps them.
+def test_remat_reduces_the_memory_of_a_training_step(make, share):
+    # Optimisation barriers keep the recomputation in the backward pass. XLA's CPU compiler removes
+    # them before it schedules the program, so that pass is disabled here.
     options = {"xla_disable_hlo_passes": "cse_barrier_expander"}
 
     def memory(remat):
@@ -91,12 +91,12 @@ def test_a_step_holds_the_activations_of_one_block(make, share):
     assert memory(True) < share * memory(False)
 
 
-def test_a_rematerialised_resnet_sends_its_statistics_once():
+def test_remat_does_not_repeat_the_exchange_of_statistics():
     module = NETS["resnet"]
 
     def reductions(remat):
         net = module(remat=remat)
-        variables, _ = sizes(net, 16, 4, 4, 3)
+        variables, _ = init_shapes(net, 16, 4, 4, 3)
 
         def gradient(variables, x):
             def out(params):

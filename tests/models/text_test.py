@@ -1,4 +1,4 @@
-"""The text transformer against a NumPy forward pass, a published count and what causality means."""
+"""The text transformer against NumPy and a published parameter count; causality, precision."""
 
 import math
 import re
@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from net_cases import KEY, count, normal
+from net_cases import KEY, count_params, normal
 
 from jaxssl.models import text
 from jaxssl.training.optim import optimiser
@@ -16,23 +16,23 @@ from jaxssl.training.optim import optimiser
 VOCABULARY, CONTEXT, DIM, LAYERS, HEADS = 11, 6, 8, 2, 2
 END = VOCABULARY - 1
 SMALL = dict(vocabulary=VOCABULARY, context=CONTEXT, dim=DIM, layers=LAYERS, num_heads=HEADS)
-# Ends at different places, one text without padding, one of the end alone.
+# The end-of-text token at different positions; one text has no padding, one has no words.
 TOKENS = jnp.asarray(
     [[9, 3, 4, END, 0, 0], [9, 1, 2, 3, 4, END], [9, 9, END, 0, 0, 0], [END, 0, 0, 0, 0, 0]]
 )
 ENDS = [3, 5, 2, 0]
 
 
-def started(net, length=CONTEXT):
-    """Variables as shapes: nothing is computed."""
+def variable_shapes(net, length=CONTEXT):
+    """Return the shapes of the variables, without computing them."""
     return jax.eval_shape(
         partial(net.init, train=False), KEY, jax.ShapeDtypeStruct((2, length), jnp.int32)
     )
 
 
 def variables():
-    """Small normals, about 1 where a norm multiplies; tables so small that epsilon matters."""
-    leaves, tree = jax.tree.flatten_with_path(started(text.net(**SMALL)))
+    """Random variables. Embeddings and positions are so small that LayerNorm's epsilon matters."""
+    leaves, tree = jax.tree.flatten_with_path(variable_shapes(text.net(**SMALL)))
     names = [path[-1].key for path, _ in leaves]
     scale = [0.02 if name in ("embedding", "positions") else 0.3 for name in names]
     drawn = [normal(*leaf.shape, seed=i) for i, (_, leaf) in enumerate(leaves)]
@@ -52,7 +52,7 @@ def program(activation="quick_gelu"):
 
 
 def in_numpy(params, tokens, activation):
-    """[n, dim] in float64, one text, one head and one query at a time, and only what it sees."""
+    """Return features [n, dim] in float64, looping over texts, heads and queries."""
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     dense = lambda name, block, x: x @ block[name]["kernel"] + block[name]["bias"]  # noqa: E731
     act = {
@@ -91,28 +91,28 @@ def in_numpy(params, tokens, activation):
 
 
 @pytest.mark.parametrize("activation", text.ACTIVATIONS)
-def test_the_forward_pass_is_numpys(activation):
+def test_forward_pass_equals_numpy(activation):
     expected = in_numpy(VARIABLES["params"], TOKENS, activation)
-    found = program(activation)(VARIABLES, TOKENS)
-    assert (found.shape, found.dtype) == ((4, DIM), jnp.float32)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    actual = program(activation)(VARIABLES, TOKENS)
+    assert (actual.shape, actual.dtype) == ((4, DIM), jnp.float32)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_the_default_has_the_parameters_of_clip_vit_b_32():
+def test_default_parameter_count_is_that_of_clip_vit_b_32():
     d, matrices_of_block, vectors_of_block = 512, 3 + 1 + 4 + 4, 2 + 2 + 3 + 1 + 4 + 1
     layers = 12 * (matrices_of_block * d**2 + vectors_of_block * d)
     expected = 49408 * d + 77 * d + layers + 2 * d
-    # Of OpenAI's 151 277 313: less the image half, two projections and the temperature.
+    # OpenAI's model has 151 277 313 with image tower, two projections and temperature.
     patches_and_class = 3 * 32**2 * 768 + 768 + (7**2 + 1) * 768
     blocks = 12 * (matrices_of_block * 768**2 + vectors_of_block * 768)
     image = patches_and_class + blocks + 2 * 2 * 768 + 768 * 512
     assert expected == 151_277_313 - image - 512 * 512 - 1
-    assert count(started(text.net(), 77)) == expected
+    assert count_params(variable_shapes(text.net(), 77)) == expected
 
 
-def test_what_comes_after_the_end_changes_nothing():
+def test_tokens_after_the_end_of_text_have_no_effect():
     features = program()(VARIABLES, TOKENS)
-    # Any tokens but a second end; a text with another before its end has another feature.
+    # Any tokens but a larger one have no effect after the end; a token before the end has one.
     later = np.array(TOKENS)
     for row, end in zip(later, ENDS, strict=True):
         row[end + 1 :] = 7
@@ -121,19 +121,19 @@ def test_what_comes_after_the_end_changes_nothing():
     assert np.abs(program()(VARIABLES, earlier) - features)[0].max() > 0.01
 
 
-def test_padding_changes_nothing():
+def test_padding_has_no_effect():
     short = program()(VARIABLES, TOKENS[:1, :4])
     np.testing.assert_allclose(short, program()(VARIABLES, TOKENS)[:1], rtol=1e-5, atol=1e-6)
 
 
-def test_a_tokens_place_matters():
+def test_order_of_tokens_matters():
     swapped = TOKENS.at[1].set(jnp.asarray([9, 2, 1, 3, 4, END]))
     assert np.abs(program()(VARIABLES, swapped) - program()(VARIABLES, TOKENS))[1].max() > 0.01
 
 
-def test_a_token_out_of_the_vocabulary_is_seen():
-    found = program()(VARIABLES, TOKENS.at[2, 1].set(VOCABULARY))
-    assert np.isnan(found[2]).all() and np.isfinite(found[np.array([0, 1, 3])]).all()
+def test_token_outside_the_vocabulary_gives_nan():
+    actual = program()(VARIABLES, TOKENS.at[2, 1].set(VOCABULARY))
+    assert np.isnan(actual[2]).all() and np.isfinite(actual[np.array([0, 1, 3])]).all()
 
 
 @cache
@@ -143,46 +143,40 @@ def gradient(remat):
     return jax.jit(jax.grad(loss))(VARIABLES["params"])
 
 
-def test_gradients_are_finite_and_reach_all_that_was_seen():
-    found = gradient(False)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
-    # No 5 to 8 in the texts; 0 only after the ends.
-    moved = np.asarray(found["embedding"]).any(axis=1)
+def test_gradients_reach_only_tokens_before_the_end_of_text():
+    actual = gradient(False)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(actual))
+    # Tokens 5 to 8 do not occur, and 0 occurs only after the end.
+    moved = np.asarray(actual["embedding"]).any(axis=1)
     assert moved.tolist() == [i in (1, 2, 3, 4, 9, END) for i in range(VOCABULARY)]
-    assert np.asarray(found["positions"]).any(axis=1).all()
-    assert all(leaf.any() for leaf in jax.tree.leaves(found["Block_0"]))
+    assert np.asarray(actual["positions"]).any(axis=1).all()
+    assert all(leaf.any() for leaf in jax.tree.leaves(actual["Block_0"]))
 
 
-def test_gradients_of_rematerialised_blocks_are_the_same():
+def test_remat_does_not_change_gradients():
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(close, gradient(True), gradient(False))
 
 
-def test_weights_start_as_in_clips_code():
+def test_initialisation_follows_the_released_clip_code():
     d, layers = 64, 3
-    block = text.Block(heads=2, layers=layers, activation="gelu")
-    net = text.TextTransformer(200, 50, d, layers=0, heads=2)
-
-    @jax.jit
-    def start(x, tokens):
-        return block.init(KEY, x), net.init(KEY, tokens, train=False)
-
-    started = start(jnp.zeros((1, 2, d)), TOKENS)
-    found, tables = (variables["params"] for variables in started)
+    net = text.TextTransformer(200, 50, d, layers=layers, heads=2)
+    params = jax.jit(partial(net.init, train=False))(KEY, TOKENS)["params"]
+    block = params["Block_1"]
     deviations = {
         "qkv": d**-0.5,
         "attention_out": d**-0.5 * (2 * layers) ** -0.5,
         "mlp_in": (2 * d) ** -0.5,
         "mlp_out": d**-0.5 * (2 * layers) ** -0.5,
     }
-    leaves = [(tables["embedding"], 0.02), (tables["positions"], 0.01)]
-    for leaf, std in leaves + [(found[k]["kernel"], std) for k, std in deviations.items()]:
+    leaves = [(params["embedding"], 0.02), (params["positions"], 0.01)]
+    for leaf, std in leaves + [(block[k]["kernel"], std) for k, std in deviations.items()]:
         z = np.asarray(leaf).ravel() / std
         np.testing.assert_allclose([z.mean(), z.std()], [0, 1], atol=5 / math.sqrt(z.size))
-    assert not any(found[name]["bias"].any() for name in deviations)
+    assert not any(block[name]["bias"].any() for name in deviations)
 
 
-def test_positions_and_vectors_do_not_decay():
+def test_weight_decay_skips_positions_biases_and_norms():
     zeros = jax.tree.map(jnp.zeros_like, VARIABLES["params"])
     rule = optimiser("sgd", lambda _: 0.1, weight_decay=0.1, momentum=0.9, clip_norm=0)
     updates, _ = jax.jit(lambda p: rule.update(zeros, rule.init(p), p))(VARIABLES["params"])
@@ -191,16 +185,16 @@ def test_positions_and_vectors_do_not_decay():
     assert decayed == {"embedding", "kernel"}
 
 
-def test_in_half_precision_products_are_half_and_norms_and_softmax_are_not():
+def test_bfloat16_runs_products_in_bfloat16_and_norms_and_softmax_in_float32():
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), VARIABLES)
-    found = jax.jit(partial(text.net(**SMALL).apply, train=True)).lower(half, TOKENS)
-    lines = found.as_text().splitlines()
+    actual = jax.jit(partial(text.net(**SMALL).apply, train=True)).lower(half, TOKENS)
+    lines = actual.as_text().splitlines()
     dtypes = {
         name: [set(re.findall(r"x(bf16|f32)>", line)) for line in lines if f".{name} " in line]
         for name in ("dot_general", "exponential", "rsqrt")
     }
     assert dtypes["dot_general"] == [{"bf16"}] * (LAYERS * 6)
-    # One of the softmax; the sigmoid of the perceptron has its own.
+    # One exponential per softmax; the others belong to the sigmoids of the MLP.
     assert dtypes["exponential"].count({"f32"}) == LAYERS
     assert dtypes["rsqrt"] == [{"f32"}] * (LAYERS * 2 + 1)
     out = program()(half, TOKENS)
@@ -213,17 +207,17 @@ def test_in_half_precision_products_are_half_and_norms_and_softmax_are_not():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (partial(text.net, activation="relu"), "net.activation must be one of .*'gelu'.* 'relu'"),
-        (partial(text.net, layers=0), "net.layers must be >= 1, got 0"),
+        (partial(text.net, activation="relu"), "text.activation must be one of .*'gelu'.* 'relu'"),
+        (partial(text.net, layers=0), "text.layers must be >= 1, got 0"),
         (partial(text.net, num_heads=0), "num_heads must be >= 1, got 0"),
-        (partial(text.net, vocabulary=0), "net.vocabulary must be >= 1, got 0"),
+        (partial(text.net, vocabulary=0), "text.vocabulary must be >= 1, got 0"),
         (
             partial(text.net, num_heads=5),
-            "text.dim must be a multiple of text.num_heads 5, got 512",
+            "text.dim must be a multiple of text.num_heads=5, got 512",
         ),
-        (lambda: started(text.net(**SMALL), 7), r"at most 6 tokens \(text.context\), got 7"),
+        (lambda: variable_shapes(text.net(**SMALL), 7), "at most text.context=6 tokens, got 7"),
     ],
 )
-def test_wrong_settings_are_named(call, message):
+def test_invalid_settings_raise_an_error_that_names_them(call, message):
     with pytest.raises(ValueError, match=message):
         call()

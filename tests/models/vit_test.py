@@ -1,4 +1,4 @@
-"""Vision transformers against published counts, a NumPy forward pass and the formulas."""
+"""Vision transformers against published parameter counts, NumPy and formulas."""
 
 import math
 import re
@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from net_cases import KEY, count, made_up, normal, sizes
+from net_cases import KEY, count_params, init_shapes, normal, random_variables
 
 from jaxssl.models import vit
 
-# DeiT's and timm's ViT-Ti/S/B with patches of 16, images of 224 and 1000 classes
+# parameters of DeiT's and timm's ViT-Ti/S/B: patches of 16, images of 224 pixels, 1000 classes
 PUBLISHED = {"tiny": 5_717_416, "small": 22_050_664, "base": 86_567_656}
 SMALL = dict(patch_size=2, dim=8, layers=3, num_heads=2, drop_path=0.6)
 
@@ -22,20 +22,20 @@ def small(**changes):
 
 
 @pytest.mark.parametrize("size", PUBLISHED)
-def test_a_vit_has_the_published_parameters(size):
-    variables, out = sizes(vit.net(size=size), 2, 224, 224, 3)
+def test_parameter_count_is_the_published_one(size):
+    variables, out = init_shapes(vit.net(size=size), 2, 224, 224, 3)
     dim = vit.SIZES[size][0]
     classifier = dim * 1000 + 1000
     learned_positions = (1 + 14 * 14) * dim
-    assert count(variables) == PUBLISHED[size] - classifier - learned_positions
+    assert count_params(variables) == PUBLISHED[size] - classifier - learned_positions
     assert (out.shape, out.dtype) == ((2, dim), jnp.float32)
 
 
-def test_a_vit_takes_crops_of_any_size():
-    _, out = sizes(small(), 2, 4, 10, 1)
+def test_fixed_positions_allow_images_of_any_size():
+    _, out = init_shapes(small(), 2, 4, 10, 1)
     assert out.shape == (2, 8)
-    small_crop, _ = sizes(small(), 2, 4, 4, 3)
-    large_crop, _ = sizes(small(), 2, 12, 6, 3)
+    small_crop, _ = init_shapes(small(), 2, 4, 4, 3)
+    large_crop, _ = init_shapes(small(), 2, 12, 6, 3)
     assert small_crop == large_crop
 
 
@@ -47,28 +47,28 @@ def test_a_vit_takes_crops_of_any_size():
         (lambda: vit.net(drop_path=1.0), r"net.drop_path must be in \[0, 1\), got 1.0"),
         (lambda: vit.net(patch_size=0), "net.patch_size must be >= 1, got 0"),
         (lambda: vit.net(num_heads=0), "net.num_heads must be >= 1, got 0"),
-        (lambda: vit.net(num_heads=5), "net.dim must be .* net.num_heads 5, got 384"),
+        (lambda: vit.net(num_heads=5), "net.dim must be .* net.num_heads=5, got 384"),
         (lambda: vit.net(dim=6, num_heads=2), "net.dim must be a multiple of 4 .*, got 6"),
-        (lambda: sizes(small(), 1, 4, 5, 3), "multiples of net.patch_size 2, got 4 x 5"),
+        (lambda: init_shapes(small(), 1, 4, 5, 3), "multiples of net.patch_size=2, got 4 x 5"),
     ],
 )
-def test_wrong_settings_are_named(call, message):
+def test_invalid_settings_raise_an_error_that_names_them(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_positions_are_the_formula():
-    found = vit.positions(2, 3, 12)
-    assert (found.shape, found.dtype) == ((6, 12), np.float32)
+def test_positions_equal_the_formula():
+    actual = vit.positions(2, 3, 12)
+    assert (actual.shape, actual.dtype) == ((6, 12), np.float32)
     for row in range(2):
         for column in range(3):
             for k in range(3):
                 omega = 1 / 10000 ** (k / 3)
                 parts = [f(omega * place) for place in (row, column) for f in (math.sin, math.cos)]
-                np.testing.assert_allclose(found[3 * row + column, k::3], parts, atol=1e-7)
+                np.testing.assert_allclose(actual[3 * row + column, k::3], parts, atol=1e-7)
 
 
-def test_weights_start_as_in_moco_v3():
+def test_initialisation_follows_moco_v3():
     net = vit.net(patch_size=4, dim=64, layers=1, num_heads=2)
     params = jax.jit(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))["params"]
     block = params["Block_0"]
@@ -92,7 +92,9 @@ IMAGES = normal(4, 4, 6, 3)
 KEYS = jax.random.split(jax.random.key(5), 4)
 
 
-VARIABLES = made_up(small(), IMAGES)  # token, biases and norms away from their start too
+VARIABLES = random_variables(
+    small(), IMAGES
+)  # token, biases and norms differ from their initial values
 
 
 @cache
@@ -102,7 +104,7 @@ def program(train, pool="token"):
 
 
 def in_numpy(params, images, factors):
-    """[n, t, dim] tokens after the last norm, in float64, one image and one head at a time."""
+    """Return tokens [n, t, dim] after the last norm in float64, looping over images and heads."""
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     dense = lambda name, block, x: x @ block[name]["kernel"] + block[name]["bias"]  # noqa: E731
     gelu = np.vectorize(lambda u: u * (1 + math.erf(u / math.sqrt(2))) / 2)
@@ -134,24 +136,24 @@ def in_numpy(params, images, factors):
     return np.stack(out)
 
 
-def test_the_forward_pass_is_numpys():
+def test_forward_pass_equals_numpy():
     expected = in_numpy(VARIABLES["params"], IMAGES, np.ones((4, 3, 2)))
-    # Evaluation never drops, whatever the keys; training drops only with them.
+    # Evaluation ignores the keys; training without keys drops nothing.
     token = program(False)(VARIABLES, IMAGES, KEYS)
     mean = program(True, "mean")(VARIABLES, IMAGES, None)
     np.testing.assert_allclose(token, expected[:, 0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(mean, expected[:, 1:].mean(1), rtol=1e-4, atol=1e-4)
 
 
-def test_stochastic_depth_multiplies_what_each_half_of_a_layer_adds():
+def test_stochastic_depth_scales_the_branches_of_each_layer():
     factors = np.asarray(vit.depth_scales(KEYS, layers=3, drop_path=0.6))
     assert (factors == 0).any() and (factors[:, 1:] > 1).any()
     expected = in_numpy(VARIABLES["params"], IMAGES, factors)[:, 0]
-    found = program(True)(VARIABLES, IMAGES, KEYS)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    actual = program(True)(VARIABLES, IMAGES, KEYS)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_an_images_draws_do_not_depend_on_the_other_images():
+def test_stochastic_depth_of_an_image_depends_only_on_its_key():
     whole = program(True)(VARIABLES, IMAGES, KEYS)
     order = np.array([2, 0, 3, 1])
     others = IMAGES[order].at[1:].set(0)
@@ -160,7 +162,7 @@ def test_an_images_draws_do_not_depend_on_the_other_images():
     assert np.abs(program(True)(VARIABLES, IMAGES, KEYS[order]) - whole).max() > 0.1
 
 
-def test_the_rate_of_stochastic_depth_grows_linearly_and_the_mean_is_kept():
+def test_depth_scales_have_linear_rates_and_mean_one():
     n, layers = 4000, 4
     scales = np.asarray(
         jax.jit(partial(vit.depth_scales, layers=layers, drop_path=0.6))(jax.random.split(KEY, n))
@@ -173,14 +175,14 @@ def test_the_rate_of_stochastic_depth_grows_linearly_and_the_mean_is_kept():
             deviation = math.sqrt(rate * (1 - rate) / n)
             assert abs((drawn == 0).mean() - rate) <= 4 * deviation
             assert abs(drawn.mean() - 1) <= 4 * deviation / (1 - rate) + 1e-6
-    # Independent: no two columns agree more often than chance lets them.
+    # The columns are uncorrelated up to sampling error.
     dropped = scales[:, 1:].reshape(n, -1) == 0
     np.testing.assert_allclose(np.corrcoef(dropped.T), np.eye(6), atol=4 / math.sqrt(n))
     assert not np.any(vit.depth_scales(KEYS, layers=1, drop_path=0.6) != 1)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_a_frozen_projection_gets_no_gradient_but_its_images_do(frozen):
+def test_frozen_patches_get_no_gradient_but_images_do(frozen):
     net = small(layers=1, frozen_patches=frozen)
 
     def loss(params, x):
@@ -197,12 +199,12 @@ def test_a_frozen_projection_gets_no_gradient_but_its_images_do(frozen):
     assert images.any() and all(grads["Block_0"]["qkv"]["kernel"].any(axis=0))
 
 
-def test_in_half_precision_products_are_half_and_norms_and_softmax_are_not():
+def test_bfloat16_runs_products_in_bfloat16_and_norms_and_softmax_in_float32():
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), (VARIABLES, IMAGES))
     for remat in (False, True):
         net = small(remat=remat)
         text = jax.jit(partial(net.apply, train=True)).lower(*half, keys=KEYS).as_text()
-        found = {
+        actual = {
             name: [
                 set(re.findall(r"x(bf16|f32)>", line))
                 for line in text.splitlines()
@@ -210,6 +212,6 @@ def test_in_half_precision_products_are_half_and_norms_and_softmax_are_not():
             ]
             for name in ("dot_general", "exponential", "rsqrt")
         }
-        assert found["dot_general"] == [{"bf16"}] * (1 + 3 * 6)
-        assert found["exponential"] == [{"f32"}] * 3
-        assert found["rsqrt"] == [{"f32"}] * (3 * 2 + 1)
+        assert actual["dot_general"] == [{"bf16"}] * (1 + 3 * 6)
+        assert actual["exponential"] == [{"f32"}] * 3
+        assert actual["rsqrt"] == [{"f32"}] * (3 * 2 + 1)

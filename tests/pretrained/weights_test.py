@@ -264,9 +264,9 @@ def test_learned_positions_are_of_one_square_grid():
     variables = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[0])
     assert variables["params"]["positions"].shape == (5, 8)
     for image in shapes[1:]:
-        with pytest.raises(ValueError, match=r"square images, here of 4 x 4 pixels, got \d x 8"):
+        with pytest.raises(ValueError, match=r"expected 2 x 2 patches, got \d x 4"):
             jax.eval_shape(partial(net.apply, train=False), variables, image)
-    with pytest.raises(ValueError, match="got 2 x 8"):
+    with pytest.raises(ValueError, match="got 1 x 4"):
         jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[2])
     with pytest.raises(ValueError, match="net.positions must be one of"):
         vit.net(positions="none")

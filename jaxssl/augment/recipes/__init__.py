@@ -1,13 +1,13 @@
-"""Recipes of random views, a file each; `augment.name` in a config names the file.
+"""Recipes of random views, one per file. `augment.name` in a config names the file.
 
-A file has ``recipe(**hyper) -> (key, image) -> view``. The image is [h, w, c], float in [0, 1]; the
-view is [size, size, c], in the same range. Every recipe has a ``size``: evaluation resizes images
-to it. A recipe draws its uniform numbers in one call, because compiling the random generator takes
-longer than compiling the operations.
+A file defines ``recipe(**hyper) -> (key, image) -> view``, where the image is [h, w, c] and the
+view [size, size, c], both float in [0, 1]. Every recipe has an argument ``size``, to which images
+are resized for evaluation. A recipe draws all its uniform numbers in one call, because the random
+generator takes longer to compile than the operations.
 
-A recipe for other examples than images names their kind as `EXAMPLES`: "graph" is
-``(keys, row of graphs) -> row``, "video" is for clips [t, h, w, c], "image_text" for images with
-captions. Here each recipe has the name of its file: ``recipes.simclr(size=32)``.
+A recipe for other examples says so in a constant: ``EXAMPLES = "graph"`` for functions ``(keys, row
+of graphs) -> row``, "video" for videos [t, h, w, c], "image_text" for images with captions. Each
+recipe is also available under the name of its file, as in ``recipes.simclr(size=32)``.
 """
 
 from jaxssl.augment.recipes._common import Recipe

@@ -1,29 +1,19 @@
-"""What several recipes share."""
+"""The type of recipes, and checks that they share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from jax import Array
-
-from jaxssl.augment import image as ops
 
 Recipe = Callable[[Array, Array], Array]
 
 
-def random_crop(
-    u: Array,
-    image: Array,
-    size: int,
-    scale: Sequence[float],
-    ratio: Sequence[float] = (3 / 4, 4 / 3),
-) -> Array:
-    """The random resized crop; a scale of (1, 1) keeps the whole image."""
-    if tuple(scale) == (1, 1):
-        return ops.resize(image, size)
-    box = ops.random_crop_box(u, image.shape, tuple(scale), tuple(ratio))
-    return ops.crop_resize(image, box, size)
-
-
-def check_probabilities(**probabilities: float) -> None:
-    for name, value in probabilities.items():
+def require_fractions(**settings: float) -> None:
+    """Raise a ValueError for the first setting outside of [0, 1]."""
+    for name, value in settings.items():
         if not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value}; expected a probability or share in [0, 1]")
+            raise ValueError(f"{name} must be in [0, 1], got {value}")
+
+
+def blur_kernel_side(blur_kernel: int, size: int) -> int:
+    """Return ``blur_kernel``, or if it is 0 the odd number next to a tenth of ``size``, >= 3."""
+    return blur_kernel or max(3, size // 20 * 2 + 1)

@@ -3,9 +3,10 @@
 import jax
 from jax import Array
 
-from jaxssl.augment.recipes._common import Recipe, random_crop
+from jaxssl.augment.image import random_resized_crop
+from jaxssl.augment.recipes._common import Recipe
 
-EXAMPLES = "image_text"  # what the views are of, if not of images alone
+EXAMPLES = "image_text"
 
 
 def recipe(
@@ -14,22 +15,23 @@ def recipe(
     crop_scale: tuple[float, float] = (0.9, 1.0),
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Recipe:
-    """CLIP's, of images with captions: a random resized crop that leaves nearly all of the image.
+    """CLIP's augmentation: a random resized crop that keeps nearly the whole image.
 
-    Nothing is mirrored or changed in colour: a caption may speak of it. One of the captions is
-    drawn for each view.
+    There are no flips and no changes of colour, because captions may mention both. One of the
+    captions of an image is drawn for each view.
 
     Args:
-        size: pixels a side of a view.
-        crop_scale: smallest and largest share of the area that the crop keeps.
+        size: side of a view in pixels.
+        crop_scale: smallest and largest area of the crop, as a fraction of the image.
         crop_ratio: smallest and largest width / height of the crop.
 
     References:
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
-        2.4; the range of areas is OpenCLIP's.
+        section 2.4. The range of areas is OpenCLIP's.
     """
 
     def view(key: Array, image: Array) -> Array:
-        return random_crop(jax.random.uniform(key, (4,)), image, size, crop_scale, crop_ratio)
+        u = jax.random.uniform(key, (4,))
+        return random_resized_crop(u, image, size, crop_scale, crop_ratio)
 
     return view

@@ -1,9 +1,9 @@
 """GraphCL's views of graphs."""
 
 from jaxssl.augment import graph as graph_ops
-from jaxssl.augment.recipes._common import check_probabilities
+from jaxssl.augment.recipes._common import require_fractions
 
-EXAMPLES = "graph"  # what the views are of, if not of images alone
+EXAMPLES = "graph"
 
 
 def recipe(
@@ -15,30 +15,31 @@ def recipe(
     mask: float = 0.1,
     keep: float = 0.8,
 ) -> graph_ops.Recipe:
-    """GraphCL's: each graph is changed in one way, drawn from ``choices``; none changes nothing.
+    """GraphCL's augmentation: one operation per graph, drawn from ``choices``.
 
     Args:
-        choices: some of "drop_nodes", "perturb_edges", "mask_attributes", "subgraph". GraphCL's
-            random2 is the first and the last, random3 adds "perturb_edges", random4 is all.
-        drop: share of the nodes that "drop_nodes" takes away with their edges.
-        perturb: share of the edges that "perturb_edges" takes away.
-        add: whether it puts as many random edges in their place.
-        mask: share of the nodes whose features "mask_attributes" replaces by noise.
-        keep: share of the nodes that "subgraph" keeps.
+        choices: any of "drop_nodes", "perturb_edges", "mask_attributes", "subgraph"; none leaves
+            graphs unchanged. GraphCL's random2 is the first and the last, random3 adds
+            "perturb_edges", random4 is all.
+        drop: fraction of the nodes that "drop_nodes" removes with their edges.
+        perturb: fraction of the edges that "perturb_edges" removes.
+        add: whether "perturb_edges" adds as many random edges.
+        mask: fraction of the nodes that get noise as features from "mask_attributes".
+        keep: fraction of the nodes that "subgraph" keeps.
 
     Raises:
-        ValueError: on an unknown choice, or a share outside [0, 1].
+        ValueError: if a choice is unknown, or a fraction is outside of [0, 1].
 
     References:
-        You et al., Graph Contrastive Learning with Augmentations, 2020, table 1 and appendix A. The
-        released code differs: its "perturb_edges" adds none (``add=False``), its "subgraph" keeps a
-        share of 0.2 and never looks beyond the neighbours of the first node, and nodes that have no
-        edge left are dropped.
+        You et al., Graph Contrastive Learning with Augmentations, 2020, table 1 and appendix A. In
+        the released code, "perturb_edges" adds no edges (``add=False``), "subgraph" keeps a
+        fraction of 0.2 and only grows to neighbours of the first node, and isolated nodes are
+        dropped.
     """
-    check_probabilities(drop=drop, perturb=perturb, mask=mask, keep=keep)
-    unknown = sorted(set(choices) - set(graph_ops.CHOICES))
-    if unknown:
-        known = ", ".join(graph_ops.CHOICES)
-        raise ValueError(f"augment.choices has {unknown[0]!r}; expected some of {known}")
-    shares = {"drop": drop, "perturb": perturb, "add": add, "mask": mask, "keep": keep}
-    return graph_ops.one_of(choices, **shares)
+    require_fractions(drop=drop, perturb=perturb, mask=mask, keep=keep)
+    for choice in choices:
+        if choice not in graph_ops.CHOICES:
+            options = ", ".join(graph_ops.CHOICES)
+            raise ValueError(f"augment.choices must be any of {options}, got {choice!r}")
+    fractions = {"drop": drop, "perturb": perturb, "mask": mask, "keep": keep}
+    return graph_ops.one_of(choices, **fractions, add=add)

@@ -4,10 +4,11 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.augment import image as ops
+from jaxssl.augment import image as image_ops
 from jaxssl.augment import policies
-from jaxssl.augment.recipes._common import Recipe, check_probabilities, random_crop
+from jaxssl.augment.recipes._common import Recipe, require_fractions
 
+CROPS = ("pad", "resized")
 POLICIES = ("none", "autoaugment_cifar", "autoaugment_imagenet", "randaugment")
 
 
@@ -23,46 +24,46 @@ def recipe(
     magnitude: float = 10,
     erasing: float = 0.0,
 ) -> Recipe:
-    """For supervised training: crop, flip, a learned or random policy, random erasing.
+    """Augmentation for supervised training: crop, flip, a policy, random erasing.
 
     Args:
-        size: pixels a side of a view.
-        crop: "pad" resizes to ``size`` if need be, pads by reflection and crops; "resized" is the
+        size: side of a view in pixels.
+        crop: "pad" resizes to ``size`` if needed, pads by reflection and crops; "resized" is the
             random resized crop.
-        pad: pixels on each side.
-        crop_scale: smallest and largest share of the area that the resized crop keeps.
-        flip: probability of mirroring left and right.
+        pad: pixels added on each side by "pad".
+        crop_scale: smallest and largest area of the resized crop, as a fraction of the image.
+        flip: probability of a horizontal flip.
         policy: "none", "autoaugment_cifar", "autoaugment_imagenet" or "randaugment".
-        num_ops: operations of RandAugment, one after the other.
-        magnitude: of RandAugment, in [0, 10].
-        erasing: probability of erasing a box.
+        num_ops: number of operations of RandAugment, >= 0.
+        magnitude: strength of RandAugment, in [0, 10].
+        erasing: probability of erasing a random box.
 
     Raises:
-        ValueError: on an unknown ``crop`` or ``policy``, a probability outside [0, 1], or a
-            negative ``num_ops``.
+        ValueError: if a setting is out of range.
     """
-    if crop not in ("pad", "resized"):
-        raise ValueError(f"crop is {crop!r}; expected 'pad' or 'resized'")
+    if crop not in CROPS:
+        raise ValueError(f"crop must be one of {CROPS}, got {crop!r}")
     if policy not in POLICIES:
-        raise ValueError(f"policy is {policy!r}; expected one of {', '.join(POLICIES)}")
+        raise ValueError(f"policy must be one of {POLICIES}, got {policy!r}")
     if num_ops < 0:
-        raise ValueError(f"num_ops is {num_ops}; expected 0 or more")
-    check_probabilities(flip=flip, erasing=erasing)
+        raise ValueError(f"num_ops must be >= 0, got {num_ops}")
+    require_fractions(flip=flip, erasing=erasing)
 
-    def cropped(u: Array, image: Array) -> Array:
+    def random_crop(u: Array, image: Array) -> Array:
         if crop == "resized":
-            return random_crop(u, image, size, crop_scale)
-        return ops.random_pad_crop(u[:2], ops.resize(image, size), pad)
+            return image_ops.random_resized_crop(u, image, size, crop_scale)
+        return image_ops.random_pad_crop(u[:2], image_ops.resize(image, size), pad)
 
     def view(key: Array, image: Array) -> Array:
         u = jax.random.uniform(key, (15 + 2 * num_ops,))
-        image = jnp.moveaxis(ops.random_flip(u[4], cropped(u[:4], image), flip), 2, 0)
+        image = image_ops.random_flip(u[4], random_crop(u[:4], image), flip)
+        image = jnp.moveaxis(image, 2, 0)
         if policy == "randaugment":
             image = policies.rand_augment(u[15:].reshape(num_ops, 2), image, magnitude)
         elif policy != "none":
             table = policies.CIFAR if policy == "autoaugment_cifar" else policies.IMAGENET
             image = policies.auto_augment(u[5:10], image, table)
         image = jnp.moveaxis(image, 0, 2)
-        return ops.random_erase(u[10:15], image, erasing) if erasing else image
+        return image_ops.random_erase(u[10:15], image, erasing) if erasing else image
 
     return view

@@ -5,8 +5,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.augment import colour
-from jaxssl.augment import image as ops
-from jaxssl.augment.recipes._common import Recipe, check_probabilities, random_crop
+from jaxssl.augment import image as image_ops
+from jaxssl.augment.recipes._common import Recipe, blur_kernel_side, require_fractions
 
 
 def recipe(
@@ -27,53 +27,55 @@ def recipe(
     solarize: float = 0.0,
     erasing: float = 0.0,
 ) -> Recipe:
-    """SimCLR's: random resized crop, flip, colour jitter, grayscale; blur and more when asked.
+    """SimCLR's augmentation: random resized crop, flip, colour jitter, grayscale, blur.
+
+    Solarisation and random erasing are optional, as is the blur.
 
     Args:
-        size: pixels a side of a view.
-        crop_scale: smallest and largest share of the area that the crop keeps; (1, 1) keeps all
-            of the image, of any shape.
+        size: side of a view in pixels.
+        crop_scale: smallest and largest area of the crop, as a fraction of the image; (1, 1)
+            resizes the whole image.
         crop_ratio: smallest and largest width / height of the crop.
-        flip: probability of mirroring left and right.
-        jitter: probability of the four changes of colour, in random order.
-        brightness: strength, the range of the factor about 1.
-        contrast: likewise.
-        saturation: likewise.
-        hue: strength, the range of the shift, a share of the circle.
-        grayscale: probability.
+        flip: probability of a horizontal flip.
+        jitter: probability of colour jitter, the four operations below in random order.
+        brightness: the factor lies in [1 - brightness, 1 + brightness].
+        contrast: the factor lies in [1 - contrast, 1 + contrast].
+        saturation: the factor lies in [1 - saturation, 1 + saturation].
+        hue: the shift lies in [-hue, hue], as a fraction of the colour circle.
+        grayscale: probability of removing the colour.
         blur: probability of a Gaussian blur.
-        blur_kernel: its taps along a side, odd; 0 is about a tenth of ``size``, at least 3.
-        blur_sigma: range of its standard deviation, in pixels.
-        solarize: probability of inverting the upper half of the values.
-        erasing: probability of erasing a box.
+        blur_kernel: side of the blur kernel in pixels, odd; 0 is about a tenth of ``size``, >= 3.
+        blur_sigma: smallest and largest standard deviation of the blur in pixels.
+        solarize: probability of inverting values >= 0.5.
+        erasing: probability of erasing a random box.
 
     Raises:
-        ValueError: on a probability outside [0, 1].
+        ValueError: if a probability is outside of [0, 1].
 
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
-        appendix A; solarisation after Grill et al., Bootstrap Your Own Latent, 2020.
+        appendix A; solarisation: Grill et al., Bootstrap Your Own Latent, 2020.
     """
-    check_probabilities(flip=flip, jitter=jitter, grayscale=grayscale)
-    check_probabilities(blur=blur, solarize=solarize, erasing=erasing)
-    kernel = blur_kernel or max(3, size // 20 * 2 + 1)
+    require_fractions(flip=flip, jitter=jitter, grayscale=grayscale)
+    require_fractions(blur=blur, solarize=solarize, erasing=erasing)
+    kernel = blur_kernel_side(blur_kernel, size)
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
     def view(key: Array, image: Array) -> Array:
         u = jax.random.uniform(key, (20,))
-        image = random_crop(u[:4], image, size, crop_scale, crop_ratio)
-        image = ops.random_flip(u[4], image, flip)
+        image = image_ops.random_resized_crop(u[:4], image, size, crop_scale, crop_ratio)
+        image = image_ops.random_flip(u[4], image, flip)
         image = jnp.moveaxis(image, 2, 0)
-        # What never happens is not compiled.
+        # Skip operations with probability zero, so that they are not compiled.
         if jitter:
             image = colour.random_jitter(u[5:11], image, **strengths, probability=jitter)
         if grayscale:
             image = colour.random_grayscale(u[11], image, grayscale)
         if blur:
-            image = colour.random_blur(u[12:14], image, kernel, tuple(blur_sigma), blur)
+            image = colour.random_blur(u[12:14], image, kernel, blur_sigma, blur)
         if solarize:
             image = colour.random_solarize(u[14], image, solarize)
         image = jnp.moveaxis(image, 0, 2)
-        return ops.random_erase(u[15:], image, erasing) if erasing else image
+        return image_ops.random_erase(u[15:], image, erasing) if erasing else image
 
     return view

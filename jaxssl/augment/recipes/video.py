@@ -1,14 +1,14 @@
-"""CoCLR's views of video clips."""
+"""CoCLR's views of videos."""
 
 import jax
 from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.augment import colour
-from jaxssl.augment import video as clips
-from jaxssl.augment.recipes._common import Recipe, check_probabilities
+from jaxssl.augment import video as video_ops
+from jaxssl.augment.recipes._common import Recipe, blur_kernel_side, require_fractions
 
-EXAMPLES = "video"  # what the views are of, if not of images alone
+EXAMPLES = "video"
 
 
 def recipe(
@@ -30,50 +30,49 @@ def recipe(
     blur_kernel: int = 0,
     blur_sigma: tuple[float, float] = (0.1, 2.0),
 ) -> Recipe:
-    """CoCLR's: a window of frames, then SimCLR's operations, each with one draw for all frames.
+    """CoCLR's augmentation: a window of frames, then SimCLR's operations, equal for all frames.
 
-    The recipe is `(key, clip [t, h, w, c]) -> view [frames, size, size, c]`. Flow has no colours:
-    it gets neither jitter, grayscale nor blur. Of grey clips only brightness and contrast jitter.
+    The recipe maps (key, video [t, h, w, c]) to a view [frames, size, size, c]. Flow gets no colour
+    jitter, grayscale and blur. Grey videos only change in brightness and contrast.
 
     Args:
-        size: pixels a side of a view.
-        frames: of a view; they follow one another in the clip, from a uniform place on.
-        stride: frames from one to the next; 2 keeps every other one. Flow is not added up.
-        crop_scale: smallest and largest share of the area that the crop keeps; (1, 1) keeps all
-            of each frame, of any shape.
+        size: side of a view in pixels.
+        frames: number of frames of a view, from a random start.
+        stride: distance between frames; 2 keeps every other one. Flow of skipped frames is dropped.
+        crop_scale: smallest and largest area of the crop, as a fraction of the frame; (1, 1)
+            resizes the whole frames.
         crop_ratio: smallest and largest width / height of the crop.
-        flip: probability of mirroring left and right.
-        reverse: probability of playing the window backwards.
-        jitter: probability of the four changes of colour, in random order.
-        brightness: strength, the range of the factor about 1.
-        contrast: likewise; about the mean of each frame.
-        saturation: likewise.
-        hue: strength, the range of the shift, a share of the circle.
-        grayscale: probability.
+        flip: probability of a horizontal flip.
+        reverse: probability of reversing the order of frames.
+        jitter: probability of colour jitter, the four operations below in random order.
+        brightness: the factor lies in [1 - brightness, 1 + brightness].
+        contrast: the factor lies in [1 - contrast, 1 + contrast], about the mean of each frame.
+        saturation: the factor lies in [1 - saturation, 1 + saturation].
+        hue: the shift lies in [-hue, hue], as a fraction of the colour circle.
+        grayscale: probability of removing the colour.
         blur: probability of a Gaussian blur.
-        blur_kernel: its taps along a side, odd; 0 is about a tenth of ``size``, at least 3.
-        blur_sigma: range of its standard deviation, in pixels.
+        blur_kernel: side of the blur kernel in pixels, odd; 0 is about a tenth of ``size``, >= 3.
+        blur_sigma: smallest and largest standard deviation of the blur in pixels.
 
     Raises:
-        ValueError: on a probability outside [0, 1], or fewer than one frame or step; when called,
-            on a clip that is too short or has more than three channels.
+        ValueError: if a setting is out of range. The recipe itself raises one for a video that is
+            too short, or has more than three channels.
 
     References:
-        Han et al., Self-supervised Co-training for Video Representation Learning, 2020; the
-        strengths are those of its released ``main_nce.py``, which are SimCLR's for small images.
+        Han et al., Self-supervised Co-training for Video Representation Learning, 2020. The
+        strengths are those of the released ``main_nce.py``, SimCLR's for small images.
 
-    Differs from the released code: that leaves the colours of more than half of the views alone;
-    its grayscale repeats one random channel; it draws the aspect ratio uniformly and resizes by a
-    bicubic filter; it treats flow as RGB and keeps the sign of mirrored flow.
+    Differs from the released code, which leaves the colours of more than half of the views
+    unchanged, repeats one random channel for grayscale, draws the aspect ratio uniformly, resizes
+    with a bicubic filter, treats flow as RGB, and keeps the sign of mirrored flow.
     """
-    check_probabilities(flip=flip, reverse=reverse, jitter=jitter, grayscale=grayscale, blur=blur)
+    require_fractions(flip=flip, reverse=reverse, jitter=jitter, grayscale=grayscale, blur=blur)
     if min(frames, stride) < 1:
-        raise ValueError(f"frames is {frames}, stride {stride}; expected at least 1")
-    kernel = blur_kernel or max(3, size // 20 * 2 + 1)
+        raise ValueError(f"frames and stride must be >= 1, got {frames} and {stride}")
+    kernel = blur_kernel_side(blur_kernel, size)
 
-    def coloured(u: Array, frame: Array) -> Array:
-        channels = frame.shape[2]
-        colourful = channels == clips.RGB
+    def change_colours(u: Array, frame: Array) -> Array:
+        is_rgb = frame.shape[2] == video_ops.RGB
         image = jnp.moveaxis(frame, 2, 0)
         if jitter:
             image = colour.random_jitter(
@@ -81,30 +80,30 @@ def recipe(
                 image,
                 brightness=brightness,
                 contrast=contrast,
-                saturation=saturation if colourful else 0,
-                hue=hue if colourful else 0,
+                saturation=saturation if is_rgb else 0,
+                hue=hue if is_rgb else 0,
                 probability=jitter,
             )
-        if grayscale and colourful:
+        if grayscale and is_rgb:
             image = colour.random_grayscale(u[6], image, grayscale)
         if blur:
-            image = colour.random_blur(u[7:9], image, kernel, tuple(blur_sigma), blur)
+            image = colour.random_blur(u[7:9], image, kernel, blur_sigma, blur)
         return jnp.moveaxis(image, 0, 2)
 
-    def view(key: Array, clip: Array) -> Array:
-        channels = clip.shape[3]
-        if channels not in (clips.GREY, clips.FLOW, clips.RGB):
-            raise ValueError(f"a clip has 1, 2 or 3 channels, not {channels}")
+    def view(key: Array, video: Array) -> Array:
+        channels = video.shape[3]
+        if channels not in (video_ops.GREY, video_ops.FLOW, video_ops.RGB):
+            raise ValueError(f"video must have 1, 2 or 3 channels, got {channels}")
         u = jax.random.uniform(key, (16,))
-        clip = clips.random_window(u[0], clip, frames, stride=stride)
-        # What never happens is not compiled.
+        video = video_ops.random_window(u[0], video, frames, stride=stride)
+        # Skip operations with probability zero, so that they are not compiled.
         if reverse:
-            clip = clips.random_reverse(u[1], clip, reverse)
-        clip = clips.random_crop(u[2:6], clip, size, tuple(crop_scale), tuple(crop_ratio))
+            video = video_ops.random_reverse(u[1], video, reverse)
+        video = video_ops.random_resized_crop(u[2:6], video, size, crop_scale, crop_ratio)
         if flip:
-            clip = clips.random_flip(u[6], clip, flip)
-        if channels == clips.FLOW:
-            return clip
-        return clips.per_frame(lambda frame: coloured(u[7:], frame), clip)
+            video = video_ops.random_flip(u[6], video, flip)
+        if channels == video_ops.FLOW:
+            return video
+        return video_ops.per_frame(lambda frame: change_colours(u[7:], frame), video)
 
     return view

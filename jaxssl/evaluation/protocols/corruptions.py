@@ -5,15 +5,10 @@ The corruptions are those of `jaxssl.augment.corruptions`, the classifier is the
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
-import jax
 import numpy as np
-from jax import Array
-from jax import numpy as jnp
 
-from jaxssl.augment.corruptions import CORRUPTIONS, draws
-from jaxssl.augment.views import to_float
+from jaxssl.augment.corruptions import CORRUPTIONS, corrupt
 from jaxssl.evaluation import logistic_regression
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.protocols.linear import PRESETS as PROBES
@@ -24,7 +19,6 @@ PRESETS = {
     "quick": {"severities": (3,), "limit": 1000, **PROBES["fast"]},
     "common": {"severities": (1, 2, 3, 4, 5), "limit": None, **PROBES["fast"]},
 }
-BLOCK = 2**16  # pixels of the images that are corrupted at a time
 
 
 def evaluate(
@@ -58,41 +52,12 @@ def evaluate(
     return {
         name: np.array(
             [
-                100 * np.mean(predict(corrupted(name, images, severity, seed=seed)) == labels)
+                100 * np.mean(predict(corrupt(name, images, severity, seed=seed)) == labels)
                 for severity in severities
             ]
         )
         for name in CORRUPTIONS
     }
-
-
-def corrupted(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.ndarray:
-    """`images` [n, h, w, c] uint8 as a corruption leaves them, uint8 as the published sets are.
-
-    Image i depends on the seed, i and its pixels only, not on the other images.
-    """
-    n, h, w, _ = images.shape
-    rows = max(min(BLOCK // (h * w), 256), 1)
-    key, out = jax.random.key(seed), np.empty_like(images)
-    for first in range(0, n, rows):
-        part = images[first : first + rows]
-        filled = np.zeros((rows, *images.shape[1:]), np.uint8)
-        filled[: len(part)] = part
-        u = _draws(key, np.arange(first, first + rows, dtype=np.int32), images.shape[1:])
-        out[first : first + rows] = np.asarray(_corrupted(name, u, filled, severity))[: len(part)]
-    return out
-
-
-@partial(jax.jit, static_argnums=2)
-def _draws(key: Array, index: Array, shape: tuple[int, ...]) -> Array:
-    # Apart from the corruptions: the generator takes several times as long to compile as they do.
-    return jax.vmap(lambda i: draws(jax.random.fold_in(key, i), shape))(index)
-
-
-@partial(jax.jit, static_argnums=0)
-def _corrupted(name: str, u: Array, images: Array, severity: Array) -> Array:
-    of_image = jax.vmap(CORRUPTIONS[name], in_axes=(0, 0, None))
-    return jnp.round(255 * of_image(u, to_float(images), severity)).astype(jnp.uint8)
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:

@@ -1,7 +1,7 @@
-"""Heads, a file each: projectors on top of a backbone, and predictors on top of a projector.
+"""Heads: projectors on top of a backbone, and predictors on top of a projector.
 
-`head.name` and `predictor.name` in a config name the file. A file has ``head(**hyper) -> module``,
-and `mlp.py` also has ``predictor(**hyper) -> module``.
+`head.name` and `predictor.name` in a config name a file. A projector's file defines
+``head(**hyper) -> nn.Module``, a predictor's file ``predictor(**hyper) -> nn.Module``.
 """
 
 from jaxssl.models.heads.dino import DinoHead

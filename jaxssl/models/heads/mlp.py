@@ -1,35 +1,38 @@
-"""Perceptrons: projectors on top of a backbone, predictors on top of a projector."""
+"""MLP heads: projectors on top of a backbone, predictors on top of a projector."""
+
+from typing import Any
 
 import flax.linen as nn
 from jax import Array
 
+from jaxssl.models._checks import require_at_least, require_choice
+from jaxssl.models._layers import exact_gelu
 from jaxssl.models._norms import batch_norm
-from jaxssl.models.heads._checks import require_at_least
 
 NORMS = ("bn", "none")
-# A last norm: the settings of its BatchNorm.
-LAST_NORMS = {
+# Options of the BatchNorm after the last layer; None is no BatchNorm.
+LAST_NORMS: dict[str, dict[str, Any] | None] = {
     "none": None,
     "bn": {},
     "bn_scale": {"use_bias": False},
     "bn_fixed": {"use_bias": False, "use_scale": False},
 }
-ACTIVATIONS = {"relu": nn.relu, "gelu": lambda x: nn.gelu(x, approximate=False)}
+ACTIVATIONS = {"relu": nn.relu, "gelu": exact_gelu}
 
 
 class MLP(nn.Module):
     """[Dense, norm, activation] x (layers - 1), then Dense and the last norm.
 
-    A Dense layer before a BatchNorm has no bias, which the norm would take away.
+    Dense layers before a BatchNorm have no bias, because the norm would remove it.
 
     Attributes:
         hidden_dim: width of the hidden layers.
-        output_dim: d, the size of an embedding; 0 is that of what comes in.
-        layers: how many Dense layers; 0 returns the features.
-        norm: of the hidden layers, one of `NORMS`.
-        last_norm: of the output, one of `LAST_NORMS`.
-        last_bias: whether an output without a norm has a bias.
-        activation: one of `ACTIVATIONS`.
+        output_dim: d, embedding dimension; 0 stands for the input dimension.
+        layers: number of Dense layers; with 0, the module returns its input.
+        norm: norm of the hidden layers, one of `NORMS`.
+        last_norm: norm of the output, a key of `LAST_NORMS`.
+        last_bias: whether the last Dense layer has a bias, if no norm follows it.
+        activation: a key of `ACTIVATIONS`.
     """
 
     hidden_dim: int
@@ -42,7 +45,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Features [n, f] to embeddings [n, d]."""
+        """Map features [n, f] to embeddings [n, d]."""
         if self.layers == 0:
             return x
         width = self.output_dim or x.shape[1]
@@ -66,7 +69,9 @@ def head(
     proj_last_bias: bool = True,
     proj_activation: str = "relu",
 ) -> nn.Module:
-    """A projector: SimCLR's by default; the settings of others stand below.
+    """Return an MLP projector, by default SimCLR's.
+
+    Settings of published methods:
 
     ====================  ======  ======  ======  ====  =========
     method                hidden  output  layers  norm  last norm
@@ -82,23 +87,31 @@ def head(
 
     Args:
         proj_hidden_dim: width of the hidden layers, >= 1.
-        proj_output_dim: d, the size of an embedding, >= 1.
-        proj_layers: Dense layers, >= 0; 0 returns the features themselves.
-        proj_norm: of the hidden layers, "bn" or "none".
-        proj_last_norm: of the output: "none", "bn", "bn_scale" (no shift) or "bn_fixed" (neither
-            scale nor shift).
-        proj_last_bias: whether the last Dense layer has a bias, where no norm follows it.
+        proj_output_dim: d, embedding dimension, >= 1.
+        proj_layers: number of Dense layers, >= 0; with 0, the embeddings are the features.
+        proj_norm: norm of the hidden layers, "bn" or "none".
+        proj_last_norm: norm of the output: "none", "bn", "bn_scale" (without shift) or "bn_fixed"
+            (without scale and shift).
+        proj_last_bias: whether the last Dense layer has a bias, if no norm follows it.
         proj_activation: "relu" or "gelu".
 
     Raises:
-        ValueError: on a value out of its range.
+        ValueError: if a setting is out of range.
 
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020.
     """
-    require_at_least(1, "proj_output_dim", proj_output_dim)
-    sizes = (proj_hidden_dim, proj_output_dim, proj_layers)
-    return _mlp("proj", sizes, proj_norm, proj_last_norm, proj_last_bias, proj_activation)
+    require_at_least(1, "head.proj_", output_dim=proj_output_dim)
+    module = MLP(
+        proj_hidden_dim,
+        proj_output_dim,
+        proj_layers,
+        proj_norm,
+        proj_last_norm,
+        proj_last_bias,
+        proj_activation,
+    )
+    return _checked(module, "head.proj_")
 
 
 def predictor(
@@ -108,42 +121,31 @@ def predictor(
     pred_norm: str = "bn",
     pred_last_norm: str = "none",
 ) -> nn.Module:
-    """A predictor, as wide at its end as the embeddings it is given: BYOL's by default.
+    """Return an MLP predictor, by default BYOL's. Its output is as wide as its input.
 
-    MoCo-v3's ends with "bn_fixed"; SimSiam's has a hidden width of 512.
+    MoCo-v3 uses ``pred_last_norm="bn_fixed"``, SimSiam ``pred_hidden_dim=512``.
 
     Args:
         pred_hidden_dim: width of the hidden layers, >= 1.
-        pred_layers: Dense layers, >= 0; 0 returns the projections themselves.
-        pred_norm: of the hidden layers, "bn" or "none".
-        pred_last_norm: of the output: "none", "bn", "bn_scale" or "bn_fixed", as in `head`.
+        pred_layers: number of Dense layers, >= 0; with 0, the predictions are the projections.
+        pred_norm: norm of the hidden layers, "bn" or "none".
+        pred_last_norm: norm of the output: "none", "bn", "bn_scale" or "bn_fixed", as in `head`.
 
     Raises:
-        ValueError: on a value out of its range.
+        ValueError: if a setting is out of range.
 
     References:
         Grill et al., Bootstrap Your Own Latent, 2020.
     """
-    sizes = (pred_hidden_dim, 0, pred_layers)
-    return _mlp("pred", sizes, pred_norm, pred_last_norm, True, "relu")
+    module = MLP(pred_hidden_dim, 0, pred_layers, pred_norm, pred_last_norm)
+    return _checked(module, "predictor.pred_")
 
 
-def _mlp(
-    prefix: str,
-    sizes: tuple[int, int, int],
-    norm: str,
-    last_norm: str,
-    last_bias: bool,
-    activation: str,
-) -> MLP:
-    hidden_dim, output_dim, layers = sizes
-    require_at_least(1, f"{prefix}_hidden_dim", hidden_dim)
-    require_at_least(0, f"{prefix}_layers", layers)
-    for name, value, known in (
-        ("norm", norm, NORMS),
-        ("last_norm", last_norm, tuple(LAST_NORMS)),
-        ("activation", activation, tuple(ACTIVATIONS)),
-    ):
-        if value not in known:
-            raise ValueError(f"{prefix}_{name} must be one of {known}, got {value!r}")
-    return MLP(hidden_dim, output_dim, layers, norm, last_norm, last_bias, activation)
+def _checked(module: MLP, prefix: str) -> MLP:
+    """Return the module if its settings are valid; ``prefix`` precedes their names in errors."""
+    require_at_least(1, prefix, hidden_dim=module.hidden_dim)
+    require_at_least(0, prefix, layers=module.layers)
+    require_choice(NORMS, prefix, norm=module.norm)
+    require_choice(LAST_NORMS, prefix, last_norm=module.last_norm)
+    require_choice(ACTIVATIONS, prefix, activation=module.activation)
+    return module

@@ -1,0 +1,31 @@
+"""Layers and initialisers that several networks share."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+
+# PyTorch's default initialiser of Conv2d and Linear: uniform, variance 1 / (3 fan_in).
+TORCH_KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+exact_gelu = partial(jax.nn.gelu, approximate=False)
+
+
+def square_conv(
+    width: int,
+    side: int,
+    stride: int = 1,
+    padding: int | None = None,
+    *,
+    kernel_init: nn.initializers.Initializer,
+) -> nn.Conv:
+    """Return a convolution without bias, padded by ``side // 2`` on all sides unless given."""
+    # Explicit padding, as in PyTorch: "SAME" would pad a strided convolution on one side only.
+    return nn.Conv(
+        width,
+        (side, side),
+        strides=stride,
+        padding=side // 2 if padding is None else padding,
+        use_bias=False,
+        kernel_init=kernel_init,
+    )
