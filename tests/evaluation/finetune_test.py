@@ -1,4 +1,4 @@
-"""Fine-tuning: the search sees no test image; semi-supervised draws; rows of whole runs."""
+"""Fine-tuning protocols: the search sees no test image, draws are stratified, rows are complete."""
 
 import json
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ def context(data_dir, mesh):
 
 
 def oracle(good_lr):
-    """A tuner whose classifiers know all labels if they had the good rate; it records its sets."""
+    """A tuner that predicts every label if fit with the good rate; it records its sources."""
     seen = SimpleNamespace(fitted=[], judged=[])
 
     def fit(source, *, lr, weight_decay, seed):
@@ -53,7 +53,7 @@ def names(source):
     return {tuple(image.ravel()) for image in source.images(SIZE)}
 
 
-def test_a_search_learns_and_judges_on_parts_of_the_training_images(context, monkeypatch):
+def test_the_search_trains_and_validates_on_disjoint_training_images(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     found = finetune.evaluate(*context[5:6], *context[1:3], training=None, **SEARCH, mesh=None)
@@ -74,8 +74,8 @@ def test_a_search_learns_and_judges_on_parts_of_the_training_images(context, mon
         assert set(used.labels) == set(context.train.labels)
 
 
-def test_the_metric_that_chooses_is_the_one_asked_for(context, monkeypatch):
-    """One rate knows the frequent class, the other one all the rare ones."""
+def test_the_search_selects_by_the_requested_metric(context, monkeypatch):
+    """One rate predicts the frequent class correctly, the other one the rare classes."""
     rare_known, frequent_known = 0.1, 0.2
     few = [np.flatnonzero(context.train.labels == c)[:n] for c, n in ((0, 6), (1, 2), (2, 2))]
     uneven = context.train.take(np.concatenate(few))
@@ -98,7 +98,7 @@ def test_the_metric_that_chooses_is_the_one_asked_for(context, monkeypatch):
         finetune.evaluate(*images, training=None, **pairs, metric="loss", mesh=None)
 
 
-def test_one_pair_needs_no_search(context, monkeypatch):
+def test_a_single_pair_is_not_validated(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     one = {**SEARCH, "lr": (0.2,), "weight_decay": (0.5,)}
@@ -131,7 +131,7 @@ def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(context, monkeyp
         ("pets", 0.8, 0.0, 0.0, 0.1),
     ],
 )
-def test_moco_v3s_transfer_is_a_recipe_for_each_set(name, mixup, cutmix, erasing, decay):
+def test_moco_v3_presets_have_the_settings_of_its_readme(name, mixup, cutmix, erasing, decay):
     settings = finetune.PRESETS[f"moco_v3_{name}"]
     training = settings["training"]
     assert (training.mixup, training.cutmix, training.erasing) == (mixup, cutmix, erasing)
@@ -141,13 +141,13 @@ def test_moco_v3s_transfer_is_a_recipe_for_each_set(name, mixup, cutmix, erasing
     assert training_settings.peak_lr(training, 3e-4) == pytest.approx(6e-4)
 
 
-def test_a_search_needs_enough_images_of_a_class(context):
+def test_a_search_without_validation_images_is_refused(context):
     few = context.train.take(stratified(context.train.labels, 0.0, seed=0, least=1))
     with pytest.raises(ValueError, match="needs a class with 3 training images or more"):
         finetune.search(oracle(0)[0], few, [], validation=0.2, seed=0)
 
 
-def test_a_stratified_share_has_its_part_of_each_class():
+def test_stratified_draws_the_share_of_each_class():
     labels = np.repeat([3, 0, 7, 5], [100, 40, 9, 1])
     for share, least, counts in (
         (0.1, 0, {3: 10, 0: 4, 7: 1}),
@@ -174,7 +174,7 @@ SHORT = Training(
 )
 
 
-def test_fine_tuning_learns_and_says_what_it_did(context, monkeypatch):
+def test_fine_tuning_learns_and_reports_its_settings(context, monkeypatch):
     quick = {**finetune.PRESETS["quick"], "training": SHORT, "lr": (1e-6, 0.02)}
     monkeypatch.setitem(finetune.PRESETS, "quick", quick)
     context = context._replace(encoder=flat_encoder())
@@ -194,7 +194,7 @@ def test_fine_tuning_learns_and_says_what_it_did(context, monkeypatch):
     assert rows[1].value >= rows[0].value
 
 
-def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(context, monkeypatch):
+def test_the_drawn_labels_depend_on_the_seed_only(context, monkeypatch):
     drawn = []
 
     def make_tuner(*_):
@@ -224,7 +224,7 @@ def test_a_share_of_the_labels_is_a_matter_of_the_seed_only(context, monkeypatch
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
-def test_presets_are_recipes_that_can_be_run(protocol):
+def test_presets_have_valid_settings(protocol):
     for settings in protocol.PRESETS.values():
         parts = [settings] if "training" in settings else settings.values()
         for part in parts:
@@ -236,12 +236,12 @@ def test_presets_are_recipes_that_can_be_run(protocol):
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
-def test_raw_pixels_are_refused(protocol, context):
+def test_fine_tuning_without_an_encoder_is_refused(protocol, context):
     with pytest.raises(ValueError, match="fine-tuning needs the backbone layer"):
         protocol.run(context._replace(encoder=None), seed=0)
 
 
-def test_a_set_of_one_class_is_refused(context):
+def test_training_images_of_one_class_are_refused(context):
     one = context.train.take(np.flatnonzero(context.train.labels == 2))
     for protocol in (finetune, semi):
         with pytest.raises(ValueError, match="are of one class"):

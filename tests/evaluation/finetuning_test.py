@@ -1,4 +1,4 @@
-"""Training on images against float64 loops; what is frozen stays; devices make no difference."""
+"""Classifier training: equals float64 loops, on any number of devices; frozen backbones stay."""
 
 import dataclasses
 import json
@@ -35,7 +35,7 @@ def train(data_dir):
 
 @pytest.fixture(scope="module")
 def frozen(mesh):
-    """A tuner of a linear layer, whose batches are as large as `train`, and its encoder."""
+    """An encoder, settings and tuner of a linear layer; a batch holds all of `train`."""
     encoder = tiny_encoder()
     training = Training(
         batch_size=64, steps=5, lr_batch=96, nesterov=True, frozen=True, smoothing=0.1, **PLAIN
@@ -53,8 +53,8 @@ def softmax(logits):
     return e / e.sum(axis=1, keepdims=True)
 
 
-def test_a_linear_layer_is_trained_as_the_formulas_say(frozen, train):
-    """Batches are the whole set, so the order does not matter."""
+def test_training_a_linear_layer_equals_a_float64_loop(frozen, train):
+    """A batch is the whole set, so the order does not matter."""
     encoder, _, tuner = frozen
     h, n = features_of(encoder, train), len(train)
     target = 0.9 * np.eye(10)[train.labels] + 0.01
@@ -73,7 +73,7 @@ def test_a_linear_layer_is_trained_as_the_formulas_say(frozen, train):
     assert found.loss == pytest.approx(loss, rel=1e-5)  # an epoch is one step
 
 
-def test_frozen_means_that_parameters_and_statistics_stay_to_the_bit(frozen, train):
+def test_a_frozen_backbone_keeps_parameters_and_statistics_to_the_bit(frozen, train):
     encoder, training, tuner = frozen
     found = tuner.fit(train, **HYPER)
     assert same(found.variables, encoder.variables["net"])
@@ -82,7 +82,7 @@ def test_frozen_means_that_parameters_and_statistics_stay_to_the_bit(frozen, tra
     assert shapes <= {(), (6, 10), (10,)}  # of the linear layer only
 
 
-def test_statistics_move_only_where_that_was_asked_for(train, mesh):
+def test_moving_statistics_update_the_statistics_of_a_frozen_backbone(train, mesh):
     encoder = tiny_encoder()
     training = Training(
         batch_size=16, steps=2, frozen=True, moving_statistics=True, schedule="constant", **PLAIN
@@ -92,7 +92,7 @@ def test_statistics_move_only_where_that_was_asked_for(train, mesh):
     assert not same(found.variables["batch_stats"], encoder.variables["net"]["batch_stats"])
 
 
-def test_logits_are_those_of_whole_images(frozen, train, data_dir, monkeypatch):
+def test_logits_are_of_images_without_augmentation(frozen, train, data_dir, monkeypatch):
     encoder, _, tuner = frozen
     found, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
     monkeypatch.setattr(features, "BLOCK", 32)
@@ -106,7 +106,7 @@ TUNED = Training(batch_size=16, steps=4, head_std=0.1, warmup=1, mixup=0.8, cutm
 
 @pytest.fixture(scope="module")
 def tuned(train):
-    """Networks trained whole on one device and on eight, and how often they were traced."""
+    """Classifiers fine-tuned on one device and on eight, by number of devices."""
     found, encoder, traced = {}, tiny_encoder(), []
 
     class Counted(type(encoder.encoder.net)):
@@ -131,7 +131,7 @@ def tuned(train):
     return encoder, found
 
 
-def test_devices_make_no_difference(tuned):
+def test_one_and_eight_devices_give_the_same_classifier(tuned):
     _, found = tuned
     one, eight = found[1][0], found[8][0]
     assert one.loss == pytest.approx(eight.loss, rel=1e-4)
@@ -139,7 +139,7 @@ def test_devices_make_no_difference(tuned):
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
-def test_training_is_a_matter_of_seed_rate_and_decay(tuned):
+def test_the_classifier_depends_on_seed_rate_and_decay_only(tuned):
     _, found = tuned
     first, again, *others = found[1]
     assert same(first[:2], again[:2])
@@ -147,13 +147,13 @@ def test_training_is_a_matter_of_seed_rate_and_decay(tuned):
         assert not same(first.head, other.head)
 
 
-def test_all_of_a_network_is_trained_and_its_statistics_move(tuned):
+def test_fine_tuning_moves_every_parameter_and_statistic(tuned):
     encoder, found = tuned
     before, after = (jax.tree.leaves(x) for x in (encoder.variables["net"], found[1][0].variables))
     assert not any(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_epochs_give_a_classifier_each_and_one_at_the_end(frozen, train, mesh):
+def test_epochs_yields_a_classifier_every_few_epochs_and_at_the_end(frozen, train, mesh):
     encoder, training, _ = frozen
     training = training._replace(batch_size=20, steps=0, epochs=5)
     tuner = finetuning.make_tuner(encoder, training, 10, mesh)
@@ -163,7 +163,7 @@ def test_epochs_give_a_classifier_each_and_one_at_the_end(frozen, train, mesh):
     assert not same(found[0].head, found[1].head)
 
 
-def test_pictures_of_many_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
+def test_images_of_different_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
     shapes = [(10, 12, 3), (14, 9, 3), (8, 8, 3)]
     files = {f"{c}/{i}.png": picture(f"{c}{i}", shapes[i]) for c in "ab" for i in range(3)}
     source = load(unpack(tmp_path, files))
@@ -175,7 +175,7 @@ def test_pictures_of_many_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
     assert tuner.logits(found, source).shape == (len(source), 2)
 
 
-def test_grey_images_are_repeated_for_a_network_of_three_channels(train, mesh):
+def test_grey_images_are_repeated_to_three_channels(train, mesh):
     training = Training(batch_size=16, steps=1, frozen=True, augment="pad", pad=1)
     tuner = finetuning.make_tuner(tiny_encoder(3), training, 10, mesh)
     assert np.isfinite(tuner.logits(tuner.fit(train, **HYPER), train)).all()
@@ -183,7 +183,7 @@ def test_grey_images_are_repeated_for_a_network_of_three_channels(train, mesh):
 
 @pytest.mark.parametrize("augment", ["resized", "pad", "simclr"])
 def test_erasing_puts_grey_boxes_into_images(augment):
-    """White images stay white but for the boxes; simclr's changes of colour keep them grey."""
+    """White images stay white except for the boxes; simclr's colour distortion keeps them grey."""
     training = Training(augment=augment, pad=0, crop_scale=(1.0, 1.0), erasing=0.5)
     batch = {"input": np.full((64, SIZE, SIZE, 1), 255, np.uint8), "index": np.arange(64)}
     views = jax.jit(lambda key: finetuning._views(key, batch, training, tiny_encoder().inputs))
@@ -192,7 +192,7 @@ def test_erasing_puts_grey_boxes_into_images(augment):
     assert not boxes.all(axis=(1, 2)).any()
 
 
-def test_bad_settings_and_sets_are_refused(frozen, train, mesh, monkeypatch):
+def test_invalid_settings_and_training_sets_are_refused(frozen, train, mesh, monkeypatch):
     encoder, training, tuner = frozen
     for changed, message in (
         ({"augment": "none"}, "augment must be one of resized, pad, simclr, got 'none'"),
@@ -219,7 +219,7 @@ def test_bad_settings_and_sets_are_refused(frozen, train, mesh, monkeypatch):
 @pytest.mark.parametrize(
     ("n", "devices", "batch", "steps"), [(100, 1, 64, 3), (50, 8, 48, 3), (50, 1, 50, 3)]
 )
-def test_the_batch_is_cut_to_the_set(n, devices, batch, steps):
+def test_the_batch_size_is_at_most_the_training_set(n, devices, batch, steps):
     settled = training_settings.resolve(Training(batch_size=64, epochs=3.0), n, devices)
     assert (settled.batch_size, settled.steps) == (batch, steps)
     details = training_settings.summarise(
@@ -229,7 +229,7 @@ def test_the_batch_is_cut_to_the_set(n, devices, batch, steps):
     assert details.get("batch_size_asked", batch) == 64
 
 
-def test_scores_are_scikit_learns():
+def test_accuracies_equal_scikit_learns():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(200, 8)), rng.choice(7, 200, p=np.arange(1, 8) / 28)
     found, classes = finetuning.accuracies(logits, labels), np.arange(8)
@@ -243,8 +243,8 @@ def test_scores_are_scikit_learns():
 
 
 @pytest.mark.parametrize(("mixup", "cutmix"), [(0.8, 0.0), (0.0, 1.0), (0.8, 1.0)])
-def test_labels_are_mixed_as_pixels_are(mixup, cutmix):
-    """Images that are all 1 among others that are all 0: their mean is the share of the label."""
+def test_mixup_and_cutmix_mix_labels_in_proportion_to_pixels(mixup, cutmix):
+    """Images of ones are mixed with images of zeros: the mean pixel is the weight of the label."""
     ones, zeros = jnp.ones((2, 12, 9, 1)), jnp.zeros((2, 12, 9, 1))
     first, second = jax.nn.one_hot(jnp.array([[0, 1], [2, 2]]), 3)
     mixed = jax.jit(
@@ -263,7 +263,7 @@ def test_labels_are_mixed_as_pixels_are(mixup, cutmix):
     assert (any(cut), all(cut)) == (cutmix > 0, mixup == 0)
 
 
-def test_a_part_of_a_source_keeps_images_and_labels_together(train):
+def test_taking_part_of_a_source_keeps_images_with_their_labels(train):
     places = np.array([40, 3, 17, 3])
     part, kept = train.take(places), [3, 17, 40]
     assert len(part) == 3
@@ -277,7 +277,7 @@ def test_a_part_of_a_source_keeps_images_and_labels_together(train):
 @pytest.mark.parametrize(
     "preset", [name for name, settings in linear.PRESETS.items() if "training" in settings]
 )
-def test_a_linear_probe_on_crops_leaves_the_network_as_it_was(preset, data_dir, mesh, monkeypatch):
+def test_a_linear_probe_on_crops_does_not_change_the_encoder(preset, data_dir, mesh, monkeypatch):
     settings = linear.PRESETS[preset]
     # Epochs of one step; the milestones stay before the end.
     training = settings["training"]._replace(epochs=12, milestones=(6, 9))

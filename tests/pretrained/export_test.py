@@ -1,4 +1,4 @@
-"""Exported files: they give the features of the run in JAX and PyTorch, and say what they are."""
+"""Exported files give the features of the run in JAX and PyTorch; the model card describes them."""
 
 import json
 import re
@@ -39,7 +39,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE, 1), np.uint8)
 
 
 def drawn(rng, leaf):
-    """Positive where it could be a variance."""
+    """Draw a leaf; vectors are positive, as variances must be."""
     x = rng.standard_normal(leaf.shape, np.float32)
     if x.ndim == 1:
         return 0.5 + np.abs(x)
@@ -47,7 +47,7 @@ def drawn(rng, leaf):
 
 
 def make_run(workdir, name):
-    """A run that has saved its first state at step 5, and another at step 9."""
+    """Write a run with checkpoints of steps 5 and 9."""
     net = {f"net.{key}": value for key, value in NETS[name].items()}
     settings = config.load(DIGITS, list({**SMALL, **net}.items()))
     networks = make_networks(settings)
@@ -70,7 +70,7 @@ def make_run(workdir, name):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Makes the workdir of a run of a network, once."""
+    """Return a function from a network's name to the workdir of its run."""
     made = {}
 
     def run(name):
@@ -87,7 +87,7 @@ def images_to_features(path, step=None):
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name != "resnet"])
-def test_a_file_alone_gives_the_features_of_the_run(name, runs, tmp_path):
+def test_an_exported_file_loads_as_the_encoder_of_the_run(name, runs, tmp_path):
     path, card = export(runs(name), ["safetensors"], out=tmp_path / "new" / "out")
     assert (path.name, card.name) == (f"{name}-9.safetensors", "README.md")
     path = path.rename(tmp_path / path.name)
@@ -103,7 +103,7 @@ def test_a_file_alone_gives_the_features_of_the_run(name, runs, tmp_path):
     assert theirs.metadata["loss"] == ours.metadata["loss"]
 
 
-def test_a_file_is_read_with_the_numbers_that_were_written(runs, tmp_path):
+def test_a_changed_bit_in_an_exported_file_is_detected(runs, tmp_path):
     path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
     whole = path.read_bytes()
     for place in (len(whole) - 4, whole.index(b"crop") + 8):  # of an array, of the header
@@ -114,7 +114,7 @@ def test_a_file_is_read_with_the_numbers_that_were_written(runs, tmp_path):
             weights.load(path)
 
 
-def test_what_is_written_again_is_the_same(runs, tmp_path):
+def test_exporting_an_exported_file_gives_equal_arrays(runs, tmp_path):
     path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
     again, _ = export(path, ["safetensors"])
     assert again.parent == tmp_path / "export"
@@ -123,7 +123,7 @@ def test_what_is_written_again_is_the_same(runs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["convnet", "vit"])
-def test_the_program_takes_raw_images_and_gives_the_same_features(name, runs, tmp_path):
+def test_the_stablehlo_program_maps_raw_images_to_the_same_features(name, runs, tmp_path):
     path, _ = export(runs(name), ["stablehlo"], out=tmp_path)
     program = programs.deserialize(path.read_bytes())
     assert program.platforms == ("cpu", "cuda", "tpu")
@@ -133,13 +133,13 @@ def test_the_program_takes_raw_images_and_gives_the_same_features(name, runs, tm
     np.testing.assert_allclose(program.call(IMAGES[:1]), found[:1], rtol=1e-4, atol=1e-6)
 
 
-def test_the_card_has_the_facts_and_the_figures_of_this_checkpoint(runs):
+def test_the_model_card_has_the_settings_and_results_of_its_checkpoint(runs):
     workdir = runs("convnet")
     export(workdir, ["stablehlo"])
     *_, card = export(workdir, ["safetensors"])
     assert card == workdir / "export" / "README.md"
-    text = card.read_text()
-    for fact in (
+    card_text = card.read_text()
+    for text in (
         "| network | convnet (strides=[2, 2], widths=[4, 8]) |",
         f"| parameters | {9 * 4 + 9 * 4 * 8 + 2 * (4 + 8)} |",
         "| features of an image | 8 |",
@@ -156,8 +156,8 @@ def test_the_card_has_the_facts_and_the_figures_of_this_checkpoint(runs):
         "### convnet-9.safetensors",
         "### convnet-9.stablehlo",
     ):
-        assert fact in text, fact
-    assert "11.50" not in text
+        assert text in card_text, text
+    assert "11.50" not in card_text
     best = export(workdir, ["safetensors"], step="best")[-1].read_text()
     assert "| 11.50 |" in best and "| checkpoint | best |" in best and "-5.safetensors" in best
     assert not list(workdir.rglob("*.partial"))
@@ -167,7 +167,7 @@ def python_blocks(card):
     return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
 
 
-def test_the_cards_lines_for_jax_run(runs, monkeypatch):
+def test_the_jax_code_of_the_model_card_runs(runs, monkeypatch):
     workdir = runs("convnet")
     *_, card = export(workdir, ["safetensors", "stablehlo"])
     monkeypatch.chdir(card.parent)
@@ -181,7 +181,7 @@ def test_the_cards_lines_for_jax_run(runs, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name != "narrow"])
-def test_the_cards_lines_for_pytorch_run(name, runs, tmp_path, monkeypatch):
+def test_the_pytorch_code_of_the_model_card_runs(name, runs, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     if name != "convnet":
         pytest.importorskip("torchvision" if name == "resnet" else "timm")
@@ -202,14 +202,14 @@ def test_the_cards_lines_for_pytorch_run(name, runs, tmp_path, monkeypatch):
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
-def test_torch_is_asked_for_where_it_is_not(runs, tmp_path, monkeypatch):
+def test_exporting_to_torch_without_pytorch_says_how_to_install_it(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"needs PyTorch: pip install 'jaxssl\[torch\]'"):
         export(runs("convnet"), ["torch"], out=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_exported_is_one_line(runs, tmp_path):
+def test_export_errors_are_one_line(runs, tmp_path):
     run = runs("convnet")
     (tmp_path / "file").touch()
     (tmp_path / "text.pth").write_text("my weights")
@@ -233,7 +233,7 @@ def command(*arguments):
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
 
 
-def test_the_command_takes_the_folder_before_or_behind_its_flags(runs, tmp_path):
+def test_the_export_command_takes_the_folder_before_or_after_its_flags(runs, tmp_path):
     done = command("--to=safetensors", "--step", "best", "--out", tmp_path, runs("convnet"))
     assert done.returncode == 0, done.stderr
     made = [tmp_path / name for name in ("convnet-5.safetensors", "README.md")]

@@ -1,4 +1,4 @@
-"""Files of torch.save without torch: every kind of tensor, nothing that is run, bad files."""
+"""Reading files of torch.save without PyTorch: all tensor types, malicious files, damaged files."""
 
 import io
 import json
@@ -22,7 +22,7 @@ FORMATS = ("zip", "legacy")
 
 @pytest.fixture
 def file(tmp_path):
-    """Writes a file."""
+    """Return a function that writes a file."""
 
     def write(content, name="x.pth"):
         path = tmp_path / name
@@ -34,11 +34,11 @@ def file(tmp_path):
 
 @pytest.fixture(params=FORMATS)
 def checkpoint(request, file):
-    """A checkpoint as DINO's, of PyTorch's making."""
+    """A checkpoint with DINO's layout that PyTorch wrote."""
     return file(GOLDEN[f"file/{request.param}"].tobytes(), "checkpoint.pth.tar")
 
 
-def test_every_kind_of_tensor_is_read(checkpoint):
+def test_tensors_of_every_type_and_stride_are_read(checkpoint):
     grid = np.arange(12, dtype=np.float32).reshape(3, 4)
     views = {"whole": grid, "turned": grid.T, "steps": grid[1:, ::2], "wide": [2.0] * 3}
     views |= {"none": np.zeros((0, 3)), "one": 5.0}
@@ -66,7 +66,7 @@ def rebuild(count=4, offset=0, shape=(2, 2), strides=(2, 1), key="0", storage="F
     return b"\x80\x02}(" + name + call + b"\x89NtRu."
 
 
-def test_a_pickle_made_by_hand_is_read(file):
+def test_a_handwritten_pickle_is_read(file):
     path = file(zipped(rebuild(), [np.arange(4, dtype=np.float32).tobytes()]), "x.pth")
     with torch_file.opened(path) as (tree, read):
         np.testing.assert_array_equal(read(tree["layer1.0.conv1.weight"]), [[0, 1], [2, 3]])
@@ -74,7 +74,7 @@ def test_a_pickle_made_by_hand_is_read(file):
 
 @pytest.mark.parametrize("legacy", [False, True])
 @pytest.mark.parametrize("what", ["builtins exec", "os system", "pathlib Path.touch"])
-def test_no_code_of_a_file_is_run(what, legacy, file, tmp_path):
+def test_loading_never_runs_code_of_a_pickle(what, legacy, file, tmp_path):
     mark = tmp_path / "mark"
     module, name = what.split()
     code = {"exec": f"open({str(mark)!r}, 'w')", "system": f"touch {mark}"}.get(name, str(mark))
@@ -122,12 +122,12 @@ BAD = {
 
 
 def doubled(times, leaf=b")", twice=b"2\x86"):
-    """The pickle of a tuple that holds a tuple twice, and so on: a few bytes, 2^times items."""
+    """The short pickle of nested tuples with 2^times items: each tuple holds the next one twice."""
     return leaf + twice * times
 
 
 def in_a_list(tuple_):
-    """A call of PyTorch's that hands its argument on, which lies in a list."""
+    """The pickle of a call that returns its argument, which is an item of a list."""
     kind = b"ctorch._utils\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_parameter\nN]"
     return kind + tuple_ + b"atR"
 
@@ -144,13 +144,13 @@ KEYS = {
 
 
 @pytest.mark.parametrize("case", KEYS)
-def test_keys_that_take_for_ever_to_hash_are_refused(case, file):
+def test_dict_keys_that_would_hash_forever_are_refused(case, file):
     key, message = KEYS[case]
     with pytest.raises(UserError, match=message):
         weights.load(file(zipped(b"\x80\x02}" + key + b"K\x01s.")))
 
 
-def test_calls_hand_on_only_what_was_counted():
+def test_arguments_in_a_list_become_a_placeholder():
     saved, _ = pickle_reader.load(
         pickle_reader.check(io.BytesIO(b"\x80\x02" + in_a_list(b")") + b"."))
     )
@@ -158,7 +158,7 @@ def test_calls_hand_on_only_what_was_counted():
 
 
 @pytest.mark.parametrize("where", ["shape", "strides", "key", "count"])
-def test_messages_show_no_nested_values(where, file):
+def test_errors_do_not_print_nested_values(where, file):
     inner = []
     for _ in range(60):  # 2^60 in its text
         inner = [inner, inner]
@@ -167,7 +167,7 @@ def test_messages_show_no_nested_values(where, file):
         weights.load(file(zipped(rebuild(**{where: value}), [BYTES])))
 
 
-def test_shared_dicts_are_visited_only_so_often(file):
+def test_checkpoints_with_too_many_values_or_long_names_are_refused(file):
     tree = {"x": 1}
     for _ in range(5):
         tree = {f"{i}": tree for i in range(32)}
@@ -177,7 +177,7 @@ def test_shared_dicts_are_visited_only_so_often(file):
         weights.load(file(zipped(pickle.dumps({"x" * 1001: 1}, 2))))
 
 
-def test_networks_that_would_fill_the_memory_are_not_built(tmp_path):
+def test_networks_that_would_exhaust_memory_are_refused(tmp_path):
     inputs = {"size": 4096, "channels": 3, "mean": [0.5], "std": [0.5], "crop": 0}
     for net, message in (
         ({"name": "vit", "size": "base", "layers": 1, "patch_size": 1}, "too many positions"),
@@ -198,14 +198,14 @@ def test_networks_that_would_fill_the_memory_are_not_built(tmp_path):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_file_is_one_line(case, file):
+def test_a_malformed_file_is_refused_in_one_line(case, file):
     content, message = BAD[case]
     with pytest.raises(UserError, match=message) as error:
         weights.load(file(content, "x.pth"))
     assert "\n" not in str(error.value)
 
 
-def test_storages_beyond_the_file_are_refused(file):
+def test_storages_longer_than_the_file_are_refused(file):
     path = file(zipped(rebuild(count=1 << 40), [BYTES]), "x.pth")
     with torch_file.opened(path) as (tree, read), pytest.raises(ValueError, match="buffer"):
         read(tree["layer1.0.conv1.weight"])
@@ -215,7 +215,7 @@ def test_storages_beyond_the_file_are_refused(file):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_damaged_files_are_read_or_refused(kind, file):
+def test_files_with_flipped_bits_are_read_or_refused(kind, file):
     whole, rng = GOLDEN[f"file/{kind}"].tobytes(), np.random.default_rng(0)
     outcomes = set()
     for number in range(60):

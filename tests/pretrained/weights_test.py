@@ -1,4 +1,4 @@
-"""Weights files: equality with PyTorch's networks, what is found in checkpoints, what is refused.
+"""Weights files: features equal PyTorch's, encoders are found in checkpoints, errors are one line.
 
 The reference numbers are those of torchvision and timm on weights that NumPy draws here again;
 golden/README.md says how. The `.pth` files there are PyTorch's.
@@ -42,7 +42,7 @@ FORMATS = ("zip", "legacy")
 
 
 def public_shapes(net, size):
-    """By public names, as in PyTorch, where fixed positions have a name too."""
+    """Shapes in PyTorch's layout by public name, fixed positions included."""
     module = parameter_names.make_net(net)
     image = jnp.zeros((1, size, size, 3))
     tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
@@ -59,7 +59,7 @@ def public_shapes(net, size):
 
 @cache
 def drawn(case, size):
-    """Weights as they were drawn for the reference numbers."""
+    """The weights that the reference numbers were computed with."""
     rng, found = np.random.default_rng(0), {}
     net = {"tiny": TINY, "resnet": RESNET, **NETS}[case]
     for name, shape in sorted(public_shapes(net, size).items()):
@@ -77,7 +77,7 @@ def drawn(case, size):
 
 
 def features(backbone, size):
-    """Of the two images of the reference numbers."""
+    """Features of the two images of the reference numbers."""
     x = np.random.default_rng(1).standard_normal((2, 3, size, size), np.float32)
     return jax.jit(make_apply(backbone))(backbone.variables["net"], x.transpose(0, 2, 3, 1))
 
@@ -88,7 +88,7 @@ def assert_close(found, expected):
 
 @pytest.fixture
 def file(tmp_path):
-    """Writes a .safetensors file, or bytes."""
+    """Return a function that writes a .safetensors file, or bytes."""
 
     def write(content, name="x.safetensors", prefix="", metadata=None):
         path = tmp_path / name
@@ -103,12 +103,12 @@ def file(tmp_path):
 
 @pytest.fixture(params=FORMATS)
 def checkpoint(request, file):
-    """A checkpoint as DINO's, of PyTorch's making."""
+    """A checkpoint with DINO's layout that PyTorch wrote."""
     return file(GOLDEN[f"file/{request.param}"].tobytes(), "checkpoint.pth.tar")
 
 
 @pytest.mark.parametrize("case", NETS)
-def test_features_are_those_of_pytorch(case, file):
+def test_features_equal_those_of_torchvision_and_timm(case, file):
     size = int(GOLDEN[f"{case}/size"])
     extra = {"classifier.weight": np.ones((2, 2))} if case == "resnet18_solo" else {}
     prefix = "backbone." if case == "resnet18_solo" else ""
@@ -118,7 +118,7 @@ def test_features_are_those_of_pytorch(case, file):
     assert_close(features(backbone, size), GOLDEN[f"{case}/features"])
 
 
-def test_a_checkpoint_of_torch_is_read_without_torch(checkpoint, caplog):
+def test_a_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
     with caplog.at_level(logging.INFO, "jaxssl"):
         backbone = weights.load(checkpoint, num_heads=2)
     assert_close(features(backbone, 4), GOLDEN["file/features"])
@@ -130,7 +130,7 @@ def test_a_checkpoint_of_torch_is_read_without_torch(checkpoint, caplog):
     assert "at 'teacher.module.backbone.'" in line and "ignored: " in line and "head" in line
 
 
-def test_the_table_names_every_array_once():
+def test_every_array_has_one_public_name():
     for module in (
         convnet.net(widths=(4, 6), strides=(1, 2)),
         resnet.ResNet((2, 1), bottleneck=False, stem="imagenet", width=4),
@@ -182,13 +182,13 @@ def nested(*keys, value=None):
         ({"teacher": {"backbone.patch_embed.proj.weight": Shape()}}, "teacher.backbone."),
     ],
 )
-def test_the_encoder_is_found_where_codes_put_it(tree, place):
+def test_the_encoder_is_found_at_the_prefixes_of_public_implementations(tree, place):
     found = architecture.find_encoder(tree)
     assert found.prefix == place
     assert len(found.arrays) == 1
 
 
-def test_torchvisions_vits_have_timms_names():
+def test_torchvision_vits_are_renamed_to_timm():
     theirs = (
         "class_token conv_proj.weight conv_proj.bias encoder.pos_embedding encoder.ln.weight "
         "encoder.layers.encoder_layer_11.ln_2.bias heads.head.weight "
@@ -229,7 +229,7 @@ def small_vit(dim, grid=2, zero=0.0, learned=False):
         (768, "module.base_encoder.", False, 12),
     ],
 )
-def test_a_vits_heads_are_the_usual_ones(dim, place, learned, heads):
+def test_the_number_of_attention_heads_is_inferred(dim, place, learned, heads):
     net, inputs = described(small_vit(dim, learned=learned), place)
     assert net["num_heads"] == heads
     assert net["positions"] == ("learned" if learned else "fixed")
@@ -238,12 +238,12 @@ def test_a_vits_heads_are_the_usual_ones(dim, place, learned, heads):
     assert inputs.mean == (0.485, 0.456, 0.406)
 
 
-def test_positions_are_fixed_only_if_the_class_token_has_none():
+def test_positions_are_fixed_only_if_the_class_tokens_is_zero():
     assert described(small_vit(64, zero=5e-5))[0]["positions"] == "fixed"
     assert described(small_vit(64, zero=2e-4))[0]["positions"] == "learned"
 
 
-def test_small_kernels_are_of_small_images_and_solo_learns_have_wide_padding():
+def test_a_3x3_stem_means_cifar_inputs_and_wide_padding_in_solo_learn():
     arrays = {f"layer{s}.{i}.conv1.weight": Shape() for s in (1, 2, 3, 4) for i in (0, 1)}
     small = arrays | {"conv1.weight": Shape((64, 3, 3, 3))}
     net, inputs = described(small)
@@ -258,7 +258,7 @@ def test_small_kernels_are_of_small_images_and_solo_learns_have_wide_padding():
     assert (net["stem"], inputs.channels, inputs.mean) == ("imagenet", 1, (0.449,))
 
 
-def test_learned_positions_are_of_one_square_grid():
+def test_learned_positions_require_square_images_of_one_size():
     net = vit.net(dim=8, layers=1, num_heads=2, patch_size=2, positions="learned")
     shapes = [jax.ShapeDtypeStruct((1, h, w, 3), jnp.float32) for h, w in ((4, 4), (8, 8), (2, 8))]
     variables = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[0])
@@ -272,7 +272,7 @@ def test_learned_positions_are_of_one_square_grid():
         vit.net(positions="none")
 
 
-def test_missing_extra_and_misshapen_names_are_listed(file):
+def test_missing_unknown_and_misshapen_arrays_are_listed(file):
     arrays = dict(drawn("resnet", 8))
     moved = arrays.pop("layer2.1.bn2.running_var")
     wrong = arrays | {"layer2.1.bn3.running_var": moved, "layer4.0.conv1.weight": moved}
@@ -288,7 +288,7 @@ def test_missing_extra_and_misshapen_names_are_listed(file):
 
 
 def own_file(file, change=None):
-    """A file as `jaxssl.pretrained.export` writes it, its header changed."""
+    """A file of `jaxssl export` with a changed header."""
     backbone = weights.load(file(drawn("resnet", 8), "theirs.safetensors"))
     header = json.loads(weights.header(backbone)) | {"step": 7, "loss": "nt_xent"}
     header = change(header) if change else header
@@ -296,7 +296,7 @@ def own_file(file, change=None):
     return file(weights.public_arrays(backbone), metadata={"jaxssl": text}), backbone
 
 
-def test_a_file_of_ours_says_what_it_is(file):
+def test_the_header_of_an_exported_file_sets_inputs_and_metadata(file):
     path, theirs = own_file(file)
     ours = weights.load(path)
     assert ours.inputs == theirs.inputs and ours.metadata["net"] == theirs.metadata["net"]
@@ -327,13 +327,13 @@ def test_a_file_of_ours_says_what_it_is(file):
         lambda header: header | {"inputs": {"size": "x"}},
     ],
 )
-def test_a_header_that_does_not_hold_is_refused(change, file, monkeypatch):
+def test_an_invalid_header_is_refused_in_one_line(change, file, monkeypatch):
     with pytest.raises(UserError, match=r"x\.safetensors") as error:
         weights.load(own_file(file, change)[0])
     assert "\n" not in str(error.value)
 
 
-def test_other_paths_are_one_line(tmp_path, file):
+def test_errors_about_paths_are_one_line(tmp_path, file):
     for path, message in (
         (tmp_path / "none.pth", "No such file"),
         (tmp_path, "must end with one of .safetensors"),
@@ -350,7 +350,7 @@ def test_other_paths_are_one_line(tmp_path, file):
         weights.load(tmp_path / "folder.pth")
 
 
-def test_unknown_networks_are_named(file):
+def test_unsupported_networks_are_described_in_the_error(file):
     arrays = drawn("resnet", 8)
     one_less = {k: v for k, v in arrays.items() if not k.startswith("layer4.1.")}
     five = arrays | {"conv1.weight": np.zeros((4, 3, 5, 5), np.float32)}
@@ -366,7 +366,7 @@ def test_unknown_networks_are_named(file):
             weights.load(file(content))
 
 
-def test_what_is_assumed_of_images_can_be_given(file):
+def test_arguments_override_the_input_settings(file):
     path = file(drawn("resnet", 8))
     inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
     assert inputs == (48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
@@ -377,7 +377,7 @@ def test_what_is_assumed_of_images_can_be_given(file):
     np.testing.assert_allclose(x, np.full((1, 8, 8, 3), 0.2), rtol=1e-6)
 
 
-def test_nonsense_of_images_is_refused(file):
+def test_input_settings_out_of_range_are_refused(file):
     path, numbers = file(drawn("resnet", 8)), "must be a number or 3 in"
     wrong = {
         "mean": [numbers, 127.5, (0.5, 0.5), "0.5", float("nan"), ()],
@@ -391,7 +391,7 @@ def test_nonsense_of_images_is_refused(file):
                 weights.load(path, **{name: value})
 
 
-def test_sizes_of_a_vit_are_those_of_its_positions(file):
+def test_the_size_of_a_vit_must_fit_its_positions_and_patches(file):
     path = file(drawn("tiny", 4))
     assert weights.load(path, num_heads=2, size=4, crop=0).inputs.size == 4
     with pytest.raises(
