@@ -50,12 +50,12 @@ def make_contexts(
 
     Args:
         pretrained: the encoder.
-        config: the run's config, which defines the augmented views; None for SimCLR's views.
+        config: the run's config, which defines the augmented views, or None for SimCLR's views.
         splits: the data set.
         kinds: some of "raw", "untrained", "pretrained".
         mesh: the devices.
         layer: "backbone" or "projector".
-        features: extract the features of all images; otherwise they are empty.
+        features: extract the features of all images. Otherwise they are empty.
         seed: of the untrained network.
 
     Raises:
@@ -95,7 +95,7 @@ def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
 
     def examples(split: source.Source) -> Any:
         if split.kind == "video":
-            return split.video_array(inputs.span)
+            return split.clip_array(inputs.span)
         return split.graph_array if split.kind == "graph" else split.images(inputs.size)
 
     parts = {"train": splits.bank, "test": splits.test}
@@ -151,7 +151,7 @@ def _make_run(variables: Any, mesh: Mesh) -> Callable[..., np.ndarray]:
 
 
 def _features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) -> Features:
-    """This process's part of the features and labels; without ``encode`` features are empty."""
+    """This process's part of the features and labels. Without ``encode`` features are empty."""
     columns = []
     for split in (data["train"], data["test"]):
         part = distributed.process_slice(len(split["label"]))
@@ -166,7 +166,7 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Ar
         augment = make_views([recipes.simclr(size=inputs.size)])
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
-    has_text = config is not None and modality.example_kind(config.to_dict()) == "image_text"
+    has_text = config is not None and modality.example_kind(config) == "image_text"
 
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:

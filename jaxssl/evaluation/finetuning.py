@@ -35,7 +35,7 @@ class Classifier(NamedTuple):
     Attributes:
         variables: {"params", "batch_stats"} of the backbone.
         head: {"kernel" [f, c], "bias" [c]}.
-        loss: mean over the last epoch of training; None before it ends, or if it was not finite.
+        loss: mean over the last epoch of training, None before it ends, or if it was not finite.
     """
 
     variables: Any
@@ -75,7 +75,7 @@ def make_tuner(
     compiles once.
 
     Args:
-        pretrained: the backbone to start from; its variables are not modified.
+        pretrained: the backbone to start from. Its variables are not modified.
         training: the settings.
         num_classes: c, >= 2.
         mesh: the devices.

@@ -14,7 +14,7 @@ from jaxssl.data.graphs import GraphArray
 from jaxssl.evaluation.features import extract
 
 MAX_DEGREE = 32  # larger node degrees are counted as this one
-IMAGE_SIZE = 32  # pixels a side; larger images are resized to it
+IMAGE_SIZE = 32  # pixels a side, to which larger images are resized
 FRAME_SIZE = 16  # pixels a side of the frames of clips
 
 
@@ -46,7 +46,7 @@ def graph_histograms(graphs: GraphArray, part: slice | None = None) -> np.ndarra
 
 
 def pixels(images: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
-    """Return pixels in [0, 1], [n, f]; images larger than `IMAGE_SIZE` are resized to it."""
+    """Return pixels in [0, 1], [n, f]. Images larger than `IMAGE_SIZE` are resized to it."""
     if max(images.shape[1:3]) <= IMAGE_SIZE:
         images = images[part or slice(None)]
         return np.reshape(images, (len(images), -1)) / np.float32(255)

@@ -10,33 +10,33 @@ from jaxssl.training import optim, schedules
 
 
 class Training(NamedTuple):
-    """Settings of a classifier's training. Set either ``epochs`` or ``steps``; the other is 0.
+    """Settings of a classifier's training. Set either ``epochs`` or ``steps``. The other is 0.
 
     Attributes:
-        optimiser: name, see `jaxssl.training.optim.optimiser`; only matrices have weight decay.
+        optimiser: name, see `jaxssl.training.optim.optimiser`. Only matrices have weight decay.
         momentum: of sgd, lars and larc.
         nesterov: use Nesterov momentum.
         batch_size: over all devices, at most the size of the training set.
-        epochs: length of the training; the last incomplete batch of each epoch is dropped.
+        epochs: length of the training. The last incomplete batch of each epoch is dropped.
         steps: length of the training in batches.
         schedule: name, see `jaxssl.training.schedules.learning_rate`.
         warmup: epochs.
         milestones: epochs at which the schedule "step" lowers the rate.
         gamma: factor of the schedule "step".
-        lr_batch: the peak rate is lr * batch_size / lr_batch; 0 for lr without scaling.
+        lr_batch: the peak rate is lr * batch_size / lr_batch, or 0 for lr without scaling.
         head_lr: learning rate of the linear layer relative to the backbone's.
-        head_std: standard deviation of the linear layer's initial kernel; its bias starts at 0.
+        head_std: standard deviation of the linear layer's initial kernel. The bias starts at 0.
         frozen: train the linear layer only, on features in evaluation mode.
         moving_statistics: with a frozen backbone, BatchNorm normalises by the batch and updates its
-            running statistics, as in some released code; the parameters stay fixed.
+            running statistics, as in some released code. The parameters stay fixed.
         augment: "resized" (random resized crop and flip), "pad" (pad, crop and flip) or "simclr"
             (random resized crop, flip and colour distortion).
         crop_scale: range of the area that a random resized crop keeps, in (0, 1].
         pad: pixels on each side.
         flip: probability of a horizontal flip.
         erasing: probability of erasing a box.
-        mixup: both parameters of mixup's Beta distribution; 0 for no mixup.
-        cutmix: the same for CutMix; with both, each step draws one of the two.
+        mixup: both parameters of mixup's Beta distribution, 0 for no mixup.
+        cutmix: the same for CutMix. With both, each step draws one of the two.
         smoothing: label smoothing, in [0, 1).
     """
 
@@ -107,7 +107,7 @@ def learning_rates(resolved: Training, lr: float, num_examples: int) -> np.ndarr
 
 
 def make_optimiser(training: Training, lr: Any, weight_decay: Any) -> optax.GradientTransformation:
-    """Return the optimiser of one step; rate and decay may be traced numbers."""
+    """Return the optimiser of one step. Rate and decay may be traced numbers."""
     return optim.optimiser(
         training.optimiser,
         lambda _: lr,

@@ -36,7 +36,7 @@ TORCHVISION_VIT = {
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 IMAGENET_CROP = 0.875
-WIDE_HEADS = {1280: 16}  # heads by width; other ViTs have 64 channels a head
+WIDE_HEADS = {1280: 16}  # heads by width, for ViTs without 64 channels a head
 
 
 class Shaped(Protocol):
@@ -111,8 +111,8 @@ def infer(
     Args:
         encoder: the arrays.
         read: reads one of them.
-        num_heads: attention heads of a ViT; None for the usual number.
-        stem: stem of a ResNet; None to infer it from the first kernel.
+        num_heads: attention heads of a ViT, or None for the usual number.
+        stem: stem of a ResNet, or None to infer it from the first kernel.
 
     Raises:
         ValueError: if the arrays belong to no supported network.
@@ -135,13 +135,13 @@ def as_float32(array: np.ndarray) -> np.ndarray:
         ValueError: if the numbers are complex.
     """
     if array.dtype.kind == "c":
-        raise ValueError("an array has complex numbers; expected real ones")
+        raise ValueError("the arrays must be real, got complex numbers")
     with np.errstate(all="ignore"):  # values that are not finite are checked later
         return np.array(array, np.float32, order="C")
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield every value with its name, including dicts; None for a key that is not a string."""
+    """Yield every value with its name, including dicts, and None for a key that is not a string."""
     for key, value in tree.items():
         if not isinstance(key, str):
             yield "", None
@@ -231,7 +231,7 @@ def _imagenet_inputs(size: int, channels: int) -> Inputs:
 
 
 def _inputs(size: int, channels: int, statistics: Mapping[str, tuple[float, ...]]) -> Inputs:
-    """Input settings; a network of one channel gets the mean of the channels' statistics."""
+    """Return input settings. A network of one channel gets the mean of the channels' statistics."""
     mean, std = statistics["mean"], statistics["std"]
     if channels == 1:
         mean, std = ((round(sum(values) / 3, 4),) for values in (mean, std))

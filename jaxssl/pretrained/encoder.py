@@ -25,8 +25,8 @@ class PretrainedEncoder(NamedTuple):
         inputs: size, channels and scaling of the backbone's inputs: `jaxssl.augment.views.Inputs`,
             `ClipInputs` or `jaxssl.augment.graph.GraphInputs`.
         untrained: ``(seed) -> variables`` as they are before training.
-        metadata: JSON-able; always "source", "step", "checkpoint", "loss" and "net" (the config of
-            the backbone), and "config" if the encoder is from a run.
+        metadata: JSON-able, with "source", "step", "checkpoint", "loss", "net" (the config of the
+            backbone), and "config" if the encoder is from a run.
     """
 
     encoder: Encoder
@@ -40,7 +40,7 @@ def make_apply(pretrained: PretrainedEncoder) -> Callable[[Any, Array], Array]:
     """Return the backbone in evaluation mode as a pure function.
 
     It is ``(variables, x [n, s, s, c]) -> [n, f]`` float32. Its variables are
-    ``pretrained.variables["net"]``; x comes from ``pretrained.inputs.prepare``.
+    ``pretrained.variables["net"]``, and x comes from ``pretrained.inputs.prepare``.
     """
 
     def apply(variables: Any, x: Array) -> Array:

@@ -29,7 +29,7 @@ def export(
         path: workdir of a run, or a weights file.
         formats: some of `FORMATS`.
         step: step of a run's checkpoint, "last" (the default) or "best".
-        out: output folder; by default "export" in the workdir, or beside the file.
+        out: output folder, by default "export" in the workdir, or beside the file.
 
     Returns:
         The paths of the files, the card last.

@@ -21,7 +21,7 @@ def override(inputs: Inputs, net: nn.Module, **settings: Any) -> Inputs:
     Args:
         inputs: the settings of the file, or the defaults.
         net: the backbone.
-        **settings: ``mean``, ``std``, ``crop`` or ``size``; None keeps the setting of ``inputs``.
+        **settings: ``mean``, ``std``, ``crop`` or ``size``. None keeps the setting of ``inputs``.
 
     Raises:
         UserError: if a setting is out of range, or a ViT cannot take images of the size.
@@ -46,7 +46,7 @@ def override(inputs: Inputs, net: nn.Module, **settings: Any) -> Inputs:
 
 
 def validate(settings: Mapping[str, Any]) -> Inputs:
-    """Return `Inputs` with these fields; ``mean`` and ``std`` may be a number or a list.
+    """Return `Inputs` with these fields. ``mean`` and ``std`` may be a number or a list.
 
     Raises:
         ValueError: if a value has the wrong type or is out of range.
@@ -97,7 +97,7 @@ def check_limits(net: nn.Module, size: int) -> None:
 
 
 def _numbers(value: Any) -> tuple[float, ...]:
-    """Return one or several numbers; () if one of them is no finite number."""
+    """Return one or several numbers, or () if one of them is no finite number."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     try:
         return tuple(_number(x) for x in values)

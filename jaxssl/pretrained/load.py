@@ -36,8 +36,8 @@ def load_encoder(
             ``size``.
 
     Returns:
-        ``apply(variables, x) -> [n, f]``, pure and in evaluation mode; the variables as NumPy
-        arrays; and ``preprocess``, from uint8 images [n, h, w, c] to x.
+        ``apply(variables, x) -> [n, f]``, pure and in evaluation mode, the variables as NumPy
+        arrays, and ``preprocess``, from uint8 images [n, h, w, c] to x.
 
     Raises:
         UserError: if the checkpoint or file does not exist or cannot be read.
@@ -75,7 +75,7 @@ def _load_run(workdir: Path, step: int | str | None) -> PretrainedEncoder:
     encoder = make_networks(config)
     variables = _variables(config, restored.state["params"], restored.state["carried"])
     require_finite(variables["net"], workdir)
-    kind = modality.get(restored.config)
+    kind = modality.get(config)
     inputs = kind.infer_inputs(config, encoder.net, variables["net"])
     last = restored.step == checkpoint.steps(workdir)[-1]
     metadata = {

@@ -170,7 +170,7 @@ def _timm_vit(net: vit.ViT, inputs: Inputs) -> list[str]:
 
 
 def _torchvision_resnet(net: resnet.ResNet, channels: int) -> list[str]:
-    """The lines that build the network; none if torchvision does not have it."""
+    """The lines that build the network, or none if torchvision does not have it."""
     form = (net.stages, net.bottleneck)
     depths = [depth for depth, other in resnet.DEPTHS.items() if other == form]
     if not depths or net.width != 64:

@@ -107,7 +107,7 @@ def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
         size: side length of the images in pixels.
 
     Returns:
-        "pos_embed" [1, 1 + patches, dim], with zeros for the class token; empty for other networks.
+        "pos_embed" [1, 1 + patches, dim], with zeros for the class token. Empty for other networks.
     """
     if not isinstance(net, vit.ViT) or net.positions != "fixed":
         return {}

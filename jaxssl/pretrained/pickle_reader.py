@@ -89,7 +89,7 @@ class Inert:
 
 
 class Dict(dict):
-    """Replacement for OrderedDict; ``state`` holds the attributes that the pickle sets on it."""
+    """Replacement for OrderedDict. ``state`` holds the attributes that the pickle sets on it."""
 
     state: Any = None
 
@@ -114,7 +114,7 @@ class _TorchName:
 
 
 def check(file: IO[bytes] | mmap.mmap) -> bytes:
-    """Read one pickle without executing it; the file is left at the pickle's end.
+    """Read one pickle without executing it, and leave the file at the pickle's end.
 
     Raises:
         ValueError: if it is cut off, if its memo indices would exhaust memory, or if its tuples are
@@ -135,7 +135,7 @@ def check(file: IO[bytes] | mmap.mmap) -> bytes:
 
 
 class _TupleSizes:
-    """The stack of the pickle machine; each value is the number of items that its hash reads.
+    """The stack of the pickle machine. Each value is the number of items that its hash reads.
 
     A short pickle can hold a tuple that contains another tuple twice, which contains a third one
     twice, and so on. Python would hash 2^depth items when the outer tuple becomes a key of a dict.
@@ -189,7 +189,7 @@ def load(text: bytes) -> tuple[Any, dict[str, np.dtype]]:
     """Load a pickle that `check` returned.
 
     Returns:
-        The object, made of dicts, lists, numbers, strings, `Tensor` and `Inert`; and the type of
+        The object, made of dicts, lists, numbers, strings, `Tensor` and `Inert`, and the type of
         each storage by its key.
 
     Raises:
@@ -206,7 +206,7 @@ class _Unpickler(pickle.Unpickler):
         self.storages: dict[str, np.dtype] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a new replacement for a supported name and `Inert` for others; import nothing."""
+        """Return a new replacement for a supported name and `Inert` for others. Import nothing."""
         if (module, name) == ("collections", "OrderedDict"):
             return Dict
         if module in ("torch", "torch.storage") and name in STORAGES:
@@ -296,5 +296,5 @@ def _natural(number: Any) -> bool:
 
 
 def _brief(value: Any) -> str:
-    """A number or string; the type of anything else, whose text may be endless."""
+    """A number or string, or the type of anything else, whose text may be endless."""
     return f"{value!r:.40}" if type(value) in (int, str) else type(value).__name__

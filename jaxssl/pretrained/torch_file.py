@@ -21,11 +21,11 @@ Read = Callable[[Tensor], np.ndarray]
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[Any, Read]]:
-    """Open a file; no code that it contains is run.
+    """Open a file without running code that it contains.
 
     Yields:
         The saved object, made of dicts, lists, numbers and strings, with a `pickle_reader.Tensor`
-        for each tensor and a `pickle_reader.Inert` for anything else; and a function that reads a
+        for each tensor and a `pickle_reader.Inert` for anything else, and a function that reads a
         tensor while the file is open.
 
     Raises:

@@ -46,7 +46,7 @@ class Content(NamedTuple):
     """The content of an open weights file.
 
     Attributes:
-        tree: entries by name, or nested dicts of them; each has a shape.
+        tree: entries by name, or nested dicts of them. Each has a shape.
         read: reads the array of an entry.
         header: our metadata as JSON, None in files of other projects.
     """
@@ -73,14 +73,14 @@ def load(
 
     Args:
         path: a file with one of `SUFFIXES`.
-        num_heads: attention heads of a ViT; by default one per 64 channels of its width, and 12 for
+        num_heads: attention heads of a ViT, by default one per 64 channels of its width, and 12 for
             MoCo-v3's small ViT.
         stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding of 2,
-            as in solo-learn); by default "cifar_wide" for files of solo-learn.
-        mean: mean of images in [0, 1], a number or one per channel, in [0, 1]; by default
+            as in solo-learn). By default "cifar_wide" for files of solo-learn.
+        mean: mean of images in [0, 1], a number or one per channel, in [0, 1], by default
             ImageNet's, or CIFAR-10's with a 3 x 3 stem.
         std: standard deviation of images, in (0, 1], with the same defaults.
-        crop: size of the central square crop as a share of the short side, in [0, 1]; 0 keeps the
+        crop: size of the central square crop as a share of the short side, in [0, 1]. 0 keeps the
             whole image. timm calls it ``crop_pct``.
         size: side length of the network's images in pixels, 1 to 8192. The learned positions of a
             ViT fix it.
@@ -280,7 +280,7 @@ def _leaf(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 def _shape_in(layout: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of an array in the other layout; None if it has another number of axes."""
+    """The shape of an array in the other layout, or None if it has another number of axes."""
     try:
         return layout(np.broadcast_to(np.float32(0), shape)).shape
     except (ValueError, IndexError):

@@ -100,7 +100,7 @@ def evaluate(
     equals) is trained again on all of them. The test images are used once.
 
     Args:
-        encoder: the backbone to start from; its variables are not modified.
+        encoder: the backbone to start from. Its variables are not modified.
         train: labelled images.
         test: images of the same classes.
         training: the settings.
@@ -113,8 +113,8 @@ def evaluate(
         mesh: the devices.
 
     Returns:
-        "finetune_top1", "finetune_top5" and "finetune_mean_per_class" in percent; the selected "lr"
-        and "weight_decay"; "train_loss", the mean over the last epoch; and "grid", the pairs with
+        "finetune_top1", "finetune_top5" and "finetune_mean_per_class" in percent, the selected "lr"
+        and "weight_decay", "train_loss" (the mean over the last epoch), and "grid", the pairs with
         their "validation_METRIC".
 
     Raises:
@@ -179,7 +179,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     """Run `evaluate` with the settings of a preset.
 
     Raises:
-        ValueError: as `evaluate`, and if the features are not those of a backbone of images.
+        ValueError: as `evaluate`, and if there is no encoder of images to fine-tune.
     """
     if context.encoder is None or context.train is None or context.test is None:
         raise ValueError("fine-tuning needs the backbone layer of an encoder of images")

@@ -61,7 +61,7 @@ def evaluate(
     larger share contains the smaller ones.
 
     Args:
-        encoder: the backbone to start from; its variables are not modified.
+        encoder: the backbone to start from. Its variables are not modified.
         train: labelled images.
         test: images of the same classes.
         shares: settings ("training", "lr", "weight_decay") by share, in (0, 1).
@@ -106,7 +106,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     """Run `evaluate` with the settings of a preset.
 
     Raises:
-        ValueError: as `evaluate`, and if the features are not those of a backbone of images.
+        ValueError: as `evaluate`, and if there is no encoder of images to fine-tune.
     """
     if context.encoder is None or context.train is None or context.test is None:
         raise ValueError("fine-tuning needs the backbone layer of an encoder of images")
