@@ -56,13 +56,13 @@ def names(source):
 def test_the_search_trains_and_validates_on_disjoint_training_images(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
-    found = finetune.evaluate(*context[5:6], *context[1:3], training=None, **SEARCH, mesh=None)
-    assert (found["lr"], found["weight_decay"]) == (0.2, 0.0)  # the first of equals
-    assert found["finetune_top1"] == found["finetune_mean_per_class"] == 100
-    assert [(p["lr"], p["weight_decay"]) for p in found["grid"]] == [
+    scores = finetune.evaluate(*context[5:6], *context[1:3], training=None, **SEARCH, mesh=None)
+    assert (scores["lr"], scores["weight_decay"]) == (0.2, 0.0)  # the first of equals
+    assert scores["finetune_top1"] == scores["finetune_mean_per_class"] == 100
+    assert [(p["lr"], p["weight_decay"]) for p in scores["grid"]] == [
         (lr, decay) for lr in (0.1, 0.2, 0.3) for decay in (0.0, 0.5)
     ]
-    assert [p["validation_top1"] for p in found["grid"]] == [0, 0, 100, 100, 0, 0]
+    assert [p["validation_top1"] for p in scores["grid"]] == [0, 0, 100, 100, 0, 0]
     *searched, (final, *_) = seen.fitted
     *held_out, judged = seen.judged
     assert final is context.train
@@ -91,9 +91,9 @@ def test_the_search_selects_by_the_requested_metric(context, monkeypatch):
     pairs = {**SEARCH, "lr": rates, "weight_decay": (0.0,), "validation": 0.5}
     images = (context.encoder, uneven, context.test)
     for metric, best in (("top1", frequent_known), ("mean_per_class", rare_known)):
-        found = finetune.evaluate(*images, training=None, **pairs, metric=metric, mesh=None)
-        assert found["lr"] == best
-        assert set(found["grid"][0]) == {"lr", "weight_decay", f"validation_{metric}"}
+        scores = finetune.evaluate(*images, training=None, **pairs, metric=metric, mesh=None)
+        assert scores["lr"] == best
+        assert set(scores["grid"][0]) == {"lr", "weight_decay", f"validation_{metric}"}
     with pytest.raises(ValueError, match="metric must be one of top1, top5, .* got 'loss'"):
         finetune.evaluate(*images, training=None, **pairs, metric="loss", mesh=None)
 
@@ -112,13 +112,13 @@ def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(context, monkeyp
     settings = finetune.PRESETS["ssl_transfer"]
     per_class = finetune.PRESETS["ssl_transfer_per_class"]
     assert per_class == {**settings, "metric": "mean_per_class"}
-    found = finetune.evaluate(*context[5:6], *context[1:3], **settings, seed=0, mesh=None)
+    scores = finetune.evaluate(*context[5:6], *context[1:3], **settings, seed=0, mesh=None)
     expected = [
         (lr, decay / lr)
         for lr in np.logspace(-4, -1, 4)
         for decay in [0.0, *np.logspace(-6, -3, 4)]
     ]
-    pairs = [(p["lr"], p["weight_decay"]) for p in found["grid"]]
+    pairs = [(p["lr"], p["weight_decay"]) for p in scores["grid"]]
     np.testing.assert_allclose(pairs, expected)
 
 

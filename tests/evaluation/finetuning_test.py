@@ -67,16 +67,16 @@ def test_training_a_linear_layer_equals_a_float64_loop(frozen, train):
         moved = [0.9 * v + g for v, g in zip(moved, gradients, strict=True)]
         kernel -= rate * (gradients[0] + 0.9 * moved[0])
         bias -= rate * (gradients[1] + 0.9 * moved[1])
-    found = tuner.fit(train, **HYPER)
-    np.testing.assert_allclose(found.head["kernel"], kernel, atol=1e-5)
-    np.testing.assert_allclose(found.head["bias"], bias, atol=1e-5)
-    assert found.loss == pytest.approx(loss, rel=1e-5)  # an epoch is one step
+    classifier = tuner.fit(train, **HYPER)
+    np.testing.assert_allclose(classifier.head["kernel"], kernel, atol=1e-5)
+    np.testing.assert_allclose(classifier.head["bias"], bias, atol=1e-5)
+    assert classifier.loss == pytest.approx(loss, rel=1e-5)  # an epoch is one step
 
 
 def test_a_frozen_backbone_keeps_parameters_and_statistics_to_the_bit(frozen, train):
     encoder, training, tuner = frozen
-    found = tuner.fit(train, **HYPER)
-    assert same(found.variables, encoder.variables["net"])
+    classifier = tuner.fit(train, **HYPER)
+    assert same(classifier.variables, encoder.variables["net"])
     state = finetuning._init(encoder, training, 10, jax.random.key(0), encoder.variables["net"])
     shapes = {np.shape(x) for x in jax.tree.leaves(state.opt_state)}
     assert shapes <= {(), (6, 10), (10,)}  # of the linear layer only
@@ -87,18 +87,18 @@ def test_moving_statistics_update_the_statistics_of_a_frozen_backbone(train, mes
     training = Training(
         batch_size=16, steps=2, frozen=True, moving_statistics=True, schedule="constant", **PLAIN
     )
-    found = finetuning.make_tuner(encoder, training, 10, mesh).fit(train, **HYPER)
-    assert same(found.variables["params"], encoder.variables["net"]["params"])
-    assert not same(found.variables["batch_stats"], encoder.variables["net"]["batch_stats"])
+    classifier = finetuning.make_tuner(encoder, training, 10, mesh).fit(train, **HYPER)
+    assert same(classifier.variables["params"], encoder.variables["net"]["params"])
+    assert not same(classifier.variables["batch_stats"], encoder.variables["net"]["batch_stats"])
 
 
 def test_logits_are_of_images_without_augmentation(frozen, train, data_dir, monkeypatch):
     encoder, _, tuner = frozen
-    found, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
+    classifier, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
     monkeypatch.setattr(features, "BLOCK", 32)
-    kernel, bias = (np.asarray(found.head[name], np.float64) for name in ("kernel", "bias"))
+    kernel, bias = (np.asarray(classifier.head[name], np.float64) for name in ("kernel", "bias"))
     expected = features_of(encoder, test) @ kernel + bias
-    np.testing.assert_allclose(tuner.logits(found, test), expected, atol=1e-5)
+    np.testing.assert_allclose(tuner.logits(classifier, test), expected, atol=1e-5)
 
 
 TUNED = Training(batch_size=16, steps=4, head_std=0.1, warmup=1, mixup=0.8, cutmix=1.0, head_lr=2.0)
@@ -107,7 +107,7 @@ TUNED = Training(batch_size=16, steps=4, head_std=0.1, warmup=1, mixup=0.8, cutm
 @pytest.fixture(scope="module")
 def tuned(train):
     """Classifiers fine-tuned on one device and on eight, by number of devices."""
-    found, encoder, traced = {}, tiny_encoder(), []
+    classifiers, encoder, traced = {}, tiny_encoder(), []
 
     class Counted(type(encoder.encoder.net)):
         def __call__(self, *args, **options):
@@ -121,35 +121,37 @@ def tuned(train):
     for devices in (1, 8):
         mesh = distributed.make_mesh(jax.devices()[:devices])
         tuner = finetuning.make_tuner(counted, TUNED, 10, mesh)
-        found[devices] = [tuner.fit(train, **HYPER)]
+        classifiers[devices] = [tuner.fit(train, **HYPER)]
         once = len(traced)
         for changed in ({}, {"seed": 1}, {"lr": 0.1}, {"weight_decay": 0.5}):
             if devices == 1:
-                found[1].append(tuner.fit(train, **{**HYPER, **changed}))
+                classifiers[1].append(tuner.fit(train, **{**HYPER, **changed}))
         assert len(traced) == once, "a search compiles once"
     assert same(before, encoder.variables["net"]), "the network handed in has changed"
-    return encoder, found
+    return encoder, classifiers
 
 
 def test_one_and_eight_devices_give_the_same_classifier(tuned):
-    _, found = tuned
-    one, eight = found[1][0], found[8][0]
+    _, classifiers = tuned
+    one, eight = classifiers[1][0], classifiers[8][0]
     assert one.loss == pytest.approx(eight.loss, rel=1e-4)
     for a, b in zip(jax.tree.leaves(one[:2]), jax.tree.leaves(eight[:2]), strict=True):
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
 def test_the_classifier_depends_on_seed_rate_and_decay_only(tuned):
-    _, found = tuned
-    first, again, *others = found[1]
+    _, classifiers = tuned
+    first, again, *others = classifiers[1]
     assert same(first[:2], again[:2])
     for other in others:
         assert not same(first.head, other.head)
 
 
 def test_fine_tuning_moves_every_parameter_and_statistic(tuned):
-    encoder, found = tuned
-    before, after = (jax.tree.leaves(x) for x in (encoder.variables["net"], found[1][0].variables))
+    encoder, classifiers = tuned
+    before, after = (
+        jax.tree.leaves(x) for x in (encoder.variables["net"], classifiers[1][0].variables)
+    )
     assert not any(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -157,10 +159,10 @@ def test_epochs_yields_a_classifier_every_few_epochs_and_at_the_end(frozen, trai
     encoder, training, _ = frozen
     training = training._replace(batch_size=20, steps=0, epochs=5)
     tuner = finetuning.make_tuner(encoder, training, 10, mesh)
-    found = list(tuner.epochs(train, **HYPER, every=2))  # two batches of 20 an epoch
-    assert len(found) == 3
-    assert same(found[-1].head, tuner.fit(train, **HYPER).head)
-    assert not same(found[0].head, found[1].head)
+    classifiers = list(tuner.epochs(train, **HYPER, every=2))  # two batches of 20 an epoch
+    assert len(classifiers) == 3
+    assert same(classifiers[-1].head, tuner.fit(train, **HYPER).head)
+    assert not same(classifiers[0].head, classifiers[1].head)
 
 
 def test_images_of_different_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
@@ -170,9 +172,9 @@ def test_images_of_different_sizes_are_cropped_on_the_host(load, tmp_path, mesh)
     assert not source.one_size
     training = Training(batch_size=4, epochs=1, frozen=True)
     tuner = finetuning.make_tuner(tiny_encoder(3), training, 2, mesh)
-    found = tuner.fit(source, **HYPER)
-    assert np.isfinite(found.loss)
-    assert tuner.logits(found, source).shape == (len(source), 2)
+    classifier = tuner.fit(source, **HYPER)
+    assert np.isfinite(classifier.loss)
+    assert tuner.logits(classifier, source).shape == (len(source), 2)
 
 
 def test_grey_images_are_repeated_to_three_channels(train, mesh):
@@ -232,13 +234,13 @@ def test_the_batch_size_is_at_most_the_training_set(n, devices, batch, steps):
 def test_accuracies_equal_scikit_learns():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(200, 8)), rng.choice(7, 200, p=np.arange(1, 8) / 28)
-    found, classes = finetuning.accuracies(logits, labels), np.arange(8)
+    scores, classes = finetuning.accuracies(logits, labels), np.arange(8)
     for k in (1, 5):
         expected = top_k_accuracy_score(labels, logits, k=k, labels=classes)
-        assert found[f"top{k}"] == pytest.approx(100 * expected)
+        assert scores[f"top{k}"] == pytest.approx(100 * expected)
     kinds = {"labels": np.unique(labels), "average": "macro"}
     expected = recall_score(labels, logits.argmax(axis=1), **kinds)
-    assert found["mean_per_class"] == pytest.approx(100 * expected)
+    assert scores["mean_per_class"] == pytest.approx(100 * expected)
     assert finetuning.accuracies(logits[:, :2], labels % 2)["top5"] == 100
 
 

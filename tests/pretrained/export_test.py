@@ -71,12 +71,12 @@ def make_run(workdir, name):
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """Return a function from a network's name to the workdir of its run."""
-    made = {}
+    workdirs = {}
 
     def run(name):
-        if name not in made:
-            made[name] = make_run(tmp_path_factory.mktemp("runs") / name, name)
-        return made[name]
+        if name not in workdirs:
+            workdirs[name] = make_run(tmp_path_factory.mktemp("runs") / name, name)
+        return workdirs[name]
 
     return run
 
@@ -128,9 +128,9 @@ def test_the_stablehlo_program_maps_raw_images_to_the_same_features(name, runs, 
     program = programs.deserialize(path.read_bytes())
     assert program.platforms == ("cpu", "cuda", "tpu")
     expected = images_to_features(runs(name))
-    found = program.call(IMAGES)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
-    np.testing.assert_allclose(program.call(IMAGES[:1]), found[:1], rtol=1e-4, atol=1e-6)
+    features = program.call(IMAGES)
+    np.testing.assert_allclose(features, expected, rtol=0, atol=1e-6 * np.abs(expected).max())
+    np.testing.assert_allclose(program.call(IMAGES[:1]), features[:1], rtol=1e-4, atol=1e-6)
 
 
 def test_the_model_card_has_the_settings_and_results_of_its_checkpoint(runs):
@@ -185,9 +185,9 @@ def test_the_pytorch_code_of_the_model_card_runs(name, runs, tmp_path, monkeypat
     torch = pytest.importorskip("torch")
     if name != "convnet":
         pytest.importorskip("torchvision" if name == "resnet" else "timm")
-    made = export(runs(name), ["safetensors", "torch"], out=tmp_path)
+    files = export(runs(name), ["safetensors", "torch"], out=tmp_path)
     monkeypatch.chdir(tmp_path)
-    blocks = [b for b in python_blocks(made[-1].read_text()) if "torch" in b]
+    blocks = [b for b in python_blocks(files[-1].read_text()) if "torch" in b]
     assert len(blocks) == 2
     _, _, preprocess = jaxssl.load_encoder(runs(name))
     x = torch.tensor(np.asarray(preprocess(IMAGES)).transpose(0, 3, 1, 2))
@@ -196,9 +196,9 @@ def test_the_pytorch_code_of_the_model_card_runs(name, runs, tmp_path, monkeypat
         names = {}
         exec(block, names)
         with torch.no_grad():
-            found = names["model"](x).numpy()
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    ours, theirs = (load.load_pretrained(path).variables for path in made[:2])
+            features = names["model"](x).numpy()
+        np.testing.assert_allclose(features, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    ours, theirs = (load.load_pretrained(path).variables for path in files[:2])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
@@ -236,8 +236,8 @@ def command(*arguments):
 def test_the_export_command_takes_the_folder_before_or_after_its_flags(runs, tmp_path):
     done = command("--to=safetensors", "--step", "best", "--out", tmp_path, runs("convnet"))
     assert done.returncode == 0, done.stderr
-    made = [tmp_path / name for name in ("convnet-5.safetensors", "README.md")]
-    assert done.stdout.split() == list(map(str, made)) and all(p.exists() for p in made)
+    files = [tmp_path / name for name in ("convnet-5.safetensors", "README.md")]
+    assert done.stdout.split() == list(map(str, files)) and all(p.exists() for p in files)
     done = command(runs("convnet"), "--to", "onnx")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "error: --to 'onnx' is unknown" in done.stderr

@@ -190,9 +190,9 @@ def test_networks_that_would_exhaust_memory_are_refused(tmp_path):
             "at most 1000 layers, got 1001",
         ),
     ):
-        known = {"version": 1, "net": net, "inputs": inputs, "precision": "float32"}
+        header = {"version": 1, "net": net, "inputs": inputs, "precision": "float32"}
         path = tmp_path / "x.safetensors"
-        save_file({"a": np.zeros(1)}, path, {"jaxssl": json.dumps(known)})
+        save_file({"a": np.zeros(1)}, path, {"jaxssl": json.dumps(header)})
         with pytest.raises(UserError, match=message):
             weights.load(path)
 

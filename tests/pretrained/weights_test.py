@@ -46,21 +46,21 @@ def public_shapes(net, size):
     module = parameter_names.make_net(net)
     image = jnp.zeros((1, size, size, 3))
     tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
-    found = {
+    shapes = {
         name: array.shape for name, array in parameter_names.fixed_positions(module, size).items()
     }
     for entry in parameter_names.entries(module):
         leaf = tree
         for key in entry.path:
             leaf = leaf[key]
-        found[entry.name] = entry.layout.public(np.zeros(leaf.shape, np.int8)).shape
-    return found
+        shapes[entry.name] = entry.layout.public(np.zeros(leaf.shape, np.int8)).shape
+    return shapes
 
 
 @cache
-def drawn(case, size):
+def draw_weights(case, size):
     """The weights that the reference numbers were computed with."""
-    rng, found = np.random.default_rng(0), {}
+    rng, arrays = np.random.default_rng(0), {}
     net = {"tiny": TINY, "resnet": RESNET, **NETS}[case]
     for name, shape in sorted(public_shapes(net, size).items()):
         x = rng.standard_normal(shape, np.float32)
@@ -72,8 +72,8 @@ def drawn(case, size):
             x *= np.float32(math.sqrt((2 if len(shape) == 4 else 1) / math.prod(shape[1:])))
         else:
             x = x / 4
-        found[name] = x
-    return {**found, **parameter_names.fixed_positions(parameter_names.make_net(net), size)}
+        arrays[name] = x
+    return {**arrays, **parameter_names.fixed_positions(parameter_names.make_net(net), size)}
 
 
 def features(backbone, size):
@@ -82,8 +82,8 @@ def features(backbone, size):
     return jax.jit(make_apply(backbone))(backbone.variables["net"], x.transpose(0, 2, 3, 1))
 
 
-def assert_close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+def assert_close(actual, expected):
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_features_equal_those_of_torchvision_and_timm(case, file):
     size = int(GOLDEN[f"{case}/size"])
     extra = {"classifier.weight": np.ones((2, 2))} if case == "resnet18_solo" else {}
     prefix = "backbone." if case == "resnet18_solo" else ""
-    path = file({**{prefix + k: v for k, v in drawn(case, size).items()}, **extra})
+    path = file({**{prefix + k: v for k, v in draw_weights(case, size).items()}, **extra})
     backbone = weights.load(path)
     assert backbone.metadata["net"] == NETS[case]
     assert_close(features(backbone, size), GOLDEN[f"{case}/features"])
@@ -122,9 +122,9 @@ def test_a_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
     with caplog.at_level(logging.INFO, "jaxssl"):
         backbone = weights.load(checkpoint, num_heads=2)
     assert_close(features(backbone, 4), GOLDEN["file/features"])
-    expected = drawn("tiny", 4)["blocks.0.mlp.fc2.weight"].T  # bfloat16 in the file
-    found = backbone.variables["net"]["params"]["Block_0"]["mlp_out"]["kernel"]
-    np.testing.assert_allclose(found, expected, rtol=2**-8)
+    expected = draw_weights("tiny", 4)["blocks.0.mlp.fc2.weight"].T  # bfloat16 in the file
+    kernel = backbone.variables["net"]["params"]["Block_0"]["mlp_out"]["kernel"]
+    np.testing.assert_allclose(kernel, expected, rtol=2**-8)
     assert {leaf.dtype for leaf in jax.tree.leaves(backbone.variables)} == {np.dtype(np.float32)}
     (line,) = caplog.messages
     assert "at 'teacher.module.backbone.'" in line and "ignored: " in line and "head" in line
@@ -183,9 +183,9 @@ def nested(*keys, value=None):
     ],
 )
 def test_the_encoder_is_found_at_the_prefixes_of_public_implementations(tree, place):
-    found = architecture.find_encoder(tree)
-    assert found.prefix == place
-    assert len(found.arrays) == 1
+    encoder = architecture.find_encoder(tree)
+    assert encoder.prefix == place
+    assert len(encoder.arrays) == 1
 
 
 def test_torchvision_vits_are_renamed_to_timm():
@@ -273,7 +273,7 @@ def test_learned_positions_require_square_images_of_one_size():
 
 
 def test_missing_unknown_and_misshapen_arrays_are_listed(file):
-    arrays = dict(drawn("resnet", 8))
+    arrays = dict(draw_weights("resnet", 8))
     moved = arrays.pop("layer2.1.bn2.running_var")
     wrong = arrays | {"layer2.1.bn3.running_var": moved, "layer4.0.conv1.weight": moved}
     for name in ("a", "b", "c", "d"):
@@ -287,9 +287,9 @@ def test_missing_unknown_and_misshapen_arrays_are_listed(file):
     assert "\n" not in message
 
 
-def own_file(file, change=None):
+def exported_file(file, change=None):
     """A file of `jaxssl export` with a changed header."""
-    backbone = weights.load(file(drawn("resnet", 8), "theirs.safetensors"))
+    backbone = weights.load(file(draw_weights("resnet", 8), "theirs.safetensors"))
     header = json.loads(weights.header(backbone)) | {"step": 7, "loss": "nt_xent"}
     header = change(header) if change else header
     text = header if isinstance(header, str) else json.dumps(header)
@@ -297,7 +297,7 @@ def own_file(file, change=None):
 
 
 def test_the_header_of_an_exported_file_sets_inputs_and_metadata(file):
-    path, theirs = own_file(file)
+    path, theirs = exported_file(file)
     ours = weights.load(path)
     assert ours.inputs == theirs.inputs and ours.metadata["net"] == theirs.metadata["net"]
     assert (ours.metadata["step"], ours.metadata["loss"]) == (7, "nt_xent")
@@ -329,7 +329,7 @@ def test_the_header_of_an_exported_file_sets_inputs_and_metadata(file):
 )
 def test_an_invalid_header_is_refused_in_one_line(change, file, monkeypatch):
     with pytest.raises(UserError, match=r"x\.safetensors") as error:
-        weights.load(own_file(file, change)[0])
+        weights.load(exported_file(file, change)[0])
     assert "\n" not in str(error.value)
 
 
@@ -351,10 +351,10 @@ def test_errors_about_paths_are_one_line(tmp_path, file):
 
 
 def test_unsupported_networks_are_described_in_the_error(file):
-    arrays = drawn("resnet", 8)
+    arrays = draw_weights("resnet", 8)
     one_less = {k: v for k, v in arrays.items() if not k.startswith("layer4.1.")}
     five = arrays | {"conv1.weight": np.zeros((4, 3, 5, 5), np.float32)}
-    tiny = drawn("tiny", 4)
+    tiny = draw_weights("tiny", 4)
     no_grid = tiny | {"pos_embed": np.zeros((1, 4, 8), np.float32)}
     for content, message in (
         (one_less, r"depth of a ResNet must be one of 18, 34, 50, 101, got \[2, 2, 2, 1\] basic"),
@@ -367,18 +367,18 @@ def test_unsupported_networks_are_described_in_the_error(file):
 
 
 def test_arguments_override_the_input_settings(file):
-    path = file(drawn("resnet", 8))
+    path = file(draw_weights("resnet", 8))
     inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
     assert inputs == (48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
     assert weights.load(path, std=[0.5]).inputs == (32, 3, architecture.CIFAR["mean"], (0.5,), 0.0)
-    ours, _ = own_file(file)
+    ours, _ = exported_file(file)
     _, _, preprocess = jaxssl.load_encoder(ours, mean=0.0, std=1.0, size=8)
     x = preprocess(jnp.full((1, 8, 8, 3), 51, jnp.uint8))
     np.testing.assert_allclose(x, np.full((1, 8, 8, 3), 0.2), rtol=1e-6)
 
 
 def test_input_settings_out_of_range_are_refused(file):
-    path, numbers = file(drawn("resnet", 8)), "must be a number or 3 in"
+    path, numbers = file(draw_weights("resnet", 8)), "must be a number or 3 in"
     wrong = {
         "mean": [numbers, 127.5, (0.5, 0.5), "0.5", float("nan"), ()],
         "std": [numbers, 0, -0.5, [0.5, 0.5, 0.0]],
@@ -392,7 +392,7 @@ def test_input_settings_out_of_range_are_refused(file):
 
 
 def test_the_size_of_a_vit_must_fit_its_positions_and_patches(file):
-    path = file(drawn("tiny", 4))
+    path = file(draw_weights("tiny", 4))
     assert weights.load(path, num_heads=2, size=4, crop=0).inputs.size == 4
     with pytest.raises(
         UserError, match="size must be 4, the size of the network's learned positions"
