@@ -84,7 +84,7 @@ def test_views_are_the_crops_of_the_host_and_nothing_else_is_decoded(photographs
         np.testing.assert_array_equal(found["views"][place], expected)
         np.testing.assert_array_equal(images[place], decoding.centre(picture, 16))
     [(part, _)] = photographs.parts
-    assert not list(part.keep.parent.glob("decoded-*"))
+    assert not list(part.path.parent.glob("decoded-*"))
 
 
 def test_a_sheet_has_a_row_for_every_image(photographs, tmp_path):

@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,31 +11,32 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import distributed
+from jaxssl.evaluation.features import pad_rows
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
-# The settings of public codes, whose predictions these are.
-PRESETS = {
+# The settings of public implementations. Each preset gives the predictions of its implementation.
+PRESETS: dict[str, dict[str, Any]] = {
     # zhirongw/lemniscate.pytorch test.py `kNN`; lightly utils/benchmarking/knn.py `knn_predict`.
     "instdisc": {"k": 200, "temperature": 0.1},
     # leftthomas/SimCLR, chingyaoc/DCL and anshulbshah/MMCL CIFAR100: main.py `test`.
     "cifar_simclr": {"k": 200, "temperature": 0.5},
-    # facebookresearch/dino and rohan1561/AUC-CL: eval_knn.py `knn_classifier`; k=20 is that of
-    # vturrisi/solo-learn utils/knn.py too. MoCo-v3's own code has none.
+    # facebookresearch/dino and rohan1561/AUC-CL: eval_knn.py `knn_classifier`. k=20 also in
+    # vturrisi/solo-learn utils/knn.py. MoCo-v3's code has no k-NN.
     "moco_v3_10": {"k": 10, "temperature": 0.07},
     "moco_v3_20": {"k": 20, "temperature": 0.07},
     "moco_v3_100": {"k": 100, "temperature": 0.07},
     "moco_v3_200": {"k": 200, "temperature": 0.07},
-    # lemniscate.pytorch test.py `NN`: the class of the nearest.
+    # lemniscate.pytorch test.py `NN`: the class of the nearest neighbour.
     "uniform": {"k": 1, "temperature": 1.0},
-    # rohan1561/AUC-CL cifar/main.py `test`. This weight has no temperature.
+    # rohan1561/AUC-CL cifar/main.py `test`; this weight has no temperature.
     "auc_cl_cifar": {"k": 200, "temperature": 1.0, "weight": "linear"},
 }
 WEIGHTS = ("exp", "linear")
-QUERY_BLOCK = 100  # queries at a time: their similarities stay in cache
-BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, that are on the device at a time
-THREADS = min(8, os.cpu_count() or 1)  # that search at the same time
-MAX_CLASSES = 100_000  # votes are counted in a table of all class numbers
-LARGEST = 60.0  # exponent of a vote: exp of it, added up over any bank, is finite in float32
+QUERY_BLOCK = 100  # queries per block; their similarities stay in cache
+BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at a time
+THREADS = min(8, os.cpu_count() or 1)  # concurrent searches
+MAX_CLASSES = 100_000  # votes are counted in a table of all classes
+MAX_EXPONENT = 60.0  # of a vote; a sum of exp(60) over any bank is finite in float32
 
 
 def evaluate(
@@ -47,35 +49,34 @@ def evaluate(
     temperature: float,
     weight: str = "exp",
 ) -> dict[str, float]:
-    """Accuracy of the votes of the k most cosine-similar training examples.
+    """Compute the accuracy of a weighted vote of the k nearest training examples by cosine.
 
-    Several processes share the work: each calls this with its part of both sets, and gets the
-    figures of the whole.
+    With several processes, each passes its share of both sets and gets the accuracy of the whole.
 
-    A class without a vote stands behind those with one, in the order of the class numbers, as in
-    the public codes: with few neighbours or classes, "knn_top5" means little.
+    Classes without votes are ranked last, by class number, as in the public implementations. With
+    few neighbours or classes, "knn_top5" therefore says little.
 
     Args:
-        train_features: [n, f], the bank; it may be a memory map.
+        train_features: [n, f], the bank, possibly a memory map.
         train_labels: [n] int in [0, `MAX_CLASSES`).
-        test_features: [m, f]; it may be a memory map.
-        test_labels: [m] int in [0, `MAX_CLASSES`). A class that the bank lacks gets no votes.
-        k: neighbours; all n if there are fewer.
-        temperature: T, > 0; "linear" does without.
-        weight: of a vote, as in `votes`.
+        test_features: [m, f], possibly a memory map.
+        test_labels: [m] int in [0, `MAX_CLASSES`). Classes that the bank lacks get no votes.
+        k: number of neighbours; at most n are used.
+        temperature: T, > 0; ignored by the weight "linear".
+        weight: weight of a vote, see `votes`.
 
     Returns:
         "knn_top1" and "knn_top5" (100 if there are five classes or fewer), in percent.
 
     Raises:
-        ValueError: if a setting is out of range, features and labels differ in length or width,
-            features are not finite, or labels are not class numbers.
+        ValueError: if a setting is out of range, shapes do not match, features are not finite, or
+            labels are not class numbers.
     """
     distributed.raise_together(
         lambda: _check(train_features, train_labels, test_features, test_labels)
     )
     test_labels = np.asarray(test_labels)
-    largest = max(np.max(train_labels, initial=0), test_labels.max(initial=0))
+    largest = np.maximum(np.max(train_labels, initial=0), test_labels.max(initial=0))
     num_classes = int(distributed.gather_processes(largest).max()) + 1
     ranked = _ranking(
         *(train_features, train_labels, test_features),
@@ -96,9 +97,9 @@ def _check(
     test_features: Array | np.ndarray,
     test_labels: Array | np.ndarray,
 ) -> None:
-    """Raise ValueError for what `evaluate` would raise it for later, when others wait."""
-    _checked_labels(train_labels, train_features, None)
-    _checked_labels(test_labels, test_features, None)
+    """Check the input before processes wait for each other; raise ValueError as `evaluate`."""
+    _check_labels(train_labels, train_features, None)
+    _check_labels(test_labels, test_features, None)
     if distributed.process_count() > 1:
         for name, rows in (("the bank", train_features), ("queries", test_features)):
             for part in _parts(len(rows), BANK_BLOCK // (4 * rows.shape[1])):
@@ -115,16 +116,16 @@ def predict(
     num_classes: int | None = None,
     weight: str = "exp",
 ) -> np.ndarray:
-    """Classes of each query, those with more votes first; of equal ones the smaller number.
+    """Rank the classes of each query by votes; ties go to the smaller class.
 
     Args:
-        train_features: [n, f], the bank; it may be a memory map.
+        train_features: [n, f], the bank, possibly a memory map.
         train_labels: [n] int in [0, num_classes).
-        test_features: [m, f]; it may be a memory map.
-        k: neighbours; all n if there are fewer.
-        temperature: T, > 0; "linear" does without.
-        num_classes: c, up to `MAX_CLASSES`; by default the largest label and one.
-        weight: of a vote, as in `votes`.
+        test_features: [m, f], possibly a memory map.
+        k: number of neighbours; at most n are used.
+        temperature: T, > 0; ignored by the weight "linear".
+        num_classes: c, at most `MAX_CLASSES`. Default: the largest label plus one.
+        weight: weight of a vote, see `votes`.
 
     Returns:
         [m, c] int32; the first column is the prediction.
@@ -155,12 +156,12 @@ def votes(
     temperature: float,
     weight: str = "exp",
 ) -> Array:
-    r"""Summed weights of each query's neighbours, by class.
+    r"""Sum the weights of each query's neighbours by class.
 
     .. math:: v_c = \sum_{j: y_j = c} e^{s_j / T} \quad \mathrm{or} \quad
         \sum_{j: y_j = c} (1 + s_j) / 2
 
-    Votes of too small a temperature for float32 are given a common factor.
+    If the temperature is too small for float32, all votes of a query are scaled by a common factor.
 
     Args:
         similarity: [m, k] float32 in [-1, 1], nearest first.
@@ -170,15 +171,15 @@ def votes(
         weight: "exp" or "linear".
 
     Returns:
-        [m, c] float32. Equal weights in equal number give equal votes, to the bit: they are added
-        in order, nearest first, on any device.
+        [m, c] float32. Weights are added nearest first on every device, so that classes with equal
+        weights get exactly equal votes.
     """
     if weight == "linear":
         weights = 0.5 * (jnp.asarray(similarity) + 1)
     else:
         exponent = jnp.asarray(similarity) / temperature
         nearest = exponent[:, :1]
-        weights = jnp.exp(exponent - (nearest - jnp.clip(nearest, -LARGEST, LARGEST)))
+        weights = jnp.exp(exponent - (nearest - jnp.clip(nearest, -MAX_EXPONENT, MAX_EXPONENT)))
     row = jnp.arange(len(weights), dtype=jnp.int32)
 
     def add(total: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
@@ -192,22 +193,22 @@ def votes(
 def neighbours(
     bank: Array | np.ndarray, queries: Array | np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cosine similarities and places of the k rows of ``bank`` nearest to each query.
+    """Find the k rows of the bank with the largest cosine similarity to each query.
 
-    Both sides are taken in blocks. Above them, memory is some four times `BANK_BLOCK`, the result,
-    and `QUERY_BLOCK` rows of similarities for each of `THREADS`, whatever the lengths.
+    Bank and queries are processed in blocks. Beyond the arguments and the result, this needs about
+    four times `BANK_BLOCK` bytes, and `QUERY_BLOCK` rows of similarities per thread.
 
     Args:
-        bank: [n, f], any length, of any type of numbers.
-        queries: [m, f], any length, of any type of numbers.
-        k: neighbours; n if there are fewer.
+        bank: [n, f], any numeric type; rows need not be normalised.
+        queries: [m, f], any numeric type.
+        k: number of neighbours; at most n are returned.
 
     Returns:
-        [m, k] float32 and int32, nearest first; of equal ones the first in the bank. A zero row
-        has similarity 0 to all.
+        Cosine similarities [m, k] float32 and indices into the bank [m, k] int32, nearest first;
+        ties go to the smaller index. A zero row has similarity 0 to every row.
 
     Raises:
-        ValueError: if there are no rows, their widths differ, or one is not finite in float32.
+        ValueError: if there are no rows, their widths differ, or a row is not finite in float32.
     """
     if bank.ndim != 2 or queries.ndim != 2 or bank.shape[1] != queries.shape[1]:
         raise ValueError(
@@ -216,51 +217,52 @@ def neighbours(
         )
     if 0 in (*bank.shape, *queries.shape):
         raise ValueError(
-            f"no features: {list(bank.shape)} in the bank, {list(queries.shape)} asked"
+            f"bank and queries must not be empty, got {list(bank.shape)} and {list(queries.shape)}"
         )
-    found = [
+    results = [
         _search(bank, _unit_rows(queries, part, "queries"), min(k, len(bank)))
         for part in _parts(len(queries), BANK_BLOCK // (4 * queries.shape[1]))
     ]
-    similarity, place = (np.concatenate(x) for x in zip(*found, strict=True))
-    return similarity, place
+    similarity, index = (np.concatenate(x) for x in zip(*results, strict=True))
+    return similarity, index
 
 
-def _neighbours_of_all(
+def _neighbours_over_processes(
     bank: Array | np.ndarray, labels: np.ndarray, queries: Array | np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Similarities and labels of the nearest rows in the banks of all processes."""
     if distributed.process_count() == 1:
-        similarity, place = neighbours(bank, queries, k)
-        return similarity, labels[place]
-    count, asked = distributed.gather_processes(np.int32([len(bank), len(queries)])).T
-    k = min(k, int(count.sum()))
-    found = []
-    for part in _parts(int(asked.max()), BANK_BLOCK // (4 * bank.shape[1] * len(count))):
-        own = np.zeros((part.stop - part.start, bank.shape[1]), np.float32)
-        mine = np.asarray(queries[part], np.float32)
-        own[: len(mine)] = mine
-        # Everyone looks for everyone's neighbours in its own bank.
-        every = distributed.gather_processes(own).reshape(-1, bank.shape[1])
-        similarity, place = neighbours(bank, every, k)
-        short = ((0, 0), (0, k - place.shape[1]))
-        nearest = np.pad(similarity, short, constant_values=-np.inf), np.pad(labels[place], short)
-        first = distributed.process_index() * len(own)
-        similarity, label = (
-            np.moveaxis(distributed.gather_processes(x)[:, first : first + len(mine)], 0, 1)
+        similarity, index = neighbours(bank, queries, k)
+        return similarity, labels[index]
+    lengths = np.array([len(bank), len(queries)], np.int32)
+    bank_lengths, query_lengths = distributed.gather_processes(lengths).T
+    k = min(k, int(np.sum(bank_lengths)))
+    size = BANK_BLOCK // (4 * bank.shape[1] * len(bank_lengths))
+    results = []
+    for part in _parts(int(np.max(query_lengths)), size):
+        block = np.asarray(queries[part], np.float32)
+        padded = pad_rows(block, part.stop - part.start)
+        # Each process searches its bank for the neighbours of every process' queries.
+        everyone = distributed.gather_processes(padded).reshape(-1, bank.shape[1])
+        similarity, index = neighbours(bank, everyone, k)
+        short = ((0, 0), (0, k - index.shape[1]))
+        nearest = np.pad(similarity, short, constant_values=-np.inf), np.pad(labels[index], short)
+        first = distributed.process_index() * len(padded)
+        gathered = [
+            np.moveaxis(distributed.gather_processes(x)[:, first : first + len(block)], 0, 1)
             for x in nearest
-        )
-        similarity, label = (x.reshape(len(mine), -1) for x in (similarity, label))
+        ]
+        similarity, label = (x.reshape(len(block), -1) for x in gathered)
         order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
-        found.append([np.take_along_axis(x, order, axis=1) for x in (similarity, label)])
-    similarity, label = (np.concatenate(x) for x in zip(*found, strict=True))
+        results.append([np.take_along_axis(x, order, axis=1) for x in (similarity, label)])
+    similarity, label = (np.concatenate(x) for x in zip(*results, strict=True))
     return similarity, label
 
 
 def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """`neighbours` of a block of unit queries."""
+    """`neighbours` for a block of normalised queries."""
     m, f = queries.shape
-    # On a CPU one core finds the largest of a block, and all take part in its products.
+    # On a CPU, top_k runs on one core and a matrix product on all, so threads overlap the two.
     threads = min(THREADS, -(-m // QUERY_BLOCK))
     devices = (jax.local_devices() * threads)[:threads]
     queries = jnp.pad(queries, ((0, -m % (threads * QUERY_BLOCK)), (0, 0)))
@@ -274,62 +276,59 @@ def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarra
             rows = _unit_rows(bank, part, "the bank")
             copies = {device: jax.device_put(rows, device) for device in set(devices)}
             rows = [copies[device] for device in devices]
-            best = list(pool.map(_nearer_now, best, shares, rows, [part.start] * threads))
+            best = list(pool.map(_update_and_wait, best, shares, rows, [part.start] * threads))
             del rows, copies
-    similarity, place = (np.concatenate(x).reshape(-1, k)[:m] for x in zip(*best, strict=True))
-    return similarity, place
+    similarity, index = (np.concatenate(x).reshape(-1, k)[:m] for x in zip(*best, strict=True))
+    return similarity, index
 
 
-def _nearer_now(best: tuple[Array, Array], queries: Array, bank: Array, first: int) -> tuple:
-    """`_nearer`, waited for: parts of the bank would pile up in memory."""
-    return jax.block_until_ready(_nearer(*best, queries, bank, first))
+def _update_and_wait(best: tuple[Array, Array], queries: Array, bank: Array, first: int) -> Any:
+    """`_update`, without asynchronous dispatch: blocks of the bank would pile up in memory."""
+    return jax.block_until_ready(_update(*best, queries, bank, first))
 
 
 def _parts(length: int, size: int) -> list[slice]:
-    """As few nearly equal parts as are not much longer than ``size``."""
+    """Divide a range into as few nearly equal parts of about ``size`` as possible."""
     size = -(-length // max(1, round(length / max(1, size))))
     return [slice(first, min(first + size, length)) for first in range(0, length, size)]
 
 
 def _unit_rows(features: Array | np.ndarray, part: slice, name: str) -> Array:
-    """A part of the features, divided by max(norm, 1e-12), on the device.
+    """L2-normalise a part of the features, as `torch.nn.functional.normalize` does.
 
-    NumPy divides as `torch.nn.functional.normalize` does; XLA would multiply by 1 / norm, and rows
-    of the same direction would no longer be equal.
+    NumPy divides by the norm, as PyTorch does. XLA would multiply by its reciprocal, and parallel
+    rows would no longer be exactly equal.
     """
     rows = np.asarray(features[part]).astype(np.float32, copy=False)
     largest = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))
     if not np.isfinite(largest).all():
         row = part.start + int(np.argmin(np.isfinite(largest)))
         raise ValueError(f"features must be finite, row {row} of {name} is not")
-    # A power of two rounds nothing, and keeps squares from overflowing.
+    # Scaling by a power of two is exact, and keeps the squares from overflowing.
     scale = np.ldexp(np.float32(1), -np.clip(np.frexp(largest)[1], -120, 126))
-    # At a multiple of 64 bytes, a CPU device takes the array as it is, without a copy.
-    space = np.empty(rows.size + 15, np.float32)
-    begin = -space.ctypes.data % 64 // 4
-    rows = np.multiply(
-        rows, scale[:, None], out=space[begin : begin + rows.size].reshape(rows.shape)
-    )
+    rows = rows * scale[:, None]
     norm = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     rows /= np.maximum(norm, np.float32(1e-12) * scale)[:, None]
     return jax.device_put(rows, may_alias=True)
 
 
 @jax.jit
-def _nearer(similarity: Array, place: Array, queries: Array, bank: Array, first: int) -> tuple:
-    """The best so far, or better ones from a part of the bank that begins at ``first``."""
+def _update(
+    similarity: Array, index: Array, queries: Array, bank: Array, first: int
+) -> tuple[Array, Array]:
+    """Merge the nearest rows found so far with a part of the bank that begins at ``first``."""
     k = similarity.shape[-1]
 
-    def of_block(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        query, old, old_place = block
-        found = jnp.matmul(query, bank.T, precision=lax.Precision.HIGHEST)
-        found, where = lax.top_k(found, min(k, len(bank)))
-        found = jnp.concatenate([old, found], axis=1)
-        where = jnp.concatenate([old_place, where.astype(jnp.int32) + first], axis=1)
-        found, chosen = lax.top_k(found, k)
-        return found, jnp.take_along_axis(where, chosen, axis=1)
+    def update_block(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        query, old, old_index = block
+        new = jnp.matmul(query, bank.T, precision=lax.Precision.HIGHEST)
+        new, new_index = lax.top_k(new, min(k, len(bank)))
+        new = jnp.concatenate([old, new], axis=1)
+        new_index = jnp.concatenate([old_index, new_index.astype(jnp.int32) + first], axis=1)
+        new, order = lax.top_k(new, k)
+        return new, jnp.take_along_axis(new_index, order, axis=1)
 
-    return lax.map(of_block, (queries, similarity, place))
+    return lax.map(update_block, (queries, similarity, index))
 
 
 def _ranking(
@@ -343,17 +342,17 @@ def _ranking(
     num_classes: int,
     top: int,
 ) -> np.ndarray:
-    """The first ``top`` columns of `predict`, or all."""
+    """The first ``top`` columns of `predict`."""
     if k < 1 or not 0 < temperature < np.inf:
         raise ValueError(f"k must be >= 1 and temperature > 0, got {k} and {temperature}")
     if weight not in WEIGHTS:
         raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {weight!r}")
     if not 1 <= num_classes <= MAX_CLASSES:
         raise ValueError(
-            f"labels must be class numbers below {MAX_CLASSES}, these have {num_classes} classes"
+            f"there must be 1 to {MAX_CLASSES} classes, got {num_classes}; number classes from 0"
         )
-    labels = _checked_labels(train_labels, train_features, num_classes)
-    similarity, labels = _neighbours_of_all(train_features, labels, test_features, k)
+    labels = _check_labels(train_labels, train_features, num_classes)
+    similarity, labels = _neighbours_over_processes(train_features, labels, test_features, k)
     hyper = {"num_classes": num_classes, "temperature": temperature, "weight": weight}
     ranked = [
         lax.top_k(votes(similarity[part], labels[part], **hyper), min(top, num_classes))[1]
@@ -362,10 +361,10 @@ def _ranking(
     return np.concatenate(ranked)
 
 
-def _checked_labels(
+def _check_labels(
     labels: Array | np.ndarray, features: Array | np.ndarray, num_classes: int | None
 ) -> np.ndarray:
-    """Labels of the features, class numbers from 0."""
+    """Return the labels as int32, after checking that they are class numbers of the features."""
     labels = np.asarray(labels)
     if labels.shape != features.shape[:1]:
         raise ValueError(
@@ -382,13 +381,12 @@ def _checked_labels(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> list[Result]:
-    """`evaluate` with a preset's settings."""
+    """Run `evaluate` with the settings of a preset."""
     del seed
-    hyper = PRESETS[preset]
-    scores = evaluate(*context.features, **hyper)
-    return [
-        Result(metric, value, None, {"preset": preset, **hyper}) for metric, value in scores.items()
-    ]
+    settings = PRESETS[preset]
+    scores = evaluate(*context.features, **settings)
+    details = {"preset": preset, **settings}
+    return [Result(metric, value, None, details) for metric, value in scores.items()]
 
 
 protocol = Protocol(run, PRESETS, shared_presets=tuple(PRESETS))
