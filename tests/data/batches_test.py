@@ -227,7 +227,7 @@ def test_eight_devices_get_the_global_batches_of_one(make, cache):
     ],
 )
 def test_auto_caches_what_fits(make, monkeypatch, limit, way):
-    monkeypatch.setattr(batches_lib, "CACHE_BYTES", limit)
+    monkeypatch.setattr(plan, "CACHE_BYTES", limit)
     batches = make("auto", workers=0)
     assert batches.plan.why.startswith(way)
     assert_same(take(batches, 1), take(make("device"), 1))

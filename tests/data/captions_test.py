@@ -64,11 +64,11 @@ def test_quotes_hold_separators_quotes_and_lines():
         ("image,label\n1.png,a cat\n", ["its first line is image,label"]),
         ("name,caption\n1.png,a cat\n", ["its first line is name,caption"]),
         ("name,\x1b[31mcaption\n1.png,a cat\n", [r"its first line is 'name,\x1b[31mcaption'"]),
-        ("image,caption\n", ["are a header without lines"]),
+        ("image,caption\n", ["have a header but no rows"]),
         ("image,caption\n1.png,a cat\n2.png,\n", ["line 3 of", "lacks a picture or a caption"]),
         ("image,caption\n1.png,a cat\n2.png\n", ["line 3 of", "lacks a picture or a caption"]),
         ("image,caption\n1.png,a cat\n\n  ,a dog\n", ["line 4 of", "lacks a picture"]),
-        ("image,caption\n1.png,a cat, black\n", ["line 2 of", "more columns", "quotes"]),
+        ("image,caption\n1.png,a cat, black\n", ["line 2 of", "more columns", "quote captions"]),
         ('image,caption\n1.png,"a cat' + 140_000 * "\n1.png", ["cannot be read", "limit"]),
     ],
 )
@@ -226,7 +226,7 @@ def test_an_empty_table_is_refused_as_one(opened_as, tmp_path):
 def test_a_bare_name_of_two_pictures_is_refused(opened_as, tmp_path):
     unpack(tmp_path, {**pictures("a/1.png", "b/1.png"), "captions.csv": table_of(CATS)})
     (tmp_path / "captions.csv").write_bytes(table_of({"1.png": ["which?"]}))
-    with refused("1.png", "a/1.png, b/1.png", "name it with its folder"):
+    with refused("1.png", "a/1.png, b/1.png", "give its folder too"):
         opened_as(tmp_path)
     whole = {"a/1.png": ["this"], "b/1.png": ["that"]}
     (tmp_path / "captions.csv").write_bytes(table_of(whole))
@@ -272,7 +272,7 @@ def test_a_single_caption_stands_for_all(found):
 
 
 def test_a_picture_without_a_caption_is_refused():
-    with refused("a picture has no caption; leave it out"):
+    with refused("an image has no caption; remove it from the set"):
         CaptionReader("captions", CONTEXT)({"captions": np.array([], object)})
 
 
@@ -371,7 +371,7 @@ def test_pictures_of_many_sizes_are_cropped_on_the_host(opened_as, tmp_path):
 def test_a_run_that_asks_for_captions_of_plain_images_is_refused(load, labelled):
     plain = load(labelled)
     assert not plain.captioned and plain.read(np.arange(1))[0].text is None
-    with refused(f"{labelled.name!r} have no captions, which augment.name asks for"):
+    with refused(f"augment.name needs captions, but the images of {labelled.name!r} have none"):
         first_batch(plain)
 
 

@@ -166,7 +166,7 @@ def test_two_files_of_the_same_name_are_refused(tmp_path, kind):
                 archive.writestr("a.png", b"")
             else:
                 archive.addfile(tarfile.TarInfo("a.png"))
-    with refused(str(path), "'a.png' comes twice"):
+    with refused(str(path), "'a.png' occurs twice"):
         names(path)
 
 
@@ -266,7 +266,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
     (tmp_path / "device.png").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.png")
     for _, read in files.read_files(tmp_path):
-        with pytest.raises(OSError, match="is no regular file"):
+        with pytest.raises(OSError, match="is not a regular file"):
             read()
     with (tmp_path / "sparse.png").open("wb") as file:
         file.truncate(2**40)
@@ -302,10 +302,10 @@ def test_a_file_that_is_neither_is_refused(tmp_path, path):
 
 
 def test_a_path_to_nothing_says_how_far_it_goes(tmp_path, monkeypatch):
-    with refused(f"data.path={tmp_path}/a/b does not exist; there is only {tmp_path}"):
+    with refused(f"data.path={tmp_path}/a/b does not exist; the nearest existing folder is {tmp_path}"):
         files.locate(f"{tmp_path}/a/b")
     monkeypatch.chdir(tmp_path)
-    with refused(f"data.path=gone.zip does not exist; there is only {tmp_path}"):
+    with refused(f"data.path=gone.zip does not exist; the nearest existing folder is {tmp_path}"):
         files.locate("gone.zip")
 
 

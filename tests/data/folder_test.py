@@ -152,7 +152,7 @@ def test_labels_of_a_table_take_the_place_of_folders():
         ),
         (
             ["train/a/1.png", "test/a/2.png", "extra/3.png", "4.png"],
-            ["4.png, extra/3.png lie beside the folders from the splits test, train; move"],
+            ["4.png, extra/3.png lie beside the folders of the splits test, train; move"],
         ),
     ],
 )

@@ -36,7 +36,7 @@ def test_no_module_that_a_set_names_is_imported(labelled_set, tmp_path, monkeypa
         tree["featuresDict"]["features"]["file"]["pythonClassName"] = "hostile.Text"
 
     rewrite(root / "features.json", change)
-    with refused(str(root), "'hostile.Text', which is none of TFDS' features"):
+    with refused(str(root), "'hostile.Text' is not a feature of TFDS"):
         load()
     assert "hostile" not in sys.modules and not (tmp_path / "mark").exists()
 
@@ -81,7 +81,7 @@ def test_damaged_records_are_one_line(labelled_set):
 
 def test_a_label_without_a_class_is_refused():
     part = source.PreparedSplit([{"label": 3}], num_classes=3)
-    with refused("have the label 3 of 3"):
+    with refused("has the label 3, expected a label below 3"):
         part.label_of(part.read_records([0])[0])
 
 

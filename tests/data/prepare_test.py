@@ -116,7 +116,7 @@ def test_bad_settings_are_refused(load, labelled, tmp_path):
     with refused("data.on_error='skp' is unknown; did you mean 'skip'? valid: stop, skip"):
         load(labelled, on_error="skp")
     for fraction in (-0.1, 1.0, 2.0):
-        with refused(f"data.test_fraction={fraction} must lie in [0, 1)"):
+        with refused(f"data.test_fraction must be in [0, 1), got {fraction}"):
             load(labelled, test_fraction=fraction)
     with refused("data.name='folder' needs data.path: a folder or an archive"):
         load("")
@@ -124,7 +124,7 @@ def test_bad_settings_are_refused(load, labelled, tmp_path):
         load(tmp_path / "gone")
     with refused(f"data.path={tmp_path} holds no pictures (0 other files)"):
         load(tmp_path)
-    with refused("data.name='digits' takes no data.path", "folder, captions, tu"):
+    with refused("data.name='digits' does not read data.path", "captions, folder, tu"):
         load(labelled, name="digits")
     with refused("data.labels is for data.name='folder'"):
         load("", name="digits", labels="labels.csv")

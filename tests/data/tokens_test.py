@@ -97,9 +97,9 @@ def test_any_characters_have_ids():
 
 
 def test_wrong_arguments_are_named():
-    with pytest.raises(ValueError, match="context must be >= 3, got 2"):
+    with pytest.raises(ValueError, match="context must be at least 3, got 2"):
         tokens.tokenize(["a"], 2)
-    with pytest.raises(ValueError, match="sequence of texts, got the single text 'a cat'"):
+    with pytest.raises(ValueError, match="sequence of strings, got the string 'a cat'"):
         tokens.tokenize("a cat")
 
 

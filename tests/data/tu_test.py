@@ -86,26 +86,26 @@ def test_folders_and_archives_may_hold_more(tmp_path, files, suffix):
 WITHOUT = {name: {**MANY, name: None} for name in MANY}
 WHOLE, PARTS = ONE["{0}.txt"], MANY["{0}_A.txt"]
 DAMAGE = {
-    "no companion": (WITHOUT["{0}_graph_labels.txt"], "there is no file *_graph_labels.txt"),
-    "no graph of nodes": (WITHOUT["{0}_graph_indicator.txt"], "no file *_graph_indicator.txt"),
+    "no companion": (WITHOUT["{0}_graph_labels.txt"], "the file *_graph_labels.txt is missing"),
+    "no graph of nodes": (WITHOUT["{0}_graph_indicator.txt"], "the file *_graph_indicator.txt is missing"),
     "half an edge": ({**MANY, "{0}_A.txt": b"1, 2\n2"}, "cannot reshape array of size 3"),
     "node 9 of 8": ({**MANY, "{0}_A.txt": b"1, 9\n"}, "node 9 of 8, counted from 1"),
     "node 0": ({**MANY, "{0}_A.txt": b"1, 2\n0, 2\n"}, "node 0 of 8, counted from 1"),
     "two graphs": ({**MANY, "{0}_A.txt": b"1, 2\n4, 5\n"}, "an edge joins two graphs"),
     "edges in letters": ({**MANY, "{0}_A.txt": b"1, two\n"}, "invalid literal"),
     "a huge node": ({**MANY, "{0}_A.txt": b"1, 99999999999999999999\n"}, "too large"),
-    "tags cut": ({**MANY, "{0}_node_labels.txt": b"3\n7\n"}, "2 nodes have tags, 8 a graph"),
+    "tags cut": ({**MANY, "{0}_node_labels.txt": b"3\n7\n"}, "2 nodes have a tag, but 8 have a graph"),
     "tags in letters": ({**MANY, "{0}_node_labels.txt": b"C\n" * 8}, "invalid literal"),
-    "labels cut": ({**MANY, "{0}_graph_labels.txt": b"0\n"}, "nodes are of graph 3 of 1"),
+    "labels cut": ({**MANY, "{0}_graph_labels.txt": b"0\n"}, "nodes belong to graph 3 of 1"),
     "too many labels": ({**MANY, "{0}_graph_labels.txt": b"0\n" * 4}, "a graph without nodes"),
     "no nodes": ({**MANY, "{0}_graph_indicator.txt": b"", "{0}_node_labels.txt": b""}, "nodes of"),
     "graph 0": (
         {**MANY, "{0}_graph_indicator.txt": b"0\n1\n1\n1\n2\n3\n3\n3\n"},
-        "nodes are of graph 0 of 3",
+        "nodes belong to graph 0 of 3",
     ),
     "mixed": (
         {**MANY, "{0}_graph_indicator.txt": b"1\n2\n1\n1\n2\n3\n3\n3\n"},
-        "do not stand together",
+        "are not consecutive",
     ),
     "empty": ({"{0}.txt": b""}, "cut short"),
     "cut at a line": ({"{0}.txt": WHOLE[: WHOLE.index(b"7 2 0 1")]}, "cut short"),
@@ -138,7 +138,7 @@ def test_damage_is_one_line_that_names_the_set(tmp_path, files, reason):
 )
 def test_there_must_be_one_set(tmp_path, content, parts):
     root = unpack(tmp_path / "sets", {k: v for k, v in content.items() if v is not None})
-    with refused("expected one, as NAME_A.txt and its companions or NAME.txt", *parts):
+    with refused("expected one, as NAME_A.txt with its companions or as NAME.txt", *parts):
         tu.read_tu_graphs(root)
 
 
@@ -160,10 +160,10 @@ def test_a_set_is_opened_like_any_other(tmp_path, prepared):
         array = opened.graph_array
         assert len(array) == len(found) and array.num_tags == 2
         for graph, example in zip(array.graphs, found, strict=True):
-            np.testing.assert_array_equal(graph.tag, example.picture.tag)
-            np.testing.assert_array_equal(graph.edge, example.picture.edge)
+            np.testing.assert_array_equal(graph.tag, example.input.tag)
+            np.testing.assert_array_equal(graph.edge, example.input.edge)
         return [
-            (e.picture.tag.tolist(), list(map(tuple, e.picture.edge.tolist())), e.label)
+            (e.input.tag.tolist(), list(map(tuple, e.input.edge.tolist())), e.label)
             for e in found
         ]
 
@@ -176,7 +176,7 @@ def test_names_of_classes_are_sorted_as_numbers(tmp_path, prepared):
     files = {**MANY, "{0}_graph_labels.txt": b"10\n-1\n2\n"}
     opened = of_tu(unpack(tmp_path / "TINY", named(files)), prepared)
     assert opened.class_names == ("-1", "2", "10")
-    nodes = {len(e.picture.tag): e.label for e in opened.read(np.arange(3))}
+    nodes = {len(e.input.tag): e.label for e in opened.read(np.arange(3))}
     assert nodes == {4: 2, 1: 0, 3: 1}
 
 
@@ -184,7 +184,7 @@ def test_a_set_is_prepared_once_and_again_when_a_file_changes(tmp_path, monkeypa
     root, directory = unpack(tmp_path / "TINY", named(ONE)), tmp_path / "data"
     assert of_tu(root, directory).shape == (2,)
     with monkeypatch.context() as patch:
-        patch.setattr(tu, "read", lambda *_: pytest.fail("read again"))
+        patch.setattr(tu, "read_tu_graphs", lambda *_: pytest.fail("read again"))
         (root / "notes.md").write_text("")
         of_tu(root, directory)
         assert len(finished(directory)) == 1
@@ -195,9 +195,9 @@ def test_a_set_is_prepared_once_and_again_when_a_file_changes(tmp_path, monkeypa
 
 def test_examples_must_be_of_the_kind_that_views_are_made_of(tmp_path, prepared, data_dir):
     path = unpack(tmp_path, named(ONE))
-    with refused("data.name='tu' holds graphs, and augment.name makes views of images; set"):
+    with refused("data.name='tu' holds graphs, but augment.name makes views of images; change"):
         of_tu(path, prepared, kind="image")
-    with refused("data.name='digits' holds images, and augment.name makes views of graphs; set"):
+    with refused("data.name='digits' holds images, but augment.name makes views of graphs; change"):
         source.load(data_config(dir=str(data_dir)), "train", "graph")
 
 
@@ -207,7 +207,7 @@ def test_examples_must_be_of_the_kind_that_views_are_made_of(tmp_path, prepared,
         ("", {}, ["data.name='tu' needs data.path", tu.URL]),
         ("nowhere", {}, ["nowhere does not exist"]),
         ("TINY.txt", {}, ["is a file; expected a folder, or an archive"]),
-        (".", {"name": "necklaces"}, ["'necklaces' takes no data.path"]),
+        (".", {"name": "necklaces"}, ["'necklaces' does not read data.path"]),
         (".", {"labels": "labels.csv"}, ["data.labels is for data.name='folder'"]),
         (".", {"split": "test"}, ["has no split 'test'", "valid: train"]),
     ],
@@ -313,8 +313,8 @@ def test_necklaces_are_a_set_of_four_classes(prepared):
         )
         assert np.bincount(found.labels).tolist() == [size // 4] * 4
     for example in opened[1].read(np.arange(8)):
-        ring = ring_of(example.picture)
-        degree = np.bincount(example.picture.edge.ravel())
+        ring = ring_of(example.input)
+        degree = np.bincount(example.input.edge.ravel())
         marked = [degree[node] == 3 for node in ring]
         runs = sum(
             now and not before for now, before in zip(marked, np.roll(marked, 1), strict=True)

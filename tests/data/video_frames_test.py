@@ -13,7 +13,7 @@ from jaxssl.data import clips
 from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import video
 
-GENERIC = "is not an image that is known here"
+GENERIC = "is not an image in a supported format"
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_frames_are_sorted_by_numbers_and_videos_have_none():
         (["cat/1.mp4", "cat/2.mp4"], ["a single class, 'cat'", "for clips without labels"]),
         (["a/1.mp4", "b/2.mp4", "3.mp4"], ["of 'train', 3.mp4 lie beside the folders of classes"]),
         (["a/1/0.png", "b/2/0.png", "3/0.png"], ["'train', 3 lie beside the folders of classes"]),
-        (["0.png", "1.png"], ["0.png, 1.png lie in no folder; expected a folder of frames for"]),
+        (["0.png", "1.png"], ["0.png, 1.png are not in a folder; expected a folder of frames for"]),
         (
             ["a/1/flow_x_1.jpg", "a/1/flow_y_1.jpg", "b/1/img_1.jpg"],
             ["optical flow, such as a/1/flow_x_1.jpg, and other pictures, such as b/1/img_1.jpg"],
@@ -87,7 +87,7 @@ def test_frames_are_sorted_by_numbers_and_videos_have_none():
 def test_layouts_that_are_not_understood_are_refused(names, parts):
     with refused("data.path=PATH", *parts) as message:
         video.arrange(names, "PATH")
-    assert video.STAND_IN not in message[0]
+    assert video.HASH_SUFFIX not in message[0]
 
 
 # Folders of frames, prepared and read.
@@ -194,13 +194,13 @@ def test_all_are_counted_and_the_first_named(load, tmp_path):
     with refused(f"2 of the clips in {tmp_path} cannot be read ({reasons})"):
         load(tmp_path, test_fraction=0.0)
     unpack(tmp_path, dict.fromkeys(("a/2/f8.png", "b/2/f8.png"), b"no"))
-    with refused("none of the 4 clips of 'train' in", "and 1 more); mend them"):
+    with refused("none of the 4 clips of 'train' in", "and 1 more); repair them"):
         load(tmp_path, test_fraction=0.0, on_error="skip")
 
 
 def test_a_picture_of_flow_without_its_other_is_named(load, tmp_path):
     unpack(tmp_path, flow("a/1", 1, 2) | flow("b/1", 1, 2) | flow("b/1", 3, axes="y"))
-    with refused("b/1: of flow_x_00003.png and flow_y_00003.png there is only one"):
+    with refused("b/1: one of flow_x_00003.png and flow_y_00003.png is missing"):
         load(tmp_path, test_fraction=0.0)
 
 
@@ -209,7 +209,7 @@ def test_clips_of_too_many_bytes_are_refused(load, tmp_path, monkeypatch):
     shape = (512, 512, 3)  # three quarters of it
     white = {f"a/2/{i}.png": picture("white", shape) for i in range(2)}
     unpack(tmp_path, several("a/1", "b/1") | white)
-    message = "a/2: 1.png: has more than 1 MiB of frames; cut it, or set a smaller data.frame_size"
+    message = "a/2: 1.png: has more than 1 MiB of frames; cut it, or reduce data.frame_size"
     with refused(message):
         load(tmp_path, test_fraction=0.0, frame_size=512)
     small = load(tmp_path, test_fraction=0.0)
@@ -220,7 +220,7 @@ def test_mixed_frames_of_too_many_clips_are_refused(load, tmp_path, monkeypatch)
     monkeypatch.setattr(frames, "MAX_INCOMPLETE", 8 * 8 * 3 * 3)
     assert len(examples(load(unpack(tmp_path / "set", FOUR), test_fraction=0.0))) == 4
     mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
-    with refused("the frames of 4 clips, such as", "come mixed in the archive; unpack it"):
+    with refused("the frames of 4 clips, such as", "are mixed in the archive; unpack it"):
         load(pack(tmp_path / "mixed.tar", mixed), test_fraction=0.0)
 
 
@@ -230,8 +230,8 @@ def test_mixed_frames_of_too_many_clips_are_refused(load, tmp_path, monkeypatch)
         ({"path": ""}, "data.name='video' needs data.path"),
         ({"path": "no/where"}, "does not exist"),
         ({"on_error": "skipp"}, "did you mean 'skip'"),
-        ({"test_fraction": 1.0}, "data.test_fraction=1.0 must lie in [0, 1)"),
-        ({"frame_size": 0}, "data.frame_size=0 must lie in [1, "),
+        ({"test_fraction": 1.0}, "data.test_fraction must be in [0, 1), got 1.0"),
+        ({"frame_size": 0}, "data.frame_size must be in [1, "),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(load, tmp_path, changes, part):

@@ -141,6 +141,6 @@ def test_a_video_of_too_many_bytes_or_pixels_is_refused(monkeypatch):
 def test_without_pyav_videos_are_refused_and_frames_are_not(load, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     unpack(tmp_path, {"videos/1.mp4": b"", "videos/2.mp4": b""} | several("stills/1"))
-    with refused("holds videos, which PyAV decodes: pip install 'jaxssl[video]'"):
+    with refused("holds videos, which need PyAV: pip install 'jaxssl[video]'"):
         load(tmp_path / "videos", test_fraction=0.0)
     assert set(classes_of(load(tmp_path / "stills", test_fraction=0.0))) == {"1"}

@@ -260,7 +260,7 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
         ({"augment.choices": "('drop',)"}, "augment.choices must be any of drop_nodes"),
         ({"net.width": "0"}, "net.width must be >= 1"),
         ({"data.cache": "device"}, "data.cache='device': graphs are packed on the host"),
-        ({"batch_size": "64"}, "batch_size=64 must lie between 1 and the 40"),
+        ({"batch_size": "64"}, "batch_size must be between 1 and the 40"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(tiny, tmp_path, changes, message):
