@@ -186,7 +186,7 @@ class Source:
             arrays.append(array if len(indices) == len(array) else array[indices])
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
-    def clip_array(self, frames: int) -> LazyArray:
+    def video_array(self, frames: int) -> LazyArray:
         """Return the middle frames of all clips as an array [n, frames, h, w, c]."""
 
         def decode(indices: np.ndarray) -> Any:

@@ -302,7 +302,9 @@ def test_a_file_that_is_neither_is_refused(tmp_path, path):
 
 
 def test_a_path_to_nothing_says_how_far_it_goes(tmp_path, monkeypatch):
-    with refused(f"data.path={tmp_path}/a/b does not exist; the nearest existing folder is {tmp_path}"):
+    with refused(
+        f"data.path={tmp_path}/a/b does not exist; the nearest existing folder is {tmp_path}"
+    ):
         files.locate(f"{tmp_path}/a/b")
     monkeypatch.chdir(tmp_path)
     with refused(f"data.path=gone.zip does not exist; the nearest existing folder is {tmp_path}"):
