@@ -127,7 +127,7 @@ def ids_in(data_dir, split):
 
 
 @each_split
-def test_digits_are_those_of_scikit_learn_in_the_documented_split(data_dir, split):
+def test_digits_match_scikit_learn(data_dir, split):
     source, ids, theirs = digits_in(data_dir, split), ids_in(data_dir, split), load_digits()
     expected = np.random.default_rng(0).permutation(1797)[SPLITS[split]]
     np.testing.assert_array_equal(np.sort(ids), np.sort(expected))
@@ -143,7 +143,7 @@ def test_train_and_test_digits_are_disjoint_and_complete(data_dir):
     assert sorted(np.concatenate(ids)) == list(range(1797))
 
 
-def test_preparing_and_reading_digits_leave_tensorflow_alone(train):
+def test_digits_do_not_import_tensorflow(train):
     assert train.read(np.arange(1))[0].input.size == (8, 8)
     assert "tensorflow" not in sys.modules
 
@@ -160,7 +160,7 @@ def test_a_prepared_set_is_not_prepared_again(data_dir, monkeypatch):
 
 
 @each_cache
-def test_a_batch_holds_the_examples_that_its_index_names(make, some, cache):
+def test_batch_rows_match_their_indices(make, some, cache):
     batches, images = make(cache), some.images(8)
     for batch in take(batches, 3):
         assert batch["input"].shape == (BATCH, 8, 8, 1)
@@ -192,7 +192,7 @@ def test_an_epoch_sees_no_example_twice_and_the_next_has_another_order(make):
 
 
 @each_cache
-def test_the_order_is_a_matter_of_the_seed(make, cache):
+def test_order_depends_on_the_seed(make, cache):
     first = indices(make(cache, seed=0), 2)
     np.testing.assert_array_equal(indices(make(cache, seed=0), 2), first)
     assert not np.array_equal(indices(make(cache, seed=1), 2), first)
@@ -226,14 +226,14 @@ def test_eight_devices_get_the_global_batches_of_one(make, cache):
         (1, "streamed by threads (0.0 MiB, the limit is 0 MiB), cropped on the device"),
     ],
 )
-def test_auto_caches_what_fits(make, monkeypatch, limit, way):
+def test_auto_caches_sets_below_the_limit(make, monkeypatch, limit, way):
     monkeypatch.setattr(plan, "CACHE_BYTES", limit)
     batches = make("auto", workers=0)
     assert batches.plan.why.startswith(way)
     assert_same(take(batches, 1), take(make("device"), 1))
 
 
-def test_a_large_device_caches_more(some, monkeypatch):
+def test_cache_limit_grows_with_device_memory(some, monkeypatch):
     class Device:
         def memory_stats(self):
             return {"bytes_limit": 2**40}
@@ -244,9 +244,7 @@ def test_a_large_device_caches_more(some, monkeypatch):
     )
 
 
-def test_images_too_many_to_be_decoded_at_once_lie_on_the_device_all_the_same(
-    make, some, monkeypatch
-):
+def test_lazy_images_can_be_cached_on_the_device(make, some, monkeypatch):
     monkeypatch.setattr(source_lib, "IN_MEMORY", 0)
     assert isinstance(some.images(8), LazyArray)
     assert_same(take(make("device"), 2), take(make("none"), 2))
@@ -273,7 +271,7 @@ def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs,
         np.testing.assert_array_equal(later["input"]["views"][i], cut)
 
 
-def test_recipes_without_a_random_crop_get_the_middle(make, photographs):
+def test_without_random_crops_the_centre_is_cut(make, photographs):
     batch = jax.device_get(make("auto", source=photographs, crops=NO_CROPS).next())
     np.testing.assert_array_equal(batch["input"], photographs.images(8)[batch["index"]])
 
@@ -285,7 +283,7 @@ def test_images_larger_than_a_view_are_cropped_on_the_host_if_streamed(make, som
     assert not make("none", crops=NO_CROPS._replace(size=4)).plan.host  # none to be made
 
 
-def test_cropped_batches_are_those_of_one_device_and_go_on_where_they_were(make, photographs):
+def test_host_crops_do_not_depend_on_devices_or_restarts(make, photographs):
     one, eight = (
         make("auto", source=photographs, crops=MULTI_CROP, devices=devices) for devices in (1, 8)
     )
@@ -308,7 +306,7 @@ def test_worker_processes_give_the_same_batches(make, photographs):
         workers.close()
 
 
-def test_a_worker_process_is_ended_by_no_signal_to_all_and_its_loss_is_named(make, some):
+def test_worker_ignores_group_signals_and_its_death_is_reported(make, some):
     before = set(multiprocessing.active_children())
     expected, workers = take(make("none"), 8), make("none", workers=1)
     try:
@@ -335,7 +333,7 @@ def abandon():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_worker_processes_end_with_their_run():
+def test_worker_processes_exit_when_the_run_is_killed():
     """Their standard output is open as long as they live."""
     command = [sys.executable, "-c", "import batches_test; batches_test.abandon()"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -344,7 +342,7 @@ def test_worker_processes_end_with_their_run():
     assert ended.returncode == -signal.SIGKILL
 
 
-def test_a_run_that_goes_on_with_other_crops_is_warned(make, some, caplog):
+def test_resuming_with_other_host_crops_logs_a_warning(make, some, caplog):
     streamed = make("none", crops=TWO_VIEWS)
     cached = make("device", crops=TWO_VIEWS)
     logger = batches_lib.log
@@ -359,14 +357,14 @@ def test_a_run_that_goes_on_with_other_crops_is_warned(make, some, caplog):
     assert "images were cropped on the host before: views differ from here on" in caplog.text
 
 
-def test_a_run_does_not_go_on_with_another_number_of_images(make, some):
+def test_resuming_with_another_number_of_images_is_rejected(make, some):
     state = make().get_state()
     fewer = make(source=of_records(list(some.parts[0][0].records[:40])))
     with pytest.raises(UserError, match="a run on 51 images, but the training split has 40 now"):
         fewer.set_state(state)
 
 
-def test_a_process_reads_its_own_rows():
+def test_each_process_reads_its_rows_of_a_batch():
     """As far as one process shows it: it has all devices, so its rows are all."""
     mesh = distributed.make_mesh(jax.devices()[:4])
     np.testing.assert_array_equal(distributed.local_rows(8, mesh), np.arange(8))
@@ -375,7 +373,7 @@ def test_a_process_reads_its_own_rows():
     np.testing.assert_array_equal(rows, np.arange(8))
 
 
-def test_a_picture_that_cannot_be_read_any_more_is_an_error_with_its_batch(make):
+def test_undecodable_image_raises_an_error_with_its_index(make):
     records = [{"image": b"no picture", "label": 0}] * BATCH
     broken = of_records(records)
     with pytest.raises(UserError, match=r"image 0 of 'made' cannot be decoded \(is not an image"):
@@ -397,7 +395,7 @@ def test_a_picture_that_cannot_be_read_any_more_is_an_error_with_its_batch(make)
         ({"workers": 10**6}, ["data.workers must be", "got 1000000"]),
     ],
 )
-def test_batches_that_cannot_be_made_are_refused_with_the_numbers(make, settings, parts):
+def test_wrong_batch_settings_are_rejected_with_the_numbers(make, settings, parts):
     with pytest.raises(UserError) as error:
         make(**settings)
     for part in parts:

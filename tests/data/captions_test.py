@@ -44,7 +44,7 @@ def package():
         "id,image_name,caption\n7,1.png,a cat\n8,1.png,two cats\n9,2.png,a dog\n",
     ],
 )
-def test_a_table_names_its_columns_in_some_ways(table):
+def test_caption_columns_have_alternative_names(table):
     assert captions.parse_captions(table, "PATH") == CATS
 
 
@@ -72,7 +72,7 @@ def test_quotes_hold_separators_quotes_and_lines():
         ('image,caption\n1.png,"a cat' + 140_000 * "\n1.png", ["cannot be read", "limit"]),
     ],
 )
-def test_a_table_that_is_none_is_refused(table, parts):
+def test_malformed_table_is_rejected(table, parts):
     with refused("captions of PATH", *parts):
         captions.parse_captions(table, "PATH")
 
@@ -133,7 +133,7 @@ def assert_is_small(found):
         np.testing.assert_array_equal(np.asarray(example.input), pixels_of(name))
 
 
-def test_captions_are_those_of_the_pictures_which_are_sorted_by_name(small):
+def test_captions_belong_to_pictures_sorted_by_name(small):
     assert_is_small(small)
     assert small.captioned and not small.labelled and small.labels.tolist() == [-1] * 3
     assert (small.texts.shape, small.texts.dtype) == ((3, MOST, CONTEXT), np.int32)
@@ -147,20 +147,20 @@ def test_captions_are_those_of_the_pictures_which_are_sorted_by_name(small):
 
 @pytest.mark.parametrize("suffix", [".tar.xz", ".zip"])
 @pytest.mark.parametrize("table_first", [True, False])
-def test_an_archive_gives_the_same(opened_as, tmp_path, suffix, table_first):
+def test_archive_gives_the_same_as_its_folder(opened_as, tmp_path, suffix, table_first):
     table = {"some/captions.txt": mixed()}
     content = {**table, **CONTENT} if table_first else {**CONTENT, **table}
     assert_is_small(opened_as(pack(tmp_path / f"pack{suffix}", content)))
 
 
-def test_a_part_of_a_set_has_its_captions(opened_as, small):
+def test_slice_of_a_split_has_matching_captions(opened_as, small):
     ((part, _),) = small.parts
     other = source.replace(small, parts=((part, np.array([2, 1])),))
     np.testing.assert_array_equal(other.texts, small.texts[[2, 1]])
     np.testing.assert_array_equal(small.take(np.array([1])).texts, small.texts[[1]])
 
 
-def test_another_table_takes_the_place_of_the_folders(opened_as, tmp_path):
+def test_data_labels_replaces_the_caption_table_of_the_folder(opened_as, tmp_path):
     root, table = tmp_path / "pictures", tmp_path / "mine.csv"
     unpack(root, {**CONTENT, "captions.csv": b"image,caption\nb/9.png,the folder's own\n"})
     assert files_of(opened_as(root)) == ["b/9.png"]
@@ -180,7 +180,9 @@ def test_a_prepared_set_is_not_prepared_again_until_it_changes(opened_as, tmp_pa
     assert files_of(opened_as(tmp_path)) == ["b/9.png"] and len(first) == 3
 
 
-def test_an_unreadable_picture_stops_or_is_left_out(opened_as, prepared, tmp_path, caplog):
+def test_unreadable_picture_with_captions_stops_or_is_skipped(
+    opened_as, prepared, tmp_path, caplog
+):
     texts = {**TEXTS, "a/11.png": ["torn"]}
     unpack(tmp_path, {**CONTENT, "a/11.png": b"no picture", "captions.csv": table_of(texts)})
     before = finished(prepared)
@@ -200,7 +202,7 @@ def test_pictures_none_of_which_can_be_read_are_refused(opened_as, tmp_path):
         opened_as(tmp_path, on_error="skip")
 
 
-def test_what_is_missing_is_named(opened_as, tmp_path):
+def test_missing_table_or_column_is_reported(opened_as, tmp_path):
     with refused("needs data.path: a folder or archive of pictures"):
         opened_as("")
     unpack(tmp_path, CONTENT)
@@ -217,13 +219,13 @@ def test_what_is_missing_is_named(opened_as, tmp_path):
         opened_as(tmp_path)
 
 
-def test_an_empty_table_is_refused_as_one(opened_as, tmp_path):
+def test_empty_caption_table_is_rejected(opened_as, tmp_path):
     unpack(tmp_path, {**CONTENT, "captions.csv": b""})
     with refused("header names the columns 'image' and 'caption'"):
         opened_as(tmp_path)
 
 
-def test_a_bare_name_of_two_pictures_is_refused(opened_as, tmp_path):
+def test_ambiguous_picture_name_in_captions_is_rejected(opened_as, tmp_path):
     unpack(tmp_path, {**pictures("a/1.png", "b/1.png"), "captions.csv": table_of(CATS)})
     (tmp_path / "captions.csv").write_bytes(table_of({"1.png": ["which?"]}))
     with refused("1.png", "a/1.png, b/1.png", "give its folder too"):
@@ -233,14 +235,14 @@ def test_a_bare_name_of_two_pictures_is_refused(opened_as, tmp_path):
     np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(whole))
 
 
-def test_two_names_of_a_picture_keep_all_of_its_captions(opened_as, tmp_path):
+def test_captions_under_two_names_of_a_picture_are_merged(opened_as, tmp_path):
     names = {"a/1.png": ["by its path"], "1.png": ["by its name"]}
     unpack(tmp_path, {**pictures("a/1.png"), "captions.csv": table_of(names)})
     both = {"a/1.png": ["by its path", "by its name"]}
     np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(both))
 
 
-def test_what_to_do_at_unreadable_pictures_is_one_of_two(opened_as, tmp_path):
+def test_unknown_on_error_is_rejected(opened_as, tmp_path):
     unpack(tmp_path, {**CONTENT, "captions.csv": mixed()})
     with refused("data.on_error='skp' is unknown; did you mean 'skip'?"):
         opened_as(tmp_path, on_error="skp")
@@ -258,14 +260,14 @@ def test_what_to_do_at_unreadable_pictures_is_one_of_two(opened_as, tmp_path):
         {"id": np.arange(2), "text": np.array([b"a cat", b"a dog"], object)},
     ],
 )
-def test_captions_of_a_record_come_in_some_forms(found):
+def test_caption_feature_may_have_several_forms(found):
     one, two = tokens.tokenize(["a cat", "a dog"], CONTEXT)
     tokenize = CaptionReader("captions", CONTEXT)
     np.testing.assert_array_equal(tokenize({"captions": found}), [one, two, one, two, one])
 
 
 @pytest.mark.parametrize("found", [b"a cat", "a cat", [b"a cat"]])
-def test_a_single_caption_stands_for_all(found):
+def test_single_caption_is_repeated(found):
     [one] = tokens.tokenize(["a cat"], CONTEXT)
     tokenize = CaptionReader("caption", CONTEXT)
     np.testing.assert_array_equal(tokenize({"caption": found}), [one] * MOST)
@@ -368,7 +370,7 @@ def test_pictures_of_many_sizes_are_cropped_on_the_host(opened_as, tmp_path):
         assert (np.asarray(text) == own).all(axis=1).any()
 
 
-def test_a_run_that_asks_for_captions_of_plain_images_is_refused(load, labelled):
+def test_image_text_views_need_captions(load, labelled):
     plain = load(labelled)
     assert not plain.captioned and plain.read(np.arange(1))[0].text is None
     with refused(f"augment.name needs captions, but the images of {labelled.name!r} have none"):

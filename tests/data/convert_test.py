@@ -150,7 +150,7 @@ TEMPLATES += ["{DATASET}-{SPLIT}-{SHARD_X_OF_Y}.{FILEFORMAT}"]
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_examples_and_their_order_stay(old, prepared, template):
+def test_conversion_keeps_records_and_order(old, prepared, template):
     folder = old(template)
     before = everything(folder)
     assert convert.convert(folder) == 26
@@ -163,13 +163,13 @@ def test_examples_and_their_order_stay(old, prepared, template):
     assert "tensorflow" not in sys.modules
 
 
-def test_an_old_set_names_neither_format_nor_template(old, prepared):
+def test_set_without_format_or_template_is_converted(old, prepared):
     folder = old(None, fileFormat=None)
     assert convert.convert(folder) == 26
     assert_converted(folder, prepared)
 
 
-def test_other_formats_and_facts_stay_announced(old):
+def test_conversion_keeps_other_metadata(old):
     folder = old(alternativeFileFormats=["riegeli"], citation="Ours.")
     convert.convert(folder)
     info = json.loads((folder / "dataset_info.json").read_text())
@@ -178,7 +178,7 @@ def test_other_formats_and_facts_stay_announced(old):
     assert info["citation"] == "Ours."
 
 
-def test_the_message_of_load_names_the_command_that_mends_it(old, prepared):
+def test_error_names_the_convert_command(old, prepared):
     folder = old()
     with pytest.raises(UserError, match="'digits' is prepared as tfrecord.*read by index") as error:
         load(group(folder.parents[1]), "train")
@@ -195,7 +195,7 @@ def test_the_message_of_load_names_the_command_that_mends_it(old, prepared):
     np.testing.assert_array_equal(train.labels, original.labels[:20])
 
 
-def test_a_second_conversion_says_so_and_changes_nothing(old, monkeypatch, capsys):
+def test_second_conversion_changes_nothing(old, monkeypatch, capsys):
     folder = old()
     assert command(capsys, folder)[0] == 0
     before = everything(folder)
@@ -222,7 +222,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_file_is_named_and_nothing_is_announced(old, monkeypatch, capsys, kind):
+def test_conversion_of_a_damaged_file_fails_and_leaves_dataset_info(old, monkeypatch, capsys, kind):
     folder, (damage, reason) = old(), DAMAGE[kind]
     path = folder / FIRST
     path.write_bytes(damage(path.read_bytes()))
@@ -248,9 +248,7 @@ INFOS |= {"no text": "\0\udcff", "no name": '{"splits": [{"name": "a", "shardLen
 
 
 @pytest.mark.parametrize("kind", [*INFOS, "no folder", "an empty folder", "the set's folder"])
-def test_what_is_no_prepared_set_is_answered_with_the_folder_to_name(
-    tmp_path, monkeypatch, capsys, kind
-):
+def test_conversion_of_another_folder_is_rejected(tmp_path, monkeypatch, capsys, kind):
     folder = tmp_path / "none"
     if kind != "no folder":
         folder.mkdir()
@@ -270,7 +268,7 @@ def test_formats_that_cannot_be_converted_are_refused(old, monkeypatch, capsys):
     assert status == 2 and "is prepared as parquet; only tfrecord can be converted" in err
 
 
-def test_files_whose_names_lack_the_format_are_not_overwritten(old, monkeypatch, capsys):
+def test_conversion_rejects_file_names_without_the_format(old, monkeypatch, capsys):
     folder = old("{SPLIT}-{SHARD_INDEX}.data")
     before = everything(folder)
     status, _, err = command(capsys, folder)
@@ -279,7 +277,7 @@ def test_files_whose_names_lack_the_format_are_not_overwritten(old, monkeypatch,
 
 
 @pytest.mark.parametrize("template", ["../{SPLIT}.{FILEFORMAT}", "/{SPLIT}.{FILEFORMAT}"])
-def test_a_template_that_leads_elsewhere_is_refused(old, template):
+def test_file_template_that_leaves_the_folder_is_rejected(old, template):
     folder = old()
     info = (folder / "dataset_info.json").read_text().replace(USUAL, template)
     (folder / "dataset_info.json").write_text(info)
@@ -296,9 +294,7 @@ def test_an_unknown_part_of_a_template_is_named(old, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_interrupted_conversion_leaves_whole_files_and_is_done_again(
-    old, prepared, monkeypatch, error
-):
+def test_interrupted_conversion_can_be_repeated(old, prepared, monkeypatch, error):
     folder, read = old(), convert.grain.experimental.TFRecordIterDataset
 
     def stopped(path):
@@ -339,6 +335,6 @@ def test_a_file_that_cannot_be_written_is_named(old, monkeypatch, capsys, name):
         (("a", "b"), 2, "argument 'b' is not understood"),
     ],
 )
-def test_the_command_explains_itself(capsys, arguments, status, words):
+def test_convert_command_shows_its_usage(capsys, arguments, status, words):
     found, out, err = command(capsys, *arguments)
     assert found == status and words in out + err

@@ -62,7 +62,7 @@ def smooth(width, height):
     ("format", "options"),
     [("png", {}), ("bmp", {}), ("ppm", {}), ("tiff", {}), ("webp", {"lossless": True})],
 )
-def test_colours_and_greys_are_those_of_the_file(format, options):
+def test_lossless_files_decode_exactly(format, options):
     np.testing.assert_array_equal(opened(file_of(COLOURS, format, **options)), COLOURS)
     grey = file_of(GREY, format, **options)
     np.testing.assert_array_equal(opened(grey), as_rgb(GREY))
@@ -93,7 +93,7 @@ def test_lossy_files_are_decoded_as_by_pillow(format):
         ("gif", {"transparency": 3}),
     ],
 )
-def test_a_palette_is_looked_up_and_its_transparency_dropped(format, options):
+def test_palette_images_become_rgb(format, options):
     places = RNG.integers(0, 9, (H, W), np.uint8)
     places[0] = 3
     palette = RNG.integers(0, 256, (9, 3), np.uint8)
@@ -121,7 +121,7 @@ def test_cmyk_becomes_rgb():
 
 
 @pytest.mark.parametrize("format", ["png", "tiff", "bmp"])
-def test_one_bit_is_black_or_white(format):
+def test_one_bit_images_become_black_and_white(format):
     data = file_of(GREY > 127, format)
     np.testing.assert_array_equal(opened(data, 1), np.where(GREY > 127, 255, 0))
     np.testing.assert_array_equal(opened(data)[:, :, 2], np.where(GREY > 127, 255, 0))
@@ -144,7 +144,7 @@ def test_sixteen_bits_in_other_orders_and_widths():
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
 @pytest.mark.parametrize("format", ["png", "jpeg", "webp", "tiff"])
-def test_pictures_are_turned_upright(format, orientation):
+def test_exif_orientation_is_applied(format, orientation):
     exif = Image.Exif()
     exif[274] = orientation
     options = {"webp": {"lossless": True}}.get(format, {})
@@ -159,7 +159,7 @@ def test_pictures_are_turned_upright(format, orientation):
 
 
 @pytest.mark.parametrize("exif", [b"Exif\0\0", b"Exif\0\0nonsense", b"II*\0"])
-def test_exif_data_that_say_nothing_change_nothing(exif):
+def test_empty_or_invalid_exif_data_are_ignored(exif):
     data = file_of(COLOURS, "png", exif=exif)
     np.testing.assert_array_equal(opened(data, upright=True), COLOURS)
 
@@ -172,20 +172,20 @@ def test_exif_data_that_say_nothing_change_nothing(exif):
         (DEEP.astype(np.int32) + 1, "values outside 0..65535"),
     ],
 )
-def test_values_of_an_unknown_range_are_refused(values, reason):
+def test_pixel_values_of_unknown_range_are_rejected(values, reason):
     with pytest.raises(OSError, match=reason):
         open_picture(file_of(values, "tiff"), 3)
 
 
 @pytest.mark.parametrize("format", ["png", "jpeg", "webp", "bmp"])
-def test_what_is_cut_short_is_refused(format):
+def test_truncated_image_is_rejected(format):
     whole = file_of(RNG.integers(0, 256, (32, 32, 3), np.uint8), format)
     for data in (b"", b"a text", whole[:20], whole[: len(whole) // 2]):
         with pytest.raises(OSError):
             open_picture(data, 3)
 
 
-def test_a_changed_byte_of_a_png_is_refused():
+def test_png_with_a_changed_byte_is_rejected():
     whole = file_of(np.concatenate([COLOURS[:, :, :1], COLOURS[:, :, 1:2]], 2))  # grey and alpha
     for place in range(8, len(whole)):
         data = bytearray(whole)
@@ -194,7 +194,7 @@ def test_a_changed_byte_of_a_png_is_refused():
             open_picture(bytes(data), 3)
 
 
-def test_only_formats_of_pictures_are_opened(monkeypatch):
+def test_other_image_formats_are_not_opened(monkeypatch):
     """For EPS, Pillow would run Ghostscript, whatever the file is called."""
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("a program was run"))
     monkeypatch.setattr("subprocess.check_call", lambda *_, **__: pytest.fail("run"))
@@ -220,7 +220,7 @@ def test_pixels_to_a_picture_and_back(shape):
 
 
 @pytest.mark.parametrize(("width", "height"), [(128, 192), (192, 128), (128, 128), (320, 128)])
-def test_the_centre_is_that_of_imagenet(width, height):
+def test_centre_matches_imagenet_test_crop(width, height):
     """The short side becomes 256 / 224 of the size, of which the middle is cut out."""
     size, short = 56, 64
     for picture in (smooth(width, height), smooth(width, height).convert("L")):
@@ -249,7 +249,7 @@ def boxes_of(monkeypatch, shape, crops, seed, draws=1):
 
 
 @pytest.mark.parametrize("shape", [(200, 300), (31, 17), (8, 500)])
-def test_random_boxes_are_those_of_the_device(monkeypatch, shape):
+def test_host_crop_boxes_match_the_device(monkeypatch, shape):
     draws = 500
     found = boxes_of(monkeypatch, shape, CROPS, 5, draws)
     u = np.random.default_rng(5).random((draws, len(CROPS), 4)).astype(np.float32)
@@ -259,7 +259,7 @@ def test_random_boxes_are_those_of_the_device(monkeypatch, shape):
         np.testing.assert_allclose(found[:, i], expected, atol=2e-6 * max(shape), rtol=1e-5)
 
 
-def test_random_boxes_obey_their_law(monkeypatch):
+def test_random_crop_boxes_are_uniform(monkeypatch):
     """Where no side is cut, the area's share and the ratio's logarithm are uniform."""
     draws, (h, w) = 4000, (300, 200)
     crop = Crop(8, (0.1, 0.4), (3 / 4, 4 / 3))
@@ -288,7 +288,7 @@ def test_random_boxes_stay_inside(monkeypatch, shape):
     assert (right <= shape[1] * (1 + 1e-12)).all() and (bottom <= shape[0] * (1 + 1e-12)).all()
 
 
-def test_random_crops_show_what_is_in_their_boxes(monkeypatch):
+def test_random_crops_show_the_content_of_their_boxes(monkeypatch):
     picture = smooth(60, 40)
     views = decoding.random_crops(picture, CROPS, np.random.default_rng(3))
     boxes = boxes_of(monkeypatch, (40, 60), CROPS, 3)[0]
@@ -302,13 +302,13 @@ def test_random_crops_show_what_is_in_their_boxes(monkeypatch):
 
 @pytest.mark.parametrize("ratio", [(1.0, 1.0), (3 / 4, 4 / 3)])
 @pytest.mark.parametrize("size", [(16, 16), (60, 40)])
-def test_random_crops_of_the_whole_are_the_whole(size, ratio):
+def test_crop_with_scale_one_is_the_whole_image(size, ratio):
     picture, crop = smooth(*size), Crop(16, (1.0, 1.0), ratio)
     [found] = decoding.random_crops(picture, [crop], np.random.default_rng(0))
     np.testing.assert_array_equal(found, picture.resize((16, 16), Image.Resampling.BILINEAR))
 
 
-def test_random_crops_are_a_matter_of_the_generator():
+def test_random_crops_are_reproducible():
     def crops(seed, picture=None):
         picture = picture or smooth(60, 40)
         return decoding.random_crops(picture, CROPS, np.random.default_rng(seed))

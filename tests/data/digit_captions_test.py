@@ -54,7 +54,7 @@ def test_images_and_labels_are_those_of_the_digits(all_digits):
     np.testing.assert_array_equal(opened.labels, plain.labels)
 
 
-def test_every_caption_names_the_spoken_digit_and_no_two_are_equal(all_digits):
+def test_generated_captions_name_the_digit_and_differ(all_digits):
     opened, texts, _ = all_digits
     spoken = set(SPOKEN.values())
     for own, label in zip(texts, opened.labels, strict=True):
@@ -63,7 +63,7 @@ def test_every_caption_names_the_spoken_digit_and_no_two_are_equal(all_digits):
         assert named == [[SPOKEN[str(label)]]] * MOST
 
 
-def test_captions_are_not_cut_by_the_context_of_the_demo(all_digits):
+def test_demo_context_fits_all_captions(all_digits):
     every = sorted({text for own in all_digits[1] for text in own})
     assert len(every) <= 10 * 3 * 3 * MOST
     ends = (tokens.tokenize(every) == tokens.END).argmax(axis=1)
@@ -78,7 +78,7 @@ def slope(image):
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_captions_say_in_which_third_an_image_is(all_digits, what):
+def test_generated_captions_follow_measured_thirds(all_digits, what):
     opened, texts, _ = all_digits
     images = opened.images(8)[..., 0].astype(np.float64)
     values = images.mean(axis=(1, 2)) if what == "stroke" else np.array([*map(slope, images)])
@@ -153,12 +153,12 @@ def test_batches_from_the_device_and_streamed_are_the_same(some):
         np.testing.assert_array_equal(one["label"], some.labels[index])
 
 
-def test_captions_are_in_batches_only_if_they_are_asked_for(some):
+def test_captions_are_only_in_batches_on_request(some):
     [batch] = take(batches_of(some, captions=False), 1)
     assert batch["input"].shape == (BATCH, 8, 8, 1)
 
 
-def test_a_worker_process_can_be_given_what_reads(some):
+def test_reader_can_be_pickled_for_worker_processes(some):
     reader = Reader(some, None, 0, captions=True)
     places = np.array([4, 1], np.int32)
     found = pickle.loads(pickle.dumps(reader))(0, places)

@@ -51,7 +51,7 @@ def archive(tmp_path_factory):
 # What is found.
 
 
-def test_a_folder_gives_its_files_sorted_but_for_the_hidden_ones(tmp_path):
+def test_files_of_a_folder_are_sorted_without_hidden_ones(tmp_path):
     unpack(tmp_path, CONTENT | HIDDEN)
     assert found(tmp_path) == CONTENT
     assert names(tmp_path) == sorted(CONTENT)
@@ -65,7 +65,7 @@ def test_an_archive_gives_the_same_names_and_bytes_as_its_folder(archive, kind):
 
 
 @each_kind
-def test_nothing_is_unpacked(archive, kind, tmp_path, monkeypatch):
+def test_archives_are_not_unpacked_to_disk(archive, kind, tmp_path, monkeypatch):
     path = archive(kind)
     before = sorted(path.parent.iterdir())
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def test_nothing_is_unpacked(archive, kind, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("inside", ["a", "a/", "a/."])
 @each_kind
-def test_a_path_may_go_on_inside_an_archive(archive, kind, inside):
+def test_path_may_continue_inside_an_archive(archive, kind, inside):
     root, rest = files.locate(f"{archive(kind)}/{inside}")
     assert (root, rest) == (archive(kind), "a")
     expected = {"1.png": CONTENT["a/1.png"], "deep/2.bin": CONTENT["a/deep/2.bin"]}
@@ -83,29 +83,29 @@ def test_a_path_may_go_on_inside_an_archive(archive, kind, inside):
 
 
 @each_family
-def test_a_place_that_an_archive_lacks_holds_nothing(archive, kind):
+def test_missing_folder_inside_an_archive_has_no_files(archive, kind):
     for inside in ("nowhere", "to", "top.txt"):  # "to" begins the name of a file
         assert found(*files.locate(f"{archive(kind)}/{inside}")) == {}
 
 
-def test_suffixes_may_be_written_large(tmp_path):
+def test_archive_suffixes_ignore_case(tmp_path):
     root, _ = files.locate(str(pack(tmp_path / "PACK.ZIP", CONTENT)))
     assert found(root) == CONTENT
 
 
 @pytest.mark.parametrize("name", ["./a/b.png", "././a/b.png", "a//b.png", "a/./b.png", "a\\b.png"])
 @each_family
-def test_names_are_made_regular(tmp_path, kind, name):
+def test_entry_names_are_normalised(tmp_path, kind, name):
     assert names(pack(tmp_path / f"pack{kind}", {name: b"x"})) == ["a/b.png"]
 
 
-def test_a_tilde_is_the_home_directory(tmp_path, monkeypatch):
+def test_tilde_expands_to_the_home_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "pictures").mkdir()
     assert files.locate("~/pictures") == (tmp_path / "pictures", "")
 
 
-def test_links_in_a_folder_are_followed_and_circles_end(tmp_path):
+def test_symbolic_links_are_followed_without_cycles(tmp_path):
     unpack(tmp_path / "here", {"x/1.png": b"1", "y.png": b"y"})
     unpack(tmp_path / "there", {"2.png": b"2"})
     (tmp_path / "here/circle").symlink_to(tmp_path / "here")
@@ -116,7 +116,7 @@ def test_links_in_a_folder_are_followed_and_circles_end(tmp_path):
     assert found(tmp_path / "here") == expected
 
 
-def test_a_link_to_nothing_is_a_file_that_cannot_be_read(tmp_path):
+def test_broken_symbolic_link_raises_oserror_when_read(tmp_path):
     (tmp_path / "1.png").symlink_to(tmp_path / "gone.png")
     [(name, read)] = files.read_files(tmp_path)
     assert name == "1.png" and files.fingerprint(tmp_path, (".png",))
@@ -170,7 +170,7 @@ def test_two_files_of_the_same_name_are_refused(tmp_path, kind):
         names(path)
 
 
-def test_a_name_that_is_no_text_is_refused(tmp_path):
+def test_file_name_that_is_not_utf8_is_rejected(tmp_path):
     bad = os.fsdecode(b"b\xffd.png")
     path = tmp_path / "pack.tar"
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
@@ -192,7 +192,7 @@ def test_an_archive_that_was_cut_short_is_refused(archive, kind, tmp_path):
             names(cut)
 
 
-def test_a_tar_may_be_cut_nowhere_before_its_end(archive, tmp_path):
+def test_tar_truncated_anywhere_is_rejected(archive, tmp_path):
     whole = archive(".tar").read_bytes()
     with tarfile.open(archive(".tar")) as opened:
         last = opened.getmembers()[-1]
@@ -215,7 +215,7 @@ def test_a_damaged_archive_is_refused(archive, kind, tmp_path):
         names(damaged)
 
 
-def test_a_checksum_that_does_not_fit_is_damage(tmp_path):
+def test_wrong_gzip_checksum_is_rejected(tmp_path):
     """Stored without compression, so that a changed byte is still a file of that length."""
     whole = bytearray(gzip.compress(pack(tmp_path / "a.tar", {"1.png": b"pixels"}).read_bytes(), 0))
     whole[whole.index(b"pixels")] ^= 1
@@ -226,14 +226,14 @@ def test_a_checksum_that_does_not_fit_is_damage(tmp_path):
 
 
 @each_kind
-def test_a_file_that_is_no_archive_is_refused(tmp_path, kind):
+def test_file_with_an_archive_suffix_but_other_content_is_rejected(tmp_path, kind):
     path = tmp_path / f"pack{kind}"
     path.write_bytes(b"no archive" * 500)
     with refused(str(path), "is damaged", "download it again"):
         names(path)
 
 
-def test_what_is_wrong_with_one_file_of_a_zip_is_an_oserror(archive, tmp_path):
+def test_damaged_zip_entry_raises_oserror(archive, tmp_path):
     whole = archive(".zip").read_bytes()
     wrong = {  # its first file's data, or that it needs a password
         "Bad CRC": whole.replace(b"one", b"two"),
@@ -261,7 +261,7 @@ def test_a_file_that_is_larger_than_allowed_is_not_read(archive, kind):
             assert read() == CONTENT[name]
 
 
-def test_what_is_no_regular_file_is_not_read(tmp_path):
+def test_devices_and_pipes_are_not_read(tmp_path):
     """Each of them would be read for ever."""
     (tmp_path / "device.png").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.png")
@@ -276,7 +276,7 @@ def test_what_is_no_regular_file_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["REG", "GNUTYPE_SPARSE"])
-def test_an_entry_that_claims_to_be_endless_is_refused(tmp_path, kind):
+def test_tar_entry_of_impossible_size_is_rejected(tmp_path, kind):
     entry = tarfile.TarInfo("a.png")
     entry.size, entry.type = 2**62, getattr(tarfile, kind if "GNU" in kind else f"{kind}TYPE")
     path = tmp_path / "pack.tar"
@@ -295,13 +295,13 @@ def test_an_entry_without_a_name_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["note.txt", "note.txt/a"])
-def test_a_file_that_is_neither_is_refused(tmp_path, path):
+def test_path_to_a_plain_file_is_rejected(tmp_path, path):
     (tmp_path / "note.txt").write_text("x")
     with refused(f"{tmp_path}/{path} is a file; expected a folder, or an archive (.zip, .tar,"):
         files.locate(f"{tmp_path}/{path}")
 
 
-def test_a_path_to_nothing_says_how_far_it_goes(tmp_path, monkeypatch):
+def test_missing_path_error_names_the_nearest_existing_folder(tmp_path, monkeypatch):
     with refused(
         f"data.path={tmp_path}/a/b does not exist; the nearest existing folder is {tmp_path}"
     ):
@@ -311,7 +311,7 @@ def test_a_path_to_nothing_says_how_far_it_goes(tmp_path, monkeypatch):
         files.locate("gone.zip")
 
 
-def test_what_may_not_be_read_is_named(archive, tmp_path, monkeypatch):
+def test_permission_errors_are_reported(archive, tmp_path, monkeypatch):
     def denied(path, *_, **__):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -326,7 +326,7 @@ def test_what_may_not_be_read_is_named(archive, tmp_path, monkeypatch):
 # The stamp.
 
 
-def test_the_stamp_of_a_folder_changes_when_its_files_do(tmp_path):
+def test_fingerprint_of_a_folder_changes_with_its_files(tmp_path):
     unpack(tmp_path, {"a/1.png": b"one", "b/2.png": b"two"})
     seen = [files.fingerprint(tmp_path, (".png",))]
 
@@ -352,7 +352,7 @@ def test_the_stamp_of_a_folder_changes_when_its_files_do(tmp_path):
     assert changed()
 
 
-def test_the_stamp_of_an_archive_changes_with_it(tmp_path):
+def test_fingerprint_of_an_archive_changes_with_it(tmp_path):
     path = pack(tmp_path / "pack.zip", CONTENT)
     first = files.fingerprint(path, (".png",))
     found(path)

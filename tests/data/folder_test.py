@@ -45,7 +45,7 @@ def arrange(names, path="PATH", **options):
 
 
 @pytest.mark.parametrize("around", ["", "pack/", "pack/images/"])
-def test_a_folder_of_each_class(around):
+def test_class_folders_give_classes_and_a_test_split(around):
     names = [f"{around}{name}" for name in LABELLED] + [f"{around}README.md"]
     found = arrange(names)
     assert found.classes == CLASSES and list(found.splits) == ["train", "test"]
@@ -69,7 +69,7 @@ def test_folders_of_splits_and_classes(around):
 
 
 @pytest.mark.parametrize("only", ["train", "images", "test"])
-def test_the_folder_of_a_single_split_is_one_around_all(only):
+def test_single_split_folder_is_skipped(only):
     assert arrange([f"{only}/{name}" for name in LABELLED]).classes == CLASSES
 
 
@@ -89,14 +89,14 @@ def test_pictures_without_folders_have_no_labels():
     assert found.splits == {"TEST": {"TEST/2.png": ""}, "Train": {"Train/1.png": ""}}
 
 
-def test_suffixes_may_be_large_and_other_files_are_no_pictures():
+def test_suffixes_ignore_case_and_other_files_are_left_out():
     found = arrange(["a/1.JPG", "b/2.Jpeg", "b/3.txt", "png"], test_fraction=0)
     assert found.splits["train"] == {"a/1.JPG": "a", "b/2.Jpeg": "b"}
     assert found.other == ("b/3.txt", "png")
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5, 0.99])
-def test_a_share_of_each_class_is_set_aside(fraction):
+def test_test_fraction_is_taken_from_each_class(fraction):
     names = [f"{c}/{i}.png" for c, count in (("a", 2), ("b", 10), ("c", 35)) for i in range(count)]
     splits = arrange(names, test_fraction=fraction).splits
     assert sorted([*splits["train"], *splits["test"]]) == sorted(names)
@@ -106,7 +106,7 @@ def test_a_share_of_each_class_is_set_aside(fraction):
     assert counts == expected
 
 
-def test_what_is_set_aside_is_a_matter_of_the_seed_and_the_names():
+def test_test_split_depends_on_seed_and_names_only():
     def test(names, **options):
         return set(arrange(names, **options).splits["test"])
 
@@ -121,14 +121,14 @@ def test_what_is_set_aside_is_a_matter_of_the_seed_and_the_names():
     assert test(names, test_fraction=0.5) > first  # more of the same
 
 
-def test_a_class_of_one_picture_is_for_training():
+def test_class_with_one_picture_is_in_train_only():
     found = arrange(["a/1.png", "b/1.png", "b/2.png"])
     assert "a/1.png" in found.splits["train"] and len(found.splits["test"]) == 1
     assert list(arrange(["a/1.png", "b/2.png"]).splits) == ["train"]
     assert list(arrange(list(LABELLED), test_fraction=0).splits) == ["train"]
 
 
-def test_labels_of_a_table_take_the_place_of_folders():
+def test_label_table_replaces_class_folders():
     labels = {"x/1.png": "b", "x/2.png": "a", "3.png": "a"}
     found = arrange(list(labels), labels=labels, test_fraction=0)
     assert (found.classes, found.splits) == (("a", "b"), {"train": labels})
@@ -156,12 +156,12 @@ def test_labels_of_a_table_take_the_place_of_folders():
         ),
     ],
 )
-def test_layouts_that_are_not_understood_are_refused(names, parts):
+def test_unknown_layouts_are_rejected(names, parts):
     with refused("data.path=PATH", *parts):
         arrange(names)
 
 
-def test_labels_that_do_not_fit_the_pictures_are_refused():
+def test_label_table_that_does_not_match_is_rejected():
     names = ["1.png", "2.png", "3.png"]
     with refused("names 2 pictures that data.path does not hold: 8, 9", "such as 1.png"):
         arrange(names, labels={"1.png": "a", "2.png": "b", "9": "a", "8": "b"})
@@ -171,7 +171,7 @@ def test_labels_that_do_not_fit_the_pictures_are_refused():
         arrange(names, labels=dict.fromkeys(names, "a"))
 
 
-def test_a_message_names_a_few_of_many():
+def test_error_lists_at_most_three_names():
     names = [f"{i}.png" for i in range(9)] + ["a/1.png", "b/1.png"]
     with refused("0.png, 1.png, 2.png and 6 more lie beside"):
         arrange(names)
@@ -280,7 +280,7 @@ def test_labels_of_a_table(load, tmp_path):
         (b"file,label\n1.png,a\n3.png,b\n", ["pictures that data.path does not hold: 3.png"]),
     ],
 )
-def test_a_table_that_is_none_is_refused(load, tmp_path, table, parts):
+def test_malformed_table_is_rejected(load, tmp_path, table, parts):
     unpack(tmp_path / "pictures", pictures("1.png", "2.png"))
     path = tmp_path / "labels.csv"
     if table is not None:
@@ -336,7 +336,7 @@ def test_a_prepared_set_is_not_prepared_again(load, labelled, train_and_test, mo
     assert load(labelled).class_names == CLASSES and load(labelled).shape == (HEIGHT, WIDTH, 3)
 
 
-def test_a_folder_that_changed_is_prepared_again(load, tmp_path):
+def test_changed_folder_is_prepared_again(load, tmp_path):
     unpack(tmp_path, pictures("a/1.png", "b/2.png"))
     whole = {"test_fraction": 0.0}
     assert len(load(tmp_path, **whole)) == 2
@@ -352,7 +352,7 @@ def test_a_folder_that_changed_is_prepared_again(load, tmp_path):
     assert sorted(files_of(load(tmp_path, **whole))) == ["a/1.png", "c/3.png"]
 
 
-def test_other_shares_are_other_sets(load, labelled, train_and_test):
+def test_split_settings_change_the_prepared_set(load, labelled, train_and_test):
     other = load(labelled, "test", split_seed=1)
     assert len(other) == 6 and set(files_of(other)) != set(files_of(train_and_test[1]))
     assert len(load(labelled, "test", test_fraction=0.5)) == 15

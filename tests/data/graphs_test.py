@@ -29,7 +29,7 @@ GRAPHS = random_graphs(16)
 BATCH = 8
 
 
-def test_rows_are_laid_out_as_they_are_said_to_be():
+def test_pack_returns_the_documented_arrays():
     triangle = graph(3, [(0, 1), (0, 2), (1, 2)], [0, 1, 2])
     found = pack([triangle, LONELY, LONELY, triangle, triangle], 2, NUM_TAGS, Room(8, 6))
     shapes = {name: (x.shape, x.dtype) for name, x in found.items()}
@@ -52,13 +52,13 @@ def test_rows_are_laid_out_as_they_are_said_to_be():
 
 @pytest.mark.parametrize("more", [(0, 0), (13, 5)])
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 20])
-def test_what_is_packed_comes_out_again_in_order(rows, more):
+def test_packing_round_trip_keeps_graphs_and_order(rows, more):
     found = unpacked(packed(GRAPHS, rows, more=more))
     assert_same(found[: len(GRAPHS)], GRAPHS)
     assert_same(found[len(GRAPHS) :], [EMPTY] * (rows * -(-len(GRAPHS) // rows) - len(GRAPHS)))
 
 
-def test_graphs_without_edges_or_nodes_keep_their_places():
+def test_packing_keeps_empty_graphs():
     graphs = [EMPTY, LONELY, EMPTY, GRAPHS[3], LONELY, EMPTY]
     for rows in (1, 2, 3):
         assert_same(unpacked(packed(graphs, rows)), graphs)
@@ -66,7 +66,7 @@ def test_graphs_without_edges_or_nodes_keep_their_places():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])
-def test_room_is_that_of_the_largest_row(rows):
+def test_room_for_is_the_largest_row_rounded_up(rows):
     k = -(-len(GRAPHS) // rows)
     parts = [GRAPHS[first : first + k] for first in range(0, len(GRAPHS), k)]
     nodes = max(sum(len(g.tag) for g in part) for part in parts)
@@ -94,7 +94,7 @@ def same(found, expected):
 # A room that is too small for some batch: all processes must agree on a larger one.
 @pytest.mark.parametrize("room", [None, Room(8, 8)])
 @pytest.mark.parametrize("processes", [2, 4])
-def test_a_process_reads_its_rows_of_the_whole_batch(processes, room):
+def test_each_process_packs_its_rows_of_a_graph_batch(processes, room):
     read = reader_of(8, room)
     for step in (0, 1, 2, 5):
         places = read.order(step)
@@ -105,7 +105,7 @@ def test_a_process_reads_its_rows_of_the_whole_batch(processes, room):
         same(jax.tree.map(lambda *x: np.concatenate(x), *shares), whole)
 
 
-def test_the_room_is_enough_for_the_batches_to_come_and_grows_for_a_larger_one():
+def test_room_fits_coming_batches_and_grows_for_larger_ones():
     small, enough = reader_of(2, Room(8, 8)), reader_of(2)
     for step in range(20):
         places = small.order(step)
@@ -138,7 +138,7 @@ def test_blocks_have_one_shape_and_hold_every_graph_once(number, size, rows):
     assert {len(block["size"].reshape(-1)) for block in blocks} == {size}
 
 
-def test_a_block_may_begin_anywhere():
+def test_graph_block_may_start_at_any_index():
     large = random_graphs(1, least=30, most=30)
     # Three large ones stand together, but in no three that begin at a multiple of three.
     graphs = [*GRAPHS[:2], *large * 3, *GRAPHS[2:]]
@@ -161,7 +161,7 @@ def opened(tmp_path_factory, prepared):
 
 
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (2, 2), (8, 1)])
-def test_batches_are_the_graphs_of_the_order(opened, devices, parts):
+def test_graph_batches_follow_the_order(opened, devices, parts):
     mesh = distributed.make_mesh(jax.devices()[:devices])
     graphs = opened.graph_array.graphs
     batches = make_batches(opened, BATCH, seed=3, crops=Crops((), (), 0), mesh=mesh, parts=parts)
@@ -180,7 +180,7 @@ def test_batches_are_the_graphs_of_the_order(opened, devices, parts):
     assert all(found == expected for found in shapes)
 
 
-def test_graphs_are_not_kept_on_the_device(opened):
+def test_graphs_cannot_be_cached_on_the_device(opened):
     settings = {"seed": 0, "crops": Crops((), (), 0), "mesh": distributed.make_mesh()}
     with refused("data.cache='device': graphs are packed on the host, leave it at 'auto'"):
         make_batches(opened, BATCH, cache="device", **settings)

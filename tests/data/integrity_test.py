@@ -27,7 +27,7 @@ def rewrite(path, change):
     path.write_text(json.dumps(tree))
 
 
-def test_no_module_that_a_set_names_is_imported(labelled_set, tmp_path, monkeypatch):
+def test_feature_classes_outside_tfds_are_not_imported(labelled_set, tmp_path, monkeypatch):
     load, root = labelled_set
     (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
     monkeypatch.syspath_prepend(tmp_path)
@@ -62,7 +62,7 @@ def test_no_module_that_a_set_names_is_imported(labelled_set, tmp_path, monkeypa
         ),
     ],
 )
-def test_a_description_that_does_not_hold_is_refused(labelled_set, file, change, message):
+def test_wrong_metadata_of_a_prepared_set_is_rejected(labelled_set, file, change, message):
     load, root = labelled_set
     rewrite(root / file, change)
     with refused(str(root), "is damaged", message):
@@ -79,7 +79,7 @@ def test_damaged_records_are_one_line(labelled_set):
         load().images(8)
 
 
-def test_a_label_without_a_class_is_refused():
+def test_label_out_of_range_is_rejected():
     part = source.PreparedSplit([{"label": 3}], num_classes=3)
     with refused("has the label 3, expected a label below 3"):
         part.label_of(part.read_records([0])[0])
@@ -94,7 +94,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("case", DAMAGE)
-def test_an_array_that_was_damaged_is_made_again(case, tmp_path):
+def test_damaged_cache_file_is_computed_again(case, tmp_path):
     values, path, made = np.arange(6, dtype=np.int32).reshape(2, 3), tmp_path / "x.npy", []
 
     def read():

@@ -25,7 +25,7 @@ def steps_of(found):
 
 
 @each_motion
-def test_a_clip_is_a_matter_of_the_seed(motion):
+def test_moving_digit_depends_on_the_seed(motion):
     found = draw_video(rng_of(3), motion, IMAGE)
     assert found.shape == (FRAMES, SIDE, SIDE, 1) and found.dtype == np.uint8
     np.testing.assert_array_equal(found, draw_video(rng_of(3), motion, IMAGE))
@@ -37,7 +37,7 @@ def test_a_clip_is_a_matter_of_the_seed(motion):
 @pytest.mark.parametrize(
     ("motion", "way"), [("right", (0, 1)), ("left", (0, -1)), ("down", (1, 0)), ("up", (-1, 0))]
 )
-def test_a_straight_motion_goes_on_at_one_speed(motion, way):
+def test_straight_motion_has_constant_speed(motion, way):
     for seed in range(20):
         steps = steps_of(draw_video(rng_of(seed), motion, IMAGE))
         along = steps @ np.array(way, float)
@@ -47,7 +47,7 @@ def test_a_straight_motion_goes_on_at_one_speed(motion, way):
 
 
 @pytest.mark.parametrize(("motion", "sense"), [("clockwise", 1), ("anticlockwise", -1)])
-def test_a_circle_turns_one_way(motion, sense):
+def test_circular_motion_keeps_its_direction(motion, sense):
     """On the screen, down is larger, so a step right followed by one down is clockwise."""
     for seed in range(20):
         down, right = steps_of(draw_video(rng_of(seed), motion, IMAGE)).T
@@ -58,7 +58,7 @@ def test_a_circle_turns_one_way(motion, sense):
 
 
 @pytest.mark.parametrize(("motion", "axis"), [("to and fro", 1), ("up and down", 0)])
-def test_what_goes_to_and_fro_turns_round_within_eight_frames(motion, axis):
+def test_oscillations_turn_within_eight_frames(motion, axis):
     for seed in range(20):
         steps = steps_of(draw_video(rng_of(seed), motion, IMAGE))
         np.testing.assert_allclose(steps[:, 1 - axis], 0, atol=1e-6)
@@ -94,7 +94,7 @@ class From:
 
 
 @each_motion
-def test_no_single_frame_tells_the_motion(motion):
+def test_frame_positions_do_not_depend_on_the_motion(motion):
     """The start, which is uniform, shifts all frames round the canvas by itself.
 
     So each frame is the picture at a uniform place, whatever the motion and the other draws.
@@ -132,7 +132,7 @@ def test_the_prepared_set_says_what_it_is(opened):
         np.testing.assert_array_equal(np.bincount(labels), size // len(MOTIONS))
 
 
-def test_the_clips_of_the_prepared_set_are_those_that_are_made(opened, tmp_path):
+def test_prepared_moving_digits_match_draw_video(opened, tmp_path):
     made = Builder(data_dir=tmp_path)._split_generators(None)
     for split in SIZES:
         expected = {x["clip"].tobytes(): x["label"] for _, x in made[split]}
@@ -143,7 +143,7 @@ def test_the_clips_of_the_prepared_set_are_those_that_are_made(opened, tmp_path)
     assert records[0]["clip"].dtype == np.uint8
 
 
-def test_digits_of_the_test_are_none_of_training(opened):
+def test_moving_digits_of_test_are_not_in_train(opened):
     def digits(split):  # the values of their pixels, wherever these are
         records = records_of(opened, split)
         return {np.sort(record["clip"][0], axis=None).tobytes() for record in records}

@@ -47,7 +47,7 @@ def broken(tmp_path_factory):
     return unpack(tmp_path_factory.mktemp("broken"), content)
 
 
-def test_unreadable_files_stop_a_run_and_nothing_is_prepared(load, broken, prepared):
+def test_on_error_stop_rejects_unreadable_files(load, broken, prepared):
     before = finished(prepared)
     for _ in range(2):
         with refused(
@@ -74,9 +74,7 @@ def said(caplog, monkeypatch):
     return lines
 
 
-def test_unreadable_files_are_left_out_on_request_and_named_each_time(
-    load, broken, said, monkeypatch
-):
+def test_on_error_skip_leaves_out_unreadable_files_with_a_warning(load, broken, said, monkeypatch):
     for _ in range(2):
         opened = load(broken, on_error="skip")
         [line] = said()
@@ -101,7 +99,7 @@ def test_a_damaged_file_of_a_zip_is_an_unreadable_picture(load, tmp_path, said):
 
 
 @pytest.mark.parametrize("on_error", ["stop", "skip"])
-def test_a_split_of_nothing_but_unreadable_files_is_refused(load, tmp_path, on_error):
+def test_split_with_only_unreadable_files_is_rejected(load, tmp_path, on_error):
     content = {f"test/{name}": data for name, (data, _) in BROKEN.items()}
     unpack(tmp_path, content | pictures("train/ant/1.png", "train/bee/2.png"))
     for _ in range(2):
@@ -133,7 +131,7 @@ def test_bad_settings_are_refused(load, labelled, tmp_path):
 
 
 @pytest.mark.parametrize("below", ["", "below"])
-def test_a_data_directory_that_cannot_be_written_is_named(load, labelled, tmp_path, below):
+def test_unwritable_data_directory_is_reported(load, labelled, tmp_path, below):
     directory = tmp_path / "file" / below
     (tmp_path / "file").write_text("no directory")
     with refused(f"cannot prepare 'folder' under {directory}", "--config.data.dir"):
@@ -161,7 +159,7 @@ def interrupted(error):
         PermissionError(13, "Permission denied"),
     ],
 )
-def test_a_full_disk_is_named_and_nothing_counts_as_prepared(
+def test_full_disk_is_reported_and_leaves_no_prepared_set(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
@@ -176,7 +174,7 @@ def test_a_full_disk_is_named_and_nothing_counts_as_prepared(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_what_an_interrupted_run_leaves_does_not_count(
+def test_remains_of_an_interrupted_preparation_are_ignored(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
@@ -213,14 +211,14 @@ def offline(monkeypatch):
         ("food101/small", ["BuilderConfig small not found"]),
     ],
 )
-def test_a_name_that_does_not_exist_is_answered_in_short(load, tmp_path, offline, name, parts):
+def test_unknown_data_set_name_gives_a_short_error(load, tmp_path, offline, name, parts):
     with refused(f"data.name={name!r}", *parts) as message:
         load("", name=name, dir=str(tmp_path))
     assert len(message[0].replace(str(tmp_path), "")) < 300
 
 
 @pytest.mark.parametrize("name", ["food101", "imagenet2012", "imagenet100", "coco/2017"])
-def test_a_set_that_needs_tensorflow_says_how_to_get_it(load, tmp_path, offline, monkeypatch, name):
+def test_error_explains_how_to_install_tensorflow(load, tmp_path, offline, monkeypatch, name):
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with refused("Preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
         load("", name=name, dir=str(tmp_path))

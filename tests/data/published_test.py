@@ -174,7 +174,7 @@ KINDS += [("mnist", "gz"), ("mnist", "idx")]
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_the_authors_files_become_the_set(tmp_path, name, kind):
+def test_published_files_give_the_expected_set(tmp_path, name, kind):
     one, path = SETS[name], bring(name, kind, tmp_path)
     for split, examples in one.splits.items():
         source = load(group(name, tmp_path / "data", path), split)
@@ -188,7 +188,7 @@ def test_the_authors_files_become_the_set(tmp_path, name, kind):
 
 
 @each_set
-def test_what_is_prepared_is_the_set_of_tfds(tmp_path, name):
+def test_published_builder_prepares_the_set_of_tfds(tmp_path, name):
     one = SETS[name]
     load(group(name, tmp_path / "data", bring(name, "folder", tmp_path)), "train")
     theirs = tfds.builder(name, data_dir=tmp_path / "data")
@@ -222,7 +222,7 @@ def test_unlabelled_images_have_the_label_minus_one(tmp_path):
     assert "no labels" in both.describe()
 
 
-def test_a_prepared_set_needs_its_files_no_more(tmp_path):
+def test_prepared_set_does_not_need_the_original_files(tmp_path):
     path = bring("mnist", "archive", tmp_path)
     before = load(group("mnist", tmp_path / "data", path), "train").images(0)
     path.unlink()
@@ -348,7 +348,7 @@ def test_the_files_are_downloaded_and_checked_where_no_path_is_given(tmp_path, m
         assert_holds(load(group(name, tmp_path / "data"), split), examples)
 
 
-def test_without_network_the_way_out_is_named(tmp_path, monkeypatch):
+def test_error_without_network_names_data_path(tmp_path, monkeypatch):
     serve(monkeypatch, requests.ConnectionError("no route to host"))
     with pytest.raises(UserError, match="cannot download 'cifar10': no route.*data.path") as error:
         load(group("cifar10", tmp_path / "data"), "train")
@@ -358,9 +358,9 @@ def test_without_network_the_way_out_is_named(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("status", "reason"), [(404, "Failed to get url http.*HTTP code: 404"), (200, "wrong checksum")]
 )
-def test_a_failed_download_is_one_line_with_the_way_out(tmp_path, monkeypatch, status, reason):
+def test_failed_download_is_reported_in_one_line(tmp_path, monkeypatch, status, reason):
     serve(monkeypatch, dict.fromkeys(published.Cifar10.url_infos, b"<html>"), status)
-    with pytest.raises(UserError, match=f"cannot download 'cifar10': .*{reason}; where") as error:
+    with pytest.raises(UserError, match=f"cannot download 'cifar10': .*{reason}; without") as error:
         load(group("cifar10", tmp_path / "data"), "train")
     assert "\n" not in str(error.value) and "data.path" in str(error.value)
     assert not list((tmp_path / "data" / "cifar10").iterdir())

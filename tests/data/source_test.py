@@ -92,7 +92,7 @@ SPECS = {
 
 
 @pytest.mark.parametrize("split", SPECS)
-def test_a_split_is_exactly_these_examples_in_this_order(directory, digits, split):
+def test_split_reads_the_expected_examples_in_order(directory, digits, split):
     source = load(group(directory), split)
     images = np.concatenate([digits[s]["image"][part] for s, part in SPECS[split]])
     labels = np.concatenate([digits[s]["label"][part] for s, part in SPECS[split]])
@@ -110,7 +110,7 @@ def test_a_split_is_exactly_these_examples_in_this_order(directory, digits, spli
     np.testing.assert_array_equal(pixels[..., None], images[places])
 
 
-def test_reading_twice_gives_the_same(directory):
+def test_reading_is_deterministic(directory):
     source = load(group(directory), "train[:20]")
     for _ in range(2):
         np.testing.assert_array_equal(
@@ -122,7 +122,7 @@ def test_reading_twice_gives_the_same(directory):
     ]
 
 
-def test_the_splits_of_a_run_are_those_of_the_config(directory):
+def test_load_splits_follows_the_config(directory):
     splits = load_splits(group(directory, train_split="train[:30]", test_split="test[:7]"))
     assert (len(splits.train), len(splits.bank), len(splits.test)) == (30, 30, 7)
     assert splits.bank is splits.train and splits.labelled
@@ -146,13 +146,13 @@ MALFORMED += ("train+", "train,test", "train test")
 
 
 @pytest.mark.parametrize("split", BAD_SPLITS)
-def test_an_unknown_or_empty_split_is_one_line(directory, split):
+def test_unknown_or_empty_split_is_rejected_in_one_line(directory, split):
     message = fail(load, group(directory), split)
     assert BAD_SPLITS[split] in message and repr(split) in message
 
 
 @pytest.mark.parametrize("split", MALFORMED)
-def test_a_malformed_split_is_one_line_with_examples_and_the_valid_names(directory, split):
+def test_malformed_split_error_shows_examples_and_valid_names(directory, split):
     message = fail(load, group(directory), split)
     assert message.startswith(f"split {split!r} of 'digits': Error parsing split {split!r}; ")
     assert message.endswith("'train[:90%]' or 'train+test', from the splits test, train")
@@ -165,7 +165,7 @@ def listed(tmp_path, text):
 
 
 @pytest.mark.parametrize("split", ["train", "train[:100]+test[-50:]"])
-def test_a_list_of_classes_gives_labels_by_its_order(directory, digits, tmp_path, split):
+def test_class_list_selects_classes_and_orders_labels(directory, digits, tmp_path, split):
     text = "# some digits\n7\tseven, as in 8\n\n  3 \n0\t\n# 5\n"
     data = group(directory, classes=str(listed(tmp_path, text)))
     source, whole = load(data, split), load(group(directory), split)
@@ -183,7 +183,7 @@ def test_a_list_of_classes_gives_labels_by_its_order(directory, digits, tmp_path
 
 
 @pytest.mark.parametrize("text", ["1\r\n2\r\n", b"\xef\xbb\xbf1\n2", "2\n1"])
-def test_classes_as_other_systems_write_them(directory, tmp_path, text):
+def test_class_list_with_crlf_or_bom(directory, tmp_path, text):
     source = load(group(directory, classes=str(listed(tmp_path, text))), "train")
     assert set(source.class_names) == {"1", "2"} and set(source.labels.tolist()) == {0, 1}
 
@@ -198,19 +198,19 @@ BAD_CLASSES = {
 
 
 @pytest.mark.parametrize("text", BAD_CLASSES)
-def test_a_list_of_classes_that_does_not_fit_is_one_line(directory, tmp_path, text):
+def test_wrong_class_list_is_rejected_in_one_line(directory, tmp_path, text):
     path = listed(tmp_path, text)
     message = fail(load, group(directory, classes=str(path)), "train")
     assert message.startswith(f"data.classes={path}") and BAD_CLASSES[text] in message
 
 
-def test_a_list_of_classes_that_is_not_there_is_named(directory, tmp_path):
+def test_missing_class_list_is_reported(directory, tmp_path):
     for path in (tmp_path / "none.txt", tmp_path):
         message = fail(load, group(directory, classes=str(path)), "train")
         assert message.startswith(f"data.classes={path} cannot be read: ")
 
 
-def test_near_names_are_given_of_many_classes(monkeypatch):
+def test_unknown_class_error_suggests_near_names(monkeypatch):
     names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
     one = source_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
     message = fail(source_lib._select_classes, one, ["n01440765"], "mine.txt")
@@ -298,7 +298,7 @@ def lazy(directory, folder):
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("which", range(3), ids=["one size", "many sizes", "threads"])
-def test_images_that_are_too_many_are_decoded_on_demand(lazy, monkeypatch, which, key):
+def test_lazy_array_equals_the_decoded_array(lazy, monkeypatch, which, key):
     found, array = lazy[which]
     monkeypatch.setattr(lazy_array, "BLOCK", 4)
     assert isinstance(found, LazyArray) and not isinstance(array, LazyArray)
@@ -308,12 +308,12 @@ def test_images_that_are_too_many_are_decoded_on_demand(lazy, monkeypatch, which
     np.testing.assert_array_equal(part, array[KEYS[key]])
 
 
-def test_a_place_that_is_not_there_is_an_index_error(lazy):
+def test_lazy_array_raises_index_error(lazy):
     with pytest.raises(IndexError):
         lazy[0][0][15]
 
 
-def test_a_few_of_too_many_images_are_decoded_alone_and_not_kept(directory, digits, monkeypatch):
+def test_small_slice_of_a_large_set_is_decoded_without_caching(directory, digits, monkeypatch):
     forget(directory)
     monkeypatch.setattr(source_lib, "IN_MEMORY", 20 * 64)
     images = load(group(directory), "train[5:25]").images(8)
@@ -345,7 +345,7 @@ def test_decoded_arrays_are_written_once_and_used_again(directory, digits, monke
     assert kept(directory) == before
 
 
-def test_sizes_are_kept_apart(directory, folder):
+def test_cached_images_depend_on_the_size(directory, folder):
     source = load(of(folder, directory), "train")
     assert [source.images(size).shape[1] for size in (8, 12, 8)] == [8, 12, 8]
 
@@ -362,7 +362,7 @@ SPOILT = {
 
 @pytest.mark.parametrize("kind", SPOILT)
 @pytest.mark.parametrize("what", ["8x8", "labels"])
-def test_a_damaged_array_is_made_again(directory, digits, what, kind):
+def test_damaged_cached_array_is_decoded_again(directory, digits, what, kind):
     source = load(group(directory), "train")
     source.images(8), source.labels
     path = next(directory.rglob(f"decoded-train-{what}.npy"))
@@ -376,9 +376,7 @@ def test_a_damaged_array_is_made_again(directory, digits, what, kind):
 
 
 @pytest.mark.parametrize("reason", ["read-only", "full"])
-def test_where_nothing_can_be_written_there_is_only_a_warning(
-    directory, digits, monkeypatch, caplog, reason
-):
+def test_unwritable_cache_only_logs_a_warning(directory, digits, monkeypatch, caplog, reason):
     forget(directory)
     path_open = Path.open
 
@@ -402,5 +400,5 @@ def test_where_nothing_can_be_written_there_is_only_a_warning(
     assert not kept(directory)
 
 
-def test_nothing_of_this_needs_tensorflow():
+def test_published_sets_do_not_import_tensorflow():
     assert "tensorflow" not in sys.modules

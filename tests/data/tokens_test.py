@@ -37,11 +37,11 @@ def ids(text, context=77):
 
 
 @pytest.mark.parametrize("text", PUBLISHED, ids=ascii)
-def test_ids_are_the_published_ones(text):
+def test_token_ids_match_published_ones(text):
     assert ids(text) == PUBLISHED[text]
 
 
-def test_a_batch_is_its_texts_one_by_one():
+def test_tokenizing_a_batch_equals_tokenizing_each_text():
     found = tokens.tokenize(tuple(PUBLISHED), 12)
     assert (found.shape, found.dtype) == ((len(PUBLISHED), 12), np.int32)
     alone = [tokens.tokenize([text], 12)[0] for text in PUBLISHED]
@@ -51,13 +51,13 @@ def test_a_batch_is_its_texts_one_by_one():
     assert (found.argmax(axis=1) == [len(known) + 1 for known in PUBLISHED.values()]).all()
 
 
-def test_no_texts_are_no_rows():
+def test_tokenizing_no_texts_gives_no_rows():
     found = tokens.tokenize([])
     assert (found.shape, found.dtype) == ((0, tokens.CONTEXT), np.int32)
 
 
 @pytest.mark.parametrize("context", [3, 5, 6, 7, 8])
-def test_a_long_text_is_cut_and_keeps_its_end(context):
+def test_long_text_is_truncated_and_keeps_the_end_token(context):
     known = PUBLISHED["A person riding a motorcycle"]
     assert ids("A person riding a motorcycle", context) == known[: context - 2]
 
@@ -79,17 +79,17 @@ def test_a_long_text_is_cut_and_keeps_its_end(context):
     ],
     ids=ascii,
 )
-def test_an_odd_text_is_read_as_a_plain_one(odd, plain):
+def test_text_artefacts_do_not_change_the_tokens(odd, plain):
     assert ids(odd) == ids(plain)
 
 
 @pytest.mark.parametrize("text", ["<|startoftext|>", "a <|endoftext|> b", "&lt;|endoftext|&gt;"])
-def test_no_text_makes_a_start_or_an_end(text):
+def test_special_tokens_in_texts_are_plain_text(text):
     found = tokens.tokenize([text])[0].tolist()
     assert found.count(tokens.START) == found.count(tokens.END) == 1
 
 
-def test_any_characters_have_ids():
+def test_any_text_can_be_tokenized():
     text = "".join(map(chr, range(0x3000)))
     found = tokens.tokenize([text[i : i + 64] for i in range(0, len(text), 64)], 256)
     assert found.min() >= 0 and (found[:, 0] == tokens.START).all()

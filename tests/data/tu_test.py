@@ -54,27 +54,27 @@ def test_both_forms_give_the_same_graphs(tmp_path, files):
     assert (found.labels, found.num_tags) == ([0, 2, 0], 2)
 
 
-def test_without_tags_all_nodes_have_the_same_one(tmp_path):
+def test_nodes_without_tags_share_one_tag(tmp_path):
     files = {name: data for name, data in MANY.items() if "node_labels" not in name}
     found = tu.read_tu_graphs(unpack(tmp_path, named(files)))
     assert_holds(found, [[0] * len(tag) for tag in TAGS])
     assert found.num_tags == 1
 
 
-def test_of_several_columns_of_tags_the_first_counts(tmp_path):
+def test_first_of_several_node_tags_is_used(tmp_path):
     rows = (b"%d, %d" % (tag, i) for i, tag in enumerate((3, 7, 3, 7, 7, 3, 3, 7)))
     files = {**MANY, "{0}_node_labels.txt": b"\r\n".join(rows) + b"\r\n\r\n"}
     assert_holds(tu.read_tu_graphs(unpack(tmp_path, named(files))))
 
 
-def test_what_follows_the_neighbours_is_left_out(tmp_path):
+def test_node_attributes_are_ignored(tmp_path):
     files = {"{0}.txt": ONE["{0}.txt"].replace(b"7 2 0 2\n", b"7 2 0 2 0.25 -1e3\n")}
     assert_holds(tu.read_tu_graphs(unpack(tmp_path, named(files))))
 
 
 @pytest.mark.parametrize("files", [MANY | MORE, ONE])
 @pytest.mark.parametrize("suffix", ["", ".zip", ".tar.xz"])
-def test_folders_and_archives_may_hold_more(tmp_path, files, suffix):
+def test_unrelated_files_beside_graphs_are_ignored(tmp_path, files, suffix):
     content = named({**files, **FOLDS, "README.txt": b"=== TINY ==="}, around="TINY/")
     content |= named(ONE, "OTHER", "OTHER/")
     make = pack if suffix else unpack
@@ -126,7 +126,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("files, reason", DAMAGE.values(), ids=DAMAGE)
-def test_damage_is_one_line_that_names_the_set(tmp_path, files, reason):
+def test_damaged_graph_files_are_reported_in_one_line(tmp_path, files, reason):
     files = {name: data for name, data in files.items() if data is not None}
     root = unpack(tmp_path, named(files))
     with refused(f"the graphs TINY of {root} are damaged (", reason, tu.URL):
@@ -142,7 +142,7 @@ def test_damage_is_one_line_that_names_the_set(tmp_path, files, reason):
         (named(ONE, around="a/") | named(ONE, around="b/"), ["2 sets: a/TINY, b/TINY", "sets/a"]),
     ],
 )
-def test_there_must_be_one_set(tmp_path, content, parts):
+def test_path_must_hold_exactly_one_graph_set(tmp_path, content, parts):
     root = unpack(tmp_path / "sets", {k: v for k, v in content.items() if v is not None})
     with refused("expected one, as NAME_A.txt with its companions or as NAME.txt", *parts):
         tu.read_tu_graphs(root)
@@ -153,7 +153,7 @@ def of_tu(path, directory, split="train", kind="graph", **changes):
     return source.load(data_config(**settings | changes), split, kind)
 
 
-def test_a_set_is_opened_like_any_other(tmp_path, prepared):
+def test_tu_set_opens_as_a_source(tmp_path, prepared):
     path = unpack(tmp_path / "TINY", named(MANY))
     whole = of_tu(path, prepared)
     assert whole.class_names == ("0", "2") and whole.shape == (2,) and whole.labelled
@@ -177,7 +177,7 @@ def test_a_set_is_opened_like_any_other(tmp_path, prepared):
     assert contents(first) + contents(rest) == contents(whole)
 
 
-def test_names_of_classes_are_sorted_as_numbers(tmp_path, prepared):
+def test_graph_classes_are_sorted_numerically(tmp_path, prepared):
     files = {**MANY, "{0}_graph_labels.txt": b"10\n-1\n2\n"}
     opened = of_tu(unpack(tmp_path / "TINY", named(files)), prepared)
     assert opened.class_names == ("-1", "2", "10")
@@ -198,7 +198,7 @@ def test_a_set_is_prepared_once_and_again_when_a_file_changes(tmp_path, monkeypa
     assert len(finished(directory)) == 2
 
 
-def test_examples_must_be_of_the_kind_that_views_are_made_of(tmp_path, prepared, data_dir):
+def test_kind_of_examples_must_match_the_views(tmp_path, prepared, data_dir):
     path = unpack(tmp_path, named(ONE))
     with refused("data.name='tu' holds graphs, but augment.name makes views of images; change"):
         of_tu(path, prepared, kind="image")
@@ -217,7 +217,7 @@ def test_examples_must_be_of_the_kind_that_views_are_made_of(tmp_path, prepared,
         (".", {"split": "test"}, ["has no split 'test'", "valid: train"]),
     ],
 )
-def test_what_is_asked_for_wrongly_is_named(tmp_path, prepared, path, changes, parts):
+def test_wrong_graph_settings_are_rejected(tmp_path, prepared, path, changes, parts):
     unpack(tmp_path, named(ONE))
     with refused(*parts):
         of_tu(path and tmp_path / path, prepared, **changes)
@@ -274,7 +274,7 @@ def ring_of(graph):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_degrees_tell_nothing_about_the_class_of_a_necklace(seed):
+def test_necklace_classes_have_the_same_degrees(seed):
     histograms = []
     for groups in necklaces.CLASSES.values():
         graph = necklaces.necklace(SameRing(seed), groups)
@@ -295,7 +295,7 @@ def test_degrees_tell_nothing_about_the_class_of_a_necklace(seed):
         np.testing.assert_array_equal(histogram, histograms[0])
 
 
-def test_all_of_a_necklace_hangs_together():
+def test_necklaces_are_connected_graphs():
     for seed, groups in enumerate(list(necklaces.CLASSES.values()) * 5):
         graph = necklaces.necklace(np.random.default_rng(seed), groups)
         near, seen, waiting = neighbours_of(graph), {0}, [0]

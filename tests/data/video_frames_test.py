@@ -84,7 +84,7 @@ def test_frames_are_sorted_by_numbers_and_videos_have_none():
         ),
     ],
 )
-def test_layouts_that_are_not_understood_are_refused(names, parts):
+def test_unknown_layouts_are_rejected(names, parts):
     with refused("data.path=PATH", *parts) as message:
         video.arrange(names, "PATH")
     assert video.HASH_SUFFIX not in message[0]
@@ -153,7 +153,7 @@ def flow(clip, *numbers, axes="xy"):
     return {name: picture(name, SHAPE[:2]) for name in names}
 
 
-def test_pairs_of_pictures_become_flow_of_two_channels(load, tmp_path):
+def test_flow_frames_become_two_channels(load, tmp_path):
     content = flow("a/1", 1, 2, 10) | flow("b/1", 1, 2, 3)
     opened = load(pack(tmp_path / "pack.zip", content), test_fraction=0.0)
     assert opened.info.metadata["shape"] == [3, 8, 8, 2]
@@ -178,7 +178,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("changes", "reason"), BAD)
-def test_what_cannot_be_read_stops_or_is_left_out(load, tmp_path, changes, reason):
+def test_unreadable_clip_stops_or_is_skipped(load, tmp_path, changes, reason):
     unpack(tmp_path, FOUR | changes)
     with refused("1 of the clips in", f"cannot be read ({reason}", "data.on_error=skip"):
         load(tmp_path, test_fraction=0.0)
@@ -188,7 +188,7 @@ def test_what_cannot_be_read_stops_or_is_left_out(load, tmp_path, changes, reaso
     assert skipped.startswith(reason) and opened.info.metadata["shape"] == [3, 8, 8, 3]
 
 
-def test_all_are_counted_and_the_first_named(load, tmp_path):
+def test_unreadable_clips_are_counted_and_the_first_named(load, tmp_path):
     unpack(tmp_path, FOUR | dict.fromkeys(("a/1/f8.png", "b/1/f8.png", "b/1/f9.png"), b"no"))
     reasons = f"a/1: f8.png: {GENERIC}, b/1: f8.png: {GENERIC}"
     with refused(f"2 of the clips in {tmp_path} cannot be read ({reasons})"):
@@ -198,7 +198,7 @@ def test_all_are_counted_and_the_first_named(load, tmp_path):
         load(tmp_path, test_fraction=0.0, on_error="skip")
 
 
-def test_a_picture_of_flow_without_its_other_is_named(load, tmp_path):
+def test_unpaired_optical_flow_frame_is_rejected(load, tmp_path):
     unpack(tmp_path, flow("a/1", 1, 2) | flow("b/1", 1, 2) | flow("b/1", 3, axes="y"))
     with refused("b/1: one of flow_x_00003.png and flow_y_00003.png is missing"):
         load(tmp_path, test_fraction=0.0)
@@ -234,13 +234,13 @@ def test_mixed_frames_of_too_many_clips_are_refused(load, tmp_path, monkeypatch)
         ({"frame_size": 0}, "data.frame_size must be in [1, "),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(load, tmp_path, changes, part):
+def test_wrong_video_settings_are_rejected(load, tmp_path, changes, part):
     unpack(tmp_path, FOUR)
     with refused(part):
         load(changes.pop("path", tmp_path), **changes)
 
 
-def test_what_is_prepared_is_not_looked_through_again(load, tmp_path, monkeypatch):
+def test_prepared_videos_are_not_listed_again(load, tmp_path, monkeypatch):
     unpack(tmp_path, FOUR)
     before = load(tmp_path).data_dir
     smaller = load(tmp_path, frame_size=4)
@@ -273,7 +273,7 @@ def numbered(count):
         (1, 3, 2, [0, 0, 0]),
     ],
 )
-def test_a_window_is_in_the_middle_and_a_short_clip_starts_again(t, count, stride, expected):
+def test_window_is_centred_and_short_clips_repeat(t, count, stride, expected):
     found = clips.window(numbered(t), count, stride)
     assert found.shape == (count, 2, 2, 3) and found.dtype == np.uint8
     np.testing.assert_array_equal(found, numbered(t)[expected])
@@ -282,7 +282,7 @@ def test_a_window_is_in_the_middle_and_a_short_clip_starts_again(t, count, strid
         np.testing.assert_array_equal(drawn, found)
 
 
-def test_a_random_window_starts_anywhere_and_is_a_matter_of_the_generator():
+def test_random_window_covers_all_starts_and_is_reproducible():
     def starts(seed):
         rng = np.random.default_rng(seed)
         found = [clips.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]

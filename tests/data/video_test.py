@@ -85,7 +85,7 @@ def test_frames_of_videos_are_made_smaller():
     assert_near(clip, blocks.astype(np.uint8), most=12)
 
 
-def test_a_video_that_was_held_upright_is_turned():
+def test_video_rotation_metadata_is_applied():
     """The matrix of its track says: a quarter clockwise."""
     data = video("mov")
     assert data.count(IDENTITY) == 2  # of the whole, and of the track
@@ -95,7 +95,7 @@ def test_a_video_that_was_held_upright_is_turned():
     assert_near(clip, turned[:, 8:40])
 
 
-def test_a_playlist_is_no_video(tmp_path):
+def test_playlist_is_rejected_as_video(tmp_path):
     pytest.importorskip("av")
     (tmp_path / "secret.mp4").write_bytes(video())
     lists = (
@@ -118,7 +118,7 @@ def test_a_playlist_is_no_video(tmp_path):
         (lambda: video("avi", pictures=()), "has no frames"),
     ],
 )
-def test_a_video_that_is_none_stops_or_is_left_out(load, tmp_path, make, reason):
+def test_undecodable_video_stops_or_is_skipped(load, tmp_path, make, reason):
     unpack(tmp_path, {"a/1.mp4": video(), "b/1.mp4": video(), "b/2.avi": make()})
     with refused(f"1 of the clips in {tmp_path} cannot be read (b/2.avi: {reason})"):
         load(tmp_path, test_fraction=0.0)
@@ -138,7 +138,7 @@ def test_a_video_of_too_many_bytes_or_pixels_is_refused(monkeypatch):
         frames._decode_video(data, SIZE)
 
 
-def test_without_pyav_videos_are_refused_and_frames_are_not(load, tmp_path, monkeypatch):
+def test_videos_need_pyav_but_frames_do_not(load, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     unpack(tmp_path, {"videos/1.mp4": b"", "videos/2.mp4": b""} | several("stills/1"))
     with refused("holds videos, which need PyAV: pip install 'jaxssl[video]'"):
