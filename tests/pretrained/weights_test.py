@@ -6,9 +6,7 @@ golden/README.md says how. The `.pth` files there are PyTorch's.
 
 import json
 import logging
-import math
-from functools import cache, partial
-from pathlib import Path
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -16,6 +14,11 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from safetensors.numpy import save_file
+from weights_cases import (
+    GOLDEN,
+    NETS,
+    draw_weights,
+)
 
 import jaxssl
 from jaxssl.errors import UserError
@@ -23,57 +26,7 @@ from jaxssl.models import convnet, resnet, vit
 from jaxssl.pretrained import architecture, input_settings, parameter_names, weights
 from jaxssl.pretrained.encoder import make_apply
 
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "weights.npz")
-VIT = {"name": "vit", "size": "small", "layers": 3, "frozen_patches": False, "pool": "token"}
-LEARNED, FIXED = {"positions": "learned"}, {"positions": "fixed"}
-NETS = {
-    "resnet18_imagenet": {"name": "resnet", "depth": 18, "stem": "imagenet", "width": 64},
-    "resnet50_imagenet": {"name": "resnet", "depth": 50, "stem": "imagenet", "width": 64},
-    "resnet18_cifar": {"name": "resnet", "depth": 18, "stem": "cifar", "width": 64},
-    "resnet50_cifar": {"name": "resnet", "depth": 50, "stem": "cifar", "width": 64},
-    "resnet18_solo": {"name": "resnet", "depth": 18, "stem": "cifar_wide", "width": 64},
-    "vit_tiny": {**VIT, **LEARNED, "size": "tiny", "dim": 192, "patch_size": 16, "num_heads": 3},
-    "vit_small": {**VIT, **LEARNED, "dim": 384, "patch_size": 8, "num_heads": 6},
-    "vit_small_moco": {**VIT, **FIXED, "dim": 384, "patch_size": 16, "num_heads": 12},
-}
-TINY = {"name": "vit", "dim": 8, "layers": 1, "num_heads": 2, "patch_size": 2, **LEARNED}
-RESNET = {"name": "resnet", "depth": 18, "stem": "cifar", "width": 4}
 FORMATS = ("zip", "legacy")
-
-
-def public_shapes(net, size):
-    """Shapes in PyTorch's layout by public name, fixed positions included."""
-    module = parameter_names.make_net(net)
-    image = jnp.zeros((1, size, size, 3))
-    tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
-    shapes = {
-        name: array.shape for name, array in parameter_names.fixed_positions(module, size).items()
-    }
-    for entry in parameter_names.entries(module):
-        leaf = tree
-        for key in entry.path:
-            leaf = leaf[key]
-        shapes[entry.name] = entry.layout.public(np.zeros(leaf.shape, np.int8)).shape
-    return shapes
-
-
-@cache
-def draw_weights(case, size):
-    """The weights that the reference numbers were computed with."""
-    rng, arrays = np.random.default_rng(0), {}
-    net = {"tiny": TINY, "resnet": RESNET, **NETS}[case]
-    for name, shape in sorted(public_shapes(net, size).items()):
-        x = rng.standard_normal(shape, np.float32)
-        if name.endswith("running_var"):
-            x = 0.5 + np.abs(x)
-        elif name.endswith("weight") and len(shape) == 1:
-            x = 1 + x / 4
-        elif name.endswith("weight"):
-            x *= np.float32(math.sqrt((2 if len(shape) == 4 else 1) / math.prod(shape[1:])))
-        else:
-            x = x / 4
-        arrays[name] = x
-    return {**arrays, **parameter_names.fixed_positions(parameter_names.make_net(net), size)}
 
 
 def features(backbone, size):

@@ -28,7 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save
 from file_cases import zipped
-from weights_test import GOLDEN, drawn
+from weights_cases import GOLDEN, draw_weights
 
 from jaxssl.report import run_report
 from jaxssl.report import results
@@ -145,7 +145,7 @@ def test_workdirs(below, config_, rows, lines, which):
 
 # ---- Weights files.
 
-TINY = drawn("tiny", 4)
+TINY = draw_weights("tiny", 4)
 
 
 @pytest.fixture(scope="module")
