@@ -142,16 +142,23 @@ def objective(
         value, share_alone = mean_over_anchors(terms.loss, pairs)
         metrics = {"anchors_without_positive": share_alone}
         if individual_temperature:
-            momentum = hyper["temperature_momentum"]
-            gradient = read_examples(memory["gradient"], pairs)
-            gradient = (1 - momentum) * gradient + momentum * (
-                hyper["rho"] + terms.temperature_gradient
-            )
-            new["gradient"] = write_examples(memory["gradient"], pairs, gradient)
-            tau = tau - hyper["temperature_lr"] * read_examples(new["gradient"], pairs)
+            gradient, tau = _temperature_step(pairs, memory, tau, terms, hyper)
             tau = jnp.clip(tau, temperature_min, temperature_max)
+            new["gradient"] = gradient
             new["temperature"] = write_examples(memory["temperature"], pairs, tau)
             metrics["temperature"] = jnp.mean(tau)
         return value, new, metrics
 
     return Objective(init, loss, per_example=True)
+
+
+def _temperature_step(
+    pairs: Pairs, memory: dict[str, Array], tau: Array, terms: _Terms, hyper: dict[str, Any]
+) -> tuple[Array, Array]:
+    """Return the new buffer of the temperatures' gradients, and the anchors' temperatures [n]."""
+    momentum = hyper["temperature_momentum"]
+    gradient = hyper["rho"] + terms.temperature_gradient
+    old = read_examples(memory["gradient"], pairs)
+    mixed = (1 - momentum) * old + momentum * gradient
+    buffer = write_examples(memory["gradient"], pairs, mixed)
+    return buffer, tau - hyper["temperature_lr"] * read_examples(buffer, pairs)

@@ -1,5 +1,6 @@
 """Tests of cross-entropy against NumPy and scikit-learn, and on several devices."""
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -68,9 +69,7 @@ def test_objective_trains_the_classifier_equally_on_any_number_of_devices():
         lambda *args: step(*args, "data"), mesh, (P(), P(None, "data"), P("data")), P()
     )
     actual = jax.jit(split)(params, Z, LABELS)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), actual, expected
-    )
+    chex.assert_trees_all_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_gradient_is_finite_for_huge_features():

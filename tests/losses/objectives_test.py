@@ -3,6 +3,7 @@
 from functools import cache, partial
 from importlib import import_module
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -94,8 +95,7 @@ def trained(setting: str, devices: int):
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_parameters_and_memory_do_not_depend_on_the_number_of_devices(setting, devices):
     actual, expected = trained(setting, devices), trained(setting, 0)
-    close = partial(np.testing.assert_allclose, rtol=2e-4, atol=2e-5)
-    jax.tree.map(close, actual, expected)
+    chex.assert_trees_all_close(actual, expected, rtol=2e-4, atol=2e-5)
 
 
 def test_auc_cl_trains_its_targets():

@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 
+import chex
 import jax
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def test_swap_exchanges_queries_and_keys():
     z, index, labels = embeddings(2, 4, 5), jnp.array([7, 2, 9, 4]), jnp.array([0, 1, 0, 1])
     swapped = swap(pair_towers(z[0], z[1], index, labels))
     expected = pair_towers(z[1], z[0], index, labels)
-    jax.tree.map(np.testing.assert_array_equal, swapped, expected)
+    chex.assert_trees_all_equal(swapped, expected)
     views = pair_views(z)
     assert swap(views) is views
     with pytest.raises(ValueError, match="pairs with a queue cannot be swapped"):
