@@ -251,10 +251,15 @@ def _with_metrics(pairs: Pairs, **hyper: Any) -> tuple[Array, Metrics]:
     return loss, {name: jnp.mean(getattr(info, name)) for name in names}
 
 
-def _takes_labels(hyper: dict[str, Any]) -> bool:
+def _takes_masks(hyper: dict[str, Any]) -> bool:
     return hyper["solver"] == "pgd" and not isinstance(hyper["alpha_init"], str)
 
 
 objective = stateless(
-    _with_metrics, ranges=RANGES, has_aux=True, needs_two_views=True, takes_labels=_takes_labels
+    _with_metrics,
+    ranges=RANGES,
+    has_aux=True,
+    needs_two_views=True,
+    takes_labels=_takes_masks,
+    takes_queue=_takes_masks,
 )

@@ -39,6 +39,10 @@ def _trained_backbone(params: Any, carried: Carried) -> tuple[Any, Any]:
     return params["net"], carried.batch_stats["net"]
 
 
+def _accept_views(num_views: int, num_crops: int) -> None:
+    del num_views, num_crops
+
+
 class Method(NamedTuple):
     """Pure functions that the training step and evaluation call.
 
@@ -52,6 +56,8 @@ class Method(NamedTuple):
             default nothing changes.
         backbone: ``(params, carried) -> (params, batch_stats)`` of the backbone that is evaluated;
             by default the trained one.
+        check_views: ``(num_views, num_crops) -> None`` raises ValueError for numbers of views and
+            small crops that the method cannot train; by default it accepts all.
         per_example: pytree prefix of bools for `Carried`: True marks per-example buffers, which
             are sharded over devices along axis 0.
     """
@@ -61,6 +67,7 @@ class Method(NamedTuple):
     loss: Callable[..., tuple[Array, tuple[Carried, Metrics, Array]]]
     after: Callable[[Any, Carried, Array], Carried] = _leave_unchanged
     backbone: Callable[[Any, Carried], tuple[Any, Any]] = _trained_backbone
+    check_views: Callable[[int, int], None] = _accept_views
     per_example: Carried = Carried(False, False, False)
 
     def features(self, params: Any, carried: Carried, images: Any) -> Array:

@@ -107,6 +107,7 @@ def method(
         encoder,
         partial(_init, settings),
         partial(_loss, settings),
+        check_views=partial(_check_views, settings),
         per_example=Carried(False, False, memory),
         **functions,
     )
@@ -181,10 +182,7 @@ def _embed(
     """
     views, *crops = image_groups(batch)
     num_views = count_views(views)
-    if num_views < 2 or (num_views > 2 and not settings.symmetric):
-        raise ValueError(
-            f'method "momentum" takes two views, or more if symmetric; got {num_views}'
-        )
+    _check_views(settings, num_views, len(crops))
     query_views = key_views = views
     if not settings.symmetric:
         key_views = jax.tree.map(lambda x: x[1:], views)
@@ -206,6 +204,14 @@ def _embed(
     else:
         keys = z[:num_views] if settings.symmetric else z[1:2]
     return z, queries, lax.stop_gradient(keys), stats, target
+
+
+def _check_views(settings: _Settings, num_views: int, num_crops: int) -> None:
+    del num_crops
+    if num_views < 2 or (num_views > 2 and not settings.symmetric):
+        raise ValueError(
+            f'method "momentum" takes two views, or more if symmetric; got {num_views}'
+        )
 
 
 def _pairings(settings: _Settings, num_queries: int, num_keys: int) -> list[tuple[int, int]]:

@@ -41,6 +41,14 @@ def method(
     if encoder.predictor is not None:
         raise ValueError('method "two_tower" does not use a predictor; set predictor.name=none')
     text = encoder.text
+    expected = 1 if text is not None else 2
+
+    def check_views(num_views: int, num_crops: int) -> None:
+        if num_crops or num_views != expected:
+            raise ValueError(
+                f'method "two_tower" takes {expected} view{"s" * (expected > 1)} here; set '
+                f"views={expected} and crops.number=0"
+            )
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
         net_key, objective_key = jax.random.split(key)
@@ -56,12 +64,7 @@ def method(
     ) -> tuple[Array, dict]:
         """Return embeddings [2, b, d] and the new BatchNorm statistics."""
         groups, index = image_groups(batch), batch["index"]
-        expected = 1 if text is not None else 2
-        if len(groups) > 1 or count_views(groups[0]) != expected:
-            raise ValueError(
-                f'method "two_tower" takes {expected} view{"s" * (expected > 1)} here; set '
-                f"views={expected} and crops.number=0"
-            )
+        check_views(*[*map(count_views, groups), 0][:2])
         common = {"index": index, "axis_name": axis_name}
         trained = {name: params[name] for name in ("net", "projector")}
         z, _, new = networks.embed(encoder, trained, stats, groups, key=key, **common)
@@ -92,4 +95,4 @@ def method(
         return value, (Carried(stats, (), memory), metrics, z)
 
     per_example = Carried(False, False, objective.per_example)
-    return Method(encoder, init, loss, per_example=per_example)
+    return Method(encoder, init, loss, check_views=check_views, per_example=per_example)

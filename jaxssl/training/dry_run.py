@@ -15,7 +15,8 @@ from jaxssl.data.batches import check_batch
 from jaxssl.data.decoding import Crops
 from jaxssl.data.metadata import Metadata, find_metadata
 from jaxssl.training import modality, summary
-from jaxssl.training.build import build, check_labels, initial_state, make_batches, make_crops
+from jaxssl.training.build import build, initial_state, make_batches, make_crops
+from jaxssl.training.compatibility import check_labels
 from jaxssl.training.logs import console
 from jaxssl.training.state import make_train_step
 

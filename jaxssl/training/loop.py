@@ -29,7 +29,8 @@ from jaxssl.training import (
     nonfinite,
     summary,
 )
-from jaxssl.training.build import Setup, build, check_labels, make_batches
+from jaxssl.training.build import Setup, build, make_batches
+from jaxssl.training.compatibility import check_labels
 from jaxssl.training.logs import log
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.programs import Programs, make_programs

@@ -8,7 +8,8 @@ from ml_collections import ConfigDict
 
 from jaxssl.data import source
 from jaxssl.training import modality
-from jaxssl.training.build import Setup, has_text
+from jaxssl.training.build import Setup
+from jaxssl.training.compatibility import has_text
 from jaxssl.training.config import arguments
 from jaxssl.training.state import TrainState
 

@@ -21,8 +21,8 @@ from jaxssl.losses.simsiam import objective as simsiam
 from jaxssl.losses.sup_con import objective as sup_con
 from jaxssl.methods import momentum, siamese
 from jaxssl.models.encoder import Encoder, features
-from jaxssl.training.build import check_compatibility
-from jaxssl.training.config import load
+from jaxssl.training.compatibility import check_compatibility
+from jaxssl.training.config import arguments, factory, load
 from jaxssl.training.schedules import from_spec
 
 B, DIM, KEY = 6, 4, jax.random.key(0)
@@ -336,37 +336,51 @@ def test_methods_refuse_what_they_cannot_do(make, num_views, message):
         jax.eval_shape(run)
 
 
-def test_every_loss_fits_a_method_or_is_told_why():
+def check(**overrides):
+    """Check the compatibility of a config's method and loss."""
+    config = load("configs/base.py", [(k.replace("__", "."), v) for k, v in overrides.items()])
+    objective = factory("loss", config.loss.name)(**arguments(config.loss.to_dict()))
+    check_compatibility(config, objective)
+
+
+def test_every_loss_fits_a_method_or_is_refused_with_another_method():
     refused = {}
     for name in [*NAMES, "cross_entropy"]:
+        settings = {"loss__name": name, "predictor__name": "mlp"}
+        if name == "cross_entropy":
+            settings["method__labels"] = "True"
         for method in ("siamese", "momentum"):
-            overrides = {"loss.name": name, "method.name": method, "predictor.name": "mlp"}
-            config = load("configs/base.py", list(overrides.items()))
             try:
-                check_compatibility(config)
+                check(method__name=method, **settings)
             except UserError as error:
                 refused[method, name] = str(error)
     expected = {("siamese", name) for name in ("auc_dino", "byol", "dino", "ressl", "simsiam")}
     assert set(refused) == expected | {("momentum", "cross_entropy")}
-    assert all("set method.name=" in why for why in refused.values())
+    assert all("set method.name=" in message for message in refused.values())
 
 
 @pytest.mark.parametrize(
-    ("overrides", "why"),
+    ("overrides", "message"),
     [
-        ({"loss.name": "vicreg", "method.labels": "True"}, "vicreg.*does not look at labels"),
+        ({"loss__name": "vicreg", "method__labels": "True"}, "vicreg.*does not use labels"),
+        ({"loss__name": "cross_entropy"}, "needs labels; set method.labels=True"),
         ({"views": "1"}, "a single view without labels has no positives"),
-        ({"method.name": "momentum", "loss.name": "byol"}, "set predictor.name=mlp"),
         (
-            {"method.name": "momentum", "method.momentum": "0.0", "loss.name": "dino"},
-            "constant embeddings are its minimum",
+            {"views": "1", "loss__name": "mmcl", "method__labels": "True"},
+            "needs a second view of every example; set views=2",
+        ),
+        ({"loss__name": "decl", "loss__rate": "momentum"}, "set method.name=momentum"),
+        ({"method__name": "momentum", "loss__name": "byol"}, "set predictor.name=mlp"),
+        (
+            {"method__name": "momentum", "method__momentum": "0.0", "loss__name": "dino"},
+            "collapses to constant embeddings",
         ),
         (
-            {"method.name": "momentum", "method.preset": "moco_v2", "loss.name": "vicreg"},
-            "no negatives from a queue; set method.queue_size=0",
+            {"method__name": "momentum", "method__preset": "moco_v2", "loss__name": "vicreg"},
+            "does not use a queue; set method.queue_size=0",
         ),
     ],
 )
-def test_what_would_train_nothing_is_refused(overrides, why):
-    with pytest.raises(UserError, match=why):
-        check_compatibility(load("configs/base.py", list(overrides.items())))
+def test_a_loss_that_the_method_cannot_train_is_refused(overrides, message):
+    with pytest.raises(UserError, match=message):
+        check(**overrides)

@@ -359,7 +359,7 @@ TOGETHER = "captions take method.name=two_tower, text.name=text and augment.name
                 "loss.learn_scale": "True",
                 "loss.temperature": "{'schedule': 'linear', 'start': 0.1, 'end': 0.5}",
             },
-            ["temperature is learned", "got a schedule"],
+            ["temperature must be a number if learn_scale=True", "got a schedule"],
         ),
         (CAPTIONED, {"text.num_heads": "3"}, ["dim must be a multiple of", "num_heads 3"]),
     ],

@@ -100,7 +100,7 @@ def test_small_crops_are_refused_where_there_are_none(name):
 )
 def test_a_network_of_other_examples_is_refused(name, net, takes, makes):
     config = config_lib.load(RECIPES[name], [("net.name", net)])
-    message = f"net.name='{net}' takes {takes}, but augment.name={makes}; name another"
+    message = f"net.name='{net}' takes {takes}, but augment.name={makes}; choose another"
     with pytest.raises(UserError, match=message):
         build(config, 2 * config.batch_size)
 

@@ -18,7 +18,8 @@ from jaxssl.models import resnet, vit
 from jaxssl.training import build as build_lib
 from jaxssl.training import config as config_lib
 from jaxssl.training import dry_run
-from jaxssl.training.build import build, check_labels, initial_state, make_networks
+from jaxssl.training.build import build, initial_state, make_networks
+from jaxssl.training.compatibility import check_labels
 from jaxssl.training.state import make_train_step
 
 ROOT = Path(__file__).parents[2]
@@ -225,7 +226,7 @@ DONE: dict[str, str] = {}
 def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
     config = tiny[name]
     # Views are tested above; here they are cheap, but made by the recipe's arguments.
-    monkeypatch.setattr(build_lib, "component", cheap_component)
+    monkeypatch.setattr(build_lib, "factory", cheap_factory)
     monkeypatch.setitem(resnet.DEPTHS, 18, ((), False))  # a stem; blocks are tested with the nets
     parts = build(config, BATCH)
     assert parts.total_steps == config.epochs
@@ -259,7 +260,7 @@ def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
         assert any(moved) or not moved, f"{network} did not move"
 
 
-def cheap_component(group: str, name: str):
+def cheap_factory(group: str, name: str):
     """`jaxssl.training.config.factory`, but recipes of views only cut and darken."""
     factory = config_lib.factory(group, name)
     if group != "augment":
