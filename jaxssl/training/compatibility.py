@@ -43,8 +43,6 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
         return OTHER_KEYS
     if method != "siamese" and objective.one_tower_only:
         return "its classifier sees one tower; set method.name=siamese"
-    if config.crops.number and objective.one_tower_only:
-        return "it does not take small crops; set crops.number=0"
     if labels and not objective.takes_labels:
         return "it does not use labels; set method.labels=False"
     if not labels and objective.needs_labels:
