@@ -1,4 +1,4 @@
-"""What goes wrong in training: steps that are not finite, and spikes of the loss."""
+"""Monitor the loss for spikes, and explain why steps were not finite."""
 
 import math
 from collections import deque
@@ -9,61 +9,57 @@ import numpy as np
 
 from jaxssl.training.logs import log
 
-FILE_NAME = "fault.json"
-WINDOW, ENOUGH = 256, 32  # losses that a new one is compared with, and those that suffice
-SPIKE = 10.0  # median absolute deviations above the median
-ORDER = (
-    "parameters",
-    "statistics",
-    "views",
-    "embeddings",
-    "loss",
-    "gradient",
-)  # as they come to be
+FILE_NAME = "fault.json"  # in the workdir
+WINDOW = 256  # number of earlier losses that a loss is compared with
+MIN_LOSSES = 32  # number of losses before the first comparison
+SPIKE = 10.0  # a spike exceeds the median by so many median absolute deviations
+# The quantities of a step, in the order of their computation.
+ORDER = ("parameters", "statistics", "views", "embeddings", "loss", "gradient")
 Measures = Mapping[str, Mapping[str, tuple[Any, Any]]]  # see `jaxssl.training.state.make_diagnosis`
 
 
 class LossMonitor:
-    """Looks at the loss of every step, and at the number of steps left out, ``skipped`` so far."""
+    """Logs spikes of the loss and skipped steps.
+
+    Args:
+        skipped: steps skipped before.
+    """
 
     def __init__(self, skipped: int = 0) -> None:
         self._losses: deque[float] = deque(maxlen=WINDOW)
         self._skipped = skipped
 
     def check(self, step: int, losses: Sequence[float], skipped: int) -> None:
-        """Log what is out of the way.
+        """Log spikes among the losses, and newly skipped steps.
 
         Args:
-            step: of the last of the losses.
-            losses: of the steps since the last look.
-            skipped: steps left out so far.
+            step: number of the step of the last loss.
+            losses: losses of all steps since the last check.
+            skipped: steps skipped so far.
         """
         for number, loss in enumerate(losses, step - len(losses) + 1):
             if not math.isfinite(loss):
                 continue
-            if len(self._losses) >= ENOUGH:
+            if len(self._losses) >= MIN_LOSSES:
                 median = float(np.median(self._losses))
-                spread = float(np.median(np.abs(np.asarray(self._losses) - median)))
-                if loss > median + SPIKE * max(spread, 1e-3 * abs(median)):
+                deviation = float(np.median(np.abs(np.asarray(self._losses) - median)))
+                if loss > median + SPIKE * max(deviation, 1e-3 * abs(median)):
                     log.warning(
                         "step %d: loss spike: %.4g, the median of the %d steps before is %.4g",
                         *(number, loss, len(self._losses), median),
                     )
             self._losses.append(loss)
         if skipped > self._skipped:
-            log.warning(
-                "step %d: steps left out so far, because something was not finite: %d",
-                *(step, skipped),
-            )
+            log.warning("step %d: %d steps skipped so far that were not finite", step, skipped)
         self._skipped = skipped
 
 
 class Fault(NamedTuple):
-    """Why a run stopped.
+    """The reason why a run stopped.
 
     Attributes:
-        document: for "fault.json".
-        message: for the user, with a "{path}" where the document is.
+        document: content of fault.json.
+        message: message for the user, with "{path}" in place of the path of the document.
     """
 
     document: dict[str, Any]
@@ -71,41 +67,42 @@ class Fault(NamedTuple):
 
 
 def describe(
-    first: int, skipped: int, places: Callable[[int], np.ndarray], measures: Measures
+    first: int, skipped: int, indices: Callable[[int], np.ndarray], measures: Measures
 ) -> Fault:
-    """Put into words why steps were left out.
+    """Describe why steps were skipped.
 
     Args:
-        first: number of the first step of those left out in a row, counted from 1.
-        skipped: how many.
-        places: of a batch, counted from 0, in the training set.
-        measures: of the first step.
+        first: number of the first step that was skipped, counted from 1.
+        skipped: number of steps skipped in a row.
+        indices: maps the number of a batch, counted from 0, to the indices of its examples.
+        measures: norms and counts of values that are not finite, of the first skipped step.
     """
-    bad = {
-        f"{what}: {name}": int(count)
-        for what in ORDER
-        for name, (_, count) in measures[what].items()
+    counts = {
+        f"{quantity}: {name}": int(count)
+        for quantity in ORDER
+        for name, (_, count) in measures[quantity].items()
         if count
     }
-    terms = list(bad) or ["the parameters after the step"]
+    causes = list(counts) or ["the parameters after the step"]
     norms = {
-        what: {name: _finite(norm) for name, (norm, _) in measures[what].items()} for what in ORDER
+        quantity: {name: _finite_or_none(norm) for name, (norm, _) in measures[quantity].items()}
+        for quantity in ORDER
     }
     document = {
         "step": first,
         "skipped_in_a_row": skipped,
-        "not_finite": bad or dict.fromkeys(terms),
+        "not_finite": counts or dict.fromkeys(causes),
         "norms": norms,
-        "batch": {str(n): places(n - 1).tolist() for n in range(first, first + skipped)},
+        "batch": {str(n): indices(n - 1).tolist() for n in range(first, first + skipped)},
     }
-    more = f" and {len(terms) - 1} more" if len(terms) > 1 else ""
+    more = f" and {len(causes) - 1} more" if len(causes) > 1 else ""
     return Fault(
         document,
         f"stopped: steps {first} to {first + skipped - 1} were not finite; first in step {first} "
-        f"were {terms[0]!r}{more}; norms and examples are in {{path}}; try a lower optim.lr, "
+        f"were {causes[0]!r}{more}; norms and examples are in {{path}}; try a lower optim.lr, "
         "optim.clip_norm, or precision=float32, in another --workdir",
     )
 
 
-def _finite(value: Any) -> float | None:
+def _finite_or_none(value: Any) -> float | None:
     return float(value) if math.isfinite(value) else None

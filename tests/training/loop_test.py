@@ -483,7 +483,7 @@ def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
     monitor.check(44, [2.0], skipped=1)
     assert list(dict.fromkeys(caplog.messages)) == [
         "step 42: loss spike: 9, the median of the 41 steps before is 2",
-        "step 43: steps left out so far, because something was not finite: 1",
+        "step 43: 1 steps skipped so far that were not finite",
     ]
 
 
