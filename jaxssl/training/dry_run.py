@@ -1,8 +1,7 @@
-"""A recipe tried out without its data: shapes, settings, memory, and one step on noise."""
+"""Try out a config: print shapes, settings and memory, and take one step on random images."""
 
 import time
-from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,76 +19,101 @@ from jaxssl.training.compatibility import check_labels
 from jaxssl.training.logs import console
 from jaxssl.training.state import make_train_step
 
-HEADROOM = 0.9  # of the memory at hand that a step may take
+HEADROOM = 0.9  # share of the available memory that a step may take
+
+
+class _Input(NamedTuple):
+    """The input of a step.
+
+    Attributes:
+        batch: a batch on the host, or on the devices.
+        num_examples: size of the training set.
+        crops: crops that the host cuts, or None.
+        description: for the printed summary.
+    """
+
+    batch: Any
+    num_examples: int
+    crops: Crops | None
+    description: str
 
 
 def dry_run(config: ConfigDict) -> None:
-    """Print what a run would do and what it needs, and take one step on random images.
+    """Print what a run would do and the memory it needs, and take one step on random images.
 
-    No run is written, and no data set of known sizes is opened. Other examples than images are
-    taken from the training split. The step is left out if it would not fit.
+    Nothing is written. A data set of images whose sizes are known is not opened; examples other
+    than images are read from the training split. The step is left out if memory is too small.
 
     Raises:
-        UserError: on a value that a part refuses, or a data set whose sizes are not known.
+        UserError: on a value that a component rejects, or a data set of unknown sizes.
     """
     mesh = distributed.make_mesh()
-    take = _of_known_sizes if modality.example_kind(config) == "image" else _of_training_set
-    batch, number, crops, what = take(config, mesh)
-    parts = build(config, number, mesh.size, crops=crops)
-    state = initial_state(config, parts, batch, number, mesh)
-    _say(f"data       {what}")
-    for line in summary.lines(config, parts, state, batch, mesh.size):
-        _say(line)
+    is_image = modality.example_kind(config) == "image"
+    batch, num_examples, crops, description = (
+        _random_images(config, mesh) if is_image else _first_batch(config, mesh)
+    )
+    setup = build(config, num_examples, mesh.size, crops=crops)
+    state = initial_state(config, setup, batch, num_examples, mesh)
+    _print(f"data       {description}")
+    for line in summary.lines(config, setup, state, batch, mesh.size):
+        _print(line)
 
     start = time.perf_counter()
-    stages = parts.method, parts.optimiser, parts.augment
-    step = make_train_step(*stages, mesh, sharded=config.optim.sharded)
+    step = make_train_step(
+        setup.method, setup.optimiser, setup.augment, mesh, sharded=config.optim.sharded
+    )
     compiled = step.lower(state, distributed.shard(batch, mesh)).compile()
-    _say(f"compiled   in {time.perf_counter() - start:.1f} s")
+    _print(f"compiled   in {time.perf_counter() - start:.1f} s")
     sizes = compiled.memory_analysis()
     needed = 0
     if sizes is not None:
         needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
-        _say(
-            f"memory     {_size(needed)} on each device: {_size(sizes.argument_size_in_bytes)} of "
-            f"state and batch, {_size(sizes.temp_size_in_bytes)} while computing"
+        _print(
+            f"memory     {_mebibytes(needed)} on each device: "
+            f"{_mebibytes(sizes.argument_size_in_bytes)} of state and batch, "
+            f"{_mebibytes(sizes.temp_size_in_bytes)} while computing"
         )
-    free = _memory()
-    if free and needed * mesh.size > HEADROOM * free:
-        _say(f"one step   left out: there are {_size(free)} here; try a smaller batch_size")
+    available = _available_memory()
+    if available and needed * mesh.size > HEADROOM * available:
+        _print(f"one step   skipped: {_mebibytes(available)} are available; reduce batch_size")
         return
     state, metrics, _ = compiled(state, distributed.shard(batch, mesh))
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    _say("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+    _print("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
 
 
-def _of_known_sizes(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | None, str]:
-    """A batch of random images; how many there are to train on, what the host crops, in words."""
-    known = find_metadata(config.data, config.augment.size)
-    check_labels(config, known.num_classes, known.num_classes > 0)
-    check_batch(config.batch_size, known.num_examples, mesh.size)
+def _random_images(config: ConfigDict, mesh: Mesh) -> _Input:
+    """Make a batch of random images with the sizes of the data set."""
+    metadata = find_metadata(config.data, config.augment.size)
+    check_labels(config, metadata.num_classes, metadata.num_classes > 0)
+    check_batch(config.batch_size, metadata.num_examples, mesh.size)
     rng = np.random.default_rng(config.seed)
-    crops = None if known.one_size else make_crops(config)
+    crops = None if metadata.one_size else make_crops(config)
     batch = {
-        "input": _images(rng, config.batch_size, known, crops),
-        "label": rng.integers(0, max(1, known.num_classes), config.batch_size, np.int32),
+        "input": _draw_images(rng, config.batch_size, metadata, crops),
+        "label": rng.integers(0, max(1, metadata.num_classes), config.batch_size, np.int32),
         "index": np.arange(config.batch_size, dtype=np.int32),
     }
-    what = f"{config.data.name}, {known.num_examples} images {list(known.shape)}"
-    return batch, known.num_examples, crops, what
+    images = f"{metadata.num_examples} images {list(metadata.shape)}"
+    return _Input(batch, metadata.num_examples, crops, f"{config.data.name}, {images}")
 
 
-def _of_training_set(config: ConfigDict, mesh: Mesh) -> tuple[Any, int, Crops | None, str]:
-    """The first batch of a run, and as `_of_known_sizes`."""
+def _first_batch(config: ConfigDict, mesh: Mesh) -> _Input:
+    """Read the first batch of the training split."""
     train = source.load(config.data, config.data.train_split, modality.dataset_kind(config))
     check_labels(config, train.num_classes, train.labelled)
-    with closing(make_batches(config, train, mesh)) as batches:
-        return batches.next(), len(train), batches.crops, train.describe()
+    batches = make_batches(config, train, mesh)
+    try:
+        return _Input(batches.next(), len(train), batches.crops, train.describe())
+    finally:
+        batches.close()
 
 
-def _images(rng: np.random.Generator, batch_size: int, known: Metadata, crops: Crops | None) -> Any:
-    """Random images as they are in a batch, whole or as the host crops them."""
-    *sides, channels = known.shape
+def _draw_images(
+    rng: np.random.Generator, batch_size: int, metadata: Metadata, crops: Crops | None
+) -> Any:
+    """Draw random images as a batch holds them: whole, or as the host crops them."""
+    *sides, channels = metadata.shape
     if crops is None or not crops.views:
         sides = sides if crops is None else (crops.size, crops.size)
         return rng.integers(0, 256, (batch_size, *sides, channels), np.uint8)
@@ -101,20 +125,20 @@ def _images(rng: np.random.Generator, batch_size: int, known: Metadata, crops: C
     return {name: rng.integers(0, 256, shape, np.uint8) for name, shape in shapes.items()}
 
 
-def _say(line: str) -> None:
-    """Print a line as it is, however wide the terminal."""
+def _print(line: str) -> None:
+    """Print a line without wrapping it at the width of the terminal."""
     console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _size(num_bytes: float) -> str:
+def _mebibytes(num_bytes: float) -> str:
     return f"{num_bytes / 2**20:,.0f} MiB"
 
 
-def _memory() -> int:
-    """Bytes that all devices have; 0 if unknown."""
+def _available_memory() -> int:
+    """Return the bytes that all devices have together, or 0 if unknown."""
     stats = [device.memory_stats() for device in jax.devices()]
     if all(stats):
-        return sum(s.get("bytes_limit", 0) for s in stats)
+        return sum((s or {}).get("bytes_limit", 0) for s in stats)
     try:
         with open("/proc/meminfo") as lines:
             sizes = dict(line.split(":") for line in lines)

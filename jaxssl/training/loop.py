@@ -100,7 +100,8 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
         description, probe = evaluation.online(config, run.splits, programs.encode)
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
-    with closing(batches), open_workdir(config, workdir), ExitStack() as stack:
+    with open_workdir(config, workdir), ExitStack() as stack:
+        stack.callback(batches.close)
         step, state = _resume(run, state)
         skipped = int(state.skipped[0])
         reporter = stack.enter_context(

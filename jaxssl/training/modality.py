@@ -1,4 +1,4 @@
-"""What differs between images, graphs and others: views, and how a network wants its examples."""
+"""Kinds of examples (images, captioned images, videos, graphs): their views and network inputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,49 +13,59 @@ from jaxssl.augment.graph import GraphInputs, make_graph_views
 from jaxssl.augment.views import Inputs, VideoInputs, make_image_text_views, make_views
 from jaxssl.models.encoder import find_channels
 
+Shape = tuple[int | None, ...]
+
 
 class Modality(NamedTuple):
-    """What the trainer and evaluation ask of a kind of examples.
+    """The functions of training and evaluation that depend on the kind of examples.
 
     Attributes:
-        make_views: (recipes of the views, those of the small crops) -> augment.
-        inputs: (config, a source's shape) -> how the network wants its examples.
-        infer_inputs: (config, network, its variables) -> the same, of a trained network.
-        view_shapes: (config, inputs) -> the views of a batch of two, `jax.ShapeDtypeStruct`.
+        make_views: ``(recipes of the views, recipes of the small crops) -> augment``.
+        inputs: ``(config, shape of an example) -> inputs``, which prepare examples for a network.
+        infer_inputs: ``(config, network, variables) -> inputs`` of a trained network.
+        view_shapes: ``(config, inputs) -> views`` of a batch of two, as `jax.ShapeDtypeStruct`.
     """
 
     make_views: Callable[[Sequence[Any], Sequence[Any]], Any]
-    inputs: Callable[[ConfigDict, tuple[int | None, ...]], Any]
+    inputs: Callable[[ConfigDict, Shape], Any]
     infer_inputs: Callable[[ConfigDict, Any, VariableDict], Any]
     view_shapes: Callable[[ConfigDict, Any], dict[str, Any]]
 
 
 def example_kind(config: Mapping[str, Any]) -> str:
-    """What the examples of a run are, by the recipe of its views."""
+    """Return the kind of examples of a run, which the recipe of its views determines."""
     recipe = components.module("augment", config["augment"]["name"])
     return getattr(recipe, "EXAMPLES", "image")
 
 
 def dataset_kind(config: Mapping[str, Any]) -> str:
-    """What its data set holds: captions are an extra of images."""
-    return {"image_text": "image"}.get(example_kind(config), example_kind(config))
+    """Return the kind of the data set. Sets of images may have captions."""
+    kind = example_kind(config)
+    return "image" if kind == "image_text" else kind
 
 
 def network_kind(net: str) -> str:
-    """The kind of examples that a network takes."""
+    """Return the kind of examples that a network takes."""
     return getattr(components.module("net", net), "EXAMPLES", "image")
 
 
 def get(config: Mapping[str, Any]) -> Modality:
-    """That of a run."""
+    """Return the modality of a run."""
     return MODALITIES[example_kind(config)]
 
 
-def _image_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> Inputs:
-    return Inputs(config.augment.size, shape[-1])
+def _channels(shape: Shape, axis: int = -1) -> int:
+    """Return the length of an axis that is the same for all examples."""
+    size = shape[axis]
+    assert size is not None
+    return size
 
 
-def _image_inputs_of(config: ConfigDict, net: Any, variables: VariableDict) -> Inputs:
+def _image_inputs(config: ConfigDict, shape: Shape) -> Inputs:
+    return Inputs(config.augment.size, _channels(shape))
+
+
+def _infer_image_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> Inputs:
     size = config.augment.size
     return Inputs(size, find_channels(net, variables, (size, size)))
 
@@ -87,12 +97,12 @@ def _make_video_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
     return make_views(recipes)
 
 
-def _video_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> VideoInputs:
+def _video_inputs(config: ConfigDict, shape: Shape) -> VideoInputs:
     values = config.augment
-    return VideoInputs(values.size, values.frames, values.stride, shape[-1])
+    return VideoInputs(values.size, values.frames, values.stride, _channels(shape))
 
 
-def _video_inputs_of(config: ConfigDict, net: Any, variables: VariableDict) -> VideoInputs:
+def _infer_video_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> VideoInputs:
     sides = (config.augment.frames, config.augment.size, config.augment.size)
     return _video_inputs(config, (find_channels(net, variables, sides, (3, 2, 1)),))
 
@@ -108,12 +118,12 @@ def _make_graph_views(recipes: Sequence[Any], crops: Sequence[Any]) -> Any:
     return make_graph_views(recipes)
 
 
-def _graph_inputs(config: ConfigDict, shape: tuple[int | None, ...]) -> GraphInputs:
+def _graph_inputs(config: ConfigDict, shape: Shape) -> GraphInputs:
     del config
-    return GraphInputs(shape[0])
+    return GraphInputs(_channels(shape, 0))
 
 
-def _graph_inputs_of(config: ConfigDict, net: Any, variables: VariableDict) -> GraphInputs:
+def _infer_graph_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> GraphInputs:
     del config, net
     return GraphInputs(variables["params"]["Dense_0"]["kernel"].shape[0])
 
@@ -132,10 +142,10 @@ def _graph_views(config: ConfigDict, inputs: GraphInputs) -> dict[str, Any]:
 
 
 MODALITIES = {
-    "image": Modality(make_views, _image_inputs, _image_inputs_of, _image_views),
+    "image": Modality(make_views, _image_inputs, _infer_image_inputs, _image_views),
     "image_text": Modality(
-        _make_image_text_views, _image_inputs, _image_inputs_of, _image_text_views
+        _make_image_text_views, _image_inputs, _infer_image_inputs, _image_text_views
     ),
-    "video": Modality(_make_video_views, _video_inputs, _video_inputs_of, _video_views),
-    "graph": Modality(_make_graph_views, _graph_inputs, _graph_inputs_of, _graph_views),
+    "video": Modality(_make_video_views, _video_inputs, _infer_video_inputs, _video_views),
+    "graph": Modality(_make_graph_views, _graph_inputs, _infer_graph_inputs, _graph_views),
 }

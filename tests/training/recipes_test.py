@@ -300,10 +300,10 @@ def test_a_dry_run_gets_photographs_as_the_host_crops_them():
     assert not known.one_size
     config = config_lib.load(PATHS["imagenet_dino_vit_s"], [("batch_size", "3")])
     rng = np.random.default_rng(0)
-    found = dry_run._images(rng, 3, known, build_lib.make_crops(config))
+    found = dry_run._draw_images(rng, 3, known, build_lib.make_crops(config))
     expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
     assert {name: images.shape for name, images in found.items()} == expected
-    whole = dry_run._images(rng, 3, known, decoding.Crops((), (), 224))
+    whole = dry_run._draw_images(rng, 3, known, decoding.Crops((), (), 224))
     assert whole.shape == (3, 224, 224, 3)
 
 
