@@ -4,7 +4,7 @@ Paper: Sharma et al., AUC-CL, ICLR 2024, Table 3.
 Command: python train.py --config configs/cifar100_auc_cl.py
 Expected (published, not run here): 69.7 % top-1, linear, batch 128, 500 epochs; 59.3 at 200 epochs
 (Table 10).
-Open: as in cifar10_auc_cl.
+Notes: As in cifar10_auc_cl.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_auc_cl`."""
+    """Return `cifar10_auc_cl` with changes."""
     config = cifar10_auc_cl.get_config()
     config.data.name = "cifar100"
     return config

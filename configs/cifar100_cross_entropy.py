@@ -3,7 +3,7 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
 Command: python train.py --config configs/cifar100_cross_entropy.py
 Expected (published, not run here): 75.3 % top-1.
-Open: as in cifar10_cross_entropy.
+Notes: As in cifar10_cross_entropy.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs import cifar10_cross_entropy
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_cross_entropy`."""
+    """Return `cifar10_cross_entropy` with changes."""
     config = cifar10_cross_entropy.get_config()
     config.data.name = "cifar100"
     config.loss.num_classes = 100

@@ -5,7 +5,7 @@ released code's.
 Command: python train.py --config configs/cifar100_mmcl_inv.py
 Expected (published, not run here): 68.81 % top-1, linear (Adam 1e-3, batch 512, 100 epochs, best
 of every fifth), 400 epochs.
-Open: as in cifar100_mmcl_pgd.
+Notes: As in cifar100_mmcl_pgd.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import cifar100_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar100_mmcl_pgd`."""
+    """Return `cifar100_mmcl_pgd` with changes."""
     config = cifar100_mmcl_pgd.get_config()
     gamma = config.loss.gamma
     config.loss = ConfigDict({"name": "mmcl", "preset": "paper_inv", "gamma": gamma})

@@ -5,8 +5,8 @@ released code's.
 Command: python train.py --config configs/cifar100_mmcl_pgd.py
 Expected (published, not run here): 68.0 % top-1, linear (Adam 1e-3, batch 512, 100 epochs, best of
 every fifth), 400 epochs; k-NN (k=200, T=0.5) 55.35 at 200 epochs (Table 6).
-Open: 2(B - 1) negatives as in the paper, the code has B - 1; gamma rises with the epochs passed,
-the code counts them from 1.
+Notes: The loss has 2(B - 1) negatives, as in the paper; the released code has B - 1. gamma changes
+after whole epochs counted from 0; the code counts from 1.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "cifar100"
     config.batch_size = 256

@@ -5,7 +5,7 @@ set.
 Command: python train.py --config configs/cifar100_moco_v3.py
 Expected (published, not run here): 68.83 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: as in cifar10_moco_v3.
+Notes: As in cifar10_moco_v3.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import cifar10_moco_v3
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_moco_v3`."""
+    """Return `cifar10_moco_v3` with changes."""
     config = cifar10_moco_v3.get_config()
     config.data.name = "cifar100"
     return config

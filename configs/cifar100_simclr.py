@@ -4,7 +4,7 @@ Paper: Chen et al., SimCLR, 2020; the settings are solo-learn's published ones f
 Command: python train.py --config configs/cifar100_simclr.py
 Expected (published, not run here): 65.78 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: as in cifar10_simclr.
+Notes: As in cifar10_simclr.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.data.name = "cifar100"
     return config

@@ -5,7 +5,7 @@ Contrastive Learning, 2023, Table 5.1.
 Command: python train.py --config configs/cifar100_sup_con.py
 Expected (published, not run here): 79.1 % top-1, linear, 100 + 50 epochs (76.5 in the first
 paper).
-Open: as in cifar10_tcl_supervised.
+Notes: As in cifar10_tcl_supervised.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import cifar100_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar100_tcl_supervised`."""
+    """Return `cifar100_tcl_supervised` with changes."""
     config = cifar100_tcl_supervised.get_config()
     config.loss = ConfigDict({"name": "sup_con", "temperature": 0.1})
     return config

@@ -3,7 +3,7 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
 Command: python train.py --config configs/cifar100_tcl.py
 Expected (published, not run here): 67.2 % top-1, linear, batch 256, 1000 epochs.
-Open: as in cifar10_tcl.
+Notes: As in cifar10_tcl.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs import cifar10_tcl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_tcl`."""
+    """Return `cifar10_tcl` with changes."""
     config = cifar10_tcl.get_config()
     config.data.name = "cifar100"
     return config

@@ -3,7 +3,7 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
 Command: python train.py --config configs/cifar100_tcl_supervised.py
 Expected (published, not run here): 79.8 % top-1, linear, 100 + 50 epochs.
-Open: as in cifar10_tcl_supervised.
+Notes: As in cifar10_tcl_supervised.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs import cifar10_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_tcl_supervised`."""
+    """Return `cifar10_tcl_supervised` with changes."""
     config = cifar10_tcl_supervised.get_config()
     config.data.name = "cifar100"
     config.batch_size = 128  # the thesis counts views: 256

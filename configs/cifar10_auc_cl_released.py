@@ -4,7 +4,7 @@ Paper: Sharma et al., AUC-CL, ICLR 2024, Table 9 and the released code (rohan156
 Command: python train.py --config configs/cifar10_auc_cl_released.py
 Expected (published, not run here): 89.4 % top-1, k-NN (k=200, votes weighted by (1 + cos) / 2,
 best epoch), batch 128, 500 epochs.
-Open: our k-NN weighs votes by exp(cos / 0.5) and takes the last epoch.
+Notes: Our k-NN weights votes by exp(cos / 0.5) and evaluates the last epoch.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_auc_cl`."""
+    """Return `cifar10_auc_cl` with changes."""
     config = cifar10_auc_cl.get_config()
     config.net.depth = 50
     config.loss = ConfigDict({"name": "auc_cl", "preset": "released_cifar"})

@@ -4,7 +4,7 @@ Paper: Yeh et al., Decoupled Contrastive Learning, 2022; the row DCL of Table 10
 Command: python train.py --config configs/cifar10_dcl.py
 Expected (published, not run here): 85.3 % top-1, linear, 200 epochs, batch 256 (Table 10 of
 AUC-CL; 85.7 at 128, 84.7 at 512).
-Open: optimiser, temperature and augmentation are those of cifar10_simclr: ours.
+Notes: The optimiser, temperature and augmentation of cifar10_simclr are our choice.
 """
 
 from ml_collections import ConfigDict
@@ -13,8 +13,8 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.epochs = 200
-    config.loss = ConfigDict({"name": "dcl", "temperature": 0.2})  # ours
+    config.loss = ConfigDict({"name": "dcl", "temperature": 0.2})  # our choice
     return config

@@ -5,8 +5,8 @@ Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, Ne
 Command: python train.py --config configs/cifar10_decl.py
 Expected (published, not run here): 87.6 % top-1, k-NN (k=200, T=0.5), batch 256, 300 epochs (86.4
 at 200).
-Open: lambda is unstated (we alternate), as are the temperature (0.5, the base code's) and the
-weight of the past in the rates (0.9, ours); no code was released.
+Notes: No code was released. The paper does not state lambda (we alternate), the temperature (0.5,
+from the base code) and the weight of the past in the rates (0.9, our choice).
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "cifar10"
     config.batch_size = 256  # Table 1 has 64, 128, 256 and 512
@@ -26,6 +26,6 @@ def get_config() -> ConfigDict:
     config.loss = ConfigDict({"name": "decl", "preset": "simclr"})
     config.optim.update(name="adam", lr=1e-3, weight_decay=1e-6)  # the base code's
     config.schedule.name = "constant"
-    config.eval.every = 25.0  # ours
-    config.eval.protocols = ("knn", "linear")  # the linear probe is ours
+    config.eval.every = 25.0  # our choice
+    config.eval.protocols = ("knn", "linear")  # the linear probe is our choice
     return config

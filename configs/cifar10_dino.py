@@ -4,8 +4,9 @@ Paper: Caron et al., DINO, 2021; the settings are solo-learn's published ones fo
 Command: python train.py --config configs/cifar10_dino.py
 Expected (published, not run here): 89.52 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: prototypes move from the start, theirs are frozen for an epoch; the teacher is evaluated
-(ours); the linear probe here is fitted on frozen features, the published one was trained along.
+Notes: Prototypes are trained from the start; the published run freezes them for an epoch. We
+evaluate the teacher. Here the linear probe is fitted on frozen features; the published classifier
+was trained along with the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +15,7 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2})
     config.second_view = ConfigDict({"solarize": 0.2})

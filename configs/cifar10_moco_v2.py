@@ -5,8 +5,9 @@ row MoCo V2+.
 Command: python train.py --config configs/cifar10_moco_v2.py
 Expected (published, not run here): 92.94 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: one queue of 32768 keys of both views, theirs are two of that length; the linear probe here
-is fitted on frozen features, the published one was trained along.
+Notes: One queue holds 32768 keys of both views; the published run has two queues of that length.
+Here the linear probe is fitted on frozen features; the published classifier was trained along with
+the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 32, "blur": 0.5})
     config.head.proj_norm = "none"

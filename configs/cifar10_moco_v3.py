@@ -5,7 +5,8 @@ set.
 Command: python train.py --config configs/cifar10_moco_v3.py
 Expected (published, not run here): 93.10 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: the linear probe here is fitted on frozen features, the published one was trained along.
+Notes: Here the linear probe is fitted on frozen features; the published classifier was trained
+along with the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +15,7 @@ from configs import cifar10_byol
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_byol`."""
+    """Return `cifar10_byol` with changes."""
     config = cifar10_byol.get_config()
     config.head.proj_last_norm = "bn_fixed"
     config.method.preset = "moco_v3"

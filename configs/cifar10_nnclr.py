@@ -5,7 +5,8 @@ published ones for this data set.
 Command: python train.py --config configs/cifar10_nnclr.py
 Expected (published, not run here): 91.88 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: the linear probe here is fitted on frozen features, the published one was trained along.
+Notes: Here the linear probe is fitted on frozen features; the published classifier was trained
+along with the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +15,7 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2})
     config.second_view = ConfigDict({"solarize": 0.2})

@@ -5,8 +5,8 @@ Paper: Chen et al., SimCLR, 2020; the settings are solo-learn's published ones f
 Command: python train.py --config configs/cifar10_simclr.py
 Expected (published, not run here): 90.74 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: the projector has BatchNorm, theirs has none; the linear probe here is fitted on frozen
-features, the published one was trained along.
+Notes: The projector has BatchNorm; the published one has none. Here the linear probe is fitted on
+frozen features; the published classifier was trained along with the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "cifar10"
     config.batch_size = 256
@@ -28,6 +28,6 @@ def get_config() -> ConfigDict:
     config.optim.update(name="larc", lr=0.4, lr_scaling="linear", weight_decay=1e-4)
     config.optim.update(trust_coefficient=0.02, lars_clip=True)
     config.schedule.warmup_epochs = 10.0
-    config.eval.every = 25.0  # ours
-    config.eval.protocols = ("knn", "linear")  # ours
+    config.eval.every = 25.0  # our choice
+    config.eval.protocols = ("knn", "linear")  # our choice
     return config

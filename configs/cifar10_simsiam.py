@@ -5,8 +5,9 @@ solo-learn's published ones for this data set.
 Command: python train.py --config configs/cifar10_simsiam.py
 Expected (published, not run here): 90.51 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: the predictor's rate decays with the others', in theirs it may stay constant; the linear
-probe here is fitted on frozen features, the published one was trained along.
+Notes: The predictor's learning rate decays like the others; the published run may keep it constant.
+Here the linear probe is fitted on frozen features; the published classifier was trained along with
+the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 32, "blur": 0.5})
     config.head.update(proj_output_dim=2048, proj_layers=3, proj_last_norm="bn_fixed")

@@ -4,7 +4,7 @@ Paper: Yuan et al., Provable Stochastic Optimization for Global Contrastive Lear
 settings are those of LibAUC's tutorial on CIFAR-100.
 Command: python train.py --config configs/cifar10_sogclr.py
 Expected (published, not run here): none known to us for CIFAR-10 in this setting.
-Open: the data set, and the augmentation, which is SimCLR's for CIFAR: ours.
+Notes: The data set and the augmentation (SimCLR's for CIFAR) are our choice.
 """
 
 from ml_collections import ConfigDict
@@ -13,10 +13,10 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.epochs = 200
-    config.augment = ConfigDict({"name": "simclr", "size": 32})  # ours
+    config.augment = ConfigDict({"name": "simclr", "size": 32})  # our choice
     config.head.proj_last_norm = "bn_fixed"
     config.loss = ConfigDict({"name": "sogclr", "temperature": 0.5, "gamma": 0.9})
     config.optim.update(name="lars", lr=0.075, lr_scaling="sqrt", weight_decay=1e-6)

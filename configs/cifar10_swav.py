@@ -4,9 +4,9 @@ Paper: Caron et al., SwAV, 2020; the settings are solo-learn's published ones fo
 Command: python train.py --config configs/cifar10_swav.py
 Expected (published, not run here): 89.17 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: no queue of earlier embeddings and no frozen prototypes, theirs have 3840 from epoch 50 and
-two epochs; the linear probe here is fitted on frozen features, the published one was trained
-along.
+Notes: There is no queue of earlier embeddings and no frozen prototypes; the published run has a
+queue of 3840 from epoch 50 and freezes prototypes for two epochs. Here the linear probe is fitted
+on frozen features; the published classifier was trained along with the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.head.proj_output_dim = 128
     config.loss = ConfigDict({"name": "swav", "num_prototypes": 3000, "temperature": 0.1})

@@ -3,9 +3,9 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
 Command: python train.py --config configs/cifar10_tcl.py
 Expected (published, not run here): 91.8 % top-1, linear, batch 256, 1000 epochs.
-Open: the temperature (0.2, solo-learn's for SimCLR), the warm-up (10 epochs, solo-learn's) and the
-third view (of the first two's augmentation) are unstated; the projector has BatchNorm, theirs has
-none.
+Notes: The paper does not state the temperature (0.2, solo-learn's for SimCLR), the warm-up (10
+epochs, solo-learn's) and the third view (augmented like the first two). The projector has
+BatchNorm; the published one has none.
 """
 
 from ml_collections import ConfigDict
@@ -14,9 +14,11 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.views = 3
-    config.loss = ConfigDict({"name": "tcl", "preset": "self_supervised"})  # temperature: ours
+    config.loss = ConfigDict(
+        {"name": "tcl", "preset": "self_supervised"}
+    )  # temperature: our choice
     config.optim.lr = 0.5
     return config

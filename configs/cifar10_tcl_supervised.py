@@ -3,8 +3,8 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
 Command: python train.py --config configs/cifar10_tcl_supervised.py
 Expected (published, not run here): 96.4 % top-1, linear, 100 + 50 epochs.
-Open: the second stage is our linear probe at the end of the same command, theirs is SGD for 50
-epochs; crop and projector are the released code's.
+Notes: The published second stage is SGD for 50 epochs; here it is the linear probe at the end of
+the same command. Crop and projector are the released code's.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "cifar10"
     config.batch_size = 64  # the thesis counts views: 128

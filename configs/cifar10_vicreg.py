@@ -4,7 +4,8 @@ Paper: Bardes et al., VICReg, 2022; the settings are solo-learn's published ones
 Command: python train.py --config configs/cifar10_vicreg.py
 Expected (published, not run here): 92.07 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: the linear probe here is fitted on frozen features, the published one was trained along.
+Notes: Here the linear probe is fitted on frozen features; the published classifier was trained
+along with the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +14,7 @@ from configs import cifar10_barlow_twins
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_barlow_twins`."""
+    """Return `cifar10_barlow_twins` with changes."""
     config = cifar10_barlow_twins.get_config()
     config.augment.update(crop_scale=(0.2, 1.0), solarize=0.1)
     config.second_view = ConfigDict()

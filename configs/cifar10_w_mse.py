@@ -5,8 +5,9 @@ are solo-learn's published ones for this data set.
 Command: python train.py --config configs/cifar10_w_mse.py
 Expected (published, not run here): 88.67 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Open: the whole batch is whitened at once with epsilon 1e-3 (ours), theirs in random parts of 128
-with 0; the linear probe here is fitted on frozen features, the published one was trained along.
+Notes: The whole batch is whitened at once with epsilon 1e-3 (our choice); the published run whitens
+random parts of 128 with epsilon 0. Here the linear probe is fitted on frozen features; the
+published classifier was trained along with the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -15,10 +16,10 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.augment.update(crop_scale=(0.2, 1.0), blur=0.0)
     config.head.update(proj_hidden_dim=1024, proj_output_dim=64)
-    config.loss = ConfigDict({"name": "w_mse", "epsilon": 1e-3})  # ours
+    config.loss = ConfigDict({"name": "w_mse", "epsilon": 1e-3})  # our choice
     config.optim.update(name="adam", lr=2e-3, weight_decay=1e-6, lars_clip=False)
     return config

@@ -3,7 +3,7 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
 Command: python train.py --config configs/fashion_mnist_tcl_supervised.py
 Expected (published, not run here): 95.7 % top-1, linear, 100 + 50 epochs.
-Open: as in cifar10_tcl_supervised.
+Notes: As in cifar10_tcl_supervised.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs import cifar10_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_tcl_supervised`."""
+    """Return `cifar10_tcl_supervised` with changes."""
     config = cifar10_tcl_supervised.get_config()
     config.data.name = "fashion_mnist"
     config.augment.update(size=28, policy="none")

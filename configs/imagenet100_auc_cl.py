@@ -3,8 +3,8 @@
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 3.
 Command: python train.py --config configs/imagenet100_auc_cl.py
 Expected (published, not run here): 81.9 % top-1, linear, batch 256, 400 epochs.
-Open: the caption says batch 256, the text 128; projector (2048, 128) and weight decay are
-unstated; the loss as in cifar10_auc_cl.
+Notes: The table's caption says batch size 256, the text says 128. The paper does not state the
+projector (2048, 128) and the weight decay. The loss is the one of cifar10_auc_cl.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_auc_cl`."""
+    """Return `cifar10_auc_cl` with changes."""
     config = cifar10_auc_cl.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.batch_size = 256
@@ -21,5 +21,5 @@ def get_config() -> ConfigDict:
     config.augment.update(size=224, blur=0.5)
     config.augment.update(brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
     config.net.stem = "imagenet"
-    config.head.proj_hidden_dim = 2048  # unstated in the paper
+    config.head.proj_hidden_dim = 2048  # not stated in the paper
     return config

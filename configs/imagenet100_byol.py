@@ -5,7 +5,7 @@ for this data set.
 Command: python train.py --config configs/imagenet100_byol.py
 Expected (published, not run here): 80.16 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
-Open: the 100 classes are CMC's (which ones solo-learn took is unstated).
+Notes: The 100 classes are CMC's; solo-learn does not state which classes it used.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import cifar10_byol
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_byol`."""
+    """Return `cifar10_byol` with changes."""
     config = cifar10_byol.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.epochs = 400

@@ -5,7 +5,7 @@ views are the released code's.
 Command: python train.py --config configs/imagenet100_mmcl_inv.py
 Expected (published, not run here): 80.7 % top-1, linear, batch 128, 200 epochs, if that row is
 this solver's.
-Open: which of the two solvers Table 2 has.
+Notes: The paper does not say which of the two solvers Table 2 shows.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import imagenet100_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet100_mmcl_pgd`."""
+    """Return `imagenet100_mmcl_pgd` with changes."""
     config = imagenet100_mmcl_pgd.get_config()
     config.loss = ConfigDict({"name": "mmcl", "preset": "paper_inv"})
     return config

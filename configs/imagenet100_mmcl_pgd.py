@@ -4,8 +4,8 @@ Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 2; optimis
 views are the released code's.
 Command: python train.py --config configs/imagenet100_mmcl_pgd.py
 Expected (published, not run here): 80.7 % top-1, linear, batch 128, 200 epochs.
-Open: which of the two solvers Table 2 has; the code's C is unbounded and its step 1 / |Delta|_F,
-which changes nothing but speed.
+Notes: The paper does not say which of the two solvers Table 2 shows. The code's C is unbounded and
+its step is 1 / |Delta|_F, which changes nothing but speed.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.batch_size = 128
@@ -27,6 +27,6 @@ def get_config() -> ConfigDict:
     config.loss = ConfigDict({"name": "mmcl", "preset": "paper_pgd"})
     config.optim.update(name="lars", lr=1.2, weight_decay=1e-6)
     config.schedule.warmup_epochs = 20.0
-    config.eval.knn = "moco_v3_20"  # ours
-    config.eval.protocols = ("knn:moco_v3_20", "linear")  # k-NN is ours
+    config.eval.knn = "moco_v3_20"  # our choice
+    config.eval.protocols = ("knn:moco_v3_20", "linear")  # k-NN is our choice
     return config

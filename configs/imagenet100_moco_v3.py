@@ -5,7 +5,7 @@ set.
 Command: python train.py --config configs/imagenet100_moco_v3.py
 Expected (published, not run here): 80.36 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
-Open: the 100 classes are CMC's (which ones solo-learn took is unstated).
+Notes: The 100 classes are CMC's; solo-learn does not state which classes it used.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import cifar10_moco_v3
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_moco_v3`."""
+    """Return `cifar10_moco_v3` with changes."""
     config = cifar10_moco_v3.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.epochs = 400

@@ -4,8 +4,8 @@ Paper: Chen et al., SimCLR, 2020; the settings are solo-learn's published ones f
 Command: python train.py --config configs/imagenet100_simclr.py
 Expected (published, not run here): 77.64 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
-Open: the projector has BatchNorm, theirs has none; the 100 classes are CMC's (which
-ones solo-learn took is unstated).
+Notes: The projector has BatchNorm; the published one has none. The 100 classes are CMC's;
+solo-learn does not state which classes it used.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_simclr`."""
+    """Return `cifar10_simclr` with changes."""
     config = cifar10_simclr.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.epochs = 400

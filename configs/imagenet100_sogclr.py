@@ -5,7 +5,7 @@ in Table 5 of AUC-CL.
 Command: python train.py --config configs/imagenet100_sogclr.py
 Expected (published, not run here): 78.7 % top-1, linear, batch 256, 400 epochs (71.8 at 100, 76.3
 at 200).
-Open: last norm of the projector: none (ours).
+Notes: The last layer of the projector has no norm (our choice).
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import imagenet100_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet100_simclr`."""
+    """Return `imagenet100_simclr` with changes."""
     config = imagenet100_simclr.get_config()
     config.net.depth = 50
     config.head.update(proj_hidden_dim=2048, proj_output_dim=128)

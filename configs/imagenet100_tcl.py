@@ -3,7 +3,7 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
 Command: python train.py --config configs/imagenet100_tcl.py
 Expected (published, not run here): 78.4 % top-1, linear, batch 256, 400 epochs.
-Open: as in cifar10_tcl.
+Notes: As in cifar10_tcl.
 """
 
 from ml_collections import ConfigDict
@@ -12,10 +12,12 @@ from configs import imagenet100_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet100_simclr`."""
+    """Return `imagenet100_simclr` with changes."""
     config = imagenet100_simclr.get_config()
     config.views = 3
     config.head.proj_output_dim = 256
-    config.loss = ConfigDict({"name": "tcl", "preset": "self_supervised"})  # temperature: ours
+    config.loss = ConfigDict(
+        {"name": "tcl", "preset": "self_supervised"}
+    )  # temperature: our choice
     config.optim.lr = 0.5
     return config

@@ -3,9 +3,10 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
 Command: python train.py --config configs/imagenet100_tcl_supervised.py
 Expected (published, not run here): 86.7 % top-1, linear, 100 + 50 epochs.
-Open: the second stage is our linear probe at the end of the same command, theirs is SGD for 50
-epochs; the crop and the policy's table are unstated (random resized, ImageNet's: ours); their stem
-has stride 1 and no pooling, ours is the usual one.
+Notes: The published second stage is SGD for 50 epochs; here it is the linear probe at the end of
+the same command. The paper does not state the crop and the policy's table; we take random resized
+crops and the policy of ImageNet. The published stem has stride 1 and no pooling; ours is the usual
+one.
 """
 
 from ml_collections import ConfigDict
@@ -14,11 +15,11 @@ from configs import cifar100_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar100_tcl_supervised`."""
+    """Return `cifar100_tcl_supervised` with changes."""
     config = cifar100_tcl_supervised.get_config()
     config.data.update(name="imagenet100", test_split="validation")
-    config.augment = ConfigDict({"name": "policy", "size": 224, "crop": "resized"})  # ours
-    config.augment.policy = "autoaugment_imagenet"  # ours
+    config.augment = ConfigDict({"name": "policy", "size": 224, "crop": "resized"})  # our choice
+    config.augment.policy = "autoaugment_imagenet"  # our choice
     config.net = ConfigDict({"name": "resnet", "depth": 18, "stem": "imagenet"})
     config.head.proj_hidden_dim = 512
     config.optim.lr = 0.3

@@ -4,9 +4,9 @@ Paper: Sharma et al., AUC-CL, ICLR 2024, Table 1.
 Command: python train.py --config configs/imagenet_auc_cl_r50.py
 Expected (published, not run here): 73.5 % top-1, linear (SGD 0.1, batch 1024, 90 epochs), batch
 256, 400 epochs; 69.5 at 100, 75.5 at 800.
-Open: colours are SwAV's, sizes of crops the released code's, projector and weight decay ours; the
-loss as in cifar10_auc_cl. The released code is another method (a momentum teacher); this is the
-paper's.
+Notes: Colour distortions are SwAV's, sizes of crops the released code's, projector and weight decay
+our choice. The loss is the one of cifar10_auc_cl. The released code implements another method, with
+a momentum teacher; this config follows the paper.
 """
 
 from ml_collections import ConfigDict
@@ -15,10 +15,10 @@ from configs import imagenet100_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet100_auc_cl`."""
+    """Return `imagenet100_auc_cl` with changes."""
     config = imagenet100_auc_cl.get_config()
     config.data.name = "imagenet2012"
-    # Numbers and sizes are the paper's, scales are unstated there: the released code's.
+    # Numbers and sizes of crops are the paper's; it does not state scales, which are the code's.
     config.augment.crop_scale = (0.4, 1.0)
     config.crops = ConfigDict({"number": 8, "size": 96, "crop_scale": (0.05, 0.4)})
     config.epochs = 400

@@ -5,10 +5,11 @@ Command: python train.py --config configs/imagenet_auc_cl_released.py
 Expected (published, not run here): 75.04 % top-1, linear (SGD 0.02, 100 epochs), the last line of
 the repository's only log; its name, log_r50_650epoch, says ResNet-50 and 650 epochs, the code's
 defaults are ViT-S and 820. None is known for those.
-Open: the network and epochs of that log; no RandAugment (n=2, m=10) on the large crops; a box is
-erased by one value, theirs by noise; negatives are those of the global batch, theirs of each GPU;
-the gradient is clipped as a whole, theirs parameter by parameter; the teacher's temperature rises
-with every step, theirs with every epoch; the rest as in imagenet_dino_vit_s.
+Notes: The network and epochs of that log are not certain. The large crops have no RandAugment (n=2,
+m=10). A box is erased with one value; the code uses noise. Negatives come from the global batch; in
+the code, from each GPU. The gradient is clipped by its global norm; the code clips parameter by
+parameter. The teacher's temperature rises with every step; in the code, with every epoch. The other
+notes of imagenet_dino_vit_s hold too.
 """
 
 from ml_collections import ConfigDict
@@ -17,7 +18,7 @@ from configs import imagenet_dino_vit_s
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_dino_vit_s`."""
+    """Return `imagenet_dino_vit_s` with changes."""
     config = imagenet_dino_vit_s.get_config()
     config.epochs = 820
     config.augment.erasing = 0.2  # of the first large crop alone

@@ -5,8 +5,8 @@ Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, Ne
 Command: python train.py --config configs/imagenet_decl_r50.py
 Expected (published, not run here): 64.2 % top-1, linear, k-NN 48.8 / 49.3 / 47.6 (k=10, 20, 100),
 batch 256, 100 epochs; 67.7 at batch 512.
-Open: the temperature (1, MoCo-v3's for ResNet-50) and whether MoCo-v3's factor 2 tau stays (here
-not).
+Notes: The paper does not state the temperature (1, MoCo-v3's for ResNet-50) and whether the loss
+has MoCo-v3's factor 2 tau (here it has not).
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from configs import imagenet_moco_v3_r50
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_moco_v3_r50`."""
+    """Return `imagenet_moco_v3_r50` with changes."""
     config = imagenet_moco_v3_r50.get_config()
     config.batch_size = 256
     # The momentum network gives the rates; the weight of loss 1 is 1.

@@ -5,7 +5,7 @@ Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, Ne
 Command: python train.py --config configs/imagenet_decl_vit_b.py
 Expected (published, not run here): 69.1 % top-1, linear, k-NN 60.7 / 61.1 / 59.4 (k=10, 20, 100),
 batch 256; 76.8 at batch 2304.
-Open: as in imagenet_decl_vit_s.
+Notes: As in imagenet_decl_vit_s.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import imagenet_decl_vit_s
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_decl_vit_s`."""
+    """Return `imagenet_decl_vit_s` with changes."""
     config = imagenet_decl_vit_s.get_config()
     config.net.size = "base"
     return config

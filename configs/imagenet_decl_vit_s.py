@@ -5,8 +5,9 @@ Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, Ne
 Command: python train.py --config configs/imagenet_decl_vit_s.py
 Expected (published, not run here): 63.4 % top-1, linear, k-NN 52.0 / 52.5 / 50.7 (k=10, 20, 100),
 batch 256; 66.4 at batch 512.
-Open: the number of epochs (300, MoCo-v3's; AUC-CL prints the same baseline, 62.3, for 100), the
-temperature (0.2, MoCo-v3's for ViT) and whether its factor 2 tau stays (here not).
+Notes: The paper does not state the number of epochs (300, MoCo-v3's; AUC-CL prints the same
+baseline, 62.3, for 100), the temperature (0.2, MoCo-v3's for ViT) and whether the loss has
+MoCo-v3's factor 2 tau (here it has not).
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ from configs import imagenet_moco_v3_vit_s
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_moco_v3_vit_s`."""
+    """Return `imagenet_moco_v3_vit_s` with changes."""
     config = imagenet_moco_v3_vit_s.get_config()
     config.batch_size = 256
     config.loss = ConfigDict({"name": "decl", "preset": "moco_v3"})

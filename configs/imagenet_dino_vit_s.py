@@ -5,9 +5,9 @@ code's plain run.
 Command: python train.py --config configs/imagenet_dino_vit_s.py
 Expected (published, not run here): 69.3 % top-1, k-NN (k=20, T=0.07), 74.0 % linear, batch 512,
 100 epochs (the authors' README).
-Open: prototypes move from the start, theirs are frozen for an epoch; positions are fixed, theirs
-are trained; the last rate is 0, theirs 1e-6; the gradient is clipped as a whole, theirs parameter
-by parameter.
+Notes: Prototypes are trained from the start; the released code freezes them for an epoch. Positions
+are fixed, not trained. The last learning rate is 0, not 1e-6. The gradient is clipped by its global
+norm; the code clips parameter by parameter.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.update(name="imagenet2012", test_split="validation")
     config.batch_size = 512

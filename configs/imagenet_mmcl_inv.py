@@ -5,7 +5,7 @@ views are the released code's.
 Command: python train.py --config configs/imagenet_mmcl_inv.py
 Expected (published, not run here): 63.8 % top-1, linear (SGD 1.6, batch 4096), batch 256, 100
 epochs, if that row is this solver's.
-Open: the released config of this name runs projected gradients; this one runs the inverse.
+Notes: The released config of this name runs projected gradients; this one runs the inverse.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import imagenet_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_mmcl_pgd`."""
+    """Return `imagenet_mmcl_pgd` with changes."""
     config = imagenet_mmcl_pgd.get_config()
     config.loss = ConfigDict({"name": "mmcl", "preset": "paper_inv"})
     return config

@@ -5,7 +5,7 @@ views are the released code's.
 Command: python train.py --config configs/imagenet_mmcl_pgd.py
 Expected (published, not run here): 63.8 % top-1, linear (SGD 1.6, batch 4096), batch 256, 100
 epochs; 66.5 at 200, 69.9 at 400.
-Open: as in imagenet100_mmcl_pgd.
+Notes: As in imagenet100_mmcl_pgd.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import imagenet100_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet100_mmcl_pgd`."""
+    """Return `imagenet100_mmcl_pgd` with changes."""
     config = imagenet100_mmcl_pgd.get_config()
     config.data.name = "imagenet2012"
     config.batch_size = 256

@@ -3,7 +3,7 @@
 Paper: Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020; the released code.
 Command: python train.py --config configs/imagenet_moco_v2.py
 Expected (published, not run here): 67.5 % top-1, linear, batch 256, 200 epochs (71.1 at 800).
-Open: theirs shuffles the batch over devices, here BatchNorm sees all of it.
+Notes: The released code shuffles the batch over devices; here BatchNorm sees the global batch.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs import imagenet_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_simclr`."""
+    """Return `imagenet_simclr` with changes."""
     config = imagenet_simclr.get_config()
     config.batch_size = 256
     config.epochs = 200

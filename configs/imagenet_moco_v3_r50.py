@@ -5,7 +5,7 @@ the released code.
 Command: python train.py --config configs/imagenet_moco_v3_r50.py
 Expected (published, not run here): 68.9 % top-1, linear (SGD 0.1, batch 1024, 90 epochs), batch
 4096, 100 epochs.
-Open: nothing that we know of.
+Notes: No known differences.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import imagenet_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_simclr`."""
+    """Return `imagenet_simclr` with changes."""
     config = imagenet_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 224, "crop_scale": (0.2, 1.0)})
     config.augment.update(saturation=0.2, blur=1.0)

@@ -5,7 +5,7 @@ the released code.
 Command: python train.py --config configs/imagenet_moco_v3_vit_s.py
 Expected (published, not run here): 73.2 % top-1, linear (SGD, batch 1024, 90 epochs), batch 4096,
 300 epochs.
-Open: nothing that we know of.
+Notes: No known differences.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import imagenet_moco_v3_r50
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_moco_v3_r50`."""
+    """Return `imagenet_moco_v3_r50` with changes."""
     config = imagenet_moco_v3_r50.get_config()
     config.epochs = 300
     config.augment.crop_scale = (0.08, 1.0)

@@ -4,7 +4,7 @@ Paper: Chen et al., A Simple Framework for Contrastive Learning of Visual Repres
 Command: python train.py --config configs/imagenet_simclr.py
 Expected (published, not run here): 66.5 % top-1, linear, batch 4096, 100 epochs (Table 1 of
 AUC-CL).
-Open: their BatchNorm after the projector's last layer is left out (ours).
+Notes: There is no BatchNorm after the projector's last layer (our choice).
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.update(name="imagenet2012", test_split="validation")
     config.batch_size = 4096
@@ -25,6 +25,6 @@ def get_config() -> ConfigDict:
     config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.1})
     config.optim.update(name="lars", lr=0.3, lr_scaling="linear", weight_decay=1e-6)
     config.schedule.warmup_epochs = 10.0
-    config.eval.knn = "moco_v3_20"  # ours
-    config.eval.protocols = ("knn:moco_v3_20", "linear")  # k-NN is ours
+    config.eval.knn = "moco_v3_20"  # our choice
+    config.eval.protocols = ("knn:moco_v3_20", "linear")  # k-NN is our choice
     return config

@@ -5,8 +5,9 @@ Paper: Caron et al., Unsupervised Learning of Visual Features by Contrasting Clu
 Command: python train.py --config configs/imagenet_swav_r50.py
 Expected (published, not run here): 72.1 % top-1, linear, batch 4096, 2x224 + 6x96, 100 epochs (the
 authors' README).
-Open: prototypes move from the start, theirs are frozen for an epoch; small crops meet the codes of
-both large ones and all pairs weigh the same, as theirs.
+Notes: Prototypes are trained from the start; the released code freezes them for an epoch. As in the
+code, small crops are compared with the codes of both large crops, and all pairs have the same
+weight.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +16,7 @@ from configs import imagenet_simclr
 
 
 def get_config() -> ConfigDict:
-    """What differs from `imagenet_simclr`."""
+    """Return `imagenet_simclr` with changes."""
     config = imagenet_simclr.get_config()
     config.augment.crop_scale = (0.14, 1.0)
     config.crops = ConfigDict({"number": 6, "size": 96, "crop_scale": (0.05, 0.14)})

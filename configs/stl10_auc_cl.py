@@ -4,8 +4,9 @@ Paper: Sharma et al., AUC-CL, ICLR 2024, Table 9.
 Command: python train.py --config configs/stl10_auc_cl.py
 Expected (published, not run here): 80.9 % top-1, k-NN (k=200), batch 128, 500 epochs (78.9 at
 300).
-Open: the rate is fixed at 1e-3; the rest is unstated: unlabelled images and views of 32 pixels as
-in stl10_decl, weight decay, projector and loss as in cifar10_auc_cl.
+Notes: The learning rate is constant at 1e-3. The paper does not state the other settings:
+unlabelled images and views of 32 pixels are as in stl10_decl; weight decay, projector and loss as
+in cifar10_auc_cl.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +15,7 @@ from configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_auc_cl`."""
+    """Return `cifar10_auc_cl` with changes."""
     config = cifar10_auc_cl.get_config()
     config.data.update(name="stl10", train_split="train+unlabelled", bank_split="train")
     config.net.depth = 50

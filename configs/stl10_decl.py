@@ -5,8 +5,8 @@ Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, Ne
 Command: python train.py --config configs/stl10_decl.py
 Expected (published, not run here): 78.3 % top-1, k-NN (k=200, T=0.5), batch 256, 300 epochs (77.6
 at 200).
-Open: as in cifar10_decl; nothing is said of STL-10: its unlabelled images and views of 32 pixels
-are those of the HCL code.
+Notes: As in cifar10_decl. The paper states no settings for STL-10; unlabelled images and views of
+32 pixels are as in the HCL code.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from configs import cifar10_decl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_decl`."""
+    """Return `cifar10_decl` with changes."""
     config = cifar10_decl.get_config()
     config.data.update(name="stl10", train_split="train+unlabelled", bank_split="train")
     return config

@@ -4,7 +4,7 @@ Paper: Chen et al., SimCLR, 2020; Table 1 of DeCL, Table 9 of AUC-CL.
 Command: python train.py --config configs/stl10_simclr.py
 Expected (published, not run here): 75.7 % top-1, k-NN (k=200), batch 256, 300 epochs (75.6 at 200,
 76.2 at 500).
-Open: as in stl10_decl.
+Notes: As in stl10_decl.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import stl10_decl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `stl10_decl`."""
+    """Return `stl10_decl` with changes."""
     config = stl10_decl.get_config()
     config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.5})
     return config

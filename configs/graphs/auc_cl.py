@@ -3,7 +3,7 @@
 Paper: Sharma et al., AUC-CL, ICLR 2024, which has no graphs; the setting is GraphCL's.
 Command: python train.py --config configs/graphs/auc_cl.py --config.data.path=NCI1.zip
 Expected: nothing is published.
-Open: all but the loss.
+Notes: All settings except the loss are GraphCL's; the combination is ours.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs.graphs import graphcl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `graphcl`."""
+    """Return `graphcl` with changes."""
     config = graphcl.get_config()
     config.method = ConfigDict({"name": "siamese"})
     config.loss = ConfigDict({"name": "auc_cl", "preset": "recommended"})

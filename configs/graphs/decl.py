@@ -4,7 +4,7 @@ Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, Ne
 has no graphs; the setting is GraphCL's.
 Command: python train.py --config configs/graphs/decl.py --config.data.path=NCI1.zip
 Expected: nothing is published.
-Open: all but the loss.
+Notes: All settings except the loss are GraphCL's; the combination is ours.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs.graphs import graphcl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `graphcl`."""
+    """Return `graphcl` with changes."""
     config = graphcl.get_config()
     config.method = ConfigDict({"name": "siamese"})
     config.loss = ConfigDict({"name": "decl", "preset": "simclr"})

@@ -4,8 +4,8 @@ Paper: You et al., Graph Contrastive Learning with Augmentations, NeurIPS 2020, 
 Command: python train.py --config configs/graphs/graphcl.py --config.data.path=NCI1.zip
 Expected: see docs/graphs.md, where it was run. Published, SVM over ten folds, 5 seeds: NCI1 77.87,
 MUTAG 86.80, REDDIT-BINARY 89.53, IMDB-BINARY 71.14, DD 78.62.
-Open: BatchNorm sees both views together; "subgraph" keeps 80 % of the nodes, in the released code
-20 % of those around one node; nodes that have lost all edges stay.
+Notes: BatchNorm sees both views together. "subgraph" keeps 80 % of the nodes; the released code
+keeps 20 % of the nodes, around one node. Nodes that have lost all edges stay.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "tu"
     config.data.bank_split = "train[:80%]"  # of the k-NN in the log; the SVM takes all graphs

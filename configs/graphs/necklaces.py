@@ -4,7 +4,7 @@ Paper: Chen et al., SimCLR, 2020; the settings are ours.
 
 Command: python train.py --config configs/graphs/necklaces.py
 Expected: see docs/graphs.md, where it was run; a quarter is chance.
-Open: everything but the loss.
+Notes: All settings except the loss are ours.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "necklaces"
     config.batch_size = 64

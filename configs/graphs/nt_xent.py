@@ -3,7 +3,7 @@
 Paper: Chen et al., SimCLR, 2020; the setting is GraphCL's.
 Command: python train.py --config configs/graphs/nt_xent.py --config.data.path=NCI1.zip
 Expected: nothing is published.
-Open: all but the loss.
+Notes: All settings except the loss are GraphCL's; the combination is ours.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs.graphs import graphcl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `graphcl`."""
+    """Return `graphcl` with changes."""
     config = graphcl.get_config()
     config.method = ConfigDict({"name": "siamese"})
     config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.2})

@@ -4,8 +4,8 @@ Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, Ne
 Command: python train.py --config configs/image_text/cc3m_decl.py --config.data.path=cc3m.tar
 Expected (published, not run here): text retrieval R@1 30.2, image retrieval R@1 30.2 (OpenCLIP:
 30.0 and 29.7), zero-shot ImageNet 19.7 / 38.3 (19.2 / 37.3).
-Open: batch and rate are unstated; the temperature is learned as in CLIP, rates are moving averages
-of each pair, steps of loss 1 and loss 2 alternate.
+Notes: The paper does not state batch size and learning rate. The temperature is learned as in CLIP,
+the rates are moving averages of each pair, and steps of loss 1 and loss 2 alternate.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from configs.image_text import coco_clip
 
 
 def get_config() -> ConfigDict:
-    """What differs from `coco_clip`."""
+    """Return `coco_clip` with changes."""
     config = coco_clip.get_config()
     config.data.name = "captions"
     config.data.train_split = "train[:2890000]"

@@ -3,7 +3,7 @@
 Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021.
 Command: python train.py --config configs/image_text/coco_clip.py
 Expected: nothing is published for this data set alone.
-Open: epochs, batch and rate are OpenCLIP's for Conceptual Captions.
+Notes: Epochs, batch size and learning rate are OpenCLIP's for Conceptual Captions.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "coco_captions"
     config.data.test_split = "val"

@@ -4,7 +4,7 @@ Paper: Radford et al., Learning Transferable Visual Models From Natural Language
 the settings are ours.
 Command: python train.py --config configs/image_text/digit_captions.py
 Expected: see docs/image_text.md, where it was run.
-Open: everything.
+Notes: All settings are ours.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "digit_captions"
     config.data.context = 24

@@ -1,10 +1,10 @@
-"""CLIP on the 1 000 images of a slice of Flickr8k, for laptops: does a loss learn at all?
+"""CLIP on 1 000 images of Flickr8k: a check on a laptop that a loss learns at all.
 
 Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021;
 the settings are ours.
 Command: python train.py --config configs/image_text/flickr8k.py --config.data.path=flickr8k.tar.xz
 Expected: see docs/image_text.md, where it was run. With 800 images it is no benchmark.
-Open: everything.
+Notes: All settings are ours.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "captions"
     config.data.context = 32

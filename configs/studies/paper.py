@@ -1,10 +1,10 @@
 """Studies on CIFAR-10 with a ResNet-18, 200 epochs: for an accelerator.
 
 Command: jaxssl study NAME --scale paper
-Network, epochs and batch sizes are those of AUC-CL Table 10; AUC-CL Tables 9 and 11 and DeCL Table
-1 take a ResNet-50: --config.net.depth=50. Optimiser and projector are those of leftthomas/SimCLR,
-on which both build. Studies of MMCL and TCL take paper_mmcl.py, paper_tcl.py and
-paper_tcl_views.py.
+Network, epochs and batch sizes come from Table 10 of AUC-CL. Tables 9 and 11 of AUC-CL and Table 1
+of DeCL use a ResNet-50: --config.net.depth=50. Optimiser and projector come from leftthomas/SimCLR,
+which both papers build on. Studies of MMCL and TCL use paper_mmcl.py, paper_tcl.py and
+paper_tcl_views.py instead.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "cifar10"
     config.batch_size = 128

@@ -1,8 +1,8 @@
 """MMCL's studies at the scale "paper": STL-10, ResNet-50, Adam, 400 epochs.
 
 Command: jaxssl study NAME --scale paper
-Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022. Its figures of k-NN are those at 200
-epochs: --config.epochs=200. With --dataset cifar100 the runs have that set's schedule of gamma.
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022. Its k-NN figures are at 200
+epochs: --config.epochs=200. With --dataset cifar100, gamma has the schedule of CIFAR-100.
 """
 
 from ml_collections import ConfigDict

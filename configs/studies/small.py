@@ -1,8 +1,8 @@
 """Studies on a fifth of CIFAR-10 with a small network: an hour or two on two CPU cores.
 
 Command: jaxssl study NAME --scale small
-Of pictures in a folder or an archive: --config.data.name=folder --config.data.path=PATH.
-The settings are ours and the same for all methods.
+For images in a folder or an archive: --config.data.name=folder --config.data.path=PATH.
+The settings are our choice and the same for all methods.
 """
 
 from ml_collections import ConfigDict
@@ -11,7 +11,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "cifar10"
     config.data.train_split = "train[:20%]"

@@ -1,8 +1,8 @@
 """Studies on scikit-learn's digits: minutes on two CPU cores.
 
 Command: jaxssl study NAME --scale tiny
-The settings are ours. All methods share them: nothing but the loss, and what a method needs, is
-changed, and no setting was chosen by its accuracy.
+The settings are our choice and the same for all methods, except the loss and the settings that a
+method requires. No setting was chosen by accuracy.
 """
 
 from ml_collections import ConfigDict
@@ -11,7 +11,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.batch_size = 64
     config.epochs = 20

@@ -1,9 +1,9 @@
-"""Five labels a class: ELEVATER's linear probe, on those of its 20 data sets that TFDS has.
+"""ELEVATER's linear probe with five labels a class, on the data sets of its 20 that TFDS has.
 
 Papers: Li et al., ELEVATER, NeurIPS 2022; AUC-CL, Table 4, and DeCL, Table 4, report it.
 Command: python eval.py --suite configs/suites/elevater.py --workdir runs/A,runs/B
 Mean and deviation over three seeds; Caltech-101, Flowers and Pets are mean per-class accuracies.
-EuroSAT and RESISC45 are 80/20 parts of TFDS's only split; ELEVATER trains, chooses and tests on
+EuroSAT and RESISC45 are 80/20 parts of TFDS's only split; ELEVATER trains, validates and tests on
 5000/5000/5000 and 3150/3150/25200 images. Not in TFDS: country211, fer2013, fgvc_aircraft, gtsrb,
 hateful memes, KITTI distance, rendered SST-2; VOC 2007 has many labels an image.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def get_suite() -> dict[str, Any]:
-    """The protocol and its data sets."""
+    """Return the protocol and its data sets."""
     both = {"train_split": "train+validation"}
     per_class = {"metric": "fewshot_5shot_mean_per_class"}
     parts = {"train_split": "train[:80%]", "test_split": "train[80%:]"}

@@ -1,12 +1,12 @@
 """Many-shot transfer: SSL-transfer's fine-tuning, as MMCL's Table 1 reports it.
 
 Papers: Ericsson et al., How Well Do Self-Supervised Models Transfer?, CVPR 2021; Shah et al.,
-MMCL, AAAI 2022, Table 1. Flowers, Pets and Caltech-101 are mean per-class accuracies, which
-choose the learning rate and weight decay there too.
+MMCL, AAAI 2022, Table 1. Flowers, Pets and Caltech-101 report mean per-class accuracy, which also
+selects their learning rate and weight decay.
 Command: python eval.py --suite configs/suites/many_shot.py --weights A.safetensors,B.pth
-Differs from the released code: that has predefined validation sets of DTD and Flowers (here a fifth
-of the training images is drawn), decays all parameters (here matrices only), and keeps the whole
-short side of test images (here 87.5 % of it for pictures of many sizes).
+Differs from the released code, which uses the predefined validation sets of DTD and Flowers (here a
+fifth of the training images is drawn), decays all parameters (here only matrices), and keeps the
+whole short side of test images (here 87.5 % of it if images have many sizes).
 FGVC-Aircraft is not in TFDS: add {"name": "folder", "path": ...} with "protocol":
 "finetune:ssl_transfer_per_class" and "metric": "finetune_mean_per_class".
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 
 def get_suite() -> dict[str, Any]:
-    """The protocol and its data sets."""
+    """Return the protocol and its data sets."""
     both = {"train_split": "train+validation"}
     per_class = {
         "protocol": "finetune:ssl_transfer_per_class",

@@ -2,15 +2,15 @@
 
 Papers: Chen, Xie and He, MoCo v3, 2021, Table 6; Sharma et al., AUC-CL, ICLR 2024, Table 8.
 Command: python eval.py --suite configs/suites/transfer.py --workdir runs/A,runs/B
-Each data set has MoCo-v3's weight decay and mixing. Its stochastic depth of 0.1 (Pets: 0) is here
-that which the network was made with.
+Each data set has MoCo-v3's weight decay and mixing. The stochastic depth is the network's; MoCo-v3
+uses 0.1 (Pets: 0).
 """
 
 from typing import Any
 
 
 def get_suite() -> dict[str, Any]:
-    """The protocol and its data sets."""
+    """Return the protocol and its data sets."""
     both = {"train_split": "train+validation"}
     per_class = {"metric": "finetune_mean_per_class"}
     return {

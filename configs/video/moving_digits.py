@@ -3,7 +3,7 @@
 Paper: Chen et al., SimCLR, 2020; the settings are ours.
 Command: python train.py --config configs/video/moving_digits.py
 Expected: see docs/video.md, where it was run.
-Open: everything but the loss.
+Notes: All settings except the loss are ours.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "moving_digits"
     config.batch_size = 64

@@ -4,7 +4,7 @@ Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5; the bas
 Command: python train.py --config configs/video/ucf101_mmcl_flow.py --config.data.path=UCF-101-flow
 Expected (published, not run here): split 1, 300 epochs: linear 68.01, retrieval R@1 50.94 (InfoNCE
 66.8 and 45.2).
-Open: as in ucf101_mmcl_rgb; flow comes as pairs of pictures, see docs/video.md.
+Notes: As in ucf101_mmcl_rgb. Flow is stored as pairs of pictures, see docs/video.md.
 """
 
 from ml_collections import ConfigDict

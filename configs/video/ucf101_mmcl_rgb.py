@@ -4,9 +4,9 @@ Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5; the bas
 Command: python train.py --config configs/video/ucf101_mmcl_rgb.py --config.data.path=UCF-101
 Expected (published, not run here): split 1, 300 epochs: linear 52.45, retrieval R@1 45.6 (InfoNCE
 46.8 and 33.1).
-Open: batch 128 stands for the paper's 254 negatives; kernel and solver are unstated for videos:
-those of ImageNet. A split is named by folders (train, test), as of the lists that UCF-101 comes
-with.
+Notes: Batch size 128 stands for the paper's 254 negatives. The paper does not state kernel and
+solver for videos; the settings are the ones of ImageNet. A split is given by folders (train, test),
+which follow the lists of UCF-101.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from configs import base
 
 
 def get_config() -> ConfigDict:
-    """What differs from `base`."""
+    """Return `base` with changes."""
     config = base.get_config()
     config.data.name = "video"
     config.batch_size = 128

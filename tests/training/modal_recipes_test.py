@@ -52,7 +52,7 @@ def test_the_docstring_says_where_a_recipe_comes_from(name):
     text = ast.get_docstring(ast.parse(RECIPES[name].read_text()))
     for part in ("Paper: ", f"Command: python train.py --config configs/{name}.py", "Expected"):
         assert part in text, part
-    assert "\nOpen: " in text
+    assert "\nNotes: " in text
 
 
 @each_recipe

@@ -90,7 +90,7 @@ def test_the_docstring_says_where_a_recipe_comes_from(name):
         assert part in text, part
     if name != "digits":  # train.py's own default
         assert f"Command: python train.py --config configs/{name}.py\n" in text
-        assert "Expected (published, not run here): " in text and "\nOpen: " in text
+        assert "Expected (published, not run here): " in text and "\nNotes: " in text
 
 
 def test_recipes_of_auc_cl_train_the_recommended_loss_or_the_released_one():
