@@ -11,7 +11,7 @@ from configs import base, stl10_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """What differs from `stl10_mmcl_pgd`; each run has a loss of its own."""
+    """Return `stl10_mmcl_pgd` with changes; the studies set the loss."""
     config = stl10_mmcl_pgd.get_config()
     config.loss = base.get_config().loss
     return config

@@ -13,5 +13,5 @@ from configs.video import ucf101_mmcl_rgb
 
 
 def get_config() -> ConfigDict:
-    """What differs from `ucf101_mmcl_rgb`: nothing but the data."""
+    """Return `ucf101_mmcl_rgb` with other data."""
     return ucf101_mmcl_rgb.get_config()
