@@ -1,4 +1,4 @@
-"""`train.py` and `eval.py` as a user calls them, in processes of their own."""
+"""`train.py` and `eval.py` as a user calls them, in subprocesses."""
 
 import json
 import os
@@ -28,14 +28,14 @@ def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="module")
 def trained(data_dir, tmp_path_factory):
-    """A folder with the run of `train.py` in its default place, and what was printed."""
+    """Return a folder with a run of `train.py` in its default workdir, and the finished process."""
     folder = tmp_path_factory.mktemp("user")
     done = run("train.py", *SMALL, f"--config.data.dir={data_dir}", cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder, done
 
 
-def test_training_prints_a_table_and_leaves_results_and_report(trained):
+def test_train_prints_a_table_and_writes_results_and_report(trained):
     folder, done = trained
     workdir = folder / "runs" / "digits"
     for text in ("fewshot_1shot_top1", "linear_top1", "knn_top1", "pretrained", "report.html"):
@@ -53,7 +53,7 @@ def test_training_prints_a_table_and_leaves_results_and_report(trained):
     HTMLParser().feed((workdir / "report.html").read_text())
 
 
-def test_programs_that_compile_at_once_are_kept_too(tmp_path):
+def test_compile_cache_keeps_programs_that_compile_in_an_instant(tmp_path):
     code = """
 from jaxssl.training import compile_cache
 compile_cache.enable()
@@ -66,14 +66,14 @@ print(jax.jit(lambda x: x + 1)(1))
     assert list(tmp_path.glob("jaxssl/jax-*/jit_*-cache"))
 
 
-def test_the_same_command_again_does_nothing(trained, data_dir):
+def test_train_does_nothing_for_a_finished_run(trained, data_dir):
     folder, _ = trained
     again = run("train.py", *SMALL, f"--config.data.dir={data_dir}", cwd=folder)
     assert again.returncode == 0
     assert "is finished (6 steps)" in again.stdout
 
 
-def test_eval_evaluates_the_step_and_protocols_it_is_given(trained):
+def test_eval_runs_the_given_protocols_on_the_given_step(trained):
     folder, _ = trained
     arguments = ("--workdir=runs/digits", "--protocols=knn:uniform", "--step=6")
     done = run("eval.py", *arguments, cwd=folder)
@@ -81,14 +81,14 @@ def test_eval_evaluates_the_step_and_protocols_it_is_given(trained):
     results = json.loads((folder / "runs/digits/results.json").read_text())["results"]
     nearest = [row for row in results if row["details"]["preset"] == "uniform"]
     assert {(row["protocol"], row["details"]["k"]) for row in nearest} == {("knn", 1)}
-    # What was measured before stays; the same again takes its own place.
+    # Earlier figures are kept, and a figure that is measured again is replaced.
     assert len(results) == 18 + len(nearest) == 18 + 6
     run("eval.py", *arguments, cwd=folder)
     assert len(json.loads((folder / "runs/digits/results.json").read_text())["results"]) == 24
 
 
 @pytest.mark.parametrize(("script", "flag"), [("train.py", "--config"), ("eval.py", "--protocols")])
-def test_help_names_the_flags(script, flag, tmp_path):
+def test_help_lists_the_flags(script, flag, tmp_path):
     done = run(script, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert flag in done.stdout and "--workdir" in done.stdout
@@ -104,7 +104,7 @@ def test_help_names_the_flags(script, flag, tmp_path):
         (("eval.py", "--workdir=nowhere"), "nowhere holds no run"),
     ],
 )
-def test_errors_are_one_line_and_status_2(command, message, tmp_path):
+def test_errors_print_one_line_and_exit_with_status_2(command, message, tmp_path):
     done = run(*command, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr

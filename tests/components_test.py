@@ -1,4 +1,4 @@
-"""Every component of every folder is found by its name, and can be built."""
+"""Components are found by name and can be built with their defaults."""
 
 import inspect
 
@@ -45,12 +45,12 @@ def test_helper_files_are_not_components(group, name):
         components.module(group, name)
 
 
-def test_the_nearest_name_is_suggested():
+def test_unknown_name_raises_an_error_with_the_closest_one():
     with pytest.raises(UserError, match="nt_xent"):
         components.factory("loss", "nt_xnet")
 
 
-def test_a_new_file_is_a_component_and_a_private_one_is_not(tmp_path, monkeypatch):
+def test_new_file_is_a_component_unless_it_is_private(tmp_path, monkeypatch):
     for name in ("mine", "_mine"):
         (tmp_path / f"{name}.py").write_text("objective = dict")
     (tmp_path / "tools.py").write_text("def objectives(): pass")

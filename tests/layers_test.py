@@ -1,4 +1,4 @@
-"""The folders of the package import only the folders below them, read from the source."""
+"""The imports between folders, read from the source: each folder imports only lower ones."""
 
 import ast
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parents[1] / "jaxssl"
-# Each folder or root module imports only itself and the ones before it, except as said below.
+# A folder or root module may import itself and the earlier ones. `ONLY` is stricter.
 ORDER = (
     "errors",
     "components",
@@ -29,7 +29,7 @@ ORDER = (
     "__main__",
     "__init__",
 )
-# Folders that others use outside of jaxssl, or that must stay independent of each other.
+# All that these may import: they are used outside of jaxssl, or are independent of each other.
 ONLY = {
     "errors": set(),
     "collectives": set(),
@@ -49,49 +49,49 @@ def layer(path: Path) -> str:
 
 
 def imports(path: Path) -> set[str]:
-    """The folders and root modules of jaxssl that a file imports, anywhere in it."""
-    found = set()
+    """Return the folders and root modules of jaxssl that a file imports, also inside functions."""
+    imported = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "jaxssl":
             parts = node.module.split(".")[1:]
-            found |= {parts[0]} if parts else {alias.name for alias in node.names}
+            imported |= {parts[0]} if parts else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
             names = [alias.name.split(".") for alias in node.names]
-            found |= {name[1] for name in names if name[0] == "jaxssl" and len(name) > 1}
-    return found - {"__version__"}
+            imported |= {name[1] for name in names if name[0] == "jaxssl" and len(name) > 1}
+    return imported - {"__version__"}
 
 
-def test_every_folder_has_a_place_in_the_order():
+def test_every_folder_is_in_the_order():
     assert {layer(path) for path in FILES} == set(ORDER)
 
 
-def test_the_root_holds_five_modules_at_most():
+def test_package_root_has_at_most_five_modules():
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert len(modules) <= 5, modules
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_a_file_imports_only_folders_below_its_own(path):
+def test_file_imports_only_folders_below_its_folder(path):
     name = layer(path)
     below = ONLY.get(name, set(ORDER[: ORDER.index(name)]))
     assert not imports(path) - below - {name}, f"{path} imports {sorted(imports(path))}"
 
 
 def modules_of(folder: Path) -> dict[str, set[str]]:
-    """For each module of a folder, the modules of the same folder that it imports at its top."""
+    """Return for each module of a folder the modules of the folder that it imports at its top."""
     prefix = ["jaxssl", *folder.relative_to(PACKAGE).parts]
     names = {path.stem for path in folder.glob("*.py")} | {p.name for p in folder.iterdir()}
     graph = {}
     for path in folder.rglob("*.py"):
         node_name = path.relative_to(folder).parts[0].removesuffix(".py")
-        found = graph.setdefault(node_name, set())
+        imported = graph.setdefault(node_name, set())
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.ImportFrom) and node.module:
                 parts = node.module.split(".")
                 if parts[: len(prefix)] == prefix:
                     rest = parts[len(prefix) :]
-                    found |= {rest[0]} if rest else {alias.name for alias in node.names}
-        found &= names - {node_name, "__init__"}
+                    imported |= {rest[0]} if rest else {alias.name for alias in node.names}
+        imported &= names - {node_name, "__init__"}
     return graph
 
 
@@ -103,15 +103,15 @@ def modules_of(folder: Path) -> dict[str, set[str]]:
     ],
     ids=lambda p: p.name,
 )
-def test_modules_of_a_folder_have_no_circles(folder):
+def test_modules_of_a_folder_have_no_circular_imports(folder):
     graph = modules_of(folder)
     while graph:
         free = {name for name, needs in graph.items() if not needs & set(graph)}
-        assert free, f"a circle among {sorted(graph)}: {graph}"
+        assert free, f"circular imports among {sorted(graph)}: {graph}"
         graph = {name: needs for name, needs in graph.items() if name not in free}
 
 
-def test_only_collectives_and_distributed_talk_to_other_devices():
+def test_only_collectives_and_distributed_communicate_between_devices():
     words = {"psum", "pmean", "all_gather", "ppermute", "axis_index", "all_to_all", "shard_map"}
     for path in FILES:
         if layer(path) not in ("collectives", "distributed"):
@@ -120,11 +120,11 @@ def test_only_collectives_and_distributed_talk_to_other_devices():
             assert not names & words, path
 
 
-def test_files_stay_small():
+def test_files_have_at_most_400_lines():
     assert [p for p in FILES if len(p.read_text().splitlines()) > 400] == []
 
 
-def test_losses_import_jax_only():
+def test_losses_import_only_jax():
     code = """
 import sys
 from jaxssl.losses import auc_cl_loss, pair_views

@@ -1,4 +1,4 @@
-"""The record in pieces: plan, estimates, time limit, merging and tables; a stub does the work."""
+"""The benchmark record: plan, estimates, time limit, merging, tables; a stub does the work."""
 
 import json
 import math
@@ -54,7 +54,7 @@ def a_run(knn, **changes):
 
 
 @each_scale
-def test_the_plan_has_every_piece_once_and_the_most_telling_first(scale):
+def test_plan_has_every_piece_once_in_order_of_importance(scale):
     plan = make_plan(scale)
     names = [piece.name for piece in plan]
     assert len(set(names)) == len(names)
@@ -70,7 +70,7 @@ def test_the_plan_has_every_piece_once_and_the_most_telling_first(scale):
 
 
 @each_scale
-def test_every_piece_can_be_done(scale):
+def test_every_piece_of_the_plan_is_valid(scale):
     record_pieces._train_step(None)  # knows the small network
     for piece in make_plan(scale, [("data.name", "digits")]):
         json.dumps(piece.settings, allow_nan=False)
@@ -86,7 +86,7 @@ def test_every_piece_can_be_done(scale):
             assert callable(getattr(record_checks, f"check_{check}"))
 
 
-def test_the_plan_names_the_preset_of_auc_cl_once():
+def test_plan_has_one_arm_with_the_preset_of_auc_cl():
     [arm] = [arm for arm in record_plan.ARMS if arm.startswith("auc_cl")]
     assert record_plan.ARMS[arm]["loss.preset"] == record_plan.AUC_CL
     assert arm in record_plan.METHOD_NAMES and arm in record_plan.SWEPT
@@ -99,7 +99,7 @@ def runs_of(*names, minutes=4.0):
     return [Piece(f"run/{name}", {}, minutes, 2, 8.0) for name in names]
 
 
-def test_measured_times_replace_the_plans():
+def test_measured_times_replace_planned_times():
     plan = runs_of("a-b1-s0", "a-b1-s1", "b-b1-s0")
     done = {"run/a-b1-s0": figure(minutes=6.0)}
     estimates = Estimates(plan, a_record(done), DEVICE.name)
@@ -109,7 +109,7 @@ def test_measured_times_replace_the_plans():
     assert elsewhere.minutes(plan[1]) == 4.0
 
 
-def test_a_stopped_run_tells_its_time_by_its_checkpoint():
+def test_time_of_a_stopped_run_is_estimated_from_its_checkpoint():
     plan = runs_of("a-b1-s0", "b-b1-s0")
     stopped = {"run/a-b1-s0": {**figure(minutes=3.0), "share": 0.25}}
     estimates = Estimates(plan, a_record(unfinished=stopped), DEVICE.name)
@@ -120,7 +120,7 @@ def test_a_stopped_run_tells_its_time_by_its_checkpoint():
         assert [estimates.minutes(piece) for piece in plan] == [expected, 4.0]
 
 
-def test_runs_that_share_a_device_take_longer_as_the_trace_says():
+def test_estimated_time_of_runs_that_share_a_device_grows_by_the_trace():
     [piece] = runs_of("a-b1-s0")
     trace = {"trace/x": figure({"gaps": 0.5})}
     estimates = Estimates([piece], a_record(trace), DEVICE.name)
@@ -136,7 +136,7 @@ def test_runs_that_share_a_device_take_longer_as_the_trace_says():
     assert estimates.side_by_side(piece, 8.0, most=1) == 1
 
 
-# ---- What may begin
+# ---- Which pieces may start
 
 
 class Running:
@@ -144,7 +144,7 @@ class Running:
         self.piece = piece
 
 
-def test_pieces_share_the_device_as_far_as_it_goes():
+def test_pieces_share_the_device_within_its_memory_and_cores():
     check = Piece("check/x", {}, 1.0, 4, 8.0)
     alone = Piece("speed/x", {}, 1.0, 4, 0.0, alone=True)
     [run] = runs_of("a-b1-s0")
@@ -186,14 +186,14 @@ if "sleeps" in settings:  # a run with a checkpoint of half its epochs
 else:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.jsonl").write_text('{"step": 10, "epoch": 4.0}')
-found = {"versions": {"jax": "1.2"}, "values": {"x": 1}}
-pathlib.Path(sys.argv[2]).write_text(json.dumps(found))
+result = {"versions": {"jax": "1.2"}, "values": {"x": 1}}
+pathlib.Path(sys.argv[2]).write_text(json.dumps(result))
 """
 
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
-    """Calls `do_pieces` on a stub; returns what OUT then has."""
+    """Call `do_pieces` with a stub and return the record that it wrote to OUT."""
     worker = tmp_path / "worker.py"
     worker.write_text(WORKER)
     monkeypatch.setattr(book, "WORKER", worker)
@@ -211,37 +211,37 @@ def call(tmp_path, monkeypatch):
     return do
 
 
-def test_a_second_call_goes_on_where_the_first_stopped(call, capsys):
+def test_second_call_continues_the_plan(call, capsys):
     plan = [*runs_of("a-b1-s0", "b-b1-s0", minutes=1.0), *runs_of("long-b1-s0", minutes=100.0)]
-    found = call(plan, minutes=30, known={"run/b-b1-s0": figure()})
-    assert list(found["figures"]) == ["run/a-b1-s0"]  # not what the record has, nor the long one
+    result = call(plan, minutes=30, known={"run/b-b1-s0": figure()})
+    assert list(result["figures"]) == ["run/a-b1-s0"]  # not what the record has, nor the long one
     assert "1 need a longer call, run/long-b1-s0" in capsys.readouterr().out
-    [done] = found["figures"].values()
+    [done] = result["figures"].values()
     assert done["values"] == {"x": 1} and done["commit"] == "abc" and done["device"] == DEVICE.name
     assert done["versions"] == {"jax": "1.2"} and done["minutes"] < 1
-    found = call(plan)
-    assert list(found["figures"]) == ["run/a-b1-s0", "run/b-b1-s0", "run/long-b1-s0"]
-    assert found["figures"]["run/a-b1-s0"] == done
+    result = call(plan)
+    assert list(result["figures"]) == ["run/a-b1-s0", "run/b-b1-s0", "run/long-b1-s0"]
+    assert result["figures"]["run/a-b1-s0"] == done
     assert "3 pieces are in" in capsys.readouterr().out
 
 
-def test_a_piece_that_fails_is_told_and_tried_again(call, capsys):
+def test_failed_piece_is_reported_and_repeated(call, capsys):
     [piece] = runs_of("a-b1-s0")
-    found = call([piece._replace(settings={"fails": True}), *runs_of("b-b1-s0")])
-    assert list(found["figures"]) == ["run/b-b1-s0"]
-    assert found["failed"]["run/a-b1-s0"]["reason"] == "error: no such thing"
+    result = call([piece._replace(settings={"fails": True}), *runs_of("b-b1-s0")])
+    assert list(result["figures"]) == ["run/b-b1-s0"]
+    assert result["failed"]["run/a-b1-s0"]["reason"] == "error: no such thing"
     assert "failed run/a-b1-s0: error: no such thing" in capsys.readouterr().out
-    found = call([piece, *runs_of("c-b1-s0")])
-    assert list(found["figures"]) == [
+    result = call([piece, *runs_of("c-b1-s0")])
+    assert list(result["figures"]) == [
         "run/b-b1-s0",
         "run/c-b1-s0",
         "run/a-b1-s0",
     ]  # after all others
-    assert not found["failed"]
+    assert not result["failed"]
 
 
 class Clock:
-    """An hour passes as soon as something has happened."""
+    """A clock that advances by an hour as soon as a condition holds."""
 
     def __init__(self, happened):
         self.happened, self.ahead = happened, 0.0
@@ -254,29 +254,29 @@ class Clock:
         self.ahead = self.ahead or 3600.0 * self.happened()
 
 
-def test_a_run_that_outlasts_the_time_is_stopped(call, monkeypatch, tmp_path, capsys):
+def test_run_beyond_the_time_limit_is_stopped(call, monkeypatch, tmp_path, capsys):
     [piece] = runs_of("a-b1-s0", minutes=0.001)
     piece = piece._replace(settings={"sleeps": 600})
     log = tmp_path / "work" / "run-a-b1-s0.log"
     clock = Clock(lambda: log.exists() and "ready" in log.read_text())
     monkeypatch.setattr(book, "time", clock)
-    found = call([piece], minutes=60)
-    assert not found["figures"] and found["unfinished"][piece.name]["share"] == 0.5
+    result = call([piece], minutes=60)
+    assert not result["figures"] and result["unfinished"][piece.name]["share"] == 0.5
     assert "stopped run/a-b1-s0 at 50 %" in capsys.readouterr().out
     # The rest would take as long again, and is not begun in less.
     assert not call([piece], minutes=30)["figures"]
     assert "1 need a longer call" in capsys.readouterr().out
 
 
-def test_runs_go_side_by_side(call):
+def test_runs_are_trained_side_by_side(call):
     first, second = runs_of("a-b1-s0", "b-b1-s0")
     pair = [first._replace(settings={"waits": "b-b1-s0"})]
     pair.append(second._replace(settings={"waits": "a-b1-s0"}))
-    found = call(pair)["figures"]
-    assert {one["beside"] > 1 for one in found.values()} == {True}
+    result = call(pair)["figures"]
+    assert {one["beside"] > 1 for one in result.values()} == {True}
 
 
-def test_the_archive_has_the_runs_files(call, tmp_path):
+def test_archive_has_the_files_of_the_runs(call, tmp_path):
     import zipfile
 
     call(runs_of("a-b1-s0"))
@@ -290,7 +290,7 @@ def test_the_archive_has_the_runs_files(call, tmp_path):
 
 @pytest.fixture
 def out(tmp_path):
-    """What a call brought back."""
+    """Return an output folder of a call."""
     folder = tmp_path / "out"
     folder.mkdir()
     runs = {f"run/simclr-b64-s{seed}": a_run(80.0 + 2 * seed) for seed in (0, 1)}
@@ -308,8 +308,8 @@ def out(tmp_path):
         "attention/vit": figure(layer),
     }
     failed = {"run/tcl-b64-s0": {"commit": "abc", "reason": "error: no such thing"}}
-    found = a_record(runs | lost | speed, failed=failed)
-    book.write_record(folder / "figures.json", found)
+    result = a_record(runs | lost | speed, failed=failed)
+    book.write_record(folder / "figures.json", result)
     return folder
 
 
@@ -331,7 +331,7 @@ def test_merging_twice_changes_nothing(out, tmp_path, capsys):
     assert [name for name in merged["figures"] if name in order] == order
 
 
-def test_a_figure_of_another_commit_does_not_replace_one(out, tmp_path, capsys):
+def test_figure_of_another_commit_does_not_replace_a_figure(out, tmp_path, capsys):
     pages = tmp_path / "pages"
     book.merge(out, pages, "tiny")
     first = texts(pages)
@@ -345,7 +345,7 @@ def test_a_figure_of_another_commit_does_not_replace_one(out, tmp_path, capsys):
     )
 
 
-def test_an_unfinished_run_is_known_until_it_is_finished(out, tmp_path):
+def test_unfinished_run_is_recorded_until_it_is_finished(out, tmp_path):
     pages, name = tmp_path / "pages", "run/tcl-b64-s1"
     stopped = {name: {**figure(), "share": 0.5}}
     book.write_record(out / "figures.json", a_record(unfinished=stopped))
@@ -356,7 +356,7 @@ def test_an_unfinished_run_is_known_until_it_is_finished(out, tmp_path):
     assert book.read_record(pages / "record.json", "tiny")["unfinished"] == {}
 
 
-def test_the_prose_of_a_page_stays(tmp_path):
+def test_merging_keeps_the_prose_of_a_page(tmp_path):
     path = tmp_path / "results.md"
     path.write_text("# Results\n\nBefore.\n")
     record_tables.insert(path, r"one \1" + "\n")
@@ -378,7 +378,7 @@ def test_the_prose_of_a_page_stays(tmp_path):
         ('{"scale": "paper", "figures": {}}', "must be a record of scale 'tiny', got 'paper'"),
     ],
 )
-def test_a_wrong_file_is_refused(text, message, out, tmp_path):
+def test_wrong_file_is_refused(text, message, out, tmp_path):
     (out / "figures.json").write_text(text)
     with pytest.raises(UserError, match=message):
         book.merge(out, tmp_path / "pages", "tiny")
@@ -394,8 +394,8 @@ def row_of(text, first):
 
 
 def test_tables_have_the_figures(out):
-    found = book.read_record(out / "figures.json", "tiny")
-    pages = record_tables.pages(found)
+    result = book.read_record(out / "figures.json", "tiny")
+    pages = record_tables.pages(result)
     results, speed = pages["results.md"], pages["performance.md"]
     knn = ["81.00 ± 1.41", "82.00 ± 1.41", "80.00 ± 1.41", "81.00 ± 1.41"]
     linear = ["95.00 ± 0.00", "96.00 ± 0.00"]
@@ -413,7 +413,7 @@ def test_tables_have_the_figures(out):
         assert "- some GPU, 16 cores; jax 1.2; commit abc" in page
 
 
-def test_an_empty_record_has_empty_pages():
+def test_empty_record_has_empty_pages():
     assert set(record_tables.pages(a_record()).values()) == {""}
 
 
@@ -437,7 +437,7 @@ def events(process, lane, kernels):
         yield {**event, "args": {"hlo_op": args[0]}} if args else event
 
 
-def test_a_trace_of_a_gpu_is_summarised():
+def test_gpu_trace_is_summarised():
     kernels = [
         ("sm90_xmma_fprop", 0.0, 40.0, "cudnn-conv.5"),
         ("loop_fusion_2", 50.0, 20.0),  # named as its instruction
@@ -447,8 +447,8 @@ def test_a_trace_of_a_gpu_is_summarised():
     ]
     stream = list(events("/device:GPU:0", "Stream #13(Compute)", kernels))
     others = [{"ph": "X", "pid": 1, "tid": 8, "name": "loop_fusion.2", "ts": 0.0, "dur": 100.0}]
-    found = record_trace.summarise([*stream, *others], PROGRAM, steps=5)
-    assert found == {
+    result = record_trace.summarise([*stream, *others], PROGRAM, steps=5)
+    assert result == {
         "convolutions": pytest.approx(0.4),
         "matrix products": pytest.approx(0.1),
         "BatchNorm": pytest.approx(0.3),
@@ -459,10 +459,10 @@ def test_a_trace_of_a_gpu_is_summarised():
     }
 
 
-def test_a_trace_of_a_cpu_is_summarised():
+def test_cpu_trace_is_summarised():
     named = [("cudnn-conv.5", 0.0, 30.0), ("end: cudnn-conv.5", 30.0, 1.0), ("copy.3", 30.0, 10.0)]
-    found = record_trace.summarise(events("/host:CPU", "tf_XLAEigen", named), PROGRAM, steps=1)
-    assert found["convolutions"] == 0.75 and found["other kernels"] == 0.25
+    result = record_trace.summarise(events("/host:CPU", "tf_XLAEigen", named), PROGRAM, steps=1)
+    assert result["convolutions"] == 0.75 and result["other kernels"] == 0.25
     with pytest.raises(ValueError, match="must hold kernels"):
         record_trace.summarise([], PROGRAM, steps=1)
 
@@ -470,9 +470,9 @@ def test_a_trace_of_a_cpu_is_summarised():
 # ---- The work itself
 
 
-def test_a_deviation_beyond_the_bound_is_named():
-    found = record_checks.summary({"a": 1e-4, "b": 2e-3, "c": math.nan}, 1e-3)
-    assert found["beyond"] == ["b", "c"] and found["largest"] is None
+def test_deviation_beyond_the_bound_is_named():
+    result = record_checks.summary({"a": 1e-4, "b": 2e-3, "c": math.nan}, 1e-3)
+    assert result["beyond"] == ["b", "c"] and result["largest"] is None
     assert record_checks.summary({"a": 1e-4, "b": 2e-3}, 1e-3)["largest"] == 2e-3
     assert record_checks.relative(np.ones(3), np.array([1.0, 1.0, 4.0])) == 0.75
     assert record_checks.distance(np.array([3.0, 4.0]), np.array([3.0, 0.0])) == pytest.approx(
@@ -484,33 +484,33 @@ def test_steps_are_checked_against_another_device(monkeypatch):
     monkeypatch.setattr(record_checks, "BATCH", 4)
     monkeypatch.setattr(record_checks, "cpu", lambda: jax.devices()[1])
     with jax.numpy_dtype_promotion("standard"):
-        found = record_checks.check_steps(precision="bf16", steps=[["simclr", "convnet"]])
-    [updates] = found.values()
+        result = record_checks.check_steps(precision="bf16", steps=[["simclr", "convnet"]])
+    [updates] = result.values()
     assert updates["cases"] == 1 and updates["beyond"] == []
     assert updates["repeated"] == 1
     # The same processor: the device's bfloat16 is as far from float32 as the reference's is.
     assert updates["largest"] == pytest.approx(0.5, abs=1e-3)
 
 
-def test_a_run_from_end_to_end(data_dir, tmp_path):
+def test_run_piece_from_end_to_end(data_dir, tmp_path):
     values = {**TINY, "epochs": 2, "loss.name": "nt_xent", "seed": 0, "eval.every": 1.0}
     del values["eval.protocols"]
     settings = {"config": "tiny", "values": values, "data": [["data.dir", str(data_dir)]]}
     with jax.numpy_dtype_promotion("standard"):
-        found = record_pieces.run("x", settings, tmp_path / "run")
-    assert [epoch for epoch, *_ in found["curve"]] == [1.0, 2.0]
-    best = max(knn for *_, knn in found["curve"])
-    assert found["best"]["knn 0.1"] == pytest.approx(best, abs=1e-4)
-    assert found["last"]["knn 0.1"] == pytest.approx(found["curve"][-1][2], abs=1e-4)
-    assert found["last"]["epoch"] == 2.0 and 10 < found["last"]["linear"] <= 100
-    json.dumps(found, allow_nan=False)
+        result = record_pieces.run("x", settings, tmp_path / "run")
+    assert [epoch for epoch, *_ in result["curve"]] == [1.0, 2.0]
+    best = max(knn for *_, knn in result["curve"])
+    assert result["best"]["knn 0.1"] == pytest.approx(best, abs=1e-4)
+    assert result["last"]["knn 0.1"] == pytest.approx(result["curve"][-1][2], abs=1e-4)
+    assert result["last"]["epoch"] == 2.0 and 10 < result["last"]["linear"] <= 100
+    json.dumps(result, allow_nan=False)
     assert book.progress(tmp_path / "run") == 1.0
 
 
 # ---- The command
 
 
-def test_a_copy_without_history_is_told_its_commit(monkeypatch):
+def test_commit_of_a_copy_without_history_is_read_from_the_environment(monkeypatch):
     monkeypatch.setenv("JAXSSL_COMMIT", "abc1234-dirty")
     assert git.current_commit.__wrapped__() == "abc1234-dirty"
 
@@ -525,7 +525,7 @@ def test_a_copy_without_history_is_told_its_commit(monkeypatch):
         (["--out", "a", "--config.epochs=1"], "--config.epochs: the plan sets it"),
     ],
 )
-def test_wrong_arguments_are_told(arguments, message, monkeypatch, tmp_path):
+def test_wrong_arguments_are_reported(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         book.main(arguments)
@@ -535,7 +535,7 @@ def test_wrong_arguments_are_told(arguments, message, monkeypatch, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_papers_plan_needs_an_accelerator(call, monkeypatch, tmp_path):
+def test_plan_of_scale_paper_needs_an_accelerator(call, monkeypatch, tmp_path):
     monkeypatch.setattr(book, "find_device", lambda work: DEVICE._replace(is_cpu=True))
     with pytest.raises(UserError, match="no accelerator is at hand"):
         book.do_pieces([], a_record(scale="paper"), tmp_path / "out", tmp_path / "work", math.inf)

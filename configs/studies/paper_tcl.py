@@ -11,7 +11,7 @@ from configs import base, cifar100_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar100_tcl_supervised`; each run has a loss of its own."""
+    """Return `cifar100_tcl_supervised` with changes; the studies set the loss."""
     config = cifar100_tcl_supervised.get_config()
     config.batch_size = 64  # the thesis counts views: 128
     config.optim.lr = 0.1

@@ -10,7 +10,7 @@ from configs import base, cifar10_tcl
 
 
 def get_config() -> ConfigDict:
-    """What differs from `cifar10_tcl`; each run has a loss and views of its own."""
+    """Return `cifar10_tcl` with changes; the studies set loss and views."""
     config = cifar10_tcl.get_config()
     config.views = 2
     config.loss = base.get_config().loss

@@ -1,4 +1,4 @@
-"""Configs: overrides, presets, and what is said to a user who errs."""
+"""Configs: overrides, presets and error messages."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ def load(*overrides: str):
     return config_lib.load(DIGITS, [tuple(item.split("=", 1)) for item in overrides])
 
 
-def test_values_are_overridden_with_their_types():
+def test_overrides_are_converted_to_the_type_of_their_key():
     config = load(
         "batch_size=32", "optim.lr=1", "loss.alpha=0.25", "net.widths=(8,16)", "net.strides=[2,2]",
         "loss.clip_positive=false", "data.dir=/some/where", "eval.protocols=('knn',)",
@@ -28,7 +28,7 @@ def test_values_are_overridden_with_their_types():
     assert config.data.dir == "/some/where" and config.eval.protocols == ("knn",)
 
 
-def test_a_schedule_takes_the_place_of_a_number_and_the_other_way_round():
+def test_override_replaces_a_number_by_a_schedule_and_a_schedule_by_a_number():
     spec = "{'schedule': 'cosine', 'start': 0.1, 'end': 0.2}"
     config = load(f"optim.weight_decay={spec}", "method.name=momentum", "method.preset=byol")
     assert config.optim.weight_decay.to_dict() == {"schedule": "cosine", "start": 0.1, "end": 0.2}
@@ -37,7 +37,7 @@ def test_a_schedule_takes_the_place_of_a_number_and_the_other_way_round():
     assert config.method.momentum == 0.9
 
 
-def test_a_word_takes_the_place_of_a_number_where_the_component_has_words():
+def test_override_sets_a_word_only_where_the_argument_accepts_str():
     assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
     with pytest.raises(
         UserError, match="'loss.temperature' expects float or a schedule, got 'warm'"
@@ -45,12 +45,12 @@ def test_a_word_takes_the_place_of_a_number_where_the_component_has_words():
         load("loss.name=decl", "loss.temperature=warm")
 
 
-def test_a_number_takes_the_place_of_a_word_that_a_preset_has_set():
-    found = load("loss.name=decl", "loss.preset=simclr", "loss.weight=1").loss.weight
-    assert found == 1.0 and isinstance(found, float)
+def test_override_replaces_a_word_of_a_preset_by_a_number():
+    weight = load("loss.name=decl", "loss.preset=simclr", "loss.weight=1").loss.weight
+    assert weight == 1.0 and isinstance(weight, float)
 
 
-def test_the_second_view_and_small_crops_differ_in_what_they_name():
+def test_second_view_and_crops_hold_only_the_arguments_that_are_set():
     config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
     assert config.second_view.to_dict() == {"noise": 0.2}
     assert config.crops.to_dict() == {"number": 3, "size": 8}
@@ -58,7 +58,7 @@ def test_the_second_view_and_small_crops_differ_in_what_they_name():
         load("second_view.nose=0.2")
 
 
-def test_another_loss_brings_its_own_settings():
+def test_new_component_name_resets_the_group_to_its_defaults():
     config = load("loss.temperature=0.2", "loss.name=nt_xent")
     assert config.loss.to_dict() == {
         "name": "nt_xent",
@@ -69,7 +69,7 @@ def test_another_loss_brings_its_own_settings():
     }
 
 
-def test_a_preset_sets_what_it_names_and_an_override_wins():
+def test_overrides_win_over_presets():
     config = load("loss.preset=released_cifar", "loss.a=3")
     assert config.loss.a == 3.0
     assert config.loss.alpha == PRESETS["released_cifar"]["alpha"]
@@ -78,12 +78,12 @@ def test_a_preset_sets_what_it_names_and_an_override_wins():
     assert (paper.loss.preset, paper.loss.negative_reduction) == ("paper", "sum")
 
 
-def test_the_recommended_preset_of_auc_cl_is_its_default():
+def test_recommended_preset_of_auc_cl_equals_its_defaults():
     recommended, plain = load("loss.preset=recommended").loss, load("loss.name=auc_cl").loss
     assert config_lib.arguments(recommended) == config_lib.arguments(plain)
 
 
-def test_a_label_says_what_is_not_the_default():
+def test_label_lists_settings_that_differ_from_the_defaults():
     label = lambda *overrides: config_lib.label("loss", load(*overrides).loss)  # noqa: E731
     assert label("loss.name=nt_xent") == "nt_xent"
     assert label("loss.preset=released_cifar") == "auc_cl (released_cifar)"
@@ -92,7 +92,7 @@ def test_a_label_says_what_is_not_the_default():
     assert label("loss.preset=paper", rising) == "auc_cl (paper, a=linear schedule)"
 
 
-def test_a_hyper_parameter_may_become_a_schedule():
+def test_override_sets_a_schedule_for_a_hyper_parameter():
     config = load("loss.alpha={'schedule': 'linear', 'start': 0.0, 'end': 1.0}")
     assert config.loss.alpha.schedule == "linear"
 
@@ -130,7 +130,7 @@ def test_a_hyper_parameter_may_become_a_schedule():
         ("batch_size={[]: 1}", "'batch_size' expects int, got"),
     ],
 )  # fmt: skip
-def test_errors_say_what_is_wrong_and_what_is_near(override, message):
+def test_error_names_the_wrong_key_or_value_and_suggests_a_valid_one(override, message):
     with pytest.raises(UserError) as error:
         load(*override.split("|"))
     assert message in str(error.value)
@@ -149,7 +149,7 @@ def test_errors_say_what_is_wrong_and_what_is_near(override, message):
         ("def get_config():\n    return C({'net': 3})\n", "lacks the group 'net'"),
     ],
 )
-def test_a_bad_config_file_is_named(tmp_path, text, message):
+def test_error_names_the_bad_config_file(tmp_path, text, message):
     path = tmp_path / "mine.py"
     if text is not None:
         path.write_text(f"from ml_collections import ConfigDict as C\n{text}")
@@ -158,12 +158,12 @@ def test_a_bad_config_file_is_named(tmp_path, text, message):
     assert message in str(error.value)
 
 
-def test_differences_are_listed_key_by_key():
+def test_differences_are_listed_by_key():
     ours, theirs = {"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4}, "e": 5}
     assert config_lib.differences(ours, theirs) == ["b.c: 4 -> 2", "b.d: None -> 3", "e: 5 -> None"]
 
 
-def test_overrides_are_split_from_flags():
+def test_overrides_are_separated_from_flags():
     argv = ["train.py", "--config=x.py", "--config.a.b=c=d", "--config.e", "5", "--workdir", "w"]
     rest, overrides = cli.split_overrides(argv)
     assert rest == ["train.py", "--config=x.py", "--workdir", "w"]

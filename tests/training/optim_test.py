@@ -1,4 +1,4 @@
-"""Optimisers against their equations in float64 and against public codes."""
+"""Optimisers against their equations in float64 and against public implementations."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ SETTINGS = {"weight_decay": 0.3, "momentum": 0.8, "clip_norm": 0}
 
 
 def params_and_gradients(steps=3):
-    """A matrix, a bias and a trained scalar; the gradients of each step."""
+    """Return a matrix, a bias and a trained scalar, and the gradients of each step."""
     rng = np.random.default_rng(0)
     shapes = {"matrix": (3, 4), "bias": (4,), "scalar": ()}
     draw = lambda: {k: rng.normal(size=shape).astype(np.float32) for k, shape in shapes.items()}  # noqa: E731
@@ -26,7 +26,7 @@ def params_and_gradients(steps=3):
 
 
 def run(name, lr, params, gradients, **settings):
-    """Parameters after each step; checks that the steps share one compilation."""
+    """Return the parameters after each step; assert that all steps share one compilation."""
     transform, traces = optimiser(name, lr, **settings), []
 
     def step(params, state, gradient):
@@ -46,7 +46,7 @@ def run(name, lr, params, gradients, **settings):
 
 
 def lr(step):
-    """Another rate at each step."""
+    """Return a different rate at each step."""
     return 0.1 / (1 + jnp.asarray(step, jnp.float32))
 
 
@@ -55,7 +55,7 @@ def growing_decay(step):
 
 
 def oracle(name, p, gradients, *, decay, momentum, nesterov, trust, cap, matrix):
-    """One parameter after each step; `decay` is a function of the step."""
+    """Return one parameter after each step; `decay` is a function of the step."""
     p = np.asarray(p, np.float64)
     first = second = velocity = np.zeros_like(p)
     trail = []
@@ -85,7 +85,7 @@ def oracle(name, p, gradients, *, decay, momentum, nesterov, trust, cap, matrix)
 
 
 def assert_follows_oracle(
-    name, found, params, gradients, *, decay=lambda t: 0.3, nesterov=False, trust=0.001, cap=False
+    name, trail, params, gradients, *, decay=lambda t: 0.3, nesterov=False, trust=0.001, cap=False
 ):
     for key, p in params.items():
         expected = oracle(
@@ -99,81 +99,81 @@ def assert_follows_oracle(
             cap=cap,
             matrix=key == "matrix",
         )
-        for step, (one, other) in enumerate(zip(found, expected, strict=True)):
+        for step, (one, other) in enumerate(zip(trail, expected, strict=True)):
             np.testing.assert_allclose(
                 one[key], other, rtol=1e-5, atol=1e-6, err_msg=f"{key}, step {step}"
             )
 
 
 @each_name
-def test_three_steps_follow_the_equations_and_spare_biases_and_scalars(name):
+def test_three_steps_match_the_float64_oracle(name):
     params, gradients = params_and_gradients()
-    found = run(name, lr, params, gradients, **SETTINGS)
-    assert_follows_oracle(name, found, params, gradients)
+    trail = run(name, lr, params, gradients, **SETTINGS)
+    assert_follows_oracle(name, trail, params, gradients)
 
 
 @each_name
-def test_the_weight_decay_may_be_a_schedule(name):
+def test_weight_decay_accepts_a_schedule(name):
     params, gradients = params_and_gradients()
-    found = run(name, lr, params, gradients, **{**SETTINGS, "weight_decay": growing_decay})
-    assert_follows_oracle(name, found, params, gradients, decay=lambda t: 0.2 + 0.1 * t)
+    trail = run(name, lr, params, gradients, **{**SETTINGS, "weight_decay": growing_decay})
+    assert_follows_oracle(name, trail, params, gradients, decay=lambda t: 0.2 + 0.1 * t)
 
 
-def test_the_weight_decay_may_be_dinos_cosine():
+def test_weight_decay_accepts_the_cosine_of_dino():
     spec = {"schedule": "cosine", "start": 0.04, "end": 0.4}
     decay = from_spec(spec, steps_per_epoch=1, total_steps=4)
     params, gradients = params_and_gradients(4)
-    found = run("adamw", lr, params, gradients, **{**SETTINGS, "weight_decay": decay})
+    trail = run("adamw", lr, params, gradients, **{**SETTINGS, "weight_decay": decay})
     values = 0.4 - 0.36 * (1 + np.cos(np.pi * np.arange(4) / 4)) / 2
-    assert_follows_oracle("adamw", found, params, gradients, decay=values.__getitem__)
+    assert_follows_oracle("adamw", trail, params, gradients, decay=values.__getitem__)
 
 
 @pytest.mark.parametrize("name", ["sgd", "lars", "larc"])
-def test_nesterovs_momentum_looks_ahead(name):
+def test_nesterov_momentum_matches_the_oracle(name):
     params, gradients = params_and_gradients()
-    found = run(name, lr, params, gradients, **SETTINGS, nesterov=True)
-    assert_follows_oracle(name, found, params, gradients, nesterov=True)
+    trail = run(name, lr, params, gradients, **SETTINGS, nesterov=True)
+    assert_follows_oracle(name, trail, params, gradients, nesterov=True)
 
 
 @pytest.mark.parametrize(("trust", "capped"), [(0.02, "never"), (0.12, "later"), (10.0, "always")])
-def test_larcs_cap_bounds_its_rate_by_that_of_sgd(trust, capped):
+def test_lars_clip_caps_the_rate_of_larc_at_the_rate_of_sgd(trust, capped):
     params, gradients = params_and_gradients()
     options = {"trust_coefficient": trust, "lars_clip": True}
-    found = run("larc", lr, params, gradients, **SETTINGS, **options)
-    assert_follows_oracle("larc", found, params, gradients, trust=trust, cap=True)
+    trail = run("larc", lr, params, gradients, **SETTINGS, **options)
+    assert_follows_oracle("larc", trail, params, gradients, trust=trust, cap=True)
     if capped == "always":
-        assert_follows_oracle("sgd", found, params, gradients)
+        assert_follows_oracle("sgd", trail, params, gradients)
 
 
-def test_larc_starts_from_a_rate_of_zero():
+def test_larc_with_lars_clip_is_finite_at_a_rate_of_zero():
     params, gradients = params_and_gradients()
     from_zero = lambda step: 0.1 * jnp.asarray(step, jnp.float32)  # noqa: E731
-    found = run("larc", from_zero, params, gradients, **SETTINGS, lars_clip=True)
-    jax.tree.map(np.testing.assert_array_equal, found[0], params)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
-    assert (found[1]["matrix"] != params["matrix"]).all()
+    trail = run("larc", from_zero, params, gradients, **SETTINGS, lars_clip=True)
+    jax.tree.map(np.testing.assert_array_equal, trail[0], params)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(trail))
+    assert (trail[1]["matrix"] != params["matrix"]).all()
 
 
 @each_name
-def test_without_a_gradient_only_matrices_decay(name):
+def test_zero_gradients_decay_only_matrices(name):
     params, gradients = params_and_gradients(1)
     params["positions"] = np.ones((2, 3), np.float32)  # a transformer's learned ones
     gradients = [{key: np.zeros_like(p) for key, p in params.items()}]
-    [found] = run(name, lr, params, gradients, **SETTINGS)
+    [after] = run(name, lr, params, gradients, **SETTINGS)
     for key in ("bias", "scalar", "positions"):
-        np.testing.assert_array_equal(found[key], params[key])
-    moved = np.sign(found["matrix"] - params["matrix"])
+        np.testing.assert_array_equal(after[key], params[key])
+    moved = np.sign(after["matrix"] - params["matrix"])
     # Solo-learn's code, which larc follows, leaves a matrix without a gradient alone.
     expected = 0 * moved if name == "larc" else -np.sign(params["matrix"])
     np.testing.assert_array_equal(moved, expected)
 
 
 @pytest.mark.parametrize("name", ["lars", "larc"])
-def test_a_matrix_of_zeros_leaves_zero(name):
+def test_trust_ratio_of_a_zero_matrix_is_one(name):
     params, gradients = params_and_gradients(1)
     params["matrix"] = np.zeros_like(params["matrix"])
-    [found] = run(name, lr, params, gradients, **SETTINGS)
-    np.testing.assert_allclose(found["matrix"], -0.1 * gradients[0]["matrix"], rtol=1e-6)
+    [after] = run(name, lr, params, gradients, **SETTINGS)
+    np.testing.assert_allclose(after["matrix"], -0.1 * gradients[0]["matrix"], rtol=1e-6)
 
 
 def clipped(gradients, clip_norm):
@@ -184,33 +184,33 @@ def clipped(gradients, clip_norm):
 
 @each_name
 @pytest.mark.parametrize("clip_norm", [0.5, 100.0])
-def test_gradients_are_clipped_to_their_global_norm_before_the_decay(name, clip_norm):
+def test_gradients_are_clipped_by_global_norm_before_the_decay(name, clip_norm):
     params, gradients = params_and_gradients()
-    found = run(name, lr, params, gradients, **{**SETTINGS, "clip_norm": clip_norm})
-    assert_follows_oracle(name, found, params, list(clipped(gradients, clip_norm)))
+    trail = run(name, lr, params, gradients, **{**SETTINGS, "clip_norm": clip_norm})
+    assert_follows_oracle(name, trail, params, list(clipped(gradients, clip_norm)))
 
 
 @each_name
-def test_frozen_modules_never_move_and_have_no_share_in_the_norm(name):
+def test_frozen_modules_have_no_updates_state_or_share_of_the_norm(name):
     params, gradients = params_and_gradients()
     stem = {"kernel": np.full((2, 3), 2.0, np.float32), "bias": np.ones(3, np.float32)}
     blown = jax.tree.map(lambda p: np.full_like(p, np.nan), stem)
     whole = {"net": {"frozen_stem": {"conv": stem}, "head": params}}
     whole_gradients = [{"net": {"frozen_stem": {"conv": blown}, "head": g}} for g in gradients]
     settings = {**SETTINGS, "clip_norm": 0.5}
-    found = run(name, lr, whole, whole_gradients, **settings)
+    trail = run(name, lr, whole, whole_gradients, **settings)
     assert_follows_oracle(
-        name, [f["net"]["head"] for f in found], params, list(clipped(gradients, 0.5))
+        name, [f["net"]["head"] for f in trail], params, list(clipped(gradients, 0.5))
     )
-    jax.tree.map(np.testing.assert_array_equal, found[-1]["net"]["frozen_stem"]["conv"], stem)
+    jax.tree.map(np.testing.assert_array_equal, trail[-1]["net"]["frozen_stem"]["conv"], stem)
     state = optimiser(name, lr, **settings).init(whole)
     assert not {(2, 3), (3,)} & {jnp.shape(leaf) for leaf in jax.tree.leaves(state)}
 
 
-def test_only_whole_names_that_begin_with_frozen_are_frozen():
+def test_modules_are_frozen_only_by_the_prefix_frozen():
     params = {"unfrozen_stem": {"kernel": np.ones((2, 2), np.float32)}, "frozen": np.ones(2, "f")}
-    [found] = run("sgd", lr, params, [params], **SETTINGS)
-    assert all((leaf != 1).all() for leaf in jax.tree.leaves(found))
+    [after] = run("sgd", lr, params, [params], **SETTINGS)
+    assert all((leaf != 1).all() for leaf in jax.tree.leaves(after))
 
 
 TRAILS = {
@@ -229,13 +229,13 @@ TRAILS = {
 }
 
 
-# In float32 the sgd trail passes zero at 3e-4, where the rounding of its start at 0.2 is left over.
+# In float32 the sgd after passes zero at 3e-4, where the rounding of its start at 0.2 is left over.
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     [(np.float64, {"rtol": 1e-12}), (np.float32, {"rtol": 1e-5, "atol": 2e-8})],
 )
 @pytest.mark.parametrize("trail", TRAILS)
-def test_steps_are_those_of_public_codes(trail, dtype, tolerance):
+def test_steps_match_public_implementations(trail, dtype, tolerance):
     name, rate, decay, options = TRAILS[trail]
     keys = [key for key in "Wb" if f"{trail}/{key}" in GOLDEN]
     rates = np.full(5, rate) if rate else GOLDEN[f"{trail}/lr"]
@@ -243,11 +243,11 @@ def test_steps_are_those_of_public_codes(trail, dtype, tolerance):
     gradients = [{key: GOLDEN[f"grads_{key}"][t].astype(dtype) for key in keys} for t in range(5)]
     settings = {"weight_decay": decay, "momentum": 0.9, "clip_norm": 0, **options}
     with jax.enable_x64(dtype == np.float64):
-        found = run(
+        steps = run(
             name, lambda step: jnp.asarray(rates, dtype)[step], params, gradients, **settings
         )
         for key in keys:
-            one = np.stack([p[key] for p in found])
+            one = np.stack([p[key] for p in steps])
             assert one.dtype == dtype
             np.testing.assert_allclose(one, GOLDEN[f"{trail}/{key}"], **tolerance)
 
@@ -263,11 +263,11 @@ def test_steps_are_those_of_public_codes(trail, dtype, tolerance):
         ("none", 4096, 0.3),
     ],
 )
-def test_the_learning_rate_scales_with_the_batch(scaling, batch_size, expected):
+def test_learning_rate_scales_with_the_batch_size(scaling, batch_size, expected):
     assert effective_lr(0.3, scaling, batch_size) == pytest.approx(expected)
 
 
-def test_unknown_names_are_answered_with_the_valid_ones():
+def test_unknown_names_raise_an_error_with_the_valid_ones():
     with pytest.raises(ValueError, match=r"optim.lr_scaling must be one of .*'sqrt'.* got 'root'"):
         effective_lr(0.3, "root", 64)
     message = r"optim.name must be one of \['adam', .*'lars', 'sgd'\], got 'adamW'"
@@ -275,6 +275,6 @@ def test_unknown_names_are_answered_with_the_valid_ones():
         optimiser("adamW", lr, **SETTINGS)
 
 
-def test_a_cap_is_refused_where_it_would_do_nothing():
+def test_lars_clip_without_larc_raises():
     with pytest.raises(ValueError, match=r'optim.lars_clip needs optim.name "larc", got \'lars\''):
         optimiser("lars", lr, **SETTINGS, lars_clip=True)

@@ -37,17 +37,17 @@ AT = [
 
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize(("spec", "expected"), AT)
-def test_a_schedule_has_the_values_its_spec_says(spec, expected, jit):
+def test_schedule_has_the_values_of_its_spec(spec, expected, jit):
     schedule = from_spec(spec, **RUN)
     at = jax.jit(schedule) if jit else schedule
     for step, value in expected.items():
-        found = at(jnp.int32(step)) if jit else at(step)
-        assert jnp.asarray(found).dtype == jnp.float32
-        np.testing.assert_allclose(found, value, rtol=1e-6, err_msg=f"step {step}")
+        rates = at(jnp.int32(step)) if jit else at(step)
+        assert jnp.asarray(rates).dtype == jnp.float32
+        np.testing.assert_allclose(rates, value, rtol=1e-6, err_msg=f"step {step}")
 
 
 @pytest.mark.parametrize("spec", [STEPS, LINEAR, COSINE])
-def test_a_schedule_is_compiled_once_for_all_steps(spec):
+def test_schedule_is_compiled_once_for_all_steps(spec):
     schedule, traces = from_spec(spec, **RUN), []
 
     @jax.jit
@@ -60,7 +60,7 @@ def test_a_schedule_is_compiled_once_for_all_steps(spec):
 
 
 @pytest.mark.parametrize("spec", [0.5, 3, "cosine", None, {"a": 1}, (1, 2)])
-def test_what_is_no_schedule_stays_what_it_is(spec):
+def test_values_without_a_schedule_are_returned_unchanged(spec):
     assert from_spec(spec, **RUN) is spec
 
 
@@ -94,7 +94,7 @@ def test_what_is_no_schedule_stays_what_it_is(spec):
         ({"schedule": "steps", "values": {0: 1, "0": 2}}, r"must differ, got \[0, '0'\]"),
     ],
 )
-def test_a_wrong_spec_is_answered_with_what_is_valid(spec, message):
+def test_wrong_spec_raises_an_error_with_the_valid_values(spec, message):
     with pytest.raises(ValueError, match=message) as error:
         from_spec(spec, **RUN)
     assert "\n" not in str(error.value)
@@ -116,16 +116,14 @@ RATES = {"cosine": cosine_rate, "linear": linear_rate, "constant": constant_rate
 
 
 def values(schedule, num_steps):
-    """Of the steps 0, 1, ..."""
+    """Return the values at steps 0, 1, ..."""
     return np.asarray(jax.jit(jax.vmap(schedule))(jnp.arange(num_steps, dtype=jnp.int32)))
 
 
 @pytest.mark.parametrize("end_factor", [0.0, 0.1])
 @pytest.mark.parametrize(("warmup", "low"), [(0, 0.0), (5, 0.0), (5, 0.3)])
 @pytest.mark.parametrize("name", RATES)
-def test_the_learning_rate_warms_up_to_its_peak_and_decays_to_its_end(
-    name, warmup, low, end_factor
-):
+def test_learning_rate_warms_up_to_the_peak_and_decays_to_the_end(name, warmup, low, end_factor):
     rate = learning_rate(
         name,
         0.8,
@@ -140,13 +138,13 @@ def test_the_learning_rate_warms_up_to_its_peak_and_decays_to_its_end(
         else 0.8 * RATES[name](min((step - warmup) / (45 - warmup), 1), end_factor)
         for step in range(50)
     ]
-    found = values(rate, 50)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+    rates = values(rate, 50)
+    assert rates.dtype == np.float32
+    np.testing.assert_allclose(rates, expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(rate(17), expected[17], rtol=1e-5)
 
 
-def test_a_step_decay_multiplies_by_gamma_at_its_milestones():
+def test_step_decay_multiplies_by_gamma_at_milestones():
     rate = learning_rate(
         "step", 0.5, warmup_steps=4, total_steps=30, milestones=(10, 25), gamma=0.2
     )
@@ -158,13 +156,13 @@ def test_a_step_decay_multiplies_by_gamma_at_its_milestones():
     )
 
 
-def follows(found, golden, peak):
-    """Float32 keeps the last, small values to the precision of the peak they are cut from."""
-    np.testing.assert_allclose(found, golden, rtol=1e-6, atol=2e-7 * peak)
+def assert_follows(rates, golden, peak):
+    """Assert equality to the precision that float32 has at the peak."""
+    np.testing.assert_allclose(rates, golden, rtol=1e-6, atol=2e-7 * peak)
 
 
-# The spec that has a public schedule's figures. A step is what these are given at: a batch for DINO
-# and MMCL, an epoch for TCL, half an epoch for MoCo-v3.
+# Specs that reproduce a public schedule. A step of the golden values is a batch for DINO and MMCL,
+# an epoch for TCL, half an epoch for MoCo-v3.
 EQUAL = {
     "dino_cosine/wd_0p04_0p4_ep10_it7": {"schedule": "cosine", "start": 0.04, "end": 0.4},
     "dino_cosine/mom_0p996_1_ep10_it7": {"schedule": "cosine", "start": 0.996, "end": 1.0},
@@ -174,10 +172,10 @@ EQUAL = {
 
 
 @pytest.mark.parametrize("name", EQUAL)
-def test_a_cosine_spec_is_the_schedule_of_public_codes(name):
+def test_cosine_spec_matches_public_implementations(name):
     golden = GOLDEN[name]
     schedule = from_spec(EQUAL[name], steps_per_epoch=7, total_steps=len(golden))
-    follows(values(schedule, len(golden)), golden, golden.max())
+    assert_follows(values(schedule, len(golden)), golden, golden.max())
 
 
 @pytest.mark.parametrize(
@@ -194,31 +192,31 @@ def test_a_cosine_spec_is_the_schedule_of_public_codes(name):
         ("mmcl_linear/lr1p6_T50", "linear", 1.6, {"warmup_steps": 0}),
     ],
 )
-def test_the_learning_rate_is_that_of_public_codes(golden, name, peak, options):
+def test_learning_rate_matches_public_implementations(golden, name, peak, options):
     golden = GOLDEN[golden]
     rate = learning_rate(name, peak, total_steps=len(golden), **options)
-    follows(values(rate, len(golden)), golden, peak)
+    assert_follows(values(rate, len(golden)), golden, peak)
 
 
 @pytest.mark.parametrize(("name", "peak"), [("tcl_contrastive", 0.1), ("tcl_cross_entropy", 0.5)])
-def test_the_learning_rate_is_tcls_one_epoch_later(name, peak):
+def test_learning_rate_matches_tcl_one_epoch_later(name, peak):
     # TCL sets epoch e's rate after epoch e: the first two epochs share the peak, and the schedule
     # never gets to its last value.
     golden = GOLDEN[f"{name}/lr_used_per_epoch"]
     rate = learning_rate("cosine", peak, warmup_steps=0, total_steps=len(golden), end_factor=1e-3)
-    found = values(rate, len(golden))
-    follows([found[0], *found[:-1]], golden, peak)
+    rates = values(rate, len(golden))
+    assert_follows([rates[0], *rates[:-1]], golden, peak)
 
 
-def test_the_learning_rate_is_dinos_whose_warm_up_gets_to_the_peak_a_step_earlier():
+def test_learning_rate_matches_dino_whose_warm_up_is_a_step_shorter():
     # 2 epochs of 7 steps: DINO's line has its 14 points from step 0 to 13, the peak included, and
     # its cosine begins with the peak again at step 14. Ours has the peak at step 14 only.
     golden = GOLDEN["dino_cosine/lr_base1e-3_final1e-6_ep10_it7_warm2"]
     options = {"total_steps": 70, "end_factor": 1e-3}
     ours = values(learning_rate("cosine", 1e-3, warmup_steps=14, **options), 70)
-    follows(ours[14:], golden[14:], 1e-3)
+    assert_follows(ours[14:], golden[14:], 1e-3)
     earlier = values(learning_rate("cosine", 1e-3, warmup_steps=13, **options), 14)
-    follows(earlier, golden[:14], 1e-3)
+    assert_follows(earlier, golden[:14], 1e-3)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +230,6 @@ def test_the_learning_rate_is_dinos_whose_warm_up_gets_to_the_peak_a_step_earlie
         ("step", {"milestones": (5, 10)}, r"must increase .* of 5 steps, got \[5, 10\]"),
     ],
 )
-def test_a_learning_rate_that_cannot_be_is_refused(name, options, message):
+def test_impossible_learning_rate_raises(name, options, message):
     with pytest.raises(ValueError, match=message):
         learning_rate(name, 0.8, **{"warmup_steps": 5, "total_steps": 45, **options})
