@@ -16,7 +16,7 @@ log = logging.getLogger("jaxssl")
 def load_or_compute(
     path: Path, shape: tuple[int, ...], dtype: type, compute: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """Return the array in a file; compute and write it if the file is missing or unusable.
+    """Return the array in a file. Compute and write it if the file is missing or unusable.
 
     The file is an .npy file followed by a checksum of the array. Without the checksum, a damaged
     label would go unnoticed.
@@ -24,7 +24,7 @@ def load_or_compute(
     Args:
         path: the .npy file.
         shape: expected shape.
-        dtype: expected type; a file with another shape or type is replaced.
+        dtype: expected type. A file with another shape or type is replaced.
         compute: returns the array.
     """
     try:

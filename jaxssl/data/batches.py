@@ -48,13 +48,13 @@ class Batches(NamedTuple):
             if examples are streamed.
         indices: maps a batch number, counted from 0, to the indices [B] of its examples.
         get_state: () -> the position, serialisable as JSON.
-        set_state: moves to a position; raises UserError if it is of a set of another size.
+        set_state: moves to a position. Raises UserError if it is of a set of another size.
         close: ends threads and processes.
         num_examples: number of examples of the training split.
         example: a batch of two examples on the host.
         shapes: a whole batch of `jax.ShapeDtypeStruct`.
         plan: how examples are read.
-        crops: crops that the host cuts; None if it does not cut any.
+        crops: crops that the host cuts. None if it does not cut any.
     """
 
     next: Callable[[], Batch]
@@ -76,7 +76,7 @@ class Order(NamedTuple):
     Attributes:
         num_examples: number of examples of the training split.
         batch_size: B. The smaller last batch of an epoch is dropped.
-        seed: seed of the permutations; each epoch has another permutation.
+        seed: seed of the permutations. Each epoch has another permutation.
     """
 
     num_examples: int
@@ -245,7 +245,7 @@ class _DeviceCache:
         self._data: Batch | None = None
 
     def data(self) -> Batch:
-        """Return all examples in the form of a batch; the first call sends them."""
+        """Return all examples in the form of a batch. The first call sends them."""
         if self._data is not None:
             return self._data
         images, labels = self._source.images(0)[:], self._source.labels

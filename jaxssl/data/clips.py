@@ -25,7 +25,7 @@ def window(
         clip: [t, h, w, c], t > 0.
         frames: number of frames of the result, > 0.
         stride: distance between the chosen frames, > 0.
-        rng: draws the first frame. With None the window is in the middle; if the frames left over
+        rng: draws the first frame. With None the window is in the middle. If the frames left over
             are odd in number, one more of them follows the window than precedes it.
 
     Returns:

@@ -24,7 +24,7 @@ class Crop(NamedTuple):
 
     Attributes:
         size: side of the result in pixels.
-        scale: smallest and largest share of the image's area; (1, 1) keeps the whole image.
+        scale: smallest and largest share of the image's area. (1, 1) keeps the whole image.
         ratio: smallest and largest width / height, drawn log-uniformly.
     """
 
@@ -37,7 +37,7 @@ class Crops(NamedTuple):
     """The crops that the host cuts from each example of a batch.
 
     Attributes:
-        views: one random crop for each view; () cuts the image's `centre` once for all views.
+        views: one random crop for each view. () cuts the image's `centre` once for all views.
         crops: one random crop for each small crop of multi-crop recipes.
         size: side of a view in pixels.
         frames: for clips, the number of consecutive frames of each view.
@@ -89,7 +89,7 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
 
 
 def _check_png(data: bytes) -> None:
-    """Raise OSError if a checksum is wrong; Pillow does not verify the pixels' checksums.
+    """Raise OSError if a checksum is wrong. Pillow does not verify the pixels' checksums.
 
     Pillow's `Image.verify` would need to parse the file a second time, which small images feel.
     """

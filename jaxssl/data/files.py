@@ -65,7 +65,7 @@ def read_files(
 
     Args:
         root: a folder or an archive.
-        inside: a folder in the archive; "" is the whole archive.
+        inside: a folder in the archive. "" is the whole archive.
         max_bytes: largest size of a file. The size that an archive states is not trusted.
 
     Raises:
@@ -181,9 +181,10 @@ def _read_from_folder(path: Path, max_bytes: int) -> bytes:
 
 
 class _TarEntry(tarfile.TarInfo):
-    """A tar entry that raises an error for a damaged header; tarfile would end the archive there.
+    """A tar entry that raises errors where the tarfile module continues silently.
 
-    An entry that claims to be huge is an error too. tarfile would seek beyond the end of the file.
+    At a damaged header, tarfile would end the archive. For an entry that claims to be huge, it
+    would seek beyond the end of the file.
     """
 
     @classmethod
@@ -215,7 +216,7 @@ def _too_large(max_bytes: int) -> str:
 
 
 def _safe_name(name: str, root: Path) -> str:
-    """Normalise an entry's name to slashes, without a leading "./"; refuse paths outside."""
+    """Normalise an entry's name to slashes without a leading "./", and refuse paths outside."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", str(path)):
         raise _unsafe(root, name, "points out of the archive")

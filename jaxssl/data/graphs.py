@@ -2,7 +2,7 @@
 
 Graphs of different sizes are concatenated into rows. Every row holds the same number of graphs and
 has room for the largest row of the run, so that a training step is compiled once. Rows are
-distributed over devices and gradient accumulation steps; results do not depend on their number.
+distributed over devices and gradient accumulation steps. Their number does not change results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,9 +54,9 @@ def pack(
 
     Returns:
         With k = ceil(size / r) graphs in each row:
-        "x" uint8 [r, N, f], the one-hot tag of each node, zeros for padding;
-        "graph" int32 [r, N], the index of each node's graph in its row, k for padding;
-        "edge" int32 [r, E, 2], the indices of the edges' nodes in the row, N for padding;
+        "x" uint8 [r, N, f], the one-hot tag of each node, zeros for padding.
+        "graph" int32 [r, N], the index of each node's graph in its row, k for padding.
+        "edge" int32 [r, E, 2], the indices of the edges' nodes in the row, N for padding.
         "size" int32 [r, k], the number of nodes of each graph.
 
     Raises:

@@ -63,7 +63,7 @@ def image_shape(folder: Path, shape: Any) -> tuple[int | None, int | None, int]:
 
     Args:
         folder: the prepared set, for the message.
-        shape: from the set's metadata; h and w may be None.
+        shape: from the set's metadata, where h and w may be None.
 
     Raises:
         UserError: if it is not the shape of an image.
@@ -79,7 +79,7 @@ def clip_shape(folder: Path, shape: Any) -> tuple[int | None, int, int, int]:
 
     Args:
         folder: the prepared set, for the message.
-        shape: from the set's metadata; t may be None.
+        shape: from the set's metadata, where t may be None.
 
     Raises:
         UserError: if it is not the shape of a clip.

@@ -34,11 +34,11 @@ COMMON = {
 
 
 def find_metadata(data: Mapping[str, Any], size: int) -> Metadata:
-    """Look up the sizes of a training split; open the data set if it is not listed here.
+    """Look up the sizes of a training split. Open the data set if it is not listed here.
 
     Args:
         data: the group `config.data`.
-        size: side of a view in pixels; images of many sizes are resized to it.
+        size: side of a view in pixels. Images of many sizes are resized to it.
 
     Raises:
         UserError: if the data set cannot be opened.

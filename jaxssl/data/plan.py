@@ -21,7 +21,7 @@ class Plan(NamedTuple):
     """The way in which training examples get to the device.
 
     Attributes:
-        cached: whether all examples are kept on the device; if not, they are streamed.
+        cached: whether all examples are kept on the device. If not, they are streamed.
         host: whether the host crops images before they are sent.
         workers: number of reading processes; 0 reads in threads of this process.
         why: explanation for the start-up summary.

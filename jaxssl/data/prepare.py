@@ -27,11 +27,11 @@ FORMAT = "array_record"
 
 
 def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a data set; prepare the set first if necessary.
+    """Return the TFDS builder of a data set. Prepare the set first if necessary.
 
     Args:
-        data: the group `config.data`. "name" is a file of `formats` or `toy`, or a TFDS name; "dir"
-            is the folder of prepared sets ("" is `~/tensorflow_datasets`); formats read more keys.
+        data: the group `config.data`. "name" is a file of `formats` or `toy`, or a TFDS name. "dir"
+            is the folder of prepared sets ("" is `~/tensorflow_datasets`). Formats read more keys.
 
     Raises:
         UserError: if the name is unknown, the set cannot be prepared or read, or the folder of

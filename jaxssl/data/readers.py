@@ -22,7 +22,7 @@ class Reader(NamedTuple):
 
     Attributes:
         source: the training split.
-        crops: crops to cut; None keeps the images, which must have one size.
+        crops: crops to cut. None keeps the images, which must have one size.
         seed: seed of the crops, together with the batch number and the example's index.
         captions: whether the tokens of the captions are read too.
     """
@@ -80,7 +80,7 @@ class GraphReader(NamedTuple):
         num_tags: width of the node features.
         order: maps a batch number to the indices [B] of the whole batch.
         batch_size: B.
-        rows: number of rows of a whole batch; this process reads its share of them.
+        rows: number of rows of a whole batch. This process reads its share of them.
         room: capacity of a row, enough for the first `EPOCHS` epochs.
     """
 

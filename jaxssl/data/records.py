@@ -23,7 +23,7 @@ class Example(NamedTuple):
     Attributes:
         input: a Pillow image, a clip [t, h, w, c] or a `jaxssl.data.graphs.Graph`.
         label: the label, or `UNLABELLED`.
-        text: tokens of the image's captions [k, length] int32; None if they were not asked for.
+        text: tokens of the image's captions [k, length] int32. None if they were not asked for.
     """
 
     input: Any
@@ -43,7 +43,7 @@ class CaptionReader(NamedTuple):
     context: int
 
     def __call__(self, record: Record) -> np.ndarray:
-        """Return [`CAPTIONS_PER_IMAGE`, context] int32; fewer captions are repeated in order."""
+        """Return [`CAPTIONS_PER_IMAGE`, context] int32. Fewer captions are repeated in order."""
         captions = record[self.feature]
         if isinstance(captions, Mapping):  # in COCO, captions also have an id
             captions = captions["text"]
@@ -63,13 +63,13 @@ class PreparedSplit:
     Attributes:
         records: random access to dicts of features.
         image: name of the image feature, either the bytes of a file or uint8 [h, w, c].
-        label: name of the label feature; None if the set has no labels.
+        label: name of the label feature. None if the set has no labels.
         channels: number of channels of the images.
-        num_classes: number of classes; labels are below it.
+        num_classes: number of classes. Labels are below it.
         upright: whether images are rotated as their EXIF orientation says.
-        path: prefix of the paths of cached arrays; None disables the cache.
+        path: prefix of the paths of cached arrays. None disables the cache.
         decode: converts a record to the input, for sets that do not hold images.
-        captions: returns the tokens of a record's captions; None if the set has no captions.
+        captions: returns the tokens of a record's captions. None if the set has no captions.
     """
 
     records: Sequence[Record]

@@ -38,9 +38,9 @@ class Source:
         name: name of the data set.
         split: the split as it was asked for, such as "train[:10%]+test".
         parts: prepared splits, each with the indices of the records that belong to this split.
-        class_names: name of each label; () if there are no labels.
-        shape: [h, w, c] of the images; h and w are None if images have different sizes. For clips
-            [t, h, w, c], where t may be None. For graphs [number of node tags].
+        class_names: name of each label. () if there are no labels.
+        shape: [h, w, c] of the images, where h and w are None if images have different sizes. For
+            clips [t, h, w, c], where t may be None. For graphs [number of node tags].
         relabel: maps the labels of the records to labels of this split, -1 for records left out.
             None keeps the labels.
         kind: kind of the examples, a key of `KINDS`.
@@ -211,7 +211,7 @@ class Splits(NamedTuple):
 
     Attributes:
         train: split for pretraining.
-        bank: labelled split that evaluation learns from; often the training split.
+        bank: labelled split that evaluation learns from. Often the training split.
         test: split that evaluation predicts.
     """
 
@@ -226,7 +226,7 @@ class Splits(NamedTuple):
 
 
 def load_splits(data: Mapping[str, Any], kind: str = "image") -> Splits:
-    """Open the splits of a run; see `load` for arguments and errors."""
+    """Open the splits of a run. See `load` for arguments and errors."""
     builder = prepare.prepare(data)
     train, test = (_open(builder, data, kind, data[f"{name}_split"]) for name in ("train", "test"))
     bank = data["bank_split"]
@@ -234,7 +234,7 @@ def load_splits(data: Mapping[str, Any], kind: str = "image") -> Splits:
 
 
 def load(data: Mapping[str, Any], split: str, kind: str = "image") -> Source:
-    """Open a split; prepare the data set first if that was not done before.
+    """Open a split. Prepare the data set first if that was not done before.
 
     Args:
         data: the group `config.data`.
@@ -321,7 +321,7 @@ def _decode_clip(record: Mapping[str, Any], side: int) -> np.ndarray:
 
 
 def _find_features(name: str, features: Any, kind: str) -> tuple[str, str | None]:
-    """Return the names of the image and label features; "" if images are not needed."""
+    """Return the names of the image and label features. "" if images are not needed."""
     images = [key for key, f in features.items() if isinstance(f, tfds.features.Image)]
     labels = [key for key, f in features.items() if isinstance(f, tfds.features.ClassLabel)]
     if not images and kind == "image":
@@ -350,7 +350,7 @@ def _find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarra
 
 
 def _select_classes(source: Source, names: Sequence[str], path: Any) -> Source:
-    """Return the examples of some classes; their labels are the indices in ``names``."""
+    """Return the examples of some classes. Their labels are the indices in ``names``."""
     if not source.class_names:
         raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")
     unknown = [name for name in names if name not in source.class_names]

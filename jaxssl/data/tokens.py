@@ -29,7 +29,7 @@ def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
     printable ASCII without such text, the ids are CLIP's. For other texts see `clean_text`.
 
     Args:
-        texts: n texts of any length; an empty text becomes `START`, `END`.
+        texts: n texts of any length. An empty text becomes `START`, `END`.
         context: number of tokens, >= 3. Longer texts are cut and keep `END` as the last token.
 
     Returns:
@@ -41,7 +41,7 @@ def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
 
     References:
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision,
-        2021, section 2.4; Sennrich et al., Neural Machine Translation of Rare Words with Subword
+        2021, section 2.4. Sennrich et al., Neural Machine Translation of Rare Words with Subword
         Units, 2016.
     """
     if isinstance(texts, str):

@@ -28,7 +28,7 @@ def read_clips(
     channels: int,
     size: int,
 ) -> Iterator[tuple[str, np.ndarray | str]]:
-    """Read clips; each one is yielded as soon as its last file was read.
+    """Read clips. Each one is yielded as soon as its last file was read.
 
     Args:
         everything: files in any order, as `files.read_files` yields them.

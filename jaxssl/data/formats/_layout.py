@@ -23,8 +23,8 @@ class Layout(NamedTuple):
     """The splits and classes of a user's files.
 
     Attributes:
-        splits: for each split the names of its examples and their classes; "" is no class.
-        classes: sorted; label i is the i-th one.
+        splits: for each split the names of its examples and their classes. "" is no class.
+        classes: sorted. Label i is the i-th one.
         other: files that are not used.
         files: for each clip its files: a video, or frames in order. For optical flow, the frames of
             x precede the frames of y. Empty for pictures.
@@ -124,7 +124,7 @@ def assign(
     """Assign examples to splits and classes by the folders in their names.
 
     Args:
-        names: of the examples, relative to ``path``, with slashes; at least one.
+        names: of the examples, relative to ``path``, with slashes, at least one.
         path: for messages.
         noun: "pictures" or "clips", for messages.
         labels: class of each example by its name, instead of the folders.
@@ -165,7 +165,7 @@ def assign(
 
 
 def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
-    """Return the class of each example by split; all are "train" if no folders are splits."""
+    """Return the class of each example by split. All are "train" if no folders are splits."""
     splits = {p[0]: {} for p in parts.values() if len(p) > 1 and p[0].lower() in SPLITS}
     if len(splits) < 2:
         return {"train": {name: "/".join(p[:-1]) for name, p in parts.items()}}
@@ -192,7 +192,7 @@ def _common_folders(names: Sequence[str]) -> list[str]:
 def _split_off_test(
     train: Mapping[str, str], fraction: float, keys: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Split into "train" and "test"; the test examples of a class have the smallest hashes.
+    """Split into "train" and "test". The test examples of a class have the smallest hashes.
 
     Each split gets at least one example of a class. A class of one example is in "train" only.
     """

@@ -71,8 +71,8 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     """Return the TFDS builder of a folder with captions in its present state.
 
     Args:
-        data: "path"; "labels", another table; "on_error".
-        data_dir: folder of prepared sets; None is TFDS' default.
+        data: "path", "labels" (another table) and "on_error".
+        data_dir: folder of prepared sets. None is TFDS' default.
 
     Raises:
         UserError: if the folder or the table does not exist, or they do not match.
@@ -83,10 +83,12 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     table = None
     if data["labels"]:
         table = _read_text(Path(data["labels"]).expanduser().read_bytes, data["labels"])
-    name = user_files.set_name(path, (*source.content, table), "captions")
-    if prepared := user_files.find_prepared(Builder, name, data_dir):
+    content = *source.content, table
+    config, prepared = user_files.find_prepared(
+        Builder, source, content, data_dir, default="captions"
+    )
+    if prepared:
         return prepared
-    config = user_files.Config(name, root=source.root, inside=source.inside)
     pictures = []
     for file, read in files.read_files(source.root, source.inside):
         if file.lower().endswith(decoding.SUFFIXES):
@@ -99,7 +101,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
             "data.labels"
         )
     captions = parse_captions(table, data["labels"] or path)
-    config.on_error, config.contents = data["on_error"], _match(captions, pictures, path)
+    config.contents = _match(captions, pictures, path)
     return Builder(data_dir=data_dir, config=config)
 
 
@@ -147,7 +149,7 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
 
 
 def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> dict[str, list[str]]:
-    """Return captions by the pictures' paths; the table may omit the folders."""
+    """Return captions by the pictures' paths. The table may omit the folders."""
     by_name: dict[str, list[str]] = {}
     for picture in pictures:
         by_name.setdefault(PurePosixPath(picture).name, []).append(picture)

@@ -2,7 +2,7 @@
 
 The class of a picture is the folder that holds it. These layouts are understood:
 
-    CLASS/picture.jpg           classes; a share of each one becomes the split "test"
+    CLASS/picture.jpg           classes, a share of each becomes the split "test"
     SPLIT/CLASS/picture.jpg     the same with splits such as train and val
     picture.jpg                 no labels, or the labels of a CSV file
 
@@ -58,7 +58,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
 
     Args:
         data: "path", "labels" (a CSV file), "test_fraction", "split_seed" and "on_error".
-        data_dir: folder of prepared sets; None is TFDS' default.
+        data_dir: folder of prepared sets. None is TFDS' default.
 
     Raises:
         UserError: if the path does not exist, holds no pictures, or has an unknown layout.
@@ -68,15 +68,16 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
     labels = read_labels(data["labels"]) if data["labels"] else None
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values()), labels
-    name = user_files.set_name(source.path, content, "folder")
-    if prepared := user_files.find_prepared(Builder, name, data_dir):
+    config, prepared = user_files.find_prepared(
+        Builder, source, content, data_dir, default="folder"
+    )
+    if prepared:
         return prepared
     layout = arrange(user_files.list_names(source), source.path, labels=labels, **split)
     if layout.other:
         files_left_out = len(layout.other), abbreviate(layout.other)
         log.info("data       %d files are not pictures and are left out: %s", *files_left_out)
-    config = user_files.Config(name, root=source.root, inside=source.inside)
-    config.on_error, config.contents = data["on_error"], layout
+    config.contents = layout
     return Builder(data_dir=data_dir, config=config)
 
 

@@ -106,7 +106,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
 
 
 class Cifar10(_PublishedBuilder, tfds.image_classification.Cifar10, skip_registration=True):
-    """CIFAR-10 from its binary version; CIFAR-100 is derived from it."""
+    """CIFAR-10 from its binary version. CIFAR-100 is derived from it."""
 
     name = "cifar10"
     url_infos = tfds.image_classification.Cifar10.url_infos
@@ -136,14 +136,14 @@ class Cifar10(_PublishedBuilder, tfds.image_classification.Cifar10, skip_registr
 
 
 class Cifar100(Cifar10, tfds.image_classification.Cifar100, skip_registration=True):
-    """CIFAR-100 from its binary version; "label" is the fine label."""
+    """CIFAR-100 from its binary version. "label" is the fine label."""
 
     name = "cifar100"
     url_infos = tfds.image_classification.Cifar100.url_infos
 
 
 class Mnist(_PublishedBuilder, tfds.image_classification.MNIST, skip_registration=True):
-    """MNIST from its four idx files; its relatives are derived from it."""
+    """MNIST from its four idx files. Its relatives are derived from it."""
 
     name = "mnist"
     url_infos = tfds.image_classification.MNIST.url_infos
@@ -194,7 +194,7 @@ class Kmnist(Mnist, tfds.image_classification.KMNIST, skip_registration=True):
 
 
 class Stl10(_PublishedBuilder, stl10_dataset_builder.Builder, skip_registration=True):
-    """STL-10 from its binary version; the split "unlabelled" has the label -1."""
+    """STL-10 from its binary version. The split "unlabelled" has the label -1."""
 
     name = "stl10"
     url_infos = stl10_dataset_builder.Builder.url_infos

@@ -3,10 +3,10 @@
 The path is a folder or an archive, or a folder in an archive, that holds the text files of one set.
 These are either the files that the authors of the collection publish,
 
-    NAME_A.txt                  one edge "i, j" a line; nodes are numbered from 1 over all graphs
+    NAME_A.txt                  one edge "i, j" a line, nodes numbered from 1 over all graphs
     NAME_graph_indicator.txt    the graph of each node
     NAME_graph_labels.txt       the class of each graph
-    NAME_node_labels.txt        the tag of each node; optional
+    NAME_node_labels.txt        the tag of each node (optional)
 
 or the single file `NAME.txt` of GIN's released code. It has the number of graphs, then for each
 graph a line "nodes class", and for each of its nodes a line "tag degree neighbour ...", where
@@ -88,17 +88,16 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
 
     Args:
         data: "path" and "on_error".
-        data_dir: folder of prepared sets; None is TFDS' default.
+        data_dir: folder of prepared sets. None is TFDS' default.
 
     Raises:
         UserError: if the path does not hold one set, or its files are damaged.
     """
     source = user_files.locate(data, f"the files of a set, such as {URL}", (".txt",))
-    name = user_files.set_name(source.path, source.content, "set")
-    if prepared := user_files.find_prepared(Builder, name, data_dir):
-        return prepared
-    config = user_files.Config(name, root=source.root, inside=source.inside)
-    return Builder(data_dir=data_dir, config=config)
+    config, prepared = user_files.find_prepared(
+        Builder, source, source.content, data_dir, default="set"
+    )
+    return prepared or Builder(data_dir=data_dir, config=config)
 
 
 def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
@@ -106,7 +105,7 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
 
     Args:
         root: the folder or archive.
-        inside: folder inside the archive; "" is all of it.
+        inside: folder inside the archive. "" is all of it.
 
     Raises:
         UserError: if there is not exactly one set, or a file is damaged.

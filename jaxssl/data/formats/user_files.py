@@ -28,23 +28,25 @@ class UserFiles(NamedTuple):
     Attributes:
         path: as the user wrote it.
         root: the folder or archive.
-        inside: folder inside the archive; "" is all of it.
+        inside: folder inside the archive. "" is all of it.
+        on_error: "stop" or "skip", for files that cannot be read.
         content: identifies the content of the files by its `repr`.
     """
 
     path: str
     root: Path
     inside: str
+    on_error: str
     content: tuple[Any, ...]
 
 
 @dataclasses.dataclass
 class Config(tfds.core.BuilderConfig):
-    """TFDS configuration of a set of user files; its name holds the fingerprint.
+    """TFDS configuration of a set of user files. Its name holds the fingerprint.
 
     Attributes:
         root: the folder or archive.
-        inside: folder inside the archive; "" is all of it.
+        inside: folder inside the archive. "" is all of it.
         on_error: "stop" or "skip", for files that cannot be read.
         contents: a layout, or the captions of each image.
         frame_size: largest side of the frames of a clip.
@@ -75,7 +77,7 @@ def locate(data: Mapping[str, Any], expected: str, suffixes: tuple[str, ...]) ->
         raise UserError(f"data.on_error={on_error!r} is unknown{suggest(on_error, ON_ERROR)}")
     root, inside = files.locate(path)
     content = RULES_VERSION, files.fingerprint(root, suffixes), inside, str(root.resolve())
-    return UserFiles(path, root, inside, content)
+    return UserFiles(path, root, inside, on_error, content)
 
 
 def list_names(source: UserFiles) -> list[str]:
@@ -92,35 +94,36 @@ def list_names(source: UserFiles) -> list[str]:
     return names
 
 
-def set_name(path: str, content: Any, default: str) -> str:
-    """Return the name of a prepared set: the path's last part and a fingerprint.
-
-    Args:
-        path: as the user wrote it.
-        content: identifies files and settings by its `repr`.
-        default: replaces the path's last part if it has no letters or digits.
-    """
-    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
-    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(path).name.partition(".")[0])[:64] or default
-    return f"{stem}-{digest}"
-
-
 def find_prepared(
-    builder: type[tfds.core.DatasetBuilder], name: str, data_dir: str | None
-) -> tfds.core.DatasetBuilder | None:
-    """Return the prepared set of that name, or None. The user's files are not read again.
+    builder: type[tfds.core.DatasetBuilder],
+    source: UserFiles,
+    content: Any,
+    data_dir: str | None,
+    *,
+    default: str,
+) -> tuple[Config, tfds.core.DatasetBuilder | None]:
+    """Return the configuration of a set, and its builder if it is prepared.
+
+    The name consists of the path's last part and a fingerprint. If the set is prepared, the user's
+    files are not read again.
 
     Args:
         builder: class of the format.
-        name: from `set_name`.
-        data_dir: folder of prepared sets; None is TFDS' default.
+        source: the user's files.
+        content: identifies files and settings by its `repr`.
+        data_dir: folder of prepared sets. None is TFDS' default.
+        default: replaces the path's last part if it has no letters or digits.
     """
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:16]
+    stem = re.sub(r"[^A-Za-z0-9]+", "_", Path(source.path).name.partition(".")[0])[:64] or default
+    config = Config(f"{stem}-{digest}", root=source.root, inside=source.inside)
+    config.on_error = source.on_error
     root = Path(data_dir or constants.DATA_DIR).expanduser()
-    folder = root / builder.name / name / str(builder.VERSION)
+    folder = root / builder.name / config.name / str(builder.VERSION)
     if not folder.exists():
-        return None
+        return config, None
     with integrity.guard(folder):
-        return tfds.builder_from_directory(folder)
+        return config, tfds.builder_from_directory(folder)
 
 
 def abbreviate(items: Sequence[str]) -> str:

@@ -3,14 +3,14 @@
 The path holds video files, or, if it has none, folders of frames. Their class is the folder around
 them:
 
-    CLASS/clip.mp4                    also .avi, .mkv, .webm and .mov; PyAV decodes them
+    CLASS/clip.mp4                    also .avi, .mkv, .webm and .mov, decoded by PyAV
     CLASS/clip/00001.jpg              the frames of one clip, in the order of their numbers
-    CLASS/clip/flow_x_00001.jpg       optical flow in two pictures, one for each channel;
+    CLASS/clip/flow_x_00001.jpg       optical flow in two pictures, one for each channel,
     CLASS/clip/flow_y_00001.jpg       the value 128 is no motion
 
 Classes may lie below SPLIT folders, or be missing, as for `folder`. The centre square of every
 frame is kept. It is reduced to `data.frame_size` pixels a side, but never enlarged. Frames are
-stored without loss; a frame of 128 pixels a side takes 49 kB.
+stored without loss. A frame of 128 pixels a side takes 49 kB.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ class Builder(_layout.Builder, skip_registration=True):
     """The pixels of clips, with class and file name.
 
     The metadata hold the shape [frames, s, s, c] and the clips left out. The number of frames is
-    None if clips differ in it. s is the largest side of a frame; smaller frames are resized when
+    None if clips differ in it. s is the largest side of a frame. Smaller frames are resized when
     they are read.
     """
 
@@ -78,7 +78,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
 
     Args:
         data: "path", "frame_size", "test_fraction", "split_seed" and "on_error".
-        data_dir: folder of prepared sets; None is TFDS' default.
+        data_dir: folder of prepared sets. None is TFDS' default.
 
     Raises:
         UserError: if the path does not exist, holds no clips, has an unknown layout, or holds
@@ -92,8 +92,8 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
         raise UserError(f"data.frame_size must be in [1, {integrity.MAX_SIDE}], got {size}")
     split = {"test_fraction": data["test_fraction"], "split_seed": data["split_seed"]}
     content = (*source.content, *split.values(), size)
-    name = user_files.set_name(source.path, content, "video")
-    if prepared := user_files.find_prepared(Builder, name, data_dir):
+    config, prepared = user_files.find_prepared(Builder, source, content, data_dir, default="video")
+    if prepared:
         return prepared
     layout = arrange(user_files.list_names(source), source.path, **split)
     if any(map(_frames.is_video, layout.files)) and importlib.util.find_spec("av") is None:
@@ -106,8 +106,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
         log.info(
             "data       %d files do not belong to a clip and are left out: %s", *files_left_out
         )
-    config = user_files.Config(name, root=source.root, inside=source.inside, frame_size=size)
-    config.on_error, config.contents = data["on_error"], layout
+    config.contents, config.frame_size = layout, size
     return Builder(data_dir=data_dir, config=config)
 
 

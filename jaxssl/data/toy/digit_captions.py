@@ -58,8 +58,7 @@ class Builder(digits.Builder):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder; ``data`` is not used, ``data_dir`` holds the prepared sets."""
-    del data
+    """Return the TFDS builder. ``data`` is not used."""
     return Builder(data_dir=data_dir)
 
 

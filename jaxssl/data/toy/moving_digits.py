@@ -46,7 +46,7 @@ MOTIONS: dict[str, Callable[[Draw], tuple[Any, Any]]] = {
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-    """Clips of a handwritten digit that moves over a black canvas; the class is the motion.
+    """Clips of a handwritten digit that moves over a black canvas. The class is the motion.
 
     A clip has 12 grey frames of 32x32 pixels. The motions are right, left, down, up, clockwise,
     anticlockwise, to and fro, up and down. A digit that leaves the canvas enters it on the other
@@ -91,13 +91,12 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder; ``data`` is not used, ``data_dir`` holds the prepared sets."""
-    del data
+    """Return the TFDS builder. ``data`` is not used."""
     return Builder(data_dir=data_dir)
 
 
 def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
-    """Move an image over a black canvas from a uniformly random start; it wraps around the edges.
+    """Move an image over a black canvas from a uniformly random start. It wraps around the edges.
 
     Args:
         rng: the same numbers are drawn for every motion.

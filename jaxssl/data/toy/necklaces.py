@@ -16,7 +16,7 @@ TWIGS = 3, 8  # range of the number of nodes beyond ring and pendants
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-    """Rings of 14 to 20 nodes, four of which have a pendant; the class is how these are grouped.
+    """Rings of 14 to 20 nodes, four of which have a pendant. The class is how these are grouped.
 
     Three to eight more nodes are added one by one, each to a pendant or to a node added before. All
     classes have the same distribution of degrees, so degrees do not reveal the class.
@@ -51,8 +51,7 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder; ``data`` is not used, ``data_dir`` holds the prepared sets."""
-    del data
+    """Return the TFDS builder. ``data`` is not used."""
     return Builder(data_dir=data_dir)
 
 
