@@ -196,7 +196,7 @@ def test_reverse_reverses_frames_and_negates_flow(kind):
     np.testing.assert_array_equal(reverse(sample, False), sample)
 
 
-@pytest.mark.parametrize("operation", [image_ops.random_flip, video_ops.random_reverse])
+@pytest.mark.parametrize("operation", [video_ops.random_flip, video_ops.random_reverse])
 @pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
 def test_random_flips_and_reversals_have_the_given_probability(operation, probability):
     u = np.random.default_rng(0).random(2000, np.float32)
