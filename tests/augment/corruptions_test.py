@@ -314,7 +314,7 @@ def test_evaluate_predicts_on_the_corrupted_images(photos):
 
 @pytest.mark.parametrize(("n", "severities"), [(2, (0, 1)), (2, (6,)), (0, (1,))])
 def test_invalid_severities_are_rejected(n, severities, photos):
-    with pytest.raises(ValueError, match="severities of 1 to 5 and an image or more"):
+    with pytest.raises(ValueError, match="severities must be in 1 to 5 and there must be images"):
         corruptions.evaluate(photos[:n], np.zeros(n), len, severities=severities, seed=0)
 
 

@@ -128,8 +128,8 @@ def test_one_candidate_is_trained_as_the_loop_does(lr, monkeypatch):
         calls.append((args, kwargs))
         return original(*args, **kwargs)
 
-    original = fewshot.num_right
-    monkeypatch.setattr(fewshot, "num_right", spy)
+    original = fewshot.num_correct
+    monkeypatch.setattr(fewshot, "num_correct", spy)
     found = probe(FEATURES, draws=1, lr=(lr,))
     assert (found["lr"], found["weight_decay"]) == ([lr], [0.3])
     # The last call is the final run: its batches, rates and first weights are the case's inputs.
@@ -222,7 +222,7 @@ def test_those_held_out_are_shots_of_every_class_and_not_trained_on(monkeypatch)
         seen.append([np.asarray(x)[:, 0].astype(int) for x, _ in (train, test)])
         return np.zeros((len(args[2]), classes))
 
-    monkeypatch.setattr(fewshot, "num_right", spy)
+    monkeypatch.setattr(fewshot, "num_correct", spy)
     probe(Features(number, labels, number, labels), draws=1)
     (kept, held), (every, _) = seen[0], seen[-1]
     assert all((k == kept).all() and (h == held).all() for k, h in seen[:-1])
@@ -292,7 +292,7 @@ def test_features_that_are_all_equal_give_finite_figures():
 
 @pytest.mark.parametrize("shots", [1, 0])
 def test_shots_that_cannot_be_divided_are_refused(shots):
-    with pytest.raises(ValueError, match=f"{shots} shots cannot be divided"):
+    with pytest.raises(ValueError, match=f"{shots} shots are too few to hold"):
         probe(FEATURES, shots=shots)
 
 

@@ -233,9 +233,9 @@ def test_every_ensemble_is_a_preset():
 def test_a_network_without_texts_or_a_set_without_captions_is_told_why():
     images, texts = draw(2, 3), np.ones((2, 5, 4), np.int32)
     plain = EvalContext(NONE, test=image_set(texts=texts))
-    with pytest.raises(ValueError, match="it needs a network that has read captions"):
+    with pytest.raises(ValueError, match="zero-shot classification needs an image-text network"):
         zeroshot.run(plain, seed=0)
-    message = "it needs images with captions, and a network that has read some"
+    message = "image-text retrieval needs images with captions and an image-text network"
     no_captions = make_context(images, str, image_set(captioned=False))
     for context in (plain, no_captions, no_captions._replace(test=None)):
         with pytest.raises(ValueError, match=message):

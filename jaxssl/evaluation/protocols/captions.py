@@ -1,4 +1,4 @@
-"""Retrieval between images and captions: is the right one among the k nearest?"""
+"""Image-text retrieval: is the matching caption or image among the k nearest?"""
 
 from typing import Any
 
@@ -13,16 +13,16 @@ PRESETS: dict[str, dict[str, Any]] = {"default": {"k": (1, 5, 10)}}
 def evaluate(
     images: np.ndarray, captions: np.ndarray, image_of: np.ndarray, *, k: tuple[int, ...]
 ) -> dict[str, float]:
-    """Recall at k in both directions, by cosine similarity, in percent.
+    """Compute recall at k in both directions by cosine similarity, in percent.
 
-    Of an image: the share of those with one of their own captions among the k nearest ones. Of a
-    caption: the share of those with their image among the k nearest.
+    An image counts if one of its captions is among the k nearest captions, a caption if its image
+    is among the k nearest images.
 
     Args:
         images: [n, d] embeddings.
         captions: [m, d] embeddings.
-        image_of: [m] int, the image of each caption, in [0, n).
-        k: each in [1, min(n, m)].
+        image_of: [m] int, the index of each caption's image, in [0, n).
+        k: values of k, each in [1, min(n, m)].
 
     Returns:
         "image_to_text_r1" and "text_to_image_r1", and so on for each k.
@@ -36,19 +36,18 @@ def evaluate(
     if not k or min(k) < 1 or max(k) > min(len(images), len(captions)):
         raise ValueError(f"k must be in [1, {min(len(images), len(captions))}], got {k}")
     _, nearest = neighbours(captions, images, max(k))
-    of_images = image_of[nearest] == np.arange(len(images))[:, None]
+    hits = {"image_to_text": image_of[nearest] == np.arange(len(images))[:, None]}
     _, nearest = neighbours(images, captions, max(k))
-    of_texts = nearest == image_of[:, None]
-    found = {"image_to_text": of_images, "text_to_image": of_texts}
+    hits["text_to_image"] = nearest == image_of[:, None]
     return {
         f"{name}_r{n}": 100 * float(hit[:, :n].any(axis=1).mean())
-        for name, hit in found.items()
+        for name, hit in hits.items()
         for n in k
     }
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
-    """`evaluate` of the test images and all their captions, a caption that comes twice once."""
+    """Run `evaluate` on the test images and all their distinct captions."""
     del seed
     if (
         context.embed_images is None
@@ -56,7 +55,9 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
         or context.test is None
         or not context.test.captioned
     ):
-        raise ValueError("it needs images with captions, and a network that has read some")
+        raise ValueError(
+            "image-text retrieval needs images with captions and an image-text network"
+        )
     texts = context.test.texts
     image_of = np.repeat(np.arange(len(texts)), texts.shape[1])
     of_all = np.concatenate([image_of[:, None], texts.reshape(len(image_of), -1)], axis=1)

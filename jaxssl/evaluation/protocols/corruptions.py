@@ -1,7 +1,7 @@
 """Robustness to common corruptions: a classifier fitted on clean images, tested on corrupted ones.
 
-The corruptions are those of `jaxssl.augment.corruptions`, the classifier is the linear probe
-`fast`: with it, fifteen times five test sets cost little more than their features.
+The corruptions are in `jaxssl.augment.corruptions`. The classifier is the linear probe with the
+preset `fast`, so that most of the time goes into the features of the 75 corrupted test sets.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from jaxssl.evaluation import logistic_regression
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.protocols.linear import PRESETS as PROBES
 
-# severities: of each corruption; limit: test images at most, drawn by the seed; others: those of
-# the linear probe.
+# severities: of each corruption. limit: maximum number of test images, drawn at random. The other
+# settings are the linear probe's.
 PRESETS = {
     "quick": {"severities": (3,), "limit": 1000, **PROBES["fast"]},
     "common": {"severities": (1, 2, 3, 4, 5), "limit": None, **PROBES["fast"]},
@@ -29,24 +29,24 @@ def evaluate(
     severities: Sequence[int],
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """Accuracy on images as each corruption leaves them at each severity.
+    """Compute the accuracy on images with each corruption at each severity.
 
     Args:
         images: [n, h, w, c] uint8.
         labels: [n] int.
         predict: ``(uint8 images [n, h, w, c]) -> [n]`` labels.
-        severities: of 1 to 5.
-        seed: of the draws; image i has its own, the same for all severities.
+        severities: each in 1, ..., 5.
+        seed: seed of the random draws. Image i has the same draw at all severities.
 
     Returns:
-        [number of severities] accuracies in percent of each of the corruptions.
+        For each corruption, accuracies in percent, [number of severities].
 
     Raises:
-        ValueError: if a severity is not of 1 to 5, or there are no images.
+        ValueError: if a severity is not in 1, ..., 5, or there are no images.
     """
     if not len(images) or not set(severities) <= set(range(1, 6)):
         raise ValueError(
-            f"corruptions take severities of 1 to 5 and an image or more, got severities "
+            f"severities must be in 1 to 5 and there must be images, got severities "
             f"{tuple(severities)} and {len(images)} images"
         )
     return {
@@ -61,7 +61,14 @@ def evaluate(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
-    """Accuracy on clean images, over all corruptions and on each of them."""
+    """Run `evaluate`; also report the accuracy on clean images and the mean over corruptions.
+
+    Raises:
+        ValueError: if the context has no images.
+    """
+    if context.test is None or context.encode is None:
+        raise ValueError("corruptions need images")
+    encode = context.encode
     settings = dict(PRESETS[preset])
     severities, limit = settings.pop("severities"), settings.pop("limit")
     features = context.features
@@ -72,31 +79,33 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         return classes[np.argmax(logistic_regression.scores(probe, features), axis=1)]
 
     images, labels = context.test.images(context.size), features.test_labels
-    chosen = np.arange(len(labels))
+    drawn = np.arange(len(labels))
     if limit is not None and len(labels) > limit:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(labels), limit, replace=False))
-    clean = 100 * float(np.mean(classify(features.test[chosen]) == labels[chosen]))
-    found = evaluate(
-        images[chosen],
-        labels[chosen],
-        lambda x: classify(context.encode(x)),
+        drawn = np.sort(np.random.default_rng(seed).choice(len(labels), limit, replace=False))
+    clean = 100 * float(np.mean(classify(features.test[drawn]) == labels[drawn]))
+    accuracies = evaluate(
+        images[drawn],
+        labels[drawn],
+        lambda x: classify(encode(x)),
         severities=severities,
         seed=seed,
     )
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
-    details["images"] = len(chosen)
-    mean = float(np.mean(list(found.values())))
-    rows = [
+    details["images"] = len(drawn)
+    mean = float(np.mean(list(accuracies.values())))
+    drop = 100 * (clean - mean) / clean if clean else 0.0  # relative to the clean accuracy
+    results = [
         Result("corruption_clean_top1", clean, None, details),
         Result("corruption_mean_top1", mean, None, details),
-        # What is lost, as a share of what there was.
-        Result("corruption_drop", 100 * (clean - mean) / clean if clean else 0.0, None, details),
+        Result("corruption_drop", drop, None, details),
     ]
-    for name, accuracy in found.items():
+    for name, accuracy in accuracies.items():
         by_severity = dict(zip(map(str, severities), accuracy.tolist(), strict=True))
-        own = {**details, "by_severity": by_severity}
-        rows.append(Result(f"corruption_{name}_top1", float(accuracy.mean()), None, own))
-    return rows
+        metric = f"corruption_{name}_top1"
+        results.append(
+            Result(metric, float(accuracy.mean()), None, {**details, "by_severity": by_severity})
+        )
+    return results
 
 
 protocol = Protocol(run, PRESETS, examples=("image", "image_text"))

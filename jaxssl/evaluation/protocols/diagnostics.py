@@ -1,6 +1,6 @@
-"""What features look like: rank, spread, agreement of views, classes that are confused; no fitting.
+"""Diagnostics of features, without training: rank, spread, agreement of views, confused classes.
 
-The figures are no accuracies but for those of classes, which are left out without labels.
+The class metrics are left out without labels.
 """
 
 from collections.abc import Sequence
@@ -9,44 +9,45 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
+from jaxssl.evaluation.features import l2_normalise
+from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.training import collapse
 
-# features: of the training set at most, 25 600 is RankMe's; images, views, delta: of LiDAR, whose
-# paper has more of both; alignment and uniformity are of the first two of the views.
+# features: maximum number of training features (RankMe uses 25 600). images, views, delta: LiDAR's;
+# its paper uses more images and views. Alignment and uniformity use the first two views.
 PRESETS = {
     "default": {"features": 25_600, "images": 500, "views": 10, "delta": 1e-4},
     "paper": {"features": 25_600, "images": 1000, "views": 50, "delta": 1e-4},
 }
-OF_VIEWS = ("lidar", "alignment", "uniformity")
-MATRIX = 100  # classes at most whose confusions are kept whole
-PAIRS = 10  # most confused pairs that are kept
+VIEW_METRICS = ("lidar", "alignment", "uniformity")
+MATRIX = 100  # maximum number of classes for which the confusion matrix is stored
+PAIRS = 10  # number of most confused pairs that are stored
 
 
 def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str, float]:
-    """Measures of features, without labels.
+    """Compute the metrics that need no labels.
 
     Args:
         train: [n, f] features of images.
         views: [q, m, f] features of q >= 2 random views of m >= 2 images.
-        delta: of LiDAR, > 0.
+        delta: LiDAR's regularisation, > 0.
 
     Returns:
-        "rankme", "feature_std" and "dead_dimensions" (in percent) of the images; "lidar",
-        "alignment" and "uniformity" (of the first two) of the views, as in
+        "rankme", "feature_std" and "dead_dimensions" (in percent) of the images; "lidar" of the
+        views; "alignment" and "uniformity" of the first two views. They are defined in
         `jaxssl.training.collapse`.
 
     Raises:
-        ValueError: if features are not finite, or as `jaxssl.training.collapse.lidar`.
+        ValueError: if a feature is not finite, or as `jaxssl.training.collapse.lidar`.
     """
     if not (np.isfinite(train).all() and np.isfinite(views).all()):
         raise ValueError("features must be finite, some are not")
-    found = jax.device_get(collapse.embedding_metrics(views[:2]))
+    view_metrics = jax.device_get(collapse.embedding_metrics(views[:2]))
     return {
         "rankme": collapse.rankme(train),
         "lidar": collapse.lidar(views, delta=delta),
-        "alignment": float(found["alignment"]),
-        "uniformity": float(found["uniformity"]),
+        "alignment": float(view_metrics["alignment"]),
+        "uniformity": float(view_metrics["uniformity"]),
         "feature_std": collapse.feature_std(train),
         "dead_dimensions": collapse.dead_dimensions(train),
     }
@@ -59,21 +60,21 @@ def confusion(
     test_labels: np.ndarray,
     num_classes: int,
 ) -> np.ndarray:
-    """How often test images of each class are nearest, by cosine, to each class's mean feature.
+    """Compute the confusion matrix of the nearest class mean by cosine similarity.
 
     Args:
-        train: [n, f]; they count by their direction only.
-        train_labels: [n] in [0, c); a class without any is nobody's nearest.
+        train: [n, f]; features are L2-normalised before they are averaged.
+        train_labels: [n] in [0, c); classes without training images are never predicted.
         test: [m, f].
         test_labels: [m] in [0, c).
         num_classes: c.
 
     Returns:
-        [c, c] int counts, a row for each true class.
+        [c, c] int counts, one row per true class.
     """
     sums = np.zeros((num_classes, train.shape[1]))
-    np.add.at(sums, train_labels, _unit(train))
-    similarity = _unit(test) @ _unit(sums).T
+    np.add.at(sums, train_labels, l2_normalise(train))
+    similarity = l2_normalise(test) @ l2_normalise(sums).T
     similarity[:, np.bincount(train_labels, minlength=num_classes) == 0] = -np.inf
     counts = np.zeros((num_classes, num_classes), np.int64)
     np.add.at(counts, (test_labels, similarity.argmax(axis=1)), 1)
@@ -81,13 +82,13 @@ def confusion(
 
 
 def confused_pairs(counts: np.ndarray) -> list[tuple[int, int, float]]:
-    """Pairs of classes with the percentage of their images that are taken for the other one.
+    """List pairs of classes by the percentage of their images that are mistaken for each other.
 
     Args:
-        counts: [c, c] of `confusion`.
+        counts: [c, c], the confusion matrix.
 
     Returns:
-        (class, class, percent), the most confused first; pairs that never are, are left out.
+        (class, class, percent > 0), the most confused pair first.
     """
     size = counts.sum(axis=1)
     first, second = np.nonzero(np.triu(counts + counts.T, 1))
@@ -97,48 +98,56 @@ def confused_pairs(counts: np.ndarray) -> list[tuple[int, int, float]]:
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
-    """`evaluate` on training images and their views; with labels, how classes are confused."""
+    """Run `evaluate` on training images and their views; with labels, add the class metrics.
+
+    Raises:
+        ValueError: as `evaluate`, and if the context has no images.
+    """
+    if context.train is None or context.views is None:
+        raise ValueError("diagnostics need images")
     settings, features = PRESETS[preset], context.features
-    train = _drawn(features.train, settings["features"], seed)
+    train = _draw(features.train, settings["features"], seed)
     images = context.train.images(context.size)
     n, q = min(settings["images"], len(images)), settings["views"]
-    chosen = np.sort(np.random.default_rng(seed).choice(len(images), n, replace=False))
-    views = context.views(images[chosen], q, seed)
-    found = evaluate(train, views, delta=settings["delta"])
+    drawn = np.sort(np.random.default_rng(seed).choice(len(images), n, replace=False))
+    views = context.views(images[drawn], q, seed)
+    metrics = evaluate(train, views, delta=settings["delta"])
 
     details = {"preset": preset, **settings, "features": len(train), "images": n}
-    rows = []
-    for name, value in found.items():
-        # Views of raw pixels may be of another size than the images.
-        dimensions = (views if name in OF_VIEWS else train).shape[-1]
+    results = []
+    for name, value in metrics.items():
+        # Views of raw pixels may have another size than the images.
+        dimensions = (views if name in VIEW_METRICS else train).shape[-1]
         unit = "%" if name == "dead_dimensions" else ""
-        rows.append(Result(name, value, None, {**details, "dimensions": dimensions}, unit))
-    rank, spread = found["rankme"], found["feature_std"]
+        results.append(Result(name, value, None, {**details, "dimensions": dimensions}, unit))
+    rank, spread = metrics["rankme"], metrics["feature_std"]
     words = collapse.describe_collapse(rank=rank, spread=spread, most=min(train.shape))
-    rows[0].details["verdict"] = words
+    results[0].details["verdict"] = words
     labels = features.train_labels, features.test_labels
     if min(x.min(initial=0) for x in labels) >= 0 and all(map(len, labels)):
         names = getattr(context.train, "class_names", ())
-        rows += _of_classes(features, names, details)
-    return rows
+        results += _class_results(features, names, details)
+    return results
 
 
-def _of_classes(features: Any, names: Sequence[str], details: dict[str, Any]) -> list[Result]:
-    """Accuracy of the nearest class mean, its worst class, and the most confused pair."""
+def _class_results(
+    features: Features, names: Sequence[str], details: dict[str, Any]
+) -> list[Result]:
+    """Report the accuracy of the nearest class mean, its worst class and the most confused pair."""
     num_classes = int(max(features.train_labels.max(), features.test_labels.max())) + 1
     names = list(names) or [str(label) for label in range(num_classes)]
-    counts = confusion(*features, num_classes)
-    size, right = counts.sum(axis=1), np.diag(counts)
+    counts = confusion(*features, num_classes=num_classes)
+    size, correct = counts.sum(axis=1), np.diag(counts)
     tested = np.flatnonzero(size)
-    per_class = {names[c]: 100 * float(right[c] / size[c]) for c in tested}
-    worst = min(per_class, key=per_class.get)
+    per_class = {names[c]: 100 * float(correct[c] / size[c]) for c in tested}
+    worst = min(per_class, key=lambda name: per_class[name])
     pairs = [(names[a], names[b], share) for a, b, share in confused_pairs(counts)[:PAIRS]]
     details = {**details, "classifier": "nearest class mean"}
     matrix = {"confusion": counts.tolist()} if num_classes <= MATRIX else {}
     return [
         Result(
             "class_mean_top1",
-            100 * float(right.sum() / size.sum()),
+            100 * float(correct.sum() / size.sum()),
             None,
             {**details, "per_class": per_class, **matrix},
         ),
@@ -152,15 +161,11 @@ def _of_classes(features: Any, names: Sequence[str], details: dict[str, Any]) ->
     ]
 
 
-def _drawn(rows: np.ndarray, limit: int, seed: int) -> np.ndarray:
+def _draw(rows: np.ndarray, limit: int, seed: int) -> np.ndarray:
     if len(rows) <= limit:
         return rows
-    chosen = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
-    return rows[np.sort(chosen)]
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    drawn = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
+    return rows[np.sort(drawn)]
 
 
 protocol = Protocol(

@@ -1,4 +1,4 @@
-"""Few-shot episodes: nearest class mean among a few classes, many draws."""
+"""Few-shot episodes: nearest class mean among a few classes, over many random tasks."""
 
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cosine_5way_20shot": {**CDFSL, "shots": 20, "distance": "cosine"},
 }
 DISTANCES = ("euclidean", "cosine")
-BLOCK = 20  # episodes at a time: 5 ways of 35 examples of 2048 features are 28 MB
+BLOCK = 20  # episodes at a time: 5 ways x 35 examples x 2048 features take 28 MB
 
 
 def evaluate(
@@ -33,29 +33,29 @@ def evaluate(
     distance: str = "euclidean",
     seed: int,
 ) -> np.ndarray:
-    r"""Accuracy of nearest prototypes in each of many small tasks.
+    r"""Compute the accuracy of the nearest class prototype in many small tasks.
 
     .. math:: \hat y(q) = \arg\min_c |q - p_c|^2, \quad p_c = \frac{1}{K} \sum_{x \in S_c} x
 
-    An episode draws classes, and of each a support and queries that are different examples. The
-    draws are the same whatever the features are, so that features can be compared. Classes with
-    fewer than ``shots + queries`` examples are not drawn.
+    An episode draws classes, and for each class a support set and disjoint queries. The draws do
+    not depend on the features, so that features can be compared. Classes with fewer than
+    ``shots + queries`` examples are never drawn.
 
     Args:
-        features: [m, f] float32, frozen and as they are: not set to length 1.
+        features: [m, f] float32, used without normalisation.
         labels: [m] int.
-        ways: classes of an episode, >= 2.
-        shots: K, examples a class in the support S, >= 1.
-        queries: examples a class that are classified, >= 1.
-        episodes: how many are drawn, >= 1.
-        distance: "euclidean", or "cosine": the largest cosine similarity to a prototype.
-        seed: of the draws.
+        ways: classes per episode, >= 2.
+        shots: K, support examples per class, >= 1.
+        queries: queries per class, >= 1.
+        episodes: number of episodes, >= 1.
+        distance: "euclidean", or "cosine" for the largest cosine similarity to a prototype.
+        seed: seed of the draws.
 
     Returns:
         [episodes] accuracies in percent.
 
     Raises:
-        ValueError: on settings below those bounds, an unknown distance, or if fewer than ``ways``
+        ValueError: if a setting is out of range, the distance is unknown, or fewer than ``ways``
             classes have enough examples.
 
     References:
@@ -69,20 +69,23 @@ def evaluate(
         )
     if distance not in DISTANCES:
         raise ValueError(f"distance must be one of {DISTANCES}, got {distance!r}")
-    places = draw(labels, ways, shots + queries, episodes, seed)
+    index = draw(labels, ways, shots + queries, episodes, seed)
     h = jnp.asarray(features, jnp.float32)
-    return 100 * np.asarray(_accuracies(h, places, shots=shots, distance=distance), np.float64)
+    return 100 * np.asarray(_accuracies(h, index, shots=shots, distance=distance), np.float64)
 
 
 def draw(labels: np.ndarray, ways: int, each: int, episodes: int, seed: int) -> np.ndarray:
-    """[episodes, ways, each] int32 places of examples: of different classes, in random order.
+    """Draw the examples of every episode.
 
     Args:
         labels: [m] int.
-        ways: classes of an episode.
-        each: different examples of each of its classes.
-        episodes: how many.
-        seed: of the draws.
+        ways: classes per episode.
+        each: examples per class, all different.
+        episodes: number of episodes.
+        seed: seed of the draws.
+
+    Returns:
+        [episodes, ways, each] int32, indices of the examples.
 
     Raises:
         ValueError: if fewer than ``ways`` classes have ``each`` examples.
@@ -91,45 +94,45 @@ def draw(labels: np.ndarray, ways: int, each: int, episodes: int, seed: int) -> 
     members = [np.flatnonzero(labels == c) for c in classes[counts >= each]]
     if len(members) < ways:
         raise ValueError(
-            f"episodes need {ways} classes with {each} examples or more; {len(members)} of the "
-            f"{len(classes)} classes have as many, the largest has {max(counts, default=0)}"
+            f"episodes need {ways} classes with {each} examples or more; only {len(members)} of "
+            f"{len(classes)} classes have that many, the largest has {max(counts, default=0)}"
         )
     rng = np.random.default_rng(seed)
-    found = np.empty((episodes, ways, each), np.int32)
-    for episode in found:
+    drawn = np.empty((episodes, ways, each), np.int32)
+    for episode in drawn:
         for way, c in enumerate(rng.choice(len(members), ways, replace=False)):
             episode[way] = rng.choice(members[c], each, replace=False)
-    return found
+    return drawn
 
 
 @partial(jax.jit, static_argnames=("shots", "distance"))
-def _accuracies(h: Array, places: np.ndarray, *, shots: int, distance: str) -> Array:
-    """[episodes] shares of queries that are right."""
+def _accuracies(h: Array, index: np.ndarray, *, shots: int, distance: str) -> Array:
+    """[episodes] shares of correctly classified queries."""
 
-    def one(place: Array) -> Array:
-        examples = h[place]
+    def one(index: Array) -> Array:
+        examples = h[index]
         prototypes = jnp.mean(examples[:, :shots], axis=1)
         queries = examples[:, shots:]
         if distance == "cosine":
-            queries, prototypes, length = unit(queries), unit(prototypes), jnp.zeros(len(place))
+            queries, prototypes, length = unit(queries), unit(prototypes), jnp.zeros(len(index))
         else:
-            # Distances do not mind the origin, their digits do. |q|^2 is the same for all classes.
+            # Centring leaves distances unchanged and avoids cancellation. |q|^2 is a constant of q.
             centre = jnp.mean(prototypes, axis=0)
             queries = queries - centre[None, None, :]
             prototypes = prototypes - centre[None, :]
             length = jnp.sum(prototypes**2, axis=1)
         scores = jnp.matmul(queries, prototypes.T, precision=lax.Precision.HIGHEST)
         nearest = jnp.argmax(scores - 0.5 * length[None, None, :], axis=2)
-        return jnp.mean((nearest == jnp.arange(len(place))[:, None]).astype(h.dtype))
+        return jnp.mean((nearest == jnp.arange(len(index))[:, None]).astype(h.dtype))
 
-    return lax.map(one, jnp.asarray(places), batch_size=BLOCK)
+    return lax.map(one, jnp.asarray(index), batch_size=BLOCK)
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "cdfsl_5way_20shot") -> list[Result]:
-    """`evaluate` on the test images, mean over the episodes with a 95 % interval.
+    """Run `evaluate` on the test images; report the mean with a 95 % confidence interval.
 
-    The episodes are drawn from the test split alone: the training images may have taught the
-    network. CD-FSL's classes are novel too; here they are if those of the data set are.
+    Episodes are drawn from the test split only, because the network may have been pretrained on the
+    training images. CD-FSL evaluates novel classes, which is up to the data set here.
     """
     settings = PRESETS[preset]
     features = context.features

@@ -1,4 +1,4 @@
-"""Few-shot probes: classifiers fitted to n labelled examples of each class, many draws."""
+"""Few-shot probes: linear classifiers fitted to a few labels per class, over several draws."""
 
 import math
 from functools import partial
@@ -10,10 +10,11 @@ from jax import Array, lax
 from jax import numpy as jnp
 from threadpoolctl import threadpool_limits
 
+from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.protocols.linear import fit
 
-# ELEVATER's benchmark; another number of shots differs in nothing else.
+# ELEVATER's settings, which are the same for every number of shots.
 ELEVATER = {
     "draws": 3,
     "lr": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
@@ -31,25 +32,25 @@ PRESETS: dict[str, dict[str, Any]] = {
     "elevater_50": {"shots": (50,), **ELEVATER},
 }
 DECAYS = np.logspace(-6, 6, 97)  # weight decays that ELEVATER chooses from
-COARSE, SPANS = 16, (8, 4, 2, 1)  # places between those it tries first, and around the best then
-EPSILON = 1e-5  # of BatchNorm
+COARSE, SPANS = 16, (8, 4, 2, 1)  # its search: every 16th decay, then neighbours of the best
+EPSILON = 1e-5  # BatchNorm's
 
 
 def evaluate(
     features: Features, *, shots: int, draws: int, C: float, max_iter: int, seed: int
 ) -> np.ndarray:
-    """Test accuracy of each draw of ``shots`` training examples a class.
+    """Compute the test accuracy of logistic regression on each draw of training examples.
 
-    Features are set to length 1; the classifier is multinomial logistic regression. Draw r takes
-    the same examples whatever the features are, so that features can be compared.
+    Features are L2-normalised. The draws do not depend on the features, so that features can be
+    compared.
 
     Args:
-        features: of a training and a test set.
-        shots: examples of each class.
-        draws: how many times examples are drawn.
-        C: inverse L2 strength, fixed: with so few labels there is nothing to choose it on.
-        max_iter: of L-BFGS.
-        seed: of the draws.
+        features: features of a training and a test set.
+        shots: examples per class.
+        draws: number of draws.
+        C: inverse L2 strength; it is fixed because there are too few labels to choose it.
+        max_iter: maximum number of L-BFGS steps.
+        seed: seed of the draws.
 
     Returns:
         [draws] accuracies in percent.
@@ -58,14 +59,14 @@ def evaluate(
         ValueError: if a class has fewer than ``shots`` training examples.
     """
     labels = features.train_labels
-    train, test = _unit(features.train), _unit(features.test)
+    train, test = l2_normalise(features.train), l2_normalise(features.test)
     accuracy = []
-    # Products of a few rows are done before a second BLAS thread has begun.
+    # The matrix products are too small for several BLAS threads.
     with threadpool_limits(1):
         for draw in range(draws):
             rng = np.random.default_rng((seed, shots, draw))
-            chosen = draw_shots(labels, shots, rng).ravel()
-            model = fit(train[chosen], labels[chosen], C, max_iter)
+            drawn = draw_shots(labels, shots, rng).ravel()
+            model = fit(train[drawn], labels[drawn], C, max_iter)
             accuracy.append(100 * model.score(test, features.test_labels))
     return np.array(accuracy)
 
@@ -84,43 +85,43 @@ def elevater(
     momentum: float,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """ELEVATER's linear probe: learning rate and weight decay are chosen on the shots alone.
+    """Compute the accuracy of ELEVATER's linear probe, tuned on the shots alone.
 
-    BatchNorm without scale and offset over the features' channels, then a linear layer, by SGD with
-    L2 on weights and biases. Some shots of each class are held out; every candidate is trained on
-    the others for ``search_epochs`` at a constant rate and scored on those held out. For each rate
-    7 of the 97 weight decays `DECAYS` are tried, then both neighbours of the best at a distance of
-    8, 4, 2 and 1; of equal ones the first counts. The classifier is then trained on all shots, at a
-    rate that warms up in a straight line and falls by a cosine. Draw r takes the same examples
-    whatever the features are.
+    The classifier is a BatchNorm without scale and offset, then a linear layer. It is trained by
+    SGD with L2 on weights and biases. To choose learning rate and weight decay, some shots of each
+    class are held out, and every candidate is trained on the others for ``search_epochs`` at a
+    constant rate. For each rate, 7 of the 97 weight decays `DECAYS` are tried, then both neighbours
+    of the best at distances of 8, 4, 2 and 1. Ties go to the first candidate. The classifier is
+    then trained on all shots with linear warm-up and cosine decay. The draws do not depend on the
+    features.
 
-    Differs from the released code: there the schedule is configured but not applied; BatchNorm is
-    tested with running averages, which ten steps leave near their start (here: with the statistics
-    of the rows it was trained on); the best epoch counts, which is in the end the best on the test
-    set (here: the last); of two neighbours both are trained with the left one's decay (here: each
-    with its own); and every candidate has first weights and an order of its own (here: all of a
-    draw share them).
+    Differs from the released code in five points. There, the schedule is configured but not
+    applied. BatchNorm is tested with running averages, which ten steps leave near their initial
+    values; here, with the statistics of the training rows. The best epoch on the test set is
+    reported; here, the last. Two neighbours are both trained with the left one's decay; here, each
+    with its own. Every candidate has its own initial weights and order; here, all candidates of a
+    draw share them.
 
     Args:
-        features: of a training and a test set.
-        shots: examples of each class, >= 2.
-        draws: how many times examples are drawn.
-        lr: learning rates to choose from, > 0, smallest first.
-        held_out: share of the shots that chooses, rounded up, in (0, 1).
-        search_epochs: of a candidate, >= 1.
-        epochs: of the final classifier, > warmup_epochs.
+        features: features of a training and a test set.
+        shots: examples per class, >= 2.
+        draws: number of draws.
+        lr: learning rates to choose from, > 0, in ascending order.
+        held_out: share of the shots to choose on, rounded up, in (0, 1).
+        search_epochs: epochs of a candidate, >= 1.
+        epochs: epochs of the final classifier, > warmup_epochs.
         warmup_epochs: >= 0.
         batch_size: >= 2.
         momentum: in [0, 1).
-        seed: of draws, order and first weights.
+        seed: seed of draws, order and initial weights.
 
     Returns:
-        "accuracy" and "mean_per_class", the mean over the classes of the test set of the accuracy
-        on each, both in percent, "lr" and "weight_decay" of each draw, all [draws].
+        "accuracy" and "mean_per_class" (the mean of the accuracies on each test class) in percent,
+        and the chosen "lr" and "weight_decay"; each [draws].
 
     Raises:
-        ValueError: if a class has fewer than ``shots`` training examples, or so few shots cannot be
-            divided.
+        ValueError: if a class has fewer than ``shots`` training examples, or there are too few
+            shots to hold one out.
 
     References:
         Li et al., ELEVATER: A Benchmark and Toolkit for Evaluating Language-Augmented Visual
@@ -130,106 +131,107 @@ def elevater(
     number_held = math.ceil(held_out * shots)
     if not 0 < number_held < shots:
         raise ValueError(
-            f"{shots} shots cannot be divided into some to fit and {held_out:.0%} to choose on"
+            f"{shots} shots are too few to hold {held_out:.0%} of them out; take two or more"
         )
     classes, y = np.unique(features.train_labels, return_inverse=True)
     f, c = features.train.shape[1], len(classes)
     test_y = np.searchsorted(classes, features.test_labels)
-    of_class = np.array([np.sum(features.test_labels == label) for label in classes])
+    class_sizes = np.array([np.sum(features.test_labels == label) for label in classes])
     test = _on_device(features.test, np.where(np.isin(features.test_labels, classes), test_y, -1))
-    found = []
+    outcomes = []
     for draw in range(draws):
         rng = np.random.default_rng((seed, shots, draw))
-        chosen = draw_shots(features.train_labels, shots, rng)
-        held, kept, every = (
-            _on_device(features.train[places], y[places])
-            for places in map(np.ravel, (chosen[:, :number_held], chosen[:, number_held:], chosen))
+        drawn = draw_shots(features.train_labels, shots, rng)
+        held, fitted, every = (
+            _on_device(features.train[index], y[index])
+            for index in map(np.ravel, (drawn[:, :number_held], drawn[:, number_held:], drawn))
         )
         search_batches = batches(c * (shots - number_held), batch_size, search_epochs, rng)
         final_batches = batches(c * shots, batch_size, epochs, rng)
         steps = len(final_batches)
         rates = warmup_cosine(steps, warmup_epochs * steps // epochs)
-        start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)  # as PyTorch begins
-        right = partial(num_right, start=start, momentum=momentum)
+        start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)  # PyTorch's init
+        count = partial(num_correct, start=start, momentum=momentum)
         constant = np.ones(len(search_batches), np.float32)
-        score = partial(right, kept, held, search_batches, constant)
+        score = partial(count, fitted, held, search_batches, constant)
         best = search(lambda *candidates, score=score: score(*candidates).sum(axis=1), lr)
         hyper = np.array(best, np.float32)[:, None]
-        [number] = np.asarray(right(every, test, final_batches, rates, *hyper))
-        per_class = np.sum(number / np.maximum(of_class, 1)) / len(np.unique(features.test_labels))
-        found.append((100 * number.sum() / len(test_y), 100 * per_class, *best))
+        [number] = np.asarray(count(every, test, final_batches, rates, *hyper))
+        num_test_classes = len(np.unique(features.test_labels))
+        per_class = np.sum(number / np.maximum(class_sizes, 1)) / num_test_classes
+        outcomes.append((100 * number.sum() / len(test_y), 100 * per_class, *best))
     names = ("accuracy", "mean_per_class", "lr", "weight_decay")
-    return dict(zip(names, np.array(found).T, strict=True))
+    return dict(zip(names, np.array(outcomes).T, strict=True))
 
 
 def search(score: Any, lr: tuple[float, ...]) -> tuple[float, float]:
-    """ELEVATER's choice of a learning rate and a weight decay.
+    """Choose a learning rate and a weight decay as ELEVATER does.
 
     Args:
-        score: ``(rates [k], decays [k]) -> [k]`` of candidates, higher is better, >= 0.
+        score: ``(rates [k], decays [k]) -> [k]``, the scores of candidates, >= 0, higher is better.
         lr: the k rates to choose from.
 
     Returns:
-        The best rate and decay; of equally good ones the first rate, and of its decays the one that
-        was tried first.
+        The best rate and decay. Ties go to the first rate, and to the decay tried first.
     """
-    place, best = np.zeros(len(lr), int), np.full(len(lr), -1.0)
+    best_index, best = np.zeros(len(lr), int), np.full(len(lr), -1.0)
 
-    def attempt(places: np.ndarray) -> None:
-        nonlocal place, best
-        found = np.asarray(
-            score(np.array(lr, np.float32), DECAYS[places].astype(np.float32)), np.float64
+    def attempt(index: np.ndarray) -> None:
+        nonlocal best_index, best
+        scores = np.asarray(
+            score(np.array(lr, np.float32), DECAYS[index].astype(np.float32)), np.float64
         )
-        place, best = np.where(found > best, places, place), np.maximum(found, best)
+        best_index = np.where(scores > best, index, best_index)
+        best = np.maximum(scores, best)
 
     for first in range(0, len(DECAYS), COARSE):
         attempt(np.full(len(lr), first))
     for span in SPANS:
-        centre = place
+        centre = best_index
         attempt(np.maximum(centre - span, 0))
         attempt(np.minimum(centre + span, len(DECAYS) - 1))
     chosen = int(best.argmax())
-    return float(lr[chosen]), float(DECAYS[place[chosen]])
+    return float(lr[chosen]), float(DECAYS[best_index[chosen]])
 
 
 @jax.jit
-def num_right(
+def num_correct(
     train: tuple[Array, Array],
     test: tuple[Array, Array],
-    batches: np.ndarray,
-    rates: np.ndarray,
-    lr: np.ndarray,
-    decay: np.ndarray,
+    batches: Array,
+    rates: Array,
+    lr: Array,
+    decay: Array,
     *,
-    start: np.ndarray,
+    start: Array,
     momentum: float,
 ) -> Array:
-    r"""Right answers by class of BatchNorm and a linear layer trained with each of k settings.
+    r"""Train BatchNorm and a linear layer with k settings, and count correct predictions by class.
 
     .. math:: v \leftarrow m v + g + \lambda W, \quad W \leftarrow W - \eta_t v
 
     Args:
         train: [n, f] float32 and labels [n] int32 in [0, c).
-        test: the same, of m examples; label -1 is never right.
-        batches: [steps, b] int32 places in ``train``, -1 for none.
-        rates: [steps] float32, as a share of ``lr``.
+        test: [m, f] float32 and labels [m] int32; label -1 is never predicted.
+        batches: [steps, b] int32 indices into ``train``, -1 for padding.
+        rates: [steps] float32, relative to ``lr``.
         lr: [k] float32.
         decay: [k] float32, lambda.
-        start: [f + 1, c] float32 first weights; the last row is the bias.
+        start: [f + 1, c] float32 initial weights; the last row is the bias.
         momentum: m.
 
     Returns:
-        [k, c] int32, how many examples of each class; 0 for settings that diverge.
+        [k, c] int32 counts; 0 for settings that diverge.
     """
     x, y = train
     targets = jax.nn.one_hot(y, start.shape[1])
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
 
-    def trained(lr: Array, decay: Array) -> Array:
+    def train_one(lr: Array, decay: Array) -> Array:
         def step(state: tuple[Array, Array], now: tuple[Array, Array]) -> tuple[Any, None]:
             (w, v), (batch, rate) = state, now
             real = (batch >= 0).astype(x.dtype)[:, None]
-            z = _normalised(x[batch], *_moments(x[batch], real))
+            z = _normalise(x[batch], *_moments(x[batch], real))
             error = (jax.nn.softmax(dot(z, w)) - targets[batch]) * real / jnp.sum(real)
             v = momentum * v + dot(z.T, error) + decay * w
             return (w - rate * lr * v, v), None
@@ -237,34 +239,35 @@ def num_right(
         (w, _), _ = lax.scan(step, (start, jnp.zeros_like(start)), (batches, rates))
         return w
 
-    z = _normalised(test[0], *_moments(x, jnp.ones_like(x[:, :1])))
+    z = _normalise(test[0], *_moments(x, jnp.ones_like(x[:, :1])))
 
-    def right(w: Array) -> Array:
+    def count(w: Array) -> Array:
         logits = dot(z, w)
         hit = (jnp.argmax(logits, axis=1) == test[1]) & jnp.all(jnp.isfinite(logits), axis=1)
         return jnp.zeros(start.shape[1], jnp.int32).at[test[1]].add(hit.astype(jnp.int32))
 
-    # One after the other: the logits of all settings at once would be large.
-    return lax.map(right, jax.vmap(trained)(lr, decay))
+    # Not vmapped: the logits of all settings at once would be large.
+    return lax.map(count, jax.vmap(train_one)(lr, decay))
 
 
 def batches(n: int, batch_size: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
-    """[steps, min(n, batch_size)] int32 places of n examples, in another order each epoch.
+    """Shuffle n examples each epoch and divide them into batches.
 
-    The last batch of an epoch is filled up with -1. It is left out if it has one example only,
-    which has no variance.
+    Returns:
+        [steps, min(n, batch_size)] int32 indices. The last batch of an epoch is padded with -1. It
+        is dropped if it has only one example, which has no variance.
     """
     size = min(n, batch_size)
     number = max(1, (n + size - 2) // size)
-    found = np.full((epochs, number * size), -1, np.int32)
+    order = np.full((epochs, number * size), -1, np.int32)
     used = min(n, number * size)
-    for row in found:
+    for row in order:
         row[:used] = rng.permutation(n)[:used]
-    return found.reshape(-1, size)
+    return order.reshape(-1, size)
 
 
 def warmup_cosine(steps: int, warmup_steps: int) -> np.ndarray:
-    """[steps] float32 rates, from 0 to 1 in ``warmup_steps`` < ``steps``, then towards 0."""
+    """[steps] float32 rates: linear from 0 to 1 in ``warmup_steps`` < ``steps``, then cosine."""
     step = np.arange(steps)
     fall = np.pi * (step - warmup_steps) / (steps - warmup_steps)
     rise = step / max(warmup_steps, 1)
@@ -272,10 +275,13 @@ def warmup_cosine(steps: int, warmup_steps: int) -> np.ndarray:
 
 
 def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.ndarray:
-    """[classes, shots] places of examples of each class in ``labels`` [n], in random order.
+    """Draw ``shots`` examples of each class in ``labels`` [n].
+
+    Returns:
+        [classes, shots] indices.
 
     Raises:
-        ValueError: if a class has too few.
+        ValueError: if a class has too few examples.
     """
     classes, counts = np.unique(labels, return_counts=True)
     if counts.min() < shots:
@@ -287,21 +293,21 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
-    """A preset's probe for each of its numbers of shots; mean and deviation over the draws."""
+    """Run the probe of a preset for each number of shots; report mean and std over the draws."""
     settings = dict(PRESETS[preset])
-    rows = []
+    results = []
     for shots in settings.pop("shots"):
         details = {"preset": preset, "shots": shots, **settings}
         if preset == "default":
-            figures = {"top1": evaluate(context.features, shots=shots, **settings, seed=seed)}
+            accuracies = {"top1": evaluate(context.features, shots=shots, **settings, seed=seed)}
         else:
-            found = elevater(context.features, shots=shots, **settings, seed=seed)
-            figures = {"top1": found["accuracy"], "mean_per_class": found["mean_per_class"]}
-            details |= {f"chosen_{name}": found[name].tolist() for name in ("lr", "weight_decay")}
-        for name, values in figures.items():
+            outcome = elevater(context.features, shots=shots, **settings, seed=seed)
+            accuracies = {"top1": outcome["accuracy"], "mean_per_class": outcome["mean_per_class"]}
+            details |= {f"chosen_{name}": outcome[name].tolist() for name in ("lr", "weight_decay")}
+        for name, values in accuracies.items():
             metric = f"fewshot_{shots}shot_{name}"
-            rows.append(Result(metric, float(values.mean()), float(values.std()), details))
-    return rows
+            results.append(Result(metric, float(values.mean()), float(values.std()), details))
+    return results
 
 
 def _on_device(x: np.ndarray, y: np.ndarray) -> tuple[Array, Array]:
@@ -309,20 +315,16 @@ def _on_device(x: np.ndarray, y: np.ndarray) -> tuple[Array, Array]:
 
 
 def _moments(x: Array, real: Array) -> tuple[Array, Array]:
-    """[1, f] mean and variance of the rows of x [n, f] for which real [n, 1] is 1."""
+    """Mean and variance [1, f] of the rows of x [n, f] where real [n, 1] is 1."""
     count = jnp.sum(real)
     mean = jnp.sum(real * x, axis=0, keepdims=True) / count
     return mean, jnp.sum(real * (x - mean) ** 2, axis=0, keepdims=True) / count
 
 
-def _normalised(x: Array, mean: Array, variance: Array) -> Array:
-    """[n, f + 1] rows after BatchNorm, and a 1 for the bias."""
+def _normalise(x: Array, mean: Array, variance: Array) -> Array:
+    """Apply BatchNorm to x [n, f], and append a 1 for the bias."""
     z = (x - mean) * lax.rsqrt(variance + EPSILON)
     return jnp.concatenate([z, jnp.ones_like(z[:, :1])], axis=1)
-
-
-def _unit(features: np.ndarray) -> np.ndarray:
-    return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
 
 
 protocol = Protocol(run, PRESETS)

@@ -1,4 +1,4 @@
-"""Linear probe of a frozen backbone: on cached features, or trained on crops of the images."""
+"""Linear probe of a frozen backbone, on cached features or on random crops of the images."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from sklearn.linear_model import LogisticRegression
 
 from jaxssl import distributed
 from jaxssl.evaluation import finetuning, logistic_regression, training_settings
+from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.training_settings import Training
 
@@ -26,17 +27,17 @@ HCL = Training(
     moving_statistics=True,
     augment="simclr",
 )
-PRESETS = {
-    # C: inverse L2 strengths tried; validation: the share of the training set that chooses among
-    # them; tolerance: gradient's norm, as a share of that of zero weights, at which a fit ends.
+PRESETS: dict[str, dict[str, Any]] = {
+    # C: inverse L2 strengths to choose from. validation: share of the training set to choose on.
+    # tolerance: gradient norm at which a fit ends, relative to the norm at zero weights.
     "fast": {
         "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
         "validation": 0.2,
         "tolerance": 3e-3,
         "max_iter": 500,
     },
-    # CoCLR's and MMCL's for videos, on cached features of ten crops: L2-normalised, then scaled as
-    # their last BatchNorm does.
+    # CoCLR's and MMCL's probe for videos, on features averaged over ten crops. Standardisation
+    # after the L2 normalisation takes the place of their last BatchNorm.
     "video": {
         "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
         "validation": 0.2,
@@ -44,7 +45,7 @@ PRESETS = {
         "max_iter": 500,
         "normalised": True,
     },
-    # MoCo-v3's script: its rate is lr * batch / 256, 0.4 at 1024.
+    # MoCo-v3's script. Its learning rate is lr * batch / 256, 0.4 at 1024.
     "paper_imagenet": {
         "training": Training(batch_size=1024, epochs=90, lr_batch=256, head_std=0.01, frozen=True),
         "lr": 0.1,
@@ -55,7 +56,7 @@ PRESETS = {
         "lr": 1e-3,
         "weight_decay": 1e-6,
     },
-    # solo-learn's.
+    # solo-learn's settings.
     "cifar_sgd": {
         "training": Training(
             batch_size=256, epochs=100, schedule="step", milestones=(60, 80), frozen=True
@@ -63,8 +64,8 @@ PRESETS = {
         "lr": 0.1,
         "weight_decay": 0.0,
     },
-    # What the code of HCL and MMCL does, and no protocol should: BatchNorm of the frozen backbone
-    # stays in training mode, and the figure is the best on the test images, of every 5th epoch.
+    # As the released code of HCL and MMCL, for comparison with its numbers: BatchNorm of the frozen
+    # backbone is in training mode, and the best test accuracy of every 5th epoch is reported.
     "hcl_quirks": {"training": HCL, "lr": 1e-3, "weight_decay": 1e-6, "best_of_every": 5},
 }
 
@@ -79,24 +80,27 @@ def evaluate(
     seed: int,
     normalised: bool = False,
 ) -> dict[str, float]:
-    """Accuracy of a linear classifier fitted by L-BFGS on standardised features.
+    """Compute the accuracy of logistic regression on standardised features.
 
-    The L2 strength is the one that does best on a stratified split of the training set (the
-    strongest regularisation within one standard error); the classifier is
-    then fitted again on all of it. The test set is used once.
+    The L2 strength is chosen on a stratified part of the training set: the strongest regularisation
+    within one standard error of the best. The classifier is then fitted on the whole training set.
+    The test set is used once.
 
     Args:
-        features: of a training and a test set; each training class needs two examples or more.
-        C: inverse strengths to choose from, as in `logistic_regression.regression`.
-        validation: share of the training set for the choice, in (0, 1).
-        tolerance: of the last fit, the gradient's norm as a share of that at zero weights.
-        max_iter: of L-BFGS.
-        seed: of the split.
-        normalised: whether features are divided by their length first.
+        features: features of a training and a test set.
+        C: inverse L2 strengths to choose from, as in `logistic_regression.regression`.
+        validation: share of the training set to choose on, in (0, 1).
+        tolerance: gradient norm at which the last fit ends, relative to the norm at zero weights.
+        max_iter: maximum number of L-BFGS steps.
+        seed: seed of the split.
+        normalised: whether to L2-normalise the features first.
 
     Returns:
-        "linear_top1" and "linear_top5" in percent, "C", the strength chosen, and "gradient_norm"
-        of the last fit.
+        "linear_top1" and "linear_top5" in percent, the chosen "C", and "gradient_norm" of the last
+        fit.
+
+    Raises:
+        ValueError: if a feature is not finite, or every class is too small to choose C on.
     """
 
     def check() -> None:
@@ -106,12 +110,19 @@ def evaluate(
 
     distributed.raise_together(check)
     if normalised:
-        features = features._replace(train=_unit(features.train), test=_unit(features.test))
-    every = distributed.gather_process_rows(features.train_labels)
-    classes = np.unique(every)
+        train, test = l2_normalise(features.train), l2_normalise(features.test)
+        features = features._replace(train=train, test=test)
+    classes = np.unique(distributed.gather_process_rows(features.train_labels))
     y = np.searchsorted(classes, features.train_labels)
-    options = {"validation": validation, "tolerance": tolerance, "max_iter": max_iter}
-    probe = logistic_regression.fit_probe(features.train, y, C=C, **options, seed=seed)
+    probe = logistic_regression.fit_probe(
+        features.train,
+        y,
+        C=C,
+        validation=validation,
+        tolerance=tolerance,
+        max_iter=max_iter,
+        seed=seed,
+    )
     ranked = classes[np.argsort(-logistic_regression.scores(probe, features.test), axis=1)[:, :5]]
     hit = ranked == features.test_labels[:, None]
     return {
@@ -122,15 +133,10 @@ def evaluate(
     }
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-
-
 def fit(x: np.ndarray, y: np.ndarray, C: float, max_iter: int) -> LogisticRegression:
-    """Logistic regression of few examples with inverse L2 strength C."""
+    """Fit scikit-learn's logistic regression, which suits few examples."""
     with warnings.catch_warnings():
-        # Weak regularisation on separable features has its optimum far away; stopping early is
-        # what the bound on iterations is for.
+        # With weak regularisation on separable features, max_iter stops the fit on purpose.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return LogisticRegression(C=C, max_iter=max_iter).fit(x, y)
 
@@ -147,42 +153,46 @@ def evaluate_on_crops(
     seed: int,
     mesh: Mesh,
 ) -> dict[str, Any]:
-    """Accuracy of a linear classifier trained on random crops, through the frozen backbone.
+    """Compute the accuracy of a linear classifier trained on random crops, on a frozen backbone.
 
     Args:
         encoder: the backbone; it is not modified.
         train: labelled images.
         test: images of the same classes.
-        training: the settings, `frozen`.
-        lr: before its scaling by the batch.
+        training: settings with ``frozen=True``.
+        lr: learning rate, before scaling with the batch size.
         weight_decay: >= 0.
-        best_of_every: 0 takes the last epoch; k the best on the test images of every k-th and the
-            last, which flatters.
-        seed: of weights, order and crops.
+        best_of_every: 0 to report the last epoch. k > 0 to report the best test accuracy of every
+            k-th and the last epoch, which is optimistic.
+        seed: seed of initial weights, order and crops.
         mesh: the devices.
 
     Returns:
         "linear_top1" and "linear_top5" in percent, "train_loss" of the last epoch, and
-        "best_epoch" if it was chosen.
+        "best_epoch" with ``best_of_every``.
 
     Raises:
-        ValueError: if the training images do not fit.
+        ValueError: if the training images are unlabelled or too few.
     """
     tuner = finetuning.make_tuner(encoder, training, train.num_classes, mesh)
     hyper = {"lr": lr, "weight_decay": weight_decay, "seed": seed, "every": best_of_every}
-    found = []
+    scores, train_loss = [], None
     for classifier in tuner.epochs(train, **hyper):
         accuracy = finetuning.accuracies(tuner.logits(classifier, test), test.labels)
-        found.append({f"linear_{name}": accuracy[name] for name in ("top1", "top5")})
-    best = int(np.argmax([scores["linear_top1"] for scores in found]))
-    last = {"train_loss": classifier.loss}
+        scores.append({f"linear_{name}": accuracy[name] for name in ("top1", "top5")})
+        train_loss = classifier.loss
     if not best_of_every:
-        return found[-1] | last
-    return found[best] | last | {"best_epoch": min((best + 1) * best_of_every, training.epochs)}
+        return scores[-1] | {"train_loss": train_loss}
+    best = int(np.argmax([score["linear_top1"] for score in scores]))
+    epoch = min((best + 1) * best_of_every, training.epochs)
+    return scores[best] | {"train_loss": train_loss, "best_epoch": epoch}
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "fast") -> list[Result]:
-    """`evaluate` or `evaluate_on_crops` with a preset's settings; raw pixels have no crops."""
+    """Run `evaluate` or `evaluate_on_crops` with the settings of a preset.
+
+    Presets that train on crops give no results for raw pixels.
+    """
     settings = PRESETS[preset]
     if "training" not in settings:
         scores = evaluate(context.features, **settings, seed=seed)

@@ -9,36 +9,37 @@ from jaxssl.evaluation.protocols.knn import neighbours
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},
-    # MMCL's protocol for videos, which is CoCLR's
+    # MMCL's and CoCLR's protocol for videos
     "mmcl_video": {"k": (1, 5, 10, 20, 50), "centred": True, "within": False},
-    # Metric learning's: the test images among themselves
+    # As in metric learning, within the test set
     "within": {"k": (1, 5, 10), "centred": False, "within": True},
 }
 
-BLOCK = 2**23  # neighbours that are held at a time, to find those of large classes
+BLOCK = 2**23  # neighbours held in memory at a time, with ``within``
 
 
 def evaluate(
     features: Features, *, k: tuple[int, ...], centred: bool = False, within: bool = False
 ) -> dict[str, float]:
-    r"""Recall at k by label: the share of queries with their label among the k nearest of a bank.
+    r"""Compute recall at k: the share of queries with an image of their label among the k nearest.
 
-    Nearest by cosine similarity; of equal ones the first in the bank. Each test image is a query.
-    ``within`` adds the mean average precision at R, where R is how often the query's label occurs:
+    Each test image is a query. Neighbours are found by cosine similarity; ties go to the smaller
+    index. ``within`` adds the mean average precision at R, where R is the number of images in the
+    bank with the label of the query:
 
     .. math:: MAP@R = \frac{1}{m} \sum_q \frac{1}{R_q} \sum_{i=1}^{R_q} P_q(i) [y_{q,i} = y_q]
 
-    with P(i) the precision among the first i. A query whose label occurs nowhere in the bank is a
-    miss in both.
+    with P(i) the precision among the first i. Queries whose label is missing in the bank count as
+    0 in both metrics.
 
     Args:
-        features: the bank is the training set's; queries are the test set's.
-        k: how many neighbours count, each >= 1.
-        centred: take the mean of its own split from each feature first.
-        within: the bank is the test set itself, without the query.
+        features: the training set is the bank, the test set are the queries.
+        k: numbers of neighbours, each >= 1.
+        centred: whether the mean of each split is subtracted from its features.
+        within: whether the test set, without the query, is the bank.
 
     Returns:
-        "retrieval_r1" and so on for each k, with ``within`` "retrieval_map_at_r" too, in percent.
+        "retrieval_r1" and so on for each k, and "retrieval_map_at_r" if ``within``, in percent.
 
     Raises:
         ValueError: if a k is below 1 or above the number of images in the bank.
@@ -51,41 +52,41 @@ def evaluate(
     bank, bank_labels = (queries, labels) if within else features[:2]
     size = len(bank) - within
     if not k or min(k) < 1 or max(k) > size:
-        raise ValueError(f"k must be in [1, {size}], the images to be found, got {k}")
+        raise ValueError(f"k must be in [1, {size}], the size of the bank, got {k}")
     if centred:
         queries, bank = _centred(queries), _centred(bank)
     if not within:
-        _, place = neighbours(bank, queries, max(k))
-        return _recall(bank_labels[place] == labels[:, None], k)
+        _, index = neighbours(bank, queries, max(k))
+        hits = bank_labels[index] == labels[:, None]
+        return {f"retrieval_r{n}": 100 * float(hits[:, :n].any(axis=1).mean()) for n in k}
 
     classes, number = np.unique(labels, return_counts=True)
     relevant = number[np.searchsorted(classes, labels)] - 1
     most = max(max(k), int(relevant.max()))
-    found = []
-    # Each query has as many neighbours as the largest class has images: queries in blocks.
+    results = []
+    # A query needs as many neighbours as the largest class has images, so queries come in blocks.
     size = max(1, BLOCK // (most + 1))
     for first in range(0, len(queries), size):
         part = np.arange(first, min(first + size, len(queries)))
-        _, place = neighbours(bank, queries[part], most + 1)
-        # The query goes last; among many equal images it may not have been found at all.
-        order = np.argsort(place == part[:, None], axis=1, kind="stable")[:, :most]
-        hits = labels[np.take_along_axis(place, order, axis=1)] == labels[part][:, None]
-        recall = {n: hits[:, :n].any(axis=1) for n in k}
-        found.append(recall | {"map": _average_precision(hits, relevant[part])})
-    mean = {n: 100 * float(np.concatenate([part[n] for part in found]).mean()) for n in found[0]}
-    map_at_r = mean.pop("map")
-    return {f"retrieval_r{n}": value for n, value in mean.items()} | {
-        "retrieval_map_at_r": map_at_r
+        _, index = neighbours(bank, queries[part], most + 1)
+        # Move the query to the end and drop it. Among many equal images it may not be found at all.
+        order = np.argsort(index == part[:, None], axis=1, kind="stable")[:, :most]
+        hits = labels[np.take_along_axis(index, order, axis=1)] == labels[part][:, None]
+        recall = {f"retrieval_r{n}": hits[:, :n].any(axis=1) for n in k}
+        results.append(recall | {"retrieval_map_at_r": _average_precision(hits, relevant[part])})
+    return {
+        name: 100 * float(np.concatenate([result[name] for result in results]).mean())
+        for name in results[0]
     }
 
 
-def _recall(hits: np.ndarray, k: tuple[int, ...]) -> dict[str, float]:
-    """From whether each of the neighbours [m, >= max(k)], nearest first, has the label."""
-    return {f"retrieval_r{n}": 100 * float(hits[:, :n].any(axis=1).mean()) for n in k}
-
-
 def _average_precision(hits: np.ndarray, relevant: np.ndarray) -> np.ndarray:
-    """[m] from whether each neighbour [m, >= max(relevant)], nearest first, has the label."""
+    """Average precision at R [m].
+
+    Args:
+        hits: [m, >= max(relevant)] bool, whether each neighbour has the label, nearest first.
+        relevant: [m] int, R.
+    """
     rank = np.arange(1, hits.shape[1] + 1)
     hits = hits & (rank <= relevant[:, None])
     precision = np.cumsum(hits, axis=1) / rank
@@ -98,7 +99,7 @@ def _centred(features: np.ndarray) -> np.ndarray:
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
-    """`evaluate` with a preset's settings."""
+    """Run `evaluate` with the settings of a preset."""
     del seed
     settings = PRESETS[preset]
     scores = evaluate(context.features, **settings)

@@ -16,12 +16,12 @@ from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 PRESETS: dict[str, dict[str, Any]] = {
-    # Of features as they are, the released code's choice between two machines.
+    # Without standardisation, and the better of two machines, as the released code.
     "graphcl": {"C": STRENGTHS, "machines": ("kernel", "linear"), "standardised": False},
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
 FOLDS, INNER = 10, 5
-KERNEL_BYTES = 2**32  # that folds, fitted at the same time, may take
+KERNEL_BYTES = 2**32  # maximum memory of the kernel matrices of concurrent folds
 
 
 def evaluate(
@@ -33,19 +33,23 @@ def evaluate(
     standardised: bool,
     seed: int,
 ) -> np.ndarray:
-    """Accuracy in percent on each of ten stratified folds, [10].
+    """Compute the accuracy on each of ten stratified folds.
 
-    On the other nine, five-fold cross-validation chooses C for each machine; of the machines the
-    one counts that did better there. (The released code looks at the fold itself to choose among
-    machines; this does not.)
+    Five-fold cross-validation on the other nine folds chooses C for each machine, and then the
+    machine.
+
+    Differs from the released code, which chooses the machine by the accuracy on the test fold.
 
     Args:
-        features: [n, f] of all examples.
+        features: [n, f], features of all examples.
         labels: [n] int; each class needs ten examples.
-        C: the machines' strengths to choose from, > 0.
+        C: inverse regularisation strengths to choose from, > 0.
         machines: "kernel" (RBF, gamma 1 / (f variance)), "linear" (squared hinge), or both.
-        standardised: whether each feature is scaled to mean 0 and deviation 1 on the nine folds.
-        seed: of the folds.
+        standardised: whether each feature is standardised on the nine training folds.
+        seed: seed of the folds.
+
+    Returns:
+        [10] accuracies in percent.
 
     Raises:
         ValueError: if a class has too few examples, or features are not finite.
@@ -66,11 +70,13 @@ def evaluate(
 
     def on_fold(fold: tuple[np.ndarray, np.ndarray]) -> float:
         train, test = fold
-        x = StandardScaler().fit(wide[train]).transform(wide) if standardised else wide
-        fitted = [_fit(machine, x, labels, train, test, C) for machine in machines]
-        return max(fitted, key=lambda one: one[0])[1]
+        x = wide
+        if standardised:
+            x = np.asarray(StandardScaler().fit(wide[train]).transform(wide))
+        scores = [_fit(machine, x, labels, train, test, C) for machine in machines]
+        return max(scores, key=lambda score: score[0])[1]
 
-    # Threads are enough: the solvers let go of Python's lock. Each holds kernel matrices.
+    # Threads suffice because the solvers release the GIL. Memory limits their number.
     threads = max(1, min(FOLDS, cpu_count(), KERNEL_BYTES // (2 * 8 * len(labels) ** 2)))
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -85,34 +91,36 @@ def _fit(
     test: np.ndarray,
     C: tuple[float, ...],
 ) -> tuple[float, float]:
-    """Accuracy in cross-validation on the training part, and on the test part in percent."""
-    own, other = x[train], x[test]
-    model: Any = LinearSVC(dual=False, max_iter=1000)
+    """Return the cross-validation accuracy in training, and the test accuracy in percent."""
+    train_x, test_x = x[train], x[test]
+    # scikit-learn's annotation of ``dual`` lacks bool.
+    model: Any = LinearSVC(dual=False, max_iter=1000)  # pyright: ignore[reportArgumentType]
     if machine == "kernel":
-        # Once for all strengths; SVC would compute it again for each.
-        gamma = 1 / (x.shape[1] * max(own.var(), 1e-12))
-        own, other = (
+        # Precomputed, because SVC would compute the kernel again for each C.
+        gamma = 1 / (x.shape[1] * max(train_x.var(), 1e-12))
+        train_x, test_x = (
             np.exp(-gamma * euclidean_distances(rows, x[train], squared=True))
-            for rows in (own, other)
+            for rows in (train_x, test_x)
         )
         model = SVC(kernel="precomputed", cache_size=1000)
     search = GridSearchCV(model, {"C": list(C)}, cv=INNER)
-    search.fit(own, y[train])
-    return search.best_score_, 100 * search.score(other, y[test])
+    search.fit(train_x, y[train])
+    accuracy: Any = search.score(test_x, y[test])
+    return search.best_score_, 100 * accuracy
 
 
-def _places(source: Any) -> list[tuple[Any, int]]:
-    """Of each example of a split: which prepared split it is of, and its place there."""
-    return [(part.path, place) for part, places in source.parts for place in places.tolist()]
+def _identify(source: Any) -> list[tuple[Any, int]]:
+    """Return the prepared split and the index there of each example of a source."""
+    return [(part.path, index) for part, indices in source.parts for index in indices.tolist()]
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:
-    """`evaluate` of all labelled examples, those of both splits, each once."""
+    """Run `evaluate` on the labelled examples of both splits, without duplicates."""
     settings = PRESETS[preset]
     features, labels = context.features.train, context.features.train_labels
     if context.train is not None and context.test is not None:
-        known = {*_places(context.train)}
-        new = np.array([place not in known for place in _places(context.test)], bool)
+        seen = {*_identify(context.train)}
+        new = np.array([example not in seen for example in _identify(context.test)], bool)
         features = np.concatenate([features, context.features.test[new]])
         labels = np.concatenate([labels, context.features.test_labels[new]])
     accuracy = evaluate(features, labels, **settings, seed=seed)

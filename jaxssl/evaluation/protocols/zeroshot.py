@@ -1,4 +1,4 @@
-"""Zero-shot classification: the class whose prompts are nearest to the image."""
+"""Zero-shot classification: predict the class whose prompts are nearest to the image."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,22 +6,23 @@ from typing import Any
 import numpy as np
 
 from jaxssl.data import prompts, tokens
+from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
 PRESETS: dict[str, dict[str, Any]] = {name: {"prompts": name} for name in prompts.PROMPTS}
 
 
 def evaluate(
-    images: np.ndarray, labels: np.ndarray, of_classes: Sequence[np.ndarray]
+    images: np.ndarray, labels: np.ndarray, prompt_embeddings: Sequence[np.ndarray]
 ) -> dict[str, float]:
-    """Accuracy of the class whose mean prompt is nearest by cosine, in percent.
+    """Compute the accuracy of the nearest class embedding by cosine similarity, in percent.
 
-    The embedding of a class is the mean of its prompts' embeddings at length 1.
+    The embedding of a class is the mean of the L2-normalised embeddings of its prompts.
 
     Args:
         images: [n, d] embeddings.
         labels: [n] int in [0, c).
-        of_classes: for each of c classes [p, d], the embeddings of its prompts.
+        prompt_embeddings: for each of c classes, the embeddings [p, d] of its prompts.
 
     Returns:
         "zeroshot_top1" and "zeroshot_top5" (100 if there are five classes or fewer).
@@ -33,8 +34,8 @@ def evaluate(
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
         3.1.4.
     """
-    centres = np.stack([_unit(prompt).mean(axis=0) for prompt in of_classes])
-    scores = _unit(images) @ _unit(centres).T
+    classes = np.stack([_normalise(rows).mean(axis=0) for rows in prompt_embeddings])
+    scores = _normalise(images) @ _normalise(classes).T
     if not np.isfinite(scores).all():
         raise ValueError("embeddings must be finite")
     ranked = np.argsort(-scores, axis=1, kind="stable")[:, :5]
@@ -46,22 +47,22 @@ def evaluate(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "photo") -> list[Result]:
-    """`evaluate` of the test images, with the prompts of a preset and the names of the classes."""
+    """Run `evaluate` on the test images with the prompts of a preset for each class name."""
     del seed
     if context.embed_images is None or context.embed_texts is None or context.test is None:
-        raise ValueError("it needs a network that has read captions")
+        raise ValueError("zero-shot classification needs an image-text network")
     filled = prompts.fill(preset, context.test.class_names)
-    every = [text for texts in filled for text in texts]
-    found = context.embed_texts(tokens.tokenize(every, context.text_length))
-    of_classes = np.split(found, np.cumsum([len(texts) for texts in filled])[:-1])
-    scores = evaluate(context.embed_images(), context.test.labels, of_classes)
+    texts = [text for class_texts in filled for text in class_texts]
+    embeddings = context.embed_texts(tokens.tokenize(texts, context.text_length))
+    ends = np.cumsum([len(class_texts) for class_texts in filled])
+    by_class = np.split(embeddings, ends[:-1])
+    scores = evaluate(context.embed_images(), context.test.labels, by_class)
     details = {"preset": preset, "prompts": len(filled[0])}
     return [Result(metric, value, None, details) for metric, value in scores.items()]
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
-    rows = np.asarray(rows, np.float64)
-    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+def _normalise(rows: np.ndarray) -> np.ndarray:
+    return l2_normalise(np.asarray(rows, np.float64))
 
 
 protocol = Protocol(
