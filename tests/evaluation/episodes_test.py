@@ -112,7 +112,7 @@ def test_equal_or_zero_features_are_guessed(distance):
         ({"queries": 0}, "got 3, 2, 0 and 45"),
         ({"episodes": 0}, "got 3, 2, 4 and 0"),
         ({"distance": "manhattan"}, "distance must be one of .* got 'manhattan'"),
-        ({"shots": 9}, "3 classes with 13 examples or more; 0 of the 5 classes"),
+        ({"shots": 9}, "3 classes with 13 examples or more; only 0 of 5 classes"),
     ],
 )
 def test_impossible_episodes_are_refused(change, message):

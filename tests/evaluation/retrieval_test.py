@@ -98,7 +98,7 @@ def test_separable_classes_are_all_found():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"k": (1, 41)}, r"k must be in \[1, 40\], the images to be found, got \(1, 41\)"),
+        ({"k": (1, 41)}, r"k must be in \[1, 40\], the size of the bank, got \(1, 41\)"),
         ({"k": (0, 1)}, r"got \(0, 1\)"),
         ({"k": ()}, r"got \(\)"),
         ({"k": (1, 30), "within": True}, r"k must be in \[1, 29\]"),
