@@ -95,7 +95,7 @@ def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
 
     def examples(split: source.Source) -> Any:
         if split.kind == "video":
-            return split.clip_array(inputs.span)
+            return split.video_array(inputs.span)
         return split.graph_array if split.kind == "graph" else split.images(inputs.size)
 
     parts = {"train": splits.bank, "test": splits.test}
@@ -120,7 +120,7 @@ def _resolve_inputs(inputs: Any, test: source.Source) -> Any:
     if inputs.kind == "video":
         if channels != inputs.channels or (test.shape[0] or inputs.span) < inputs.span:
             raise UserError(
-                f"the encoder takes clips of at least {inputs.span} frames and {inputs.channels} "
+                f"the encoder takes clips of {inputs.span} frames or more and {inputs.channels} "
                 f"channels, {test.name!r} has {test.shape[0] or 'any'} and {channels}"
             )
         return inputs._replace(copies=10)

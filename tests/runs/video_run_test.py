@@ -122,7 +122,7 @@ def test_clips_of_other_channels_or_too_few_frames_are_refused(settings, run, mo
         monkeypatch.setattr(source, "load_splits", changed)
 
     with_shape((12, 32, 32, 2))
-    with pytest.raises(UserError, match="1 channels, those of 'moving_digits' have 12 and 2"):
+    with pytest.raises(UserError, match="1 channels, 'moving_digits' has 12 and 2"):
         evaluate.evaluate(run, ["knn"])
     with_shape((4, 32, 32, 1))
     with pytest.raises(UserError, match="clips of 5 frames or more"):
