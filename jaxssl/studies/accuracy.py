@@ -3,21 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+from jaxssl.studies import grid
 from jaxssl.studies.grid import (
     KNN,
     LINEAR,
     METHODS,
-    WORDS,
-    Grid,
+    METRIC_NAMES,
+    Results,
     accuracy_picture,
     accuracy_table,
-    baselines,
-    batch_size_values,
-    cell_config,
-    numbers,
-    run_grid,
-    values,
-    where,
 )
 from jaxssl.studies.study import (
     Claim,
@@ -25,11 +19,9 @@ from jaxssl.studies.study import (
     Setting,
     Table,
     Verdict,
-    judge,
-    scale_value,
     select_methods,
-    spread,
 )
+from jaxssl.studies.verdicts import judge, spread
 
 ARMS: dict[str, dict[str, Any]] = {
     "simclr": METHODS["simclr"],
@@ -42,10 +34,15 @@ ARMS: dict[str, dict[str, Any]] = {
     "tcl": METHODS["tcl"],
     "moco_v3": METHODS["moco_v3"],
 }
-SWEPT = ("simclr", "simclr_tuned", "auc_cl", "auc_cl_sum")  # at all batch sizes
+SWEEP = (
+    "simclr",
+    "simclr_tuned",
+    "auc_cl",
+    "auc_cl_sum",
+)  # at all batch sizes
 BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
-POINT = 1.0  # below a published figure, which still counts as reached: ours
+TOLERANCE = 1.0  # points below a published accuracy that still count as reached: ours
 CLAIMS = {
     "auc_cl_smallest": Claim(
         "AUC-CL is above SimCLR at the smallest batch (k-NN)",
@@ -95,80 +92,85 @@ ABSOLUTE = {
 
 
 def run(setting: Setting) -> Findings:
-    """Train the arms at the scale's batch size, and two of them at the others."""
+    """Train the arms at the scale's batch size, and some of them at other sizes."""
     arms = select_methods(setting.methods, tuple(ARMS))
-    middle = cell_config(setting, {}).batch_size
-    sizes = sorted({middle, *(setting.batch_sizes or scale_value(setting, BATCHES))})
-    swept = [arm for arm in arms if arm in SWEPT]
-    cells = {(arm, middle): {**ARMS[arm], **batch_size_values(setting, middle)} for arm in arms}
+    default = grid.cell_config(setting, {}).batch_size
+    cells_of_size = grid.batch_size_cells(setting, BATCHES)
+    cells_of_size = {default: grid.batch_size_values(setting, default), **cells_of_size}
+    sizes = sorted(cells_of_size)
+    sweep = [arm for arm in arms if arm in SWEEP]
+    cells = grid.cross({arm: ARMS[arm] for arm in arms}, {default: cells_of_size[default]})
     for size in sizes:
-        cells |= {(arm, size): {**ARMS[arm], **batch_size_values(setting, size)} for arm in swept}
-    found = run_grid(setting, cells)
-    base = baselines(found[arms[0], middle][0])
-    tables = [accuracy_table(found, arms, [middle], "batch size", m, base) for m in (KNN, LINEAR)]
+        cells |= grid.cross({arm: ARMS[arm] for arm in sweep}, {size: cells_of_size[size]})
+    results = grid.run_grid(setting, cells)
+    base = grid.baselines(results[arms[0], default][0])
+    metrics = (KNN, LINEAR)
+    tables = [accuracy_table(results, arms, [default], "batch size", m, base) for m in metrics]
     pictures = []
-    if swept and len(sizes) > 1:
-        axis = swept, sizes, "batch size"
-        tables += [_titled(accuracy_table(found, *axis, m, base), swept) for m in (KNN, LINEAR)]
-        pictures = [accuracy_picture(found, *axis, m, base, log="x") for m in (KNN, LINEAR)]
-    data = {"results": numbers(found), "baselines": base, "logs": _logs(found)}
-    verdicts = _verdicts(setting, found, sizes)
-    return Findings([*tables, _runs(found)], pictures, verdicts, data, where(found))
+    if sweep and len(sizes) > 1:
+        axis = sweep, sizes, "batch size"
+        for metric in metrics:
+            table = accuracy_table(results, *axis, metric, base)
+            title = f"{table.title}, {' and '.join(sweep)} by batch size"
+            tables.append(table._replace(title=title))
+            pictures.append(accuracy_picture(results, *axis, metric, base, log="x"))
+    return Findings(
+        [*tables, _run_table(results)],
+        pictures,
+        _verdicts(setting, results, sizes),
+        {"results": grid.metrics_by_cell(results), "baselines": base, "logs": _logs(results)},
+        grid.describe_runs(results),
+    )
 
 
-def _titled(table: Table, arms: Sequence[str]) -> Table:
-    return table._replace(title=f"{table.title}, {' and '.join(arms)} by batch size")
-
-
-def _runs(found: Grid) -> Table:
-    """A row for each run, with what tells it from its neighbours."""
+def _run_table(results: Results) -> Table:
+    """Return a table with a row for each run."""
     rows = [
         (
             f"{arm}, batch {size}, seed {run.seed}",
-            *(spread([run.figures[metric]]) for metric in (KNN, LINEAR)),
+            *(spread([run.metrics[metric]]) for metric in (KNN, LINEAR)),
             f"{run.seconds / 60:.1f}",
             run.commit or "–",
             run.workdir.name,
         )
-        for (arm, size), outcomes in found.items()
-        for run in outcomes
+        for (arm, size), runs in results.items()
+        for run in runs
     ]
-    heading = ("run", WORDS[KNN], WORDS[LINEAR], "minutes", "commit", "folder")
-    return Table("Runs", heading, rows, "Minutes are training and evaluation together.")
+    heading = ("run", METRIC_NAMES[KNN], METRIC_NAMES[LINEAR], "minutes", "commit", "folder")
+    return Table("Runs", heading, rows, "Minutes of training and evaluation together.")
 
 
-def _logs(found: Grid) -> dict[str, list[list[float]]]:
-    """Epoch, loss and online k-NN of each run at each of its evaluations."""
+def _logs(results: Results) -> dict[str, list[list[Any]]]:
+    """Return epoch, loss and online k-NN accuracy at each evaluation of each run."""
     return {
         f"{arm}, batch {size}, seed {run.seed}": [
             [line.get(key) for key in ("epoch", "loss", KNN)] for line in run.history if KNN in line
         ]
-        for (arm, size), outcomes in found.items()
-        for run in outcomes
+        for (arm, size), runs in results.items()
+        for run in runs
     }
 
 
-def _verdicts(setting: Setting, found: Grid, sizes: Sequence[int]) -> dict[str, Verdict]:
-    config = cell_config(setting, {})
-    small, middle = min(sizes), config.batch_size
-    pairs = {
-        "auc_cl_smallest": (("auc_cl", small), ("simclr", small), KNN),
-        "auc_cl_smallest_tuned": (("auc_cl", small), ("simclr_tuned", small), KNN),
-        "released_above_simclr": (("auc_cl_released", middle), ("simclr", middle), KNN),
-        "auc_cl_above_moco": (("auc_cl", middle), ("moco_v3", middle), LINEAR),
+def _verdicts(setting: Setting, results: Results, sizes: Sequence[int]) -> dict[str, Verdict]:
+    config = grid.cell_config(setting, {})
+    smallest, default = min(sizes), config.batch_size
+    comparisons = {
+        "auc_cl_smallest": ("auc_cl", "simclr", smallest, KNN),
+        "auc_cl_smallest_tuned": ("auc_cl", "simclr_tuned", smallest, KNN),
+        "released_above_simclr": ("auc_cl_released", "simclr", default, KNN),
+        "auc_cl_above_moco": ("auc_cl", "moco_v3", default, LINEAR),
     }
     verdicts = {}
-    for key, (*both, metric) in pairs.items():
-        if all(cell in found for cell in both):
-            figures = (values(found[cell], metric) for cell in both)
-            verdict = judge(CLAIMS[key], *figures, top=100.0)
-            verdicts[key] = Verdict(f"B={both[0][1]}: {verdict.measured}", verdict.holds)
-    # Their epochs and images; figures of others decide no absolute number.
-    of_papers = setting.scale == "paper" and config.epochs == 200 and not setting.equal_steps
-    of_papers = of_papers and config.data.name == "cifar10" and config.data.train_split == "train"
+    for key, (above, below, size, metric) in comparisons.items():
+        if (above, size) in results and (below, size) in results:
+            [pair] = grid.pair_values(results, above, below, [size], metric).values()
+            verdicts[key] = judge(CLAIMS[key], *pair, top=100.0).after(f"B={size}")
+    # An accuracy is compared with the paper's only with the paper's epochs and images.
+    as_paper = setting.scale == "paper" and config.epochs == 200 and not setting.equal_steps
+    as_paper = as_paper and config.data.name == "cifar10" and config.data.train_split == "train"
     for key, (arm, size, depth, metric, published) in ABSOLUTE.items():
-        if of_papers and config.net.get("depth") == depth and (arm, size) in found:
-            reached = values(found[arm, size], metric)
-            holds = judge(CLAIMS[key], reached, [published - POINT] * len(reached)).holds
-            verdicts[key] = Verdict(spread(reached), holds)
+        if as_paper and config.net.get("depth") == depth and (arm, size) in results:
+            values = grid.seed_values(results[arm, size], metric)
+            holds = judge(CLAIMS[key], values, [published - TOLERANCE] * len(values)).holds
+            verdicts[key] = Verdict(spread(values), holds)
     return verdicts

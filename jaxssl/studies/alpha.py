@@ -1,31 +1,24 @@
 """AUC-CL's alpha: the margin term that keeps the encoder from collapsing.
 
-At alpha = 0 constant embeddings are a minimum, with b = 1. b has to get there first: the rate is
-constant, as in the paper, and on the digits it is larger and the run longer than the scale's. The
-claims are judged by eq. 8 as it is printed ("auc_cl_sum"); "auc_cl" is the recommended loss.
+At alpha = 0 constant embeddings with b = 1 are a minimum, which b has to reach first. The learning
+rate is therefore constant, as in the paper, and on the digits the rate is larger and the runs are
+longer than the scale's. The claims are judged by eq. 8 as printed ("auc_cl_sum"); "auc_cl" is the
+recommended loss.
 """
 
 from itertools import combinations
 
-from jaxssl.studies.grid import KNN, METHODS, RunResult, baselines, grid_findings, run_grid, values
-from jaxssl.studies.study import (
-    Claim,
-    Findings,
-    Setting,
-    Table,
-    Verdict,
-    finite,
-    mean,
-    similar,
-    spread,
-)
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN, METHODS, RunResult
+from jaxssl.studies.study import Claim, Findings, Setting, Table, Verdict
+from jaxssl.studies.verdicts import finite, judge_similar, mean, spread
 from jaxssl.training import collapse
 
 ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)
 PRINTED = "auc_cl_sum"
 ARMS = (PRINTED, "auc_cl")
 NOMINAL = 2.0  # points
-ARRIVED = 0.9  # a mean b, of 1, after which a run that has not collapsed will not
+ARRIVED = 0.9  # mean b from which on a run that has not collapsed will not collapse
 RATE = {"schedule.name": "constant", "schedule.warmup_epochs": 0.0}
 LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # on the digits
 CLAIMS = {
@@ -60,41 +53,43 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train with every alpha."""
-    own = {**RATE, **LONGER} if setting.scale == "tiny" else RATE
-    cells = {
-        (arm, alpha): {**METHODS[arm], **own, "loss.alpha": alpha}
-        for arm in ARMS
-        for alpha in ALPHAS
-    }
-    found = run_grid(setting, cells)
-    base = baselines(found[PRINTED, 0.5][0])
-    last = {key: [run.history[-1] for run in outcomes] for key, outcomes in found.items()}
-    std = {key: [row["feature_std"] for row in rows] for key, rows in last.items()}
-    knn = {alpha: values(found[PRINTED, alpha], KNN) for alpha in ALPHAS[1:]}
+    schedule = {**RATE, **LONGER} if setting.scale == "tiny" else RATE
+    arms = {arm: METHODS[arm] for arm in ARMS}
+    cells = {alpha: {**schedule, "loss.alpha": alpha} for alpha in ALPHAS}
+    results = grid.run_grid(setting, grid.cross(arms, cells))
+    last = {cell: [run.history[-1] for run in runs] for cell, runs in results.items()}
+    std = {cell: [row["feature_std"] for row in rows] for cell, rows in last.items()}
+    knn = {alpha: grid.seed_values(results[PRINTED, alpha], KNN) for alpha in ALPHAS[1:]}
     pairs = {f"{a:g} - {b:g}": (knn[a], knn[b]) for a, b in combinations(knn, 2)}
-    verdicts = {"collapse": _collapse(found[PRINTED, 0.0]), "robust": similar(pairs, NOMINAL)}
+    verdicts = {
+        "collapse": _judge_collapse(results[PRINTED, 0.0]),
+        "robust": judge_similar(pairs, NOMINAL),
+    }
     rows = [(f"std × √d, {arm}", *(spread(std[arm, a], 3) for a in ALPHAS)) for arm in ARMS]
     for arm in ARMS:
         rows.append((f"b, {arm}", *(spread([r["b"] for r in last[arm, a]]) for a in ALPHAS)))
     ends = Table(
-        "Spread of the embeddings, and b, at the end",
+        "Spread of the embeddings, and b, at the end of training",
         ("", *(f"alpha {alpha:g}" for alpha in ALPHAS)),
         rows,
-        f"1 is spread evenly; below {collapse.COLLAPSED_STD:g} counts as collapsed.",
+        f"1: spread evenly; below {collapse.COLLAPSED_STD:g}: collapsed.",
     )
     axis = ARMS, ALPHAS, "alpha"
-    return grid_findings(found, axis, [KNN], verdicts, ends, PUBLISHED, base=base, feature_std=std)
+    baseline = PRINTED, 0.5
+    return grid.grid_findings(
+        results, axis, [KNN], verdicts, ends, PUBLISHED, baseline=baseline, feature_std=std
+    )
 
 
-def _collapse(outcomes: list[RunResult]) -> Verdict:
-    """Of runs at alpha = 0: all collapsed; none, though b has arrived; or neither."""
-    last = [outcome.history[-1] for outcome in outcomes]
+def _judge_collapse(runs: list[RunResult]) -> Verdict:
+    """Judge runs at alpha = 0: True if all collapsed, False if none did although b has arrived."""
+    last = [run.history[-1] for run in runs]
     std, b = ([row[key] for row in last] for key in ("feature_std", "b"))
-    words = f"std × √d {spread(std, 3)}, k-NN {spread(values(outcomes, KNN))}"
-    words += f" after {last[0]['step']} steps, where b is {spread(b)}"
+    text = f"std × √d {spread(std, 3)}, k-NN {spread(grid.seed_values(runs, KNN))}"
+    text += f" after {last[0]['step']} steps, where b is {spread(b)}"
     if len(finite(std)) < max(2, len(std)):
-        return Verdict(words, None)
+        return Verdict(text, None)
     if max(std) < collapse.COLLAPSED_STD:
-        return Verdict(words, True)
-    gone = min(std) >= collapse.COLLAPSED_STD and mean(b) > ARRIVED
-    return Verdict(words, False if gone else None)
+        return Verdict(text, True)
+    arrived = min(std) >= collapse.COLLAPSED_STD and mean(b) > ARRIVED
+    return Verdict(text, False if arrived else None)

@@ -1,12 +1,12 @@
 """TCL against SupCon with several augmentations, with labels.
 
-The thesis trains 100 epochs longer with SimAugment; here all have the same.
+The thesis trains 100 epochs longer with SimAugment; here both train for the same number of epochs.
 """
 
-from jaxssl.studies import tcl_comparison
 from jaxssl.studies.study import Claim, Findings, Setting
+from jaxssl.studies.tcl_comparison import compare_losses
 
-PAPER = tcl_comparison.PAPER
+PAPER = "tcl"
 CLAIMS = {
     "tcl_above": Claim(
         "TCL is above SupCon with every augmentation (linear)",
@@ -36,6 +36,6 @@ SMALL_IMAGES = {
 
 
 def run(setting: Setting) -> Findings:
-    """Train both losses with each augmentation; digits are not flipped nor coloured."""
+    """Train both losses with each augmentation; digits are neither flipped nor recoloured."""
     cells = SMALL_IMAGES if setting.scale == "tiny" else AUGMENTS
-    return tcl_comparison.compare_losses(setting, CLAIMS["tcl_above"], "views", cells, tcl=TCL)
+    return compare_losses(setting, CLAIMS["tcl_above"], "views", cells, tcl=TCL)

@@ -1,40 +1,19 @@
-"""Accuracy against batch size: which losses keep theirs in small batches.
+"""Accuracy against batch size: which losses keep their accuracy in small batches.
 
-Every method is trained at every batch size with nothing else changed. All have the same epochs, as
-in the papers: a smaller batch takes more steps, which alone may raise its accuracy. With
---equal_steps all have the same steps. Losses with labels and MMCL's claims have studies of their
-own, batch_size_tcl and batch_size_mmcl, and TCL without labels has `views`.
+Every method is trained at every batch size with all other settings equal. All runs have the same
+number of epochs, as in the papers: a smaller batch takes more steps, which alone may raise its
+accuracy. With --equal_steps all runs have the same number of steps. MMCL, losses with labels, and
+TCL without labels have their own studies: batch_size_mmcl, batch_size_tcl and views.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from jaxssl.studies.convergence import LABELLED
-from jaxssl.studies.grid import (
-    KNN,
-    LINEAR,
-    METHODS,
-    ON_REQUEST,
-    Grid,
-    baselines,
-    batch_size_values,
-    grid_findings,
-    run_grid,
-    values,
-)
-from jaxssl.studies.study import (
-    Claim,
-    Findings,
-    Setting,
-    Table,
-    Verdict,
-    judge,
-    judge_all,
-    scale_value,
-    select_methods,
-    spread,
-)
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN, LABELLED, LINEAR, METHODS, ON_REQUEST, Results
+from jaxssl.studies.study import Claim, Findings, Setting, Table, Verdict, select_methods
+from jaxssl.studies.verdicts import judge, judge_all, spread
 
 BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
@@ -100,7 +79,7 @@ CLAIMS = {
         "ours, no paper",
     ),
 }
-# (above, below): the metric of the claim that compares them at every batch size
+# Claims that the first arm is above the second at every batch size.
 PAIRS = {
     "auc_cl_above_simclr": ("auc_cl", "simclr", KNN),
     "auc_cl_above_tuned": ("auc_cl", "simclr_tuned", KNN),
@@ -109,7 +88,7 @@ PAIRS = {
     "decl_above_simclr": ("decl", "simclr", KNN),
     "decl_above_tuned": ("decl", "simclr_tuned", KNN),
 }
-# (steady, changing): the metric of the claim that compares how much they change
+# Claims that the accuracy of the first arm changes less than that of the second.
 CHANGES = {
     "auc_cl_stable": ("auc_cl", "simclr", KNN),
     "auc_cl_stable_moco": ("auc_cl", "moco_v3", LINEAR),
@@ -132,40 +111,37 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train the grid and compare."""
-    batches = setting.batch_sizes or scale_value(setting, BATCHES)
-    usual = [name for name in METHODS if name not in (*LABELLED, *ON_REQUEST)]
-    methods = select_methods(setting.methods, usual, (*ON_REQUEST, *LABELLED))
-    cells = {
-        (name, size): {**METHODS[name], **batch_size_values(setting, size)}
-        for name in methods
-        for size in batches
-    }
-    found = run_grid(setting, cells)
-    base = baselines(next(iter(found.values()))[0])
-    axis = methods, batches, "batch size"
-    verdicts = _verdicts(found, methods, batches)
-    return grid_findings(found, axis, [KNN, LINEAR], verdicts, PUBLISHED, base=base, log="x")
+    default = [name for name in METHODS if name not in (*LABELLED, *ON_REQUEST)]
+    methods = select_methods(setting.methods, default, (*ON_REQUEST, *LABELLED))
+    cells = grid.batch_size_cells(setting, BATCHES)
+    results = grid.run_grid(setting, grid.cross({name: METHODS[name] for name in methods}, cells))
+    sizes = tuple(cells)
+    return grid.grid_findings(
+        results,
+        (methods, sizes, "batch size"),
+        [KNN, LINEAR],
+        _verdicts(results, methods, sizes),
+        PUBLISHED,
+        baseline=(methods[0], sizes[0]),
+        log="x",
+    )
 
 
-def _verdicts(found: Grid, methods: Sequence[str], sizes: Sequence[int]) -> dict[str, Verdict]:
+def _verdicts(results: Results, methods: Sequence[str], sizes: Sequence[int]) -> dict[str, Verdict]:
     verdicts = {}
     for key, (above, below, metric) in PAIRS.items():
         if {above, below} <= set(methods):
-            pairs = {
-                f"B={b}": tuple(values(found[arm, b], metric) for arm in (above, below))
-                for b in sizes
-            }
+            pairs = grid.pair_values(results, above, below, sizes, metric, "B={}")
             verdicts[key] = judge_all(CLAIMS[key], pairs, top=100.0)
     for key, (steady, changing, metric) in CHANGES.items():
         if {steady, changing} <= set(methods) and len(sizes) > 1:
-            change = {arm: _change(found, arm, sizes, metric) for arm in (changing, steady)}
-            verdict = judge(CLAIMS[key], *change.values())
-            words = ", ".join(f"{arm} changes by {spread(of)}" for arm, of in change.items())
-            verdicts[key] = Verdict(f"{words}: {verdict.measured}", verdict.holds)
+            changes = {arm: _change(results, arm, sizes, metric) for arm in (changing, steady)}
+            text = ", ".join(f"{arm} changes by {spread(c)}" for arm, c in changes.items())
+            verdicts[key] = judge(CLAIMS[key], *changes.values()).after(text)
     return verdicts
 
 
-def _change(found: Grid, arm: str, sizes: Sequence[int], metric: str) -> list[float]:
-    """Largest less smallest accuracy over the batch sizes, seed by seed."""
-    seeds = np.array([values(found[arm, size], metric) for size in sizes])
+def _change(results: Results, arm: str, sizes: Sequence[int], metric: str) -> list[float]:
+    """Return the largest minus the smallest accuracy over the batch sizes, for each seed."""
+    seeds = np.array([grid.seed_values(results[arm, size], metric) for size in sizes])
     return np.ptp(seeds, axis=0).tolist()

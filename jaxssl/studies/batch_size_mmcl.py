@@ -1,18 +1,11 @@
 """MMCL against SimCLR at several batch sizes."""
 
+from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.studies.grid import (
-    KNN,
-    LINEAR,
-    METHODS,
-    baselines,
-    batch_size_values,
-    grid_findings,
-    run_grid,
-    values,
-)
+from jaxssl.studies.grid import KNN, LINEAR, METHODS
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Setting, Table, judge_all, scale_value
+from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.verdicts import judge_all
 
 PAPER = "mmcl"
 FLAGS = ("batch_sizes", "equal_steps")
@@ -36,20 +29,20 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train both losses at each batch size."""
-    sizes = {**BATCHES, "paper": (64, 128, 256)}
-    sizes = setting.batch_sizes or scale_value(setting, sizes)
     arms = {"simclr": METHODS["simclr"], "mmcl": mmcl(setting)}
-    cells = {
-        (arm, b): {**cell, **batch_size_values(setting, b)}
-        for arm, cell in arms.items()
-        for b in sizes
+    cells = grid.batch_size_cells(setting, {**BATCHES, "paper": (64, 128, 256)})
+    results = grid.run_grid(setting, grid.cross(arms, cells))
+    sizes = tuple(cells)
+    pairs = grid.pair_values(results, "mmcl", "simclr", sizes, LINEAR, "B={}")
+    verdicts = {
+        "mmcl_above_simclr": judge_all(CLAIMS["mmcl_above_simclr"], pairs, top=100.0),
     }
-    found = run_grid(setting, cells)
-    base = baselines(found["simclr", sizes[0]][0])
-    pairs = {
-        f"B={b}": tuple(values(found[arm, b], LINEAR) for arm in ("mmcl", "simclr")) for b in sizes
-    }
-    claim = "mmcl_above_simclr"
-    verdicts = {claim: judge_all(CLAIMS[claim], pairs, top=100.0)}
-    axis = tuple(arms), sizes, "batch size"
-    return grid_findings(found, axis, [LINEAR, KNN], verdicts, PUBLISHED, base=base, log="x")
+    return grid.grid_findings(
+        results,
+        (tuple(arms), sizes, "batch size"),
+        [LINEAR, KNN],
+        verdicts,
+        PUBLISHED,
+        baseline=("simclr", sizes[0]),
+        log="x",
+    )

@@ -1,14 +1,14 @@
 """TCL against SupCon at several batch sizes, with labels.
 
-At the scale "paper" each batch size has the thesis' own rate and k1.
+At the scale "paper" each batch size has the learning rate and the k1 of the thesis.
 """
 
-from jaxssl.studies import tcl_comparison
+from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.studies.grid import batch_size_values
-from jaxssl.studies.study import Claim, Findings, Setting, scale_value
+from jaxssl.studies.study import Claim, Findings, Setting
+from jaxssl.studies.tcl_comparison import compare_losses
 
-PAPER = tcl_comparison.PAPER
+PAPER = "tcl"
 FLAGS = ("batch_sizes", "equal_steps")
 CLAIMS = {
     "tcl_above": Claim(
@@ -20,7 +20,7 @@ CLAIMS = {
         0.93,
     ),
 }
-# Appendix A.2.2, which counts views; (rate, k1) by images.
+# (learning rate, k1) by batch size in images; Appendix A.2.2 counts views.
 TUNED = {
     16: (8e-3, 5000.0),
     32: (9e-3, 7500.0),
@@ -33,13 +33,11 @@ TUNED = {
 
 def run(setting: Setting) -> Findings:
     """Train both losses at each batch size."""
-    paper = setting.scale == "paper"
-    sizes = setting.batch_sizes or (tuple(TUNED) if paper else scale_value(setting, BATCHES))
-    cells = {str(size): batch_size_values(setting, size) for size in sizes}
-    tcl = {}
-    for size in sizes if paper else ():
-        if size in TUNED:
-            rate, k1 = TUNED[size]
-            cells[str(size)]["optim.lr"] = rate
-            tcl[str(size)] = {"loss.k1": k1}
-    return tcl_comparison.compare_losses(setting, CLAIMS["tcl_above"], "batch size", cells, tcl=tcl)
+    is_paper = setting.scale == "paper"
+    sizes = {**BATCHES, "paper": tuple(TUNED)} if is_paper else BATCHES
+    cells = {str(size): cell for size, cell in grid.batch_size_cells(setting, sizes).items()}
+    tuned = {str(size): values for size, values in TUNED.items() if is_paper and str(size) in cells}
+    for size, (rate, _) in tuned.items():
+        cells[size] = {**cells[size], "optim.lr": rate}
+    tcl = {size: {"loss.k1": k1} for size, (_, k1) in tuned.items()}
+    return compare_losses(setting, CLAIMS["tcl_above"], "batch size", cells, tcl=tcl)

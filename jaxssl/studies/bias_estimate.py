@@ -1,4 +1,4 @@
-"""Bias and variance of minibatch gradients against the gradient of the whole data set."""
+"""Estimate bias and variance of minibatch gradients relative to the gradient of all examples."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,18 +15,18 @@ from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_views
 
 Embed = Callable[[Any, Array], Array]  # (params, index [b]) -> [V, b, d]
-CHUNK = 32  # draws at a time, which are one group of the jackknife
+CHUNK = 32  # draws that are computed together and form one group of the jackknife
 
 
 class BiasEstimate(NamedTuple):
     """How a minibatch gradient g deviates from the full-data gradient g*.
 
     Attributes:
-        bias: |E g - g*| / |g*|, >= 0; an unbiased estimate of its square is cut at 0.
+        bias: |E g - g*| / |g*|, >= 0; the square root of an unbiased estimate that is clipped at 0.
         low: lower end of the interval of ``bias``; 0 if the bias may be 0.
-        high: its upper end.
+        high: upper end of the interval.
         deviation: sqrt(E |g - E g|^2) / |g*|, the noise of a single minibatch.
-        cosine: of E g and g*: below 1 the mean gradient has another direction.
+        cosine: of E g and g*; below 1 if their directions differ.
     """
 
     bias: float
@@ -50,54 +50,55 @@ def estimate_gradient_bias(
     chunk: int = CHUNK,
     level: float = 0.95,
 ) -> list[BiasEstimate]:
-    r"""What minibatches of one size make of the gradient with respect to ``params``.
+    r"""Estimate the bias of the gradient of minibatches of one size.
 
     .. math:: \text{bias}^2 = \frac{1}{G (G - 1)} \sum_{a \ne b} (\bar g_a - g^*)^\top
               (\bar g_b - g^*)
 
-    for the means of G groups of independent minibatches, which is unbiased, with a jackknife over
-    groups for its interval. Minibatches are drawn without replacement. An objective with memory
-    first sees its examples for some epochs at these parameters.
+    with the mean gradients of G groups of independent minibatches. This estimate is unbiased; its
+    interval comes from a jackknife over the groups. Minibatches are drawn without replacement. The
+    memory of an objective is first filled by some epochs at the same parameters.
 
     Args:
-        objective: the loss and what it remembers; what it learns stays as it begins.
-        embed: ``(params, index) -> [V, b, d]``, the views' embeddings of examples.
-        params: the point at which gradients are taken.
+        objective: the loss; its learned parameters keep their initial values.
+        embed: ``(params, index) -> [V, b, d]``, the embeddings of the views of examples.
+        params: where gradients are taken.
         num_examples: N.
         batch_size: B, in [2, N].
-        target: whose full-batch gradient is the truth; by default ``objective`` itself, which with
-            memory that has seen nothing yet then remembers exactly this batch.
-        visits: epochs after which is measured, increasing; without memory they make no difference.
-        draws: independent minibatches, rounded up to whole groups, of which there are 4 at least.
+        target: objective whose gradient over all examples is g*, by default ``objective`` with
+            empty memory.
+        visits: epochs of the memory before each measurement, increasing; they make no difference
+            without memory.
+        draws: number of independent minibatches, rounded up to whole groups, at least 4 groups.
         seed: of the draws.
-        chunk: draws computed at a time.
+        chunk: number of draws computed together.
         level: of the intervals.
 
     Returns:
         A `BiasEstimate` for each of ``visits``.
 
     Raises:
-        ValueError: if ``batch_size`` or ``visits`` do not fit.
+        ValueError: if ``batch_size`` or ``visits`` are out of range.
     """
     if not 2 <= batch_size <= num_examples:
         raise ValueError(f"batch_size must be in [2, {num_examples}], got {batch_size}")
     if list(visits) != sorted(set(visits)) or min(visits) < 0:
         raise ValueError(f"visits must increase from 0 or more, got {tuple(visits)}")
-    everyone = jnp.arange(num_examples, dtype=jnp.int32)
-    z = jax.jit(embed)(params, everyone)
+    all_examples = jnp.arange(num_examples, dtype=jnp.int32)
+    z = jax.jit(embed)(params, all_examples)
     init_key, key = jax.random.split(jax.random.key(seed))
     learned, memory = objective.init(init_key, num_examples, z.shape[2])
-    aim = target or objective
-    aim_learned, aim_memory = aim.init(init_key, num_examples, z.shape[2])
-    full = jax.jit(partial(_gradient, aim, embed))
-    truth = np.asarray(full(params, aim_learned, aim_memory, everyone, key), np.float64)
+    target = target or objective
+    initial = target.init(init_key, num_examples, z.shape[2])
+    full = jax.jit(partial(_gradient, target, embed))
+    truth = np.asarray(full(params, *initial, all_examples, key), np.float64)
 
     per_epoch = num_examples // batch_size
 
     def epoch(memory: Any, key: Array) -> Any:
-        """The memory after all examples were seen once more, but for the rest of the division."""
+        """Return the memory after one more epoch, without an incomplete last batch."""
         order_key, loss_key = jax.random.split(key)
-        order = jax.random.permutation(order_key, everyone)[: per_epoch * batch_size]
+        order = jax.random.permutation(order_key, all_examples)[: per_epoch * batch_size]
 
         def step(memory: Any, item: tuple[Array, Array]) -> tuple[Any, None]:
             index, number = item
@@ -109,28 +110,27 @@ def estimate_gradient_bias(
         return jax.lax.scan(step, memory, items)[0]
 
     def draw(key: Array) -> Array:
-        """[visits, parameters] gradients of one chain."""
-        found, now, state = [], 0, memory
+        """Return [visits, parameters], a gradient after each of the visits."""
+        gradients, epochs_seen, state = [], 0, memory
         for number, visit in enumerate(visits):
             chain, index_key, loss_key = jax.random.split(jax.random.fold_in(key, number), 3)
-            if visit > now and jax.tree.leaves(memory):
-                state = jax.lax.scan(
-                    lambda m, k: (epoch(m, k), None), state, jax.random.split(chain, visit - now)
-                )[0]
-            now = visit
-            index = jax.random.choice(index_key, everyone, (batch_size,), replace=False)
-            found.append(_gradient(objective, embed, params, learned, state, index, loss_key))
-        return jnp.stack(found)
+            if visit > epochs_seen and jax.tree.leaves(memory):
+                keys = jax.random.split(chain, visit - epochs_seen)
+                state = jax.lax.scan(lambda m, k: (epoch(m, k), None), state, keys)[0]
+            epochs_seen = visit
+            index = jax.random.choice(index_key, all_examples, (batch_size,), replace=False)
+            gradients.append(_gradient(objective, embed, params, learned, state, index, loss_key))
+        return jnp.stack(gradients)
 
     @jax.jit
     def group(keys: Array) -> tuple[Array, Array]:
-        """Mean gradient and mean squared norm, of the draws of a group."""
+        """Return mean gradient and mean squared norm of the draws of a group."""
         g = jax.vmap(draw)(keys)
         return jnp.mean(g, axis=0), jnp.mean(jnp.sum(g**2, axis=2), axis=0)
 
     groups = max(4, -(-draws // chunk))
     keys = jax.random.split(key, groups * chunk).reshape(groups, chunk)
-    means, squares = zip(*(jax.device_get(group(own)) for own in keys), strict=True)
+    means, squares = zip(*(jax.device_get(group(group_keys)) for group_keys in keys), strict=True)
     means = np.stack(means).astype(np.float64)  # [groups, visits, parameters]
     squares = np.mean(np.stack(squares).astype(np.float64), axis=0)
     width = float(norm.ppf((1 + level) / 2))  # standard errors
@@ -138,9 +138,15 @@ def estimate_gradient_bias(
 
 
 def _gradient(
-    objective: Objective, embed: Embed, params: Any, learned: Any, memory: Any, index: Array, key
+    objective: Objective,
+    embed: Embed,
+    params: Any,
+    learned: Any,
+    memory: Any,
+    index: Array,
+    key: Array,
 ) -> Array:
-    """[parameters] of a batch."""
+    """Return [parameters], the gradient of a batch."""
 
     def loss(params: Any) -> Array:
         pairs = pair_views(embed(params, index), index)
@@ -166,7 +172,7 @@ def _summary(means: np.ndarray, square: float, truth: np.ndarray, width: float) 
         for v in (value - width * error, value, value + width * error)
     )
     mean = means.mean(axis=0)
-    # The mean of n draws still has a share 1 / n of the variance, which is negligible here.
+    # The square of the mean of n draws contains 1 / n of the variance, which is negligible here.
     variance = max(square - float(mean @ mean), 0.0)
     cosine = float(mean @ truth / (np.linalg.norm(mean) * size))
     return BiasEstimate(middle, low, high, float(np.sqrt(variance)) / size, cosine)

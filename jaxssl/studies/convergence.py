@@ -1,13 +1,12 @@
-"""k-NN accuracy against the epoch: who learns soonest.
+"""k-NN accuracy against the epoch: which method learns soonest.
 
-The methods are those that the paper's text or its figure's source, LightlyAI's benchmark, name;
-others may be asked for with --methods.
+The default methods are the ones that the text of the paper names, or LightlyAI's benchmark, the
+source of its figure. --methods takes others.
 """
 
-from collections.abc import Sequence
-from math import nan
-
-from jaxssl.studies.grid import KNN, METHODS, RunResult, run_grid, where
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN, LABELLED, METHODS
+from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import (
     Claim,
     Findings,
@@ -15,13 +14,10 @@ from jaxssl.studies.study import (
     Setting,
     Table,
     Verdict,
-    curves,
-    judge_all,
     select_methods,
-    spread,
 )
+from jaxssl.studies.verdicts import judge_all, spread
 
-LABELLED = ("sup_con", "tcl_labels")  # left out: they see the labels
 MOMENTUM = {
     "method.name": "momentum",
     "predictor.name": "mlp",
@@ -45,11 +41,11 @@ NEGATIVE_FREE = {
         "head.proj_output_dim": 4096,
     },
 }
-# Of both networks that follow: the presets' averages are too slow for a run of some hundred steps.
+# The momentum of the presets is too slow for a run of some hundred steps.
 FASTER = {"method.momentum": {"schedule": "cosine", "start": 0.95, "end": 1.0}}
 ALL = {**{k: v for k, v in METHODS.items() if k not in LABELLED}, **NEGATIVE_FREE}
-OF_FIGURE = ("simclr", *NEGATIVE_FREE)
-USUAL = ("auc_cl", "simclr_tuned", *OF_FIGURE)
+FIGURE_METHODS = ("simclr", *NEGATIVE_FREE)
+DEFAULT = ("auc_cl", "simclr_tuned", *FIGURE_METHODS)
 FLAGS = ("methods",)
 CLAIMS = {
     "auc_cl_soonest": Claim(
@@ -65,47 +61,45 @@ CLAIMS = {
         "ours, no paper",
     ),
 }
-Series = dict[str, tuple[list[float], list[list[float]]]]
+Series = dict[str, tuple[list[float], list[list[float]]]]  # epochs and seeds' values, by method
 
 
 def run(setting: Setting) -> Findings:
-    """Read the online k-NN of every method's run."""
-    methods = select_methods(setting.methods, USUAL, [name for name in ALL if name not in USUAL])
-    follow = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
-    found = run_grid(setting, {name: {**ALL[name], **follow.get(name, {})} for name in methods})
-    series = {name: curve(outcomes) for name, outcomes in found.items()}
-    epochs = next(iter(series.values()))[0]
-    early = min(range(len(epochs)), key=lambda i: abs(epochs[i] - epochs[-1] / 5))
+    """Read the online k-NN accuracy of every method's runs."""
+    others = [name for name in ALL if name not in DEFAULT]
+    methods = select_methods(setting.methods, DEFAULT, others)
+    faster = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
+    cells = {name: {**ALL[name], **faster.get(name, {})} for name in methods}
+    results = grid.run_grid(setting, cells)
+    series = {name: grid.metric_curve(runs, KNN) for name, runs in results.items()}
+    early = early_index(series)
     verdicts = {}
-    for key, names in (("auc_cl_soonest", OF_FIGURE), ("auc_cl_before_tuned", ("simclr_tuned",))):
+    for key, names in (
+        ("auc_cl_soonest", FIGURE_METHODS),
+        ("auc_cl_before_tuned", ("simclr_tuned",)),
+    ):
         if {"auc_cl", *names} <= set(methods):
-            at = {name: series[name][1][early] for name in ("auc_cl", *names)}
-            pairs = {f"over {name}": (at["auc_cl"], at[name]) for name in names}
+            epochs, values = series["auc_cl"]
+            pairs = {f"over {name}": (values[early], series[name][1][early]) for name in names}
             verdict = judge_all(CLAIMS[key], pairs, top=100.0)
-            words = f"epoch {epochs[early]:g}: {verdict.measured}"
-            verdicts[key] = Verdict(words, verdict.holds)
-    return shown(series, early, verdicts, where(found))
+            verdicts[key] = verdict.after(f"epoch {epochs[early]:g}")
+    return curve_findings(series, verdicts, grid.describe_runs(results))
 
 
-def shown(series: Series, early: int, verdicts: dict[str, Verdict], words: str) -> Findings:
-    """Curves, and a table of three epochs."""
+def early_index(series: Series) -> int:
+    """Return the index of the evaluation nearest to a fifth of the epochs."""
     epochs = next(iter(series.values()))[0]
-    some = sorted({early, len(epochs) // 2, len(epochs) - 1})
-    rows = [(name, *(spread(ys[i]) for i in some)) for name, (_, ys) in series.items()]
-    table = Table("Online k-NN", ("", *(f"epoch {epochs[i]:g}" for i in some)), rows)
-    figure = curves(series, "epoch", "online k-NN top-1, %")
+    return min(range(len(epochs)), key=lambda i: abs(epochs[i] - epochs[-1] / 5))
+
+
+def curve_findings(series: Series, verdicts: dict[str, Verdict], where: str) -> Findings:
+    """Return a plot of the curves and a table of three epochs."""
+    epochs = next(iter(series.values()))[0]
+    chosen = sorted({early_index(series), len(epochs) // 2, len(epochs) - 1})
+    rows = [(name, *(spread(values[i]) for i in chosen)) for name, (_, values) in series.items()]
+    table = Table("Online k-NN", ("", *(f"epoch {epochs[i]:g}" for i in chosen)), rows)
+    figure = plot_lines(series, "epoch", "online k-NN top-1, %")
     alt = f"online k-NN of {', '.join(series)} against the epoch; the table has three epochs"
     picture = Picture(KNN, figure, alt, "Bars are one standard deviation over seeds.")
     data = {name: {"epochs": x, KNN: y} for name, (x, y) in series.items()}
-    return Findings([table], [picture], verdicts, data, words)
-
-
-def curve(outcomes: Sequence[RunResult]) -> tuple[list[float], list[list[float]]]:
-    """Epochs, and the accuracies of the seeds at each."""
-    lines = [[row for row in outcome.history if KNN in row] for outcome in outcomes]
-    known = [line for line in lines if line] or [[{"epoch": 0.0, KNN: nan}]]
-    length = min(map(len, known))
-    epochs = [row["epoch"] for row in known[0][:length]]
-    # A run that was not finite stopped before the last line.
-    ys = [[line[i][KNN] if len(line) > i else nan for line in lines] for i in range(length)]
-    return epochs, ys
+    return Findings([table], [picture], verdicts, data, where)

@@ -2,10 +2,12 @@
 
 from statistics import fmean
 
-from jaxssl.studies.convergence import curve, shown
-from jaxssl.studies.grid import METHODS, run_grid, where
+from jaxssl.studies import grid
+from jaxssl.studies.convergence import curve_findings
+from jaxssl.studies.grid import KNN, METHODS
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Setting, Verdict, judge_all, similar
+from jaxssl.studies.study import Claim, Findings, Setting
+from jaxssl.studies.verdicts import judge_all, judge_similar
 
 PAPER = "mmcl"
 CLOSE = 1.0  # points
@@ -29,23 +31,22 @@ CLAIMS = {
 
 
 def run(setting: Setting) -> Findings:
-    """Read the online k-NN of the runs."""
+    """Read the online k-NN accuracy of the runs."""
     arms = {
         "simclr": METHODS["simclr"],
         "mmcl_pgd": mmcl(setting),
         "mmcl_inv": {**mmcl(setting), "loss.solver": "inv"},
     }
-    found = run_grid(setting, arms)
-    series = {name: curve(outcomes) for name, outcomes in found.items()}
+    results = grid.run_grid(setting, arms)
+    series = {name: grid.metric_curve(runs, KNN) for name, runs in results.items()}
     means = {
-        name: [fmean(seed) for seed in zip(*ys, strict=True)] for name, (_, ys) in series.items()
+        name: [fmean(seed) for seed in zip(*values, strict=True)]
+        for name, (_, values) in series.items()
     }
     pairs = {f"{name} over simclr": (means[name], means["simclr"]) for name in VARIANTS}
-    ends = tuple(series[name][1][-1] for name in VARIANTS)
-    verdicts: dict[str, Verdict] = {
+    pgd, inv = (series[name][1][-1] for name in VARIANTS)
+    verdicts = {
         "mmcl_sooner": judge_all(CLAIMS["mmcl_sooner"], pairs),
-        "variants_similar": similar({"pgd - inv": ends}, CLOSE),
+        "variants_similar": judge_similar({"pgd - inv": (pgd, inv)}, CLOSE),
     }
-    epochs = series["simclr"][0]
-    early = min(range(len(epochs)), key=lambda i: abs(epochs[i] - epochs[-1] / 5))
-    return shown(series, early, verdicts, where(found))
+    return curve_findings(series, verdicts, grid.describe_runs(results))

@@ -1,9 +1,11 @@
 """TCL against SupCon with encoders of several sizes, with labels."""
 
-from jaxssl.studies import tcl_comparison
-from jaxssl.studies.study import Claim, Findings, Setting, Table
+from typing import Any
 
-PAPER = tcl_comparison.PAPER
+from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.tcl_comparison import compare_losses
+
+PAPER = "tcl"
 CLAIMS = {
     "tcl_above": Claim(
         "TCL is above SupCon with every encoder (linear)",
@@ -20,7 +22,9 @@ CONVNETS = {
     "32-64-128": {},
     "64-128-256": {"net.widths": (64, 128, 256)},
 }
-RESNETS = {f"ResNet-{depth}": {"net.depth": depth} for depth in (18, 34, 50, 101)}
+RESNETS: dict[str, dict[str, Any]] = {
+    f"ResNet-{depth}": {"net.depth": depth} for depth in (18, 34, 50, 101)
+}
 RESNETS["ResNet-101"]["optim.lr"] = 0.09  # Appendix A.2.1
 PUBLISHED = Table(
     "Published: ImageNet-100 (TCL, Section 5.2.1; Fig. 5.1 has no numbers)",
@@ -30,6 +34,6 @@ PUBLISHED = Table(
 
 
 def run(setting: Setting) -> Findings:
-    """Train both losses with each encoder; the baselines are the first one's."""
+    """Train both losses with each encoder."""
     cells = RESNETS if setting.scale == "paper" else CONVNETS
-    return tcl_comparison.compare_losses(setting, CLAIMS["tcl_above"], "encoder", cells, PUBLISHED)
+    return compare_losses(setting, CLAIMS["tcl_above"], "encoder", cells, PUBLISHED)

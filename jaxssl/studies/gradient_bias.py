@@ -1,29 +1,32 @@
-"""Bias of the minibatch gradient against the whole data set's, by batch size.
+"""Bias of the minibatch gradient relative to the gradient of the whole data set, by batch size.
 
-Gradients with respect to a linear map of fixed embeddings, or, with --workdir RUN, with respect to
-a trained encoder and its projector on images of the run's training set. The truth is the gradient
-of the same loss over all N examples at once. Every loss is the one that is trained, with the
-settings of `grid.METHODS`: a loss that weighs the negatives by how many there are is another
-loss at another batch size, and its distance to the loss of all N counts as bias. That concerns
-NT-Xent, which has them in one sum with the positive, and "auc_cl_sum", eq. 8's sum over the
-negatives. In the extra row "simclr_weighted" each negative weighs (N - 1) / (B - 1), as if there
-were N, which leaves the bias of the estimate alone; nobody trains it. "decl" is DeCL's first loss;
-DeCL and SogCLR have seen every example some times before, at the same parameters. --methods takes
-any loss by the name of its file; one whose scale changes with the batch, such as mmcl, is biased by
-that alone, which the cosine in the JSON document leaves out.
+Gradients are taken with respect to a linear map of fixed embeddings or, with --workdir RUN, with
+respect to a trained encoder and its projector on images of the run's training set. The reference is
+the gradient of the same loss over all N examples at once.
+
+Every loss is measured as it is trained, with the settings of `grid.METHODS`. A loss that weighs the
+negatives by their number is a different loss at every batch size, and its distance from the loss of
+all N examples counts as bias. This concerns NT-Xent, which sums the negatives together with the
+positive, and "auc_cl_sum", the sum over the negatives of eq. 8. In the extra row "simclr_weighted",
+which nobody trains, each negative weighs (N - 1) / (B - 1), as if there were N examples; what is
+left is the bias of the estimate alone. "decl" is DeCL's first loss. DeCL and SogCLR fill their
+memory by some epochs at the same parameters.
+
+--methods takes any loss by the name of its file. A loss whose scale changes with the batch size,
+such as mmcl, is biased by the scale alone; the cosine in the JSON document is independent of it.
 """
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from math import hypot
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import matplotlib
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from scipy.stats import norm
 
 from jaxssl.augment.views import preprocess
@@ -33,33 +36,26 @@ from jaxssl.evaluation import gallery
 from jaxssl.losses.objective import Objective
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.load import load_pretrained
-from jaxssl.report.images import DASHES, MARKERS, STYLE
+from jaxssl.report.images import DASHES, MARKERS
 from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
 from jaxssl.studies.grid import METHODS, cell_config
-from jaxssl.studies.study import (
-    Claim,
-    Findings,
-    Picture,
-    Setting,
-    Table,
-    Verdict,
-    bonferroni_level,
-    combine_verdicts,
-    decide,
-)
+from jaxssl.studies.plots import make_axes
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
+from jaxssl.studies.verdicts import bonferroni_level, combine_verdicts, decide
 from jaxssl.training.config import arguments, factory, read_config
 
 EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
-WITHIN, BETWEEN = 0.6, 0.3  # deviations of an example in its class, of a view in its example
-IMAGES = 256  # of a run
-SMALL = 0.1  # a bias below it is taken for none
-BATCHES = (8, 16, 32, 64)  # at most an eighth of N: drawn without replacement, bias ends at N
+WITHIN, BETWEEN = 0.6, 0.3  # standard deviations of examples in a class, views of an example
+IMAGES = 256  # of the training set of a run
+SMALL = 0.1  # a smaller bias counts as none
+BATCHES = (8, 16, 32, 64)  # at most N / 8; at N there is no bias, without replacement
 VISITS = (0, 1, 3, 10, 30)
-DRAWS, DRAWS_OF_ENCODER = 4096, 512  # half as many of losses that remember
-REMEMBER = ("sogclr", "decl", "decl_mean")
+DRAWS, ENCODER_DRAWS = 4096, 512  # half as many for losses with memory
+WITH_MEMORY = ("sogclr", "decl", "decl_mean")
 
-Arm = Callable[[int], tuple[Objective, Objective | None]]  # of the batch size
-
+# The objective at a batch size, and the objective whose full gradient is the reference.
+Arm = Callable[[int], tuple[Objective, Objective | None]]
+Estimates = Mapping[str, Mapping[int, Mapping[int, BiasEstimate]]]  # by loss, batch size, visits
 
 FLAGS = ("methods", "batch_sizes", "workdir")
 CLAIMS = {
@@ -102,33 +98,32 @@ CLAIMS = {
 
 
 class Point(NamedTuple):
-    """Where gradients are taken."""
+    """Where gradients are taken: an embedding function with its parameters."""
 
     embed: Embed
     params: Any
     num_examples: int
-    words: str
+    description: str
 
 
 def run(setting: Setting) -> Findings:
     """Measure every loss at every batch size."""
-    point = _encoder(setting) if setting.workdir else _linear_map()
+    point = _encoder(setting.workdir) if setting.workdir else _linear_map()
     arms = _arms(setting, point.num_examples)
     names = setting.methods or tuple(arms)
-    for name in set(names) - set(arms):  # any other loss, with its own defaults
-        made = factory("loss", name)()
-        arms[name] = lambda size, made=made: (made, None)
-    batches = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= point.num_examples)
-    if not batches or not 2 <= min(batches) <= max(batches) <= point.num_examples:
+    for name in set(names) - set(arms):  # any other loss, with its default settings
+        arms[name] = _constant(factory("loss", name)())
+    sizes = setting.batch_sizes or tuple(b for b in BATCHES if 8 * b <= point.num_examples)
+    if not sizes or not 2 <= min(sizes) <= max(sizes) <= point.num_examples:
         raise UserError(
-            f"--batch_sizes must be in 2 to {point.num_examples}, the examples there are; got "
-            f"{','.join(map(str, batches)) or 'none'}"
+            f"--batch_sizes must be between 2 and {point.num_examples}, the number of examples, "
+            f"got {','.join(map(str, sizes)) or 'none'}"
         )
-    draws, chunk = (DRAWS_OF_ENCODER, 16) if setting.workdir else (DRAWS, 128)
-    found: dict[str, dict[int, dict[int, BiasEstimate]]] = {}
+    draws, chunk = (ENCODER_DRAWS, 16) if setting.workdir else (DRAWS, 128)
+    estimates: dict[str, dict[int, dict[int, BiasEstimate]]] = {name: {} for name in names}
     for name in names:
-        visits = VISITS if name in REMEMBER else VISITS[:1]
-        for size in batches:
+        visits = VISITS if name in WITH_MEMORY else VISITS[:1]
+        for size in sizes:
             objective, target = arms[name](size)
             measured = estimate_gradient_bias(
                 objective,
@@ -136,230 +131,230 @@ def run(setting: Setting) -> Findings:
                 size,
                 target=target,
                 visits=visits,
-                draws=draws // 2 if name in REMEMBER else draws,
+                draws=draws // 2 if name in WITH_MEMORY else draws,
                 chunk=chunk,
-                level=bonferroni_level(len(batches)),
+                level=bonferroni_level(len(sizes)),
             )
-            found.setdefault(name, {})[size] = dict(zip(visits, measured, strict=True))
-            print(f"{name}, batch {size}: bias {_cell(measured[-1])}", flush=True)
+            estimates[name][size] = dict(zip(visits, measured, strict=True))
+            print(f"{name}, batch {size}: bias {_format(measured[-1])}", flush=True)
+    data = {
+        name: {
+            size: {v: e._asdict() for v, e in by_visits.items()} for size, by_visits in by.items()
+        }
+        for name, by in estimates.items()
+    }
     return Findings(
-        _tables(found, batches, point),
-        _pictures(found, batches),
-        _verdicts(found),
-        _data(found),
-        point.words,
+        _tables(estimates, sizes, point),
+        _pictures(estimates, sizes),
+        _verdicts(estimates),
+        data,
+        point.description,
     )
 
 
-def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
-    def trained(name: str, **changed: Any) -> Objective:
-        """The loss of a method; what is learned stays as it begins."""
-        loss = cell_config(setting, METHODS[name]).loss
-        return factory("loss", loss.name)(**{**arguments(loss), **changed})
+def _constant(objective: Objective, target: Objective | None = None) -> Arm:
+    return lambda batch_size: (objective, target)
 
-    simclr = trained("simclr")
+
+def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
+    def objective(name: str, **changes: Any) -> Objective:
+        """The loss of a method; its learned parameters keep their initial values."""
+        loss = cell_config(setting, METHODS[name]).loss
+        return factory("loss", loss.name)(**{**arguments(loss), **changes})
+
+    simclr = objective("simclr")
     temperature = METHODS["simclr"]["loss.temperature"]
 
-    def weighted(size: int) -> tuple[Objective, Objective]:
-        weight = (num_examples - 1) / (size - 1)
-        tcl = factory("loss", "tcl")
-        return tcl(k1=0.0, k2=weight, temperature=temperature), simclr
+    def weighted(batch_size: int) -> tuple[Objective, Objective]:
+        weight = (num_examples - 1) / (batch_size - 1)
+        return factory("loss", "tcl")(k1=0.0, k2=weight, temperature=temperature), simclr
 
-    one = {"weight": 1.0}  # loss 1 alone
-    exact = trained("decl", **one, rate="batch", u="mean")
-    decl = {"decl": trained("decl", **one), "decl_mean": trained("decl", **one, u="mean")}
-    same = {
-        "simclr": simclr,
-        **{name: trained(name) for name in ("dcl", "auc_cl", "auc_cl_sum")},
-        "spectral": factory("loss", "spectral")(),
-        "sogclr": trained("sogclr"),
-    }
+    first_loss = {"weight": 1.0}
+    exact = objective("decl", **first_loss, rate="batch", u="mean")
     return {
-        **{name: lambda size, made=made: (made, None) for name, made in same.items()},
-        **{name: lambda size, made=made: (made, exact) for name, made in decl.items()},
+        "simclr": _constant(simclr),
+        **{name: _constant(objective(name)) for name in ("dcl", "auc_cl", "auc_cl_sum")},
+        "spectral": _constant(factory("loss", "spectral")()),
+        "sogclr": _constant(objective("sogclr")),
+        "decl": _constant(objective("decl", **first_loss), exact),
+        "decl_mean": _constant(objective("decl", **first_loss, u="mean"), exact),
         "simclr_weighted": weighted,
     }
 
 
 def _linear_map() -> Point:
-    """Classes of Gaussian embeddings, two noisy views each, and the identity map of them."""
+    """The identity map of Gaussian classes of embeddings, with two noisy views of each example."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(CLASSES, DIM))
-    own = centres[np.arange(EXAMPLES) % CLASSES] + WITHIN * rng.normal(size=(EXAMPLES, DIM))
-    views = np.stack([own + BETWEEN * rng.normal(size=own.shape) for _ in range(2)])
+    examples = centres[np.arange(EXAMPLES) % CLASSES] + WITHIN * rng.normal(size=(EXAMPLES, DIM))
+    views = np.stack([examples + BETWEEN * rng.normal(size=examples.shape) for _ in range(2)])
     z = jnp.asarray(views, jnp.float32)
-    words = f"a linear map of {EXAMPLES} fixed embeddings of {DIM} dimensions, {CLASSES} classes"
-    return Point(lambda weights, index: z[:, index] @ weights, jnp.eye(DIM), EXAMPLES, words)
+    text = f"a linear map of {EXAMPLES} fixed embeddings of {DIM} dimensions, {CLASSES} classes"
+    return Point(lambda weights, index: z[:, index] @ weights, jnp.eye(DIM), EXAMPLES, text)
 
 
-def _encoder(setting: Setting) -> Point:
-    """A run's network in evaluation mode, on two views of its first training images."""
-    found = load_pretrained(setting.workdir)
-    if "projector" not in found.variables or not (setting.workdir / "config.json").exists():
-        raise UserError(f"--workdir {setting.workdir}: expected a run, whose projector is known")
-    config = read_config(setting.workdir)
+def _encoder(workdir: Path) -> Point:
+    """The network of a run in evaluation mode, on two views of its first training images."""
+    network = load_pretrained(workdir)
+    if "projector" not in network.variables or not (workdir / "config.json").exists():
+        raise UserError(f"--workdir must be a run with a projector, got {workdir}")
+    config = read_config(workdir)
     images = source.load(config.data, config.data.train_split)
     count = min(IMAGES, len(images))
-    made = gallery.example_views(config, images, count)[1]["views"]  # [n, V, s, s, c] uint8
-    views = jnp.asarray(made[:, :2].swapaxes(0, 1))
-    net, projector = found.variables["net"], found.variables["projector"]
+    pairs = gallery.example_views(config, images, count)[1]["views"]  # [n, V, s, s, c] uint8
+    views = jnp.asarray(pairs[:, :2].swapaxes(0, 1))
+    net, projector = network.variables["net"], network.variables["projector"]
     stats = net["batch_stats"], projector["batch_stats"]
-    inputs = found.inputs._replace(crop=0.0)  # views are of the network's size, and whole
+    inputs = network.inputs._replace(crop=0.0)  # views already have the network's size
 
     def embed(params: Any, index: Array) -> Array:
         batch = views[:, index]
         flat = batch.reshape(-1, *batch.shape[2:])
-        h = networks.features(found.encoder, params[0], stats[0], preprocess(flat, inputs))
-        z = networks.project(found.encoder, params[1], stats[1], h)
+        h = networks.features(network.encoder, params[0], stats[0], preprocess(flat, inputs))
+        z = networks.project(network.encoder, params[1], stats[1], h)
         return z.reshape(*batch.shape[:2], -1)
 
     params = jax.tree.map(jnp.asarray, (net["params"], projector["params"]))
     number = sum(leaf.size for leaf in jax.tree.leaves(params))
-    words = f"{number:,} parameters of {setting.workdir.name}, two views of {count} images"
-    return Point(embed, params, count, words)
+    text = f"{number:,} parameters of {workdir.name}, two views of {count} images"
+    return Point(embed, params, count, text)
 
 
-def _tables(found: Mapping, batches: tuple[int, ...], point: Point) -> list[Table]:
-    heading = ("", *(f"batch {size}" for size in batches))
+def _tables(estimates: Estimates, sizes: tuple[int, ...], point: Point) -> list[Table]:
+    heading = ("", *(f"batch {size}" for size in sizes))
     bias, noise = [], []
-    for name, sizes in found.items():
-        for visits in next(iter(sizes.values())):
-            label = f"{name}, {visits} epochs seen" if name in REMEMBER else name
-            bias.append((label, *(_cell(sizes[size][visits]) for size in batches)))
+    for name, by_size in estimates.items():
+        for visits in next(iter(by_size.values())):
+            label = f"{name}, {visits} epochs seen" if name in WITH_MEMORY else name
+            line = [by_size[size][visits] for size in sizes]
+            bias.append((label, *map(_format, line)))
             if visits in (VISITS[0], VISITS[-1]):
-                noise.append((label, *(f"{sizes[s][visits].deviation:.2f}" for s in batches)))
-    note = f"""|E g - g*| / |g*| with intervals that hold together at 95 %, of {point.words}.
-simclr_weighted is no loss that is trained."""
-    what = "sqrt(E |g - E g|²) / |g*|: how far a single minibatch's gradient is from their mean."
+                noise.append((label, *(f"{estimate.deviation:.2f}" for estimate in line)))
+    bias_note = (
+        "|E g - g*| / |g*| with intervals that hold together at 95 %, of "
+        f"{point.description}. simclr_weighted is no loss that is trained."
+    )
+    noise_note = "sqrt(E |g - E g|²) / |g*|: the deviation of a single minibatch's gradient."
     return [
-        Table("Bias of the gradient", heading, bias, note.replace("\n", " ")),
-        Table("Deviation of the gradient", heading, noise, what),
+        Table("Bias of the gradient", heading, bias, bias_note),
+        Table("Deviation of the gradient", heading, noise, noise_note),
     ]
 
 
-def _cell(bias: BiasEstimate) -> str:
-    return f"{bias.bias:.3f} [{bias.low:.3f}, {bias.high:.3f}]"
+def _format(estimate: BiasEstimate) -> str:
+    return f"{estimate.bias:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"
 
 
-def _pictures(found: Mapping, batches: tuple[int, ...]) -> list[Picture]:
-    last = {
-        name: {size: list(of.values())[-1] for size, of in sizes.items()}
-        for name, sizes in found.items()
-    }
-    figure, axes = _axes("batch size")
-    for i, (name, biases) in enumerate(last.items()):
+def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[Picture]:
+    axis = {"ylabel": "bias, |E g - g*| / |g*|", "yscale": "log"}
+    figure, axes = make_axes(xlabel="batch size", **axis)
+    for i, (name, by_size) in enumerate(estimates.items()):
         # Side by side, so that no bar hides another.
-        xs = [size * 2 ** (0.05 * (i - len(last) / 2)) for size in batches]
-        _line(axes, i, name, xs, [biases[size] for size in batches])
+        xs = [size * 2 ** (0.05 * (i - len(estimates) / 2)) for size in sizes]
+        _plot_bias(axes, i, name, xs, [list(by_size[size].values())[-1] for size in sizes])
     axes.set_xscale("log", base=2)
-    axes.set_xticks(batches, [str(size) for size in batches])
+    axes.set_xticks(sizes, [str(size) for size in sizes])
     figure.legend(loc="outside right upper", fontsize="small")
-    caption = """Bars are intervals that hold together at 95 %. An arrow down from an empty marker:
-the interval reaches 0, there may be no bias, and it is at most so large. Losses that remember are
-shown at their last visit."""
-    alt = "bias against batch size; the table has it"
-    pictures = [Picture("batch", figure, alt, caption.replace("\n", " "))]
-    chains = {name: sizes for name, sizes in found.items() if name in REMEMBER}
-    if chains:
-        size = batches[0]
-        figure, axes = _axes(f"epochs seen before, batch size {size}")
-        for i, (name, sizes) in enumerate(chains.items()):
-            xs = [x + 0.15 * i for x in sizes[size]]
-            _line(axes, i, name, xs, list(sizes[size].values()))
+    caption = (
+        "Bars are intervals that hold together at 95 %. An empty marker with an arrow down: the "
+        "interval contains 0, and the marker is its upper end. Losses with memory are shown after "
+        "their last epoch."
+    )
+    pictures = [Picture("batch", figure, "bias against batch size; see the table", caption)]
+    with_memory = {name: by for name, by in estimates.items() if name in WITH_MEMORY}
+    if with_memory:
+        figure, axes = make_axes(xlabel=f"epochs seen before, batch size {sizes[0]}", **axis)
+        for i, (name, by_size) in enumerate(with_memory.items()):
+            by_visits = by_size[sizes[0]]
+            _plot_bias(axes, i, name, [x + 0.15 * i for x in by_visits], list(by_visits.values()))
         figure.legend(loc="outside right upper", fontsize="small")
         caption = "Averages over steps take the place of averages over a large batch."
         pictures.append(Picture("visits", figure, "bias against epochs; see the table", caption))
     return pictures
 
 
-def _axes(xlabel: str) -> tuple[Figure, Any]:
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
-        axes = figure.add_subplot(xlabel=xlabel, ylabel="bias, |E g - g*| / |g*|", yscale="log")
-    return figure, axes
+def _plot_bias(
+    axes: Axes, i: int, name: str, xs: list[float], estimates: list[BiasEstimate]
+) -> None:
+    style: dict[str, Any] = {
+        "marker": MARKERS[i % len(MARKERS)],
+        "color": f"C{i}",
+        "markersize": 5,
+    }
+    dashes = DASHES[i % len(DASHES)]
+    biased = [(x, e) for x, e in zip(xs, estimates, strict=True) if e.low > 0]
+    unbiased = [(x, e) for x, e in zip(xs, estimates, strict=True) if e.low == 0]
+    axes.plot([], [], linestyle=dashes, label=name, **style)
+    if biased:
+        x, middle = zip(*((x, e.bias) for x, e in biased), strict=True)
+        bars = np.array([(e.bias - e.low, e.high - e.bias) for _, e in biased]).T
+        axes.errorbar(x, middle, bars, linestyle=dashes, capsize=3, **style)
+    if unbiased:
+        x, high = zip(*((x, e.high) for x, e in unbiased), strict=True)
+        arrow: dict[str, Any] = {"uplims": True, "linestyle": "none", "markerfacecolor": "white"}
+        axes.errorbar(x, high, 0.3 * np.array(high), **arrow, **style)
 
 
-def _line(axes: Any, i: int, name: str, xs: list[float], biases: list[BiasEstimate]) -> None:
-    style = {"marker": MARKERS[i % len(MARKERS)], "color": f"C{i}", "markersize": 5}
-    known = [(x, b) for x, b in zip(xs, biases, strict=True) if b.low > 0]
-    none = [(x, b) for x, b in zip(xs, biases, strict=True) if b.low == 0]
-    axes.plot([], [], linestyle=DASHES[i % len(DASHES)], label=name, **style)
-    if known:
-        x, middle = zip(*((x, b.bias) for x, b in known), strict=True)
-        bars = np.array([(b.bias - b.low, b.high - b.bias) for _, b in known]).T
-        line = {"linestyle": DASHES[i % len(DASHES)], "capsize": 3}
-        axes.errorbar(x, middle, bars, **line, **style)
-    if none:
-        x, most = zip(*((x, b.high) for x, b in none), strict=True)
-        down = {"uplims": True, "linestyle": "none", "markerfacecolor": "white"}
-        axes.errorbar(x, most, 0.3 * np.array(most), **down, **style)
-
-
-def _verdicts(found: Mapping) -> dict[str, Verdict]:
+def _verdicts(estimates: Estimates) -> dict[str, Verdict]:
     verdicts = {}
     for name in ("auc_cl", "auc_cl_sum"):
-        if name in found:
-            parts = {f"B={size}": _unbiased(of[0]) for size, of in found[name].items()}
+        if name in estimates:
+            parts = {f"B={size}": _judge_unbiased(by[0]) for size, by in estimates[name].items()}
             verdicts[f"{name}_unbiased"] = combine_verdicts(parts)
-    if "simclr" in found and len(found["simclr"]) > 1:
-        biases = {size: of[0] for size, of in sorted(found["simclr"].items())}
-        steps = {
-            f"B={small}: {_cell(a)}": Verdict(f"B={large}: {_cell(b)}", _falls(a, b))
-            for (small, a), (large, b) in pairwise(biases.items())
-        }
-        words = "; ".join(f"B={size}: {_cell(bias)}" for size, bias in biases.items())
-        verdicts["simclr_biased"] = Verdict(words, combine_verdicts(steps).holds)
+    if len(estimates.get("simclr", {})) > 1:
+        biases = {size: by[0] for size, by in sorted(estimates["simclr"].items())}
+        text = "; ".join(f"B={size}: {_format(bias)}" for size, bias in biases.items())
+        falls = [_falls(small, large) for small, large in pairwise(biases.values())]
+        holds = False if False in falls else None if None in falls else True
+        verdicts["simclr_biased"] = Verdict(text, holds)
         slope = _exponent(biases, float(norm.ppf((1 + bonferroni_level(len(biases))) / 2)))
         if slope:
             middle, half = slope
             holds = decide(middle - half + 0.5, middle + half + 0.5)
             verdicts["simclr_root"] = Verdict(f"B^({middle:.2f} ± {half:.2f})", holds)
     for name in ("decl", "sogclr"):
-        if name in found:
-            size = min(found[name])
-            first, *_, last = found[name][size].values()
-            words = f"B={size}: {_cell(first)} at first, {_cell(last)} after {VISITS[-1]} epochs"
-            verdicts[f"{name}_shrinks"] = Verdict(words, _falls(first, last))
+        if name in estimates:
+            size = min(estimates[name])
+            first, *_, last = estimates[name][size].values()
+            text = f"B={size}: {_format(first)} at first, {_format(last)} after {VISITS[-1]} epochs"
+            verdicts[f"{name}_shrinks"] = Verdict(text, _falls(first, last))
     return verdicts
 
 
 def _falls(first: BiasEstimate, last: BiasEstimate) -> bool | None:
-    """Whether a bias is above another that was estimated apart from it."""
+    """Decide whether the first of two independent estimates is above the last."""
     gap = first.bias - last.bias
     low = gap - hypot(first.bias - first.low, last.high - last.bias)
     return decide(low, gap + hypot(first.high - first.bias, last.bias - last.low))
 
 
-def _unbiased(bias: BiasEstimate) -> Verdict:
-    """No bias: the interval has 0 in it and ends below 0.1."""
-    small = True if bias.high < SMALL else None
-    return Verdict(_cell(bias), small if bias.low == 0 else False)
+def _judge_unbiased(estimate: BiasEstimate) -> Verdict:
+    """Judge that there is no bias: the interval contains 0 and ends below `SMALL`."""
+    small = True if estimate.high < SMALL else None
+    return Verdict(_format(estimate), small if estimate.low == 0 else False)
 
 
 def _exponent(
     biases: Mapping[int, BiasEstimate], width: float = 1.96
 ) -> tuple[float, float] | None:
-    """Slope of log bias against log B by weighted least squares, and its 95 % interval's half.
+    """Fit the slope of log bias against log B by weighted least squares.
 
-    ``width`` is the standard errors that make half of a bias's interval. Where the points are on no
-    line, the slope's interval is as wide as they scatter. None if fewer than three batch sizes have
-    a bias.
+    Args:
+        biases: by batch size.
+        width: half of an interval of a bias, in standard errors.
+
+    Returns:
+        The slope and half of its 95 % interval, which grows with the scatter of the points around
+        the line. None if fewer than three batch sizes have a bias.
     """
-    known = {size: bias for size, bias in biases.items() if bias.low > 0}
-    if len(known) < 3:
+    biased = {size: bias for size, bias in biases.items() if bias.low > 0}
+    if len(biased) < 3:
         return None
-    x = np.log([float(size) for size in known])
-    y = np.log([bias.bias for bias in known.values()])
-    weight = np.array([2 * width * b.bias / (b.high - b.low) for b in known.values()]) ** 2
+    x = np.log([float(size) for size in biased])
+    y = np.log([bias.bias for bias in biased.values()])
+    weight = np.array([2 * width * b.bias / (b.high - b.low) for b in biased.values()]) ** 2
     x, y = (v - np.average(v, weights=weight) for v in (x, y))
     total = np.sum(weight * x**2)
     slope = np.sum(weight * x * y) / total
-    scatter = np.sum(weight * (y - slope * x) ** 2) / (len(known) - 2)
+    scatter = np.sum(weight * (y - slope * x) ** 2) / (len(biased) - 2)
     return float(slope), float(1.96 * np.sqrt(max(scatter, 1.0) / total))
-
-
-def _data(found: Mapping) -> dict[str, Any]:
-    return {
-        name: {size: {v: bias._asdict() for v, bias in of.items()} for size, of in sizes.items()}
-        for name, sizes in found.items()
-    }

@@ -1,27 +1,15 @@
 """TCL's gradients from positives and negatives over training, for k1 and k2.
 
-The mean over positives of |P - X - Y| / tau and over negatives of P / tau, averaged over the batch,
-see `jaxssl.losses.tcl_gradients`. SupCon is TCL with k1 = 0 and k2 = 1.
+The gradients are the mean over positives of |P - X - Y| / tau and the mean over negatives of
+P / tau, averaged over the batch; see `jaxssl.losses.tcl_gradients`. SupCon is TCL with k1 = 0 and
+k2 = 1.
 """
 
-from math import isfinite
-
-from jaxssl.studies import tcl_comparison
-from jaxssl.studies.grid import LINEAR, METHODS, WORDS, run_grid, values, where
-from jaxssl.studies.study import (
-    Claim,
-    Findings,
-    Picture,
-    Setting,
-    Table,
-    Verdict,
-    curves,
-    interval,
-    judge,
-    judge_all,
-    mean,
-    spread,
-)
+from jaxssl.studies import grid
+from jaxssl.studies.grid import LINEAR, METHODS, METRIC_NAMES
+from jaxssl.studies.plots import plot_lines
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
+from jaxssl.studies.verdicts import finite, interval, judge, judge_all, mean, spread
 
 # As in Figures 5.5, 5.7 and 5.8.
 ARMS = {
@@ -36,8 +24,8 @@ PUBLISHED = Table(
     (("k1=50000", "71.8"), ("k1=50000, k2=3.25", "76.2")),
 )
 KEYS = {"positive_gradient": "positives", "negative_gradient": "negatives"}
-PAPER = tcl_comparison.PAPER
-TENTH = 0.1  # of SupCon's gradient: what is left of a gap that has vanished
+PAPER = "tcl"
+TENTH = 0.1  # share of SupCon's gradient within which a gap counts as closed
 CLAIMS = {
     "k1_raises_positive": Claim(
         "The gradient from positives grows with k1 and is above SupCon's",
@@ -71,76 +59,74 @@ CLAIMS = {
 
 
 def run(setting: Setting) -> Findings:
-    """Train with labels, with the gradients in the metrics."""
+    """Train with labels and record the gradients."""
     cells = {
         name: {**METHODS["tcl_labels"], "loss.k1": k1, "loss.k2": k2, "loss.gradients": True}
         for name, (k1, k2) in ARMS.items()
     }
-    found = run_grid(setting, cells)
+    results = grid.run_grid(setting, cells)
     series = {
-        key: {name: _curve(outcomes, key) for name, outcomes in found.items()} for key in KEYS
+        key: {name: grid.metric_curve(runs, key, points=20) for name, runs in results.items()}
+        for key in KEYS
     }
-    # Over training, for each seed.
-    means = {
-        key: {name: [mean(seed) for seed in zip(*ys, strict=True)] for name, (_, ys) in of.items()}
-        for key, of in series.items()
+    means = {  # over training, for each seed
+        key: {
+            name: [mean(seed) for seed in zip(*values, strict=True)]
+            for name, (_, values) in curves.items()
+        }
+        for key, curves in series.items()
     }
     rows = [(name, *(spread(means[key][name], 4) for key in KEYS)) for name in ARMS]
     last = [(name, *(spread(series[key][name][1][-1], 4) for key in KEYS)) for name in ARMS]
-    accuracies = {name: values(found[name], LINEAR) for name in ARMS}
-    heading = ("", *(f"from {words}" for words in KEYS.values()))
+    accuracies = {name: grid.seed_values(results[name], LINEAR) for name in ARMS}
+    heading = ("", *(f"from {name}" for name in KEYS.values()))
     tables = [
         Table("Mean gradient over training", heading, rows),
-        Table("At the end", heading, last),
-        Table(WORDS[LINEAR], ("", "top-1"), [(n, spread(v)) for n, v in accuracies.items()]),
+        Table("Gradient at the end of training", heading, last),
+        Table(METRIC_NAMES[LINEAR], ("", "top-1"), [(n, spread(v)) for n, v in accuracies.items()]),
         PUBLISHED,
     ]
     pictures = [
         Picture(
             key,
-            curves(of, "epoch", f"mean gradient from {KEYS[key]}"),
+            plot_lines(curves, "epoch", f"mean gradient from {KEYS[key]}"),
             f"mean gradient from {KEYS[key]} over training for {', '.join(ARMS)}; see the tables",
             "Bars are one standard deviation over seeds.",
         )
-        for key, of in series.items()
+        for key, curves in series.items()
     ]
-    return Findings(tables, pictures, _verdicts(means, accuracies), {"means": means}, where(found))
+    verdicts = _verdicts(means, accuracies)
+    return Findings(tables, pictures, verdicts, {"means": means}, grid.describe_runs(results))
 
 
-def _verdicts(means: dict, accuracies: dict[str, list[float]]) -> dict[str, Verdict]:
+def _verdicts(
+    means: dict[str, dict[str, list[float]]], accuracies: dict[str, list[float]]
+) -> dict[str, Verdict]:
     pos, neg = means["positive_gradient"], means["negative_gradient"]
-    base, middle, large, mended = ARMS
+    sup_con, medium, large, large_k2 = ARMS
     rises = {
         f"{below} to {above}": (pos[above], pos[below])
-        for below, above in ((base, middle), (middle, large))
+        for below, above in ((sup_con, medium), (medium, large))
     }
-    lower = judge(CLAIMS["k1_lowers_negative"], neg[base], neg[large], digits=4)
+    lower = judge(CLAIMS["k1_lowers_negative"], neg[sup_con], neg[large], digits=4)
     return {
         "k1_raises_positive": judge_all(CLAIMS["k1_raises_positive"], rises, digits=3),
         "k1_lowers_negative": lower,
-        "k2_restores_negative": _closed(neg[base], neg[mended], lower),
+        "k2_restores_negative": _judge_closed(neg[sup_con], neg[large_k2], lower),
         "k2_restores_accuracy": judge(
-            CLAIMS["k2_restores_accuracy"], accuracies[mended], accuracies[large], top=100.0
+            CLAIMS["k2_restores_accuracy"], accuracies[large_k2], accuracies[large], top=100.0
         ),
     }
 
 
-def _closed(base: list[float], mended: list[float], gap: Verdict) -> Verdict:
-    """Whether the gradients are within a tenth of SupCon's, if there is a gap to close."""
-    found = [m / b - 1 for m, b in zip(mended, base, strict=True) if isfinite(m) and isfinite(b)]
-    if len(found) < 2:
-        return Verdict("one pair" if found else "not finite", None)
-    low, high = interval(found)
-    words = f"{100 * mean(found):+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] of SupCon's"
+def _judge_closed(sup_con: list[float], restored: list[float], gap: Verdict) -> Verdict:
+    """Judge whether the gradients are within a tenth of SupCon's, if there is a gap to close."""
+    ratios = finite(r / s - 1 for r, s in zip(restored, sup_con, strict=True))
+    if len(ratios) < 2:
+        return Verdict("one pair" if ratios else "not finite", None)
+    low, high = interval(ratios)
+    text = f"{100 * mean(ratios):+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] of SupCon's"
     if not gap.holds:
-        return Verdict(f"{words}; at k2 = 1 there is no gap to close", None)
+        return Verdict(f"{text}; at k2 = 1 there is no gap to close", None)
     within = True if -TENTH <= low <= high <= TENTH else None
-    return Verdict(words, False if low > TENTH or high < -TENTH else within)
-
-
-def _curve(outcomes: list, key: str) -> tuple[list[float], list[list[float]]]:
-    lines = [[row for row in outcome.history if key in row] for outcome in outcomes]
-    every = max(1, len(lines[0]) // 20)
-    length = min(map(len, lines))
-    epochs = [lines[0][i]["epoch"] for i in range(0, length, every)]
-    return epochs, [[line[i][key] for line in lines] for i in range(0, length, every)]
+    return Verdict(text, False if low > TENTH or high < -TENTH else within)

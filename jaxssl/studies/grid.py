@@ -1,4 +1,4 @@
-"""Grids of runs for studies: one workdir each, finished ones are not repeated."""
+"""Train grids of runs for studies, one workdir each; finished runs are not repeated."""
 
 import hashlib
 import json
@@ -10,19 +10,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
-from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, curves, spread
+from jaxssl.studies.plots import plot_lines
+from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, scale_value
+from jaxssl.studies.verdicts import Pairs, spread
 from jaxssl.training import atomic_files, config, git, logs, metrics_writer, nonfinite
 
-CELL = "cell.json"  # written when a run is finished and evaluated
+RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
 KNN, LINEAR = "knn_top1", "linear_top1"
-LONGEST = 120  # characters of a folder's name
+METRIC_NAMES = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
+MAX_NAME = 120  # characters of a folder's name
 
-# What the papers compare; what a scale says holds for all of them. The settings are the papers',
-# except for AUC-CL, whose paper leaves constants open, and for the tuned SimCLR.
+# The compared methods; all other settings come from the scale's config. The settings are the
+# papers', except for AUC-CL, whose paper leaves constants open, and for the tuned SimCLR.
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
     "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
@@ -46,224 +51,301 @@ METHODS: dict[str, dict[str, Any]] = {
         "method.labels": True,
     },
 }
+LABELLED = ("sup_con", "tcl_labels")
 ON_REQUEST = ("auc_cl_sum",)  # left out of studies of all methods, unless --methods names it
-
-WORDS = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
 
 
 class RunResult(NamedTuple):
     """A finished run.
 
     Attributes:
-        seed: its seed.
-        workdir: where it lies.
-        figures: accuracies in percent by metric; NaN if the run stopped because it was not finite.
+        seed: of the run.
+        workdir: of the run.
+        metrics: accuracies in percent; NaN if training stopped because of a non-finite value.
         history: the lines of metrics.jsonl.
-        seconds: training and evaluation took, as far as the last command is concerned.
-        commit: of the code that trained it last, "" if unknown.
+        seconds: time of training and evaluation in the last command.
+        commit: of the code that trained the run last, "" if unknown.
     """
 
     seed: int
     workdir: Path
-    figures: dict[str, float]
+    metrics: dict[str, float]
     history: list[dict[str, Any]]
     seconds: float
     commit: str = ""
 
 
-Grid = Mapping[Any, list[RunResult]]
-Base = Mapping[str, Mapping[str, float]]  # what `baselines` gives
+Cell = Mapping[str, Any]  # values of config keys
+Results = Mapping[Any, list[RunResult]]  # by cell, usually (arm, x): a result for each seed
+Baselines = Mapping[str, Mapping[str, float]]
 
 
-def run_grid(
-    setting: Setting, cells: Mapping[Any, Mapping[str, Any]], *, seeds: int | None = None
-) -> dict[Any, list[RunResult]]:
-    """Train and evaluate every cell with every seed; go on where an earlier command stopped.
+def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunResult]]:
+    """Train and evaluate every cell with every seed; resume where an earlier command stopped.
 
     Args:
         setting: scale, data set, seeds and folder.
-        cells: by name, the config's values that differ.
-        seeds: how many; by default the setting's.
+        cells: by name, the config values that differ from the scale's.
 
     Returns:
-        By the same names, an outcome for each seed.
+        By the same names, a result for each seed.
 
     Raises:
-        UserError: on a value that a run refuses, or a folder that cannot be written.
+        UserError: for a value that a run refuses, or a folder that cannot be written.
     """
-    own = {"seed", "eval.protocols", *(key for cell in cells.values() for key in cell)}
+    keys = {"seed", "eval.protocols", *(key for cell in cells.values() for key in cell)}
     for key, _ in setting.overrides:
-        if key in own:
+        if key in keys:
             raise UserError(f"--config.{key}: this study sets it itself; leave it out")
-    number = setting.seeds if seeds is None else seeds
-    runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(number)]
-    found: dict[Any, list[RunResult]] = {name: [] for name in cells}
-    for place, (name, seed, cell) in enumerate(runs, 1):
-        outcome, fresh = _run(setting, {**cell, "seed": seed})
-        found[name].append(outcome)
-        if fresh:
-            figures = ", ".join(f"{key} {value:.2f}" for key, value in outcome.figures.items())
-            took = f"{outcome.seconds:.0f} s"
-            print(f"[{place}/{len(runs)}] {_words(name)}, seed {seed}: {figures} ({took})")
-            sys.stdout.flush()
-    return found
+    runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
+    results: dict[Any, list[RunResult]] = {name: [] for name in cells}
+    for number, (name, seed, cell) in enumerate(runs, 1):
+        result, is_new = _run(setting, {**cell, "seed": seed})
+        results[name].append(result)
+        if is_new:
+            metrics = ", ".join(f"{key} {value:.2f}" for key, value in result.metrics.items())
+            label = ", ".join(map(str, name)) if isinstance(name, tuple) else name
+            progress = f"[{number}/{len(runs)}] {label}, seed {seed}"
+            print(f"{progress}: {metrics} ({result.seconds:.0f} s)", flush=True)
+    return results
+
+
+def cross(arms: Mapping[str, Cell], xs: Mapping[Any, Cell]) -> dict[tuple[str, Any], Cell]:
+    """Return the cells (arm, x) of a grid of all arms and all x."""
+    return {(arm, x): {**cell, **xs[x]} for arm, cell in arms.items() for x in xs}
+
+
+def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]]) -> dict[int, Cell]:
+    """Return a cell for each batch size that is requested, or for those of the scale."""
+    sizes = setting.batch_sizes or scale_value(setting, batch_sizes)
+    return {size: batch_size_values(setting, size) for size in sizes}
 
 
 def batch_size_values(setting: Setting, size: int) -> dict[str, Any]:
-    """The values of a cell with another batch size: equal epochs, or equal steps."""
-    config = cell_config(setting, {})
-    if not setting.equal_steps or config.total_steps:
+    """Return the config values of another batch size, with equal epochs or equal steps."""
+    base = cell_config(setting, {})
+    if not setting.equal_steps or base.total_steps:
         return {"batch_size": size}
-    images = len(source.load(config.data, config.data.train_split))
-    steps = round(config.epochs * (images // config.batch_size))
-    return {"batch_size": size, "total_steps": steps}
+    images = len(source.load(base.data, base.data.train_split))
+    return {"batch_size": size, "total_steps": round(base.epochs * (images // base.batch_size))}
 
 
-def values(outcomes: Sequence[RunResult], metric: str) -> list[float]:
-    """A metric, seed by seed."""
-    return [outcome.figures[metric] for outcome in outcomes]
+def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
+    """Return a metric of each seed."""
+    return [result.metrics[metric] for result in results]
 
 
-def baselines(outcome: RunResult) -> dict[str, dict[str, float]]:
-    """What raw pixels and the run's untrained network reach: {kind: {metric: percent}}."""
-    path = outcome.workdir / "baselines.json"
+def pair_values(
+    results: Results, above: str, below: str, xs: Sequence[Any], metric: str, label: str = "{}"
+) -> Pairs:
+    """Return the values of two arms at every x, by ``label`` with x put in."""
+    return {
+        label.format(x): (
+            seed_values(results[above, x], metric),
+            seed_values(results[below, x], metric),
+        )
+        for x in xs
+    }
+
+
+def baselines(result: RunResult) -> dict[str, dict[str, float]]:
+    """Return the metrics of raw pixels and of the run's untrained network, in percent."""
+    path = result.workdir / "baselines.json"
     if not path.exists():
         kinds = ("raw", "untrained")
         with _quiet():
-            rows = run.evaluate(outcome.workdir, PROTOCOLS, kinds=kinds, page=False)
-        document = {kind: _figures(rows, kind) for kind in kinds}
-        atomic_files.write_json(path, document)
+            rows = run.evaluate(result.workdir, PROTOCOLS, kinds=kinds, page=False)
+        atomic_files.write_json(path, {kind: _metrics(rows, kind) for kind in kinds})
     return json.loads(path.read_text())
 
 
 def accuracy_table(
-    found: Grid, arms: Sequence[str], xs: Sequence[Any], xname: str, metric: str, base: Base
+    results: Results,
+    arms: Sequence[str],
+    xs: Sequence[Any],
+    xname: str,
+    metric: str,
+    base: Baselines,
 ) -> Table:
-    """A row an arm, a column for each x; ``found`` has an outcome list for each (arm, x)."""
-    rows = [
-        (arm, *(spread(values(found[arm, x], metric)) if (arm, x) in found else "–" for x in xs))
-        for arm in arms
-    ]
-    for kind, figures in base.items():
-        rows.append((f"{kind}, no training", *[f"{figures[metric]:.2f}"] * len(xs)))
+    """Return a table with a row for each arm and baseline, and a column for each x."""
+    rows = []
+    for arm in arms:
+        cells = [results.get((arm, x)) for x in xs]
+        rows.append((arm, *(spread(seed_values(c, metric)) if c else "–" for c in cells)))
+    for kind, metrics in base.items():
+        rows.append((f"{kind}, no training", *[f"{metrics[metric]:.2f}"] * len(xs)))
+    heads = [f"{xname} {x:g}" if isinstance(x, float) else f"{xname} {x}" for x in xs]
     note = "Top-1 in percent, mean ± standard deviation over seeds."
-    return Table(WORDS[metric], ("", *(f"{xname} {_short(x)}" for x in xs)), rows, note)
+    return Table(METRIC_NAMES[metric], ("", *heads), rows, note)
 
 
 def accuracy_picture(
-    found: Grid,
+    results: Results,
     arms: Sequence[str],
-    xs: Sequence[float],
+    xs: Sequence[Any],
     xname: str,
     metric: str,
-    base: Base,
+    base: Baselines,
     *,
     log: str = "",
 ) -> Picture:
-    """The table as lines."""
-    series = {arm: (xs, [values(found[arm, x], metric) for x in xs]) for arm in arms}
-    levels = {kind: figures[metric] for kind, figures in base.items()}
-    figure = curves(series, xname, f"{WORDS[metric]}, %", log=log, levels=levels)
-    alt = f"{WORDS[metric]} of {', '.join(arms)} against {xname}; the table has the numbers"
-    return Picture(metric, figure, alt, f"{WORDS[metric]}. Bars are a standard deviation.")
+    """Return a plot of the arms against x, with the baselines as horizontal lines."""
+    series = {arm: (xs, [seed_values(results[arm, x], metric) for x in xs]) for arm in arms}
+    levels = {kind: metrics[metric] for kind, metrics in base.items()}
+    name = METRIC_NAMES[metric]
+    figure = plot_lines(series, xname, f"{name}, %", log=log, levels=levels)
+    alt = f"{name} of {', '.join(arms)} against {xname}; the table has the numbers"
+    return Picture(metric, figure, alt, f"{name}. Bars are one standard deviation over seeds.")
 
 
 def grid_findings(
-    found: Grid,
+    results: Results,
     axis: tuple[Sequence[str], Sequence[Any], str],
     metrics: Sequence[str],
     verdicts: Mapping[str, Verdict],
     *tables: Table,
-    base: Base | None = None,
+    baseline: Any = None,
+    pictured: Sequence[str] | None = None,
     log: str = "",
     **data: Any,
 ) -> Findings:
-    """What a study of a grid found: its accuracies as tables and lines, and what else it says.
+    """Return the findings of a grid: its accuracies as tables and plots, and its verdicts.
 
     Args:
-        found: an outcome list for each (arm, x).
-        axis: arms, xs, and what x is called.
-        metrics: each has a table and a picture.
+        results: a result list for each (arm, x).
+        axis: the arms, the values of x, and the name of x.
+        metrics: each has a table.
         verdicts: of the study's claims.
-        *tables: that follow.
-        base: figures without training, if the whole grid has the same.
+        *tables: further tables.
+        baseline: cell whose `baselines` hold for the whole grid; None shows no baselines.
+        pictured: the metrics that have a plot, by default all.
         log: "x" for a logarithmic axis.
-        **data: further numbers.
+        **data: further numbers for the document.
     """
-    base = base or {}
+    base = baselines(results[baseline][0]) if baseline else {}
+    pictured = metrics if pictured is None else pictured
+    numbers = {"results": metrics_by_cell(results), **({"baselines": base} if base else {})}
     return Findings(
-        [*(accuracy_table(found, *axis, metric, base) for metric in metrics), *tables],
-        [accuracy_picture(found, *axis, metric, base, log=log) for metric in metrics],
+        [*(accuracy_table(results, *axis, metric, base) for metric in metrics), *tables],
+        [accuracy_picture(results, *axis, metric, base, log=log) for metric in pictured],
         verdicts,
-        {"results": numbers(found), "baselines": base, **data},
-        where(found),
+        {**numbers, **data},
+        describe_runs(results),
     )
 
 
-def where(found: Grid) -> str:
-    """On what a grid was trained, and for how long, in words."""
-    outcomes = next(iter(found.values()))
-    settings = config.read_config(outcomes[0].workdir)
+def describe_runs(results: Results) -> str:
+    """Return data set, training length and number of seeds of a grid, in words."""
+    first = next(iter(results.values()))
+    settings = config.read_config(first[0].workdir)
     data = Path(settings.data.path).name or settings.data.name
-    part = settings.data.train_split
     steps, epochs = settings.total_steps, settings.epochs
     length = f"{steps} steps" if steps else f"{epochs:g} epochs"
-    number = len(outcomes)
-    return f"{data} ({part}), {length}, {number} seed{'s' if number > 1 else ''}"
+    seeds = f"{len(first)} seed{'s' if len(first) > 1 else ''}"
+    return f"{data} ({settings.data.train_split}), {length}, {seeds}"
 
 
-def numbers(found: Grid) -> dict[Any, dict[str, list[float]]]:
-    """All figures of a grid, seed by seed."""
+def metrics_by_cell(results: Results) -> dict[Any, dict[str, list[float]]]:
+    """Return all metrics of a grid, as a list over the seeds."""
     return {
-        key: {metric: values(outcomes, metric) for metric in (KNN, LINEAR)}
-        for key, outcomes in found.items()
+        cell: {metric: seed_values(runs, metric) for metric in (KNN, LINEAR)}
+        for cell, runs in results.items()
     }
 
 
-def cell_config(setting: Setting, cell: Mapping[str, Any]) -> Any:
-    """The effective config of a cell."""
-    given = {"data.name": setting.dataset} if setting.dataset else {}
-    given |= dict(setting.overrides)
-    own = {key: _text(value) for key, value in cell.items()}
-    online = {"eval.protocols": "()"}  # evaluated here, without a page for each
-    return config.load(setting.config, list({**given, **own, **online}.items()))
+def metric_curve(
+    results: Sequence[RunResult], key: str, points: int | None = None
+) -> tuple[list[float], list[list[float]]]:
+    """Return the epochs at which a training metric was logged, and the values of all seeds.
+
+    Args:
+        results: the runs of a cell.
+        key: of metrics.jsonl.
+        points: thin the curve to about this many points; None keeps all.
+    """
+    lines = [[row for row in result.history if key in row] for result in results]
+    recorded = [line for line in lines if line] or [[{"epoch": 0.0, key: math.nan}]]
+    every = max(1, len(recorded[0]) // points) if points else 1
+    steps = range(0, min(map(len, recorded)), every)
+    # A run without a line stopped at a non-finite value before the first evaluation.
+    values = [[line[i][key] if len(line) > i else math.nan for line in lines] for i in steps]
+    return [recorded[0][i]["epoch"] for i in steps], values
 
 
-def _run(setting: Setting, cell: Mapping[str, Any]) -> tuple[RunResult, bool]:
-    """A run's outcome, and whether it was trained just now."""
+def cell_config(setting: Setting, cell: Cell) -> ConfigDict:
+    """Return the effective config of a cell."""
+    values = {"data.name": setting.dataset} if setting.dataset else {}
+    values |= dict(setting.overrides)
+    values |= {key: _text(value) for key, value in cell.items()}
+    values |= {"eval.protocols": "()"}  # runs are evaluated here, without a page for each
+    return config.load(setting.config, list(values.items()))
+
+
+def run_name(setting: Setting, cell: Cell) -> str:
+    """Return a readable folder name: the values that differ from the scale's config.
+
+    Studies that need the same run share it, as redundant values are left out of the name.
+    """
+    values = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
+    values = dict(sorted(values.items()))
+    bare = setting._replace(overrides=())  # already among the values
+    target = cell_config(bare, values).to_dict()
+    for key in list(values):
+        rest = {other: text for other, text in values.items() if other != key}
+        # Other values depend on names and presets.
+        keep = key == "seed" or key.endswith((".name", ".preset"))
+        if not keep and cell_config(bare, rest).to_dict() == target:
+            values = rest
+    name = ",".join(
+        f"{key}={text}"
+        for key, text in values.items()
+        if key not in (*config.CHANGEABLE_KEYS, "data.path")
+    )
+    safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
+    if len(safe) <= MAX_NAME and safe == name:
+        return safe
+    return f"{safe[:MAX_NAME]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+
+
+def _run(setting: Setting, cell: Cell) -> tuple[RunResult, bool]:
+    """Return the result of a run, and whether the run was trained just now."""
     workdir = setting.out / "runs" / run_name(setting, cell)
-    settings, marker = cell_config(setting, cell), workdir / CELL
-    fresh = not marker.exists()
-    if fresh:
+    settings, path = cell_config(setting, cell), workdir / RESULT_FILE
+    is_new = not path.exists()
+    if is_new:
         start = time.perf_counter()
-        with _quiet(), _stopped(workdir):
-            figures = _train(settings, workdir)
+        with _quiet(), _explain_stop(workdir):
+            metrics = _train(settings, workdir)
         seconds = time.perf_counter() - start
-        document = {"figures": figures, "seconds": seconds, "commit": git.current_commit()}
-        atomic_files.write_json(marker, document)
+        document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}
+        atomic_files.write_json(path, document)
     else:
-        _refuse_other(settings, workdir)
+        changed = config.conflicts(settings, config.read_config(workdir).to_dict())
+        if changed:
+            raise UserError(
+                f"{workdir} is a run of another config ({'; '.join(changed[:3])}); "
+                "take another --out"
+            )
     try:
-        document = json.loads(marker.read_text())
-        figures = {k: math.nan if v is None else v for k, v in document["figures"].items()}
-        lines = metrics_writer.read_metrics(workdir / "metrics.jsonl")
-        history = [{k: math.nan if v is None else v for k, v in line.items()} for line in lines]
-        known = document["seconds"], document.get("commit", "")
-        return RunResult(cell["seed"], workdir, figures, history, *known), fresh
-    except (ValueError, KeyError, AttributeError) as error:
-        raise UserError(f"{marker} is damaged; move {workdir} away") from error
-
-
-def _refuse_other(settings: Any, workdir: Path) -> None:
-    """A finished run may be of another scale, data set or version."""
-    changed = config.conflicts(settings, config.read_config(workdir).to_dict())
-    if changed:
-        raise UserError(
-            f"{workdir} is a run of another config ({'; '.join(changed[:3])}); take another --out"
+        document = json.loads(path.read_text())
+        result = RunResult(
+            seed=cell["seed"],
+            workdir=workdir,
+            metrics=_null_to_nan(document["figures"]),
+            history=list(map(_null_to_nan, metrics_writer.read_metrics(workdir / "metrics.jsonl"))),
+            seconds=document["seconds"],
+            commit=document.get("commit", ""),
         )
+    except (ValueError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is damaged; move {workdir} away") from error
+    return result, is_new
 
 
-def _train(settings: Any, workdir: Path) -> dict[str, float | None]:
+def _null_to_nan(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: math.nan if value is None else value for key, value in row.items()}
+
+
+def _train(settings: ConfigDict, workdir: Path) -> Mapping[str, float | None]:
     fault = workdir / nonfinite.FILE_NAME
     fault.unlink(missing_ok=True)  # of an earlier command
     try:
@@ -271,44 +353,19 @@ def _train(settings: Any, workdir: Path) -> dict[str, float | None]:
     except UserError:
         if not fault.exists():
             raise
-        return dict.fromkeys((KNN, LINEAR))  # not finite: that is a finding too
+        return dict.fromkeys((KNN, LINEAR))  # training diverged, which is a result too
     rows = run.evaluate(workdir, PROTOCOLS, kinds=("pretrained",), page=False)
-    return _figures(rows, "pretrained")
+    return _metrics(rows, "pretrained")
 
 
-def _figures(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
-    found = {row["metric"]: row["value"] for row in rows if row["features"] == kind}
-    return {metric: found[metric] for metric in (KNN, LINEAR) if metric in found}
-
-
-def run_name(setting: Setting, cell: Mapping[str, Any]) -> str:
-    """A readable name of a run: what differs from the scale's config.
-
-    Studies that ask for the same run share it.
-    """
-    given = {key: _text(value) for key, value in cell.items()}
-    told = dict(sorted({**dict(setting.overrides), **given}.items()))
-    bare = setting._replace(overrides=())  # which are among what is told
-    whole = cell_config(bare, told).to_dict()
-    for key in list(told):
-        rest = {other: text for other, text in told.items() if other != key}
-        kept = key == "seed" or key.endswith((".name", ".preset"))  # which the others depend on
-        if not kept and cell_config(bare, rest).to_dict() == whole:
-            told = rest
-    name = ",".join(
-        f"{key}={text}"
-        for key, text in told.items()
-        if key not in (*config.CHANGEABLE_KEYS, "data.path")
-    )
-    safe = "".join(c if c.isalnum() or c in ",=._-+" else "_" for c in name)
-    if len(safe) <= LONGEST and safe == name:
-        return safe
-    return f"{safe[:LONGEST]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+def _metrics(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
+    values = {row["metric"]: row["value"] for row in rows if row["features"] == kind}
+    return {metric: values[metric] for metric in (KNN, LINEAR) if metric in values}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """A run's lines go to its train.log alone."""
+    """Write the lines of a run to its train.log, but not to the screen."""
     logs.log_to_screen()
     before, logs.console.quiet = logs.console.quiet, True
     try:
@@ -318,22 +375,14 @@ def _quiet() -> Iterator[None]:
 
 
 @contextmanager
-def _stopped(workdir: Path) -> Iterator[None]:
+def _explain_stop(workdir: Path) -> Iterator[None]:
     try:
         yield
     except SystemExit:
-        print(f"stopped in {workdir}; the same command goes on there", file=sys.stderr)
+        print(f"stopped in {workdir}; the same command resumes there", file=sys.stderr)
         raise
 
 
 def _text(value: Any) -> str:
-    """A value as it is given on the command line."""
+    """Return a value as it is given on the command line."""
     return value if isinstance(value, str) else repr(value)
-
-
-def _short(x: Any) -> str:
-    return f"{x:g}" if isinstance(x, float) else str(x)
-
-
-def _words(name: Any) -> str:
-    return ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)

@@ -1,23 +1,13 @@
 """TCL's k1: accuracy with labels against the pull on positives."""
 
-from jaxssl.studies import tcl_comparison
-from jaxssl.studies.grid import (
-    KNN,
-    LINEAR,
-    METHODS,
-    accuracy_picture,
-    accuracy_table,
-    baselines,
-    numbers,
-    run_grid,
-    values,
-    where,
-)
-from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, judge_all
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN, LINEAR, METHODS, accuracy_picture
+from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.verdicts import judge, judge_all
 
-PAPER = tcl_comparison.PAPER
+PAPER = "tcl"
 K1 = (1.0, 100.0, 1000.0, 5000.0, 50000.0)
-PEAK = 5000.0  # of the thesis
+PEAK = 5000.0  # the best value in the thesis
 CLAIMS = {
     "peak": Claim(
         "k1 = 5000 is above k1 = 1 and above k1 = 50000 (linear)",
@@ -51,12 +41,11 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train with each k1, and SupCon."""
-    cells = {("tcl", k1): {**METHODS["tcl_labels"], "loss.k1": k1} for k1 in K1}
+    cells = grid.cross({"tcl": METHODS["tcl_labels"]}, {k1: {"loss.k1": k1} for k1 in K1})
     cells["sup_con", 0.0] = METHODS["sup_con"]
-    found = run_grid(setting, cells)
-    base = baselines(found["sup_con", 0.0][0])
-    linear = {k1: values(found["tcl", k1], LINEAR) for k1 in K1}
-    sup_con = values(found["sup_con", 0.0], LINEAR)
+    results = grid.run_grid(setting, cells)
+    linear = {k1: grid.seed_values(results["tcl", k1], LINEAR) for k1 in K1}
+    sup_con = grid.seed_values(results["sup_con", 0.0], LINEAR)
     ends = {f"over k1 = {end:g}": (linear[PEAK], linear[end]) for end in (K1[0], K1[-1])}
     below = {f"k1 = {k1:g}": (linear[k1], sup_con) for k1 in K1 if k1 < PEAK}
     verdicts = {
@@ -64,10 +53,15 @@ def run(setting: Setting) -> Findings:
         "above_sup_con": judge(CLAIMS["above_sup_con"], linear[PEAK], sup_con, top=100.0),
         "any_below_5000": judge_all(CLAIMS["any_below_5000"], below),
     }
-    tables = [
-        accuracy_table(found, ("sup_con", "tcl"), (0.0, *K1), "k1", metric, base)
-        for metric in (LINEAR, KNN)
-    ]
-    picture = accuracy_picture(found, ("tcl",), K1, "k1", LINEAR, base, log="x")
-    data = {"results": numbers(found), "baselines": base}
-    return Findings([*tables, PUBLISHED], [picture], verdicts, data, where(found))
+    findings = grid.grid_findings(
+        results,
+        (("sup_con", "tcl"), (0.0, *K1), "k1"),
+        [LINEAR, KNN],
+        verdicts,
+        PUBLISHED,
+        baseline=("sup_con", 0.0),
+        pictured=(),
+    )
+    base = findings.data["baselines"]
+    picture = accuracy_picture(results, ("tcl",), K1, "k1", LINEAR, base, log="x")
+    return findings._replace(pictures=[picture])

@@ -1,9 +1,9 @@
 """TCL against SupCon with projectors of several output sizes, with labels."""
 
-from jaxssl.studies import tcl_comparison
 from jaxssl.studies.study import Claim, Findings, Setting, scale_value
+from jaxssl.studies.tcl_comparison import compare_losses
 
-PAPER = tcl_comparison.PAPER
+PAPER = "tcl"
 CLAIMS = {
     "tcl_above": Claim(
         "TCL is above SupCon with every size of the projector's output (linear)",
@@ -23,6 +23,5 @@ SIZES = {
 
 def run(setting: Setting) -> Findings:
     """Train both losses with each projector."""
-    sizes = scale_value(setting, SIZES)
-    cells = {str(size): {"head.proj_output_dim": size} for size in sizes}
-    return tcl_comparison.compare_losses(setting, CLAIMS["tcl_above"], "output", cells)
+    cells = {str(size): {"head.proj_output_dim": size} for size in scale_value(setting, SIZES)}
+    return compare_losses(setting, CLAIMS["tcl_above"], "output", cells)

@@ -1,21 +1,23 @@
-"""Noise on every similarity in training: how much accuracy it costs DeCL and SimCLR.
+"""Noise on every similarity during training: how much accuracy it costs DeCL and SimCLR.
 
-Gaussian noise is drawn anew in every step, for both losses alike. The paper does not say where it
-adds its noise, so both readings are trained: to each cosine, before the temperature, and to each
-score exp(cosine / tau).
+Gaussian noise is drawn in every step, in the same way for both losses. The paper does not say where
+it adds the noise, so both readings are trained: noise on each cosine, before the temperature, and
+noise on each score exp(cosine / tau).
 """
 
-from jaxssl.studies.grid import KNN, METHODS, Grid, baselines, grid_findings, run_grid, values
-from jaxssl.studies.study import Claim, Findings, Setting, Verdict, judge, spread
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN, METHODS, Results
+from jaxssl.studies.study import Claim, Findings, Setting, Verdict
 from jaxssl.studies.unnormalised import NT_XENT
+from jaxssl.studies.verdicts import judge, spread
 
 STDDEVS = (0.0, 0.3, 1.0, 2.0)
 LOSSES = {"simclr": {**NT_XENT, "loss.temperature": 0.5}, "decl": METHODS["decl"]}
 READINGS = ("similarity", "score")
 ARMS = {
-    f"{name}, noise on the {where}": {**cell, "loss.noise_on": where}
+    f"{name}, noise on the {place}": {**cell, "loss.noise_on": place}
     for name, cell in LOSSES.items()
-    for where in READINGS
+    for place in READINGS
 }
 CLAIMS = {
     "decl_robust": Claim(
@@ -39,26 +41,24 @@ CLAIMS = {
 
 def run(setting: Setting) -> Findings:
     """Train both losses under each noise."""
-    cells = {
-        (arm, std): {**cell, "loss.noise": std} for arm, cell in ARMS.items() for std in STDDEVS
-    }
-    found = run_grid(setting, cells)
-    base = baselines(found[next(iter(ARMS)), STDDEVS[0]][0])
+    cells = grid.cross(ARMS, {std: {"loss.noise": std} for std in STDDEVS})
+    results = grid.run_grid(setting, cells)
     verdicts = {
-        claim: _verdict(CLAIMS[claim], found, where)
-        for claim, where in zip(CLAIMS, READINGS, strict=True)
+        claim: _judge_loss(CLAIMS[claim], results, place)
+        for claim, place in zip(CLAIMS, READINGS, strict=True)
     }
     axis = tuple(ARMS), STDDEVS, "noise std"
-    return grid_findings(found, axis, [KNN], verdicts, base=base)
+    return grid.grid_findings(
+        results, axis, [KNN], verdicts, baseline=(next(iter(ARMS)), STDDEVS[0])
+    )
 
 
-def _verdict(claim: Claim, found: Grid, where: str) -> Verdict:
-    """Whether SimCLR loses more to the strongest noise of a reading than DeCL."""
+def _judge_loss(claim: Claim, results: Results, place: str) -> Verdict:
+    """Judge whether the strongest noise costs SimCLR more accuracy than DeCL."""
     lost = {}
     for name in LOSSES:
-        arm = f"{name}, noise on the {where}"
-        ends = (values(found[arm, std], KNN) for std in (STDDEVS[0], STDDEVS[-1]))
+        arm = f"{name}, noise on the {place}"
+        ends = (grid.seed_values(results[arm, std], KNN) for std in (STDDEVS[0], STDDEVS[-1]))
         lost[name] = [a - b for a, b in zip(*ends, strict=True)]
-    words = ", ".join(f"{name} loses {spread(points)}" for name, points in lost.items())
-    more = judge(claim, lost["simclr"], lost["decl"])
-    return Verdict(f"{words}: {more.measured}", more.holds)
+    text = ", ".join(f"{name} loses {spread(points)}" for name, points in lost.items())
+    return judge(claim, lost["simclr"], lost["decl"]).after(text)

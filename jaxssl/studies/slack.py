@@ -1,14 +1,16 @@
-"""MMCL's slack penalty C: small values bind, those above 20 never do.
+"""MMCL's slack penalty C: small values bind, values above 20 never do.
 
-With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so that C = 100 is no limit.
+With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so C = 100 never binds.
 """
 
-from jaxssl.studies.grid import KNN, baselines, grid_findings, run_grid, values
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, spread
+from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.verdicts import judge, spread
 
 PAPER = "mmcl"
-NOTHING = 0.5  # points
+MARGIN = 0.5  # points
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CLAIMS = {
     "small_c_is_poor": Claim(
@@ -29,30 +31,25 @@ CLAIMS = {
 
 def run(setting: Setting) -> Findings:
     """Train with each C."""
-    cells = {("mmcl", c): {**mmcl(setting), "loss.C": c} for c in PENALTIES}
-    found = run_grid(setting, cells)
-    base = baselines(found["mmcl", 100.0][0])
-    knn = {c: values(found["mmcl", c], KNN) for c in PENALTIES}
-    enough = [value + NOTHING for value in knn[10.0]]
-    spare = judge(CLAIMS["large_c_no_help"], enough, knn[100.0])
+    cells = grid.cross({"mmcl": mmcl(setting)}, {c: {"loss.C": c} for c in PENALTIES})
+    results = grid.run_grid(setting, cells)
+    knn = {c: grid.seed_values(results["mmcl", c], KNN) for c in PENALTIES}
+    enough = [value + MARGIN for value in knn[10.0]]
+    no_gain = judge(CLAIMS["large_c_no_help"], enough, knn[100.0])
     verdicts = {
         "small_c_is_poor": judge(CLAIMS["small_c_is_poor"], knn[100.0], knn[0.01]),
-        "large_c_no_help": spare._replace(
-            measured=f"C = 10 and half a point, less C = 100: {spare.measured}"
-        ),
+        "large_c_no_help": no_gain.after("C = 10 plus half a point, minus C = 100"),
     }
-    rows = [
-        (name, *(_last(found["mmcl", c], key) for c in PENALTIES))
-        for name, key in (("support vectors", "support"), ("at C", "at_bound"))
-    ]
+    rows = []
+    for name, key in (("support vectors", "support"), ("at C", "at_bound")):
+        last = ([r.history[-1][key] for r in results["mmcl", c]] for c in PENALTIES)
+        rows.append((name, *(spread([100 * share for share in shares]) for shares in last)))
     shares = Table(
         "Share of the negatives at the end of training, %",
         ("", *(f"C {c:g}" for c in PENALTIES)),
         rows,
     )
     axis = ("mmcl",), PENALTIES, "C"
-    return grid_findings(found, axis, [KNN], verdicts, shares, base=base, log="x")
-
-
-def _last(outcomes: list, key: str) -> str:
-    return spread([100 * outcome.history[-1][key] for outcome in outcomes])
+    return grid.grid_findings(
+        results, axis, [KNN], verdicts, shares, baseline=("mmcl", 100.0), log="x"
+    )

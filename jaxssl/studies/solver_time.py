@@ -1,9 +1,10 @@
-"""Time of a step against the batch size: SimCLR, MMCL by both solvers, and DeCL.
+"""Time of a training step against the batch size: SimCLR, MMCL with both solvers, and DeCL.
 
-Value and gradient of the loss on random embeddings, and a whole training step of the scale's
-network with each loss. The losses take turns, so that a busy machine slows all of them alike. The
-papers' networks are a ResNet-50 or larger, beside which a loss is cheap: with a smaller one a
-claim may hold, and cannot be refuted. The scale "paper" has Fig. 3b's views of 224 pixels.
+The study times the value and gradient of each loss on random embeddings, and a whole training step
+of the scale's network. The losses take turns, so that a busy machine slows all of them equally. The
+papers' networks are a ResNet-50 or larger, whose time dominates that of a loss. With a smaller
+network a claim can hold but cannot be refuted. The scale "paper" has the views of 224 pixels of
+Fig. 3b.
 """
 
 import time
@@ -18,22 +19,15 @@ from jax import numpy as jnp
 from jaxssl import distributed
 from jaxssl.losses.pairs import pair_views
 from jaxssl.studies.grid import METHODS, cell_config
-from jaxssl.studies.study import (
-    Claim,
-    Findings,
-    Picture,
-    Setting,
-    Table,
-    Verdict,
-    curves,
-    scale_value,
-)
+from jaxssl.studies.plots import plot_lines
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, scale_value
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.config import arguments, factory, label
 from jaxssl.training.state import make_train_step
 
 BATCHES = {"tiny": (32, 64, 128, 256), "small": (64, 128, 256), "paper": (64, 128, 256, 512)}
 DIM, ROUNDS = 128, 7
+MAX_RATIO = {"mmcl_inv": 2.0, "mmcl_pgd": 2.0, "decl": 1.1}  # of SimCLR's time, as claimed
 PAPER = "mmcl"
 LOSSES = {
     "simclr": METHODS["simclr"],
@@ -67,41 +61,45 @@ CLAIMS = {
         "to the standard contrastive learning.",
     ),
 }
-MOST = {"mmcl_inv": 2.0, "mmcl_pgd": 2.0, "decl": 1.1}
 Call = Callable[[], Any]
 
 
 def run(setting: Setting) -> Findings:
-    """Time the losses alone, then whole steps."""
-    batches = setting.batch_sizes or scale_value(setting, BATCHES)
-    alone = {b: _times({name: _loss(setting, name, b) for name in LOSSES}) for b in batches}
-    steps = {b: _times({name: _step(setting, name, b) for name in LOSSES}) for b in batches}
-    heading = ("", *(f"batch {b}" for b in batches))
-    tables = []
-    for title, times in (("Loss and gradient, ms", alone), ("Whole training step, ms", steps)):
-        rows = [(name, *(f"{1e3 * times[b][name]:.2f}" for b in batches)) for name in LOSSES]
-        for name in list(LOSSES)[1:]:
-            ratios = (times[b][name] / times[b]["simclr"] for b in batches)
-            rows.append((f"{name} / simclr", *(f"{ratio:.2f}" for ratio in ratios)))
-        tables.append(Table(title, heading, rows, f"Medians of {ROUNDS} rounds, side by side."))
-    net = cell_config(setting, {}).net
-    small = net.name != "resnet" or net.depth < 50
-    verdicts = {}
-    for name, most in MOST.items():
-        ratios = {b: steps[b][name] / steps[b]["simclr"] for b in batches}
-        words = ", ".join(f"B={b}: {ratio:.2f} ×" for b, ratio in ratios.items())
-        within = max(ratios.values()) <= most
-        if small and not within:
-            words += "; the network is smaller than the paper's"
-        verdicts[name] = Verdict(words, None if small and not within else within)
-    pictures = []
-    for kind, times in (("loss", alone), ("step", steps)):
-        series = {n: (batches, [[1e3 * times[b][n]] for b in batches]) for n in LOSSES}
-        figure = curves(series, "batch size", f"{kind}, ms", log="xy")
+    """Time the losses alone, then whole training steps."""
+    sizes = setting.batch_sizes or scale_value(setting, BATCHES)
+    losses = {b: _median_seconds({n: _loss(setting, n, b) for n in LOSSES}) for b in sizes}
+    steps = {b: _median_seconds({n: _step(setting, n, b) for n in LOSSES}) for b in sizes}
+    heading = ("", *(f"batch {b}" for b in sizes))
+    note = f"Medians of {ROUNDS} rounds in which the losses take turns."
+    tables, pictures = [], []
+    for kind, title, times in (
+        ("loss", "Loss and gradient, ms", losses),
+        ("step", "Whole training step, ms", steps),
+    ):
+        rows = [(name, *(f"{1e3 * times[b][name]:.2f}" for b in sizes)) for name in LOSSES]
+        for name in MAX_RATIO:
+            rows.append((f"{name} / simclr", *(f"{_ratio(times[b], name):.2f}" for b in sizes)))
+        tables.append(Table(title, heading, rows, note))
+        series = {name: (sizes, [[1e3 * times[b][name]] for b in sizes]) for name in LOSSES}
+        figure = plot_lines(series, "batch size", f"{kind}, ms", log="xy")
         alt = f"time of a {kind} against batch size; the table has the numbers"
         pictures.append(Picture(kind, figure, alt, f"Time of a {kind}; both axes logarithmic."))
-    data = {"loss": alone, "step": steps}
+    net = cell_config(setting, {}).net
+    is_small = net.name != "resnet" or net.depth < 50
+    verdicts = {}
+    for name, max_ratio in MAX_RATIO.items():
+        ratios = {b: _ratio(steps[b], name) for b in sizes}
+        text = ", ".join(f"B={b}: {ratio:.2f} ×" for b, ratio in ratios.items())
+        holds = max(ratios.values()) <= max_ratio
+        if is_small and not holds:
+            text += "; the network is smaller than the paper's"
+        verdicts[name] = Verdict(text, None if is_small and not holds else holds)
+    data = {"loss": losses, "step": steps}
     return Findings(tables, pictures, verdicts, data, f"random images, {label('net', net)}")
+
+
+def _ratio(times: Mapping[str, float], name: str) -> float:
+    return times[name] / times["simclr"]
 
 
 def _loss(setting: Setting, name: str, batch: int) -> Call:
@@ -120,7 +118,7 @@ def _loss(setting: Setting, name: str, batch: int) -> Call:
 
 
 def _step(setting: Setting, name: str, batch: int) -> Call:
-    """A training step on random images of the scale's size."""
+    """Return a training step on random images of the scale's size."""
     size = IMAGENET if setting.scale == "paper" else {}
     cell = {**LOSSES[name], **size, "batch_size": batch, "total_steps": 1000}
     config = cell_config(setting, cell)
@@ -143,14 +141,14 @@ def _step(setting: Setting, name: str, batch: int) -> Call:
     return call
 
 
-def _times(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Median seconds of each, by turns."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+def _median_seconds(calls: Mapping[str, Call]) -> dict[str, float]:
+    """Return the median time of each call; the calls take turns."""
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for name in calls:
         jax.block_until_ready(calls[name]())
     for _ in range(ROUNDS):
         for name, call in calls.items():
             start = time.perf_counter()
             jax.block_until_ready(call())
-            found[name].append(time.perf_counter() - start)
-    return {name: median(times) for name, times in found.items()}
+            seconds[name].append(time.perf_counter() - start)
+    return {name: median(times) for name, times in seconds.items()}

@@ -1,16 +1,17 @@
-"""MMCL's support vectors: which images they are, and whether of the query's class.
+"""MMCL's support vectors: which images they are, and whether they are of the query's class.
 
-Of a run with MMCL, at the end of training, with its kernel: two views of its first training images,
-the negatives of a query being the first views of all other images. C is the run's, and 1, which
-lets some negatives reach the bound: suspected false negatives.
+The study solves the SVMs of a finished MMCL run for two views of its first training images, with
+the run's kernel. The negatives of a query are the first views of all other images. C is the run's,
+then 1, which lets some negatives reach the bound: suspected false negatives.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.data import source
@@ -21,14 +22,15 @@ from jaxssl.evaluation.hard_negatives import same_class_share
 from jaxssl.evaluation.support_vectors import SupportVectors, support_vectors
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.pretrained.load import load_pretrained
-from jaxssl.studies.grid import run_grid, where
+from jaxssl.studies import grid
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, judge, spread
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table
+from jaxssl.studies.verdicts import judge, spread
 from jaxssl.training.config import read_config
 
 IMAGES = 256
-BINDING = 1.0  # a C that binds
-QUERIES, SHOWN = 6, 5
+BINDING_C = 1.0  # lets some negatives reach the bound
+NUM_QUERIES, NUM_NEGATIVES = 6, 5  # of the picture
 FLAGS = ("workdir",)
 PAPER = "mmcl"
 CLAIMS = {
@@ -47,124 +49,150 @@ CLAIMS = {
         "equal to C for misclassified points, which are perhaps hard or false negatives",
     ),
 }
-SHARES = ("support", "at_bound", "same_class_support", "same_class_bound", "same_class_all")
-HEADINGS = ("support vectors", "at C", "same class: support vectors", "at C", "all negatives")
+COLUMNS = {  # head of a column: field of `SupportVectors`
+    "support vectors": "support",
+    "at C": "at_bound",
+    "same class: support vectors": "same_class_support",
+    "same class: at C": "same_class_bound",
+    "same class: all negatives": "same_class_all",
+}
+
+
+class Analysis(NamedTuple):
+    """The support vectors of a run.
+
+    Attributes:
+        C: of the run.
+        own: support vectors with the run's C.
+        binding: support vectors with `BINDING_C`.
+        images: [n, h, w, c] uint8, the analysed images.
+        labels: [n], or None for an unlabelled data set.
+        class_names: of the data set.
+    """
+
+    C: float
+    own: SupportVectors
+    binding: SupportVectors
+    images: np.ndarray
+    labels: np.ndarray | None
+    class_names: Sequence[str]
+
+    def class_name(self, index: int) -> str:
+        """The class of an image; "" if it has none."""
+        if self.labels is None or self.labels[index] < 0:
+            return ""
+        return str(self.class_names[self.labels[index]])
 
 
 def run(setting: Setting) -> Findings:
-    """Look at --workdir, or at an MMCL run of every seed."""
-    workdirs, words = [setting.workdir], str(setting.workdir)
-    if not setting.workdir:
-        found = run_grid(setting, {"mmcl": mmcl(setting)})
-        workdirs, words = [outcome.workdir for outcome in found["mmcl"]], where(found)
-    looked = [_look(workdir) for workdir in workdirs]
-    rows, data = [], {}
-    for key in ("own", "binding"):
-        of = [look[key] for look in looked]
-        name = f"C = {looked[0]['C']:g} (the run's)" if key == "own" else f"C = {BINDING:g}"
-        data[key] = {share: [getattr(one, share) for one in of] for share in SHARES}
-        rows.append((name, *(_percent(data[key][share]) for share in SHARES)))
-    verdicts = {}
-    if None not in data["own"]["same_class_support"]:
-        shares = (data["own"][key] for key in ("same_class_support", "same_class_all"))
-        shares = ([100 * x for x in share] for share in shares)
-        verdicts["same_class"] = judge(CLAIMS["same_class"], *shares)
-    below = [_below(look) for look in looked]
-    bound = data["binding"]["same_class_bound"]
-    if None not in bound and None not in below:
-        shares = ([100 * x for x in share] for share in (bound, below))
-        verdicts["false_negatives"] = judge(CLAIMS["false_negatives"], *shares)
-    note = f"""Of {looked[0]["count"]} training images, {len(looked)} runs. A share of the same
-class that exceeds that among all negatives marks false negatives."""
-    table = Table("Shares, %", ("", *HEADINGS), rows, note.replace("\n", " "))
-    return Findings([table], [_picture(looked[0])], verdicts, data, words)
+    """Analyse --workdir, or an MMCL run of every seed."""
+    if setting.workdir:
+        workdirs, where = [setting.workdir], str(setting.workdir)
+    else:
+        results = grid.run_grid(setting, {"mmcl": mmcl(setting)})
+        workdirs = [result.workdir for result in results["mmcl"]]
+        where = grid.describe_runs(results)
+    runs = [_analyse(workdir) for workdir in workdirs]
+    data = {
+        name: {f: [getattr(getattr(run, name), f) for run in runs] for f in COLUMNS.values()}
+        for name in ("own", "binding")
+    }
+    rows = [
+        (label, *(spread(_points(shares)) for shares in data[name].values()))
+        for name, label in (
+            ("own", f"C = {runs[0].C:g} (the run's)"),
+            ("binding", f"C = {BINDING_C:g}"),
+        )
+    ]
+    comparisons = {
+        "same_class": (data["own"]["same_class_support"], data["own"]["same_class_all"]),
+        "false_negatives": (data["binding"]["same_class_bound"], [_below(run) for run in runs]),
+    }
+    verdicts = {
+        key: judge(CLAIMS[key], *map(_points, shares))
+        for key, shares in comparisons.items()
+        if not any(None in values for values in shares)
+    }
+    note = (
+        f"Of {len(runs[0].images)} training images, {len(runs)} runs. A share of the same class "
+        "above the share among all negatives marks false negatives."
+    )
+    table = Table("Shares, %", ("", *COLUMNS), rows, note)
+    return Findings([table], [_picture(runs[0])], verdicts, data, where)
 
 
-def _look(workdir: Path) -> dict[str, Any]:
+def _analyse(workdir: Path) -> Analysis:
     config = read_config(workdir)
     if config.loss.name != "mmcl":
-        raise UserError(f"--workdir {workdir}: expected a run with mmcl, got {config.loss.name!r}")
+        raise UserError(f"--workdir must be a run with mmcl, got {workdir} with {config.loss.name}")
     train = source.load(config.data, config.data.train_split)
-    views, images = _views(config, train)
-    labels = train.labels[: len(images)]
-    backbone = load_pretrained(workdir)
+    images, pairs = gallery.pairs(config, train, IMAGES)
+    views = pairs["views"]
+    encoder = load_pretrained(workdir)
     mesh = distributed.local_mesh()
-    variables = distributed.replicate(backbone.variables, mesh)
-    encode = make_encode(backbone, backbone.inputs._replace(crop=0.0), "projector")
+    variables = distributed.replicate(encoder.variables, mesh)
+    encode = make_encode(encoder, encoder.inputs._replace(crop=0.0), "projector")
     z1, z2 = (extract(views[:, v], encode, variables, mesh) for v in range(2))
-    own = loss_inspection.mmcl_settings(workdir, config, len(train), backbone.metadata["step"])
-    labels = labels if train.labelled else None
-    return {
-        "own": support_vectors(z1, z2, labels, **own),
-        "binding": support_vectors(z1, z2, labels, **{**own, "C": BINDING}),
-        "C": own["C"],
-        "count": len(images),
-        "images": images,
-        "labels": labels,
-        "names": train.class_names,
-    }
-
-
-def _views(config: ConfigDict, train: source.Source) -> tuple[np.ndarray, np.ndarray]:
-    images, made = gallery.example_views(config, train, IMAGES)
-    return made["views"], images
-
-
-def _below(look: dict[str, Any]) -> float | None:
-    """Share of the query's class among the support vectors that are not at the bound."""
-    alpha = look["binding"].alpha
-    chosen = (alpha > 0) & (alpha < np.float32(BINDING))
-    return same_class_share(look["labels"], chosen)
-
-
-def _percent(shares: list[float | None]) -> str:
-    return spread([100 * share for share in shares if share is not None])
-
-
-def _picture(look: dict[str, Any]) -> Picture:
-    """Queries, their support vectors of the largest alpha, and images that are none."""
-    found: SupportVectors = look["binding"]
-    images, labels = look["images"], look["labels"]
-    queries = loss_inspection.one_of_each(
-        np.zeros(len(images)) if labels is None else labels, QUERIES
+    settings = loss_inspection.mmcl_settings(workdir, config, len(train), encoder.metadata["step"])
+    labels = train.labels[: len(images)] if train.labelled else None
+    return Analysis(
+        C=settings["C"],
+        own=support_vectors(z1, z2, labels, **settings),
+        binding=support_vectors(z1, z2, labels, **{**settings, "C": BINDING_C}),
+        images=images,
+        labels=labels,
+        class_names=train.class_names,
     )
-    figure = Figure(figsize=(1.15 * (2 * SHOWN + 1), 1.5 * len(queries)), layout="constrained")
-    grid = figure.subplots(len(queries), 2 * SHOWN + 1, squeeze=False)
 
-    def show(axes: Any, place: int, title: str, other: bool) -> None:
-        image = images[place]
-        image = image[:, :, 0] if image.shape[2] == 1 else image
-        axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
-        axes.set_title(title, fontsize=8, parse_math=False)
-        axes.set(xticks=[], yticks=[])
-        for spine in axes.spines.values():
-            spine.set(visible=True, linewidth=3)
-            spine.set(
-                **({"color": "#b00020", "linestyle": "--"} if other else {"color": "#1a73c7"})
-            )
 
-    for row, query in zip(grid, queries, strict=True):
-        alpha = found.alpha[query]
-        order = np.argsort(-alpha, kind="stable")
-        zero = np.setdiff1d(np.flatnonzero(alpha == 0), [query])[:SHOWN]
-        show(row[0], query, f"query\n{_class(look, query)}", other=False)
-        for axes, place in zip(row[1 : SHOWN + 1], order[:SHOWN], strict=True):
-            mark = " = C" if alpha[place] >= np.float32(BINDING) else ""
-            text = f"α {alpha[place]:.2f}{mark}\n{_class(look, place)}"
-            show(axes, place, text, other=labels is not None and labels[place] != labels[query])
-        for axes in row[SHOWN + 1 :]:
-            axes.axis("off")
-        for axes, place in zip(row[SHOWN + 1 :], zero, strict=False):
-            axes.axis("on")
-            text = f"α 0\n{_class(look, place)}"
-            show(axes, place, text, other=labels is not None and labels[place] != labels[query])
-    caption = f"""Left a query, then the {SHOWN} negatives with the largest α (C = {BINDING:g}),
-then up to {SHOWN} that are no support vectors; a solid frame is of the query's class, a dashed one
-is not."""
+def _below(run: Analysis) -> float | None:
+    """Return the share of the query's class among the support vectors below the bound."""
+    alpha = run.binding.alpha
+    chosen = (alpha > 0) & (alpha < np.float32(BINDING_C))
+    return same_class_share(run.labels, chosen)
+
+
+def _points(shares: Sequence[float | None]) -> list[float]:
+    return [100 * share for share in shares if share is not None]
+
+
+def _picture(run: Analysis) -> Picture:
+    """Show queries, their support vectors with the largest alpha, and other images."""
+    labels = np.zeros(len(run.images)) if run.labels is None else run.labels
+    queries = loss_inspection.one_of_each(labels, NUM_QUERIES)
+    columns = 2 * NUM_NEGATIVES + 1
+    figure = Figure(figsize=(1.15 * columns, 1.5 * len(queries)), layout="constrained")
+    rows = figure.subplots(len(queries), columns, squeeze=False)
+    for axes in rows.flat:
+        axes.axis("off")
+    for row, query in zip(rows, queries, strict=True):
+        alpha = run.binding.alpha[query]
+        largest = np.argsort(-alpha, kind="stable")[:NUM_NEGATIVES]
+        zero = np.setdiff1d(np.flatnonzero(alpha == 0), [query])[:NUM_NEGATIVES]
+        _show(row[0], run, query, query, "query")
+        for axes, index in zip(row[1:], largest, strict=False):
+            bound = " = C" if alpha[index] >= np.float32(BINDING_C) else ""
+            _show(axes, run, query, index, f"α {alpha[index]:.2f}{bound}")
+        for axes, index in zip(row[NUM_NEGATIVES + 1 :], zero, strict=False):
+            _show(axes, run, query, index, "α 0")
+    caption = (
+        f"On the left a query, then the {NUM_NEGATIVES} negatives with the largest α (C = "
+        f"{BINDING_C:g}), then up to {NUM_NEGATIVES} that are no support vectors. A solid frame "
+        "marks images of the query's class, a dashed frame all others."
+    )
     alt = f"{len(queries)} query images with support vectors and others; α stands above each"
-    return Picture("gallery", figure, alt, caption.replace("\n", " "))
+    return Picture("gallery", figure, alt, caption)
 
 
-def _class(look: dict[str, Any], place: int) -> str:
-    labels = look["labels"]
-    return "" if labels is None or labels[place] < 0 else str(look["names"][labels[place]])
+def _show(axes: Axes, run: Analysis, query: int, index: int, title: str) -> None:
+    """Show an image, in a dashed frame if it is not of the query's class."""
+    image = run.images[index]
+    image = image[:, :, 0] if image.shape[2] == 1 else image
+    axes.axis("on")
+    axes.imshow(image, cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+    axes.set_title(f"{title}\n{run.class_name(index)}", fontsize=8, parse_math=False)
+    axes.set(xticks=[], yticks=[])
+    other = run.labels is not None and run.labels[index] != run.labels[query]
+    for spine in axes.spines.values():
+        spine.set(visible=True, linewidth=3)
+        spine.set(color="#b00020" if other else "#1a73c7", linestyle="--" if other else "-")

@@ -1,14 +1,15 @@
 """Noise in the denominator of a two-score loss: direct descent against DeCL's Gamma variables.
 
-Minimise -log(e^s1 / (e^s1 + e^s2)), where every step sees the denominator with Gaussian noise on
-it (the paper writes the ratio; the log is ours). Direct descent divides by it. DeCL draws u from
-Gamma(1, rate) with the rate a moving average of the noisy denominators, and descends
-u (e^s1 + e^s2) - s1, in which the noise stands in no denominator. With the regulariser
-0.1 (s1^2 + s2^2) the optimum is known: s1 = -s2 = 0.82; the pairs that the paper prints, (2.97,
-0.34) for DeCL and (0.15, 0.04) for direct descent, are not it.
+The study minimises -log(e^s1 / (e^s1 + e^s2)) with Gaussian noise on the denominator in every step
+(the paper writes the ratio; the log is ours). Direct descent divides by the noisy denominator. DeCL
+draws u from Gamma(1, rate), where the rate is a moving average of the noisy denominators, and
+descends u (e^s1 + e^s2) - s1, without noise in a denominator. With the regulariser
+0.1 (s1^2 + s2^2) the optimum is s1 = -s2 = 0.82. The paper prints other end points: (2.97, 0.34)
+for DeCL and (0.15, 0.04) for direct descent.
 """
 
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,26 +17,17 @@ from jax import Array, lax
 from jax import numpy as jnp
 from matplotlib.figure import Figure
 
-from jaxssl.studies.study import (
-    Claim,
-    Findings,
-    Picture,
-    Setting,
-    Table,
-    Verdict,
-    decide,
-    judge,
-    spread,
-)
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
+from jaxssl.studies.verdicts import decide, judge, spread
 
-STEPS, RATE = 500, 0.2  # the paper's
+STEPS, RATE = 500, 0.2  # as in the paper
 RUNS, SHOWN = 1000, 10  # the paper has ten
 REGULARISER = 0.1
-AVERAGE = 0.1  # weight of the new denominator in the rate; unstated in the paper
-VARIANCES = (0.2, 0.1)  # without and with regulariser, as in the paper
-WINDOW = 50  # steps, of the picture
-JUMP = 10.0  # a step that moves a score by more than this has divided by almost nothing
-ARMS = ("direct", "decl", "decl_mean")  # the last one takes the mean 1 / rate for u
+AVERAGE = 0.1  # weight of a new denominator in the rate; the paper does not state it
+VARIANCES = (0.2, 0.1)  # without and with the regulariser, as in the paper
+WINDOW = 50  # steps over which the picture averages
+JUMP = 10.0  # a step that moves a score further has divided by almost zero
+ARMS = ("direct", "decl", "decl_mean")  # decl_mean uses the mean 1 / rate in place of u
 CLAIMS = {
     "direct_diverges": Claim(
         f"Direct descent is thrown off (a step beyond {JUMP:g}, ours) in more runs than DeCL",
@@ -67,7 +59,7 @@ PRINTED = (2.97, 0.34)
 
 
 def run(setting: Setting) -> Findings:
-    """Run both from the same starts under the same noise."""
+    """Run both methods from the same starts under the same noise."""
     del setting
     optimum = _optimum()
     paths = {
@@ -75,64 +67,78 @@ def run(setting: Setting) -> Findings:
         for variance, weight in zip(VARIANCES, (0.0, REGULARISER), strict=True)
         for name in ARMS
     }
-    rows, data = [], {"optimum": list(optimum)}
-    jumps, away, ends = {}, {}, {}
+    plain, regularised = VARIANCES
+    rows, data = [], dict[str, Any](optimum=list(optimum))
+    jumps, distances, ends = {}, {}, {}
     for (name, variance), path in paths.items():
-        last = path[:, -100:].mean(axis=1)  # the last fifth, over which noise is averaged
+        end = path[:, -100:].mean(axis=1)  # the last fifth, to average the noise
         steps = np.abs(np.diff(path, axis=1)).max(axis=(1, 2))
+        ratio = 1 / (1 + np.exp(np.clip(end[:, 1] - end[:, 0], -700, 700)))
+        distance = np.linalg.norm(end - optimum, axis=1)
+        with_optimum = variance == regularised
+        rows.append(
+            (
+                name,
+                f"{variance:g}",
+                f"{REGULARISER:g}" if with_optimum else "none",
+                f"{np.sum(steps > JUMP)}",
+                f"{steps.max():.3g}",
+                *(spread(list(end[:, i])) for i in range(2)),
+                spread(list(ratio), 3),
+                spread(list(distance)) if with_optimum else "–",
+            )
+        )
         jumps[name, variance] = int(np.sum(steps > JUMP))
-        away[name, variance] = np.linalg.norm(last - optimum, axis=1)
-        ends[name, variance] = last
-        ratio = 1 / (1 + np.exp(np.clip(last[:, 1] - last[:, 0], -700, 700)))
-        regularised = variance == VARIANCES[1]
-        cells = [f"{variance:g}", f"{REGULARISER:g}" if regularised else "none"]
-        cells += [str(jumps[name, variance]), f"{steps.max():.3g}"]
-        cells += [*(spread(list(last[:, i])) for i in range(2)), spread(list(ratio), 3)]
-        rows.append((name, *cells, spread(list(away[name, variance])) if regularised else "–"))
-        data[f"{name} {variance:g}"] = {"last": last.tolist(), "largest_steps": steps.tolist()}
-    first, second = VARIANCES
-    off = {name: ends[name, second] - optimum for name in ARMS}
-    nearer = judge(CLAIMS["decl_nearer"], away["direct", second], away["decl", second])
-    distances = ", ".join(f"{name} {spread(list(away[name, second]))}" for name in ARMS)
-    end = ends["decl", second].mean(axis=0)
+        distances[name, variance], ends[name, variance] = distance, end
+        data[f"{name} {variance:g}"] = {"last": end.tolist(), "largest_steps": steps.tolist()}
+    offsets = {name: ends[name, regularised] - optimum for name in ARMS}
+    nearer = judge(
+        CLAIMS["decl_nearer"], distances["direct", regularised], distances["decl", regularised]
+    )
+    text = ", ".join(f"{name} {spread(list(distances[name, regularised]))}" for name in ARMS)
+    s1, s2 = mean_end = ends["decl", regularised].mean(axis=0)
     verdicts = {
-        "direct_diverges": _more_often(jumps["direct", first], jumps["decl", first]),
-        "decl_nearer": Verdict(f"distances {distances}: {nearer.measured}", nearer.holds),
-        "less_biased": _less_biased(off),
+        "direct_diverges": _judge_jumps(jumps["direct", plain], jumps["decl", plain]),
+        "decl_nearer": nearer.after(f"distances {text}"),
+        "less_biased": _judge_bias(offsets),
         "printed_end": Verdict(
-            f"({end[0]:.2f}, {end[1]:.2f})", bool(np.abs(end - PRINTED).max() < 0.1)
+            f"({s1:.2f}, {s2:.2f})", bool(np.abs(mean_end - PRINTED).max() < 0.1)
         ),
     }
-    heading = ("", "variance", "regulariser", "thrown off", "largest step", "s1", "s2", "ratio")
-    note = f"""Means of the last 100 of {STEPS} steps, over {RUNS} runs; ratio is
-e^s1 / (e^s1 + e^s2), distance that to the optimum ({optimum[0]:.2f}, {optimum[1]:.2f}); a run is
-thrown off if a single step moves a score by more than {JUMP:g}."""
-    table = Table("Where they end", (*heading, "distance"), rows, note.replace("\n", " "))
+    heading = ("", "variance", "regulariser", "runs thrown off", "largest step", "s1", "s2")
+    note = (
+        f"Means of the last 100 of {STEPS} steps, over {RUNS} runs. Ratio is "
+        "e^s1 / (e^s1 + e^s2). Distance is the distance to the optimum "
+        f"({optimum[0]:.2f}, {optimum[1]:.2f}). A run is thrown off if a single step moves a score "
+        f"by more than {JUMP:g}."
+    )
+    table = Table("End points", (*heading, "ratio", "distance"), rows, note)
     return Findings([table], [_picture(paths, optimum)], verdicts, data, f"{RUNS} runs")
 
 
-def _more_often(direct: int, decl: int) -> Verdict:
+def _judge_jumps(direct: int, decl: int) -> Verdict:
+    """Judge whether direct descent jumps in more of the `RUNS` than DeCL."""
     shares = np.array([direct, decl]) / RUNS
     error = float(np.sqrt(np.sum(shares * (1 - shares)) / RUNS))
     gap = float(shares[0] - shares[1])
-    words = f"{direct} of {RUNS} direct runs, {decl} of DeCL's"
-    return Verdict(words, decide(gap - 1.96 * error, gap + 1.96 * error))
+    text = f"{direct} of {RUNS} direct runs, {decl} of DeCL's"
+    return Verdict(text, decide(gap - 1.96 * error, gap + 1.96 * error))
 
 
-def _less_biased(off: dict[str, np.ndarray]) -> Verdict:
-    """Of each arm's ends less the optimum: how far their mean is, with its standard error."""
-    far = {name: float(np.linalg.norm(found.mean(axis=0))) for name, found in off.items()}
+def _judge_bias(offsets: dict[str, np.ndarray]) -> Verdict:
+    """Judge whose mean end point is nearer to the optimum, from the offsets of all runs."""
+    biases = {name: float(np.linalg.norm(runs.mean(axis=0))) for name, runs in offsets.items()}
     errors = {
-        name: float(np.sqrt(np.trace(np.cov(found.T)) / len(found))) for name, found in off.items()
+        name: float(np.sqrt(np.trace(np.cov(runs.T)) / len(runs))) for name, runs in offsets.items()
     }
-    words = ", ".join(f"{name} {far[name]:.3f} ± {errors[name]:.3f}" for name in off)
+    text = ", ".join(f"{name} {biases[name]:.3f} ± {errors[name]:.3f}" for name in offsets)
     error = 1.96 * float(np.hypot(errors["direct"], errors["decl"]))
-    gap = far["direct"] - far["decl"]
-    return Verdict(f"off by: {words}", decide(gap - error, gap + error))
+    gap = biases["direct"] - biases["decl"]
+    return Verdict(f"off by: {text}", decide(gap - error, gap + error))
 
 
 def _optimum() -> np.ndarray:
-    """Of the regularised objective, by Newton's method: s2 = -s1 and 0.2 s1 = sigmoid(-2 s1)."""
+    """Minimise the regularised objective by Newton's method: 0.2 s1 = sigmoid(-2 s1), s2 = -s1."""
     s = 0.5
     for _ in range(50):
         p = 1 / (1 + np.exp(2 * s))
@@ -142,7 +148,7 @@ def _optimum() -> np.ndarray:
 
 @partial(jax.jit, static_argnums=0)
 def _descend(name: str, variance: float, weight: float) -> Array:
-    """[runs, steps, 2] the scores."""
+    """Return [runs, steps, 2], the scores."""
 
     def run(key: Array) -> Array:
         start_key, noise_key = jax.random.split(key)
@@ -152,11 +158,11 @@ def _descend(name: str, variance: float, weight: float) -> Array:
             s, rate = carry
             noise, draw = jax.random.split(key)
             e = jnp.exp(s)
-            seen = jnp.sum(e) + jnp.sqrt(variance) * jax.random.normal(noise)
-            rate = (1 - AVERAGE) * rate + AVERAGE * seen
-            # The average of noisy denominators may fall to 0; a rate is positive.
+            noisy = jnp.sum(e) + jnp.sqrt(variance) * jax.random.normal(noise)
+            rate = (1 - AVERAGE) * rate + AVERAGE * noisy
+            # A rate is positive, but the average of noisy denominators may not be.
             sampled = jax.random.exponential(draw) if name == "decl" else 1.0
-            pull = e / seen if name == "direct" else e * sampled / jnp.maximum(rate, 1e-3)
+            pull = e / noisy if name == "direct" else e * sampled / jnp.maximum(rate, 1e-3)
             gradient = pull - jnp.array([1.0, 0.0]) + 2 * weight * s
             s = jnp.clip(s - RATE * gradient, -1e6, 50.0)  # so that exp stays finite
             return (s, rate), s
@@ -168,14 +174,14 @@ def _descend(name: str, variance: float, weight: float) -> Array:
 
 
 def _distance(run: np.ndarray, optimum: np.ndarray) -> np.ndarray:
-    """[steps] how far the mean of the last `WINDOW` steps is from the optimum."""
+    """Return [steps], the distance of the mean of the last `WINDOW` steps to the optimum."""
     sums = np.cumsum(np.concatenate([np.zeros((1, 2)), run]), axis=0)
     last = np.arange(1, len(sums))
     first = np.maximum(last - WINDOW, 0)
     return np.linalg.norm((sums[last] - sums[first]) / (last - first)[:, None] - optimum, axis=1)
 
 
-def _picture(paths: dict, optimum: np.ndarray) -> Picture:
+def _picture(paths: dict[tuple[str, float], np.ndarray], optimum: np.ndarray) -> Picture:
     figure = Figure(figsize=(9, 4.2), layout="constrained")
     both = figure.subplots(1, 2)
     styles = {"direct": ("#0b5394", ":"), "decl": ("#b45309", "-"), "decl_mean": ("#222222", "--")}
@@ -184,13 +190,15 @@ def _picture(paths: dict, optimum: np.ndarray) -> Picture:
             for i, run in enumerate(paths[name, variance][:SHOWN]):
                 loss = np.logaddexp(0, np.clip(run[:, 1] - run[:, 0], -8, 8))
                 y = loss if variance == VARIANCES[0] else _distance(run, optimum)
-                style = {"color": colour, "linestyle": dashes, "linewidth": 0.9, "alpha": 0.8}
-                axes.plot(y, **style, label=name if i == 0 else None)
+                style: dict[str, Any] = {"color": colour, "linestyle": dashes, "alpha": 0.8}
+                axes.plot(y, **style, linewidth=0.9, label=name if i == 0 else None)
         title = f"variance {variance:g}" + (", regularised" if variance == VARIANCES[1] else "")
-        what = "loss without noise" if variance == VARIANCES[0] else "distance of the last steps"
-        axes.set(title=title, xlabel="step", ylabel=what)
+        ylabel = "loss without noise" if variance == VARIANCES[0] else "distance of the last steps"
+        axes.set(title=title, xlabel="step", ylabel=ylabel)
         axes.legend()
-    caption = f"""{SHOWN} runs each, from the same starts. Right: how far the mean of the last
-{WINDOW} steps is from the optimum."""
-    alt = "curves of ten runs of direct descent (dotted) and DeCL (solid); the table says where"
+    caption = (
+        f"{SHOWN} runs each, from the same starts. Right: distance of the mean of the last "
+        f"{WINDOW} steps to the optimum."
+    )
+    alt = "curves of ten runs of direct descent (dotted) and DeCL (solid); see the table"
     return Picture("runs", figure, alt, caption)

@@ -1,19 +1,20 @@
 """Constants of each loss, compared on a validation split of the training images.
 
-Every loss gets the same number of candidates, at one batch size. Test images are never seen: the
-encoder trains on a part of the training split, and the rest is classified. docs/methods.md has the
-measured tables and the constants that were chosen by them.
+Every loss has the same number of candidates, at one batch size. Test images are never used: the
+encoder is trained on a part of the training split, and the accuracy is measured on the rest.
+docs/methods.md has the measured tables and the constants that were chosen from them.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from jaxssl.studies.grid import KNN, LINEAR, METHODS, numbers, run_grid, values, where
-from jaxssl.studies.study import Findings, Setting, Table, mean, scale_value, select_methods, spread
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN, LINEAR, METHODS, Results
+from jaxssl.studies.study import Findings, Setting, Table, scale_value, select_methods
+from jaxssl.studies.verdicts import mean, spread
 
 FLAGS = ("methods",)
 BATCH_SIZE = 64
-# The part of the training split that is trained on, the part that is classified, and epochs.
+# The part of the training split for training, the part for validation, and epochs.
 SPLITS = {
     "tiny": ("train[:80%]", "train[80%:]", 20),
     "small": ("train[:16%]", "train[16%:20%]", 10),
@@ -58,7 +59,7 @@ CANDIDATES: dict[str, list[Values]] = {
 
 
 def run(setting: Setting) -> Findings:
-    """Train with each candidate, and classify the validation split."""
+    """Train with each candidate and classify the validation split."""
     methods = select_methods(setting.methods, tuple(CANDIDATES))
     train, validation, epochs = scale_value(setting, SPLITS)
     common = {
@@ -68,7 +69,7 @@ def run(setting: Setting) -> Findings:
         "epochs": epochs,
     }
     cells = {
-        (method, _words(candidate)): {
+        (method, _describe(candidate)): {
             **METHODS[method],
             **{f"loss.{name}": value for name, value in candidate.items()},
             **common,
@@ -76,24 +77,25 @@ def run(setting: Setting) -> Findings:
         for method in methods
         for candidate in CANDIDATES[method]
     }
-    found = run_grid(setting, cells)
-    tables = [_table(method, found) for method in methods]
-    note = f"{where(found)}, classified: {validation}"
-    return Findings(tables, (), {}, {"results": numbers(found)}, note)
+    results = grid.run_grid(setting, cells)
+    tables = [_table(method, results) for method in methods]
+    where = f"{grid.describe_runs(results)}, classified: {validation}"
+    return Findings(tables, (), {}, {"results": grid.metrics_by_cell(results)}, where)
 
 
-def _table(method: str, found: Mapping[Any, Any]) -> Table:
-    """The candidates of a method, the best k-NN figure first."""
-    own = {words: outcomes for (name, words), outcomes in found.items() if name == method}
-    best_first = sorted(own, key=lambda words: -mean(values(own[words], KNN)))
+def _table(method: str, results: Results) -> Table:
+    """Return the candidates of a method, the best k-NN accuracy first."""
+    candidates = {text: runs for (name, text), runs in results.items() if name == method}
     rows = [
-        (words, *(spread(values(own[words], metric)) for metric in (KNN, LINEAR)))
-        for words in best_first
+        (text, *(spread(grid.seed_values(runs, metric)) for metric in (KNN, LINEAR)))
+        for text, runs in sorted(
+            candidates.items(), key=lambda item: -mean(grid.seed_values(item[1], KNN))
+        )
     ]
     return Table(method, ("constants", "k-NN", "linear"), rows)
 
 
-def _words(candidate: Values) -> str:
+def _describe(candidate: Values) -> str:
     return ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in candidate.items()

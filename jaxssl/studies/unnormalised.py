@@ -1,34 +1,18 @@
-"""Embeddings as they are: DeCL and SimCLR on the sphere and without normalisation.
+"""DeCL and SimCLR with and without normalised embeddings.
 
-Without it the similarity is exp(-distance), with no temperature. SimCLR's arm is the same code:
-DeCL with lambda 0 and the positive in the sum is NT-Xent.
+Without normalisation the similarity is exp(-distance), with no temperature. SimCLR's loss is the
+same code, because DeCL with lambda 0 and the positive in the sum is NT-Xent.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.studies.grid import (
-    KNN,
-    METHODS,
-    baselines,
-    batch_size_values,
-    grid_findings,
-    run_grid,
-    values,
-)
-from jaxssl.studies.study import (
-    Claim,
-    Findings,
-    Setting,
-    Table,
-    Verdict,
-    judge,
-    judge_all,
-    scale_value,
-    spread,
-)
+from jaxssl.studies.grid import KNN, METHODS, Results
+from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.verdicts import judge, judge_all, spread
 
 EUCLIDEAN = {"loss.similarity": "neg_euclidean", "loss.temperature": 1.0}
 NT_XENT = {
@@ -75,34 +59,25 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train the four arms at every batch size."""
-    batches = setting.batch_sizes or scale_value(setting, BATCHES)
-    cells = {
-        (arm, b): {**cell, **batch_size_values(setting, b)}
-        for arm, cell in ARMS.items()
-        for b in batches
-    }
-    found = run_grid(setting, cells)
-    base = baselines(found["simclr", batches[0]][0])
-
-    def of(arm: str, size: int) -> list[float]:
-        return values(found[arm, size], KNN)
-
-    pairs = {f"B={b}": (of("decl_unnormalised", b), of("simclr_unnormalised", b)) for b in batches}
-    leads = [_leads(of, kind, batches) for kind in ("_unnormalised", "")]
+    cells = grid.batch_size_cells(setting, BATCHES)
+    results = grid.run_grid(setting, grid.cross(ARMS, cells))
+    sizes = tuple(cells)
+    pairs = grid.pair_values(
+        results, "decl_unnormalised", "simclr_unnormalised", sizes, KNN, "B={}"
+    )
+    leads = [_leads(results, kind, sizes) for kind in ("_unnormalised", "")]
     gap = judge(CLAIMS["gap_grows"], *leads)
-    words = [spread(lead) for lead in leads]
+    without, with_norm = map(spread, leads)
     verdicts = {
         "decl_above_unnormalised": judge_all(CLAIMS["decl_above_unnormalised"], pairs, top=100.0),
-        "gap_grows": Verdict(
-            f"lead {words[0]} unnormalised, {words[1]} normalised: {gap.measured}", gap.holds
-        ),
+        "gap_grows": gap.after(f"lead {without} unnormalised, {with_norm} normalised"),
     }
-    axis = tuple(ARMS), batches, "batch size"
-    return grid_findings(found, axis, [KNN], verdicts, PUBLISHED, base=base, log="x")
+    axis = tuple(ARMS), sizes, "batch size"
+    baseline = "simclr", sizes[0]
+    return grid.grid_findings(results, axis, [KNN], verdicts, PUBLISHED, baseline=baseline, log="x")
 
 
-def _leads(of: Callable[[str, int], list[float]], kind: str, batches: Sequence[int]) -> list[float]:
-    """DeCL's lead over SimCLR, seed by seed, the mean over the batch sizes."""
-    arms = (f"decl{kind}", f"simclr{kind}")
-    ours, theirs = (np.array([of(arm, b) for b in batches]) for arm in arms)
-    return (ours - theirs).mean(axis=0).tolist()
+def _leads(results: Results, kind: str, sizes: Sequence[int]) -> list[float]:
+    """Return DeCL's lead over SimCLR for each seed, the mean over the batch sizes."""
+    pairs = grid.pair_values(results, f"decl{kind}", f"simclr{kind}", sizes, KNN)
+    return np.mean([np.subtract(*pair) for pair in pairs.values()], axis=0).tolist()

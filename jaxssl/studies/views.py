@@ -1,10 +1,12 @@
 """TCL without labels against SimCLR: how much its third view gives, and how much its loss.
 
-Both losses have one temperature, 0.2, which is solo-learn's for SimCLR; the thesis states none.
+Both losses have the temperature 0.2, which solo-learn uses for SimCLR; the thesis states none.
 """
 
-from jaxssl.studies.grid import KNN, LINEAR, METHODS, baselines, grid_findings, run_grid, values
-from jaxssl.studies.study import Claim, Findings, Setting, Table, judge, judge_all
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN, LINEAR, METHODS
+from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.verdicts import judge, judge_all
 
 PAPER = "tcl_views"
 VIEWS = (2, 3)
@@ -32,18 +34,16 @@ PUBLISHED = Table(
 
 def run(setting: Setting) -> Findings:
     """Train both losses with each number of views."""
-    cells = {(arm, n): {**cell, "views": n} for arm, cell in ARMS.items() for n in VIEWS}
-    found = run_grid(setting, cells)
-    linear = {cell: values(outcomes, LINEAR) for cell, outcomes in found.items()}
+    results = grid.run_grid(setting, grid.cross(ARMS, {n: {"views": n} for n in VIEWS}))
+    linear = {cell: grid.seed_values(runs, LINEAR) for cell, runs in results.items()}
+    equal = grid.pair_values(results, "tcl", "simclr", VIEWS, LINEAR, "{} views")
     verdicts = {
         "tcl_above_simclr": judge(
             CLAIMS["tcl_above_simclr"], linear["tcl", 3], linear["simclr", 2], top=100.0
         ),
-        "equal_views": judge_all(
-            CLAIMS["equal_views"],
-            {f"{n} views": (linear["tcl", n], linear["simclr", n]) for n in VIEWS},
-        ),
+        "equal_views": judge_all(CLAIMS["equal_views"], equal),
     }
-    base = baselines(found["simclr", 2][0])
     axis = tuple(ARMS), VIEWS, "views"
-    return grid_findings(found, axis, [LINEAR, KNN], verdicts, PUBLISHED, base=base)
+    return grid.grid_findings(
+        results, axis, [LINEAR, KNN], verdicts, PUBLISHED, baseline=("simclr", 2)
+    )

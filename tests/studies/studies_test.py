@@ -30,7 +30,6 @@ from jaxssl.studies.study import (
     Verdict,
     scale_config,
 )
-from jaxssl.studies.unstudied_claims import UNSTUDIED_CLAIMS
 from jaxssl.training import config, git
 
 ROOT = Path(__file__).parents[2]

@@ -1,0 +1,170 @@
+"""Decide whether a claim holds: intervals of differences between runs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import inf, isfinite, nan, sqrt
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+from jaxssl.studies.study import Claim, Verdict
+
+LEVEL = 0.95  # of all intervals
+
+Pairs = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # (ours, theirs) by name
+
+
+def finite(values: Iterable[float | None]) -> list[float]:
+    """Return the finite values; runs that diverged have NaN or None."""
+    return [value for value in values if value is not None and isfinite(value)]
+
+
+def mean(values: Iterable[float | None]) -> float:
+    """Return the mean of the finite values; NaN if there are none."""
+    numbers = finite(values)
+    return fmean(numbers) if numbers else nan
+
+
+def spread(values: Sequence[float | None], digits: int = 2) -> str:
+    """Return mean ± standard deviation as text; a single value has none, no value is a dash."""
+    numbers = finite(values)
+    if not numbers:
+        return "–"
+    text = f"{fmean(numbers):.{digits}f}"
+    text += f" ± {stdev(numbers):.{digits}f}" if len(numbers) > 1 else ""
+    lost = len(values) - len(numbers)
+    return text + (f" ({lost} of {len(values)} not finite)" if lost else "")
+
+
+def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
+    """Return Student's t interval of the mean of at least two values."""
+    middle, error = fmean(values), stdev(values) / sqrt(len(values))
+    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * error
+    return middle - half, middle + half
+
+
+def decide(low: float, high: float, difference: float | None = None) -> bool | None:
+    """Decide from its interval whether a difference is above zero.
+
+    Args:
+        low: lower end of the interval.
+        high: upper end of the interval.
+        difference: the paper's difference, > 0, if it reports one.
+
+    Returns:
+        True if the interval lies above zero. False if it lies below zero, or contains zero and
+        excludes the paper's difference. None otherwise.
+    """
+    if low > 0 or high < 0:
+        return low > 0
+    return False if difference is not None and high < difference else None
+
+
+def judge(
+    claim: Claim,
+    ours: Sequence[float | None],
+    theirs: Sequence[float | None],
+    *,
+    top: float | None = None,
+    level: float = LEVEL,
+    digits: int = 2,
+) -> Verdict:
+    """Judge a claim that ``ours`` are above ``theirs``, paired by seed.
+
+    Args:
+        claim: with the paper's difference, if it reports one.
+        ours: a value for each seed; pairs that are not finite are left out.
+        theirs: likewise, of the same seeds.
+        top: the highest possible value, such as 100 %. If the paper's difference does not fit
+            between ``theirs`` and the top, the probe is at its ceiling and decides nothing.
+        level: of the interval.
+        digits: of the printed numbers.
+
+    Returns:
+        The decision by the t interval of the mean difference; None with a single pair.
+    """
+    pairs = [pair for pair in map(finite, zip(ours, theirs, strict=True)) if len(pair) == 2]
+    if not pairs:
+        return Verdict("not finite", None)
+    differences = [a - b for a, b in pairs]
+    lost = len(ours) - len(pairs)
+    text = f"({lost} of {len(ours)} pairs not finite) " if lost else ""
+    text += f"{fmean(differences):+.{digits}f}"
+    if len(differences) == 1:
+        return Verdict(f"{text} (one pair)", None)
+    low, high = interval(differences, level)
+    text += f" [{low:+.{digits}f}, {high:+.{digits}f}]"
+    room = inf if top is None else top - fmean(b for _, b in pairs)
+    if claim.difference is not None and room < claim.difference:
+        return Verdict(f"{text}, the probe is at its ceiling: {room:.{digits}f} are left", None)
+    return Verdict(text, decide(low, high, claim.difference))
+
+
+def judge_all(claim: Claim, pairs: Pairs, **options: Any) -> Verdict:
+    """Judge a claim about every pair, with Bonferroni's correction and the options of `judge`.
+
+    The intervals hold together at `LEVEL`; the claim holds if all of them lie above zero.
+    """
+    level = bonferroni_level(len(pairs))
+    return combine_verdicts(
+        {name: judge(claim, *pair, level=level, **options) for name, pair in pairs.items()}
+    )
+
+
+def judge_similar(pairs: Pairs, margin: float) -> Verdict:
+    """Judge a claim that all pairs differ by at most ``margin``, with Bonferroni's correction."""
+    level = bonferroni_level(len(pairs))
+    parts = {}
+    for name, pair in pairs.items():
+        differences = finite(a - b for a, b in zip(*pair, strict=True))
+        holds, text = within(differences, margin, level)
+        parts[name] = Verdict(text, holds)
+    return combine_verdicts(parts)
+
+
+def within(
+    differences: Sequence[float], margin: float, level: float = LEVEL
+) -> tuple[bool | None, str]:
+    """Decide whether differences are at most ``margin`` in size, and describe their interval."""
+    if len(differences) < 2:
+        return None, "one pair" if differences else "not finite"
+    low, high = interval(differences, level)
+    inside = True if -margin <= low <= high <= margin else None
+    outside = low > margin or high < -margin
+    text = f"{fmean(differences):+.2f} [{low:+.2f}, {high:+.2f}]"
+    return False if outside else inside, text
+
+
+class Summary(NamedTuple):
+    """Mean and standard deviation over runs."""
+
+    mean: float
+    deviation: float
+    runs: int
+
+
+def judge_summaries(claim: Claim, ours: Summary, theirs: Summary) -> Verdict:
+    """Judge a claim that ``ours`` are above ``theirs``, unpaired, by Welch's interval."""
+    both = ours, theirs
+    squares = [each.deviation**2 / each.runs for each in both]
+    freedom = sum(squares) ** 2 / sum(
+        square**2 / (each.runs - 1) for square, each in zip(squares, both, strict=True)
+    )
+    half = float(stats.t.ppf((1 + LEVEL) / 2, freedom)) * sqrt(sum(squares))
+    gap = ours.mean - theirs.mean
+    low, high = gap - half, gap + half
+    text = " against ".join(f"{x.mean:.2f} ± {x.deviation:.2f} ({x.runs} seeds)" for x in both)
+    verdict = Verdict(f"{gap:+.2f} [{low:+.2f}, {high:+.2f}]", decide(low, high, claim.difference))
+    return verdict.after(text)
+
+
+def bonferroni_level(number: int) -> float:
+    """Return the level at which ``number`` intervals hold together at `LEVEL`."""
+    return 1 - (1 - LEVEL) / max(number, 1)
+
+
+def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
+    """Return the verdict of a claim that holds if all its parts do."""
+    measured = "; ".join(f"{name}: {part.measured}" for name, part in parts.items())
+    decisions = [part.holds for part in parts.values()]
+    return Verdict(measured, False if False in decisions else None if None in decisions else True)
