@@ -12,7 +12,8 @@ from workdir_cases import CONFIG, METRICS, ROW, changed, gallery_of, write
 from jaxssl.report import run_report
 from jaxssl.report.comparison import write_comparison
 from jaxssl.studies import documents
-from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict, curves
+from jaxssl.studies.plots import plot_lines
+from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 WIDTHS = 1280, 390
@@ -81,7 +82,7 @@ def study_page(folder):
     claims = {"x": Claim(LONG, "no paper"), "y": Claim("untold", "no paper")}
     row = [LONG, *["90.00 ± 1.00"] * 12]
     tables = [Table(LONG.format(i), ("", *map(str, range(12))), [row], "note") for i in range(3)]
-    picture = Picture("x", curves({"a": ((1, 2), [[1.0], [2.0]])}, "x", "y"), "alt", "caption")
+    picture = Picture("x", plot_lines({"a": ((1, 2), [[1.0], [2.0]])}, "x", "y"), "alt", "caption")
     study = Findings(tables, [picture], {"x": Verdict(LONG, True)}, {}, "here")
     setting = Setting("tiny", folder, "", 3, folder)
     return documents.write_study("x", LONG, setting, claims, study, {"command": f"{LONG} " * 9})

@@ -1,4 +1,4 @@
-"""Bias and noise of minibatch gradients: against all batches there are, and the papers' claims."""
+"""Bias and noise of minibatch gradients against an enumeration of all batches."""
 
 from functools import partial
 from itertools import combinations
@@ -18,8 +18,8 @@ N, DIM = 6, 3
 
 
 RNG = np.random.default_rng(0)
-OWN = RNG.normal(size=(N, DIM))
-VIEWS = (OWN + 0.3 * RNG.normal(size=(2, N, DIM))).astype(np.float32)
+EXAMPLES = RNG.normal(size=(N, DIM))
+VIEWS = (EXAMPLES + 0.3 * RNG.normal(size=(2, N, DIM))).astype(np.float32)
 
 
 def embed(weights, index):
@@ -35,7 +35,7 @@ def measure(loss, batch_size, **settings):
 
 
 def exact(loss, batch_size):
-    """Mean and full gradient, and the deviation, over all batches, without memory."""
+    """Return mean gradient, full gradient and deviation over all batches, without memory."""
     learned, memory = loss.init(jax.random.key(0), N, DIM)
 
     @jax.jit
@@ -47,27 +47,27 @@ def exact(loss, batch_size):
         return jax.grad(value)(jnp.eye(DIM)).ravel()
 
     batches = np.array(list(combinations(range(N), batch_size)), np.int32)
-    found = np.stack([np.asarray(gradient(batch), np.float64) for batch in batches])
+    gradients = np.stack([np.asarray(gradient(batch), np.float64) for batch in batches])
     full = np.asarray(gradient(np.arange(N, dtype=np.int32)), np.float64)
-    noise = np.sqrt(np.mean(np.sum((found - found.mean(0)) ** 2, axis=1)))
-    return found.mean(axis=0), full, noise
+    noise = np.sqrt(np.mean(np.sum((gradients - gradients.mean(0)) ** 2, axis=1)))
+    return gradients.mean(axis=0), full, noise
 
 
 @pytest.mark.parametrize("batch_size", [2, 3, 5])
-def test_the_bias_is_that_over_all_batches(batch_size):
+def test_bias_equals_that_over_all_batches(batch_size):
     loss = objective("nt_xent", temperature=0.2)
     mean, full, noise = exact(loss, batch_size)
     size = np.linalg.norm(full)
-    [found] = measure(loss, batch_size, draws=4096, chunk=128)
+    [estimate] = measure(loss, batch_size, draws=4096, chunk=128)
     bias = np.linalg.norm(mean - full) / size
-    assert found.low <= bias <= found.high
-    assert found.high - found.low < 0.2 * bias + 0.05
-    assert found.deviation == pytest.approx(noise / size, rel=0.1)
-    assert found.cosine == pytest.approx(mean @ full / np.linalg.norm(mean) / size, abs=0.02)
+    assert estimate.low <= bias <= estimate.high
+    assert estimate.high - estimate.low < 0.2 * bias + 0.05
+    assert estimate.deviation == pytest.approx(noise / size, rel=0.1)
+    assert estimate.cosine == pytest.approx(mean @ full / np.linalg.norm(mean) / size, abs=0.02)
 
 
 def means_of_auc_cl(batch_size, kind, **hyper):
-    """Mean value and gradients, to the weights and to b, over all batches, in float64."""
+    """Return the mean over all batches of value and gradients for the weights and b, in float64."""
     with jax.enable_x64(True):
         data = jnp.asarray(VIEWS, jnp.float64)
         batches = np.array(list(combinations(range(N), batch_size)), np.int32)
@@ -78,52 +78,52 @@ def means_of_auc_cl(batch_size, kind, **hyper):
             return losses.auc_cl_loss(pairs, b, **hyper).mean()
 
         both = jax.jit(jax.vmap(jax.value_and_grad(value, argnums=(0, 1)), (None, None, 0)))
-        found = both(jnp.eye(DIM, dtype=jnp.float64), jnp.float64(0.2), batches)
-        return jax.tree.map(lambda x: np.asarray(x).mean(0), found)
+        values = both(jnp.eye(DIM, dtype=jnp.float64), jnp.float64(0.2), batches)
+        return jax.tree.map(lambda x: np.asarray(x).mean(0), values)
 
 
 @pytest.mark.parametrize("batch_size", range(2, N))
 @pytest.mark.parametrize("kind", ["views", "towers"])
 @pytest.mark.parametrize("form", ["moments", "matrix"])
-def test_auc_cls_minibatches_are_unbiased_exactly(form, kind, batch_size):
-    """Theorem 3.3: over all batches, value and gradient are those of the whole data set."""
-    found = means_of_auc_cl(batch_size, kind, form=form)
+def test_auc_cl_minibatches_are_unbiased(form, kind, batch_size):
+    """Theorem 3.3: the means over all batches equal value and gradient of the whole data set."""
+    batches = means_of_auc_cl(batch_size, kind, form=form)
     expected = means_of_auc_cl(N, kind, form=form)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), found, expected)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-12), batches, expected)
 
 
-def test_minibatches_of_auc_cls_sum_over_negatives_are_biased():
-    (_, found), (_, expected) = (means_of_auc_cl(b, "views", **PRESETS["paper"]) for b in (2, N))
-    assert np.linalg.norm(found[0] - expected[0]) > 0.5 * np.linalg.norm(expected[0])
+def test_auc_cl_with_a_sum_over_negatives_is_biased():
+    (_, batches), (_, expected) = (means_of_auc_cl(b, "views", **PRESETS["paper"]) for b in (2, N))
+    assert np.linalg.norm(batches[0] - expected[0]) > 0.5 * np.linalg.norm(expected[0])
 
 
-def test_the_estimate_finds_no_bias_in_auc_cl():
-    [found] = measure(objective("auc_cl"), 3, draws=1024, chunk=128)
-    assert found.low == 0
+def test_estimate_finds_no_bias_in_auc_cl():
+    [estimate] = measure(objective("auc_cl"), 3, draws=1024, chunk=128)
+    assert estimate.low == 0
 
 
-def test_a_whole_batch_has_neither_bias_nor_noise():
-    [found] = measure(objective("dcl"), N, draws=8, chunk=2)
-    assert found.bias < 1e-5
-    assert found.deviation < 1e-3
-    assert found.cosine == pytest.approx(1)
+def test_full_batch_has_neither_bias_nor_noise():
+    [estimate] = measure(objective("dcl"), N, draws=8, chunk=2)
+    assert estimate.bias < 1e-5
+    assert estimate.deviation < 1e-3
+    assert estimate.cosine == pytest.approx(1)
 
 
-def test_averages_over_steps_take_the_bias_away():
+def test_averages_over_steps_reduce_the_bias():
     loss = objective("decl", u="mean", temperature=0.3, momentum=0.95)
     target = objective("decl", rate="batch", u="mean", temperature=0.3)
     first, _, last = measure(loss, 2, target=target, visits=(0, 1, 60), draws=4096, chunk=128)
     assert last.high < first.low
 
 
-def test_the_same_seed_gives_the_same_figures():
+def test_same_seed_gives_the_same_estimate():
     settings = {"draws": 64, "chunk": 16}
     loss = objective("dcl")
     assert measure(loss, 3, **settings) == measure(loss, 3, **settings)
     assert measure(loss, 3, **settings) != measure(loss, 3, **settings, seed=1)
 
 
-def test_bad_arguments_are_refused():
+def test_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"batch_size must be in \[2, 6\], got 7"):
         measure(objective("dcl"), 7)
     with pytest.raises(ValueError, match="visits must increase"):

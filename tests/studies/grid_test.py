@@ -1,4 +1,4 @@
-"""Grids of runs: finished ones are not repeated, stopped ones go on, and what is shared."""
+"""Grids of runs: training, resuming, and sharing of runs between studies."""
 
 import importlib
 import json
@@ -26,7 +26,7 @@ CELLS = {"nt_xent": {}, "auc_cl": {"loss.name": "auc_cl"}}
 
 @pytest.fixture(scope="module", autouse=True)
 def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    """Allow Optax' Adam to raise a float to its integer step count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -38,55 +38,55 @@ def setting(tmp_path_factory, data_dir):
 
 
 @pytest.fixture(scope="module")
-def found(setting):
+def results(setting):
     return grid.run_grid(setting, CELLS)
 
 
-def test_every_cell_is_trained_and_evaluated(setting, found):
-    assert list(found) == list(CELLS)
-    for [outcome] in found.values():
-        assert outcome.seed == 0 and set(outcome.figures) == {grid.KNN, grid.LINEAR}
-        assert all(10 < value <= 100 for value in outcome.figures.values())
-        assert outcome.history[-1]["step"] == 3
-        assert not (outcome.workdir / "report.html").exists()
-    assert grid.where(found) == "digits (train), 3 steps, 1 seed"
+def test_every_cell_is_trained_and_evaluated(setting, results):
+    assert list(results) == list(CELLS)
+    for [result] in results.values():
+        assert result.seed == 0 and set(result.metrics) == {grid.KNN, grid.LINEAR}
+        assert all(10 < value <= 100 for value in result.metrics.values())
+        assert result.history[-1]["step"] == 3
+        assert not (result.workdir / "report.html").exists()
+    assert grid.describe_runs(results) == "digits (train), 3 steps, 1 seed"
 
 
-def test_a_second_command_trains_nothing(setting, found, monkeypatch):
+def test_second_command_trains_nothing(setting, results, monkeypatch):
     monkeypatch.setattr(pretrain, "train", None)
-    assert grid.run_grid(setting, CELLS) == found
+    assert grid.run_grid(setting, CELLS) == results
 
 
-def test_a_stopped_grid_goes_on(setting, found, monkeypatch, capsys):
+def test_stopped_grid_says_how_to_resume(setting, results, monkeypatch, capsys):
     def stop(config, workdir):
         raise SystemExit(130)
 
     monkeypatch.setattr(pretrain, "train", stop)
     with pytest.raises(SystemExit):
         grid.run_grid(setting, {**CELLS, "new": {"loss.temperature": 0.3}})
-    assert "the same command goes on there" in capsys.readouterr().err
+    assert "the same command resumes there" in capsys.readouterr().err
 
 
-def test_baselines_are_of_pixels_and_the_untrained_network(setting, found):
-    [outcome] = found["nt_xent"]
-    base = grid.baselines(outcome)
+def test_baselines_are_raw_pixels_and_the_untrained_network(setting, results):
+    [result] = results["nt_xent"]
+    base = grid.baselines(result)
     assert set(base) == {"raw", "untrained"}
-    assert base == grid.baselines(outcome)
+    assert base == grid.baselines(result)
     assert base["raw"][grid.KNN] == pytest.approx(89.8, abs=0.5)  # README: 89.80
 
 
-def test_a_run_that_is_not_finite_is_a_finding(setting, monkeypatch):
+def test_diverged_run_has_nan_metrics(setting, monkeypatch):
     def fail(config, workdir):
         workdir.mkdir(parents=True)
         (workdir / "fault.json").write_text("{}")
         raise UserError("not finite")
 
     monkeypatch.setattr(pretrain, "train", fail)
-    [outcome] = grid.run_grid(setting, {"x": {"loss.temperature": 0.7}})["x"]
-    assert all(value != value for value in outcome.figures.values())
+    [result] = grid.run_grid(setting, {"x": {"loss.temperature": 0.7}})["x"]
+    assert all(value != value for value in result.metrics.values())
 
 
-def test_an_old_fault_is_no_divergence(setting, monkeypatch):
+def test_fault_file_of_an_earlier_command_is_ignored(setting, monkeypatch):
     def locked(config, workdir):
         raise UserError("locked")
 
@@ -99,52 +99,52 @@ def test_an_old_fault_is_no_divergence(setting, monkeypatch):
         grid.run_grid(setting, cell)
 
 
-def test_a_finished_run_of_another_config_is_refused(setting, found):
+def test_finished_run_of_another_config_raises(setting, results):
     cell = {"seed": 0, "loss.temperature": 0.9}
     folder = setting.out / "runs" / grid.run_name(setting, cell)
-    folder.symlink_to(found["nt_xent"][0].workdir)
+    folder.symlink_to(results["nt_xent"][0].workdir)
     with pytest.raises(UserError, match="is a run of another config .*take another --out"):
         grid.run_grid(setting, {"x": {"loss.temperature": 0.9}})
 
 
-def test_what_a_cell_sets_is_no_override(setting):
+def test_override_of_a_key_that_the_study_sets_raises(setting):
     with pytest.raises(UserError, match="--config.log_every: this study sets it itself"):
         grid.run_grid(setting, {"x": {"log_every": 2}})
 
 
 def test_support_vectors_of_a_run(setting):
     module = importlib.import_module("jaxssl.studies.support_vectors")
-    found = module.run(setting)
-    [own, binding] = found.tables[0].rows
-    assert own[0] == "C = 100 (the run's)" and binding[0] == "C = 1"
-    assert found.data["own"]["at_bound"] == [0.0]
-    assert 0 < found.data["binding"]["support"][0] <= 1
-    assert found.data["own"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
-    assert set(found.verdicts) <= set(module.CLAIMS)
+    findings = module.run(setting)
+    [first, second] = findings.tables[0].rows
+    assert first[0] == "C = 100 (the run's)" and second[0] == "C = 1"
+    assert findings.data["own"]["at_bound"] == [0.0]
+    assert 0 < findings.data["binding"]["support"][0] <= 1
+    assert findings.data["own"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
+    assert set(findings.verdicts) <= set(module.CLAIMS)
     other = setting._replace(workdir=setting.out / "runs" / grid.run_name(setting, {"seed": 0}))
-    with pytest.raises(UserError, match="expected a run with mmcl, got 'nt_xent'"):
+    with pytest.raises(UserError, match="must be a run with mmcl, got .* with nt_xent"):
         module.run(other)
 
 
-def test_a_refused_setting_stops_the_grid(setting):
+def test_wrong_value_stops_the_grid(setting):
     with pytest.raises(UserError, match="temperature"):
         grid.run_grid(setting, {"x": {"loss.temperature": -1.0}})
 
 
-def test_a_damaged_marker_is_named(setting, found, tmp_path):
-    [outcome] = found["auc_cl"]
-    marker = outcome.workdir / grid.CELL
-    text = marker.read_text()
+def test_damaged_result_file_raises(setting, results, tmp_path):
+    [result] = results["auc_cl"]
+    path = result.workdir / grid.RESULT_FILE
+    text = path.read_text()
     try:
-        marker.write_text("{")
+        path.write_text("{")
         with pytest.raises(UserError, match="cell.json is damaged"):
             grid.run_grid(setting, CELLS)
     finally:
-        marker.write_text(text)
+        path.write_text(text)
     assert set(json.loads(text)["figures"]) == {grid.KNN, grid.LINEAR}
 
 
-def test_studies_that_ask_for_one_run_share_it(setting):
+def test_studies_share_runs_of_the_same_config(setting):
     plain = Setting("tiny", CONFIG, "", 1, Path("out"))
     auc_cl = grid.METHODS["auc_cl"]
 

@@ -1,0 +1,34 @@
+"""Fixtures of the studies' tests."""
+
+import pytest
+from study_cases import made_up
+
+from jaxssl.studies import grid
+from jaxssl.studies.grid import KNN, LINEAR
+
+
+@pytest.fixture
+def diverged():
+    """Seeds whose runs are not finite; a test may add some."""
+    return []
+
+
+@pytest.fixture
+def trained_cells(monkeypatch, diverged):
+    """Replace training by made-up results; return the cells that were trained."""
+    trained = []
+
+    def run_grid(setting, cells):
+        for cell in cells.values():
+            grid.cell_config(setting, cell)  # refuses wrong values as a run would
+        trained.extend(cells.values())
+        return {
+            name: [made_up(cell, seed, diverged) for seed in range(setting.seeds)]
+            for name, cell in cells.items()
+        }
+
+    base = {"raw": {KNN: 50.0, LINEAR: 60.0}, "untrained": {KNN: 40.0, LINEAR: 55.0}}
+    monkeypatch.setattr(grid, "run_grid", run_grid)
+    monkeypatch.setattr(grid, "baselines", lambda result: base)
+    monkeypatch.setattr(grid, "describe_runs", lambda results: "made up")
+    return trained

@@ -1,0 +1,134 @@
+"""The documents and pages of studies, and the page of all claims."""
+
+import importlib
+import json
+import math
+import re
+import shlex
+import subprocess
+
+import pytest
+from matplotlib.figure import Figure
+from study_cases import EPOCHS, NAMES, ROOT, claim, setting, study
+
+from jaxssl.errors import UserError
+from jaxssl.studies import claims, documents, verdicts
+from jaxssl.studies.study import Claim, Findings, Picture, Table
+from jaxssl.training import config, git
+
+ABOUT = {"command": "jaxssl study x", "seconds": "1"}
+UNSTUDIED = claims.read_unstudied_claims()
+
+
+def some_findings(figure):
+    table = Table("Numbers", ("", "x"), [("a & b", "1.00 ± 0.10")], "of <nothing>")
+    judged = {"collapse": verdicts.judge(claim(), [1.0, 2.1, 3.0], [0.5, 1.4, 2.4])}
+    return Findings(
+        [table], [Picture("x", figure, "alt", "cap")], judged, {("a", 8): [1.0, math.nan]}, "here"
+    )
+
+
+def test_study_is_written_as_page_figures_and_document(tmp_path):
+    module = study("alpha")
+    path = documents.write_study(
+        "alpha", "Alpha & more", setting(tmp_path), module.CLAIMS, some_findings(Figure()), ABOUT
+    )
+    text = path.read_text()
+    for piece in ("Alpha &amp; more", "a &amp; b", "of &lt;nothing&gt;", "holds", 'alt="alt"'):
+        assert piece in text
+    assert (tmp_path / "alpha_x.png").read_bytes().startswith(b"\x89PNG")
+    document = documents.read_document(tmp_path / "alpha.json")
+    assert document["data"] == {"a 8": [1.0, None]}
+    collapse = document["claims"]["collapse"]
+    assert collapse["verdict"] == documents.VERDICTS[True]
+    assert {key: collapse[key] for key in Claim._fields} == module.CLAIMS["collapse"]._asdict()
+    assert document["claims"]["robust"]["verdict"] is None
+
+
+def test_markdown_page_is_written_beside_its_document(trained_cells, tmp_path):
+    module, options = study("accuracy"), setting(tmp_path)
+    result = module.run(options)
+    about = {**ABOUT, "commit": "abc", "devices": "1 cpu"}
+    path = documents.write_study("accuracy", "Of a | b", options, module.CLAIMS, result, about)
+    page = tmp_path / "docs.md"
+    documents.write_markdown(page, path.with_suffix(".json"))
+    text = page.read_text()
+    assert text.startswith("# Of a | b\n") and f"    {ABOUT['command']}\n" in text
+    assert "scale tiny · on made up · devices 1 cpu · commit abc" in text
+    [row] = [line for line in text.splitlines() if line.startswith("| tcl, batch 64, seed 2 |")]
+    [tcl] = [run for run in result.tables[-1].rows if run[0] == "tcl, batch 64, seed 2"]
+    assert row == f"| {' | '.join(tcl)} |" and tcl[-2:] == ("abc", "nowhere")
+    logs = json.loads(page.with_suffix(".json").read_text())["data"]["logs"]
+    assert [line[0] for line in logs["tcl, batch 64, seed 2"]] == list(EPOCHS)
+
+
+def test_commit_is_read_from_the_checkout(monkeypatch, tmp_path):
+    def run(*command):
+        config = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *config, *command], check=True)
+
+    monkeypatch.setattr(git, "__file__", str(tmp_path / "jaxssl" / "training" / "git.py"))
+    commit = git.current_commit.__wrapped__
+    assert commit() == ""
+    run("init", "--quiet")
+    (tmp_path / "a").write_text("1")
+    run("add", "a")
+    run("commit", "--quiet", "--message=a")
+    clean = commit()
+    assert len(clean) >= 7 and set(clean) <= set("0123456789abcdef")
+    (tmp_path / "a").write_text("2")
+    assert commit() == f"{clean}-dirty"
+
+
+def count_claims():
+    """Return the number of all claims."""
+    return sum(len(study(name).CLAIMS) for name in NAMES) + len(UNSTUDIED)
+
+
+@pytest.mark.parametrize("row", UNSTUDIED, ids=lambda row: row.claim.text)
+def test_commands_of_unstudied_claims_are_valid(row):
+    words = shlex.split(row.command)
+    if words[:2] == ["python", "train.py"]:
+        overrides = [
+            word[len("--config.") :].split("=") for word in words if word[:9] == "--config."
+        ]
+        config.load(ROOT / words[words.index("--config") + 1], [tuple(pair) for pair in overrides])
+    elif "--suite" in words:
+        assert (ROOT / words[words.index("--suite") + 1]).exists()
+    elif words:
+        protocol, preset = words[words.index("--protocols") + 1].split(":")
+        assert preset in importlib.import_module(f"jaxssl.evaluation.protocols.{protocol}").PRESETS
+
+
+def test_summaries_of_unstudied_claims_are_in_docs():
+    text = (ROOT / "docs" / "graphs.md").read_text()
+    rows = [row for row in UNSTUDIED if row.verdict]
+    assert len(rows) == 2
+    for row in rows:
+        ours, theirs = re.findall(r"\d+\.\d+ ± \d+\.\d+", row.verdict.measured)
+        name = re.search("on ([A-Z-]+) ", row.claim.text)[1]
+        [line] = re.findall(rf"^\| {name} \|.*\d.*\|$", text, re.MULTILINE)
+        assert line.index(theirs) < line.index(ours) and "(graphs.md)" in row.verdict.measured
+
+
+def test_claims_page_is_written_from_documents_alone(tmp_path):
+    none = claims.write_claims(tmp_path, tmp_path / "none.md").read_text()
+    measured = [row.verdict for row in UNSTUDIED if row.verdict]
+    assert none.count("**not yet run** |") == count_claims() - len(measured)
+    module, options = study("alpha"), setting(tmp_path / "tiny")
+    options.out.mkdir()
+    documents.write_study("alpha", "Alpha", options, module.CLAIMS, some_findings(Figure()), ABOUT)
+    run = options.out / "runs" / "seed=0"  # its files are not documents of studies
+    run.mkdir(parents=True)
+    for name in ("cell", "config", "results", "baselines"):
+        (run / f"{name}.json").write_text("[]")
+    lines = claims.write_claims(tmp_path, tmp_path / "c.md").read_text().splitlines()
+    [row] = [line for line in lines if module.CLAIMS["collapse"].text in line]
+    assert "tiny, here: +0.60 [+0.35, +0.85]" in row and "**holds**" in row
+    assert ABOUT["command"] in row and f"“{module.CLAIMS['collapse'].quote}”" in row
+    [row] = [line for line in lines if module.CLAIMS["robust"].text in line]
+    assert row.endswith("| – | **not yet run** |")
+    assert sum(line.startswith("| ") for line in lines) == count_claims() + len(claims.PAPERS) + 1
+    (tmp_path / "tiny" / "alpha.json").write_text("{")
+    with pytest.raises(UserError, match=r"alpha.json is damaged"):
+        claims.write_claims(tmp_path, tmp_path / "c.md")

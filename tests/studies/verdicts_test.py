@@ -1,0 +1,94 @@
+"""Verdicts: intervals of differences, corrections for many comparisons, missing values."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from study_cases import claim
+
+from jaxssl.studies import verdicts
+from jaxssl.studies.study import Verdict
+from jaxssl.studies.verdicts import Summary
+
+# Five pairs whose differences have mean 2 and standard deviation sqrt(2.5). Student's t is 2.776,
+# half of the interval 1.963.
+THEIRS = [60.0, 61.0, 59.0, 60.5, 62.0]
+OURS = [b + d for b, d in zip(THEIRS, [0.0, 1.0, 2.0, 3.0, 4.0], strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("shift", "difference", "holds"),
+    [
+        (0.0, None, True),  # [0.04, 3.96]
+        (0.0, 5.0, True),  # below the paper's difference, but above zero
+        (-0.1, 3.0, None),  # [-0.06, 3.86] contains both
+        (-0.1, None, None),  # the paper reports no difference
+        (-0.1, 4.0, False),  # contains zero alone
+        (-4.1, 3.0, False),  # [-4.06, -0.14] is below zero
+        (-4.1, None, False),
+    ],
+)
+def test_claim_is_judged_by_the_interval_of_the_difference(shift, difference, holds):
+    ours = [value + shift for value in OURS]
+    verdict = verdicts.judge(claim(difference), ours, THEIRS)
+    assert verdict.holds is holds
+    low, high = verdicts.interval([a - b for a, b in zip(ours, THEIRS, strict=True)])
+    assert (high - low) / 2 == pytest.approx(2.776 * math.sqrt(2.5 / 5), abs=1e-3)
+    assert verdict.measured == f"{2 + shift:+.2f} [{low:+.2f}, {high:+.2f}]"
+    assert verdicts.judge(claim(difference), THEIRS, ours).holds is not True or shift < -2
+
+
+def test_probe_at_its_ceiling_decides_nothing():
+    ours, theirs = [99.8, 99.9, 99.7], [98.9, 99.0, 98.8]
+    assert verdicts.judge(claim(2.0), ours, theirs).holds is True
+    at_top = verdicts.judge(claim(2.0), ours, theirs, top=100.0)
+    assert at_top.holds is None and "the probe is at its ceiling: 1.10 are left" in at_top.measured
+    assert verdicts.judge(claim(2.0), theirs, ours, top=100.0).holds is None
+    assert verdicts.judge(claim(1.0), ours, theirs, top=100.0).holds is True
+
+
+def test_one_pair_decides_nothing_and_non_finite_pairs_are_left_out():
+    assert verdicts.judge(claim(1.0), [70.0], [60.0]) == Verdict("+10.00 (one pair)", None)
+    assert verdicts.judge(claim(1.0), [math.nan, 70.0], [60.0, math.nan]).holds is None
+    assert verdicts.judge(claim(1.0), [math.nan, 70.0], [60.0, 60.0]).measured.endswith(
+        "+10.00 (one pair)"
+    )
+    assert verdicts.judge(claim(1.0), [None], [60.0]) == Verdict("not finite", None)
+    with_lost = verdicts.judge(claim(), [*OURS, math.nan], [*THEIRS, 60.0])
+    assert with_lost.holds is True and "1 of 6 pairs not finite" in with_lost.measured
+
+
+def test_intervals_of_many_comparisons_are_wider():
+    pair = OURS, THEIRS
+    assert verdicts.judge_all(claim(), {"B=16": pair}).holds is True
+    # With three, each interval has 1 - 0.05 / 3: t is 3.961, and [-0.80, 4.80] contains zero.
+    three = verdicts.judge_all(claim(), dict.fromkeys(("16", "64", "256"), pair))
+    assert three.holds is None and "16: +2.00 [-0.80, +4.80]" in three.measured
+    clear = [b + 10 + i / 10 for i, b in enumerate(THEIRS)], THEIRS
+    assert verdicts.judge_all(claim(), {"16": clear, "64": clear}).holds is True
+    assert verdicts.judge_all(claim(), {"16": clear, "64": clear[::-1]}).holds is False
+    assert verdicts.judge_all(claim(), {"16": clear, "64": pair}).holds is None
+
+
+def test_similar_values_differ_by_less_than_the_margin():
+    assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 4.0).holds is True
+    assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 3.0).holds is None
+    far = [b + 9 + i / 9 for i, b in enumerate(THEIRS)]
+    assert verdicts.judge_similar({"x": (far, THEIRS)}, 3.0).holds is False
+    assert verdicts.judge_similar({"x": ([1.0], [1.0])}, 3.0) == Verdict("x: one pair", None)
+
+
+def test_summaries_are_judged_by_welch_interval():
+    ours, theirs = Summary(87.33, 1.38, 5), Summary(85.87, 1.41, 5)
+    verdict = verdicts.judge_summaries(claim(1.62), ours, theirs)
+    samples = [stats.norm.ppf((np.arange(5) + 0.5) / 5) for _ in range(2)]
+    samples = [
+        x.mean + x.deviation * v / v.std(ddof=1)
+        for v, x in zip(samples, (ours, theirs), strict=True)
+    ]
+    expected = stats.ttest_ind(*samples, equal_var=False).confidence_interval()
+    assert f"[{expected.low:+.2f}, {expected.high:+.2f}]" in verdict.measured
+    assert verdict.holds is None
+    assert verdicts.judge_summaries(claim(4.0), ours, theirs).holds is False
+    assert verdicts.judge_summaries(claim(), ours._replace(mean=90.0), theirs).holds is True
