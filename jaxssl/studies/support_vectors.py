@@ -126,7 +126,7 @@ def _analyse(workdir: Path) -> Analysis:
     if config.loss.name != "mmcl":
         raise UserError(f"--workdir must be a run with mmcl, got {workdir} with {config.loss.name}")
     train = source.load(config.data, config.data.train_split)
-    images, pairs = gallery.pairs(config, train, IMAGES)
+    images, pairs = gallery.example_views(config, train, IMAGES)
     views = pairs["views"]
     encoder = load_pretrained(workdir)
     mesh = distributed.local_mesh()
