@@ -1,17 +1,17 @@
-"""What evaluation costs: k-NN beside scikit-learn, the linear probe beside SGD, every protocol.
+"""Measure the time of evaluation: k-NN, the linear probe and every protocol.
 
     python benchmarks/evals.py [--data DIR] [--workdir RUN] [--quick] [--rounds 3]
 
-1. k-NN, a bank of 50 000 x 512 and 10 000 queries, beside scikit-learn's brute force: time, memory
-   above the bank (of a process that does nothing else), predictions that differ.
-2. The probe `linear:fast` beside 100 epochs of SGD on the same features, in PyTorch where it is
-   installed, else in NumPy, on one thread: its batches are too small for more. SGD's rate is the
-   best of three on the test set, and one run is timed; our time includes the choice of C.
-3. Seconds of every protocol on the run's checkpoint, compilation included.
+1. k-NN with a bank of 50 000 x 512 and 10 000 queries, against scikit-learn's brute force: time,
+   memory beyond the bank (in a process of its own), and the number of different predictions.
+2. The probe `linear:fast` against 100 epochs of SGD on the same features, in PyTorch if installed,
+   otherwise in NumPy. SGD runs on one thread, because its batches are too small for more. Its rate
+   is the best of three on the test set, and one run is timed. Our time includes the choice of C.
+3. Seconds of every protocol on the run's checkpoint, including compilation.
 
-The features are those of random patches of CIFAR-10, where --data holds it; else Gaussian classes
-of condition number 1e3. Machines are shared and noisy: read the ratios, medians over the rounds,
-in each of which both sides take their turn. --quick is a tenth of the examples and epochs.
+Features are responses to random patches of CIFAR-10 if --data has it, otherwise Gaussian classes of
+condition number 1e3. Shared machines are noisy: compare the ratios, which are medians over rounds
+with one turn of each side. --quick uses a tenth of the examples and epochs.
 """
 
 import argparse
@@ -51,17 +51,17 @@ BATCH, RATES = 512, (0.1, 0.03, 0.01)
 
 
 def seconds(fn: Callable[[], Any]) -> tuple[float, Any]:
-    """Of a call, and what it returned."""
+    """Return the seconds of a call, and its result."""
     start = time.perf_counter()
-    found = jax.block_until_ready(fn())
-    return time.perf_counter() - start, found
+    result = jax.block_until_ready(fn())
+    return time.perf_counter() - start, result
 
 
 # ---- Features.
 
 
 def synthetic(n: int, m: int, f: int = 512, classes: int = 10) -> Features:
-    """Gaussian classes whose deviations fall from 1 to 1e-3 along random directions."""
+    """Draw Gaussian classes with deviations from 1 down to 1e-3 along random directions."""
     rng = np.random.default_rng(0)
     deviation = np.logspace(0, -3, f)
     mixed = np.linalg.qr(rng.normal(size=(f, f)))[0] * deviation[:, None]
@@ -72,7 +72,7 @@ def synthetic(n: int, m: int, f: int = 512, classes: int = 10) -> Features:
 
 
 def random_patches(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
-    """[n, 512]: responses to 64 patches, of either sign, averaged over the four quarters."""
+    """Return [n, 512]: responses to 64 patches by sign, averaged over the four quarters."""
 
     @jax.jit
     def block(x: jax.Array) -> jax.Array:
@@ -86,12 +86,12 @@ def random_patches(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
 
 
 def patch_filters(images: np.ndarray) -> np.ndarray:
-    """[6, 6, 3, 64] whitened patches of the images, of length 1."""
+    """Return [6, 6, 3, 64]: whitened patches of the images with norm 1."""
     rng = np.random.default_rng(0)
     corners = rng.integers(0, 27, (20_000, 2))
     chosen = images[rng.integers(0, len(images), len(corners))]
-    found = [x[r : r + 6, c : c + 6].ravel() for x, (r, c) in zip(chosen, corners, strict=True)]
-    patches = np.stack(found) / 255
+    windows = [x[r : r + 6, c : c + 6].ravel() for x, (r, c) in zip(chosen, corners, strict=True)]
+    patches = np.stack(windows) / 255
     patches -= patches.mean(axis=1, keepdims=True)
     patches /= np.sqrt(patches.var(axis=1, keepdims=True) + 0.01)
     values, vectors = np.linalg.eigh(np.cov(patches.T))
@@ -102,13 +102,15 @@ def patch_filters(images: np.ndarray) -> np.ndarray:
 
 
 def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
-    """Of CIFAR-10 where there is it, and in words."""
+    """Return features of CIFAR-10, or synthetic ones, and their description."""
     if data is None:
         return "Gaussian classes", synthetic(n, m)
     config = load(ROOT / "configs" / "cifar10_simclr.py", [("data.dir", data)])
-    found = arrays(source.load_splits(config.data), Inputs(32, 3))
-    images = [np.asarray(found[part]["input"][:size]) for part, size in (("train", n), ("test", m))]
-    labels = [found[part]["label"][:size] for part, size in (("train", n), ("test", m))]
+    splits = arrays(source.load_splits(config.data), Inputs(32, 3))
+    images = [
+        np.asarray(splits[part]["input"][:size]) for part, size in (("train", n), ("test", m))
+    ]
+    labels = [splits[part]["label"][:size] for part, size in (("train", n), ("test", m))]
     filters = patch_filters(images[0])
     train, test = (random_patches(x, filters) for x in images)
     return "random patches of CIFAR-10", Features(train, labels[0], test, labels[1])
@@ -118,7 +120,7 @@ def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
 
 
 def brute_force(features: Features) -> Callable[[], np.ndarray]:
-    """scikit-learn's predictions with the same votes."""
+    """Return scikit-learn's predictions with the same votes."""
     train, test = (
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
         for x in (features.train, features.test)
@@ -130,23 +132,23 @@ def brute_force(features: Features) -> Callable[[], np.ndarray]:
 
 
 def memory_above(folder: Path) -> float:
-    """MB that k-NN needs above its input."""
+    """Return the MB that k-NN needs beyond its input."""
     bank, labels, queries = (np.load(folder / f"{x}.npy") for x in ("train", "labels", "test"))
-    knn.predict(bank[:1000], labels[:1000], queries[:300], **HYPER)  # loads the compiler
+    knn.predict(bank[:1000], labels[:1000], queries[:300], **HYPER)  # compiles
     before = resident("VmRSS")
     knn.predict(bank, labels, queries, **HYPER)
     return resident("VmHWM") - before
 
 
 def resident(line: str) -> float:
-    """MB of this process now ("VmRSS") or at most ("VmHWM"), as Linux says."""
-    # getrusage starts from the parent's peak.
+    """Return the MB of this process: now ("VmRSS") or at most ("VmHWM"), as reported by Linux."""
+    # getrusage would start from the peak of the parent process.
     status = Path("/proc/self/status").read_text()
     return float(status.split(f"{line}:")[1].split()[0]) / 1024
 
 
 def nearest(features: Features, rounds: int) -> None:
-    # To Euclidean distance, scikit-learn's, a row of zeros is as near as a cosine of 1/2.
+    # scikit-learn uses Euclidean distance, where a zero row is as close as a cosine of 1/2.
     bank, queries = (x.any(axis=1) for x in (features.train, features.test))
     features = Features(*(x[bank] for x in features[:2]), *(x[queries] for x in features[2:]))
     hyper = {**HYPER, "num_classes": 10}
@@ -177,7 +179,7 @@ def nearest(features: Features, rounds: int) -> None:
 
 @threadpool_limits.wrap(limits=1)
 def sgd(x: np.ndarray, y: np.ndarray, rate: float, epochs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [f, 10] and bias [10] after SGD with momentum 0.9 and a cosine rate."""
+    """Return weights [f, 10] and bias [10] after SGD with momentum 0.9 and a cosine rate."""
     try:
         import torch
     except ImportError:
@@ -228,18 +230,18 @@ def probe(features: Features, rounds: int, epochs: int) -> None:
     best = max(accuracy, key=lambda rate: accuracy[rate])
     first, times = seconds(ours)[0], []
     for _ in range(rounds):
-        own, found = seconds(ours)
+        own, fit = seconds(ours)
         times.append((own, seconds(lambda: sgd(x, features.train_labels, best, epochs))[0]))
     own, reference = ([pair[i] for pair in times] for i in (0, 1))
     code = "PyTorch" if "torch" in sys.modules else "NumPy"
     print(f"\n| probe | linear:fast | SGD, {epochs} epochs, lr {best}, {code} | target |")
     print("| --- | --- | --- | --- |")
-    print(f"| top-1, % | {found['linear_top1']:.2f} | {accuracy[best]:.2f} | as good |")
+    print(f"| top-1, % | {fit['linear_top1']:.2f} | {accuracy[best]:.2f} | as good |")
     print(f"| s | {spread(own)}, first {first:.1f} | {spread(reference)} | |")
     print(f"| ours is faster by | {spread([b / a for a, b in times])} | | 5 |")
     search = spread([len(RATES) * b / a for a, b in times])
     print(f"| with all {len(RATES)} rates tried | {search} | | |")
-    print(f"| gradient norm, of that at zero | {found['gradient_norm']:.1e} | | |")
+    print(f"| gradient norm, of that at zero | {fit['gradient_norm']:.1e} | | |")
 
 
 # ---- 3. Protocols.
@@ -260,7 +262,7 @@ def protocols(workdir: Path) -> None:
 
 
 def main() -> None:
-    """All tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="data directory with CIFAR-10")
     parser.add_argument("--workdir", type=Path, help="of a run whose protocols are timed")

@@ -1,16 +1,15 @@
-"""What a GPU is given for a training step: kernels, and bytes they read and write. Needs no GPU.
+"""Count the kernels of a training step and the bytes that they read and write. Needs no GPU.
 
     python benchmarks/gpu_program.py --networks resnet18 --batches 128 --precisions bf16
 
-Needs `pip install "jax[cuda12]"`: XLA compiles the step of `train_step.py` for an H200 that is
-described by numbers. What it would try out on a device it cannot choose here: the algorithms of
-convolutions and matrix products. Which kernels there are, with what layouts and arrays, is as on a
-device but for that.
+Needs `pip install "jax[cuda12]"`: XLA compiles the step of `train_step.py` for the description of
+an H200. It cannot choose algorithms of convolutions and matrix products by autotuning without a
+device; otherwise the kernels, layouts and arrays are the same as on a device.
 
-A kernel is an instruction of the compiled program that computes or copies; those of a loop count
-once for each turn. Bytes are those of its operands and results: what lies in a cache, or is read
-in part, counts whole. Parts are told apart by where JAX met the operation. Memory is what the step
-takes besides the state and the images.
+A kernel is an instruction of the compiled program that computes or copies. Kernels of a loop count
+once for each iteration. Bytes are the sizes of operands and results, also if they are cached or
+read in part. The part (augmentation, forward, backward, update) is where JAX traced the operation.
+Memory is the temporary memory of the step, without the state and the images.
 """
 
 import argparse
@@ -23,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-os.environ["JAX_PLATFORMS"] = "cpu"  # the one that computes here
+os.environ["JAX_PLATFORMS"] = "cpu"  # the device that runs this script
 
 import jax
 from jax.experimental import topologies
@@ -53,13 +52,13 @@ BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "
 BYTES |= {"s64": 8, "u64": 8, "f64": 8}
 KERNELS = ("fusion", "copy", "custom-call", "sort", "convolution", "dot")
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (.*?) ([\w\-]+)\((.*?)\)(?:, |$)")
-WORKSPACE = re.compile(r", [su]8\[\d+\]")  # of a library's routine, of which it takes what it needs
-# The first that JAX' name of the operation has says the part.
+WORKSPACE = re.compile(r", [su]8\[\d+\]")  # upper limit of a library's workspace
+# The first word that JAX's name of an operation contains decides the part.
 PARTS = (("transpose(jvp", "backward"), ("jvp(", "forward"), ("vmap(", "augmentation"))
 
 
 def program(network: str, batch: int, precision: str) -> tuple[str, int]:
-    """The compiled text of a step, and the bytes it needs besides the state and the images."""
+    """Return the compiled text of a step, and its temporary memory in bytes."""
     config, parts, state, batches = begin(network, batch, precision, distributed.make_mesh())
     try:
         described = topologies.get_topology_desc(
@@ -76,24 +75,24 @@ def program(network: str, batch: int, precision: str) -> tuple[str, int]:
     given = jax.tree.map(lambda x: shape(x, split), batches.next())
     state = jax.tree.map(shape, state, shardings(parts.method, state, mesh, False))
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-    # Matrix products by cuBLAS: tiles of Triton's are chosen on a device.
+    # Use cuBLAS for matrix products, because Triton's tiles are chosen on a device.
     options = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
     compiled = step.lower(state, given).compile(options)
     return compiled.as_text(), compiled.memory_analysis().temp_size_in_bytes
 
 
 def size_of(shape: str) -> int:
-    """Bytes of a shape as HLO writes it, such as "(bf16[8,4]{1,0}, f32[])"."""
-    found = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape)
+    """Return the bytes of a shape in HLO, such as "(bf16[8,4]{1,0}, f32[])"."""
+    shapes = re.findall(r"\b([a-z]+\d*)\[([\d,]*)\]", shape)
     return sum(
         BYTES[dtype] * math.prod(int(n) for n in sides.split(",") if n)
-        for dtype, sides in found
+        for dtype, sides in shapes
         if dtype in BYTES
     )
 
 
 def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, int, int]]:
-    """(part, times, bytes each time) of each kernel of a computation, and of its loops."""
+    """Yield (part, calls, bytes of a call) for each kernel of a computation and of its loops."""
     start = text.index(f"\n{computation} ") + 1
     sizes: dict[str, int] = {}
     for line in text[start : text.index("\n}", start)].split("\n")[1:]:
@@ -114,7 +113,7 @@ def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, 
 
 
 def main() -> None:
-    """Count what was asked for."""
+    """Print a table with a row for each network, batch size and precision."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=["resnet18"], choices=NETWORKS)
     parser.add_argument("--batches", nargs="+", type=int, default=[128])
@@ -137,9 +136,9 @@ def main() -> None:
                     for key in (part, "all"):
                         counts[key] += times
                         sizes[key] += times * size
-                found = [f"{counts[key]} / {sizes[key] / 1e6:.0f}" for key in (*parts, "all")]
-                found.append(f"{memory / 1e6:.0f} MB")
-                lines.append([network, str(batch), precision, *found])
+                cells = [f"{counts[key]} / {sizes[key] / 1e6:.0f}" for key in (*parts, "all")]
+                cells.append(f"{memory / 1e6:.0f} MB")
+                lines.append([network, str(batch), precision, *cells])
     print(markdown_table(["network", "batch", "precision", *parts, "all", "memory"], lines))
 
 

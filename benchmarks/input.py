@@ -1,15 +1,15 @@
-"""What the input costs beside the step it feeds: reading, transfer and augmentation.
+"""Measure the time of the input pipeline: reading, transfer and augmentation.
 
     python benchmarks/input.py [--rounds 5] [--steps 1]
 
-1. Augmentation of 256 pairs of 32 x 32 images (SimCLR's for CIFAR) beside Pillow on all cores, and
-   kornia where it is installed.
-2. A batch of 256 from the device's memory, and the augmentation, beside a ResNet-18 step.
-3. Images a second that are streamed: 32 x 32 PNG and 256 x 256 JPEG files, threads and processes,
-   and what decoding and cropping one JPEG costs.
+1. Augmentation of 256 pairs of 32 x 32 images (SimCLR's for CIFAR) against Pillow on all cores, and
+   against kornia if installed.
+2. A batch of 256 from the device's memory and its augmentation, against a ResNet-18 step.
+3. Images a second that are read from disk: 32 x 32 PNG and 256 x 256 JPEG files, with threads and
+   processes, and the time to decode and crop one JPEG.
 
-Machines are shared and noisy: read the ratios, medians over the rounds, in each of which every
-contender takes its turn.
+Shared machines are noisy: compare the ratios, which are medians over rounds with one turn of each
+contender.
 """
 
 import argparse
@@ -47,7 +47,7 @@ JITTER = dict(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
 
 
 def smooth(rng: np.random.Generator, size: int) -> Image.Image:
-    """A random picture that compresses like a photograph."""
+    """Return a random image that compresses like a photograph."""
     coarse = Image.fromarray(rng.integers(0, 256, (size // 8, size // 8, 3), np.uint8))
     picture = np.asarray(coarse.resize((size, size), Image.Resampling.BICUBIC), np.int16)
     noise = rng.integers(-8, 9, picture.shape)
@@ -61,7 +61,7 @@ def encoded(picture: Image.Image, kind: str) -> bytes:
 
 
 def seconds(fn: Callable[[], object], times: int = 1) -> float:
-    """Of one call, its result waited for."""
+    """Return the seconds of a call until its result is ready."""
     start = time.perf_counter()
     for _ in range(times):
         out = fn()
@@ -73,7 +73,7 @@ def seconds(fn: Callable[[], object], times: int = 1) -> float:
 
 
 def ours(images: np.ndarray) -> Callable[[], object]:
-    """Two views of each image, compiled."""
+    """Return a compiled function that makes two views of each image."""
     augment = jax.jit(make_views([recipes.simclr(size=32)] * 2))
     key, index = jax.random.key(0), np.arange(len(images), dtype=np.int32)
     on_device = jax.device_put(images)
@@ -81,7 +81,7 @@ def ours(images: np.ndarray) -> Callable[[], object]:
 
 
 def pillow_view(image: Image.Image, draw: random.Random) -> np.ndarray:
-    """SimCLR's view of one image, as input pipelines of PyTorch make it."""
+    """Return SimCLR's view of one image, as PyTorch input pipelines compute it."""
     area, aspect = 1024 * draw.uniform(0.08, 1.0), math.exp(draw.uniform(-RATIO, RATIO))
     w, h = min(32.0, math.sqrt(area * aspect)), min(32.0, math.sqrt(area / aspect))
     left, top = draw.uniform(0, 32 - w), draw.uniform(0, 32 - h)
@@ -116,8 +116,8 @@ def pillow_jitter(view: Image.Image, change: str, draw: random.Random) -> Image.
 
 def pillow_views(images: np.ndarray, seed: int) -> np.ndarray:
     draw = random.Random(seed)
-    found = [Image.fromarray(image) for image in images]
-    return np.stack([[pillow_view(image, draw) for image in found] for _ in range(2)])
+    pictures = [Image.fromarray(image) for image in images]
+    return np.stack([[pillow_view(image, draw) for image in pictures] for _ in range(2)])
 
 
 def kornia_views(images: np.ndarray) -> Callable[[], object] | None:
@@ -171,7 +171,7 @@ def augmentation(rounds: int) -> None:
         print(f"| {name} | {spread(rate, 0)} | {ratio} |")
 
 
-# ---- 2. The device's memory and the augmentation beside a step.
+# ---- 2. The device's memory and the augmentation, against a step.
 
 
 def beside_a_step(rounds: int, steps: int) -> None:
@@ -230,7 +230,7 @@ def streams(rounds: int) -> None:
                 )
                 first.append(seconds(stream.next))
                 count = max(1, 1024 // size)
-                seconds(stream.next, 8)  # what was read ahead
+                seconds(stream.next, 8)  # drop batches that were read ahead
                 rates.append(size / seconds(stream.next, count))
                 stream.close()
             kind = f"{workers} processes" if workers else "threads"
@@ -253,7 +253,7 @@ def streams(rounds: int) -> None:
 
 
 def main() -> None:
-    """All tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1, help="ResNet-18 steps a round")

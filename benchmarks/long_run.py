@@ -1,10 +1,10 @@
-"""Does a long run stay as it began? 20 000 steps of a tiny recipe: memory, speed, files.
+"""Check memory, speed and files of a long run: 20 000 steps of a tiny recipe.
 
     python benchmarks/long_run.py [--steps 20000]
 
-Printed are tenths of the run, without the first, in which programs are compiled: the median
-resident memory of the process, the median seconds of a step, and the files of the workdir. Machines
-are shared and noisy: memory and files tell, times only roughly.
+Prints for each tenth of the run the median resident memory of the process, the median time of a
+step, and the number of files in the workdir. The first tenth, which compiles, is left out. Memory
+and files should stay constant. Times are noisy on shared machines.
 """
 
 import argparse
@@ -40,33 +40,33 @@ TENTHS = 10
 
 
 def resident() -> float:
-    """MB of this process."""
+    """Return the resident memory of this process in MB."""
     status = Path("/proc/self/status").read_text()
     return float(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
-def watch(workdir: Path, found: list[tuple[int, float, int]], done: threading.Event) -> None:
-    """Note the step, the memory and the number of files now and then."""
+def watch(workdir: Path, samples: list[tuple[int, float, int]], done: threading.Event) -> None:
+    """Append (step, memory, number of files) four times a second."""
     metrics = workdir / "metrics.jsonl"
     while not done.wait(0.25):
         if not metrics.exists() or not (tail := metrics.read_bytes()[-4000:].splitlines()[:-1]):
             continue
         step = json.loads(tail[-1])["step"] if tail[-1].startswith(b"{") else 0
         files = sum(len(names) for _, _, names in os.walk(workdir))
-        found.append((step, resident(), files))
+        samples.append((step, resident(), files))
 
 
 def main() -> None:
-    """The table."""
+    """Run and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
     steps = parser.parse_args().steps
     compile_cache.enable()
     logging.getLogger("absl").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
-        workdir, found, done = Path(folder) / "run", [], threading.Event()
+        workdir, samples, done = Path(folder) / "run", [], threading.Event()
         values = {**SETTINGS, "total_steps": str(steps), "data.dir": f"{folder}/data"}
-        watcher = threading.Thread(target=watch, args=(workdir, found, done))
+        watcher = threading.Thread(target=watch, args=(workdir, samples, done))
         logs.console.quiet = True
         watcher.start()
         pretrain.train(load(ROOT / "configs" / "digits.py", list(values.items())), workdir)
@@ -77,7 +77,7 @@ def main() -> None:
     memory = {}
     for tenth in range(1, TENTHS):
         low, high = steps * tenth // TENTHS, steps * (tenth + 1) // TENTHS
-        some = [x for x in found if low < x[0] <= high]
+        some = [x for x in samples if low < x[0] <= high]
         memory[tenth] = np.median([x[1] for x in some])
         speeds = [r["images_per_second"] for r in rows if low < r["step"] <= high]
         ms = 1000 * int(SETTINGS["batch_size"]) / np.median(speeds)

@@ -1,15 +1,14 @@
-"""Times losses and solvers against the forms they replace.
+"""Time losses and solvers against reference implementations.
 
-    python benchmarks/losses.py                  # everything, some four minutes on two CPU cores
-    python benchmarks/losses.py --only mmcl auc  # the rows whose names contain these
+    python benchmarks/losses.py                  # everything; four minutes on two CPU cores
+    python benchmarks/losses.py --only mmcl auc  # rows whose names contain these words
 
-Both sides of a row run in turn in one process, at most `--rounds` times and until the row has taken
-`--seconds`, at least once; a side whose first call takes half of that is not called again. A row is
-printed as soon as it is measured. "ratio" is the median of the
-rounds' ratios, reference over ours, so that more than 1 means that ours is faster; between brackets
-stand the smallest and the largest. "MB" is what XLA sets aside for temporaries. "differ" is the
-largest difference of the two sides' first outputs, relative to the largest entry. Losses are timed
-with their gradient. A row without a reference is there for its time and memory.
+Our function and the reference run in turn in one process, at least once, until `--rounds` rounds or
+`--seconds` have passed. A function whose first call takes half of the seconds is called only once.
+A row is printed as soon as it is measured. "ratio" is the median over rounds of the time of the
+reference divided by ours (more than 1: ours is faster), with the smallest and largest in brackets.
+"MB" is XLA's temporary memory. "differ" is the largest difference of the two first outputs relative
+to the largest entry. Losses are timed with their gradient. Some rows have no reference.
 """
 
 import argparse
@@ -35,7 +34,7 @@ WIDTHS = (10, 10, 30, 10, 10, 10, 16)
 
 
 class Row(NamedTuple):
-    """What is timed on which arguments, and what the project wants of it."""
+    """Functions to time, their arguments, and the project's targets."""
 
     name: str
     ours: Callable[..., Any]
@@ -45,18 +44,18 @@ class Row(NamedTuple):
 
 
 def embeddings(views: int, b: int, d: int = 128) -> Array:
-    """[views, b, d] on the sphere in 16 clusters, as an encoder half trained gives them."""
+    """Return [views, b, d] on the sphere in 16 clusters, like those of a half-trained encoder."""
     rng = np.random.default_rng(0)
     centre = rng.normal(size=(16, d))[np.arange(b) % 16]
     z = centre + 0.5 * rng.normal(size=(b, d)) + 0.2 * rng.normal(size=(views, b, d))
     return jnp.asarray(z / np.linalg.norm(z, axis=-1, keepdims=True), jnp.float32)
 
 
-# MMCL's duals as the released code solves them: a dense matrix for every anchor.
+# MMCL's duals as in the released code, with a dense matrix for every anchor.
 
 
 def problem(views: int, b: int) -> tuple[Array, Array, Array]:
-    """Kernel matrix of all rows, each anchor's positive row and the rows it goes without."""
+    """Return the kernel matrix, each anchor's positive row and its excluded rows."""
     rows = embeddings(views, b).reshape(views * b, -1)
     kernel = jnp.exp(-BETA * (2 - 2 * jnp.matmul(rows, rows.T, precision=HIGHEST)))
     own = jnp.arange(views * b, dtype=jnp.int32)
@@ -65,7 +64,7 @@ def problem(views: int, b: int) -> tuple[Array, Array, Array]:
 
 
 def dense(kernel: Array, positive: Array, excluded: Array) -> tuple[Array, Array]:
-    """Delta [n, f, f] and the f free rows of every anchor [n, f]."""
+    """Return Delta [n, f, f] and the indices [n, f] of the f rows of every anchor."""
     m, q = kernel.shape[0], excluded.shape[1]
     gone = jnp.any(jnp.arange(m)[None, :, None] == excluded[:, None, :], axis=2)
     free = jnp.argsort(gone, axis=1, stable=True)[:, : m - q]
@@ -75,7 +74,7 @@ def dense(kernel: Array, positive: Array, excluded: Array) -> tuple[Array, Array
 
 
 def spread(alpha: Array, free: Array, m: int) -> Array:
-    """[n, f] back on all m rows."""
+    """Scatter [n, f] to all m rows."""
     n = alpha.shape[0]
     return jnp.zeros((n, m), alpha.dtype).at[jnp.arange(n)[:, None], free].set(alpha)
 
@@ -162,13 +161,13 @@ def all_losses() -> Iterator[Row]:
 
 
 def compare(row: Row, rounds: int, seconds: float) -> list[str]:
-    """The cells of a table's line."""
+    """Return the cells of a table row."""
     begin = time.perf_counter()
     sides = [side for side in (row.ours, row.reference) if side is not None]
     compiled = [jax.jit(side).lower(*row.args).compile() for side in sides]
     memory = [run.memory_analysis().temp_size_in_bytes / 1e6 for run in compiled]
     first, once = zip(*[call(run, row.args) for run in compiled], strict=True)
-    # A side that takes so long is not called again.
+    # A function that takes this long is called only once.
     sides = zip(compiled, once, strict=True)
     taken = [[t if t > seconds / 2 else clock(run, row.args) for run, t in sides]]
     while len(taken) < rounds and time.perf_counter() - begin < seconds:
@@ -186,7 +185,7 @@ def compare(row: Row, rounds: int, seconds: float) -> list[str]:
 
 
 def clock(run: Callable[..., Any], args: tuple[Array, ...]) -> float:
-    """Seconds of a call: the best of those that fit into half a second."""
+    """Return the seconds of a call: the fastest of all calls within half a second."""
     taken: list[float] = []
     while sum(taken) < 0.5:
         taken.append(call(run, args)[1])
@@ -194,14 +193,14 @@ def clock(run: Callable[..., Any], args: tuple[Array, ...]) -> float:
 
 
 def call(run: Callable[..., Any], args: tuple[Array, ...]) -> tuple[Any, float]:
-    """The result, and how many seconds it took."""
+    """Return the result of a call and its seconds."""
     start = time.perf_counter()
     out = jax.block_until_ready(run(*args))
     return out, time.perf_counter() - start
 
 
 def line(cells: Sequence[str]) -> str:
-    """The cells in columns."""
+    """Return the cells aligned in columns."""
     first, *others = cells
     wide = zip(others, WIDTHS, strict=True)
     return first.ljust(38) + "".join(cell.rjust(width) for cell, width in wide)
@@ -227,7 +226,7 @@ def main() -> None:
             bar.update(task, description=row.name)
             console.print(line(compare(row, options.rounds, options.seconds)), markup=False)
             bar.advance(task)
-    views = jnp.stack([jax.random.normal(jax.random.key(0), (64, 128))] * 2)  # they agree
+    views = jnp.stack([jax.random.normal(jax.random.key(0), (64, 128))] * 2)  # identical views
     for name, loss in (("ours", with_gradient(losses.nt_xent)), ("optax", optax_ntxent)):
         run = jax.jit(lambda z, loss=loss: loss(z[0], z[1], temperature=0.005))
         finite = all(jnp.isfinite(x).all() for x in jax.tree.leaves(run(views)))

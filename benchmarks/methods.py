@@ -1,10 +1,10 @@
-"""Every method on the digits with one budget: probes of the features, and speed.
+"""Compare all methods on the digits with equal budgets: accuracy of probes, and speed.
 
     python benchmarks/methods.py [--seeds 0 1 2] [--batch 64] [--epochs 10] [--only auc_cl mmcl]
 
-Appends a JSON line a run to --out and prints the table of all lines there; runs that are there
-already are not repeated. Settings: `METHODS` below, on top of configs/digits.py; the learning rate
-falls with the square root of the batch below 64.
+Appends one JSON line per run to --out and prints a table of all lines. Runs that --out already has
+are not repeated. Settings are configs/digits.py with the changes in `METHODS`. The learning rate is
+scaled by the square root of the batch size over 64.
 """
 
 import argparse
@@ -38,7 +38,7 @@ EMA = "{'schedule': 'cosine', 'start': 0.95, 'end': 1.0}"
 
 
 def momentum(loss: str, preset: str, **more: str) -> dict[str, str]:
-    """Overrides for the momentum method; runs of 200 steps need a faster copy than published."""
+    """Return overrides for the momentum method, with an EMA fast enough for runs of 200 steps."""
     base = {"method.name": "momentum", "method.preset": preset, "loss.name": loss}
     return base | {"method.momentum": EMA} | more
 
@@ -110,7 +110,7 @@ METHODS: dict[str, dict[str, str]] = {
 
 
 def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict[str, float]:
-    """Train, probe, and time one run."""
+    """Train and evaluate one run; return its accuracies, loss and speed."""
     rate = {} if "optim.lr" in overrides else {"optim.lr": str(3e-3 * (batch / 64) ** 0.5)}
     settings = {"seed": str(seed), "batch_size": str(batch), "epochs": str(epochs)}
     settings |= {"schedule.warmup_epochs": str(epochs / 20)} | rate | overrides
@@ -135,9 +135,9 @@ def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict
     context = EvalContext(Features(x[0], y[0], x[1], y[1]))
     rows = [*fewshot.run(context, seed=seed), *linear.run(context, seed=seed)]
     rows += knn.run(context, seed=seed, preset="cifar_simclr")
-    found = {row.metric: row.value for row in rows if row.metric.endswith("top1")}
+    accuracies = {row.metric: row.value for row in rows if row.metric.endswith("top1")}
     spread = collapse.embedding_metrics(z)
-    return found | {
+    return accuracies | {
         "images_per_second": speed,
         "loss": float(metrics["loss"]),
         "feature_std": float(spread["feature_std"]),
@@ -149,7 +149,7 @@ SHOWN = ("fewshot_1shot_top1", "fewshot_5shot_top1", "linear_top1", "knn_top1")
 
 
 def table(lines: list[dict]) -> str:
-    """Mean and deviation over the seeds, a row for each batch and method."""
+    """Return a table of means and deviations over seeds, with a row per batch size and method."""
     heads = ["batch", "method", "one-shot", "five-shot", "linear", "k-NN", "images/s", "seeds"]
     rows = []
     for batch in sorted({line["batch"] for line in lines}):
@@ -167,7 +167,7 @@ def table(lines: list[dict]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, then print the table."""
+    """Train the missing runs and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--batch", type=int, nargs="+", default=[64])

@@ -1,19 +1,19 @@
-"""The record: checks, speed and accuracy on an accelerator, in pieces that fit into short sessions.
+"""Measure correctness, speed and accuracy on an accelerator, in pieces for short sessions.
 
-    python benchmarks/record.py --minutes 9 --out OUT          # the next pieces of the plan
-    python benchmarks/record.py --merge OUT                    # puts them into docs/record.json
+    python benchmarks/record.py --minutes 9 --out OUT                   # run the next pieces
+    python benchmarks/record.py --merge OUT                             # add to docs/record.json
     python benchmarks/record.py --scale tiny --minutes 2 --out OUT      # try it on a CPU
     python benchmarks/record.py --out OUT --config.data.name=folder --config.data.path=pictures.zip
 
-`record_plan.py` has the plan. A call does the next pieces that are neither in the record nor in
-OUT, as many side by side as the device holds. It begins no piece that would not end in time, and
-stops when the time is over. OUT gets at most eight files of less than 16 MiB. Without --minutes
-the whole plan is done. docs/record.md says more.
+`record_plan.py` has the plan. A call runs the next pieces that are neither in the record nor in
+OUT, as many side by side as the device can hold. It skips pieces that would not finish in time, and
+stops when the time is over. OUT gets at most eight files of less than 16 MiB. Without --minutes,
+the whole plan is run. See docs/record.md.
 """
 
 import time
 
-STARTED = time.monotonic()  # imports count too
+STARTED = time.monotonic()  # before the other imports, which take time too
 
 import argparse
 import json
@@ -38,24 +38,24 @@ from jaxssl.errors import UserError, explain_write_errors, one_line
 from jaxssl.training import atomic_files, git, metrics_writer
 
 WORKER = ROOT / "benchmarks" / "record_pieces.py"
-RESERVE = 15.0  # seconds at the end, for stopping and for writing OUT
-GRACE = 8.0  # seconds of a stopped piece to write its checkpoint
-LARGEST = 15 * 2**20  # bytes of a file in OUT
-HELD = 0.85  # share of the device's memory that pieces share
-PARTS = ("figures", "unfinished", "failed")  # of a record
-LOG = 20_000  # last characters of a piece's log that are kept
-KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")  # of a run
-FIELDS = {"settings", "commit", "device", "versions", "minutes", "beside", "values"}  # of figures
+RESERVE = 15.0  # seconds reserved at the end to stop pieces and to write OUT
+GRACE = 8.0  # seconds that a stopped piece has to write its checkpoint
+LARGEST = 15 * 2**20  # largest size of a file in OUT, in bytes
+HELD = 0.85  # share of the device's memory that pieces may use together
+PARTS = ("figures", "unfinished", "failed")  # sections of a record
+LOG = 20_000  # number of characters kept from the end of a piece's log
+KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")  # files of a run
+FIELDS = {"settings", "commit", "device", "versions", "minutes", "beside", "values"}  # of a figure
 
 
 class Device(NamedTuple):
-    """Where pieces run.
+    """The device that runs the pieces.
 
     Attributes:
-        name: of the device, with the number of CPU cores.
-        memory: of the device in GiB; 0 on a CPU.
-        cores: CPU cores.
-        is_cpu: whether it is no accelerator.
+        name: name of the device and number of CPU cores.
+        memory: device memory in GiB; 0 on a CPU.
+        cores: number of CPU cores.
+        is_cpu: True if the device is not an accelerator.
     """
 
     name: str
@@ -65,12 +65,12 @@ class Device(NamedTuple):
 
 
 class Job:
-    """A piece that a process is doing."""
+    """A piece that is running in a subprocess."""
 
     def __init__(self, piece: Piece, work: Path, device: Device) -> None:
         self.piece, self.start = piece, time.monotonic()
         self.workdir = folder_of(work, piece.name)
-        self.shared = 0.0  # seconds times the number of runs that there were
+        self.shared = 0.0  # sum of seconds times the number of concurrent runs
         self.stopped = False
         self.resumed = progress(self.workdir) > 0
         label = piece.name.replace("/", "-")
@@ -80,7 +80,7 @@ class Job:
         atomic_files.write_json(source, task)
         self.result.unlink(missing_ok=True)
         environment = {**os.environ, "JAXSSL_COMMIT": git.current_commit(), "PYTHONUNBUFFERED": "1"}
-        if piece.alone:  # PyTorch needs memory beside JAX
+        if piece.alone:  # leave memory for PyTorch
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         elif device.memory:
             share = min(HELD, piece.memory / device.memory)
@@ -91,26 +91,26 @@ class Job:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # Ctrl-C is for this process, which stops the others
+                start_new_session=True,  # this process receives Ctrl-C and stops the pieces
             )
 
     @property
     def seconds(self) -> float:
-        """Since its begin."""
+        """Seconds since the start."""
         return time.monotonic() - self.start
 
     def has_data(self) -> bool:
-        """Whether a run has read, and where need be prepared, its data."""
+        """Return True if the run has prepared and opened its data."""
         return (self.workdir / "config.json").exists()
 
 
 def folder_of(work: Path, name: str, commit: str | None = None) -> Path:
-    """Where a run lies. It is resumed by the commit that began it alone."""
+    """Return the folder of a run. Only the commit that started a run resumes it."""
     return work / (commit or git.current_commit()) / name
 
 
 def stop(jobs: list[Job]) -> None:
-    """Ask all for a checkpoint, wait for it a little, and end them."""
+    """Ask all pieces for a checkpoint, wait for it briefly, and end them."""
     for job in jobs:
         job.stopped = True
         job.process.terminate()  # once: a second signal would end a run without a checkpoint
@@ -119,31 +119,31 @@ def stop(jobs: list[Job]) -> None:
         try:
             job.process.wait(max(0.1, last - time.monotonic()))
         except subprocess.TimeoutExpired:
-            os.killpg(job.process.pid, signal.SIGKILL)  # with the helpers that it has started
+            os.killpg(job.process.pid, signal.SIGKILL)  # and its child processes
             job.process.wait()
 
 
 def do_pieces(
     plan: list[Piece], record: Mapping[str, Any], out: Path, work: Path, minutes: float
 ) -> None:
-    """Do the next pieces, and write OUT after each of them."""
+    """Run the next pieces, and write OUT after each of them."""
     end = STARTED + 60 * minutes - (0 if math.isinf(minutes) else RESERVE)
     for folder, flag in ((out, "--out"), (work, "--work")):
         with explain_write_errors(folder, flag):
             folder.mkdir(parents=True, exist_ok=True)
     fresh = read_record(out / "figures.json", record["scale"])
-    # Pieces that OUT has already count as done, and their times count for the estimates.
+    # Pieces in OUT are done, and their times improve the estimates.
     known = {part: {**record[part], **fresh[part]} for part in PARTS}
     device = find_device(work)
     if device.is_cpu and record["scale"] == "paper":
-        raise UserError("no accelerator is at hand, and a CPU would take weeks; try --scale tiny")
+        raise UserError("no accelerator was found, and a CPU would take weeks; try --scale tiny")
     estimates = Estimates(plan, known, device.name)
     pending = [piece for piece in plan if piece.name not in known["figures"]]
-    # A piece that this commit has failed at comes last.
+    # Pieces that failed with this commit come last.
     failed = {name for name, x in known["failed"].items() if x["commit"] == git.current_commit()}
     pending.sort(key=lambda piece: piece.name in failed)
     print(f"{device.name}: {len(pending)} of {len(plan)} pieces are left", flush=True)
-    # A run that is resumed still has to be evaluated.
+    # A resumed run still has to be evaluated, which takes a share of the time.
     rest = {piece.name: max(0.2, 1 - progress(folder_of(work, piece.name))) for piece in pending}
     running: list[Job] = []
     prepared, runs, now = False, 1, time.monotonic()
@@ -168,7 +168,7 @@ def do_pieces(
                     continue  # too long for this call
                 if not fits(piece, running, device, runs, prepared):
                     break  # the next piece of the plan waits for its turn
-                print(f"begins {piece.name}, about {needed:.1f} minutes", flush=True)
+                print(f"starts {piece.name}, about {needed:.1f} minutes", flush=True)
                 pending.remove(piece)
                 running.append(Job(piece, work, device))
             if not running:
@@ -193,7 +193,7 @@ def do_pieces(
 
 
 def find_device(work: Path) -> Device:
-    """The device, asked by a process that does not keep its memory.
+    """Return the device, found by a subprocess that releases its memory.
 
     Raises:
         UserError: if JAX does not start.
@@ -202,24 +202,24 @@ def find_device(work: Path) -> Device:
     atomic_files.write_json(source, {"name": ""})
     command = [sys.executable, str(WORKER), str(source), str(target)]
     whole = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    whole["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "1.0"  # to be told of all of it
+    whole["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "1.0"  # reports the whole memory
     done = subprocess.run(command, capture_output=True, text=True, env=whole)
     if done.returncode:
         reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
         raise UserError(f"JAX finds no device: {reason}; see python -c 'import jax; jax.devices()'")
-    found = json.loads(target.read_text())
-    memory = (found["memory"] or 0) / 2**30
-    return Device(found["device"], memory, os.cpu_count() or 1, found["is_cpu"])
+    answer = json.loads(target.read_text())
+    memory = (answer["memory"] or 0) / 2**30
+    return Device(answer["device"], memory, os.cpu_count() or 1, answer["is_cpu"])
 
 
 def most_runs(piece: Piece, device: Device) -> int:
-    """How many runs like this one the device and the CPU hold."""
+    """Return how many runs like this piece fit on the device and the CPU."""
     by_memory = HELD * device.memory / piece.memory if device.memory and piece.memory else 1
     return max(1, min(int(by_memory), device.cores // piece.cores))
 
 
 def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: bool) -> bool:
-    """Whether a piece may begin beside the others."""
+    """Return True if a piece can start beside the running ones."""
     pieces = [job.piece for job in running]
     if not pieces:
         return True
@@ -231,12 +231,12 @@ def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: 
     if device.memory and sum(other.memory for other in together) > HELD * device.memory:
         return False
     number = sum(other.kind == "run" for other in pieces)
-    # The first run prepares the data for all.
+    # The first run prepares the data for all others.
     return piece.kind != "run" or not number or (prepared and number < runs)
 
 
 def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Device) -> None:
-    """Put the figure of a piece that has ended on record, or how far it has come."""
+    """Record the figure of a piece that has ended, or the progress of an unfinished run."""
     name, minutes = job.piece.name, job.seconds / 60
     before = known["unfinished"].get(name)
     if before and job.resumed:
@@ -249,8 +249,8 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
         "beside": max(1.0, round(job.shared / job.seconds, 2)),
     }
     if job.process.returncode == 0 and job.result.exists():
-        found = json.loads(job.result.read_text())
-        entry |= {"versions": found["versions"], "values": found["values"]}
+        result = json.loads(job.result.read_text())
+        entry |= {"versions": result["versions"], "values": result["values"]}
         for document in (fresh, known):
             document["figures"][name] = entry
             document["unfinished"].pop(name, None)
@@ -268,7 +268,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
 
 
 def progress(workdir: Path) -> float:
-    """The share of a run that its last checkpoint has."""
+    """Return the share of a run that its last checkpoint has reached."""
     try:
         settings = json.loads((workdir / "config.json").read_text())
         steps = [int(x.name) for x in (workdir / "checkpoints").iterdir() if x.name.isdecimal()]
@@ -279,24 +279,24 @@ def progress(workdir: Path) -> float:
         ]
         return round(min(1.0, lines[-1]["epoch"] / settings["epochs"]), 3)
     except (OSError, ValueError, LookupError):
-        return 0.0  # there is no such run
+        return 0.0  # the run does not exist
 
 
 def write_logs(path: Path, work: Path) -> None:
-    """The ends of all logs, one after the other."""
+    """Write the ends of all logs to one file."""
     logs = sorted(work.glob("*.log"), key=lambda log: log.stat().st_mtime)
     text = "".join(f"==== {log.stem}\n{log.read_text(errors='replace')[-LOG:]}\n" for log in logs)
     atomic_files.write_bytes(path, text.encode()[-LARGEST:])
 
 
 def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
-    """Configs, metrics, results and logs of the finished runs, the latest first."""
+    """Write configs, metrics, results and logs of the finished runs to a zip, latest first."""
     names = [name for name in reversed(fresh["figures"]) if name.startswith("run/")]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in names:
             folder = folder_of(work, name, fresh["figures"][name]["commit"])
             kept = [folder / file for file in KEPT if (folder / file).exists()]
-            # Text shrinks to less than a half.
+            # Text compresses to less than half.
             size = sum(file.stat().st_size for file in kept) / 2
             if archive.fp.tell() + size > LARGEST:
                 print(f"runs.zip is full: {name} stays in {folder}")
@@ -306,9 +306,9 @@ def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
 
 
 def merge(source: Path, pages: Path, scale: str) -> None:
-    """Put the figures of OUT into the record, and write the tables of the pages.
+    """Add the figures of OUT to the record, and write the tables of the pages.
 
-    A figure that the record has already stays as it is.
+    Figures that the record already has are kept.
 
     Raises:
         UserError: if OUT holds no figures of this scale, or a file cannot be read or written.
@@ -345,7 +345,7 @@ def merge(source: Path, pages: Path, scale: str) -> None:
 
 
 def read_record(path: Path, scale: str) -> dict[str, Any]:
-    """Figures, unfinished runs and failures by name; an empty record if there is no file.
+    """Read figures, unfinished runs and failures by name; a missing file is an empty record.
 
     Raises:
         UserError: if the file is damaged or of another scale.
@@ -354,22 +354,22 @@ def read_record(path: Path, scale: str) -> dict[str, Any]:
     if not path.exists():
         return empty
     try:
-        found = {**empty, **json.loads(path.read_text(encoding="utf-8"))}
-        for name, figure in found["figures"].items():
+        record = {**empty, **json.loads(path.read_text(encoding="utf-8"))}
+        for name, figure in record["figures"].items():
             for field in sorted(FIELDS - set(figure)):
                 raise ValueError(f"{name} lacks {field!r}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
-    if found["scale"] != scale:
+    if record["scale"] != scale:
         raise UserError(
-            f"{path} must be a record of scale {scale!r}, got {found['scale']!r}; give --scale or "
+            f"{path} must be a record of scale {scale!r}, got {record['scale']!r}; give --scale or "
             "another folder"
         )
-    return found
+    return record
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> None:
-    """A line for each figure, so that changes can be read."""
+    """Write a record with one line per figure, which keeps diffs readable."""
     parts = [f'"scale": {json.dumps(record["scale"])}']
     for part in PARTS:
         lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in record[part].items()]
@@ -378,7 +378,7 @@ def write_record(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Arguments to `do_pieces` or `merge`."""
+    """Parse the arguments and call `do_pieces` or `merge`."""
     argv, overrides = cli.split_overrides(argv)
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="do pieces; folder for what comes back")
@@ -408,7 +408,7 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Whoever ends this process wants the figures that there are.
+    # Write the available figures when this process is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         main(sys.argv[1:])

@@ -1,6 +1,6 @@
-"""Checks of the record: the device's losses, solvers and training steps beside the CPU's.
+"""Check losses, solvers and training steps on a device against the CPU.
 
-Every check returns its cases, the largest deviation of each and the bound that it must keep.
+Every check returns its cases, their largest deviation and the bound that it must keep.
 """
 
 import sys
@@ -19,24 +19,24 @@ from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.state import TrainState, make_train_step, shardings
 
 ROOT = Path(__file__).parents[1]
-sys.path.append(str(ROOT / "tests"))  # the cases of the losses' contract, and their oracles
+sys.path.append(str(ROOT / "tests"))  # test cases of the losses, and their oracles
 
-ORACLE = 3e-5  # of a loss in float32, the tests' own bound
-GRADIENT = 1e-4  # of a loss in float32, of its largest entry
-HALF = 2.0**-6  # of a gradient that is bfloat16: two units in its last place
-SOLVER = 1e-3  # of the largest dual variable
-STEP = 1e-2  # of the length of a step's update in float32, with full products
-LEARNING_RATE = 0.1  # of plain SGD, whose update is the gradient
-BATCH = 16  # of a step
+ORACLE = 3e-5  # bound of a loss in float32, as in the tests
+GRADIENT = 1e-4  # bound of a loss's gradient in float32, relative to its largest entry
+HALF = 2.0**-6  # bound of a bfloat16 gradient: two units in the last place
+SOLVER = 1e-3  # bound relative to the largest dual variable
+STEP = 1e-2  # bound relative to the norm of a step's update in float32
+LEARNING_RATE = 0.1  # of plain SGD, where the update is proportional to the gradient
+BATCH = 16  # images in a step
 
 
 def cpu() -> jax.Device:
-    """The processor, whose figures are the reference."""
+    """Return the CPU device, which computes the reference."""
     return jax.devices("cpu")[0]
 
 
 def summary(deviations: Mapping[str, float], bound: float) -> dict[str, Any]:
-    """The figures of a check; NaN is beyond every bound, and the largest deviation then None."""
+    """Return the figures of a check. With a NaN, the largest deviation is None and out of bound."""
     beyond = sorted(name for name, value in deviations.items() if not value <= bound)
     largest = float(np.max(list(deviations.values())))
     return {
@@ -48,10 +48,10 @@ def summary(deviations: Mapping[str, float], bound: float) -> dict[str, Any]:
 
 
 def check_losses(*, cases: str, part: Sequence[int]) -> dict[str, Any]:
-    """Every loss on every kind of pairs: value against float64 loops, gradient against the CPU's.
+    """Check the losses on all kinds of pairs: values by float64 loops, gradients by the CPU.
 
     Args:
-        cases: "all" settings that the tests have, or the "defaults" alone.
+        cases: "all" settings of the tests, or only the "defaults".
         part: (i, n), the i-th of n parts of the cases, from 0.
     """
     import loss_cases as table
@@ -66,12 +66,12 @@ def check_losses(*, cases: str, part: Sequence[int]) -> dict[str, Any]:
         def run(z: jax.Array, kind: str = kind, fitting: Sequence[Any] = fitting) -> Any:
             return {str(case): case.loss(table.pairs_of(kind, z)) for case in fitting}
 
-        found = jax.device_get(jax.jit(run)(jax.device_put(z, jax.devices()[0])))
+        losses = jax.device_get(jax.jit(run)(jax.device_put(z, jax.devices()[0])))
         pairs = table.pairs_of(kind, jnp.asarray(z))
         for case in fitting:
             extra = {k: np.asarray(v) for k, v in table.inputs(pairs, case.extra).items()}
             exact = getattr(oracles, case.name)(pairs, **extra, **dict(case.hyper))
-            gap = np.abs(found[str(case)] - exact) / (1 + np.abs(exact))
+            gap = np.abs(losses[str(case)] - exact) / (1 + np.abs(exact))
             values[f"{case}, {kind}"] = float(gap.max())
 
     def gradients(z: jax.Array) -> Any:
@@ -89,7 +89,7 @@ def check_losses(*, cases: str, part: Sequence[int]) -> dict[str, Any]:
 
 
 def solver_problems() -> dict[str, Callable[[jax.Array], Any]]:
-    """Of each solver what it makes of embeddings [m, d], whose first half are the positives."""
+    """Return for each solver a function of embeddings [m, d]; their first half are positives."""
 
     def dual(solve: Callable[..., Any], **options: Any) -> Callable[[jax.Array], Any]:
         def run(z: jax.Array) -> Any:
@@ -110,7 +110,7 @@ def solver_problems() -> dict[str, Callable[[jax.Array], Any]]:
 
 
 def check_solvers() -> dict[str, Any]:
-    """Every solver on 32 and 256 embeddings, against the CPU's solution."""
+    """Check every solver on 32 and 256 embeddings against the CPU's solution."""
     gaps = {}
     for rows in (32, 256):
         z = np.random.default_rng(0).normal(size=(rows, 64))
@@ -121,15 +121,15 @@ def check_solvers() -> dict[str, Any]:
 
 
 def check_steps(*, precision: str, steps: Sequence[Sequence[str]]) -> dict[str, Any]:
-    """The update of a whole training step, views and loss included, against the CPU's.
+    """Check the update of a whole training step, including views and loss, against the CPU.
 
-    In float32 products are taken in full precision, and the update must be the CPU's. In bfloat16
-    two right answers differ: the device's must be no further from the CPU's step in float32 than
-    twice the distance of the CPU's own step in bfloat16.
+    In float32, with products in full precision, the update must equal the CPU's. In bfloat16, the
+    distance of the update from the CPU's float32 update must be at most twice the distance of the
+    CPU's bfloat16 update.
 
     Args:
         precision: "float32" or "bf16".
-        steps: method and network of each.
+        steps: pairs of method and network.
     """
     gaps, repeated = {}, []
     for arm, network in steps:
@@ -142,14 +142,14 @@ def check_steps(*, precision: str, steps: Sequence[Sequence[str]]) -> dict[str, 
         if precision != "float32":
             theirs, _ = take_step(arm, network, precision, cpu(), state)
             gaps[name] /= 2 * distance(theirs, exact)
-    found = summary(gaps, STEP if precision == "float32" else 1.0)
-    return {"updates": {**found, "repeated": len(repeated)}}
+    updates = summary(gaps, STEP if precision == "float32" else 1.0)
+    return {"updates": {**updates, "repeated": len(repeated)}}
 
 
 def take_step(
     arm: str, network: str, precision: str, device: jax.Device, start: TrainState | None
 ) -> tuple[np.ndarray, TrainState]:
-    """How far a step moves the parameters, as one vector, and the state it started from."""
+    """Return the update of a step as one vector, and the state before the step."""
     from record_plan import ARMS
 
     nets = {"resnet18": {}, "convnet": {"net.name": "convnet"}}
@@ -167,7 +167,7 @@ def take_step(
         parts = build(config, len(images), crops=batches.crops)
         if start is None:
             start = initial_state(config, parts, batches.example, len(images), mesh)
-        # A copy, since the step takes its state apart.
+        # A copy, because the step donates its state.
         state = jax.tree.map(jnp.copy, start)
         state = jax.device_put(state, shardings(parts.method, state, mesh, False))
         step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
@@ -178,14 +178,14 @@ def take_step(
 
 
 def load_config(name: str, values: Mapping[str, Any], data: Sequence[Sequence[str]] = ()) -> Any:
-    """The effective config of a file of `configs/studies/` with values that differ."""
+    """Return the effective config of a file of `configs/studies/` with changed values."""
     own = [(key, x if isinstance(x, str) else repr(x)) for key, x in values.items()]
     path = ROOT / "configs" / "studies" / f"{name}.py"
     return configs.load(path, [*map(tuple, data), *own])
 
 
 def on_both(function: Callable[[jax.Array], Any], z: Any) -> tuple[Any, Any]:
-    """What a function gives on the device, and on the CPU."""
+    """Return the results of a function on the device and on the CPU."""
     return tuple(
         jax.device_get(jax.jit(function)(jax.device_put(z, device)))
         for device in (jax.devices()[0], cpu())
@@ -193,11 +193,11 @@ def on_both(function: Callable[[jax.Array], Any], z: Any) -> tuple[Any, Any]:
 
 
 def relative(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The largest difference, as a share of the largest entry or of 1."""
+    """Return the largest difference relative to the largest entry, or to 1 if that is larger."""
     ours, theirs = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
     return float(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max()))
 
 
 def distance(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The length of the difference, as a share of the length of ``theirs``."""
+    """Return the norm of the difference relative to the norm of ``theirs``."""
     return float(np.linalg.norm(ours - theirs) / np.linalg.norm(theirs))

@@ -1,9 +1,9 @@
-"""Does one piece of the record in a process of its own; `record.py` starts it.
+"""Run one piece of the record; `record.py` starts this script as a subprocess.
 
     python benchmarks/record_pieces.py PIECE.json RESULT.json
 
-PIECE.json has the piece's name and settings and the folder of its run, RESULT.json then what was
-found, the device and the versions.
+PIECE.json has the piece's name, its settings and the folder of its run. The figures, the device and
+the versions are written to RESULT.json.
 """
 
 import json
@@ -28,12 +28,12 @@ from jaxssl.evaluation import pretrain
 from jaxssl.training import atomic_files, compile_cache, logs, metrics_writer
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
-TRACED = 20  # steps of a trace
-KNN = {"0.1": "knn:instdisc", "0.5": "knn:cifar_simclr"}  # k = 200, by temperature
+TRACED = 20  # number of traced steps
+KNN = {"0.1": "knn:instdisc", "0.5": "knn:cifar_simclr"}  # k = 200; keys are temperatures
 
 
 def check(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
-    """Losses, solvers or training steps beside the CPU's figures."""
+    """Check losses, solvers or training steps against the CPU."""
     del workdir
     import record_checks as checks
 
@@ -42,14 +42,14 @@ def check(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
 
 def speed(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
-    """A row of `train_step.py`: images a second, parts of a step, PyTorch beside it."""
+    """Measure a row of `train_step.py`: images a second, parts of a step, and PyTorch."""
     del name, workdir
     train_step = _train_step(settings["network"])
     return train_step.measure(**settings)
 
 
 def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
-    """Where the time of a step goes, by the profiler."""
+    """Measure with the profiler where the time of a step goes."""
     del name, workdir
     import record_trace
 
@@ -65,7 +65,7 @@ def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
     run(3)
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # it would slow the host down, and make gaps
+    options.python_tracer_level = 0  # a Python trace would slow the host and cause gaps
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
             run(TRACED)
@@ -74,10 +74,11 @@ def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
 
 def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
-    """`jaxssl.models._attention.attend` beside `jax.nn.dot_product_attention`, seconds by rounds.
+    """Time `jaxssl.models._attention.attend` against `jax.nn.dot_product_attention`.
 
-    Forward and backward of one layer, and if a row is named the whole training step with it. A
-    form that the device refuses is left out with its reason.
+    Times are seconds per round of the forward and backward pass of one layer and, if a row is
+    named, of a training step with it. Implementations that the device refuses are listed with the
+    reason.
     """
     del name, workdir
     from jaxssl.models import vit
@@ -93,7 +94,7 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
     out: dict[str, Any] = {"layer": {}, "step": {}, "refused": {}}
 
     def refuse(form: str, error: Exception) -> None:
-        """Note that a kernel does not take these shapes."""
+        """Record that a kernel does not accept these shapes."""
         out["refused"][form] = " ".join(str(error).split())[:200]
 
     layers = {}
@@ -105,14 +106,14 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
     for _ in range(5):
         for timed in layers.values():
             timed.turn(0.2)
-    out["layer"] = {form: timed.found for form, timed in layers.items()}
+    out["layer"] = {form: timed.rounds for form, timed in layers.items()}
     for form in layers if settings["row"] else ():
         vit.attend = forms[form]
         try:
             timed = train_step.Timed(_step_call(*settings["row"]), jax.block_until_ready)
             for _ in range(3):
                 timed.turn(0.5)
-            out["step"][form] = timed.found
+            out["step"][form] = timed.rounds
         except Exception as error:
             refuse(form, error)
         jax.clear_caches()
@@ -120,9 +121,9 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
 
 
 def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
-    """A training run with k-NN and linear accuracy of the last and the best epoch.
+    """Train a run and return k-NN and linear accuracy of the last and the best epoch.
 
-    The best epoch is that of the best online k-NN (k = 200, T = 0.1), which looks at test images.
+    The best epoch has the best online k-NN (k = 200, T = 0.1) on the test images.
     """
     del name
     import record_checks as checks
@@ -130,18 +131,18 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     from jaxssl.evaluation import run as evaluate
     from jaxssl.training import checkpoint, nonfinite
 
-    # Evaluated here, without a page for each.
+    # Evaluation follows below, without a report for each run.
     values = {**settings["values"], "eval.knn": "instdisc", "eval.protocols": "()"}
     config = checks.load_config(settings["config"], values, settings["data"])
     about = {"data": Path(config.data.path).name or config.data.name, "epochs": config.epochs}
-    about["loss"] = config.loss.to_dict()  # a preset may have other numbers one day
+    about["loss"] = config.loss.to_dict()  # explicit, because presets may change
     logs.log_to_screen()
     try:
         pretrain.train(config, workdir)
     except UserError:
         if not (workdir / nonfinite.FILE_NAME).exists():
             raise
-        return {**about, "last": None, "best": None}  # not finite: that is a finding too
+        return {**about, "last": None, "best": None}  # a run that diverged is a result too
     lines = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     curve = [[x["epoch"], x["loss"], x["knn_top1"]] for x in lines if "knn_top1" in x]
     speeds = [line["images_per_second"] for line in lines[1:]]
@@ -153,16 +154,16 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
             break
         protocols = (*KNN.values(), "linear")
         rows = evaluate.evaluate(workdir, protocols, step=step, kinds=("pretrained",), page=False)
-        found = {(row["metric"], row["details"]["preset"]): row["value"] for row in rows}
+        accuracies = {(row["metric"], row["details"]["preset"]): row["value"] for row in rows}
         epoch = next(line["epoch"] for line in lines if line["step"] == step)
-        out[which] = {"epoch": epoch, "linear": found["linear_top1", "fast"]}
+        out[which] = {"epoch": epoch, "linear": accuracies["linear_top1", "fast"]}
         for temperature, protocol in KNN.items():
-            out[which][f"knn {temperature}"] = found["knn_top1", protocol.partition(":")[2]]
+            out[which][f"knn {temperature}"] = accuracies["knn_top1", protocol.partition(":")[2]]
     return out
 
 
 def about() -> dict[str, Any]:
-    """The device and the versions."""
+    """Return the device and the versions."""
     device = jax.devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     versions = {"python": platform.python_version()}
@@ -179,7 +180,7 @@ def about() -> dict[str, Any]:
 
 
 def _train_step(network: str | None) -> Any:
-    """The module; PyTorch has no counterpart of the small network."""
+    """Return the module `train_step`, with a small network that PyTorch has not."""
     import shared
     import train_step
 
@@ -191,7 +192,7 @@ def _train_step(network: str | None) -> Any:
 
 
 def _step(network: str, batch: int, precision: str) -> tuple[Any, Any, Any]:
-    """State, batches and the jitted step of a row of `train_step.py`."""
+    """Return state, batches and the jitted step of a row of `train_step.py`."""
     from shared import begin
 
     from jaxssl import distributed
@@ -204,7 +205,7 @@ def _step(network: str, batch: int, precision: str) -> tuple[Any, Any, Any]:
 
 
 def _step_call(network: str, batch: int, precision: str) -> Any:
-    """A call of the training step, which keeps its state."""
+    """Return a function that takes a training step and keeps its state."""
     state, batches, step = _step(network, batch, precision)
 
     def call() -> Any:
@@ -224,7 +225,7 @@ def _jax_attention(implementation: str) -> Any:
 
 
 def _layer(function: Any, q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array) -> Any:
-    """A call of forward and backward pass."""
+    """Return a function that runs the forward and backward pass."""
 
     @jax.jit
     def both(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
@@ -235,15 +236,15 @@ def _layer(function: Any, q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array
 
 
 def main(source: Path, target: Path) -> None:
-    """Do a piece; without a name, say what the device is."""
+    """Run a piece; without a name, only write the device."""
     logging.getLogger("absl").setLevel(logging.ERROR)
     compile_cache.enable()
     piece = json.loads(source.read_text())
-    found: dict[str, Any] = about()
+    result: dict[str, Any] = about()
     if piece["name"]:
         kind, _, rest = piece["name"].partition("/")
-        found["values"] = globals()[kind](rest, piece["settings"], Path(piece["workdir"]))
-    atomic_files.write_json(target, found)
+        result["values"] = globals()[kind](rest, piece["settings"], Path(piece["workdir"]))
+    atomic_files.write_json(target, result)
 
 
 if __name__ == "__main__":

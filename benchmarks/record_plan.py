@@ -1,7 +1,7 @@
-"""The plan of the record: its pieces in the order in which they are done, and their times.
+"""The plan of the record: its pieces in the order in which they run, and their estimated times.
 
-A piece is a check, a measurement or a training run, and is done by one process; `record_pieces.py`
-has the work itself. The estimates are guesses for an H200 until the record has measured times.
+A piece is a check, a measurement or a training run in a process of its own; `record_pieces.py` runs
+it. Estimates are guesses for an H200 until the record has measured times.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from jaxssl.studies import accuracy
 from jaxssl.studies.grid import METHODS
 
-AUC_CL = "recommended"  # the preset of AUC-CL that is trained
+AUC_CL = "recommended"  # preset of AUC-CL to train
 METHOD_NAMES = {
     "simclr": "SimCLR",
     "byol": "BYOL",
@@ -44,24 +44,24 @@ ARMS: dict[str, dict[str, Any]] = {
         "head.proj_layers": 3,
     },
 }
-SWEPT = ("simclr", f"auc_cl_{AUC_CL}")  # at all batch sizes
-# Minutes of a run, in proportion to SimCLR's: three views, or a second network without gradient.
+SWEPT = ("simclr", f"auc_cl_{AUC_CL}")  # methods that run at all batch sizes
+# Minutes of a run relative to SimCLR's: three views, or a second network without gradient.
 COSTS = {"tcl": 1.5, "byol": 1.3, "moco_v3": 1.3, "mmcl_inv": 1.2}
-BUSY = 0.6  # share of the time in which a run keeps the device busy, until a trace has measured it
-LEAST = 0.2  # share of a stopped run that tells how long all of it takes
-MARGIN = 1.1  # a piece is begun if so many times its estimate is left
+BUSY = 0.6  # assumed share of the time in which a run keeps the device busy, before a trace
+LEAST = 0.2  # smallest share of a stopped run from which its whole time is estimated
+MARGIN = 1.1  # a piece starts if this multiple of its estimate is left
 
 
 class Piece(NamedTuple):
-    """A part of the record that one process does.
+    """A part of the record that runs in one process.
 
     Attributes:
-        name: its kind, a "/" and what tells it from others of the kind.
-        settings: arguments of the function of `record_pieces.py` that is named as the kind.
-        minutes: estimate of its time while it has the device to itself.
+        name: "KIND/NAME".
+        settings: arguments of the function KIND of `record_pieces.py`.
+        minutes: estimated time without other pieces on the device.
         cores: CPU cores that it keeps busy.
-        memory: GiB of the device that it needs.
-        alone: whether other pieces must wait meanwhile, since it measures times.
+        memory: device memory that it needs, in GiB.
+        alone: True if it measures times, so that other pieces must wait.
     """
 
     name: str
@@ -73,26 +73,26 @@ class Piece(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """The name of the function that does it."""
+        """Name of the function that runs the piece."""
         return self.name.partition("/")[0]
 
 
 class Scale(NamedTuple):
-    """How large the pieces are.
+    """The size of the pieces.
 
     Attributes:
-        config: the file of `configs/studies/` that every run differs from.
-        common: the config's values that differ in all runs.
+        config: file of `configs/studies/` that all runs start from.
+        common: changes to the config that all runs share.
         batch: batch size of the comparison of methods.
-        batches: further batch sizes, of two methods.
-        cases: losses that are checked: "all" cases of the tests, or each with its "defaults".
-        parts: of this check, which can go side by side, since compiling takes the time.
-        steps: of the check of training steps, by precision: method and network.
-        speed: network, batch size, precision; the first is traced by the profiler too.
-        turns: rounds and seconds of a turn in which steps are timed.
-        traced: further rows that are traced.
-        attention: images, tokens, heads, size of a head, and the row whose step is timed or None.
-        minutes: estimates: of each check, a row of speed, a trace, attention, a run.
+        batches: further batch sizes for two methods.
+        cases: losses to check: "all" cases of the tests, or each with its "defaults".
+        parts: number of pieces of this check, which run side by side because they mostly compile.
+        steps: training steps to check: pairs of method and network by precision.
+        speed: rows of network, batch size and precision. The first is also traced.
+        turns: number of rounds, and seconds of each, in which steps are timed.
+        traced: further rows to trace.
+        attention: images, tokens, heads, head size, and the row whose step is timed or None.
+        minutes: estimates of a check, a row of speed, a trace, attention and a run.
     """
 
     config: str
@@ -159,11 +159,11 @@ SCALES = {
 
 
 def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
-    """All pieces of a scale, in order: checks, speed, methods, batch sizes, further seeds.
+    """Return all pieces of a scale, in order: checks, speed, methods, batch sizes, further seeds.
 
     Args:
-        name: of the scale, one of `SCALES`.
-        data: (dotted key, text) of the group `config.data`, for all runs.
+        name: one of `SCALES`.
+        data: overrides (dotted key, text) of the group `config.data` for all runs.
     """
     scale = SCALES[name]
     minutes = scale.minutes
@@ -202,17 +202,17 @@ def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
 
 
 def family(name: str) -> str:
-    """The name of a piece without its seed: pieces of one family take equally long."""
+    """Return the name of a piece without its seed; pieces of a family take equally long."""
     return re.sub(r"-s\d+$", "", name)
 
 
 def crowd(busy: float, runs: float) -> float:
-    """How many times as long a run takes if several share a device that each keeps busy so much."""
+    """Return how many times longer a run takes if several runs share a device."""
     return max(1.0, busy * runs)
 
 
 def busy_share(record: Mapping[str, Any], device: str) -> float:
-    """The share of the time in which a training step keeps the device busy."""
+    """Return the share of the time in which a training step keeps the device busy."""
     for name, figure in record["figures"].items():
         if name.startswith("trace/") and figure["device"] == device:
             return 1 - figure["values"]["gaps"]
@@ -220,7 +220,7 @@ def busy_share(record: Mapping[str, Any], device: str) -> float:
 
 
 class Estimates:
-    """How long pieces take on a device, by what the record has measured there."""
+    """Estimated times of pieces on a device, from times that the record has measured there."""
 
     def __init__(self, plan: Iterable[Piece], record: Mapping[str, Any], device: str) -> None:
         self.busy = busy_share(record, device)
@@ -229,7 +229,7 @@ class Estimates:
         self._ratios: dict[str, list[float]] = {}  # measured time over planned time, by kind
         for name, figure in {**record["figures"], **record["unfinished"]}.items():
             if figure["device"] == device and name in planned:
-                share = figure.get("share", 1.0)  # of an unfinished run, by its checkpoint
+                share = figure.get("share", 1.0)  # share that an unfinished run has reached
                 alone = figure["minutes"] / crowd(self.busy, figure["beside"])
                 if share < LEAST:
                     alone = max(planned[name], 2 * alone)
@@ -240,11 +240,11 @@ class Estimates:
                 self._families.setdefault(family(name), []).append(alone)
 
     def minutes(self, piece: Piece, runs: int = 1) -> float:
-        """Of a piece, while ``runs`` training runs share the device.
+        """Return the minutes of a piece while ``runs`` training runs share the device.
 
-        The longest time of its family counts; else the plan's estimate, times the median ratio
-        of measured to planned time of its kind. A piece that was stopped too early to tell counts
-        the plan's estimate, or twice the time it had.
+        This is the longest measured time of its family. Without one, it is the plan's estimate
+        times the median ratio of measured to planned time of its kind. For a piece that was stopped
+        early, it is the plan's estimate or twice the time that the piece had, if that is longer.
         """
         alone = max(
             self._families.get(family(piece.name), ()),
@@ -253,10 +253,10 @@ class Estimates:
         return alone * (crowd(self.busy, runs) if piece.kind == "run" else 1.0)
 
     def side_by_side(self, piece: Piece, left: float, most: int) -> int:
-        """How many runs like ``piece`` at a time finish the most of them in ``left`` minutes."""
+        """Return the number of concurrent runs that finishes most runs in ``left`` minutes."""
 
         def finished(runs: int) -> float:
             each = MARGIN * self.minutes(piece, runs)
             return runs / each if math.isinf(left) else runs * (left // each)
 
-        return max(range(1, most + 1), key=finished)  # the first, so the fewest, of equals
+        return max(range(1, most + 1), key=finished)  # the smallest number of equally good ones

@@ -1,4 +1,4 @@
-"""The tables that the pages have of the record."""
+"""Write the tables of the record into the pages of docs/."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ Figure = Mapping[str, Any]
 
 
 def pages(record: Mapping[str, Any]) -> dict[str, str]:
-    """The text of the record for each page."""
+    """Return the tables of each page."""
     kinds: dict[str, dict[str, Figure]] = {}
     for name, figure in record["figures"].items():
         kind, _, rest = name.partition("/")
@@ -51,9 +51,9 @@ def pages(record: Mapping[str, Any]) -> dict[str, str]:
 
 
 def insert(path: Path, text: str) -> None:
-    """Replace the part of a page between the markers; a page without markers gets them at its end.
+    """Replace the text of a page between the markers, or append it to a page without markers.
 
-    The rest of the page stays as it is.
+    The rest of the page is kept.
     """
     block = f"{BEGIN}\n\n{text or 'Nothing has been measured yet.'}\n{END}"
     if path.exists():
@@ -73,13 +73,13 @@ def _checks(figures: Mapping[str, Figure]) -> str:
         [
             name.replace("-", ", "),
             what,
-            str(found["cases"]),
-            "not finite" if found["largest"] is None else f"{found['largest']:.1e}",
-            f"{found['bound']:.1e}",
-            ", ".join(found["beyond"]) or "none",
+            str(values["cases"]),
+            "not finite" if values["largest"] is None else f"{values['largest']:.1e}",
+            f"{values['bound']:.1e}",
+            ", ".join(values["beyond"]) or "none",
         ]
         for name, figure in figures.items()
-        for what, found in figure["values"].items()
+        for what, values in figure["values"].items()
     ]
     heading = ["check", "of", "cases", "largest deviation", "bound", "beyond the bound"]
     note = "Deviations of the device's figures from float64 loops, or from the CPU's figures.\n"
@@ -92,12 +92,12 @@ def _speed(figures: Mapping[str, Figure]) -> str:
     names = [n for f in figures.values() for n in f["values"]["seconds"]]
     names = [n for n in dict.fromkeys(names) if n != "matrix product"]
     for figure in figures.values():
-        found = figure["values"]
-        row = [found["network"], str(found["batch"]), found["precision"]]
-        ratio = spread(found["torch_ratio"]) if "torch_ratio" in found else "–"
-        share = spread([100 * share for share in found["share_of_peak"]], 1)
-        rows.append([*row, spread(found["images_per_second"], 0), share, ratio])
-        times = {**found["seconds"], "host": found["host"]}
+        values = figure["values"]
+        row = [values["network"], str(values["batch"]), values["precision"]]
+        ratio = spread(values["torch_ratio"]) if "torch_ratio" in values else "–"
+        share = spread([100 * share for share in values["share_of_peak"]], 1)
+        rows.append([*row, spread(values["images_per_second"], 0), share, ratio])
+        times = {**values["seconds"], "host": values["host"]}
         cells = (_milliseconds(times[n]) if n in times else "–" for n in (*names, "host"))
         parts.append([*row, *cells])
     table = markdown_table([*heading, "PyTorch's time / ours"], rows)
@@ -114,9 +114,9 @@ def _traces(figures: Mapping[str, Figure]) -> str:
     heading = ["network, batch, precision", *(f"{group}, %" for group in record_trace.SHOWN)]
     rows = []
     for name, figure in figures.items():
-        found = figure["values"]
-        shares = (f"{100 * found[group]:.1f}" for group in record_trace.SHOWN)
-        rows.append([name.replace("-", ", "), *shares, f"{found['kernels']:.0f}"])
+        values = figure["values"]
+        shares = (f"{100 * values[group]:.1f}" for group in record_trace.SHOWN)
+        rows.append([name.replace("-", ", "), *shares, f"{values['kernels']:.0f}"])
     note = "Shares of a step's time by the profiler; gaps are times without any kernel.\n"
     return f"**Where the time goes.** {note}\n{markdown_table([*heading, 'kernels a step'], rows)}"
 
@@ -124,13 +124,13 @@ def _traces(figures: Mapping[str, Figure]) -> str:
 def _attention(figures: Mapping[str, Figure]) -> str:
     rows = []
     for figure in figures.values():
-        found = figure["values"]
-        for form in [*found["layer"], *found["refused"]]:
+        values = figure["values"]
+        for form in [*values["layer"], *values["refused"]]:
             cells = (
-                _milliseconds(found[part][form]) if form in found[part] else "–"
+                _milliseconds(values[part][form]) if form in values[part] else "–"
                 for part in ("layer", "step")
             )
-            rows.append([form, *cells, found["refused"].get(form, "")])
+            rows.append([form, *cells, values["refused"].get(form, "")])
     heading = ["attention", "layer, forward and backward, ms", "training step, ms", "refused"]
     return f"**Attention of a ViT.**\n\n{markdown_table(heading, rows)}"
 
@@ -158,7 +158,7 @@ def _methods(figures: Mapping[str, Figure], scale: str) -> str:
         "standard deviation over seeds; k-NN with k = 200, of the last epoch where not said "
         "otherwise. The best epoch has the best online k-NN on the test images, which flatters."
     )
-    if scale != "paper":  # whose data and network are not theirs
+    if scale != "paper":  # lightly's data and network are those of the scale paper
         heading, rows = heading[:-1], [row[:-1] for row in rows]
     return f"**All methods.** {note}\n\n{markdown_table(heading, rows)}"
 
@@ -177,9 +177,9 @@ def _batches(figures: Mapping[str, Figure], scale: str) -> str:
 def _runs(figures: Mapping[str, Figure], scale: str) -> str:
     rows = []
     for name, figure in figures.items():
-        found = figure["values"]
+        values = figure["values"]
         cells = [_accuracy([figure], column) for column in COLUMNS.values()]
-        speed = f"{found['images_per_second']:.0f}" if found["last"] else "–"
+        speed = f"{values['images_per_second']:.0f}" if values["last"] else "–"
         about = [f"{figure['minutes']:.1f}", f"{figure['beside']:.1f}", speed, figure["commit"]]
         rows.append([name, *cells, *about])
     heading = ["run", *COLUMNS, "minutes", "runs at a time", "images/s", "commit"]
@@ -195,8 +195,8 @@ def _seeds(figures: Mapping[str, Figure], arm: str, batch: int) -> list[Figure]:
 
 def _accuracy(runs: Sequence[Figure], column: tuple[str, str]) -> str:
     epoch, metric = column
-    found = [(run["values"][epoch] or {}).get(metric) for run in runs]
-    return study.spread(found) if runs else "–"
+    accuracies = [(run["values"][epoch] or {}).get(metric) for run in runs]
+    return study.spread(accuracies) if runs else "–"
 
 
 def _milliseconds(seconds: Iterable[float]) -> str:
@@ -204,7 +204,7 @@ def _milliseconds(seconds: Iterable[float]) -> str:
 
 
 def _provenance(figures: Mapping[str, Figure]) -> str:
-    """Device, versions and commits of all figures of a page."""
+    """Return device, versions and commits of all figures of a page."""
     lines: dict[str, None] = {}
     for figure in figures.values():
         versions = ", ".join(f"{name} {number}" for name, number in figure["versions"].items())

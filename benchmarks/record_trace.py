@@ -1,4 +1,4 @@
-"""Where the time of a training step goes on the device, from a trace of the profiler."""
+"""Summarise a profiler trace: where the time of a training step goes on the device."""
 
 import gzip
 import json
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-# The first that JAX's name of the operation has, or else the kernel's name, says the group.
+# The first word that JAX's name of the operation contains, or else the kernel's name, decides.
 GROUPS = (
     ("conv_general_dilated", "convolutions"),
     ("dot_general", "matrix products"),
@@ -17,28 +17,28 @@ KERNELS = (
     (("cudnn", "conv", "wgrad", "dgrad", "fprop", "xmma"), "convolutions"),
     (("gemm", "cutlass", "cublas"), "matrix products"),
 )
-CONTAINERS = ("while", "call", "conditional")  # their own kernels are events too
+CONTAINERS = ("while", "call", "conditional")  # their kernels are events too
 SHOWN = ("convolutions", "matrix products", "BatchNorm", "other kernels", "gaps")
 INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%(\S+) = .*?(?:op_name="([^"]*)"|$)', re.MULTILINE)
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
-    """The events of the trace that `jax.profiler.trace` wrote into a folder."""
+    """Read the events of a trace that `jax.profiler.trace` wrote into a folder."""
     paths = sorted(folder.glob("**/*.trace.json.gz"))
     with gzip.open(paths[-1]) as file:
         return json.load(file)["traceEvents"]
 
 
 def summarise(events: Iterable[Mapping[str, Any]], program: str, steps: int) -> dict[str, Any]:
-    """Shares of the time in groups of kernels, and without any kernel.
+    """Return the shares of the time in groups of kernels, and in gaps between kernels.
 
-    A kernel is counted by the operation that it ends with: a convolution that is fused with the
-    ReLU after it may count as either. Kernels that run at the same time share that time.
+    A kernel counts for the operation that it ends with: a convolution that is fused with a ReLU may
+    count as either. Concurrent kernels share their time.
 
     Args:
-        events: of the trace, as Chrome's format has them, times in microseconds.
-        program: text of the compiled program, which says what the kernels compute.
-        steps: how many steps the trace has.
+        events: events of the trace in Chrome's format, times in microseconds.
+        program: text of the compiled program, which maps kernels to operations.
+        steps: number of steps in the trace.
 
     Returns:
         The share of each of `SHOWN`, "kernels" a step and "ms" a step.
@@ -47,29 +47,29 @@ def summarise(events: Iterable[Mapping[str, Any]], program: str, steps: int) -> 
     kernels = sorted(_kernels(list(events), names))
     if not kernels:
         raise ValueError("the trace must hold kernels of the device, got none")
-    found = dict.fromkeys(SHOWN, 0.0)
+    times = dict.fromkeys(SHOWN, 0.0)
     clock = first = kernels[0][0]
     for start, end, group in kernels:
-        found["gaps"] += max(0.0, start - clock)
-        found[group] += max(0.0, end - max(start, clock))
+        times["gaps"] += max(0.0, start - clock)
+        times[group] += max(0.0, end - max(start, clock))
         clock = max(clock, end)
     whole = clock - first
-    shares = {group: time / whole for group, time in found.items()}
+    shares = {group: time / whole for group, time in times.items()}
     return {**shares, "kernels": len(kernels) / steps, "ms": whole / steps / 1000}
 
 
 def kernel_name(text: str) -> str:
-    """An instruction's name as kernels are called."""
+    """Return the name of an instruction as it appears in names of kernels."""
     return re.sub(r"\W", "_", text)
 
 
 def _kernels(
     events: list[Mapping[str, Any]], names: Mapping[str, str]
 ) -> Iterable[tuple[float, float, str]]:
-    """(start, end, group) of each kernel.
+    """Yield (start, end, group) of each kernel.
 
-    Of a device's lanes the streams count, since the others repeat them. On a CPU a kernel is an
-    event that is named as an instruction of the program.
+    Only the stream lanes of a device are read, because other lanes repeat them. On a CPU, a kernel
+    is an event with the name of an instruction of the program.
     """
     meta = [event for event in events if event.get("ph") == "M"]
     process = {e["pid"]: e["args"]["name"] for e in meta if e["name"] == "process_name"}
@@ -90,7 +90,7 @@ def _kernels(
 
 
 def group_of(operation: str, kernel: str) -> str:
-    """The group of a kernel, by JAX's name of its operation or by its own."""
+    """Return the group of a kernel by JAX's name of its operation, or by the kernel's name."""
     for word, group in GROUPS:
         if word in operation:
             return group

@@ -1,4 +1,4 @@
-"""What several benchmarks take."""
+"""Helpers that several benchmarks share."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from jaxssl.training.build import Setup, build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import TrainState
 
-# What differs from configs/studies/paper.py, and the batches in which an accelerator takes it.
+# Changes to configs/studies/paper.py, and batch sizes for an accelerator.
 COMMON = {"loss.temperature": "0.2", "data.cache": "device"}
 LARGE = {"augment.size": "224"}
 NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
@@ -20,19 +20,19 @@ NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
     "resnet50": ({**LARGE, "net.depth": "50", "net.stem": "imagenet"}, (128,)),
     "vit_s": ({**LARGE, "net.name": "vit", "net.size": "small"}, (128,)),
 }
-# Networks that are trained on CPUs: their configs. Their steps are timed from ready views.
+# Configs of networks for CPUs. Their steps are timed without augmentation.
 SMALL = {"digits": "digits.py", "small": "studies/small.py"}
 SMALL_BATCH = 64
 
 
 def source_of(records: list, shape: tuple) -> Source:
-    """A split of images that are in memory, files or uint8 arrays."""
+    """Return a split of images in memory, which are encoded files or uint8 arrays."""
     part = PreparedSplit([{"image": record, "label": 0} for record in records])
     return Source("made", "train", ((part, np.arange(len(records))),), ("a", "b"), shape)
 
 
 def spread(values: list[float], digits: int = 2) -> str:
-    """Median, and between brackets the smallest and the largest."""
+    """Return "median [smallest-largest]"."""
     low, middle, high = min(values), float(np.median(values)), max(values)
     return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
 
@@ -40,7 +40,10 @@ def spread(values: list[float], digits: int = 2) -> str:
 def begin(
     network: str, batch: int, precision: str, mesh: Mesh
 ) -> tuple[Any, Setup, TrainState, Batches]:
-    """A run of one of `NETWORKS` or `SMALL` on random images: config, parts, state and batches."""
+    """Return config, parts, state and batches of a network of `NETWORKS` or `SMALL`.
+
+    Images are random.
+    """
     overrides = {} if network in SMALL else {**COMMON, **NETWORKS[network][0]}
     overrides |= {"batch_size": str(batch), "precision": precision}
     name = SMALL.get(network, "studies/paper.py")

@@ -1,4 +1,4 @@
-"""A training step in PyTorch, as fast as its users make it; for `train_step.py`."""
+"""A training step in PyTorch with the usual optimisations, for `train_step.py`."""
 
 import math
 import os
@@ -13,13 +13,13 @@ from torch.nn import functional as F
 VERSION = f"torch {torch.__version__}"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 JITTER, HUE, TEMPERATURE = 0.8, 0.2, 0.2
-# RGB to luma and two colour axes, which a change of hue turns.
+# RGB to luma and two colour axes; a change of hue rotates them.
 YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]])
 
 
 def network(name: str) -> tuple[nn.Module, int]:
-    """A backbone without classifier, and how many features it has."""
-    import torchvision  # here, because the small networks do without
+    """Return a backbone without classifier, and its number of features."""
+    import torchvision  # imported here, because small networks do not need it
 
     if name == "vit_s":
         net = torchvision.models.VisionTransformer(
@@ -35,7 +35,7 @@ def network(name: str) -> tuple[nn.Module, int]:
 
 
 def views_of(images: Tensor, size: int) -> Tensor:
-    """One view of each image [n, 3, h, w] in [0, 1]: crop, flip, jitter in a fixed order, grey."""
+    """Augment images [n, 3, h, w] in [0, 1]: crop, flip, jitter in a fixed order, grey."""
     n, device = len(images), images.device
 
     def uniform(low: float, high: float) -> Tensor:
@@ -70,7 +70,7 @@ def views_of(images: Tensor, size: int) -> Tensor:
 
 
 def nt_xent(z: Tensor, temperature: float = TEMPERATURE) -> Tensor:
-    """Of embeddings [2 b, d], both views one after the other."""
+    """Return NT-Xent of embeddings [2 b, d]: all first views, then all second views."""
     n = len(z)
     z = F.normalize(z.float())
     logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)
@@ -79,15 +79,15 @@ def nt_xent(z: Tensor, temperature: float = TEMPERATURE) -> Tensor:
 
 
 def auc_cl(z: Tensor, b: Tensor, *, a: float, alpha: float, weight: float, unit: bool) -> Tensor:
-    """AUC-CL (2024), eq. 8, of embeddings [2 b, d], both views one after the other.
+    """Return AUC-CL (2024), eq. 8.
 
     Args:
-        z: embeddings.
-        b: the negatives' target, trained.
-        a: the positives' target.
+        z: embeddings [2 b, d]: all first views, then all second views.
+        b: trained target of the negatives.
+        a: target of the positives.
         alpha: weight of the margin term.
-        weight: of the sum over the negatives.
-        unit: whether similarities are (1 + cosine) / 2.
+        weight: weight of the sum over the negatives.
+        unit: True for similarities (1 + cosine) / 2.
     """
     n = len(z)
     z = F.normalize(z.float())
@@ -102,7 +102,7 @@ def auc_cl(z: Tensor, b: Tensor, *, a: float, alpha: float, weight: float, unit:
 
 
 def descend(loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
-    """Take a step of the optimiser down the gradient of the loss, which is returned."""
+    """Take an optimiser step and return the loss."""
     loss.backward()
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
@@ -110,18 +110,18 @@ def descend(loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
 
 
 class SmallStep:
-    """A step of a small network of strided convolutions, on views that are ready.
+    """Training step of a small network of strided convolutions, without augmentation.
 
     Args:
-        views: [2 b, h, w, c] float32, both views one after the other.
+        views: [2 b, h, w, c] float32: all first views, then all second views.
         widths: channels of each convolution.
-        strides: their strides.
+        strides: stride of each convolution.
         hidden: width of the projector's hidden layer.
         loss: "nt_xent" or "auc_cl".
-        hyper: arguments of that function.
-        optim: "lr" and "weight_decay" of AdamW, which decays matrices only.
-        compiled: whether `torch.compile` makes the forward pass, the loss and their gradient.
-        half: whether to compute in bf16.
+        hyper: arguments of the loss.
+        optim: "lr" and "weight_decay" of AdamW, which decays only matrices.
+        compiled: True to use `torch.compile`.
+        half: True to compute in bf16.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class SmallStep:
         half: bool,
     ) -> None:
         if DEVICE == "cpu":
-            torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many as XLA has
+            torch.set_num_threads(len(os.sched_getaffinity(0)))  # like XLA
         layers, channels = [], views.shape[3]
         for width, stride in zip(widths, strides, strict=True):
             layers += [nn.Conv2d(channels, width, 3, stride, 1, bias=False)]
@@ -168,20 +168,20 @@ class SmallStep:
             return self.loss_fn(self.model(x), **self.hyper)
 
     def step(self) -> Tensor:
-        """One step; the loss."""
+        """Take a step and return the loss."""
         loss = self.loss(self.x)
         return descend(loss, self.optimiser)
 
     def wait(self, loss: Tensor) -> float:
-        """Until the device is done."""
+        """Wait until the device has finished."""
         return loss.item()
 
 
 class TrainStep:
-    """A step on images that lie on the device."""
+    """Training step on images in the device's memory."""
 
     def __init__(self, name: str, batch: int, precision: str) -> None:
-        torch.set_float32_matmul_precision("high")  # TF32, as JAX has it by default
+        torch.set_float32_matmul_precision("high")  # TF32, JAX's default
         torch.backends.cudnn.benchmark = True
         self.size = 32 if name == "resnet18" else 224
         self.batch, self.half = batch, precision == "bf16"
@@ -203,7 +203,7 @@ class TrainStep:
             return nt_xent(self.model(x))
 
     def step(self) -> Tensor:
-        """One step; the loss."""
+        """Take a step and return the loss."""
         chosen = torch.randperm(len(self.images), device=DEVICE)[: self.batch]
         images = self.images[chosen].float() / 255
         with torch.no_grad():
@@ -212,5 +212,5 @@ class TrainStep:
         return descend(loss, self.optimiser)
 
     def wait(self, loss: Tensor) -> float:
-        """Until the device is done."""
+        """Wait until the device has finished."""
         return loss.item()

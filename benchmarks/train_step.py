@@ -1,27 +1,27 @@
-"""What a training step costs and where its time goes, beside PyTorch where it is installed.
+"""Measure a training step and its parts, against PyTorch if installed.
 
     python benchmarks/train_step.py                                              # an accelerator
     python benchmarks/train_step.py --networks resnet18 --batches 16 --rounds 3  # two CPU cores
     python benchmarks/train_step.py --networks digits small                      # the same, small
 
-SimCLR's step (NT-Xent, two views, Adam) on random images that lie on the device, one device; of the
-small networks `digits` and `small`, the step of their configs (AdamW, their losses), from views
-that are ready:
+The step is SimCLR's (NT-Xent, two views, Adam) on random images in the memory of one device. For
+the small networks `digits` and `small`, it is the step of their configs (AdamW, their losses)
+without augmentation.
 
-1. Images a second (an image is two views), and the arithmetic a second as a share of what a large
-   matrix product of the same precision reaches. A step counts three forward passes of the networks,
-   as XLA counts their operations; augmentation, loss and optimiser count nothing.
-2. Where the time goes: each part compiled and timed alone, so that the parts need not add up to the
-   whole; and how long the host is busy until a step is handed over.
+1. Images a second (an image is two views), and operations a second relative to a large matrix
+   product of the same precision. A step counts as three forward passes of the networks, with XLA's
+   count of operations; augmentation, loss and optimiser are not counted.
+2. Time of each part, compiled and timed alone, so that the parts need not add up to the whole; and
+   the time that the host is busy until a step is dispatched.
 3. The same step in PyTorch (`torch_step.py`): channels last, autocast, compiled, augmented on the
-   device; of the small networks from the same views, compiled and eager.
-4. Of the small networks, our step with XLA's convolution in place of the products of patches, a
-   step a call.
+   device; for the small networks with the same views, compiled and eager.
+4. For the small networks, our step with XLA's convolution instead of products of patches, one step
+   per call.
 
-A call hands over several of our steps, as in training, if they are short.
+A call dispatches several of our steps, as in training, if they are short.
 
-Machines are shared and noisy: read the ratios and shares, medians over the rounds, in each of which
-every contender takes its turn. --json keeps all numbers.
+Shared machines are noisy: compare the ratios and shares, which are medians over rounds with one
+turn of each contender. --json writes all numbers.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-# PyTorch is to have memory too.
+# Leave memory for PyTorch.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -66,26 +66,23 @@ except ImportError as error:
 DTYPES = {"bf16": jnp.bfloat16, "float32": jnp.float32}
 XLA = "step, XLA's convolution"
 RATIOS = {"PyTorch": "torch_ratio", "PyTorch eager": "eager_ratio", XLA: "xla_ratio"}
-MOST_STEPS, CALL_SECONDS = 20, 0.25  # of training steps that are handed over in one call
+MOST_STEPS, CALL_SECONDS = 20, 0.25  # limits of the training steps in one call
 
 
 class Timed:
-    """Something that is called again and again: ``call()`` starts it, ``wait(out)`` ends it.
-
-    A call does what is timed ``number`` times.
-    """
+    """A timed computation: ``call()`` starts it ``number`` times, ``wait(out)`` waits for it."""
 
     def __init__(
         self, call: Callable[[], Any], wait: Callable[[Any], Any], number: int = 1
     ) -> None:
         self.call, self.wait, self.number = call, wait, number
-        self.found: list[float] = []  # seconds a call, of each round
-        self.host: list[float] = []  # of which the host was busy
-        for _ in range(2):  # compiles
+        self.rounds: list[float] = []  # seconds of a call, for each round
+        self.host: list[float] = []  # seconds that the host was busy, for each round
+        for _ in range(2):  # the first call compiles
             wait(call())
 
     def turn(self, seconds: float) -> None:
-        """One round: about so many seconds."""
+        """Run one round of about this many seconds."""
         start = time.perf_counter()
         self.wait(self.call())
         times = max(1, math.ceil(seconds / (time.perf_counter() - start)))
@@ -95,23 +92,23 @@ class Timed:
         self.wait(out)
         times *= self.number
         self.host.append((handed_over - start) / times)
-        self.found.append((time.perf_counter() - start) / times)
+        self.rounds.append((time.perf_counter() - start) / times)
 
 
 def side() -> int:
-    """Rows of the large matrix."""
+    """Return the number of rows of the large matrix."""
     return 2048 if jax.default_backend() == "cpu" else 8192
 
 
 def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], float, Any]:
-    """The whole step, its parts, the operations of a step, and what PyTorch's is made of."""
+    """Return the whole step, its parts, the operations of a step, and PyTorch's arguments."""
     mesh = distributed.make_mesh(jax.devices()[:1])
     config, parts, state, batches = begin(network, batch, precision, mesh)
     encoder, key, given = make_networks(config), jax.random.key(1), batches.next()
     augment = jax.jit(parts.augment)
     views = augment(key, given["input"], given["index"])["views"]
     ready = network in SMALL
-    if ready:  # by example, as a batch is
+    if ready:  # by example, like a batch
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
     loop = jax.default_backend() != "cpu" or ready  # see jaxssl/training/programs.py
@@ -121,7 +118,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     places = jnp.tile(jnp.arange(batch, dtype=jnp.int32), (MOST_STEPS, 1))
     state_of_xla = jax.tree.map(jnp.copy, state)
 
-    # Each part has arrays of its own: the step donates the state's.
+    # Each part has its own arrays, because the step donates the state.
     params = jax.tree.map(jnp.copy, {k: state.params[k] for k in ("net", "projector")})
     stats = jax.tree.map(jnp.copy, state.carried.batch_stats)
     moved = jax.tree.map(jnp.copy, (state.params, state.opt_state))
@@ -133,7 +130,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
     forward = jax.jit(embed)
     z = forward(params, views)
-    # The gradient of some sum of the embeddings, to all that is trained.
+    # The gradient of a sum of the embeddings with respect to all parameters.
     both = jax.jit(jax.grad(lambda params, views: jnp.vdot(embed(params, views), z)))
     of_loss = arguments(config.loss.to_dict())
     of_loss.pop("learn", None)
@@ -199,13 +196,13 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
 
 def _as_they_are(key: jax.Array, views: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-    """In place of the augmentation, for views [b, V, s, s, c] that are ready."""
+    """Replace the augmentation if views [b, V, s, s, c] are given."""
     del key, index
     return {"views": jnp.moveaxis(views, 1, 0)}
 
 
 def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, Timed]:
-    """The same step in PyTorch."""
+    """Return the same step in PyTorch."""
     if network not in SMALL:
         peer = torch_step.TrainStep(network, batch, precision)
         return {"PyTorch": Timed(peer.step, peer.wait)}
@@ -227,38 +224,38 @@ def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, T
         "optim": {name: config.optim[name] for name in ("lr", "weight_decay")},
         "half": precision == "bf16",
     }
-    found = {}
+    steps = {}
     for name, is_compiled in (("PyTorch", True), ("PyTorch eager", False)):
         peer = torch_step.SmallStep(np.concatenate(views), **settings, compiled=is_compiled)
-        found[name] = Timed(peer.step, peer.wait)
-    return found
+        steps[name] = Timed(peer.step, peer.wait)
+    return steps
 
 
 def measure(network: str, batch: int, precision: str, rounds: int, seconds: float) -> dict:
-    """All numbers of one row."""
+    """Return all numbers of one row."""
     timed, operations, made_of = ours(network, batch, precision)
     if torch_step:
         timed |= peers(network, batch, precision, made_of)
     for _ in range(rounds):
         for contender in timed.values():
             contender.turn(seconds)
-    found = {name: contender.found for name, contender in timed.items()}
-    peak = [2 * side() ** 3 / t for t in found["matrix product"]]
-    rates = [operations / t for t in found["step"]]
+    times = {name: contender.rounds for name, contender in timed.items()}
+    peak = [2 * side() ** 3 / t for t in times["matrix product"]]
+    rates = [operations / t for t in times["step"]]
     row = {"network": network, "batch": batch, "precision": precision, "operations": operations}
-    row |= {"seconds": found, "host": timed["step"].host}
-    row["images_per_second"] = [batch / t for t in found["step"]]
+    row |= {"seconds": times, "host": timed["step"].host}
+    row["images_per_second"] = [batch / t for t in times["step"]]
     row["teraflops"] = [rate / 1e12 for rate in rates]
     row["share_of_peak"] = [rate / top for rate, top in zip(rates, peak, strict=True)]
     for name, key in RATIOS.items():
-        if name in found:
-            pairs = zip(found[name], found["step"], strict=True)
+        if name in times:
+            pairs = zip(times[name], times["step"], strict=True)
             row[key] = [theirs / own for theirs, own in pairs]
     return row
 
 
 def show(rows: list[dict]) -> None:
-    """Both tables."""
+    """Print both tables."""
     heads = ["network", "batch", "precision", "images/s", "TFLOP/s", "% of the matrix product"]
     heads += ["PyTorch's time / ours", "eager PyTorch's / ours", "with XLA's convolution / ours"]
     lines = []
@@ -281,7 +278,7 @@ def show(rows: list[dict]) -> None:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure all rows and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     choices = [*NETWORKS, *SMALL]
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=choices)
@@ -311,7 +308,7 @@ def main() -> None:
             for precision in args.precisions or (("float32",) if small else DTYPES):
                 rows.append(measure(network, batch, precision, args.rounds, args.seconds))
                 jax.clear_caches()
-                if args.json:  # each row as soon as it is there
+                if args.json:  # write each row as soon as it is measured
                     document = {"device": device, "versions": versions, "rows": rows}
                     args.json.write_text(json.dumps(document, indent=1))
                 print(f"measured: {network}, batch {batch}, {precision}", flush=True)

@@ -1,12 +1,12 @@
-"""What a loss and the trainer cost on the demo's network: step times side by side in one process.
+"""Measure the overhead of losses and of the trainer on the demo's network.
 
     python benchmarks/trainer.py [--rounds 5]
 
-1. Step time of each loss beside NT-Xent's at B = 256: the whole training step, jitted.
-2. The whole trainer (batches, metrics, progress, logging) beside a bare jitted step on one batch.
+1. Time of the whole jitted training step with each loss, relative to NT-Xent, at B = 256.
+2. Speed of the trainer (batches, metrics, progress, logging) relative to a bare jitted step.
 
-Machines are shared and noisy: read the ratios, medians over the rounds, in each of which every
-contender takes its turn.
+Shared machines are noisy: compare the ratios, which are medians over rounds with one turn of each
+contender.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import make_train_step
 
-# The released code's B - 1 negatives; without it Algorithm 1's 2 (B - 1).
+# B - 1 negatives as in the released code, instead of the 2 (B - 1) of Algorithm 1.
 TOWERS = {"method.name": "momentum", "method.momentum": "0.0", "method.symmetric": "False"}
 LOSSES = {
     "nt_xent": {"loss.name": "nt_xent"},
@@ -55,7 +55,7 @@ LOSSES = {
 
 
 class Bare:
-    """A jitted step on one batch that stays on the device."""
+    """A jitted step on one batch in the device's memory."""
 
     def __init__(self, overrides: dict[str, str], batch_size: int) -> None:
         config = load(
@@ -72,7 +72,7 @@ class Bare:
         self.run(2)
 
     def run(self, steps: int) -> float:
-        """Seconds a step."""
+        """Return the seconds of a step."""
         start = time.perf_counter()
         for _ in range(steps):
             self.state, metrics, _ = self.step(self.state, self.batch)
@@ -81,7 +81,7 @@ class Bare:
 
 
 def losses(rounds: int) -> None:
-    """Step time of each loss against NT-Xent's."""
+    """Print the step time of each loss relative to NT-Xent."""
     contenders = {name: Bare(overrides, 256) for name, overrides in LOSSES.items()}
     seconds = {name: [] for name in contenders}
     for _ in range(rounds):
@@ -94,7 +94,7 @@ def losses(rounds: int) -> None:
 
 
 def trainer(rounds: int) -> None:
-    """A whole run's speed against that of a bare step."""
+    """Print the speed of a whole run relative to a bare step."""
     bare, ratios = Bare({}, 64), []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds):
@@ -107,7 +107,7 @@ def trainer(rounds: int) -> None:
             workdir = Path(folder) / str(number)
             pretrain.train(config, workdir)
             rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
-            # The first line holds steps after compiling; the last one the evaluation's wait.
+            # The first line includes compilation, the last one waits for the evaluation.
             inside = 1 / np.mean([1 / row["images_per_second"] for row in rows[1:-1]])
             after = bare.run(100)
             ratios.append(inside / (64 / ((before + after) / 2)))
@@ -116,7 +116,7 @@ def trainer(rounds: int) -> None:
 
 
 def main() -> None:
-    """Both tables."""
+    """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds

@@ -537,5 +537,5 @@ def test_wrong_arguments_are_reported(arguments, message, monkeypatch, tmp_path)
 
 def test_plan_of_scale_paper_needs_an_accelerator(call, monkeypatch, tmp_path):
     monkeypatch.setattr(book, "find_device", lambda work: DEVICE._replace(is_cpu=True))
-    with pytest.raises(UserError, match="no accelerator is at hand"):
+    with pytest.raises(UserError, match="no accelerator was found"):
         book.do_pieces([], a_record(scale="paper"), tmp_path / "out", tmp_path / "work", math.inf)
