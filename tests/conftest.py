@@ -1,14 +1,14 @@
-"""Strict settings for all tests, eight CPU devices, and what several tests share."""
+"""Strict settings for all tests, eight CPU devices, and shared fixtures."""
 
 import os
 from importlib.metadata import version
 from pathlib import Path
 
-# Compiling is what takes the time: hundreds of programs run on a few numbers, once. These flags
-# compile several times as fast, into slower code for the same operations. Threads would only wait
-# for each other: the two workers of pytest keep two cores busy.
+# Compilation takes most of the time, because tests run hundreds of programs once on small arrays.
+# These flags compile several times as fast, into slower code for the same operations. Threads would
+# only wait for each other, because the two workers of pytest keep two cores busy.
 QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_multi_thread_eigen=false"
-if version("jax").startswith("0.10."):  # XLA aborts on a flag that it no longer has
+if version("jax").startswith("0.10."):  # later versions of XLA abort on this flag
     QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,7 +29,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory) -> Path:
-    """A data directory with the digits prepared."""
+    """Return a data directory with the prepared digits."""
     from jaxssl.data import source
 
     path = tmp_path_factory.mktemp("data")
@@ -39,13 +39,13 @@ def data_dir(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Path:
-    """Where the sets of a test file are prepared."""
+    """Return the folder of prepared data sets of a test file."""
     return tmp_path_factory.mktemp("prepared")
 
 
 @pytest.fixture(scope="module")
 def load(prepared):
-    """Opens a split of a folder, or of another set."""
+    """Return a function that opens a split of a folder or of another data set."""
     from file_cases import loader
 
     return loader(prepared)
@@ -53,14 +53,14 @@ def load(prepared):
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory) -> Path:
-    """A folder of three classes."""
+    """Return a folder of images in three classes."""
     from file_cases import LABELLED, unpack
 
     return unpack(tmp_path_factory.mktemp("labelled"), LABELLED)
 
 
 def data_config(**changes: object) -> dict[str, object]:
-    """The group `data` of a config: the defaults, changed."""
+    """Return the group `data` of a config: the defaults with changes."""
     from configs import base
 
     return base.get_config().data.to_dict() | changes

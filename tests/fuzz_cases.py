@@ -1,4 +1,4 @@
-"""What fuzz tests share: the law that every input is under, and ways to damage a good one."""
+"""Helpers of fuzz tests: rules that hold for every input, and ways to damage a valid input."""
 
 import atexit
 import json
@@ -20,29 +20,29 @@ from hypothesis import strategies as st
 
 from jaxssl.errors import UserError
 
-WANTED = int(os.environ.get("JAXSSL_FUZZ", "0"))  # inputs of all tests together; 0: few
-USUAL = 10_000  # inputs that the tests' shares add up to
-FEW = 15  # one in so many of them, when nothing is asked for
+WANTED = int(os.environ.get("JAXSSL_FUZZ", "0"))  # number of inputs of all tests together; 0: few
+USUAL = 10_000  # sum of the tests' shares
+FEW = 15  # by default, one in so many of the inputs
 MIB = 2**20
-MOST, LONGEST = 400 * MIB, 20  # memory and seconds that an input may take
+MOST, LONGEST = 400 * MIB, 20  # limits of an input: bytes of memory, seconds
 REFUSED = object()
 COUNTS: dict[str, Counter] = {}
 
-# What no input may make Python do, wherever.
+# Events that no input may cause.
 FORBIDDEN = ("os.system", "os.exec", "os.posix_spawn", "os.spawn", "os.fork", "pty.spawn")
 FORBIDDEN += ("subprocess.Popen", "pickle.find_class", "socket.connect", "ctypes.dlopen")
-# What it may do below its own folder.
+# Events that are allowed only inside the test's folder.
 CHANGES = ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.chmod")
 CHANGES += ("os.truncate", "shutil.rmtree", "shutil.move", "shutil.copyfile")
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-# Written by Python and JAX themselves.
+# Paths that Python and JAX write themselves.
 OWN = ("/__pycache__/", "/.cache/jax/", "/dev/null", f"{tempfile.gettempdir()}/matplotlib")
 
 _watch: dict = {"below": None, "seen": []}
 
 
 class Caught(BaseException):
-    """Raised through every `except Exception`."""
+    """A violation; not an Exception, so that `except Exception` does not catch it."""
 
 
 def _hook(event, args):
@@ -64,7 +64,7 @@ def _hook(event, args):
 
 def _outside(path, below):
     if not isinstance(path, str | bytes | os.PathLike):
-        return False  # a number of an open file
+        return False  # a file descriptor
     path = os.path.realpath(os.fsdecode(path))
     return not path.startswith(below) and not any(own in path for own in OWN)
 
@@ -78,13 +78,13 @@ def _hung(*_):
 
 @contextmanager
 def _guarded(below):
-    """Nothing is run, written elsewhere, waited for without end, or large."""
+    """Raise if the code starts programs, writes elsewhere, hangs, or needs much memory."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     old = signal.signal(signal.SIGALRM, _hung)
     signal.alarm(LONGEST)
     _watch.update(below=os.path.realpath(below), seen=[])
     try:
-        with warnings.catch_warnings(action="ignore"):  # as in a user's run
+        with warnings.catch_warnings(action="ignore"):  # users do not turn warnings into errors
             yield
     finally:
         _watch["below"] = None
@@ -96,13 +96,13 @@ def _guarded(below):
 
 
 def outcome(subject, call, below, *, errors=(UserError,)):
-    """What a call gives, or `REFUSED` if it fails with one clear line; nothing else may happen."""
+    """Return the result of a call, or `REFUSED` if it raises an error with a one-line message."""
     counts = COUNTS.setdefault(subject, Counter())
     counts["inputs"] += 1
     start = time.perf_counter()
     try:
         with _guarded(below):
-            found = call()
+            result = call()
     except errors as error:
         message = str(error)
         assert len(message.splitlines()) == 1 and message.strip(), repr(message)
@@ -112,11 +112,11 @@ def outcome(subject, call, below, *, errors=(UserError,)):
     finally:
         counts["seconds"] += time.perf_counter() - start
     counts["read"] += 1
-    return found
+    return result
 
 
 def fuzzed(share):
-    """Settings of a test that takes its share of `USUAL` inputs."""
+    """Return hypothesis settings for a test that takes this share of `USUAL` inputs."""
     number = math.ceil(share * WANTED / USUAL) if WANTED else math.ceil(share / FEW)
     return settings(
         max_examples=number,
@@ -144,7 +144,7 @@ NUMBERS = (0, 1, 2, 0x7F, 0x80, 0xFF, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, 2**63
 
 @st.composite
 def damaged(draw, whole, most=2):
-    """Bytes with up to ``most`` damages: bits flipped, cut, pieces moved, huge numbers put in."""
+    """Draw damaged bytes: up to ``most`` flipped bits, cuts, moved pieces or huge numbers."""
     data = bytearray(whole)
     for _ in range(draw(st.integers(1, most))):
         if not data:
@@ -205,13 +205,13 @@ def _places(tree, here=()):
 
 @st.composite
 def changed(draw, document, most=3):
-    """A document of JSON with up to ``most`` values replaced, removed, moved or added."""
+    """Draw a JSON document with up to ``most`` values replaced, removed, renamed or added."""
     tree = json.loads(json.dumps(document))
     for _ in range(draw(st.integers(1, most))):
         places = list(_places(tree))
         *path, key = draw(st.sampled_from(places)) or [None]
         if key is None:
-            continue  # of the whole document, text is damaged instead
+            continue  # the whole document is damaged as text instead
         node = tree
         for part in path:
             node = node[part]
@@ -230,22 +230,22 @@ def changed(draw, document, most=3):
 
 
 def texts(document):
-    """The text of a document, changed or damaged."""
+    """Return a strategy for the text of a document, changed or damaged."""
     good = json.dumps(document)
     return changed(document).map(json.dumps).map(str.encode) | damaged(good.encode())
 
 
 def everything(root):
-    """Kind, size and time of all below a folder, to see that nothing was written."""
-    found = {}
+    """Return kind, size and time of all files below a folder, to detect writes."""
+    files = {}
     for path in sorted(Path(root).rglob("*")):
-        facts = path.lstat()
-        found[str(path)] = (stat.S_IFMT(facts.st_mode), facts.st_size, facts.st_mtime_ns)
-    return found
+        status = path.lstat()
+        files[str(path)] = (stat.S_IFMT(status.st_mode), status.st_size, status.st_mtime_ns)
+    return files
 
 
 def refilled(root, content, **changes):
-    """A folder of these files and no others."""
+    """Replace all files of a folder by these."""
     for path in root.iterdir():
         path.unlink()
     for name, data in (content | changes).items():

@@ -1,4 +1,4 @@
-"""The smallest run that has all parts: what several tests and scripts change further."""
+"""Overrides for the smallest complete run, which several tests and scripts start from."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ TINY = {
     "head.proj_output_dim": "6",
     "eval.protocols": "()",
 }
-# A run of one epoch that is cut short, with a checkpoint in its middle.
+# A run of less than an epoch, with a checkpoint in the middle.
 STEPS, SAVED = 12, 7
 SETTINGS = {
     **TINY,
