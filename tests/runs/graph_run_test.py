@@ -234,7 +234,7 @@ def test_all_leaves_the_protocols_of_images_out_and_one_that_is_named_is_refused
     rows = run.evaluate(whole, ("all",), kinds=("pretrained",), out=tmp_path / "all")
     assert {"svm", "knn", "linear"} <= {row["protocol"] for row in rows}
     assert "corruptions" not in caplog.text and "captions" not in caplog.text
-    with refused("protocol 'corruptions': it needs images, 'SOME' holds graphs"):
+    with refused("protocol 'corruptions': images are needed, but 'SOME' holds graphs"):
         run.evaluate(whole, ("corruptions",), out=tmp_path / "one")
 
 
@@ -243,7 +243,7 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
     with refused("the encoder takes graphs with 3 node tags, 'MORE' has 5"):
         run.evaluate(whole, ("svm",), data=data, out=tmp_path)
     digits = {"data.name": "digits", "data.path": "", "data.dir": str(data_dir)}
-    with refused("data.name='digits' holds images, and augment.name makes views of graphs"):
+    with refused("data.name='digits' holds images, but augment.name makes views of graphs"):
         pretrain.train(tiny(**digits), tmp_path / "run")
     assert not list(tmp_path.iterdir())
 

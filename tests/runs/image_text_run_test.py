@@ -167,6 +167,6 @@ def test_the_texts_must_not_be_longer_than_the_networks_context(settings, tmp_pa
 
 def test_a_set_without_captions_is_refused_before_anything_is_written(settings, tmp_path):
     changed = {**SETTINGS, "data.name": "digits", "data.dir": settings.data.dir}
-    with refused("the images of 'digits' have no captions, which augment.name asks for"):
+    with refused("augment.name needs captions, but the images of 'digits' have none"):
         pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
     assert not (tmp_path / "run").exists()
