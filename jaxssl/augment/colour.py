@@ -51,11 +51,6 @@ def contrast(image: Array, factor: ArrayLike) -> Array:
     return blend(image, mean(grey(image)), factor)
 
 
-def saturation(image: Array, factor: ArrayLike) -> Array:
-    """Multiply the distance from the grey image by ``factor``, then clip to [0, 1]."""
-    return blend(image, grey(image), factor)
-
-
 def grayscale(image: Array) -> Array:
     """Return the grey image in every channel."""
     return jnp.broadcast_to(grey(image), image.shape)
@@ -196,11 +191,6 @@ def random_blur(
     return jnp.where(u[0] < probability, blurred, image)
 
 
-def invert(image: Array) -> Array:
-    """Return 1 - image."""
-    return 1 - image
-
-
 def solarize(image: Array, threshold: Array | float = 0.5) -> Array:
     """Invert values >= ``threshold``; 0.5 stands for Pillow's 128."""
     return jnp.where(image >= threshold, 1 - image, image)
@@ -256,11 +246,6 @@ def smooth(image: Array) -> Array:
     box = _resample(_neighbours(h), image, _neighbours(w))
     inner = _is_inner(h)[:, None] & _is_inner(w)[None, :]
     return jnp.where(inner[None], (box + 4 * image) / 13, image)
-
-
-def sharpness(image: Array, factor: ArrayLike) -> Array:
-    """Multiply the distance from the `smooth` image by ``factor``, then clip to [0, 1]."""
-    return blend(image, smooth(image), factor)
 
 
 def _levels(image: Array) -> Array:

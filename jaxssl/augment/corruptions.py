@@ -70,14 +70,11 @@ def corrupt(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.nd
     rows = max(min(BLOCK // (h * w), 256), 1)
     key, out = jax.random.key(seed), np.empty_like(images)
     for first in range(0, n, rows):
-        block = images[first : first + rows]
-        # All blocks have the same length, so that the program is compiled once.
-        padded = np.zeros((rows, *images.shape[1:]), np.uint8)
-        padded[: len(block)] = block
+        # The last block is padded by repetition, so that the program is compiled once.
+        block = np.resize(images[first : first + rows], (rows, *images.shape[1:]))
         u = _draw_block(key, np.arange(first, first + rows, dtype=np.int32), images.shape[1:])
-        out[first : first + rows] = np.asarray(_corrupt_block(name, u, padded, severity))[
-            : len(block)
-        ]
+        block = np.asarray(_corrupt_block(name, u, block, severity))
+        out[first : first + rows] = block[: n - first]
     return out
 
 

@@ -93,13 +93,8 @@ class AttentionPool(nn.Module):
 class ClipResNet(nn.Module):
     """Stem, stages of bottlenecks, attention pooling.
 
-    Attributes:
-        stages: number of blocks in each stage.
-        width: channels inside the first stage's blocks. Each stage has twice as many as the one
-            before.
-        heads: number of heads of the attention pooling.
-        dim: feature dimension.
-        stem: "imagenet" or "cifar", see `net`.
+    See `net` for the attributes. ``stages`` holds the number of blocks in each stage. ``width`` is
+    the number of channels inside the blocks of the first stage, which doubles with every stage.
     """
 
     stages: tuple[int, ...]

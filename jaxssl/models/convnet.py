@@ -12,9 +12,7 @@ from jaxssl.models._norms import batch_norm
 class ConvNet(nn.Module):
     """A 3x3 convolution, BatchNorm and ReLU per stage, then global average pooling.
 
-    Attributes:
-        widths: channels of each stage.
-        strides: stride of each stage.
+    See `net` for the attributes.
     """
 
     widths: tuple[int, ...]

@@ -19,9 +19,7 @@ class GIN(nn.Module):
 
     The features of a graph are the sums over its nodes after each layer, concatenated.
 
-    Attributes:
-        width: width of each layer.
-        layers: number of layers.
+    See `net` for the attributes.
     """
 
     width: int

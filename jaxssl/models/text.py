@@ -24,14 +24,7 @@ ACTIVATIONS = {"quick_gelu": lambda x: x * nn.sigmoid(1.702 * x), "gelu": exact_
 class TextTransformer(nn.Module):
     """Token embeddings and learned positions, followed by causal transformer blocks.
 
-    Attributes:
-        vocabulary: number of tokens in the vocabulary.
-        context: largest number of tokens in a text.
-        dim: dimension of the token embeddings and of the features.
-        layers: number of blocks.
-        heads: number of attention heads.
-        activation: activation function of the MLPs, a key of `ACTIVATIONS`.
-        remat: whether the backward pass recomputes each block from its input.
+    See `net` for the attributes.
     """
 
     vocabulary: int

@@ -11,12 +11,7 @@ from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu
 class DinoHead(nn.Module):
     """MLP with a normalised output, and inner products with weight-normalised prototypes.
 
-    Attributes:
-        hidden_dim: width of the hidden layers.
-        bottleneck_dim: dimension of the normalised vector.
-        output_dim: d, number of prototypes.
-        layers: number of Dense layers before the prototypes, >= 1.
-        norm_last_layer: whether prototypes have length 1; otherwise their length is trained.
+    See `head` for the attributes, which have the prefix ``proj_`` there.
     """
 
     hidden_dim: int

@@ -25,14 +25,8 @@ class MLP(nn.Module):
 
     Dense layers before a BatchNorm have no bias, because the norm would remove it.
 
-    Attributes:
-        hidden_dim: width of the hidden layers.
-        output_dim: d, embedding dimension; 0 stands for the input dimension.
-        layers: number of Dense layers; with 0, the module returns its input.
-        norm: norm of the hidden layers, one of `NORMS`.
-        last_norm: norm of the output, a key of `LAST_NORMS`.
-        last_bias: whether the last Dense layer has a bias, if no norm follows it.
-        activation: a key of `ACTIVATIONS`.
+    See `head` for the attributes, which have the prefix ``proj_`` there. An ``output_dim`` of 0
+    stands for the input dimension.
     """
 
     hidden_dim: int
