@@ -33,7 +33,7 @@ def exp_entropy(values):
 
 
 @pytest.mark.parametrize("shape", [(60, 8), (8, 60), (20, 20)])
-def test_rankme_is_the_entropy_of_the_singular_values(shape):
+def test_rankme_equals_the_entropy_of_the_singular_values(shape):
     features = gaussian(*shape) + 2  # not centred
     expected = exp_entropy(linalg.svdvals(features.astype(float)))
     assert collapse.rankme(features) == pytest.approx(expected, rel=1e-4)
@@ -47,18 +47,18 @@ def test_rankme_counts_orthogonal_directions():
 
 
 @pytest.mark.parametrize(("q", "n", "d"), [(4, 60, 5), (10, 6, 8)])
-def test_lidar_is_the_entropy_of_the_generalised_eigenvalues(q, n, d):
+def test_lidar_equals_the_entropy_of_the_generalised_eigenvalues(q, n, d):
     views = (gaussian(1, n, d) * np.arange(1, d + 1) + 0.5 * gaussian(q, n, d, seed=1)) / 3
     means = views.mean(axis=0, dtype=float)
     between = np.cov(means.T, bias=True)
     within = np.mean([np.cov(v.T, bias=True) for v in np.moveaxis(views, 1, 0)], axis=0)
     values = linalg.eigh(between, within + 1e-2 * np.eye(d), eigvals_only=True)
-    found = collapse.lidar(views, delta=1e-2)
-    assert found == pytest.approx(exp_entropy(values), rel=1e-4)
-    assert 1 < found <= min(n - 1, d)
+    result = collapse.lidar(views, delta=1e-2)
+    assert result == pytest.approx(exp_entropy(values), rel=1e-4)
+    assert 1 < result <= min(n - 1, d)
 
 
-def test_lidar_looks_at_what_views_agree_on():
+def test_lidar_measures_directions_shared_by_views():
     """Eight dimensions tell views apart, two of them images too."""
     apart = gaussian(10, 400, 8)
     told = 5 * gaussian(1, 400, 8, seed=1) * (np.arange(8) < 2)
@@ -76,12 +76,12 @@ def test_lidar_of_features_of_any_scale_is_finite():
 
 
 @pytest.mark.parametrize(("shape", "delta"), [((1, 5, 3), 0.1), ((3, 1, 3), 0.1), ((3, 5, 3), 0.0)])
-def test_lidar_refuses_what_has_no_scatter(shape, delta):
+def test_lidar_refuses_too_few_views_or_images(shape, delta):
     with pytest.raises(ValueError, match="LiDAR needs 2 views, 2 images, delta > 0"):
         collapse.lidar(np.zeros(shape), delta=delta)
 
 
-def test_the_deviation_is_that_of_a_batch_of_embeddings():
+def test_feature_std_equals_the_online_metric():
     features = gaussian(50, 6) + 1
     expected = collapse.embedding_metrics(features[None])["feature_std"]
     assert collapse.feature_std(features) == pytest.approx(float(expected), rel=1e-5)
@@ -89,7 +89,7 @@ def test_the_deviation_is_that_of_a_batch_of_embeddings():
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1, 1e6])
-def test_dead_dimensions_are_those_that_do_not_move(scale):
+def test_dead_dimensions_are_constant_features(scale):
     features = gaussian(50, 8)
     features[:, 1] = 0.3
     features[:, 5:7] = 0
@@ -117,29 +117,29 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_collapse_is_called_by_its_name(name):
+def test_the_verdict_names_the_kind_of_collapse(name):
     features, expected = CASES[name]
     words, _, rest = verdict(features).partition(":")
     assert words == expected
     assert f"rank {collapse.rankme(features):.1f} of {min(features.shape)}" in rest
 
 
-def test_alignment_and_uniformity_are_of_the_first_two_views():
+def test_alignment_and_uniformity_use_the_first_two_views():
     views = gaussian(3, 20, 5)
     views[1] = views[0]
-    found = diagnostics.evaluate(gaussian(30, 5), views, delta=1e-4)
+    result = diagnostics.evaluate(gaussian(30, 5), views, delta=1e-4)
     z = views[0].astype(float) / np.linalg.norm(views[0], axis=1, keepdims=True)
     distance = ((z[:, None] - z) ** 2).sum(axis=2)[~np.eye(20, dtype=bool)]
-    assert found["alignment"] == pytest.approx(0, abs=1e-6)
-    assert found["uniformity"] == pytest.approx(np.log(np.exp(-2 * distance).mean()), rel=1e-4)
+    assert result["alignment"] == pytest.approx(0, abs=1e-6)
+    assert result["uniformity"] == pytest.approx(np.log(np.exp(-2 * distance).mean()), rel=1e-4)
 
 
-def test_features_that_are_not_finite_are_refused():
+def test_nonfinite_features_are_refused():
     with pytest.raises(ValueError, match="features must be finite"):
         diagnostics.evaluate(np.full((5, 3), np.nan), gaussian(2, 5, 3), delta=1e-4)
 
 
-def test_confusions_are_scikit_learns_of_the_nearest_class_mean():
+def test_confusion_matrix_equals_scikit_learns():
     rng = np.random.default_rng(0)
     train, test = gaussian(60, 5), gaussian(40, 5, seed=1)
     labels, test_labels = rng.integers(0, 6, 60), rng.integers(0, 7, 40)
@@ -149,8 +149,8 @@ def test_confusions_are_scikit_learns_of_the_nearest_class_mean():
     means = np.stack([rows[labels == c].mean(axis=0) for c in classes])
     means /= np.linalg.norm(means, axis=1, keepdims=True)
     predicted = classes[(queries @ means.T).argmax(axis=1)]
-    found = diagnostics.confusion(train, labels, test, test_labels, 7)
-    np.testing.assert_array_equal(found, confusion_matrix(test_labels, predicted, labels=range(7)))
+    result = diagnostics.confusion(train, labels, test, test_labels, 7)
+    np.testing.assert_array_equal(result, confusion_matrix(test_labels, predicted, labels=range(7)))
 
 
 def test_the_most_confused_pair_comes_first():
@@ -213,7 +213,7 @@ def test_diagnostics_of_labelled_images():
     assert rows["most_confused_pair"].details["pairs"][0][:2] == ("ape", "ass")
 
 
-def test_diagnostics_without_labels_have_no_figures_of_classes():
+def test_diagnostics_without_labels_omit_class_metrics():
     context = make_context(3)
     unknown = np.full_like(context.features.train_labels, -1)
     features = context.features._replace(train_labels=unknown, test_labels=unknown)
@@ -224,14 +224,14 @@ def test_diagnostics_without_labels_have_no_figures_of_classes():
     assert not diagnostics.protocol.needs_labels
 
 
-def test_the_matrix_of_many_classes_is_not_kept(monkeypatch):
+def test_the_confusion_matrix_of_many_classes_is_not_stored(monkeypatch):
     monkeypatch.setattr(diagnostics, "MATRIX", 11)
     *_, means, _, pairs = diagnostics.run(make_context(12), seed=0)
     assert "confusion" not in means.details
     assert 1 <= len(pairs.details["pairs"]) <= diagnostics.PAIRS
 
 
-def test_features_and_images_are_limited(monkeypatch):
+def test_the_number_of_features_and_images_is_limited(monkeypatch):
     limits = {"features": 7, "images": 4, "views": 2, "delta": 0.1}
     monkeypatch.setitem(diagnostics.PRESETS, "default", limits)
     context = make_context(3)
@@ -244,18 +244,18 @@ def test_features_and_images_are_limited(monkeypatch):
 NOISE = {"draws": 2, "k": 9, "temperature": 0.5, "seed": 5}
 
 
-def test_without_noise_on_the_similarities_it_is_k_nn():
+def test_zero_noise_equals_k_nn():
     features = labelled(**SIZES)
     expected = knn.evaluate(*features, k=9, temperature=0.5)["knn_top1"]
-    found = noise.evaluate(features, stddevs=(0.0, 1e-9), **NOISE)
-    np.testing.assert_array_equal(found, np.full((2, 2), expected))
+    result = noise.evaluate(features, stddevs=(0.0, 1e-9), **NOISE)
+    np.testing.assert_array_equal(result, np.full((2, 2), expected))
 
 
-def test_noisy_neighbours_are_those_of_the_noisy_similarities(monkeypatch):
+def test_noisy_neighbours_match_a_full_sort(monkeypatch):
     monkeypatch.setattr(noise, "BANK_BLOCK", 32)
     features, key = labelled(**SIZES), jax.random.key(1)
     stddevs = np.array([0.1, 0.4], np.float32)
-    found = noise.neighbours(features.train, features.test, 9, jnp.asarray(stddevs), key)
+    result = noise.neighbours(features.train, features.test, 9, jnp.asarray(stddevs), key)
     train, test = (
         x.astype(float) / np.linalg.norm(x, axis=1, keepdims=True)
         for x in (features.train, features.test)
@@ -265,22 +265,22 @@ def test_noisy_neighbours_are_those_of_the_noisy_similarities(monkeypatch):
     drawn = np.concatenate(drawn, axis=1)
     assert np.unique(drawn).size > 0.99 * drawn.size
     assert drawn.std() == pytest.approx(1, abs=0.05)
-    for stddev, similarity, place in zip(stddevs, *found, strict=True):
+    for stddev, similarity, place in zip(stddevs, *result, strict=True):
         noisy = test @ train.T + stddev * drawn
         np.testing.assert_array_equal(place, np.argsort(-noisy, axis=1)[:, :9])
         np.testing.assert_allclose(similarity, -np.sort(-noisy, axis=1)[:, :9], atol=1e-5)
 
 
-def test_a_querys_noise_is_its_own_and_the_draws_differ(monkeypatch):
+def test_noise_of_a_query_is_independent_of_the_other_queries(monkeypatch):
     features = labelled(**{**SIZES, "m": 40})
-    found = noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE)
+    result = noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE)
     monkeypatch.setattr(noise, "QUERY_BLOCK", 7)
-    np.testing.assert_array_equal(noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE), found)
+    np.testing.assert_array_equal(noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE), result)
     other = noise.evaluate(features, stddevs=(0.3, 1.0), **{**NOISE, "seed": 6})
-    assert not np.array_equal(found, other)
+    assert not np.array_equal(result, other)
 
 
-def test_noise_figures_fall_to_chance(monkeypatch):
+def test_accuracy_falls_to_chance_with_noise(monkeypatch):
     preset = {"stddevs": (0.0, 0.1, 50.0), "draws": 3, "limit": 60, "k": 20, "temperature": 0.5}
     monkeypatch.setitem(noise.PRESETS, "cifar_simclr", preset)
     rows = noise.run(EvalContext(labelled(**{**SIZES, "n": 200, "m": 90})), seed=0)

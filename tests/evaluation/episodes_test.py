@@ -42,17 +42,17 @@ def oracle(features, places, shots, distance):
 
 @pytest.mark.parametrize("distance", episodes.DISTANCES)
 @pytest.mark.parametrize("number", [45, 20, 1], ids=["blocks", "one block", "one"])
-def test_prototypes_answer_as_the_loop_does(distance, number):
+def test_prototypes_predict_as_a_loop(distance, number):
     settings = {**SETTINGS, "episodes": number}
     assert 45 % episodes.BLOCK and not 20 % episodes.BLOCK
-    found = episodes.evaluate(FEATURES, LABELS, **settings, distance=distance, seed=3)
+    result = episodes.evaluate(FEATURES, LABELS, **settings, distance=distance, seed=3)
     places = episodes.draw(LABELS, 3, 6, number, 3)
     expected = oracle(FEATURES, places, 2, distance)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert number == 1 or 40 < found.mean() < 95
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    assert number == 1 or 40 < result.mean() < 95
 
 
-def test_an_episode_has_different_classes_and_no_example_twice():
+def test_an_episode_has_distinct_classes_and_examples():
     places = episodes.draw(LABELS, 3, 6, 200, 0)
     assert places.shape == (200, 3, 6)
     for episode in places:
@@ -68,14 +68,14 @@ def test_classes_with_too_few_examples_are_not_drawn():
     places = episodes.draw(LABELS, 3, 8, 60, 0)
     assert set(LABELS[places].ravel()) == {0, 2, 3}
     message = (
-        "episodes need 4 classes with 8 examples or more; 3 of the 5 classes have as many, "
+        "episodes need 4 classes with 8 examples or more; only 3 of 5 classes have that many, "
         "the largest has 12"
     )
     with pytest.raises(ValueError, match=message):
         episodes.draw(LABELS, 4, 8, 60, 0)
 
 
-def test_draws_are_a_matter_of_labels_and_seed_alone():
+def test_draws_depend_on_labels_and_seed_only():
     """An isometry to another width changes no distance, so equal figures mean equal draws."""
     basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 6)))
     wider = (5 + 3 * FEATURES @ basis.T).astype(np.float32)
@@ -86,22 +86,22 @@ def test_draws_are_a_matter_of_labels_and_seed_alone():
     assert not np.array_equal(episodes.evaluate(FEATURES, LABELS, **SETTINGS, seed=1), first)
 
 
-def test_distances_keep_their_digits_far_from_the_origin():
+def test_distances_stay_precise_far_from_the_origin():
     """Where |q|^2 - 2 q p + |p|^2 in float32 would have none left."""
     features, labels = classes([9, 6, 12, 8, 7], spread=0.05)
     far = (features / 64).round(4) + 1000
     far = far.astype(np.float32)
-    found = episodes.evaluate(far, labels, **SETTINGS, seed=0)
+    result = episodes.evaluate(far, labels, **SETTINGS, seed=0)
     expected = oracle(far, episodes.draw(labels, 3, 6, 45, 0), 2, "euclidean")
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert found.mean() > 99
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    assert result.mean() > 99
 
 
 @pytest.mark.parametrize("distance", episodes.DISTANCES)
-def test_equal_or_zero_features_are_guessed(distance):
+def test_equal_or_zero_features_give_chance_accuracy(distance):
     zero = np.zeros_like(FEATURES)
-    found = episodes.evaluate(zero, LABELS, **SETTINGS, distance=distance, seed=0)
-    np.testing.assert_allclose(found, 100 / 3, rtol=1e-6)
+    result = episodes.evaluate(zero, LABELS, **SETTINGS, distance=distance, seed=0)
+    np.testing.assert_allclose(result, 100 / 3, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_impossible_episodes_are_refused(change, message):
 
 
 @pytest.mark.parametrize("preset", ["cdfsl_5way_1shot", "cosine_5way_20shot"])
-def test_a_preset_reports_mean_deviation_and_interval_on_the_test_images(preset):
+def test_a_preset_reports_mean_std_and_confidence_interval(preset):
     test, labels = classes([40] * 6, f=3)
     features = Features(np.zeros((0, 3), np.float32), np.zeros(0, int), test, labels)
     (row,) = episodes.run(EvalContext(features), seed=4, preset=preset)
@@ -135,7 +135,7 @@ def test_a_preset_reports_mean_deviation_and_interval_on_the_test_images(preset)
     assert row.details == {"preset": preset, **settings, "from": "test", "ci95": ci95}
 
 
-def test_the_default_preset_is_cd_fsls():
+def test_the_default_preset_has_cd_fsls_settings():
     name, settings = next(iter(episodes.PRESETS.items()))
     assert name == "cdfsl_5way_20shot"
     expected = {"ways": 5, "shots": 20, "queries": 15, "episodes": 600, "distance": "euclidean"}

@@ -67,7 +67,7 @@ def by_kind(rows, metric="knn_top1"):
     return {row["features"]: row for row in rows if row["metric"] == metric}
 
 
-def test_a_figure_says_what_it_is_of(run, out):
+def test_a_row_names_encoder_data_set_and_seed(run, out):
     rows = by_kind(knn(run, out))
     assert set(rows) == {"raw", "untrained", "pretrained"}
     row = rows["pretrained"]
@@ -82,7 +82,7 @@ def test_a_figure_says_what_it_is_of(run, out):
     assert rows["untrained"]["step"] == 0
 
 
-def test_the_table_and_what_stands_above_it_name_everything(run, out, capsys):
+def test_the_printed_table_names_encoder_and_data_set(run, out, capsys):
     knn(run, out)
     text = capsys.readouterr().out
     for shown in ("tiny, auc_cl", "last checkpoint (step 6)", "fitted on train, tested on test"):
@@ -91,7 +91,7 @@ def test_the_table_and_what_stands_above_it_name_everything(run, out, capsys):
         assert shown in text
 
 
-def test_the_best_checkpoint_is_that_of_the_best_online_figure(run, out):
+def test_the_best_checkpoint_has_the_best_online_accuracy(run, out):
     rows = by_kind(knn(run, out, step="best"))
     assert (rows["pretrained"]["step"], rows["pretrained"]["checkpoint"]) == (3, "best")
     assert by_kind(knn(run, out, step=3))["pretrained"]["value"] == rows["pretrained"]["value"]
@@ -101,25 +101,25 @@ def test_the_best_checkpoint_is_that_of_the_best_online_figure(run, out):
     assert any(jax.tree.leaves(different))
 
 
-def test_the_untrained_network_is_what_the_run_began_with(run):
+def test_the_untrained_network_equals_the_initial_state(run):
     settings = ConfigDict(json.loads((run / "config.json").read_text()))
-    found = load.load_pretrained(run).untrained(settings.seed)["net"]
+    encoder = load.load_pretrained(run).untrained(settings.seed)["net"]
     example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
     parts = build.build(settings, 1297)
     mesh = distributed.make_mesh(jax.devices()[:1])
     state = build.initial_state(settings, parts, example, 1297, mesh)
-    jax.tree.map(np.testing.assert_array_equal, found["params"], state.params["net"])
+    jax.tree.map(np.testing.assert_array_equal, encoder["params"], state.params["net"])
 
 
-def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
+def test_projector_features_are_the_embeddings(run, out, data_dir):
     rows = by_kind(knn(run, out, layer="projector", kinds=["pretrained"]))
     assert rows["pretrained"]["layer"] == "projector"
-    found = load.load_pretrained(run)
+    encoder = load.load_pretrained(run)
     images = source.load(data_config(dir=str(data_dir)), "test").images(8)[:4]
-    embeddings = make_encode(found, found.inputs, "projector")(found.variables, images)
+    embeddings = make_encode(encoder, encoder.inputs, "projector")(encoder.variables, images)
     assert embeddings.shape == (4, 6)
-    h = make_encode(found, found.inputs)(found.variables, images)
-    projector = found.variables["projector"]
+    h = make_encode(encoder, encoder.inputs)(encoder.variables, images)
+    projector = encoder.variables["projector"]
     dense = projector["params"]
     x = np.asarray(h) @ dense["Dense_0"]["kernel"]
     norm, stats = dense["BatchNorm_0"], projector["batch_stats"]["BatchNorm_0"]
@@ -128,16 +128,16 @@ def test_features_of_the_projector_are_its_embeddings(run, out, data_dir):
     np.testing.assert_allclose(embeddings, expected, atol=1e-4)
 
 
-def test_fine_tuning_starts_from_the_encoder_that_is_evaluated(run, data_dir):
-    found = load.load_pretrained(run)
+def test_fine_tuning_starts_from_the_evaluated_encoder(run, data_dir):
+    encoder = load.load_pretrained(run)
     train, test = (
         source.load(data_config(dir=str(data_dir)), split) for split in ("train", "test")
     )
     test = test.take(np.arange(6))
     splits, mesh = source.Splits(train, train, test), distributed.make_mesh()
     options = {"layer": "backbone", "features": False, "seed": 0}
-    [(_, made)] = context.make_contexts(found, None, splits, ["pretrained"], mesh, **options)
-    expected = np.asarray(make_encode(found, found.inputs)(found.variables, test.images(8)))
+    [(_, made)] = context.make_contexts(encoder, None, splits, ["pretrained"], mesh, **options)
+    expected = np.asarray(make_encode(encoder, encoder.inputs)(encoder.variables, test.images(8)))
     identity = {
         "kernel": np.eye(expected.shape[1], dtype=np.float32),
         "bias": np.zeros(1, np.float32),
@@ -152,7 +152,7 @@ def test_fine_tuning_starts_from_the_encoder_that_is_evaluated(run, data_dir):
     jax.tree.map(np.testing.assert_array_equal, moved["params"], before.variables["params"])
 
 
-def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, out, monkeypatch):
+def test_protocols_that_train_do_not_modify_the_encoder(run, out, monkeypatch):
     short = finetune.PRESETS["quick"]
     training = short["training"]._replace(steps=2, warmup=0)
     monkeypatch.setitem(finetune.PRESETS, "quick", {**short, "training": training})
@@ -169,7 +169,7 @@ def test_protocols_that_train_run_on_the_real_network_and_leave_it_alone(run, ou
     jax.tree.map(np.testing.assert_array_equal, load.load_pretrained(run).variables, before)
 
 
-def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run, out, monkeypatch):
+def test_features_are_not_extracted_if_no_protocol_needs_them(run, out, monkeypatch):
     seen = []
     run_protocol = lambda context, **_: seen.append(context) or []  # noqa: E731
     monkeypatch.setattr(finetune, "protocol", finetune.protocol._replace(run=run_protocol))
@@ -179,13 +179,13 @@ def test_features_of_all_images_are_not_taken_for_those_who_do_not_need_them(run
     assert len(seen[0].features.train_labels) == 1297
 
 
-def test_views_are_those_of_training_encoded(run, data_dir):
-    found = load.load_pretrained(run)
-    settings = ConfigDict(found.metadata["config"])
+def test_view_features_use_the_training_augmentation(run, data_dir):
+    encoder = load.load_pretrained(run)
+    settings = ConfigDict(encoder.metadata["config"])
     splits, mesh = source.load_splits(settings.data), distributed.make_mesh()
     images = splits.bank.images(8)[:5]
     made = dict(
-        context.make_contexts(found, settings, splits, ["raw"], mesh, seed=0, features=False)
+        context.make_contexts(encoder, settings, splits, ["raw"], mesh, seed=0, features=False)
     )
     pixels = made["raw"].views(images, 3, 1)
     assert pixels.shape == (3, 5, 8 * 8)
@@ -195,7 +195,7 @@ def test_views_are_those_of_training_encoded(run, data_dir):
     np.testing.assert_allclose(made["raw"].views(images[:2], 3, 1), pixels[:, :2], atol=1e-6)
 
 
-def test_figures_of_other_classes_do_not_take_each_others_place(run, out, tmp_path):
+def test_results_of_other_class_lists_are_kept_apart(run, out, tmp_path):
     for name, classes in (("low", "0123"), ("high", "6789")):
         path = tmp_path / f"{name}.txt"
         path.write_text("\n".join(classes))
@@ -206,14 +206,14 @@ def test_figures_of_other_classes_do_not_take_each_others_place(run, out, tmp_pa
     assert len(results.read_results(out)) == 4
 
 
-def test_the_untrained_network_does_not_change_with_the_protocols_seed(run, out):
+def test_the_untrained_network_does_not_depend_on_the_protocols_seed(run, out):
     first, second = (
         by_kind(knn(run, out, seed=seed, kinds=["untrained"]))["untrained"] for seed in (0, 5)
     )
     assert first["value"] == second["value"] and (first["seed"], second["seed"]) == (0, 5)
 
 
-def test_another_data_set_leaves_the_runs_own_figures_and_report_alone(run, out, data_dir):
+def test_another_data_set_does_not_change_the_runs_results_and_report(run, out, data_dir):
     knn(run, out)
     data = overrides.data_config(
         run, ConfigDict(data_config()), "digits", [("data.train_split", "train[:50%]")]
@@ -230,7 +230,7 @@ def chosen(kind, *protocols):
     return {run.text for run in select_protocols(protocols, kind)}
 
 
-def test_all_is_what_fits_the_kind_of_examples():
+def test_all_selects_the_protocols_for_the_kind_of_examples():
     on_features = {"knn", "linear", "fewshot", "episodes", "retrieval", "noise"}
     on_images = {"finetune", "semi", "corruptions", "diagnostics"}
     on_captions = {"captions", "zeroshot"}
@@ -240,17 +240,17 @@ def test_all_is_what_fits_the_kind_of_examples():
     assert chosen("graph", "all") == on_features | {"svm"}
 
 
-def test_a_protocol_that_is_named_is_taken_whatever_the_kind_of_examples():
+def test_a_named_protocol_is_selected_for_any_kind_of_examples():
     assert chosen("image", "svm:kernel") == {"svm:kernel"}
     assert chosen("image", "all", "svm:kernel") == chosen("image", "all") | {"svm:kernel"}
 
 
-def test_every_protocol_names_kinds_of_examples_that_there_are():
+def test_every_protocol_names_existing_kinds_of_examples():
     for run in select_protocols(components.names("protocol")):
         assert set(run.protocol.examples or MODALITIES) <= set(MODALITIES), run.name
 
 
-def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, run, out, caplog):
+def test_all_warns_about_protocols_that_do_not_fit(monkeypatch, run, out, caplog):
     names = components.names
     only = {"protocol": ("knn", "linear")}
     monkeypatch.setattr(components, "names", lambda group: only.get(group) or names(group))
@@ -277,13 +277,13 @@ def test_all_is_every_protocol_and_those_that_do_not_fit_are_named(monkeypatch, 
         ({"step": 5}, r"no checkpoint of step 5, only of \[3, 6\]"),
     ],
 )
-def test_wrong_options_are_named(run, out, options, message):
+def test_invalid_options_are_refused(run, out, options, message):
     with pytest.raises(UserError, match=message):
         evaluate.evaluate(run, **{"protocols": ["knn"], "out": out, **options})
     assert not out.exists()
 
 
-def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data_dir):
+def test_a_data_set_that_does_not_fit_the_run_is_refused(run, out, labelled, data_dir):
     colour = data_config(name="folder", path=str(labelled), dir=str(data_dir))
     with pytest.raises(UserError, match="takes images of 1 channel, .* has 3"):
         knn(run, out, data=colour)
@@ -294,7 +294,7 @@ def test_a_run_and_a_data_set_that_do_not_fit_are_named(run, out, labelled, data
         knn(run, out.with_name("x"), data=unseen)
 
 
-def test_what_a_run_knows_is_not_assumed_and_a_file_has_no_steps(run, tmp_path):
+def test_weights_options_of_a_run_and_steps_of_a_file_are_refused(run, tmp_path):
     with pytest.raises(UserError, match=r"is a run, whose config defines the network; remove stem"):
         jaxssl.load_encoder(run, stem="cifar")
     with pytest.raises(UserError, match="is a weights file, which has no checkpoints"):
@@ -302,16 +302,16 @@ def test_what_a_run_knows_is_not_assumed_and_a_file_has_no_steps(run, tmp_path):
 
 
 @pytest.mark.parametrize(("text", "step"), [(None, None), ("best", "best"), ("12", 12)])
-def test_steps_of_the_command_line(text, step):
+def test_step_flag_is_parsed(text, step):
     assert cli.parse_step(text) == step
 
 
-def test_a_step_that_is_none_is_refused():
+def test_an_invalid_step_is_refused():
     with pytest.raises(UserError, match="expected a number, last or best"):
         cli.parse_step("-1")
 
 
-def test_only_keys_of_the_data_may_be_changed(run):
+def test_only_data_keys_can_be_overridden(run):
     assert overrides.split_overrides([("data.dir", "x"), ("net.num_heads", "6")]) == (
         [("data.dir", "x")],
         {"num_heads": 6},
@@ -324,7 +324,7 @@ def test_only_keys_of_the_data_may_be_changed(run):
         overrides.data_config(run, ConfigDict(data_config()), None, [("data.splt", "x")])
 
 
-def test_figures_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
+def test_results_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
     def stopped(*args, **kwargs):
         raise KeyboardInterrupt
 
@@ -334,13 +334,13 @@ def test_figures_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
     assert {row["metric"] for row in results.read_results(out)} == {"knn_top1", "knn_top5"}
 
 
-def test_a_network_that_is_not_finite_gives_no_figures(run, out, monkeypatch):
+def test_nonfinite_networks_are_refused(run, out, monkeypatch):
     restore = checkpoint.restore_arrays
 
     def spoilt(*args):
-        found = restore(*args)
-        found.state["params"]["net"]["Conv_0"]["kernel"] = np.full((3, 3, 1, 4), np.nan)
-        return found
+        result = restore(*args)
+        result.state["params"]["net"]["Conv_0"]["kernel"] = np.full((3, 3, 1, 4), np.nan)
+        return result
 
     monkeypatch.setattr(checkpoint, "restore_arrays", spoilt)
     with pytest.raises(UserError, match="params/Conv_0/kernel has values that are not finite"):
@@ -348,20 +348,20 @@ def test_a_network_that_is_not_finite_gives_no_figures(run, out, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["[]", '"x"', '{"data": 1}', "\xff"])
-def test_a_config_that_is_none_is_named(tmp_path, text):
+def test_a_damaged_config_is_refused(tmp_path, text):
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"holds no run|is no config of a run"):
         config.read_config(tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"results": [1]}', '{"results": [{}]}', '{"results": 3}', "[]"])
-def test_rows_that_are_none_are_named(tmp_path, text):
+def test_damaged_rows_of_results_are_refused(tmp_path, text):
     (tmp_path / "results.json").write_text(text)
     with pytest.raises(UserError, match=r"results.json is damaged"):
         results.read_results(tmp_path)
 
 
-def test_episodes_may_be_of_classes_that_training_never_saw(run, out):
+def test_episodes_support_classes_without_training_images(run, out):
     data = overrides.data_config(
         run, ConfigDict(data_config()), None, [("data.train_split", "train[:3]")]
     )
@@ -388,7 +388,7 @@ def get_suite():
 """
 
 
-def test_a_suite_is_a_table_of_encoders_and_data_sets(run, tmp_path, capsys):
+def test_a_suite_prints_a_table_of_encoders_and_data_sets(run, tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(SUITE)
     rows = suite.run(path, [run], ConfigDict(data_config()), out=tmp_path / "out")
@@ -427,7 +427,7 @@ def test_wins_and_means_of_a_suite_are_counted():
         (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "{}"), "must be a dict of"),
     ],
 )
-def test_a_file_that_is_no_suite_is_named(tmp_path, text, message):
+def test_an_invalid_suite_file_is_refused(tmp_path, text, message):
     path = tmp_path / "mine.py"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
@@ -436,10 +436,10 @@ def test_a_file_that_is_no_suite_is_named(tmp_path, text, message):
         suite.read(tmp_path / "none.py")
 
 
-def test_the_suites_that_come_along_name_protocols_there_are():
+def test_the_shipped_suites_name_existing_protocols():
     paths = sorted((DIGITS.parent / "suites").glob("*.py"))
     assert len(paths) == 3
     for path in paths:
-        found = suite.read(path)
-        own = [values.get("protocol", found.protocol) for values in found.datasets.values()]
-        select_protocols([found.protocol, *own])
+        result = suite.read(path)
+        own = [values.get("protocol", result.protocol) for values in result.datasets.values()]
+        select_protocols([result.protocol, *own])

@@ -11,12 +11,12 @@ from jaxssl.evaluation.protocols import fewshot, linear
 DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
 
 
-def test_few_shots_of_separable_classes_are_enough():
+def test_few_shots_classify_separable_classes():
     accuracy = fewshot.evaluate(labelled(60, 30, 6, 5, spread=0.01), **DRAWS, seed=0)
     np.testing.assert_array_equal(accuracy, np.full(6, 100.0))
 
 
-def test_few_shots_are_drawn_alike_whatever_the_features():
+def test_draws_do_not_depend_on_the_features():
     """An isometry to another width changes no decision, so equal figures mean equal draws."""
     features = labelled(80, 40, 5, 4, spread=1.5)
     basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 5)))
@@ -26,14 +26,14 @@ def test_few_shots_are_drawn_alike_whatever_the_features():
     assert len(set(accuracy)) > 1  # the draws differ
 
 
-def test_few_shots_are_a_matter_of_the_seed():
+def test_draws_depend_on_the_seed():
     features = labelled(80, 40, 5, 4, spread=1.5)
     first = fewshot.evaluate(features, **DRAWS, seed=0)
     np.testing.assert_array_equal(fewshot.evaluate(features, **DRAWS, seed=0), first)
     assert not np.array_equal(fewshot.evaluate(features, **DRAWS, seed=1), first)
 
 
-def test_each_class_gets_its_shots_without_repetition(monkeypatch):
+def test_shots_are_drawn_per_class_without_replacement(monkeypatch):
     n, classes = 40, 4
     labels = np.arange(n) % classes
     features = Features(np.eye(n), labels, np.eye(n), labels)  # a row tells its own number
@@ -68,7 +68,7 @@ FEW = {**DRAWS, "shots": 2}
 @pytest.mark.parametrize(
     ("probe", "settings"), [(fewshot.evaluate, FEW), (fewshot.elevater, SEARCH)]
 )
-def test_a_class_with_too_few_examples_is_named(probe, settings):
+def test_a_class_with_too_few_examples_is_refused(probe, settings):
     features = labelled(10, 4, 3, 2)
     labels = np.array([0] * 9 + [1])
     message = f"class 1 has 1 training examples, {settings['shots']} are needed"
@@ -76,7 +76,7 @@ def test_a_class_with_too_few_examples_is_named(probe, settings):
         probe(features._replace(train_labels=labels), **settings, seed=0)
 
 
-def test_few_shot_figures_are_the_mean_and_deviation_over_the_draws(monkeypatch):
+def test_results_are_mean_and_std_over_the_draws(monkeypatch):
     settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
     monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})
     features = labelled(60, 40, 4, 3, spread=1.5)
@@ -119,7 +119,7 @@ def answers(x, w, mean, variance):
 
 
 @pytest.mark.parametrize("lr", [1e-4, 1e-2, 0.1])
-def test_one_candidate_is_trained_as_the_loop_does(lr, monkeypatch):
+def test_one_candidate_is_trained_as_a_float64_loop(lr, monkeypatch):
     """One rate and one decay are no search, so the figure is that of the final run alone."""
     monkeypatch.setattr(fewshot, "DECAYS", np.array([0.3]))
     calls = []
@@ -130,8 +130,8 @@ def test_one_candidate_is_trained_as_the_loop_does(lr, monkeypatch):
 
     original = fewshot.num_correct
     monkeypatch.setattr(fewshot, "num_correct", spy)
-    found = probe(FEATURES, draws=1, lr=(lr,))
-    assert (found["lr"], found["weight_decay"]) == ([lr], [0.3])
+    result = probe(FEATURES, draws=1, lr=(lr,))
+    assert (result["lr"], result["weight_decay"]) == ([lr], [0.3])
     # The last call is the final run: its batches, rates and first weights are the case's inputs.
     (train, _, batches, rates, *_), options = calls[-1]
     np.testing.assert_array_equal(rates, fewshot.warmup_cosine(24, 6))  # two batches an epoch
@@ -140,14 +140,14 @@ def test_one_candidate_is_trained_as_the_loop_does(lr, monkeypatch):
     w = classifier(x, y, batches, rates, lr=lr, decay=0.3, **options)
     predicted = answers(FEATURES.test, *w)
     expected = 100 * np.mean(predicted == FEATURES.test_labels)
-    assert found["accuracy"] == pytest.approx([expected], abs=1e-6)
+    assert result["accuracy"] == pytest.approx([expected], abs=1e-6)
     right = 100 * recall_score(FEATURES.test_labels, predicted, average="macro")
-    assert found["mean_per_class"] == pytest.approx([right], abs=1e-6)
+    assert result["mean_per_class"] == pytest.approx([right], abs=1e-6)
     assert len(x) == 12 and all((FEATURES.train == row).all(axis=1).any() for row in x)
     assert np.bincount(y).tolist() == [4, 4, 4]
 
 
-def test_the_final_rate_warms_up_and_falls_by_a_cosine():
+def test_the_final_schedule_is_warmup_then_cosine():
     rates = fewshot.warmup_cosine(50, 5)
     np.testing.assert_allclose(rates[:6], [0, 0.2, 0.4, 0.6, 0.8, 1], rtol=1e-6)
     expected = [(1 + np.cos(np.pi * (t - 5) / 45)) / 2 for t in range(5, 50)]
@@ -159,18 +159,18 @@ def test_the_final_rate_warms_up_and_falls_by_a_cosine():
     ("n", "size", "expected"),
     [(12, 8, [8, 4]), (8, 8, [8]), (5, 8, [5]), (9, 8, [8]), (10, 8, [8, 2])],
 )
-def test_an_epoch_is_every_example_once_but_no_batch_of_one(n, size, expected):
-    found = fewshot.batches(n, size, 30, np.random.default_rng(0))
-    assert found.shape == (30 * len(expected), min(n, size))
-    for epoch in found.reshape(30, -1):
+def test_an_epoch_covers_every_example_without_a_batch_of_one(n, size, expected):
+    result = fewshot.batches(n, size, 30, np.random.default_rng(0))
+    assert result.shape == (30 * len(expected), min(n, size))
+    for epoch in result.reshape(30, -1):
         used = epoch[epoch >= 0]
         assert len(set(used)) == len(used) == sum(expected)
-    real = (found.reshape(30, len(expected), -1) >= 0).sum(axis=2)
+    real = (result.reshape(30, len(expected), -1) >= 0).sum(axis=2)
     np.testing.assert_array_equal(real, [expected] * 30)
-    assert set(found.ravel()) - {-1} == set(range(n))  # nobody is left out for good
+    assert set(result.ravel()) - {-1} == set(range(n))  # nobody is left out for good
 
 
-def test_the_search_tries_what_elevater_tries():
+def test_the_search_tries_elevaters_candidates():
     """A plain loop per rate, as published: 7 decays, then neighbours of the best so far."""
     grid = np.logspace(-6, 6, 97)
     table = np.random.default_rng(0).integers(0, 5, (4, 97))  # many ties
@@ -184,7 +184,7 @@ def test_the_search_tries_what_elevater_tries():
             row.append(place)
         return table[np.arange(4), places]
 
-    found = fewshot.search(score, lr)
+    result = fewshot.search(score, lr)
     best = (-1, None, None)
     for i in range(4):
         order = list(range(0, 97, 16))
@@ -197,10 +197,10 @@ def test_the_search_tries_what_elevater_tries():
         assert tried[i] == order
         if table[i, peak] > best[0]:
             best = (table[i, peak], lr[i], grid[peak])
-    assert found == (best[1], pytest.approx(best[2]))
+    assert result == (best[1], pytest.approx(best[2]))
 
 
-def test_the_choice_is_made_on_the_shots_alone():
+def test_hyper_parameters_are_chosen_on_the_shots_only():
     rng = np.random.default_rng(1)
     labels, other = rng.permutation(FEATURES.test_labels), rng.normal(size=FEATURES.test.shape)
     one = probe(FEATURES)
@@ -212,7 +212,7 @@ def test_the_choice_is_made_on_the_shots_alone():
     assert not np.array_equal(one["accuracy"], shuffled["accuracy"])
 
 
-def test_those_held_out_are_shots_of_every_class_and_not_trained_on(monkeypatch):
+def test_held_out_shots_are_of_every_class_and_not_trained_on(monkeypatch):
     n, classes = 60, 3
     labels = np.arange(n) % classes
     number = np.arange(n, dtype=np.float32)[:, None] * np.ones(7, np.float32)  # a row tells which
@@ -232,7 +232,7 @@ def test_those_held_out_are_shots_of_every_class_and_not_trained_on(monkeypatch)
     assert np.bincount(labels[held]).tolist() == [1, 1, 1]
 
 
-def test_elevater_is_a_matter_of_the_seed_alone():
+def test_elevater_is_deterministic_given_the_seed():
     one, again, other = (probe(FEATURES, seed=seed) for seed in (0, 0, 1))
     for name, value in one.items():
         np.testing.assert_array_equal(value, again[name])
@@ -240,7 +240,7 @@ def test_elevater_is_a_matter_of_the_seed_alone():
     assert one["accuracy"][0] != one["accuracy"][1]  # the draws differ
 
 
-def test_elevater_does_not_mind_scale_or_offset_or_dead_features():
+def test_elevater_is_invariant_to_scale_offset_and_dead_features():
     """BatchNorm takes them away, so the choice and the answers are the same."""
     scale = np.float32([8, 4, 2, 1, 16, 2, 1])  # powers of two: not even rounding differs much
 
@@ -260,7 +260,7 @@ def test_elevater_does_not_mind_scale_or_offset_or_dead_features():
         )
 
 
-def test_elevater_separates_what_is_separable_whatever_the_labels_are():
+def test_elevater_separates_classes_with_any_label_numbers():
     features = labelled(90, 240, 7, 3, spread=0.01)
     names = np.array([2, 7, 40])
     features = features._replace(
@@ -269,48 +269,48 @@ def test_elevater_separates_what_is_separable_whatever_the_labels_are():
     np.testing.assert_array_equal(probe(features, lr=(0.1,))["accuracy"], [100, 100])
     # Classes that were never seen in training cannot be right.
     unseen = np.where(np.arange(240) < 120, features.test_labels, 5)
-    found = probe(features._replace(test_labels=unseen), lr=(0.1,))
-    np.testing.assert_array_equal(found["accuracy"], [50, 50])
-    np.testing.assert_allclose(found["mean_per_class"], [75, 75])  # three of four classes
+    result = probe(features._replace(test_labels=unseen), lr=(0.1,))
+    np.testing.assert_array_equal(result["accuracy"], [50, 50])
+    np.testing.assert_allclose(result["mean_per_class"], [75, 75])  # three of four classes
     some = np.flatnonzero(features.test_labels != 7)  # a class of training that is not tested
     fewer = features._replace(test=features.test[some], test_labels=features.test_labels[some])
     np.testing.assert_allclose(probe(fewer, lr=(0.1,))["mean_per_class"], [100, 100])
 
 
-def test_settings_that_diverge_are_never_right_and_not_chosen(monkeypatch):
-    found = probe(FEATURES)
+def test_diverging_settings_score_zero_and_are_not_chosen(monkeypatch):
+    result = probe(FEATURES)
     assert fewshot.DECAYS.max() * max(SEARCH["lr"]) > 1e4
-    assert (found["lr"] * found["weight_decay"] < 2 * (1 + SEARCH["momentum"])).all()
+    assert (result["lr"] * result["weight_decay"] < 2 * (1 + SEARCH["momentum"])).all()
     monkeypatch.setattr(fewshot, "DECAYS", np.array([1e6]))
     np.testing.assert_array_equal(probe(FEATURES, lr=(0.1,))["accuracy"], [0, 0])
 
 
-def test_features_that_are_all_equal_give_finite_figures():
+def test_equal_features_give_finite_results():
     flat = probe(FEATURES._replace(train=np.zeros_like(FEATURES.train)))
     assert np.isfinite(list(flat.values())).all()
 
 
 @pytest.mark.parametrize("shots", [1, 0])
-def test_shots_that_cannot_be_divided_are_refused(shots):
+def test_too_few_shots_to_hold_one_out_are_refused(shots):
     with pytest.raises(ValueError, match=f"{shots} shots are too few to hold"):
         probe(FEATURES, shots=shots)
 
 
-def test_an_elevater_preset_reports_what_it_chose(monkeypatch):
+def test_an_elevater_preset_reports_the_chosen_settings(monkeypatch):
     settings = {**SEARCH, "shots": (4,)}
     monkeypatch.setitem(fewshot.PRESETS, "elevater", settings)
     rows = fewshot.run(EvalContext(FEATURES), seed=2, preset="elevater")
-    found = probe(FEATURES, seed=2)
-    chosen = {f"chosen_{name}": found[name].tolist() for name in ("lr", "weight_decay")}
+    result = probe(FEATURES, seed=2)
+    chosen = {f"chosen_{name}": result[name].tolist() for name in ("lr", "weight_decay")}
     figures = {"top1": "accuracy", "mean_per_class": "mean_per_class"}
     for row, (name, figure) in zip(rows, figures.items(), strict=True):
         assert row.metric == f"fewshot_4shot_{name}"
-        assert row.value == pytest.approx(found[figure].mean())
-        assert row.std == pytest.approx(found[figure].std())
+        assert row.value == pytest.approx(result[figure].mean())
+        assert row.std == pytest.approx(result[figure].std())
         assert row.details == {"preset": "elevater", **SEARCH, **chosen}
 
 
-def test_the_presets_are_the_benchmarks():
+def test_presets_differ_in_the_number_of_shots_only():
     assert next(iter(fewshot.PRESETS)) == "default"
     for name, shots in (("elevater", 5), ("elevater_20", 20), ("elevater_50", 50)):
         assert fewshot.PRESETS[name] == {"shots": (shots,), **fewshot.ELEVATER}

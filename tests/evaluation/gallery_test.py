@@ -46,7 +46,7 @@ def settings(name="cifar10_simclr", **changes):
     return config_lib.load(CONFIGS / f"{name}.py", list(changes.items()))
 
 
-def test_the_host_cuts_what_the_recipe_would():
+def test_host_crops_match_the_recipe():
     view = Crop(32, (0.08, 1.0), RATIO)
     assert make_crops(settings()) == Crops((view, view), (), 32)
     other = make_crops(settings(**{"second_view.crop_scale": "(0.5, 0.6)"}))
@@ -57,7 +57,7 @@ def test_the_host_cuts_what_the_recipe_would():
 
 
 @pytest.mark.parametrize("pads", ["augment", "second_view", "crops"])
-def test_where_a_recipe_crops_in_another_way_the_host_cuts_nothing(pads):
+def test_the_host_does_not_crop_if_a_recipe_pads(pads):
     changes = {"augment.crop": "resized", "crops.number": "2", f"{pads}.crop": "pad"}
     crops = make_crops(settings("cifar100_tcl_supervised", **changes))
     assert crops == Crops((), (), 32)
@@ -67,27 +67,27 @@ def test_where_a_recipe_crops_in_another_way_the_host_cuts_nothing(pads):
     ("key", "value"),
     [("crop_scale", "(0.9, 0.1)"), ("crop_scale", "(0, 0)"), ("crop_ratio", "(0, 1)")],
 )
-def test_a_range_that_is_none_is_refused(key, value):
+def test_an_invalid_crop_range_is_refused(key, value):
     with pytest.raises(UserError, match=f"{key.replace('_', ' ')} must satisfy 0 < smallest"):
         make_crops(settings(**{f"augment.{key}": value}))
 
 
 @pytest.mark.parametrize("scale", [(0.2, 0.5), (1.0, 1.0)])
-def test_views_are_the_crops_of_the_host_and_nothing_else_is_decoded(photographs, scale):
+def test_example_views_are_host_crops_without_a_cache(photographs, scale):
     config = settings(**{"augment.size": "16", "augment.crop_scale": str(scale), **STILL})
-    images, found = gallery.example_views(config, photographs, 3)
-    assert found.keys() == {"views"} and found["views"].shape == (3, 2, 16, 16, 3)
+    images, result = gallery.example_views(config, photographs, 3)
+    assert result.keys() == {"views"} and result["views"].shape == (3, 2, 16, 16, 3)
     examples, crops = photographs.read(np.arange(3)), make_crops(config)
     for place, (picture, *_) in enumerate(examples):
         rng = np.random.default_rng((config.seed, 0, place))
         expected = decoding.random_crops(picture, crops.views, rng)
-        np.testing.assert_array_equal(found["views"][place], expected)
+        np.testing.assert_array_equal(result["views"][place], expected)
         np.testing.assert_array_equal(images[place], decoding.centre(picture, 16))
     [(part, _)] = photographs.parts
     assert not list(part.path.parent.glob("decoded-*"))
 
 
-def test_a_sheet_has_a_row_for_every_image(photographs, tmp_path):
+def test_write_sheet_shows_a_row_per_image(photographs, tmp_path):
     config = settings(**{"augment.size": "16", **STILL})
     gallery.write_sheet(config, photographs, 9, tmp_path / "views.png")
     with Image.open(tmp_path / "views.png") as image:

@@ -43,23 +43,23 @@ def knn_oracle(features, **hyper):
 
 @pytest.mark.parametrize("preset", knn.PRESETS)
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
-def test_a_preset_predicts_what_the_public_code_does(preset, dtype):
+def test_a_preset_predicts_as_the_public_implementation(preset, dtype):
     bank, queries = (GOLDEN[name].astype(dtype) for name in ("bank", "queries"))
-    found = knn.predict(bank, GOLDEN["labels"], queries, num_classes=10, **knn.PRESETS[preset])
-    np.testing.assert_array_equal(found, GOLDEN[f"ranking/{preset}"])
+    result = knn.predict(bank, GOLDEN["labels"], queries, num_classes=10, **knn.PRESETS[preset])
+    np.testing.assert_array_equal(result, GOLDEN[f"ranking/{preset}"])
     if dtype == "int8":
         scores = knn.evaluate(
             bank, GOLDEN["labels"], queries, GOLDEN["query_labels"], **knn.PRESETS[preset]
         )
-        hit = found == GOLDEN["query_labels"][:, None]
+        hit = result == GOLDEN["query_labels"][:, None]
         assert scores["knn_top1"] == pytest.approx(100 * hit[:, 0].mean())
         assert scores["knn_top5"] == pytest.approx(100 * hit[:, :5].any(axis=1).mean())
 
 
-def test_of_fewer_examples_than_neighbours_all_vote():
+def test_all_examples_vote_if_fewer_than_k():
     bank, labels = GOLDEN["bank"][:90], GOLDEN["labels"][:90]
-    found = knn.predict(bank, labels, GOLDEN["queries"], k=200, temperature=0.1, num_classes=10)
-    np.testing.assert_array_equal(found, GOLDEN["ranking/k_above_bank"])
+    result = knn.predict(bank, labels, GOLDEN["queries"], k=200, temperature=0.1, num_classes=10)
+    np.testing.assert_array_equal(result, GOLDEN["ranking/k_above_bank"])
 
 
 # ---- The loop.
@@ -70,17 +70,17 @@ def test_of_fewer_examples_than_neighbours_all_vote():
     ("m", "classes"), [(130, 8), (130, 2), (7, 8)], ids=["blocks", "two classes", "few queries"]
 )
 @pytest.mark.parametrize("bank_block", [2**27, 4 * 6 * 25], ids=["one block", "several"])
-def test_knn_votes_as_the_loop_does(k, m, classes, bank_block, monkeypatch):
+def test_knn_matches_a_float64_loop(k, m, classes, bank_block, monkeypatch):
     assert m % knn.QUERY_BLOCK
     features = labelled(60, m, 6, classes)
     monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
-    found = knn.evaluate(*features, k=k, temperature=0.2)
+    result = knn.evaluate(*features, k=k, temperature=0.2)
     expected = knn_oracle(features, k=k, temperature=0.2)
-    assert found == pytest.approx(expected)
+    assert result == pytest.approx(expected)
     if classes == 2:
-        assert found["knn_top5"] == 100
+        assert result["knn_top5"] == 100
     else:
-        assert found["knn_top1"] < found["knn_top5"] or m == 7
+        assert result["knn_top1"] < result["knn_top5"] or m == 7
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e3])
@@ -95,7 +95,7 @@ def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
     assert knn.evaluate(*features, k=60, temperature=temperature) == pytest.approx(expected)
 
 
-def test_all_votes_are_those_of_the_formula_as_long_as_they_are_finite():
+def test_votes_follow_the_formula_as_long_as_they_are_finite():
     similarity = np.array([[0.9, 0.5, -1.0], [-0.2, -0.3, -0.4]], np.float32)
     labels = np.array([[2, 0, 2], [1, 1, 0]])
     weights = np.exp(similarity / np.float32(0.02))
@@ -114,15 +114,15 @@ def test_equal_votes_go_to_the_smaller_class(weight):
     bank, twice = np.concatenate([rows, rows]), np.concatenate([labels, (labels + 2) % 4])
     hyper = {"k": 8, "temperature": 0.3, "weight": weight}
     queries = np.random.default_rng(1).normal(size=(130, 5))
-    found = knn.predict(bank, twice, queries, **hyper)
+    result = knn.predict(bank, twice, queries, **hyper)
     np.testing.assert_array_equal(
-        found, ranking_oracle(bank, twice, queries, num_classes=4, **hyper)
+        result, ranking_oracle(bank, twice, queries, num_classes=4, **hyper)
     )
-    assert set(found[:, 0]) == {0, 1}
+    assert set(result[:, 0]) == {0, 1}
 
 
 @pytest.mark.parametrize("bank_block", [2**27, 4 * 2 * 7])
-def test_of_equally_near_rows_the_first_ones_are_taken(bank_block, monkeypatch):
+def test_ties_in_similarity_go_to_the_smaller_index(bank_block, monkeypatch):
     monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
     bank = np.tile(np.eye(2, dtype=np.float32), (10, 1))
     similarity, place = knn.neighbours(bank, 3 * bank[:2], 12)
@@ -131,7 +131,7 @@ def test_of_equally_near_rows_the_first_ones_are_taken(bank_block, monkeypatch):
     np.testing.assert_allclose(similarity, [[1] * 10 + [0] * 2] * 2)
 
 
-def test_rows_that_differ_in_length_alone_are_equally_near():
+def test_parallel_rows_are_equally_near():
     """Division rounds (3, 4) / 5 and (9, 12) / 15 alike, a product with 1 / norm does not."""
     rows = np.array([[3, 4], [-4, 3], [5, 12], [-8, 15]], np.float32)
     factor = np.array([1, 3, 7, 11, 2.0**80, 2.0**-30], np.float32)
@@ -152,7 +152,7 @@ def test_the_nearest_neighbour_of_a_training_row_is_itself():
 # ---- What banks and labels may look like.
 
 
-def test_rows_of_any_finite_size_are_compared():
+def test_rows_of_any_finite_norm_are_compared():
     features = labelled(60, 7, 6, 8)
     size = np.float32(10) ** np.linspace(-9, 37, 60, dtype=np.float32)
     similarity, place = knn.neighbours(features.train * size[:, None], 1e37 * features.test, 20)
@@ -161,7 +161,7 @@ def test_rows_of_any_finite_size_are_compared():
     np.testing.assert_array_equal(place, expected[1])
 
 
-def test_zero_rows_are_similar_to_nothing():
+def test_zero_rows_have_similarity_zero():
     bank = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
     similarity, place = knn.neighbours(bank, np.array([[2, 0], [0, 0]], np.float32), 3)
     np.testing.assert_array_equal(similarity, [[1, 0, -1], [0, 0, 0]])
@@ -187,28 +187,28 @@ def test_a_memory_map_is_read_in_parts(tmp_path, monkeypatch):
             return bank[part]
 
     monkeypatch.setattr(knn, "BANK_BLOCK", 4 * 6 * 40)
-    found = knn.predict(Bank(), features.train_labels, features.test, k=20, temperature=0.1)
+    result = knn.predict(Bank(), features.train_labels, features.test, k=20, temperature=0.1)
     assert max(seen) == 40
     expected = ranking_oracle(
         *(bank, features.train_labels, features.test), k=20, temperature=0.1, num_classes=8
     )
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
-def test_class_numbers_may_have_gaps_and_the_bank_may_lack_some():
+def test_class_numbers_may_have_gaps_and_be_missing_in_the_bank():
     train, labels, test, truth = labelled(60, 30, 6, 4)
     hyper = {"k": 10, "temperature": 0.1}
-    found = knn.predict(train, labels * 50, test, num_classes=200, **hyper)
+    result = knn.predict(train, labels * 50, test, num_classes=200, **hyper)
     expected = knn.predict(train, labels, test, **hyper)
-    np.testing.assert_array_equal(found[:, 0], 50 * expected[:, 0])
-    np.testing.assert_array_equal(np.sort(found), np.tile(np.arange(200), (30, 1)))
+    np.testing.assert_array_equal(result[:, 0], 50 * expected[:, 0])
+    np.testing.assert_array_equal(np.sort(result), np.tile(np.arange(200), (30, 1)))
     scores = knn.evaluate(train, labels, test, np.where(truth == 3, 900, truth), **hyper)
     assert scores["knn_top1"] == pytest.approx(
         100 * ((expected[:, 0] == truth) & (truth < 3)).mean()
     )
 
 
-def test_a_single_class_is_always_right():
+def test_a_single_class_gives_full_accuracy():
     train, _, test, _ = labelled(60, 7, 6, 1)
     zeros = np.zeros(60, np.int64)
     assert knn.predict(train, zeros, test, k=5, temperature=0.1).tolist() == [[0]] * 7
@@ -250,7 +250,7 @@ def test_knn_refuses_labels_of_another_length(short):
         (0.5, "must be integers, got float64"),
     ],
 )
-def test_knn_refuses_labels_that_are_no_class_numbers(name, label, message):
+def test_knn_refuses_invalid_class_numbers(name, label, message):
     features = labelled(10, 4, 3, 2)
     labels = np.array([*getattr(features, name)[:-1], label])
     with pytest.raises(ValueError, match=message):
@@ -265,7 +265,7 @@ def test_knn_refuses_a_label_beyond_the_classes():
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize(("name", "side"), [("train", "the bank"), ("test", "queries")])
-def test_knn_names_the_row_that_is_not_finite(name, side, value):
+def test_knn_error_names_the_nonfinite_row(name, side, value):
     features = labelled(10, 4, 3, 2)
     getattr(features, name)[3, 1] = value
     with pytest.raises(ValueError, match=f"must be finite, row 3 of {side} is not"):
@@ -282,13 +282,13 @@ def test_knn_names_the_row_that_is_not_finite(name, side, value):
         ((10, 0), (4, 0), r"must not be empty, got \[10, 0\] and \[4, 0\]"),
     ],
 )
-def test_knn_refuses_features_of_no_use(bank, queries, message):
+def test_knn_refuses_features_of_invalid_shape(bank, queries, message):
     with pytest.raises(ValueError, match=message):
         knn.neighbours(np.ones(bank), np.ones(queries), 1)
 
 
 @pytest.mark.parametrize("preset", knn.PRESETS)
-def test_a_knn_preset_reports_what_it_ran_with(preset):
+def test_a_knn_preset_reports_its_settings(preset):
     features = labelled(60, 7, 6, 8)
     rows = knn.run(EvalContext(features), seed=0, preset=preset)
     hyper = knn.PRESETS[preset]

@@ -53,9 +53,9 @@ def run(data_dir, tmp_path_factory):
 @pytest.fixture(scope="module")
 def embed(run):
     """The run's projector on uint8 images."""
-    found, mesh = load_pretrained(run[0]), distributed.local_mesh()
-    variables = distributed.replicate(found.variables, mesh)
-    apply = make_encode(found, found.inputs, "projector")
+    result, mesh = load_pretrained(run[0]), distributed.local_mesh()
+    variables = distributed.replicate(result.variables, mesh)
+    apply = make_encode(result, result.inputs, "projector")
     return partial(extract, apply=apply, variables=variables, mesh=mesh)
 
 
@@ -71,29 +71,29 @@ def of_loops(train, train_labels, test, test_labels):
     return [[*pair, count] for pair, count in sorted(counts.items())]
 
 
-def test_nearest_classes_are_those_of_loops():
+def test_nearest_classes_match_a_loop():
     rng = np.random.default_rng(0)
     train, test = (rng.normal(size=(n, 6)).astype(np.float32) for n in (40, 50))
     labels, test_labels = rng.integers(-1, 5, 40), rng.integers(-1, 4, 50)
-    found = gallery.nearest_classes(train, labels, test, test_labels)
-    np.testing.assert_array_equal(found, of_loops(train, labels, test, test_labels))
-    assert found.dtype == np.int32 and found[:, 2].sum() == (test_labels >= 0).sum()
+    result = gallery.nearest_classes(train, labels, test, test_labels)
+    np.testing.assert_array_equal(result, of_loops(train, labels, test, test_labels))
+    assert result.dtype == np.int32 and result[:, 2].sum() == (test_labels >= 0).sum()
 
 
-def test_without_labels_there_are_no_nearest_classes():
+def test_nearest_classes_without_labels_is_empty():
     x, none, some = np.ones((3, 2), np.float32), np.full(3, -1), np.arange(3)
     assert gallery.nearest_classes(x, none, x, some).shape == (0, 3)
     assert gallery.nearest_classes(x, some, x, none).shape == (0, 3)
 
 
-def test_of_many_test_images_some_are_drawn(monkeypatch):
+def test_nearest_classes_draws_from_many_test_images(monkeypatch):
     monkeypatch.setattr(gallery, "MATCHED", 4)
     x, labels = np.eye(9, dtype=np.float32), np.arange(9)
-    found = gallery.nearest_classes(x, labels, x, labels, seed=1)
-    assert found[:, 2].tolist() == [1] * 4 and (found[:, 0] == found[:, 1]).all()
+    result = gallery.nearest_classes(x, labels, x, labels, seed=1)
+    assert result[:, 2].tolist() == [1] * 4 and (result[:, 0] == result[:, 1]).all()
 
 
-def test_nearest_classes_of_a_run_are_its_k_nn_figure(run):
+def test_nearest_classes_of_a_run_agree_with_its_k_nn_accuracy(run):
     workdir, arrays = run
     rows = json.loads((workdir / "results.json").read_text())["results"]
     (top1,) = (
@@ -101,12 +101,12 @@ def test_nearest_classes_of_a_run_are_its_k_nn_figure(run):
         for row in rows
         if (row["features"], row["metric"]) == ("pretrained", "knn_top1")
     )
-    found = arrays["nearest_classes"]
-    assert found[:, 2].sum() == 500
-    assert 100 * found[found[:, 0] == found[:, 1], 2].sum() / 500 == pytest.approx(top1)
+    result = arrays["nearest_classes"]
+    assert result[:, 2].sum() == 500
+    assert 100 * result[result[:, 0] == result[:, 1], 2].sum() / 500 == pytest.approx(top1)
 
 
-def test_hardest_negatives_are_training_images_with_these_cosines(run, embed, data_dir):
+def test_hardest_negatives_have_the_stored_cosines_and_labels(run, embed, data_dir):
     _, arrays = run
     images = arrays["block"]
     z = embed(images).astype(np.float64)
@@ -127,7 +127,7 @@ def test_hardest_negatives_are_training_images_with_these_cosines(run, embed, da
     assert [known[image.tobytes()] for image in images] == arrays["block_label"].tolist()
 
 
-def test_support_vectors_stand_by_their_weight(run, embed):
+def test_shown_support_vectors_are_ordered_by_weight(run, embed):
     _, arrays = run
     place, alpha, bound = arrays["svm_place"], arrays["svm_alpha"], float(arrays["svm_C"])
     assert bound == 0.5 and "gamma 0.5," in str(arrays["svm_settings"])  # the schedule at step 4
@@ -143,14 +143,14 @@ def test_support_vectors_stand_by_their_weight(run, embed):
     assert 0 < same < 1 and 0 < same_bound < 1
 
 
-def test_the_page_shows_them(run):
+def test_the_report_shows_the_inspected_batch(run):
     workdir, _ = run
     html = run_report.write_report(workdir).read_text(encoding="utf-8")
     for shown in ("Confusion of nearest neighbours", "Hardest negatives", "α = C", "gamma 0.5"):
         assert shown in html
 
 
-def test_learned_settings_are_those_of_the_log(run, tmp_path):
+def test_learned_settings_are_read_from_the_log(run, tmp_path):
     workdir, _ = run
     rows = [{"step": step, "gamma": step / 10} for step in (2, 4, 6)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -172,7 +172,7 @@ def test_a_gallery_of_an_earlier_version_is_written_again(run, tmp_path):
 
 def test_thumbnails_are_means_of_blocks():
     images = np.random.default_rng(0).integers(0, 256, (2, 130, 200, 3), np.uint8)
-    found = loss_inspection.thumbnails(images)
-    assert found.shape == (2, 65, 100, 3)
-    assert found[1, 3, 4, 2] == int(images[1, 6:8, 8:10, 2].mean())
+    result = loss_inspection.thumbnails(images)
+    assert result.shape == (2, 65, 100, 3)
+    assert result[1, 3, 4, 2] == int(images[1, 6:8, 8:10, 2].mean())
     np.testing.assert_array_equal(loss_inspection.thumbnails(images[:, :60]), images[:, :60])

@@ -23,34 +23,34 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("classes", [2, 7])
-def test_separable_classes_are_all_right_at_the_strongest_regularisation(classes):
+def test_separable_classes_choose_the_strongest_regularisation(classes):
     settings = {**SETTINGS, "C": (100.0, 1.0, 10.0)}
     scores = linear.evaluate(labelled(140, 56, 8, classes, spread=0.01), **settings)
     assert scores.pop("gradient_norm") < 1e-3
     assert scores == {"linear_top1": 100, "linear_top5": 100, "C": 1.0}
 
 
-def test_two_classes_are_always_among_five():
+def test_top5_of_two_classes_is_always_100():
     scores = linear.evaluate(labelled(80, 50, 3, 2, spread=4.0), **SETTINGS)
     assert 50 <= scores["linear_top1"] < 100
     assert scores["linear_top5"] == 100
 
 
-def test_a_linear_probe_is_scikit_learns_pipeline_with_the_strength_it_chose():
+def test_linear_probe_equals_scikit_learns_pipeline_with_the_chosen_C():
     features = labelled(160, 80, 6, 8, spread=2.0)
-    found = linear.evaluate(features, **{**SETTINGS, "C": (10.0, 0.1, 1.0)})
+    result = linear.evaluate(features, **{**SETTINGS, "C": (10.0, 0.1, 1.0)})
     model = make_pipeline(
-        StandardScaler(), LogisticRegression(C=found["C"], tol=1e-8, max_iter=5000)
+        StandardScaler(), LogisticRegression(C=result["C"], tol=1e-8, max_iter=5000)
     )
     model.fit(features.train.astype(np.float64), features.train_labels)
     scores = model.decision_function(features.test.astype(np.float64))
     for k in (1, 5):
         expected = 100 * top_k_accuracy_score(features.test_labels, scores, k=k)
-        assert found[f"linear_top{k}"] == pytest.approx(expected)
-    assert found["linear_top1"] < found["linear_top5"] < 100
+        assert result[f"linear_top{k}"] == pytest.approx(expected)
+    assert result["linear_top1"] < result["linear_top5"] < 100
 
 
-def test_a_fit_is_the_optimum_whatever_the_conditioning():
+def test_regression_finds_the_optimum_of_ill_conditioned_features():
     features = labelled(160, 80, 6, 4, spread=2.0)
     scale = np.logspace(0, -3, 6)
     mixed = np.random.default_rng(1).normal(size=(6, 6)) * scale
@@ -61,15 +61,15 @@ def test_a_fit_is_the_optimum_whatever_the_conditioning():
     settings = {"C": 0.3, "tolerance": 1e-6, "max_iter": 500}
     y = features.train_labels
     rows = logistic_regression.Examples(x, x.T, y, 4, np.cov(x.T, bias=True))
-    found = logistic_regression.regression(rows, used, **settings)
+    result = logistic_regression.regression(rows, used, **settings)
     expected = LogisticRegression(C=0.3, tol=1e-8, max_iter=5000).fit(x[:100], y[:100])
-    np.testing.assert_allclose(found.weights.T, expected.coef_, atol=2e-3)
-    np.testing.assert_allclose(found.bias, expected.intercept_, atol=2e-3)
-    again = logistic_regression.regression(rows, used, **settings, start=found)
-    assert again.num_steps < found.num_steps
+    np.testing.assert_allclose(result.weights.T, expected.coef_, atol=2e-3)
+    np.testing.assert_allclose(result.bias, expected.intercept_, atol=2e-3)
+    again = logistic_regression.regression(rows, used, **settings, start=result)
+    assert again.num_steps < result.num_steps
 
 
-def test_many_scores_are_computed_in_parts(monkeypatch):
+def test_computing_scores_in_parts_gives_the_same_fit(monkeypatch):
     features = labelled(160, 80, 6, 4, spread=2.0)
     settings = {"C": (0.1, 1.0), "validation": 0.2, "tolerance": 1e-4, "max_iter": 500, "seed": 0}
     whole = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
@@ -81,7 +81,7 @@ def test_many_scores_are_computed_in_parts(monkeypatch):
     np.testing.assert_allclose(straight.fit.weights, whole.fit.weights, atol=2e-3)
 
 
-def test_strengths_are_chosen_on_a_part_of_many_examples(monkeypatch):
+def test_C_is_chosen_on_a_subset_of_many_examples(monkeypatch):
     features = labelled(160, 80, 6, 4, spread=2.0)
     monkeypatch.setattr(logistic_regression, "CHOICE", 60)
     monkeypatch.setattr(logistic_regression, "CHOICE_OF_CLASS", 5)
@@ -92,19 +92,19 @@ def test_strengths_are_chosen_on_a_part_of_many_examples(monkeypatch):
         return fit(rows, used, **settings)
 
     monkeypatch.setattr(logistic_regression, "regression", spy)
-    found = linear.evaluate(features, **SETTINGS)
+    result = linear.evaluate(features, **SETTINGS)
     assert seen == [(60, 44)] * 3 + [(160, 160)]
-    assert 25 < found["linear_top1"] < 100
+    assert 25 < result["linear_top1"] < 100
 
 
-def test_a_class_of_one_example_and_features_that_say_nothing_are_borne():
+def test_classes_of_one_example_and_constant_features_are_supported():
     features = labelled(61, 40, 6, 4, spread=0.1)
     labels = np.where(np.arange(61) == 60, 4, features.train_labels)
     assert linear.evaluate(features._replace(train_labels=labels), **SETTINGS)["linear_top1"] > 90
     balanced = labelled(60, 40, 6, 4)
     constant = balanced._replace(train=np.ones((60, 6), np.float32))
-    found = linear.evaluate(constant, **SETTINGS)
-    assert found["gradient_norm"] == 0 and np.isfinite(list(found.values())).all()
+    result = linear.evaluate(constant, **SETTINGS)
+    assert result["gradient_norm"] == 0 and np.isfinite(list(result.values())).all()
     few = labelled(8, 8, 6, 4)
     with pytest.raises(ValueError, match="a class needs 2 training images or more"):
         linear.evaluate(few._replace(train_labels=np.arange(8)), **SETTINGS)
@@ -119,7 +119,7 @@ def test_the_choice_of_c_never_looks_at_the_test_labels():
     assert one["linear_top1"] != other["linear_top1"]
 
 
-def test_a_linear_probe_does_not_mind_scale_offset_or_dead_features():
+def test_linear_probe_is_invariant_to_scale_offset_and_dead_features():
     features = labelled(120, 60, 4, 3, spread=1.5)
     scale = np.array([1e-2, 1, 30, 5], np.float32)
 
@@ -128,20 +128,20 @@ def test_a_linear_probe_does_not_mind_scale_offset_or_dead_features():
         return np.concatenate([rows * scale + 2, dead], axis=1)
 
     same = features._replace(train=changed(features.train), test=changed(features.test))
-    expected, found = (linear.evaluate(f, **SETTINGS) for f in (features, same))
-    assert max(expected.pop("gradient_norm"), found.pop("gradient_norm")) < 2e-4
-    assert found == pytest.approx(expected)
+    expected, result = (linear.evaluate(f, **SETTINGS) for f in (features, same))
+    assert max(expected.pop("gradient_norm"), result.pop("gradient_norm")) < 2e-4
+    assert result == pytest.approx(expected)
 
 
-def test_a_linear_probe_reports_the_strength_it_chose():
+def test_linear_probe_reports_the_chosen_C():
     features = labelled(60, 30, 4, 3, spread=1.5)
     rows = linear.run(EvalContext(features), seed=2)
     preset = linear.PRESETS["fast"]
     scores = linear.evaluate(features, **preset, seed=2)
     for row, metric in zip(rows, ["linear_top1", "linear_top5"], strict=True):
         assert (row.metric, row.value, row.std) == (metric, scores[metric], None)
-        found = {name: scores[name] for name in ("C", "gradient_norm")}
-        assert row.details == {**preset, "preset": "fast", **found}
+        result = {name: scores[name] for name in ("C", "gradient_norm")}
+        assert row.details == {**preset, "preset": "fast", **result}
 
 
 def measures(embeddings):
@@ -175,14 +175,14 @@ def measures_oracle(embeddings):
 
 
 @pytest.mark.parametrize("num_views", [1, 2, 3])
-def test_measures_of_collapse_are_their_definitions(num_views):
+def test_collapse_metrics_match_their_definitions(num_views):
     z = np.random.default_rng(0).normal(0.3, 1, (num_views, 5, 4)).astype(np.float32)
     z += z[:1]  # views of an example resemble each other
     assert measures(z) == pytest.approx(measures_oracle(z), rel=1e-4, abs=1e-5)
 
 
 def test_equal_embeddings_are_collapsed():
-    found = measures(np.ones((2, 6, 4), np.float32))
+    result = measures(np.ones((2, 6, 4), np.float32))
     expected = {
         "feature_std": 0,
         "effective_rank": 1,
@@ -191,22 +191,22 @@ def test_equal_embeddings_are_collapsed():
         "positive_similarity": 1,
         "negative_similarity": 1,
     }
-    assert found == pytest.approx(expected, abs=1e-3)
-    assert found["feature_std"] < collapse.COLLAPSED_STD
+    assert result == pytest.approx(expected, abs=1e-3)
+    assert result["feature_std"] < collapse.COLLAPSED_STD
 
 
-def test_orthogonal_embeddings_have_full_rank_and_those_on_a_sphere_full_spread():
+def test_orthogonal_embeddings_have_full_rank_and_spherical_ones_full_spread():
     assert measures(5 * np.eye(6, 8, dtype=np.float32)[None])["effective_rank"] == pytest.approx(6)
     sphere = np.random.default_rng(0).normal(size=(1, 500, 8)).astype(np.float32)
     assert measures(sphere)["feature_std"] == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("shape", [(2, 1, 4), (1, 1, 4)])
-def test_one_example_has_no_others_to_differ_from(shape):
-    found = measures(np.random.default_rng(0).normal(size=shape).astype(np.float32))
-    assert np.isfinite(list(found.values())).all()
-    assert (found["uniformity"], found["negative_similarity"]) == (0, 0)
+def test_collapse_metrics_of_one_example_are_finite(shape):
+    result = measures(np.random.default_rng(0).normal(size=shape).astype(np.float32))
+    assert np.isfinite(list(result.values())).all()
+    assert (result["uniformity"], result["negative_similarity"]) == (0, 0)
 
 
-def test_zero_embeddings_give_finite_measures():
+def test_collapse_metrics_of_zero_embeddings_are_finite():
     assert np.isfinite(list(measures(np.zeros((2, 3, 4), np.float32)).values())).all()

@@ -35,30 +35,30 @@ def oracle(features, *, k, centred, within):
         number = right.sum()
         precisions = [right[: i + 1].mean() for i in range(number) if right[i]]
         average.append(sum(precisions) / number if number else 0)
-    found = {f"retrieval_r{n}": 100 * np.mean(hits[n]) for n in k}
-    return {**found, **({"retrieval_map_at_r": 100 * np.mean(average)} if within else {})}
+    result = {f"retrieval_r{n}": 100 * np.mean(hits[n]) for n in k}
+    return {**result, **({"retrieval_map_at_r": 100 * np.mean(average)} if within else {})}
 
 
 @pytest.mark.parametrize("within", [False, True])
 @pytest.mark.parametrize("centred", [False, True])
-def test_neighbours_are_retrieved_as_the_loop_does(centred, within):
+def test_retrieval_matches_a_loop(centred, within):
     settings = {"k": (1, 3, 25), "centred": centred, "within": within}
     features = labelled(offset=0.7)
-    found = retrieval.evaluate(features, **settings)
-    assert found == pytest.approx(oracle(features, **settings))
-    assert found["retrieval_r1"] < found["retrieval_r3"] < found["retrieval_r25"]
+    result = retrieval.evaluate(features, **settings)
+    assert result == pytest.approx(oracle(features, **settings))
+    assert result["retrieval_r1"] < result["retrieval_r3"] < result["retrieval_r25"]
 
 
-def test_centring_takes_away_what_differs_between_the_splits():
+def test_centring_removes_an_offset_between_the_splits():
     features = labelled()
     moved = features._replace(train=features.train + 7, test=features.test - 5)
     settings = {"k": (1, 5), "centred": True}
-    plain, found = (retrieval.evaluate(f, **settings) for f in (features, moved))
-    assert found == pytest.approx(plain)
+    plain, result = (retrieval.evaluate(f, **settings) for f in (features, moved))
+    assert result == pytest.approx(plain)
     assert retrieval.evaluate(moved, k=(1, 5)) != pytest.approx(plain)
 
 
-def test_the_length_of_features_does_not_matter():
+def test_retrieval_ignores_the_norm_of_features():
     features = labelled()
     scale = np.random.default_rng(1).uniform(0.1, 9, (2, 40, 1)).astype(np.float32)
     other = features._replace(train=features.train * scale[0], test=features.test * scale[1, :30])
@@ -66,33 +66,33 @@ def test_the_length_of_features_does_not_matter():
     assert retrieval.evaluate(other, k=(1, 5)) == pytest.approx(expected)
 
 
-def test_within_the_query_itself_is_never_found():
+def test_within_never_returns_the_query_itself():
     """Each label occurs once, so nothing can be found but the query."""
     rows = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
     features = Features(rows, np.arange(12), rows, np.arange(12))
-    found = retrieval.evaluate(features, k=(1, 11), within=True)
-    assert found == {"retrieval_r1": 0, "retrieval_r11": 0, "retrieval_map_at_r": 0}
+    result = retrieval.evaluate(features, k=(1, 11), within=True)
+    assert result == {"retrieval_r1": 0, "retrieval_r11": 0, "retrieval_map_at_r": 0}
     assert retrieval.evaluate(features, k=(1,)) == {"retrieval_r1": 100}
 
 
-def test_within_equal_images_leave_out_the_query_alone():
+def test_within_drops_only_the_query_among_equal_images():
     """The query may come after its copies, or not among the neighbours at all."""
     rows, labels = np.ones((9, 5), np.float32), np.array([0, 1, 1, 1, 1, 1, 1, 1, 1])
     features = Features(rows, labels, rows, labels)
-    found = retrieval.evaluate(features, k=(1, 2), within=True)
+    result = retrieval.evaluate(features, k=(1, 2), within=True)
     # Of equal ones the first comes first: image 0 for all but itself, and then one of label 1.
-    assert found["retrieval_r1"] == 0
-    assert found["retrieval_r2"] == pytest.approx(100 * 8 / 9)
+    assert result["retrieval_r1"] == 0
+    assert result["retrieval_r2"] == pytest.approx(100 * 8 / 9)
     precision = np.mean([0, *(i / (i + 1) for i in range(1, 7))])
-    assert found["retrieval_map_at_r"] == pytest.approx(100 * 8 / 9 * precision)
+    assert result["retrieval_map_at_r"] == pytest.approx(100 * 8 / 9 * precision)
 
 
-def test_separable_classes_are_all_found():
+def test_separable_classes_have_full_recall():
     labels = np.arange(40) % 4
     rows = (np.eye(4)[labels] + 1e-3 * np.random.default_rng(0).normal(size=(40, 4))).astype("f4")
     for within in (False, True):
-        found = retrieval.evaluate(Features(rows, labels, rows, labels), k=(1, 5), within=within)
-        assert set(found.values()) == {100}
+        result = retrieval.evaluate(Features(rows, labels, rows, labels), k=(1, 5), within=within)
+        assert set(result.values()) == {100}
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_separable_classes_are_all_found():
         ({"k": (1, 30), "within": True}, r"k must be in \[1, 29\]"),
     ],
 )
-def test_more_neighbours_than_there_are_are_refused(settings, message):
+def test_more_neighbours_than_the_bank_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         retrieval.evaluate(labelled(), **settings)
 
 
 @pytest.mark.parametrize("preset", retrieval.PRESETS)
-def test_a_preset_reports_what_it_ran_with(preset):
+def test_a_preset_reports_its_settings(preset):
     features = labelled(n=60)
     settings = retrieval.PRESETS[preset]
     rows = retrieval.run(EvalContext(features), seed=0, preset=preset)

@@ -30,7 +30,7 @@ def dual(z1, anchor, bound):
             for k in others
         ]
     ).reshape(N - 1, N - 1)
-    found = minimize(
+    result = minimize(
         lambda a: (a @ delta @ a / 2 - 2 * a.sum(), delta @ a - 2),
         np.zeros(N - 1),
         jac=True,
@@ -38,7 +38,7 @@ def dual(z1, anchor, bound):
         options={"maxiter": 10_000, "ftol": 1e-15, "gtol": 1e-10},
     )
     alpha = np.zeros(N)
-    alpha[others] = found.x
+    alpha[others] = result.x
     return alpha
 
 
@@ -64,31 +64,31 @@ def shares(alpha, bound):
 
 
 @pytest.mark.parametrize("bound", [0.5, 100.0, float("inf")])
-def test_weights_and_shares_are_those_of_oracles(views, bound):
-    found = support_vectors(*views, LABELS, gamma=GAMMA, C=bound, num_steps=3000)
+def test_weights_and_shares_match_oracles(views, bound):
+    result = support_vectors(*views, LABELS, gamma=GAMMA, C=bound, num_steps=3000)
     expected = np.stack([dual(views[0], anchor, bound) for anchor in range(N)])
-    np.testing.assert_allclose(found.alpha, expected, atol=2e-3)
-    for share, of_loops in zip(found[1:], shares(found.alpha, np.float32(bound)), strict=True):
+    np.testing.assert_allclose(result.alpha, expected, atol=2e-3)
+    for share, of_loops in zip(result[1:], shares(result.alpha, np.float32(bound)), strict=True):
         assert share == (of_loops if of_loops is None else pytest.approx(of_loops))
-    assert (found.at_bound > 0) == (bound == 0.5)
+    assert (result.at_bound > 0) == (bound == 0.5)
 
 
-def test_the_first_views_alone_decide(views):
+def test_alpha_depends_on_the_first_views_only(views):
     z1, z2 = views
-    found = support_vectors(z1, z2, None, gamma=GAMMA)
-    np.testing.assert_array_equal(found.alpha, support_vectors(z1, z1, None, gamma=GAMMA).alpha)
-    assert np.abs(found.alpha - support_vectors(z2, z1, None, gamma=GAMMA).alpha).max() > 0.01
-    assert found[3:] == (None, None, None)
+    result = support_vectors(z1, z2, None, gamma=GAMMA)
+    np.testing.assert_array_equal(result.alpha, support_vectors(z1, z1, None, gamma=GAMMA).alpha)
+    assert np.abs(result.alpha - support_vectors(z2, z1, None, gamma=GAMMA).alpha).max() > 0.01
+    assert result[3:] == (None, None, None)
 
 
 def test_a_single_image_has_no_negatives(views):
-    found = support_vectors(views[0][:1], views[1][:1], LABELS[:1])
-    assert found[1:] == (0.0, 0.0, None, None, None) and found.alpha.shape == (1, 1)
+    result = support_vectors(views[0][:1], views[1][:1], LABELS[:1])
+    assert result[1:] == (0.0, 0.0, None, None, None) and result.alpha.shape == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"), [({"C": -1}, "C must be > 0"), ({"kernel": "cubic"}, "kernel must be")]
 )
-def test_settings_that_are_none_are_refused(views, settings, message):
+def test_invalid_settings_are_refused(views, settings, message):
     with pytest.raises(ValueError, match=message):
         support_vectors(*views, LABELS, **settings)

@@ -41,7 +41,7 @@ def model_of(machine, strength, x):
 
 def by_hand(x, y, machines, standardised=False, seed=0):
     """Loops over folds, machines and strengths; each fold's accuracy."""
-    x, found = x.astype(np.float64), []
+    x, result = x.astype(np.float64), []
     for train, test in StratifiedKFold(10, shuffle=True, random_state=seed).split(x, y):
         own, other = x[train], x[test]
         if standardised:
@@ -57,31 +57,31 @@ def by_hand(x, y, machines, standardised=False, seed=0):
                 if np.mean(scores) > best:
                     best, chosen = np.mean(scores), model_of(machine, strength, own)
         hits = chosen.fit(own, y[train]).predict(other) == y[test]
-        found.append(100 * hits.mean())
-    return found
+        result.append(100 * hits.mean())
+    return result
 
 
 @pytest.mark.parametrize(
     ("machines", "standardised"),
     [(("kernel",), True), (("linear",), False), (("kernel", "linear"), False)],
 )
-def test_each_fold_is_predicted_by_what_did_best_on_the_others(machines, standardised):
+def test_each_fold_uses_the_machine_and_C_best_on_the_others(machines, standardised):
     x, y = clouds()
-    found = evaluate(x, y, machines=machines, standardised=standardised)
-    assert found.shape == (10,) and found.std() > 0
-    np.testing.assert_allclose(found, by_hand(x, y, machines, standardised))
+    result = evaluate(x, y, machines=machines, standardised=standardised)
+    assert result.shape == (10,) and result.std() > 0
+    np.testing.assert_allclose(result, by_hand(x, y, machines, standardised))
 
 
-def test_scales_are_those_of_the_nine_folds():
+def test_standardisation_uses_the_training_folds_only():
     """One example is far off; when it is predicted, its feature must still count for the others."""
     x, y = clouds(per_class=30, apart=0.0, f=8)
     x[:, 0] += 4 * y
     x[0, 0] = 1e3
-    found = evaluate(x, y, standardised=True)
-    np.testing.assert_allclose(found, by_hand(x, y, ("kernel",), standardised=True))
+    result = evaluate(x, y, standardised=True)
+    np.testing.assert_allclose(result, by_hand(x, y, ("kernel",), standardised=True))
 
 
-def test_the_kernel_is_that_of_scikit_learn():
+def test_the_kernel_equals_scikit_learns():
     """With one strength gamma="scale" is the same number; with several the search agrees."""
     x, y = clouds(classes=3, seed=1)
     folds = StratifiedKFold(10, shuffle=True, random_state=0)
@@ -96,12 +96,12 @@ def test_the_kernel_is_that_of_scikit_learn():
 
 
 @pytest.mark.parametrize("preset", svm.PRESETS)
-def test_classes_that_lie_apart_are_all_found(preset):
+def test_separable_classes_give_full_accuracy(preset):
     x, y = clouds(per_class=10, apart=30.0)
     np.testing.assert_array_equal(svm.evaluate(x, y, **svm.PRESETS[preset], seed=0), 100)
 
 
-def test_folds_are_a_matter_of_the_seed():
+def test_folds_depend_on_the_seed():
     x, y = clouds(apart=0.5)
     first, again, other = (evaluate(x, y, C=(1.0,), seed=seed) for seed in (5, 5, 6))
     np.testing.assert_array_equal(first, again)
@@ -112,8 +112,8 @@ def test_folds_are_a_matter_of_the_seed():
 @pytest.mark.parametrize("machine", ["kernel", "linear"])
 def test_constant_features_give_the_share_of_the_largest_class(machine, standardised):
     x, y = np.full((50, 3), 0.1, np.float32), np.repeat([0, 1], [30, 20])
-    found = evaluate(x, y, C=(1.0,), machines=(machine,), standardised=standardised)
-    np.testing.assert_allclose(found, 60)
+    result = evaluate(x, y, C=(1.0,), machines=(machine,), standardised=standardised)
+    np.testing.assert_allclose(result, 60)
 
 
 def test_a_constant_feature_beside_others_changes_nothing_when_standardised():
@@ -132,7 +132,7 @@ def test_a_constant_feature_beside_others_changes_nothing_when_standardised():
         ([0] * 10 + [1] * 10, np.inf, "features must be finite"),
     ],
 )
-def test_what_cannot_be_evaluated_is_named(labels, value, message):
+def test_invalid_examples_are_refused(labels, value, message):
     x = np.ones((20, 2), np.float32)
     x[3, 1] = value
     with pytest.raises(ValueError, match=message):
@@ -175,7 +175,7 @@ def test_each_example_counts_once(train, test):
     np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
 
 
-def test_examples_of_two_prepared_splits_are_different_ones():
+def test_examples_of_two_prepared_splits_are_distinct():
     x, y, expected = whole()
     features = Features(x[:25], y[:25], x[25:], y[25:])
     context = EvalContext(features, split_of(range(25)), split_of(range(15), "test"))
@@ -183,7 +183,7 @@ def test_examples_of_two_prepared_splits_are_different_ones():
     np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
 
 
-def test_one_split_is_enough():
+def test_features_without_a_data_set_are_evaluated():
     x, y, expected = whole()
     source = split_of(range(40))
     for of in ((None, None), (source, source)):
@@ -202,7 +202,7 @@ def test_histograms_count_degrees_tags_and_sizes():
             row[MAX_DEGREE + 1 + tag] += 1
         row[-2:] = np.log(len(one.tag) + 1), np.log(len(one.edge) + 1)
     array = GraphArray(graphs, NUM_TAGS)
-    found = graph_histograms(array)
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    np.testing.assert_array_equal(graph_histograms(array, slice(2, 5)), found[2:5])
+    result = graph_histograms(array)
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, expected, rtol=1e-6)
+    np.testing.assert_array_equal(graph_histograms(array, slice(2, 5)), result[2:5])

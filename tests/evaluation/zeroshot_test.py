@@ -35,41 +35,41 @@ def pairs(n=12, d=5, noise=1.0, seed=0):
 def recall(images, texts, image_of, k):
     """Query by query, in float64."""
     images, texts = images.astype(np.float64), texts.astype(np.float64)
-    found = {}
+    result = {}
     for number in k:
         hits = []
         for i, image in enumerate(images):
             ranked = sorted(range(len(texts)), key=lambda t: -cosine(image, texts[t]))
             hits.append(any(image_of[t] == i for t in ranked[:number]))
-        found[f"image_to_text_r{number}"] = 100 * np.mean(hits)
+        result[f"image_to_text_r{number}"] = 100 * np.mean(hits)
         hits = []
         for text, own in zip(texts, image_of, strict=True):
             ranked = sorted(range(len(images)), key=lambda i: -cosine(text, images[i]))
             hits.append(own in ranked[:number])
-        found[f"text_to_image_r{number}"] = 100 * np.mean(hits)
-    return found
+        result[f"text_to_image_r{number}"] = 100 * np.mean(hits)
+    return result
 
 
 @pytest.mark.parametrize("noise", [2.0, 9.0])
-def test_recall_is_that_of_the_loop(noise):
+def test_recall_matches_a_loop(noise):
     made = pairs(noise=noise)
-    found = captions.evaluate(*made, k=(1, 3, 12))
-    assert found == pytest.approx(recall(*made, (1, 3, 12)))
-    assert 0 < found["image_to_text_r1"] < 100 and found["text_to_image_r12"] == 100
+    result = captions.evaluate(*made, k=(1, 3, 12))
+    assert result == pytest.approx(recall(*made, (1, 3, 12)))
+    assert 0 < result["image_to_text_r1"] < 100 and result["text_to_image_r12"] == 100
 
 
-def test_captions_that_lie_on_their_images_are_all_found():
+def test_captions_equal_to_their_images_have_full_recall():
     images, texts, image_of = pairs(noise=0.0)
     scale = np.random.default_rng(2).uniform(0.1, 9, (len(texts), 1)).astype(np.float32)
     assert set(captions.evaluate(images, scale * texts, image_of, k=(1, 5)).values()) == {100}
 
 
-def test_captions_that_lie_on_the_next_image_are_found_at_two_of_a_circle():
+def test_captions_equal_to_the_next_image_are_found_at_rank_two():
     """The nearest image is a wrong one, and the right one is among the next two."""
     angle = 2 * np.pi * np.arange(7) / 7
     images = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-    found = captions.evaluate(images, np.roll(images, 1, axis=0), np.arange(7), k=(1, 3))
-    assert found == {
+    result = captions.evaluate(images, np.roll(images, 1, axis=0), np.arange(7), k=(1, 3))
+    assert result == {
         "image_to_text_r1": 0,
         "text_to_image_r1": 0,
         "image_to_text_r3": 100,
@@ -77,13 +77,13 @@ def test_captions_that_lie_on_the_next_image_are_found_at_two_of_a_circle():
     }
 
 
-def test_one_of_an_images_captions_is_enough_and_each_caption_counts():
+def test_one_caption_per_image_suffices_and_every_caption_is_a_query():
     """Of two images the first has three captions, of which one is where it should be."""
     images, image_of = np.eye(2, dtype=np.float32), np.array([0, 0, 0, 1])
     near = np.array([[9, 1], [1, 2], [1, 2], [1, 9]], np.float32)
-    found = captions.evaluate(images, near, image_of, k=(1, 2))
-    assert found["image_to_text_r1"] == 100
-    assert found["text_to_image_r1"] == 50 and found["text_to_image_r2"] == 100
+    result = captions.evaluate(images, near, image_of, k=(1, 2))
+    assert result["image_to_text_r1"] == 100
+    assert result["text_to_image_r1"] == 50 and result["text_to_image_r2"] == 100
 
 
 @pytest.mark.parametrize("k", [(), (0, 1), (1, 4), (-1,)])
@@ -96,7 +96,7 @@ def test_more_neighbours_than_there_are_are_refused(k):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_embeddings_that_are_not_finite_are_refused(which):
+def test_nonfinite_embeddings_are_refused(which):
     rows = [draw(3, 4), draw(3, 4, seed=1)]
     rows[which][1, 2] = np.nan
     with pytest.raises(ValueError, match="finite"):
@@ -115,7 +115,7 @@ def make_context(images, embed, test, context=77):
     return EvalContext(NONE, test=test, **embeddings)
 
 
-def test_a_run_looks_for_all_captions_of_the_test_images():
+def test_captions_run_evaluates_all_captions_of_the_test_images():
     """A caption that an image has twice is counted once, one that two images have at both."""
     n, length, d = 11, 3, 6
     rng = np.random.default_rng(0)
@@ -167,27 +167,27 @@ def classes(number=8, n=60, d=6, noise=1.0):
 
 
 @pytest.mark.parametrize("noise", [0.2, 3.0])
-def test_classes_are_found_as_the_loop_does(noise):
+def test_zeroshot_accuracy_matches_a_loop(noise):
     made = classes(noise=noise)
-    found = zeroshot.evaluate(*made)
-    assert found == pytest.approx(accuracy(*made))
-    assert found["zeroshot_top1"] < found["zeroshot_top5"]
+    result = zeroshot.evaluate(*made)
+    assert result == pytest.approx(accuracy(*made))
+    assert result["zeroshot_top1"] < result["zeroshot_top5"]
 
 
-def test_images_on_their_prompts_are_all_right_and_on_others_all_wrong():
+def test_images_equal_to_prompts_give_full_or_zero_accuracy():
     prompt = draw(7, 6)
     labels = np.arange(7)
     assert set(zeroshot.evaluate(prompt, labels, list(prompt[:, None])).values()) == {100}
-    found = zeroshot.evaluate(prompt, labels, list(np.roll(prompt, 1, axis=0)[:, None]))
-    assert found["zeroshot_top1"] == 0
+    result = zeroshot.evaluate(prompt, labels, list(np.roll(prompt, 1, axis=0)[:, None]))
+    assert result["zeroshot_top1"] == 0
 
 
-def test_of_five_classes_all_are_among_the_first_five():
+def test_top5_of_five_classes_is_100():
     images, labels, of_classes = classes(number=5, noise=9.0)
     assert zeroshot.evaluate(images, labels, of_classes)["zeroshot_top5"] == 100
 
 
-def test_every_prompt_of_a_class_counts_the_same_whatever_its_length():
+def test_prompts_of_a_class_count_equally_regardless_of_norm():
     images, labels, of_classes = classes(noise=3.0)
     scaled = [draw(len(p), 1, seed=9) ** 2 * 50 * p for p in of_classes]
     expected = zeroshot.evaluate(images, labels, of_classes)
@@ -200,7 +200,7 @@ def test_every_prompt_of_a_class_counts_the_same_whatever_its_length():
 
 
 @pytest.mark.parametrize("preset", ["digits", "photo"])
-def test_a_run_reads_the_prompts_of_its_preset_for_every_class(preset):
+def test_zeroshot_run_uses_the_prompts_of_its_preset(preset):
     pytest.importorskip("instant_clip_tokenizer")
     names, context, d = ("3", "1", "7"), 16, 5
     filled = prompts.fill(preset, names)
@@ -218,8 +218,8 @@ def test_a_run_reads_the_prompts_of_its_preset_for_every_class(preset):
         return np.stack([space[row.tobytes()] for row in rows])
 
     rows = zeroshot.run(make_context(images, embed, test, context), seed=0, preset=preset)
-    found = {row.metric: row.value for row in rows}
-    assert found == pytest.approx(accuracy(images, labels, of_classes))
+    result = {row.metric: row.value for row in rows}
+    assert result == pytest.approx(accuracy(images, labels, of_classes))
     details = {"preset": preset, "prompts": len(prompts.PROMPTS[preset])}
     assert all((row.details, row.unit) == (details, "%") for row in rows)
 
@@ -230,7 +230,7 @@ def test_every_ensemble_is_a_preset():
         zeroshot.run(make_context(draw(2, 3), str, image_set()), seed=0, preset="poem")
 
 
-def test_a_network_without_texts_or_a_set_without_captions_is_told_why():
+def test_missing_text_tower_or_captions_are_refused():
     images, texts = draw(2, 3), np.ones((2, 5, 4), np.int32)
     plain = EvalContext(NONE, test=image_set(texts=texts))
     with pytest.raises(ValueError, match="zero-shot classification needs an image-text network"):
