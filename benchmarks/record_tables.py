@@ -11,7 +11,7 @@ from record_plan import METHOD_NAMES, SCALES, SWEPT
 from shared import spread
 
 from jaxssl.report.markdown import markdown_table
-from jaxssl.studies import study
+from jaxssl.studies import verdicts
 from jaxssl.training.atomic_files import write_text
 
 BEGIN, END = "<!-- record: written by benchmarks/record.py -->", "<!-- end of record -->"
@@ -196,7 +196,7 @@ def _seeds(figures: Mapping[str, Figure], arm: str, batch: int) -> list[Figure]:
 def _accuracy(runs: Sequence[Figure], column: tuple[str, str]) -> str:
     epoch, metric = column
     accuracies = [(run["values"][epoch] or {}).get(metric) for run in runs]
-    return study.spread(accuracies) if runs else "–"
+    return verdicts.spread(accuracies) if runs else "–"
 
 
 def _milliseconds(seconds: Iterable[float]) -> str:

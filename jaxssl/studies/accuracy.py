@@ -13,14 +13,7 @@ from jaxssl.studies.grid import (
     accuracy_picture,
     accuracy_table,
 )
-from jaxssl.studies.study import (
-    Claim,
-    Findings,
-    Setting,
-    Table,
-    Verdict,
-    select_methods,
-)
+from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import judge, spread
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -43,47 +36,7 @@ SWEEP = (
 BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 TOLERANCE = 1.0  # points below a published accuracy that still count as reached: ours
-CLAIMS = {
-    "auc_cl_smallest": Claim(
-        "AUC-CL is above SimCLR at the smallest batch (k-NN)",
-        "AUC-CL, Table 9",
-        "This trend is reflected across the datasets and batch-size, epoch settings, with the "
-        "margins of out-performance particularly stark for smaller batch sizes.",
-        "CIFAR-10, ResNet-50, 200 epochs, batch 64: 85.4 against 79.6.",
-        5.8,
-    ),
-    "auc_cl_smallest_tuned": Claim(
-        "AUC-CL is above SimCLR with a tuned temperature at the smallest batch (k-NN)",
-        "ours, no paper",
-    ),
-    "released_above_simclr": Claim(
-        "AUC-CL with the released code's constants is above SimCLR (k-NN)",
-        "AUC-CL, Table 9",
-        published="CIFAR-10, ResNet-50, 200 epochs, batch 64 / 128 / 256: 85.4 / 86.1 / 85.7, "
-        "SimCLR 79.6 / 82.8 / 83.8; the paper does not print the constants.",
-        difference=1.9,
-    ),
-    "auc_cl_above_moco": Claim(
-        "AUC-CL is above MoCo-v3 (linear)",
-        "AUC-CL, Table 7",
-        "Our model consistently outperforms the results when comparing to MoCo-v3 by values higher "
-        "than 2% for Cifar-10 and Cifar-100 datasets and by over 5% for ImageNet.",
-        "CIFAR-10, ResNet-18, batch 128: 93.6 against 91.4.",
-        2.2,
-    ),
-    "simclr_512": Claim(
-        "SimCLR reaches 84.9 % at batch 512, less at most a point (ours): CIFAR-10, ResNet-50, "
-        "200 epochs, k-NN",
-        "DeCL, Table 1",
-        published="84.9 (DeCL 86.4).",
-    ),
-    "auc_cl_128": Claim(
-        "AUC-CL reaches 88.4 % at batch 128, less at most a point (ours): CIFAR-10, ResNet-18, "
-        "200 epochs, linear",
-        "AUC-CL, Table 10",
-        published="88.4 (DCL 85.7).",
-    ),
-}
+CLAIMS = read_claims("accuracy")
 # claim: (arm, batch size, depth of the ResNet, metric, published)
 ABSOLUTE = {
     "simclr_512": ("simclr", 512, 50, KNN, 84.9),

@@ -3,19 +3,11 @@
 The thesis trains 100 epochs longer with SimAugment; here both train for the same number of epochs.
 """
 
-from jaxssl.studies.study import Claim, Findings, Setting
+from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.tcl_comparison import compare_losses
 
 PAPER = "tcl"
-CLAIMS = {
-    "tcl_above": Claim(
-        "TCL is above SupCon with every augmentation (linear)",
-        "TCL, Fig. 5.4",
-        "TCL loss performs better than SupCon loss with both augmentations although, the gain is "
-        "more with AutoAugment",
-        "The figure has no numbers.",
-    ),
-}
+CLAIMS = read_claims("augmentation")
 SIZE = {"augment.size": 32}
 AUGMENTS = {
     "SimAugment": {"augment.name": "simclr", "augment.crop_scale": (0.2, 1.0), **SIZE},

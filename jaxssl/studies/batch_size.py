@@ -12,73 +12,12 @@ import numpy as np
 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, LABELLED, LINEAR, METHODS, ON_REQUEST, Results
-from jaxssl.studies.study import Claim, Findings, Setting, Table, Verdict, select_methods
+from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import judge, judge_all, spread
 
 BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
-STABLE = "Our method retains stability in performance with varying batch sizes with relatively "
-CLAIMS = {
-    "auc_cl_above_simclr": Claim(
-        "AUC-CL is above SimCLR at every batch size (k-NN)",
-        "AUC-CL, Table 9",
-        "We notice that our method significantly outperforms SimCLR for smaller batch sizes by "
-        "margins of +7% for both datasets, and retains a consistent performance across the batch "
-        "sizes.",
-        "CIFAR-10, ResNet-50, 200 epochs, batch 64 / 128 / 256: 85.4 / 86.1 / 85.7, SimCLR 79.6 / "
-        "82.8 / 83.8.",
-        1.9,
-    ),
-    "auc_cl_above_tuned": Claim(
-        "AUC-CL is above SimCLR with a tuned temperature at every batch size (k-NN)",
-        "ours, no paper",
-    ),
-    "auc_cl_stable": Claim(
-        "AUC-CL's accuracy changes less over the batch sizes than SimCLR's (k-NN, largest less "
-        "smallest)",
-        "AUC-CL, Section 4 and Table 9",
-        "Moreover, we witness a greater robustness to batch size wherein the performance shifts "
-        "are negligible with varying batch sizes.",
-        "CIFAR-10, 200 epochs, batch 64 to 256: 0.7 points, SimCLR 4.2.",
-        3.5,
-    ),
-    "auc_cl_stable_moco": Claim(
-        "AUC-CL's accuracy changes less over the batch sizes than MoCo-v3's (linear, largest less "
-        "smallest)",
-        "AUC-CL, Fig. 2",
-        f"{STABLE}smaller variance.",
-        "The figure has no numbers.",
-    ),
-    "auc_cl_above_dcl": Claim(
-        "AUC-CL is above DCL at every batch size (linear)",
-        "AUC-CL, Table 10",
-        "We again witness a substantial margin of improvement over DCL across the comparisons.",
-        "CIFAR-10, ResNet-18, 200 epochs, batch 128 / 256 / 512: 88.4 / 87.9 / 88.3, DCL 85.7 / "
-        "85.3 / 84.7.",
-        2.6,
-    ),
-    "auc_cl_above_sogclr": Claim(
-        "AUC-CL is above SogCLR at every batch size (linear)",
-        "AUC-CL, Table 5",
-        "We again notice a significant margin of improvement over the listed methods and across "
-        "the batch sizes and epochs.",
-        "ImageNet, ResNet-50, 100 epochs, batch 128 / 256 / 512: 66.1 / 66.2 / 66.2, SogCLR 64.9 "
-        "/ 65.2 / 65.0.",
-        1.0,
-    ),
-    "decl_above_simclr": Claim(
-        "DeCL is above SimCLR at every batch size (k-NN)",
-        "DeCL, Table 1",
-        "It is observed that our method significantly improves over SimCLR in all cases.",
-        "CIFAR-10, ResNet-50, 200 epochs, batch 64 / 128 / 256 / 512: 83.8 / 85.7 / 86.4 / 86.4, "
-        "SimCLR 79.6 / 81.8 / 83.8 / 84.9.",
-        1.5,
-    ),
-    "decl_above_tuned": Claim(
-        "DeCL is above SimCLR with a tuned temperature at every batch size (k-NN)",
-        "ours, no paper",
-    ),
-}
+CLAIMS = read_claims("batch_size")
 # Claims that the first arm is above the second at every batch size.
 PAIRS = {
     "auc_cl_above_simclr": ("auc_cl", "simclr", KNN),

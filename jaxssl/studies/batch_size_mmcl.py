@@ -4,22 +4,12 @@ from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
 from jaxssl.studies.grid import KNN, LINEAR, METHODS
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge_all
 
 PAPER = "mmcl"
 FLAGS = ("batch_sizes", "equal_steps")
-CLAIMS = {
-    "mmcl_above_simclr": Claim(
-        "MMCL is above SimCLR at every batch size (linear)",
-        "MMCL, Table 7",
-        "From Table 7, we see that our model consistently outperforms the SimCLR baseline, while "
-        "performing much better than other approaches.",
-        "STL-10, 400 epochs, batch 64 / 128 / 256: 80.11 / 86.8 / 88.3, SimCLR 74.21 / 77.18 / "
-        "80.15.",
-        5.9,
-    ),
-}
+CLAIMS = read_claims("batch_size_mmcl")
 PUBLISHED = Table(
     "Published: STL-10, 400 epochs, linear (MMCL Table 7)",
     ("", "batch 64", "128", "256"),

@@ -5,21 +5,12 @@ At the scale "paper" each batch size has the learning rate and the k1 of the the
 
 from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.studies.study import Claim, Findings, Setting
+from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.tcl_comparison import compare_losses
 
 PAPER = "tcl"
 FLAGS = ("batch_sizes", "equal_steps")
-CLAIMS = {
-    "tcl_above": Claim(
-        "TCL is above SupCon at every batch size (linear)",
-        "TCL, Fig. 5.2 and Appendix A.1.5",
-        "TCL loss consistently performs better than SupCon loss on all batch sizes.",
-        "The figure has no numbers. CIFAR-100, 128 views, 30 runs: 75.72 ± 0.16 against 74.79 ± "
-        "0.23 (95 % intervals).",
-        0.93,
-    ),
-}
+CLAIMS = read_claims("batch_size_tcl")
 # (learning rate, k1) by batch size in images; Appendix A.2.2 counts views.
 TUNED = {
     16: (8e-3, 5000.0),

@@ -1,6 +1,5 @@
 """Write the tables of all claims, measured or not, from the documents of the studies."""
 
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +8,7 @@ from jaxssl import components
 from jaxssl.errors import explain_write_errors
 from jaxssl.report.markdown import markdown_table
 from jaxssl.studies import documents
-from jaxssl.studies.study import Claim, Verdict
+from jaxssl.studies.study import Claim, Verdict, claims_file, read_claims
 from jaxssl.studies.verdicts import Summary, judge_summaries
 from jaxssl.training import atomic_files
 
@@ -67,10 +66,9 @@ class Row(NamedTuple):
 
 
 def read_unstudied_claims() -> list[UnstudiedClaim]:
-    """Read the claims of unstudied_claims.toml."""
-    text = Path(__file__).with_name("unstudied_claims.toml").read_text(encoding="utf-8")
+    """Return the claims of claims.toml that no study tests."""
     claims = []
-    for entry in tomllib.loads(text)["claims"]:
+    for entry in claims_file()["unstudied"]:
         claim = Claim(**{key: entry[key] for key in Claim._fields if key in entry})
         verdict = None
         if "ours" in entry:
@@ -122,7 +120,7 @@ def _not_measured(studies: list[dict[str, Any]]) -> Iterator[Row]:
         if claim["verdict"]
     }
     for name in components.names("study"):
-        for key, claim in components.module("study", name).CLAIMS.items():
+        for key, claim in read_claims(name).items():
             if (name, key) not in measured:
                 yield Row(_without_verdict(claim), f"jaxssl study {name}")
 

@@ -8,12 +8,12 @@ from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, LABELLED, METHODS
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import (
-    Claim,
     Findings,
     Picture,
     Setting,
     Table,
     Verdict,
+    read_claims,
     select_methods,
 )
 from jaxssl.studies.verdicts import judge_all, spread
@@ -47,20 +47,7 @@ ALL = {**{k: v for k, v in METHODS.items() if k not in LABELLED}, **NEGATIVE_FRE
 FIGURE_METHODS = ("simclr", *NEGATIVE_FREE)
 DEFAULT = ("auc_cl", "simclr_tuned", *FIGURE_METHODS)
 FLAGS = ("methods",)
-CLAIMS = {
-    "auc_cl_soonest": Claim(
-        "At a fifth of the epochs AUC-CL is above SimCLR, BYOL, SimSiam, Barlow Twins and DINO "
-        "(k-NN)",
-        "AUC-CL, Fig. 3 and Section 5",
-        "Specifically, our method outperforms SimSiam (second best) by over 8% at the epoch 100.",
-        "CIFAR-10, ResNet-18, 500 epochs; the figure has no numbers.",
-        8.0,
-    ),
-    "auc_cl_before_tuned": Claim(
-        "At a fifth of the epochs AUC-CL is above SimCLR with a tuned temperature too (k-NN)",
-        "ours, no paper",
-    ),
-}
+CLAIMS = read_claims("convergence")
 Series = dict[str, tuple[list[float], list[list[float]]]]  # epochs and seeds' values, by method
 
 

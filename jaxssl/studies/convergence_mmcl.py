@@ -6,28 +6,13 @@ from jaxssl.studies import grid
 from jaxssl.studies.convergence import curve_findings
 from jaxssl.studies.grid import KNN, METHODS
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Setting
+from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.verdicts import judge_all, judge_similar
 
 PAPER = "mmcl"
 CLOSE = 1.0  # points
 VARIANTS = ("mmcl_pgd", "mmcl_inv")
-CLAIMS = {
-    "mmcl_sooner": Claim(
-        "Both variants are above SimCLR over training (mean of the k-NN at all evaluations)",
-        "MMCL, Fig. 3c",
-        "The plots clearly show that our variants converge to superior performances rapidly than "
-        "the baseline.",
-        "STL-10; the figure has no numbers.",
-    ),
-    "variants_similar": Claim(
-        "PGD and the closed form end within a point (ours) of each other (k-NN)",
-        "MMCL, Table 8",
-        "We see that both variants outperform SimCLR, while the two MMCL variants show similar "
-        "performance.",
-        "Linear: CIFAR-100 68.0 and 68.81, STL-10 88.03 and 88.3.",
-    ),
-}
+CLAIMS = read_claims("convergence_mmcl")
 
 
 def run(setting: Setting) -> Findings:

@@ -2,21 +2,11 @@
 
 from typing import Any
 
-from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.tcl_comparison import compare_losses
 
 PAPER = "tcl"
-CLAIMS = {
-    "tcl_above": Claim(
-        "TCL is above SupCon with every encoder (linear)",
-        "TCL, Fig. 5.1 and Section 5.2.1",
-        "TCL loss achieves consistent improvements in top-1 test classification accuracy over "
-        "SupCon loss",
-        "The figure has no numbers. ImageNet-100: 86.7 against 85.9 (ResNet-18), 87.2 against "
-        "86.5 (ResNet-34).",
-        0.7,
-    ),
-}
+CLAIMS = read_claims("encoder")
 CONVNETS = {
     "16-32-64": {"net.widths": (16, 32, 64)},
     "32-64-128": {},

@@ -40,7 +40,7 @@ from jaxssl.report.images import DASHES, MARKERS
 from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
 from jaxssl.studies.grid import METHODS, cell_config
 from jaxssl.studies.plots import make_axes
-from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
+from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import bonferroni_level, combine_verdicts, decide
 from jaxssl.training.config import arguments, factory, read_config
 
@@ -58,43 +58,7 @@ Arm = Callable[[int], tuple[Objective, Objective | None]]
 Estimates = Mapping[str, Mapping[int, Mapping[int, BiasEstimate]]]  # by loss, batch size, visits
 
 FLAGS = ("methods", "batch_sizes", "workdir")
-CLAIMS = {
-    "auc_cl_unbiased": Claim(
-        "AUC-CL's minibatch gradient has no bias at any batch size (below 0.1, ours)",
-        "AUC-CL, Theorem 3.3",
-        "Then the stochastic gradients in our algorithm are unbiased.",
-    ),
-    "auc_cl_sum_unbiased": Claim(
-        "The same of eq. 8 as it is printed, a sum over the negatives (below 0.1, ours)",
-        "AUC-CL, Theorem 3.3",
-        "Then the stochastic gradients in our algorithm are unbiased.",
-    ),
-    "simclr_biased": Claim(
-        "SimCLR's minibatch gradient is biased, the more the smaller the batch",
-        "DeCL, Section 2.1",
-        "Thus, using negative samples from a minibatch can cause gradient bias with minibatch "
-        "stochastic optimization, leading to sub-optimal solutions.",
-    ),
-    "simclr_root": Claim(
-        "SimCLR's error falls no faster than 1 / √B: the exponent of its bias in B is at least "
-        "-0.5 (the bias at fixed parameters stands for the error, ours)",
-        "AUC-CL, Section 1",
-        "SimCLR suffers an optimization error at least in the order of O(1/√B) for the objective’s "
-        "gradient norm.",
-    ),
-    "decl_shrinks": Claim(
-        "DeCL's bias shrinks as its rates are averaged over steps",
-        "DeCL, Section 2.2.3",
-        "In both ways, the rate parameters of the Gamma posteriors are expected to converge to the "
-        "expectation of the corresponding similarity scores.",
-    ),
-    "sogclr_shrinks": Claim(
-        "SogCLR's bias shrinks as its averages are formed (released weight, 0.9)",
-        "AUC-CL, Section 2.2",
-        "Although these works provide remedies, the principle working mechanism is based on an "
-        "asymptotically diminishing bias.",
-    ),
-}
+CLAIMS = read_claims("gradient_bias")
 
 
 class Point(NamedTuple):

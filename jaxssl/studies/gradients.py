@@ -8,8 +8,8 @@ k2 = 1.
 from jaxssl.studies import grid
 from jaxssl.studies.grid import LINEAR, METHODS, METRIC_NAMES
 from jaxssl.studies.plots import plot_lines
-from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
-from jaxssl.studies.verdicts import finite, interval, judge, judge_all, mean, spread
+from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
+from jaxssl.studies.verdicts import finite, judge, judge_all, mean, spread, within
 
 # As in Figures 5.5, 5.7 and 5.8.
 ARMS = {
@@ -25,37 +25,8 @@ PUBLISHED = Table(
 )
 KEYS = {"positive_gradient": "positives", "negative_gradient": "negatives"}
 PAPER = "tcl"
-TENTH = 0.1  # share of SupCon's gradient within which a gap counts as closed
-CLAIMS = {
-    "k1_raises_positive": Claim(
-        "The gradient from positives grows with k1 and is above SupCon's",
-        "TCL, Fig. 5.5",
-        "As evident from Fig. 5.5, increasing the value of k1 increases the magnitude of gradient "
-        "response from positives.",
-        "The figure has no numbers.",
-    ),
-    "k1_lowers_negative": Claim(
-        "k1 = 50000 lowers the gradient from negatives below SupCon's",
-        "TCL, Fig. 5.7",
-        "TCL loss’s gradient lags behind SupCon loss’s gradient by some margin for k1 = 50000 and "
-        "k2 = 1.",
-        "The figure has no numbers.",
-    ),
-    "k2_restores_negative": Claim(
-        "k2 = 3.25 closes that gap to within a tenth (ours) of SupCon's gradient",
-        "TCL, Fig. 5.8",
-        "the gap between gradient (from negatives) curves of TCL loss and SupCon loss vanishes.",
-        "The figure has no numbers.",
-    ),
-    "k2_restores_accuracy": Claim(
-        "At k1 = 50000, k2 = 3.25 is above k2 = 1 (linear)",
-        "TCL, Section 5.4.2",
-        "We also observe that the top-1 accuracy increases back to 76.2%, the best possible "
-        "accuracy that we got for TCL loss in this setting.",
-        "CIFAR-100, ResNet-50: 76.2 against 71.8.",
-        4.4,
-    ),
-}
+CLOSED = 10.0  # percent of SupCon's gradient within which a gap counts as closed
+CLAIMS = read_claims("gradients")
 
 
 def run(setting: Setting) -> Findings:
@@ -121,12 +92,10 @@ def _verdicts(
 
 def _judge_closed(sup_con: list[float], restored: list[float], gap: Verdict) -> Verdict:
     """Judge whether the gradients are within a tenth of SupCon's, if there is a gap to close."""
-    ratios = finite(r / s - 1 for r, s in zip(restored, sup_con, strict=True))
-    if len(ratios) < 2:
-        return Verdict("one pair" if ratios else "not finite", None)
-    low, high = interval(ratios)
-    text = f"{100 * mean(ratios):+.1f} % [{100 * low:+.1f}, {100 * high:+.1f}] of SupCon's"
-    if not gap.holds:
-        return Verdict(f"{text}; at k2 = 1 there is no gap to close", None)
-    within = True if -TENTH <= low <= high <= TENTH else None
-    return Verdict(text, False if low > TENTH or high < -TENTH else within)
+    changes = finite(100 * (r / s - 1) for r, s in zip(restored, sup_con, strict=True))
+    holds, text = within(changes, CLOSED, digits=1)
+    if len(changes) > 1:
+        text += " % of SupCon's"
+        if not gap.holds:
+            return Verdict(f"{text}; at k2 = 1 there is no gap to close", None)
+    return Verdict(text, holds)

@@ -2,36 +2,13 @@
 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, LINEAR, METHODS, accuracy_picture
-from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, judge_all
 
 PAPER = "tcl"
 K1 = (1.0, 100.0, 1000.0, 5000.0, 50000.0)
 PEAK = 5000.0  # the best value in the thesis
-CLAIMS = {
-    "peak": Claim(
-        "k1 = 5000 is above k1 = 1 and above k1 = 50000 (linear)",
-        "TCL, Fig. 5.6",
-        "The top-1 accuracy reaches a peak and then starts to drop with further increase in k1.",
-        "A value of k1 in the range of 10^3 to 10^4 works best; the figure has no numbers.",
-    ),
-    "above_sup_con": Claim(
-        "k1 = 5000 is above SupCon (linear)",
-        "TCL, Appendix A.1.5",
-        "For SupCon loss we got 74.79 ± 0.23% as the confidence interval while for TCL loss we "
-        "got 75.72 ± 0.16% as the confidence interval.",
-        "CIFAR-100, 128 views, 30 runs.",
-        0.93,
-    ),
-    "any_below_5000": Claim(
-        "Every k1 below 5000 is above SupCon (linear; k1 = 1, 100, 1000)",
-        "TCL, Section 5.4.3",
-        "We also observed during our experiments that choosing any value less than 5 × 10^3 always "
-        "gave improvements in performance over SupCon loss.",
-        "Section 5.4.1 has it otherwise: for small values the accuracy remains more or less that "
-        "of SupCon.",
-    ),
-}
+CLAIMS = read_claims("k1")
 PUBLISHED = Table(
     "Published: CIFAR-100, ResNet-50 (TCL, Section 5.4 and Table 5.1; Fig. 5.6 has no numbers)",
     ("", "SupCon", "k1 = 4000", "k1 = 50000"),

@@ -4,7 +4,7 @@ from typing import Any
 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, LINEAR, METHODS
-from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge
 
 PAPER = "mmcl"
@@ -15,23 +15,7 @@ CIFAR100_GAMMA = {
     "values": {"0": 0.02, "75": 0.2, "125": 2.0},
     "unit": "epochs",
 }
-QUOTE = "As is clear from the table, the RBF kernel performs better on both datasets."
-CLAIMS = {
-    "rbf_above_tanh": Claim(
-        "The rbf kernel is above tanh (k-NN)",
-        "MMCL, Table 6",
-        QUOTE,
-        "200 epochs: CIFAR-100 55.35 against 54.53, STL-10 81.33 against 80.5.",
-        0.82,
-    ),
-    "rbf_above_linear": Claim(
-        "The rbf kernel is above the linear one (k-NN)",
-        "MMCL, Table 6",
-        QUOTE,
-        "200 epochs: CIFAR-100 55.35 against 41.43, STL-10 81.33 against 74.82.",
-        6.51,
-    ),
-}
+CLAIMS = read_claims("kernels")
 PUBLISHED = Table(
     "Published: k-NN at 200 epochs (MMCL Table 6)",
     ("kernel", "CIFAR-100", "STL-10"),

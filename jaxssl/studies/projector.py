@@ -1,19 +1,10 @@
 """TCL against SupCon with projectors of several output sizes, with labels."""
 
-from jaxssl.studies.study import Claim, Findings, Setting, scale_value
+from jaxssl.studies.study import Findings, Setting, read_claims, scale_value
 from jaxssl.studies.tcl_comparison import compare_losses
 
 PAPER = "tcl"
-CLAIMS = {
-    "tcl_above": Claim(
-        "TCL is above SupCon with every size of the projector's output (linear)",
-        "TCL, Fig. 5.3",
-        "TCL loss achieves consistent improvements in top-1 test classification accuracy over "
-        "SupCon loss for various projector output sizes.",
-        "1.2 points at size 2048; the figure has no numbers.",
-        1.2,
-    ),
-}
+CLAIMS = read_claims("projector")
 SIZES = {
     "tiny": (16, 128, 512),
     "small": (64, 128, 512),

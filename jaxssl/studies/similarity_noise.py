@@ -7,7 +7,7 @@ noise on each score exp(cosine / tau).
 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, METHODS, Results
-from jaxssl.studies.study import Claim, Findings, Setting, Verdict
+from jaxssl.studies.study import Claim, Findings, Setting, Verdict, read_claims
 from jaxssl.studies.unnormalised import NT_XENT
 from jaxssl.studies.verdicts import judge, spread
 
@@ -19,24 +19,7 @@ ARMS = {
     for name, cell in LOSSES.items()
     for place in READINGS
 }
-CLAIMS = {
-    "decl_robust": Claim(
-        "SimCLR loses more accuracy than DeCL to noise on the similarities (k-NN, standard "
-        f"deviation {STDDEVS[-1]:g} against none)",
-        "DeCL, Fig. 2",
-        "SimCLR drops much more significantly than ours, demonstrating the robustness of our "
-        "method to similarity-score noise.",
-        "The figure has no numbers. The noise is on the cosines.",
-    ),
-    "decl_robust_score": Claim(
-        "SimCLR loses more accuracy than DeCL to noise on the scores (k-NN, standard deviation "
-        f"{STDDEVS[-1]:g} against none)",
-        "DeCL, Fig. 2",
-        "SimCLR drops much more significantly than ours, demonstrating the robustness of our "
-        "method to similarity-score noise.",
-        "The figure has no numbers. The noise is on exp(cosine / tau).",
-    ),
-}
+CLAIMS = read_claims("similarity_noise")
 
 
 def run(setting: Setting) -> Findings:

@@ -6,27 +6,13 @@ With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so C = 100 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, spread
 
 PAPER = "mmcl"
 MARGIN = 0.5  # points
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
-CLAIMS = {
-    "small_c_is_poor": Claim(
-        "C = 0.01 is below the paper's C = 100 (k-NN)",
-        "MMCL, Fig. 3a",
-        "For example, with C = 0.01, it appears that the performance is consistently low for both "
-        "the datasets, perhaps because the hard negatives are under-weighted.",
-        "The figure has no numbers.",
-    ),
-    "large_c_no_help": Claim(
-        "C = 100 gains less than half a point (ours) over C = 10 (k-NN)",
-        "MMCL, Fig. 3a",
-        "We also find that using a large C may not be beneficial always.",
-        "The figure has no numbers.",
-    ),
-}
+CLAIMS = read_claims("slack")
 
 
 def run(setting: Setting) -> Findings:

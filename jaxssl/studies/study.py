@@ -6,6 +6,8 @@ A study is a file of `jaxssl/studies/` with ``CLAIMS``, the claims that it tests
 scale "paper" uses. `jaxssl study` finds a study by its file name.
 """
 
+import functools
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,6 +109,18 @@ class Findings(NamedTuple):
     verdicts: Mapping[str, Verdict]
     data: Mapping[str, Any]
     where: str
+
+
+@functools.cache
+def claims_file() -> dict[str, Any]:
+    """Return the content of claims.toml."""
+    path = Path(__file__).with_name("claims.toml")
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def read_claims(study: str) -> dict[str, Claim]:
+    """Return the claims of a study from claims.toml."""
+    return {name: Claim(**fields) for name, fields in claims_file().get(study, {}).items()}
 
 
 def scale_value(setting: Setting, values: Mapping[str, Any]) -> Any:

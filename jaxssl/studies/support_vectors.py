@@ -24,7 +24,7 @@ from jaxssl.pretrained.encoder import make_encode
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.studies import grid
 from jaxssl.studies.kernels import mmcl
-from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table
+from jaxssl.studies.study import Findings, Picture, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, spread
 from jaxssl.training.config import read_config
 
@@ -33,22 +33,7 @@ BINDING_C = 1.0  # lets some negatives reach the bound
 NUM_QUERIES, NUM_NEGATIVES = 6, 5  # of the picture
 FLAGS = ("workdir",)
 PAPER = "mmcl"
-CLAIMS = {
-    "same_class": Claim(
-        "Support vectors are more often of the query's class than all negatives (points of their "
-        "share)",
-        "MMCL, Fig. 4",
-        "The figure clearly shows that object instances from a similar class gets a high α, "
-        "suggesting that they lie on or inside the margin",
-        "Pictures alone.",
-    ),
-    "false_negatives": Claim(
-        "Negatives at the bound C are more often of the query's class than the support vectors "
-        "below it (points; C = 1, ours)",
-        "MMCL, Contrastive Learning Meets SVMs",
-        "equal to C for misclassified points, which are perhaps hard or false negatives",
-    ),
-}
+CLAIMS = read_claims("support_vectors")
 COLUMNS = {  # head of a column: field of `SupportVectors`
     "support vectors": "support",
     "at C": "at_bound",

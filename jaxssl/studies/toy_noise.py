@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 from matplotlib.figure import Figure
 
-from jaxssl.studies.study import Claim, Findings, Picture, Setting, Table, Verdict
+from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import decide, judge, spread
 
 STEPS, RATE = 500, 0.2  # as in the paper
@@ -28,33 +28,7 @@ VARIANCES = (0.2, 0.1)  # without and with the regulariser, as in the paper
 WINDOW = 50  # steps over which the picture averages
 JUMP = 10.0  # a step that moves a score further has divided by almost zero
 ARMS = ("direct", "decl", "decl_mean")  # decl_mean uses the mean 1 / rate in place of u
-CLAIMS = {
-    "direct_diverges": Claim(
-        f"Direct descent is thrown off (a step beyond {JUMP:g}, ours) in more runs than DeCL",
-        "DeCL, Fig. 1",
-        "It is observed that direct optimization diverges on different runs due to the high "
-        "injected noise, whereas our method can always converge to the same optimum with loss = 1.",
-        "Noise of variance 0.2, 10 runs.",
-    ),
-    "decl_nearer": Claim(
-        "With the regulariser a run of DeCL ends nearer to the optimum than direct descent",
-        "DeCL, Section 2.1",
-        "indicating a sub-optimal solution from direct optimization.",
-        "Noise of variance 0.1, rate 0.2, about 500 steps.",
-    ),
-    "less_biased": Claim(
-        "The mean end of DeCL's runs is nearer to the optimum than that of direct descent",
-        "DeCL, Section 2.1",
-        "directly using minibatch stochastic optimization could lead to gradient bias.",
-    ),
-    "printed_end": Claim(
-        "DeCL's runs end, on average, within 0.1 (ours) of the printed (2.97, 0.34)",
-        "DeCL, Section 2.1",
-        "At convergence, our method gives s1 = 2.97, s2 = 0.34, whereas direct optimization gives "
-        "s1 = 0.15, s2 = 0.04",
-        "The stated objective has its only optimum at (0.82, -0.82).",
-    ),
-}
+CLAIMS = read_claims("toy_noise")
 PRINTED = (2.97, 0.34)
 
 

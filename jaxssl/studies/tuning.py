@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, LINEAR, METHODS, Results
-from jaxssl.studies.study import Findings, Setting, Table, scale_value, select_methods
+from jaxssl.studies.study import Findings, Setting, Table, read_claims, scale_value, select_methods
 from jaxssl.studies.verdicts import mean, spread
 
 FLAGS = ("methods",)
@@ -20,7 +20,7 @@ SPLITS = {
     "small": ("train[:16%]", "train[16%:20%]", 10),
     "paper": ("train[:90%]", "train[90%:]", 100),
 }
-CLAIMS: dict[str, Any] = {}
+CLAIMS = read_claims("tuning")
 
 Values = dict[str, Any]
 CANDIDATES: dict[str, list[Values]] = {

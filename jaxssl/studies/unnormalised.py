@@ -11,7 +11,7 @@ import numpy as np
 from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
 from jaxssl.studies.grid import KNN, METHODS, Results
-from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, judge_all, spread
 
 EUCLIDEAN = {"loss.similarity": "neg_euclidean", "loss.temperature": 1.0}
@@ -28,23 +28,7 @@ ARMS = {
     "decl_unnormalised": {**METHODS["decl"], **EUCLIDEAN},
 }
 FLAGS = ("batch_sizes", "equal_steps")
-CLAIMS = {
-    "decl_above_unnormalised": Claim(
-        "Without normalisation DeCL is above SimCLR at every batch size (k-NN)",
-        "DeCL, Table 1",
-        "It is observed that our method significantly improves over SimCLR in all cases.",
-        "CIFAR-10, 200 epochs, batch 64 / 128 / 256 / 512: 79.9 / 82.2 / 83.4 / 83.5, SimCLR 73.9 "
-        "/ 75.8 / 76.1 / 77.2.",
-        6.0,
-    ),
-    "gap_grows": Claim(
-        "DeCL's lead over SimCLR is larger without normalisation (k-NN, mean over batch sizes)",
-        "DeCL, Section 4.1",
-        "Particularly, the performance gap without feature normalization is more prominent",
-        "Table 1, CIFAR-10, 200 epochs, our mean: 6.5 points without, 3.05 with normalisation.",
-        3.45,
-    ),
-}
+CLAIMS = read_claims("unnormalised")
 PUBLISHED = Table(
     "Published: CIFAR-10, ResNet-50, 200 epochs, k-NN (DeCL Table 1)",
     ("", "batch 64", "128", "256", "512"),

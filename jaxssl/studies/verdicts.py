@@ -123,7 +123,7 @@ def judge_similar(pairs: Pairs, margin: float) -> Verdict:
 
 
 def within(
-    differences: Sequence[float], margin: float, level: float = LEVEL
+    differences: Sequence[float], margin: float, level: float = LEVEL, digits: int = 2
 ) -> tuple[bool | None, str]:
     """Decide whether differences are at most ``margin`` in size, and describe their interval."""
     if len(differences) < 2:
@@ -131,7 +131,7 @@ def within(
     low, high = interval(differences, level)
     inside = True if -margin <= low <= high <= margin else None
     outside = low > margin or high < -margin
-    text = f"{fmean(differences):+.2f} [{low:+.2f}, {high:+.2f}]"
+    text = f"{fmean(differences):+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
     return False if outside else inside, text
 
 

@@ -5,7 +5,7 @@ Both losses have the temperature 0.2, which solo-learn uses for SimCLR; the thes
 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, LINEAR, METHODS
-from jaxssl.studies.study import Claim, Findings, Setting, Table
+from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, judge_all
 
 PAPER = "tcl_views"
@@ -14,17 +14,7 @@ ARMS = {
     "simclr": {**METHODS["simclr"], "loss.temperature": 0.2},
     "tcl": {**METHODS["tcl"], "loss.temperature": 0.2},
 }
-CLAIMS = {
-    "tcl_above_simclr": Claim(
-        "TCL with three views is above SimCLR with two (linear)",
-        "TCL, Table 5.2",
-        "TCL performs consistently better than SimCLR",
-        "CIFAR-10, ResNet-18, 1000 epochs: 91.8 against 90.7 (CIFAR-100: 67.2 against 65.5; "
-        "ImageNet-100: 78.4 against 77.5).",
-        1.1,
-    ),
-    "equal_views": Claim("TCL is above SimCLR with as many views (linear)", "ours, no paper"),
-}
+CLAIMS = read_claims("views")
 PUBLISHED = Table(
     "Published: CIFAR-10, ResNet-18, 1000 epochs, linear (TCL Table 5.2)",
     ("", "two views", "three views"),

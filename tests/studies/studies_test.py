@@ -13,6 +13,7 @@ from jaxssl.studies import claims, documents, grid
 from jaxssl.studies.bias_estimate import BiasEstimate
 from jaxssl.studies.grid import KNN, LINEAR, RunResult
 from jaxssl.studies.study import Verdict
+from jaxssl.training import collapse
 
 SCALES = ("tiny", "small", "paper")
 # Studies that do not train a grid have their own tests.
@@ -58,6 +59,20 @@ def test_study_has_a_summary_and_sources(name):
     for claim in module.CLAIMS.values():
         assert claim.source.split(",")[0] in papers, claim
         assert claim.quote or claim.published or claim.source == "ours, no paper", claim
+
+
+@pytest.mark.parametrize(
+    ("name", "claim", "threshold"),
+    [
+        ("alpha", "collapse", collapse.COLLAPSED_STD),
+        ("alpha", "robust", study("alpha").NOMINAL),
+        ("gradient_bias", "auc_cl_unbiased", study("gradient_bias").SMALL),
+        ("toy_noise", "direct_diverges", study("toy_noise").JUMP),
+        ("similarity_noise", "decl_robust", study("similarity_noise").STDDEVS[-1]),
+    ],
+)
+def test_claims_name_the_threshold_of_the_study(name, claim, threshold):
+    assert f" {threshold:g}" in study(name).CLAIMS[claim].text
 
 
 def test_claims_about_other_methods_have_no_verdict(trained_cells, tmp_path):
