@@ -128,7 +128,10 @@ def shared_numbers(config: ConfigDict) -> dict[str, float]:
     weight 0.
     """
     make_objective = factory("loss", config.loss.name)
-    values = arguments(config.loss.to_dict())
+    values = {
+        name: _constant(1.0) if isinstance(value, Mapping) else value  # a schedule of the config
+        for name, value in arguments(config.loss.to_dict()).items()
+    }
     numbers = {"optim.lr": config.optim.lr}
     for name, parameter in inspect.signature(make_objective).parameters.items():
         value = values.get(name)
