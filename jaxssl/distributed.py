@@ -17,8 +17,8 @@ from jaxssl.errors import UserError, one_line
 DATA_AXIS = "data"
 
 
-def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """A one-dimensional mesh over ``devices`` (default: all), whose axis is `DATA_AXIS`."""
+def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
+    """Return a one-dimensional mesh over ``devices`` (default: all) with the axis `DATA_AXIS`."""
     devices = jax.devices() if devices is None else devices
     return Mesh(np.asarray(devices), (DATA_AXIS,))
 
@@ -26,19 +26,19 @@ def make_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
 def initialize(
     coordinator: str | None = None, processes: int | None = None, process: int | None = None
 ) -> None:
-    """Join the processes of a run, on one or several hosts, before any other use of JAX.
+    """Connect the processes of a run, before any other use of JAX.
 
-    How many were started, and where, is told by the arguments, by the environment
-    (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), or by Slurm, Open MPI or the TPU
-    pod, which JAX knows. Without any of these there is one process, and nothing is done.
+    The number of processes and the address of the first come from the arguments, from the
+    environment (JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID), or from Slurm, Open
+    MPI or the TPU pod, which JAX detects. Without any of these a run has one process.
 
     Args:
-        coordinator: HOST:PORT at which the first process can be reached.
-        processes: how many there are.
-        process: which one this is, from 0.
+        coordinator: HOST:PORT of the first process.
+        processes: number of processes.
+        process: index of this process, from 0.
 
     Raises:
-        UserError: if the numbers do not fit, or the processes do not find together.
+        UserError: if the numbers do not fit, or the processes cannot connect.
     """
     environment = os.environ
     if "host_platform_device_count" in environment.get("XLA_FLAGS", ""):
@@ -51,20 +51,20 @@ def initialize(
             raise UserError("several processes need --coordinator=HOST:PORT, the first one's")
         return
     _one_program_at_a_time()
-    # It would take SIGTERM for itself; the training loop stops all processes at one step.
+    # The service would handle SIGTERM; the training loop stops all processes at the same step.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(coordinator, processes, process)
     except (ValueError, RuntimeError) as error:
         raise UserError(
-            f"the processes of this run do not find together (coordinator {coordinator}, process "
+            f"the processes of this run cannot connect (coordinator {coordinator}, process "
             f"{process} of {processes}): {one_line(error)}; give --coordinator, --num_processes, "
             "--process_id"
         ) from error
 
 
 def _one_program_at_a_time() -> None:
-    """On CPUs: collectives of two programs could wait for each other's threads for ever."""
+    """Run CPU programs one by one: collectives of two programs could deadlock on the threads."""
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
@@ -78,7 +78,7 @@ def _number(name: str, environment: Mapping[str, str]) -> int | None:
 
 
 def _is_cluster(environment: Mapping[str, str]) -> bool:
-    """Whether a launcher has started several processes that JAX can find by itself."""
+    """Return whether a launcher that JAX detects has started several processes."""
     tasks = environment.get("SLURM_STEP_NUM_TASKS", environment.get("SLURM_NTASKS", "1"))
     if "SLURM_STEP_NODELIST" in environment and tasks != "1":
         return True
@@ -89,31 +89,33 @@ def _is_cluster(environment: Mapping[str, str]) -> bool:
 
 
 def process_count() -> int:
-    """How many processes share the run."""
+    """Return the number of processes of the run."""
     return jax.process_count()
 
 
 def process_index() -> int:
-    """Which of the processes this is, from 0."""
+    """Return the index of this process, from 0."""
     return jax.process_index()
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that writes."""
+    """Return whether this is the first process, which writes all files."""
     return process_index() == 0
 
 
 def any_process(flag: bool) -> bool:
-    """Whether the flag is set in one of the processes; all of them must ask."""
-    return bool(flag) if process_count() == 1 else bool(gather_processes(np.int32(flag)).any())
+    """Return whether the flag is set in any process. All processes must call this."""
+    return bool(flag) if process_count() == 1 else bool(gather_processes(np.asarray(flag)).any())
 
 
 def raise_together(check: Callable[[], None]) -> None:
-    """Call ``check`` in all processes; if it raises in one, none goes on to wait for that one.
+    """Call ``check`` in all processes, and raise in all of them if it raises in one.
+
+    Otherwise the other processes would wait for the failed one.
 
     Raises:
-        Exception: that of this process.
-        UserError: if another process has one.
+        Exception: the exception of this process.
+        UserError: if another process failed.
     """
     error: Exception | None = None
     try:
@@ -125,7 +127,7 @@ def raise_together(check: Callable[[], None]) -> None:
 
 
 def gather_processes(x: np.ndarray) -> np.ndarray:
-    """Every process' ``x``, of one shape, along a new first axis."""
+    """Stack the arrays ``x`` of all processes, which have one shape, along a new first axis."""
     x = np.asarray(x)
     if process_count() == 1:
         return x[None]
@@ -144,48 +146,49 @@ def pad_rows(x: np.ndarray, num_rows: int, value: float = 0) -> np.ndarray:
 
 
 def gather_process_rows(x: np.ndarray) -> np.ndarray:
-    """Every process' rows of ``x`` [n, ...], of which each may have another number, in order."""
+    """Concatenate the rows ``x`` [n, ...] of all processes; n may differ between processes."""
     if process_count() == 1:
         return np.asarray(x)
-    sizes = gather_processes(np.int32(len(x)))
+    sizes = gather_processes(np.asarray(len(x), np.int32))
     padded = gather_processes(pad_rows(x, sizes.max()))
     return np.concatenate([rows[:size] for rows, size in zip(padded, sizes, strict=True)])
 
 
 def mean_over_processes(x: np.ndarray) -> float:
-    """The mean of every process' numbers ``x`` [n], of which each may have another number."""
-    sums = gather_processes(np.float32([np.sum(x), len(x)])).astype(np.float64).sum(axis=0)
+    """Return the mean of the numbers ``x`` [n] of all processes; n may differ between them."""
+    sums = np.array([np.sum(x), len(x)], np.float32)
+    sums = gather_processes(sums).astype(np.float64).sum(axis=0)
     return float(sums[0] / sums[1])
 
 
 def process_slice(n: int) -> slice:
-    """Which of n rows are this process', if each takes about as many of them, in order."""
+    """Return the slice of n rows that belongs to this process; the shares are almost equal."""
     share = [round(n * i / process_count()) for i in range(process_count() + 1)]
     return slice(*share[process_index() :][:2])
 
 
 def local_mesh() -> Mesh:
-    """A mesh over the devices of this process alone."""
+    """Return a mesh over the devices of this process."""
     return make_mesh(jax.local_devices())
 
 
 def on_first_process(action: Callable[[], None]) -> None:
-    """Call ``action`` in the first process; the others wait for it, and fail if it does."""
+    """Call ``action`` in the first process. The others wait, and fail if it fails."""
     raise_together(action if is_first_process() else lambda: None)
 
 
 def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:
-    """`fn` run once per device of ``mesh``, each on its shard, with `DATA_AXIS` to talk over."""
+    """Map ``fn`` over the devices of ``mesh`` and their shards, with the axis name `DATA_AXIS`."""
     return jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
 
 def replicated_sharding(mesh: Mesh) -> NamedSharding:
-    """Whole on every device."""
+    """Return the sharding of an array that every device holds in full."""
     return NamedSharding(mesh, P())
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """`tree` with every array whole on every device; of several processes, each has it in NumPy."""
+    """Copy every array of ``tree`` to all devices; each process has the arrays in NumPy."""
     sharding = replicated_sharding(mesh)
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -194,12 +197,12 @@ def replicate(tree: Any, mesh: Mesh) -> Any:
 
 
 def replicate_locally(tree: Any, mesh: Mesh) -> Any:
-    """Arrays that every process has whole, on a mesh of this process' devices."""
+    """Copy replicated arrays to ``mesh``, a mesh over the devices of this process."""
     return replicate(jax.tree.map(lambda x: x.addressable_data(0), tree), mesh)
 
 
 def replicate_global(x: Array, mesh: Mesh) -> Array:
-    """A global array, whole on every device of its mesh."""
+    """Replicate a global array over all devices of the mesh."""
     return jax.jit(_same, out_shardings=replicated_sharding(mesh))(x)
 
 
@@ -208,12 +211,12 @@ def _same(x: Array) -> Array:
 
 
 def data_sharding(mesh: Mesh) -> NamedSharding:
-    """Leading axis split over the devices."""
+    """Return the sharding that splits the leading axis over the devices."""
     return NamedSharding(mesh, P(DATA_AXIS))
 
 
 def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
-    """The longest axis that the devices divide split over them; whole if there is none."""
+    """Return the sharding that splits the longest divisible axis; replicated if there is none."""
     lengths = [n if n % mesh.size == 0 else 0 for n in shape]
     if mesh.size == 1 or not any(lengths):
         return replicated_sharding(mesh)
@@ -222,22 +225,22 @@ def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
 
 
 def shard(tree: Any, mesh: Mesh) -> Any:
-    """`tree` with the leading axis of every array split over the devices."""
+    """Split the leading axis of every array of ``tree`` over the devices."""
     return jax.device_put(tree, data_sharding(mesh))
 
 
 def local_rows(n: int, mesh: Mesh) -> np.ndarray:
-    """Which of n rows split over the devices lie on those of this process, sorted."""
-    places = data_sharding(mesh).addressable_devices_indices_map((n,)).values()
-    return np.unique(np.concatenate([np.arange(n)[place] for place in places]))
+    """Return the sorted indices of the rows, of n, that lie on the devices of this process."""
+    slices = data_sharding(mesh).addressable_devices_indices_map((n,)).values()
+    return np.unique(np.concatenate([np.arange(n)[index] for index in slices]))
 
 
 def shard_rows(tree: Any, mesh: Mesh, *, axis: int = 0) -> Any:
-    """Arrays split along ``axis``, of which every process has its `local_rows`."""
+    """Make global arrays, split along ``axis``, from the `local_rows` of every process."""
     sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
 
 
-def take_rows(tree: Any, places: Array) -> Any:
-    """The rows ``places`` of every array; an array of fewer rows, of packed examples, is kept."""
-    return jax.tree.map(lambda x: x.at[places[: len(x)]].get(mode="promise_in_bounds"), tree)
+def take_rows(tree: Any, indices: Array) -> Any:
+    """Take rows of every array by index; packed examples have fewer rows than indices."""
+    return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 from jax import Array
+from jax import numpy as jnp
 
 from jaxssl.losses.objective import Metrics, Objective
 from jaxssl.losses.pairs import Pairs
@@ -116,7 +117,7 @@ def weighted_loss(
         term_key = jax.random.fold_in(key, number)
         results.append(objective.loss(pairs, params, memory, step=step, key=term_key))
     values, memories, metrics = zip(*results, strict=True)
-    total = sum(w * value for w, value in zip(weights, values, strict=True))
+    total = jnp.asarray(sum(w * value for w, value in zip(weights, values, strict=True)))
     means = {
         name: sum(w * m[name] for w, m in zip(weights, metrics, strict=True)) / sum(weights)
         for name in metrics[0]

@@ -16,19 +16,20 @@ PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
 
 
 class Encoder(NamedTuple):
-    """The networks of a method and how they are run.
+    """The networks of a method, and how they are run.
+
+    Images, here and below, may also be dicts of arrays. A row of such an array may hold k examples
+    (packed graphs), and the backbone returns the k examples one after the other.
 
     Attributes:
-        net: the backbone, ``(images, *, train, axis_name, keys) -> [n, f]``. In place of images,
-            here and below, there may be dicts of arrays; a row of theirs may hold k examples,
-            which come out one after the other (packed graphs).
+        net: the backbone, ``(images, *, train, axis_name, keys) -> [n, f]``.
         projector: ``(features, *, train, axis_name) -> [n, d]``.
         predictor: ``(embeddings, *, train, axis_name) -> [n, d]``, or None.
-        precision: of the computation, "float32" or "bf16"; parameters, BatchNorm's statistics and
-            what comes out are float32.
-        num_chunks: examples go through the networks in this many chunks (gradient accumulation);
-            BatchNorm then sees a chunk for a batch.
-        text: the other tower, for captions, or None.
+        precision: "float32" or "bf16", for the computation. Parameters, BatchNorm statistics and
+            outputs are float32.
+        num_chunks: number of chunks that a batch is encoded in (gradient accumulation). BatchNorm
+            then uses the statistics of a chunk.
+        text: the encoder of captions, or None.
     """
 
     net: nn.Module
@@ -39,17 +40,25 @@ class Encoder(NamedTuple):
     text: "Encoder | None" = None
 
     def modules(self) -> dict[str, nn.Module]:
-        """The networks by name, in the order of the data."""
+        """Return the networks by name, in the order in which they are applied."""
         modules = {"net": self.net, "projector": self.projector}
         return modules if self.predictor is None else {**modules, "predictor": self.predictor}
 
 
 def init(encoder: Encoder, key: Array, groups: list[Any]) -> tuple[dict, dict, int]:
-    """Parameters and BatchNorm's statistics by network, and d, the embeddings' dimension.
+    """Initialise the networks.
 
-    ``groups`` are views [V_g, b, h, w, c] of one size each; the backbone may refuse any of them.
+    Args:
+        encoder: the networks.
+        key: random key.
+        groups: views [V_g, b, h, w, c]; the views of a group have one size. The backbone is traced
+            on every group, so that it can refuse a size.
+
+    Returns:
+        Parameters and BatchNorm statistics by network, and d, the dimension of an embedding.
     """
-    params, stats, x = {}, {}, _first_view(groups[0])
+    params, stats = {}, {}
+    x: Any = _first_view(groups[0])
     for name, module in encoder.modules().items():
         key, module_key = jax.random.split(key)
         variables = dict(module.init(module_key, x, train=False))
@@ -73,25 +82,25 @@ def embed(
     key: Array | None,
     axis_name: str | None,
 ) -> tuple[Array, Array, dict]:
-    """All views of a batch through the networks, in training mode.
+    """Apply the networks in training mode to all views of a batch.
 
-    The views of a group go through the backbone together, so BatchNorm sees the statistics of all
-    of them in the global batch; all groups go through the heads together.
+    The views of a group go through the backbone together, so that BatchNorm uses the statistics of
+    all of them in the global batch. All groups go through the heads together.
 
     Args:
         encoder: the networks.
-        params: of each network in ``params``, at least "net" and "projector". Without "predictor"
-            there is no prediction.
-        stats: BatchNorm's running statistics by network.
-        views: groups of views [V_g, b, h, w, c] of one size each; or [V_g, b / k, ...] each array,
-            of rows of k examples.
-        index: [b], the examples' place in the data set; random draws are keyed by it.
-        key: random key of the step; None drops nothing.
-        axis_name: the mapped axis whose devices share the batch, or None.
+        params: parameters by network, at least of "net" and "projector". Without "predictor" the
+            predictor is not applied.
+        stats: running BatchNorm statistics by network.
+        views: groups of views [V_g, b, h, w, c]; the views of a group have one size. Arrays with k
+            examples in a row are [V_g, b / k, ...].
+        index: [b] indices of the examples in the data set, which random draws are keyed by.
+        key: random key of the step; None turns stochastic depth off.
+        axis_name: the mapped axis over which devices share the batch, or None.
 
     Returns:
-        Embeddings [V, b, d] and predictions [V, b, d] (the embeddings where there is no predictor),
-        float32, groups one after the other; and the new statistics.
+        Embeddings [V, b, d] and predictions [V, b, d], float32, in the order of the groups, and the
+        new statistics. Without a predictor the predictions are the embeddings.
     """
     modules = {name: module for name, module in encoder.modules().items() if name in params}
     dtype = PRECISIONS[encoder.precision]
@@ -112,18 +121,18 @@ def embed(
         if keys is None:
             return None
         numbers = jnp.arange(first, first + num_views, dtype=jnp.int32)
-        each = jax.vmap(jax.random.fold_in, (0, None))  # of a row's examples
+        each = jax.vmap(jax.random.fold_in, (0, None))  # over the examples of a row
         fold = jax.vmap(jax.vmap(each, (None, 0)), (0, None))
         return fold(keys, numbers).reshape(-1)
 
     def chunk(batch: tuple[Array | None, list[Any]]) -> tuple[Array, Array, dict]:
         keys, groups = batch
         new, features, first = dict(stats), [], 0
-        for group in groups:  # [c, V_g, h, w, channels], of rows
+        for group in groups:  # [rows, V_g, h, w, channels]
             rows, num_views = jax.tree.leaves(group)[0].shape[:2]
             images = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), group)
-            own = view_keys(keys, first, num_views)
-            h, new = run("net", _cast(images, dtype), new, keys=own)
+            group_keys = view_keys(keys, first, num_views)
+            h, new = run("net", _cast(images, dtype), new, keys=group_keys)
             h = jnp.swapaxes(h.reshape(rows, num_views, k, -1), 1, 2)
             features.append(h.reshape(rows * k, num_views, -1))
             first += num_views
@@ -146,10 +155,14 @@ def embed(
 
 
 def features(encoder: Encoder, params: Any, stats: Any, images: Any) -> Array:
-    """[n, f] float32: the backbone in evaluation mode; ``params`` and ``stats`` are its own."""
+    """Apply the backbone in evaluation mode: [n, f] float32 features.
+
+    ``params`` and ``stats`` are the variables of the backbone.
+    """
     dtype = PRECISIONS[encoder.precision]
     variables = {"params": _cast(params, dtype), "batch_stats": stats}
-    return encoder.net.apply(variables, _cast(images, dtype), train=False).astype(jnp.float32)
+    h: Any = encoder.net.apply(variables, _cast(images, dtype), train=False)
+    return h.astype(jnp.float32)
 
 
 def features_in_training(
@@ -161,7 +174,7 @@ def features_in_training(
     axis_name: str | None,
     keys: Array | None,
 ) -> tuple[Array, Any]:
-    """[n, f] float32 and the new statistics: the backbone in training mode."""
+    """Apply the backbone in training mode: [n, f] float32 features and the new statistics."""
     dtype = PRECISIONS[encoder.precision]
     h, updated = encoder.net.apply(
         {"params": _cast(params, dtype), "batch_stats": stats},
@@ -175,10 +188,11 @@ def features_in_training(
 
 
 def project(encoder: Encoder, params: Any, stats: Any, h: Array) -> Array:
-    """[n, d] float32: the projector in evaluation mode, on features [n, f]."""
+    """Apply the projector in evaluation mode to features [n, f]: [n, d] float32 embeddings."""
     dtype = PRECISIONS[encoder.precision]
     variables = {"params": _cast(params, dtype), "batch_stats": stats}
-    return encoder.projector.apply(variables, _cast(h, dtype), train=False).astype(jnp.float32)
+    z: Any = encoder.projector.apply(variables, _cast(h, dtype), train=False)
+    return z.astype(jnp.float32)
 
 
 def _first_view(group: Any) -> Any:
@@ -186,7 +200,7 @@ def _first_view(group: Any) -> Any:
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
-    """Numbers in another precision; whole ones are places and stay."""
+    """Cast floating-point leaves. Integer leaves (indices) are left unchanged."""
 
     def cast(x: Array) -> Array:
         return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
@@ -197,22 +211,22 @@ def _cast(tree: Any, dtype: Any) -> Any:
 def find_channels(
     net: nn.Module, variables: VariableDict, sides: tuple[int, ...], known: tuple[int, ...] = (3, 1)
 ) -> int:
-    """How many channels a backbone's images, or clips, have.
+    """Find the number of channels of the images, or videos, that a backbone takes.
 
     Args:
         net: the backbone.
         variables: {"params", "batch_stats"} of the backbone.
-        sides: of an image, or a clip with the frames in front.
+        sides: (height, width) of an image, or (frames, height, width) of a video.
         known: numbers of channels to try.
 
     Raises:
-        ValueError: if it takes none of these.
+        ValueError: if the backbone takes none of them.
     """
     for channels in known:
         image = jax.ShapeDtypeStruct((1, *sides, channels), jnp.float32)
         try:
             jax.eval_shape(lambda x: net.apply(variables, x, train=False), image)
-        except Exception:  # flax has several for a kernel of another shape
+        except Exception:  # flax raises several kinds for a kernel of another shape
             continue
         return channels
     raise ValueError(f"the backbone takes no images of {' x '.join(map(str, sides))}")
