@@ -119,7 +119,9 @@ def weighted_loss(
     values, memories, metrics = zip(*results, strict=True)
     total = jnp.asarray(sum(w * value for w, value in zip(weights, values, strict=True)))
     means = {
-        name: sum(w * m[name] for w, m in zip(weights, metrics, strict=True)) / sum(weights)
+        name: jnp.asarray(
+            sum(w * m[name] for w, m in zip(weights, metrics, strict=True)) / sum(weights)
+        )
         for name in metrics[0]
     }
     return total, objective.merge(memories), means
