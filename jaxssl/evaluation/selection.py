@@ -54,7 +54,7 @@ def _select(text: str) -> Selected:
     names = components.names("protocol")
     if name not in names:
         raise UserError(f"protocol {name!r} is unknown{suggest(name, [*names, 'all'])}")
-    protocol = components.module("protocol", name).protocol
+    protocol: Protocol = components.module("protocol", name).protocol
     if preset and preset not in protocol.presets:
         raise UserError(
             f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, protocol.presets)}"
