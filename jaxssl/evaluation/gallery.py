@@ -21,6 +21,7 @@ from jaxssl.data.source import Source, Splits
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols.knn import neighbours
+from jaxssl.evaluation.sampling import subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training import atomic_files, compile_cache, modality
 from jaxssl.training.build import make_augment, make_crops
@@ -126,8 +127,7 @@ def nearest_classes(
     queries = np.flatnonzero(np.asarray(test_labels) >= 0)
     if not len(bank) or not len(queries):
         return np.zeros((0, 3), np.int32)
-    if len(queries) > MATCHED:
-        queries = np.sort(np.random.default_rng(seed).choice(queries, MATCHED, replace=False))
+    queries = queries[subset(len(queries), MATCHED, seed=seed)]
     if len(bank) < len(train):
         train, train_labels = train[bank], train_labels[bank]
     nearest = neighbours(train, test[queries], 1)[1][:, 0]

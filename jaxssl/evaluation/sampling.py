@@ -1,6 +1,13 @@
-"""Stratified sampling of labelled examples."""
+"""Random samples of examples."""
 
 import numpy as np
+
+
+def subset(n: int, limit: int | None, *, seed: int) -> np.ndarray:
+    """Draw at most ``limit`` of n examples; return their sorted indices."""
+    if limit is None or n <= limit:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))
 
 
 def stratified(labels: np.ndarray, share: float, *, seed: int, least: int = 0) -> np.ndarray:

@@ -12,6 +12,7 @@ from jaxssl.augment.corruptions import CORRUPTIONS, corrupt
 from jaxssl.evaluation import logistic_regression
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.protocols.linear import PRESETS as PROBES
+from jaxssl.evaluation.sampling import subset
 
 # severities: of each corruption. limit: maximum number of test images, drawn at random. The other
 # settings are the linear probe's.
@@ -79,9 +80,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
         return classes[np.argmax(logistic_regression.scores(probe, features), axis=1)]
 
     images, labels = context.test.images(context.size), features.test_labels
-    drawn = np.arange(len(labels))
-    if limit is not None and len(labels) > limit:
-        drawn = np.sort(np.random.default_rng(seed).choice(len(labels), limit, replace=False))
+    drawn = subset(len(labels), limit, seed=seed)
     clean = 100 * float(np.mean(classify(features.test[drawn]) == labels[drawn]))
     accuracies = evaluate(
         images[drawn],

@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
+from jaxssl.evaluation.sampling import subset
 from jaxssl.training import collapse
 
 # features: maximum number of training features (RankMe uses 25 600). images, views, delta: LiDAR's;
@@ -106,14 +107,13 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     if context.train is None or context.views is None:
         raise ValueError("diagnostics need images")
     settings, features = PRESETS[preset], context.features
-    train = _draw(features.train, settings["features"], seed)
+    train = features.train[subset(len(features.train), settings["features"], seed=seed)]
     images = context.train.images(context.size)
-    n, q = min(settings["images"], len(images)), settings["views"]
-    drawn = np.sort(np.random.default_rng(seed).choice(len(images), n, replace=False))
-    views = context.views(images[drawn], q, seed)
+    drawn = subset(len(images), settings["images"], seed=seed)
+    views = context.views(images[drawn], settings["views"], seed)
     metrics = evaluate(train, views, delta=settings["delta"])
 
-    details = {"preset": preset, **settings, "features": len(train), "images": n}
+    details = {"preset": preset, **settings, "features": len(train), "images": len(drawn)}
     results = []
     for name, value in metrics.items():
         # Views of raw pixels may have another size than the images.
@@ -159,13 +159,6 @@ def _class_results(
             {**details, "pairs": pairs},
         ),
     ]
-
-
-def _draw(rows: np.ndarray, limit: int, seed: int) -> np.ndarray:
-    if len(rows) <= limit:
-        return rows
-    drawn = np.random.default_rng(seed).choice(len(rows), limit, replace=False)
-    return rows[np.sort(drawn)]
 
 
 protocol = Protocol(

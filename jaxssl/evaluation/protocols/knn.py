@@ -317,18 +317,25 @@ def _update(
     similarity: Array, index: Array, queries: Array, bank: Array, first: int
 ) -> tuple[Array, Array]:
     """Merge the nearest rows found so far with a part of the bank that begins at ``first``."""
-    k = similarity.shape[-1]
 
     def update_block(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         query, old, old_index = block
         new = jnp.matmul(query, bank.T, precision=lax.Precision.HIGHEST)
-        new, new_index = lax.top_k(new, min(k, len(bank)))
-        new = jnp.concatenate([old, new], axis=1)
-        new_index = jnp.concatenate([old_index, new_index.astype(jnp.int32) + first], axis=1)
-        new, order = lax.top_k(new, k)
-        return new, jnp.take_along_axis(new_index, order, axis=1)
+        return merge_nearest(old, old_index, new, first)
 
     return lax.map(update_block, (queries, similarity, index))
+
+
+def merge_nearest(
+    similarity: Array, index: Array, new: Array, first: int | Array
+) -> tuple[Array, Array]:
+    """Merge the k nearest rows [m, k] with similarities [m, n] to the rows from ``first`` on."""
+    k = similarity.shape[1]
+    new, new_index = lax.top_k(new, min(k, new.shape[1]))
+    new = jnp.concatenate([similarity, new], axis=1)
+    new_index = jnp.concatenate([index, new_index.astype(jnp.int32) + first], axis=1)
+    new, order = lax.top_k(new, k)
+    return new, jnp.take_along_axis(new_index, order, axis=1)
 
 
 def _ranking(

@@ -27,24 +27,19 @@ HCL = Training(
     moving_statistics=True,
     augment="simclr",
 )
+# C: inverse L2 strengths to choose from. validation: share of the training set to choose on.
+# tolerance: gradient norm at which a fit ends, relative to the norm at zero weights.
+FAST: dict[str, Any] = {
+    "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
+    "validation": 0.2,
+    "tolerance": 3e-3,
+    "max_iter": 500,
+}
 PRESETS: dict[str, dict[str, Any]] = {
-    # C: inverse L2 strengths to choose from. validation: share of the training set to choose on.
-    # tolerance: gradient norm at which a fit ends, relative to the norm at zero weights.
-    "fast": {
-        "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
-        "validation": 0.2,
-        "tolerance": 3e-3,
-        "max_iter": 500,
-    },
+    "fast": FAST,
     # CoCLR's and MMCL's probe for videos, on features averaged over ten crops. Standardisation
     # after the L2 normalisation takes the place of their last BatchNorm.
-    "video": {
-        "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
-        "validation": 0.2,
-        "tolerance": 3e-3,
-        "max_iter": 500,
-        "normalised": True,
-    },
+    "video": {**FAST, "normalised": True},
     # MoCo-v3's script. Its learning rate is lr * batch / 256, 0.4 at 1024.
     "paper_imagenet": {
         "training": Training(batch_size=1024, epochs=90, lr_batch=256, head_std=0.01, frozen=True),

@@ -15,6 +15,7 @@ from jax import numpy as jnp
 from jaxssl.evaluation.features import pad_rows
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.protocols import knn
+from jaxssl.evaluation.sampling import subset
 from jaxssl.losses.pairs import unit
 
 # stddevs, draws: of the noise. limit: maximum number of queries, drawn at random.
@@ -136,11 +137,7 @@ def _update(
 
     def at_level(level: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         stddev, old, old_index = level
-        new, new_index = lax.top_k(exact + stddev * noise, min(old.shape[1], exact.shape[1]))
-        new = jnp.concatenate([old, new], axis=1)
-        new_index = jnp.concatenate([old_index, new_index.astype(jnp.int32) + first], axis=1)
-        new, order = lax.top_k(new, old.shape[1])
-        return new, jnp.take_along_axis(new_index, order, axis=1)
+        return knn.merge_nearest(old, old_index, exact + stddev * noise, first)
 
     return lax.map(at_level, (stddevs, similarity, index))
 
@@ -149,12 +146,8 @@ def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> lis
     """Run `evaluate` on at most ``limit`` test images; report mean and std over the draws."""
     settings = dict(PRESETS[preset])
     limit, features = settings.pop("limit"), context.features
-    if len(features.test) > limit:
-        drawn = np.random.default_rng(seed).choice(len(features.test), limit, replace=False)
-        drawn.sort()
-        features = features._replace(
-            test=features.test[drawn], test_labels=features.test_labels[drawn]
-        )
+    drawn = subset(len(features.test), limit, seed=seed)
+    features = features._replace(test=features.test[drawn], test_labels=features.test_labels[drawn])
     accuracy = evaluate(features, **settings, seed=seed)
     details = {"preset": preset, **PRESETS[preset], "images": len(features.test)}
     return [
