@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 import pytest
-from loss_cases import NAMES, loss_of
+from loss_cases import EXPORTED, loss_of
 from tables import tables
 
 TEXT = (Path(__file__).parents[1] / "docs" / "losses.md").read_text()
@@ -17,7 +17,7 @@ EXAMPLES = {TEXT.count("\n", 0, block.start(1)): block[1] for block in BLOCK.fin
 ELSEWHERE = {"block_size", "ring", "learn"}  # the page explains them once, for all losses
 VALUES = {"log": math.log, "inf": math.inf, "required": inspect.Parameter.empty}
 
-each_name = pytest.mark.parametrize("name", NAMES)
+each_name = pytest.mark.parametrize("name", EXPORTED)
 
 
 def entry(name: str) -> dict[str, list[list[str]]]:
@@ -72,5 +72,5 @@ def test_presets_are_those_of_the_file(name):
 def test_the_page_has_every_loss_once_and_in_order():
     chooser = tables(TEXT[: TEXT.index("\n## ")])["loss"]
     names = [re.fullmatch(r"\[`(\w+)`\]\(#(\w+)\)", row[0]).groups() for row in chooser]
-    assert sorted(name for name, _ in names) == NAMES
+    assert sorted(name for name, _ in names) == EXPORTED
     assert names == [(name, name) for name in re.findall(r"^### ([a-z_]+)$", TEXT, re.MULTILINE)]

@@ -9,11 +9,13 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from jaxssl import components
+from jaxssl import components, losses
 from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
 
 # Cross-entropy compares anchors with classes and is tested in cross_entropy_test.
 NAMES = [name for name in components.names("loss") if name != "cross_entropy"]
+# Losses that importers are offered; a loss that only configs name needs no entry in the docs.
+EXPORTED = [name for name in NAMES if hasattr(losses, f"{name}_loss")]
 LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # 2 and 3 are alone in their class
 # Losses that compare an anchor with the other views of its example, or its key.
 BY_PARTNER = {"barlow_twins", "byol", "dino", "ressl", "simsiam", "swav", "vicreg", "w_mse"}

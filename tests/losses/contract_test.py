@@ -14,6 +14,7 @@ from loss_cases import (
     BY_PARTNER,
     CASES,
     DEFAULTS,
+    EXPORTED,
     LABELS,
     NAMES,
     PROGRAMS,
@@ -273,7 +274,7 @@ def test_single_view_raises_for_losses_that_need_a_partner(name):
         loss_of(name)(pairs, **inputs(pairs, ("prototypes",) if name == "swav" else ()))
 
 
-@each_name
+@pytest.mark.parametrize("name", EXPORTED)
 def test_two_array_form_equals_the_mean_over_anchors(name):
     z1, z2 = map(jnp.asarray, embeddings())
     case = next(c for c in DEFAULTS if c.name == name)
