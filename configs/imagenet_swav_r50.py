@@ -21,5 +21,7 @@ def get_config() -> ConfigDict:
     config.augment.crop_scale = (0.14, 1.0)
     config.crops = ConfigDict({"number": 6, "size": 96, "crop_scale": (0.05, 0.14)})
     config.loss = ConfigDict({"name": "swav", "num_prototypes": 3000})
-    config.schedule.update(end_factor=1e-3, warmup_start=0.0625)  # from 0.3 to 4.8 at 4096
+    config.schedule.update(
+        end_factor=1e-3, warmup_start=0.0625
+    )  # the rate warms up from 0.3 to 4.8 at batch size 4096
     return config

@@ -51,7 +51,8 @@ def initialize(
             raise UserError("several processes need --coordinator=HOST:PORT, the first one's")
         return
     _one_program_at_a_time()
-    # The service would handle SIGTERM; the training loop stops all processes at the same step.
+    # JAX's preemption service would take over SIGTERM. The training loop handles the signal, so
+    # that all processes stop at the same step.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(coordinator, processes, process)

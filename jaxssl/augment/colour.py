@@ -232,7 +232,8 @@ def equalize(image: Array) -> Array:
     below = jnp.dot(counts, triangle, precision=jax.lax.Precision.HIGHEST)
     step = jnp.floor(jnp.max(jnp.where(counts > 0, below, 0), axis=1, keepdims=True) / 255)
     below = below.reshape(-1).at[bins].get(mode="promise_in_bounds")
-    # Adding a half keeps the quotient of integers from rounding up to the next integer.
+    # An exact quotient could round to just below its integer, or just above it, in float32. With
+    # a half added to the numerator, floor() is safe from both.
     level = jnp.floor((below + jnp.floor(step / 2) + 0.5) / jnp.maximum(step, 1))
     mapped = (jnp.minimum(level, 255) / 255).reshape(image.shape)
     return jnp.where(step[:, :, None] > 0, mapped, image)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-ROUND = 8  # nodes and edges of a row are rounded up to a multiple of this
+ROUND = 8  # the padded numbers of nodes and edges of a packed row are multiples of this
 
 Packed = dict[str, np.ndarray]
 

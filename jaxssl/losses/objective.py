@@ -35,7 +35,7 @@ def mean_memory(memories: Sequence[Any]) -> Any:
 
 
 def last_memory(memories: Sequence[Any]) -> Any:
-    """Return the last memory, as queues need."""
+    """Keep the memory of the last pairing, for objectives whose memory is a queue."""
     return memories[-1]
 
 

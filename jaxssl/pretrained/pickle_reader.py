@@ -230,7 +230,7 @@ class _Unpickler(pickle.Unpickler):
         if view and view[0] is not None:
             _, first, count = view[0]
             if not (_natural(first) and _natural(count)):
-                raise ValueError("a part of a storage has no valid start or size")
+                raise ValueError("a tensor has an invalid offset or size in its storage")
         return Storage(key, dtype, first, count)
 
 

@@ -120,7 +120,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         table.add_column(kind, justify="right")
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
-        name = metric_name(row), f"{row['protocol']}:{row['details']['preset']}"
+        name = metric_name(row), f"{row['protocol']}:{row['details'].get('preset', 'default')}"
         lines.setdefault(name, {})[row["features"]] = format_value(row)
     for heading, cells in lines.items():
         table.add_row(*heading, *(cells.get(kind, "") for kind in kinds))

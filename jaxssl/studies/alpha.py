@@ -1,4 +1,4 @@
-"""AUC-CL's alpha: the margin term that keeps the encoder from collapsing.
+"""Collapse of AUC-CL by alpha, the weight of its margin term.
 
 At alpha = 0 constant embeddings with b = 1 are a minimum, which b has to reach first. The learning
 rate is therefore constant, as in the paper, and on the digits the rate is larger and the runs are
@@ -36,7 +36,7 @@ PUBLISHED = Table(
 
 
 def run(setting: Setting) -> Findings:
-    """Train with every alpha."""
+    """Train AUC-CL with several values of alpha."""
     schedule = {**RATE, **LONGER} if setting.scale == "tiny" else RATE
     arms = {arm: METHODS[arm] for arm in ARMS}
     cells = {alpha: {**schedule, "loss.alpha": alpha} for alpha in ALPHAS}

@@ -84,7 +84,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _table(method: str, results: Results) -> Table:
-    """Return the candidates of a method, the best k-NN accuracy first."""
+    """Return a table of the tried settings of a method, by descending k-NN accuracy."""
     candidates = {text: runs for (name, text), runs in results.items() if name == method}
     rows = [
         (text, *(spread(grid.seed_values(runs, metric)) for metric in (KNN, LINEAR)))

@@ -145,8 +145,8 @@ def restore(workdir: Path, template: Any, step: int | None = None) -> Restored:
     )
 
     def read(checkpoints: ocp.CheckpointManager, step: int) -> Any:
-        # Not strict: per-example buffers are padded with zeros to a multiple of the device count.
-        # The checksums detect any other change of shape; zeros at the end do not change them.
+        # Not strict, because per-example buffers are padded with zeros to a multiple of the device
+        # count. Zeros do not change a checksum, so the checksums still detect other changes.
         args = ocp.args.Composite(state=ocp.args.StandardRestore(target, strict=False))
         return checkpoints.restore(step, args=args)["state"]
 
@@ -316,7 +316,7 @@ def _verify(state: Any, expected: Mapping[str, int]) -> None:
 
 
 def _open_for_reading(workdir: Path) -> ocp.CheckpointManager:
-    """Return a manager that does not touch files which a run may be writing."""
+    """Open the checkpoints of a run read-only, because the run may still be writing."""
     folder = (workdir / "checkpoints").absolute()
     return ocp.CheckpointManager(folder, options=ocp.CheckpointManagerOptions(create=False))
 

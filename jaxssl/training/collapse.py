@@ -1,4 +1,4 @@
-"""Is the encoder collapsing? Measures on a batch of embeddings, and on a data set's features."""
+"""Metrics of collapse, of a batch of embeddings and of the features of a data set."""
 
 import jax
 import numpy as np
@@ -8,31 +8,32 @@ from jax import numpy as jnp
 
 from jaxssl.losses.pairs import unit
 
-# A deviation below this share of that of evenly spread embeddings is called collapsed.
-COLLAPSED_STD = 0.2  # a mean cosine of about 0.96
-# So is a rank below this share of the largest possible one, or below the other number.
+# Embeddings count as collapsed if their `feature_std` is below this value, which corresponds to a
+# mean cosine of about 0.96.
+COLLAPSED_STD = 0.2
+# Dimensional collapse: a rank below this share of the largest possible rank, or below this rank.
 COLLAPSED_RANK_SHARE, COLLAPSED_RANK = 0.1, 1.5
-DEAD = 1e-6  # deviation of a dead dimension, as a share of the largest feature
-RANKME_EPS = 1e-7  # of the paper, for float32
+DEAD = 1e-6  # a dimension is dead if its std is below this share of the largest feature
+RANKME_EPS = 1e-7  # epsilon of the paper, for float32
 
 
 @jax.jit
 def embedding_metrics(embeddings: Array) -> dict[str, Array]:
-    r"""Measures of spread and agreement of unit-length embeddings.
+    r"""Compute metrics of spread and agreement of L2-normalised embeddings.
 
-    * feature_std: mean standard deviation of a dimension, times sqrt(d): 1 spread evenly over
+    * feature_std: mean standard deviation per dimension, times sqrt(d). 1 means evenly spread over
       the sphere, 0 all equal (Chen and He, SimSiam, 2021).
     * effective_rank: RankMe, exp of the entropy of the normalised singular values, in
       [1, min(V B, d)] (Garrido et al., RankMe, 2023, eq. 1).
-    * alignment: mean squared distance of two views of an example, in [0, 4]; lower is closer.
-    * uniformity: log of the mean of exp(-2 |u - v|^2) over different examples, in [-8, 0]; lower is
+    * alignment: mean squared distance of two views of an example, in [0, 4]. Lower is closer.
+    * uniformity: log of the mean of exp(-2 |u - v|^2) over different examples, in [-8, 0]. Lower is
       more uniform (both Wang and Isola, 2020).
     * positive_similarity, negative_similarity: mean cosine of two views of one example, and of
       views of different examples.
 
     Args:
-        embeddings: [V, B, d]. With one view the measures of agreement are those of a view with
-            itself; with one example those over different examples are 0.
+        embeddings: [V, B, d]. With one view, every view is paired with itself. With one example,
+            the metrics over different examples are 0.
     """
     num_views, b, d = embeddings.shape
     z = unit(embeddings)
@@ -58,15 +59,16 @@ def embedding_metrics(embeddings: Array) -> dict[str, Array]:
 
 
 def rankme(features: np.ndarray) -> float:
-    r"""Effective rank of features: exp of the entropy of their normalised singular values.
+    r"""Compute RankMe: exp of the entropy of the normalised singular values of features.
 
     .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \sigma_k / \sum_j \sigma_j + \epsilon
 
     Args:
-        features: [n, d], neither centred nor scaled to length 1; 25 600 rows in the paper.
+        features: [n, d], neither centred nor normalised. The paper uses 25 600 rows.
 
     Returns:
-        In [1, min(n, d)], up to the influence of epsilon; 0 if all features are 0.
+        The effective rank in [1, min(n, d)], up to the effect of epsilon, or 0 if all features are
+        0.
 
     References:
         Garrido et al., RankMe, 2023, eq. 1.
@@ -78,27 +80,27 @@ def rankme(features: np.ndarray) -> float:
 
 
 def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
-    r"""LiDAR: effective rank of what tells images apart, relative to what tells views apart.
+    r"""Compute LiDAR: the effective rank of between-image scatter relative to between-view scatter.
 
     .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \lambda_k / \sum_j \lambda_j
 
-    with the eigenvalues of S_w^{-1/2} S_b S_w^{-1/2}: S_b is the scatter of the images' mean views,
-    S_w that of the views about them, plus delta I.
+    with the eigenvalues of S_w^{-1/2} S_b S_w^{-1/2}. S_b is the scatter of the mean views of the
+    images. S_w is the scatter of the views about these means, plus delta I.
 
     Args:
         views: [q, n, d] features of q >= 2 views of n images.
-        delta: > 0, in squared units of the features; one too small for float64 to tell from 0 is
-            raised.
+        delta: regulariser > 0, in squared units of the features. A value below the resolution of
+            float64 is raised to it.
 
     Returns:
-        In [1, min(n - 1, d)]; 0 if the mean views of all images are equal.
+        The effective rank in [1, min(n - 1, d)], or 0 if the mean views of all images are equal.
 
     Raises:
         ValueError: with one view or one image only, or a delta that is not positive.
 
     References:
-        Thilak et al., LiDAR, 2024, eq. 1 and 2. Its epsilon only keeps the logarithm finite, which
-        an eigenvalue of 0 needs no more here.
+        Thilak et al., LiDAR, 2024, eq. 1 and 2. Their epsilon keeps the logarithm finite. It is not
+        needed here, because zero eigenvalues are left out.
     """
     q, n, d = views.shape
     if q < 2 or n < 2 or delta <= 0:
@@ -110,16 +112,17 @@ def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
     scatter += max(delta, 1e-13 * np.trace(scatter)) * np.eye(d)
     factor = np.linalg.cholesky(scatter)
     between = (means - means.mean(axis=0)) / np.sqrt(n)
-    # The same eigenvalues, of factor^-1 S_b factor^-T.
-    turned = scipy.linalg.solve_triangular(factor, between.T, lower=True)
-    found = _eigenvalues_of_gram(turned.T)
-    return _exp_entropy(found / found.sum()) if found.any() else 0.0
+    # factor^-1 S_b factor^-T has the same eigenvalues.
+    whitened = scipy.linalg.solve_triangular(factor, between.T, lower=True)
+    eigenvalues = _eigenvalues_of_gram(whitened.T)
+    return _exp_entropy(eigenvalues / eigenvalues.sum()) if eigenvalues.any() else 0.0
 
 
 def feature_std(features: np.ndarray) -> float:
-    """Mean deviation of a dimension of the unit-length features [n, d], times sqrt(d), in [0, 1].
+    """Return the mean standard deviation per dimension of normalised features, times sqrt(d).
 
-    As in `measures`: 1 spread evenly over the sphere, 0 all of one direction.
+    It lies in [0, 1]. It is 1 if the features [n, d] are spread evenly over the sphere, and 0 if
+    all have the same direction.
     """
     norm = np.linalg.norm(features, axis=1, keepdims=True)
     rows = np.asarray(features, np.float64) / np.maximum(norm, 1e-12)
@@ -127,31 +130,32 @@ def feature_std(features: np.ndarray) -> float:
 
 
 def dead_dimensions(features: np.ndarray) -> float:
-    """Share in percent of the dimensions of features [n, d] that are the same for all examples."""
+    """Return the percentage of dimensions of features [n, d] that are equal for all examples."""
     largest = np.max(np.abs(features), initial=0)
     spread = np.asarray(features, np.float64).std(axis=0)
     return 100 * float(np.mean(spread <= DEAD * largest))
 
 
 def describe_collapse(*, rank: float, spread: float, most: int) -> str:
-    """Whether features have collapsed, in words.
+    """Describe in words whether features have collapsed.
 
-    * complete collapse: nearly all have one direction: ``spread`` is below `COLLAPSED_STD`;
-    * dimensional collapse: they keep to few dimensions: ``rank`` is below `COLLAPSED_RANK_SHARE` of
-      the largest possible one, or below `COLLAPSED_RANK`;
+    * complete collapse: nearly all features have one direction. ``spread`` is below
+      `COLLAPSED_STD`.
+    * dimensional collapse: the features use few dimensions. ``rank`` is below
+      `COLLAPSED_RANK_SHARE` of the largest possible rank, or below `COLLAPSED_RANK`.
     * no collapse: neither.
 
     Args:
-        rank: their `rankme`.
-        spread: their `feature_std`.
+        rank: `rankme` of the features.
+        spread: `feature_std` of the features.
         most: the largest possible rank, min(n, d).
     """
-    said = f"rank {rank:.1f} of {most}, standard deviation {spread:.2f} of at most 1"
+    summary = f"rank {rank:.1f} of {most}, standard deviation {spread:.2f} of at most 1"
     if spread < COLLAPSED_STD:
-        return f"complete collapse: the features are nearly equal; {said}"
+        return f"complete collapse: the features are nearly equal; {summary}"
     if most > 1 and rank < max(COLLAPSED_RANK, COLLAPSED_RANK_SHARE * most):
-        return f"dimensional collapse: the features use few of their dimensions; {said}"
-    return f"no collapse: {said}"
+        return f"dimensional collapse: the features use few of their dimensions; {summary}"
+    return f"no collapse: {summary}"
 
 
 def _mean(x: Array, where: Array) -> Array:
@@ -159,12 +163,12 @@ def _mean(x: Array, where: Array) -> Array:
 
 
 def _eigenvalues_of_gram(rows: np.ndarray) -> np.ndarray:
-    """Squared singular values of rows [n, d] float64: eigenvalues of the smaller product."""
+    """Return the squared singular values of rows [n, d], as eigenvalues of the smaller product."""
     n, d = rows.shape
     gram = rows.T @ rows if d <= n else rows @ rows.T
-    found = np.linalg.eigvalsh(gram)
-    # Those that are 0 come out as the rounding errors of the largest.
-    return np.where(found > len(gram) * np.finfo(np.float64).eps * found[-1], found, 0)
+    values = np.linalg.eigvalsh(gram)
+    # Zero eigenvalues are computed as rounding errors of the largest one.
+    return np.where(values > len(gram) * np.finfo(np.float64).eps * values[-1], values, 0)
 
 
 def _exp_entropy(share: np.ndarray) -> float:

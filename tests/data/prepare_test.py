@@ -259,14 +259,14 @@ def test_the_describable_textures(load, public):
     assert min(train.read(np.array([7]))[0].input.size) == 128
 
 
-def test_the_characters_of_omniglot(load, public):
+def test_omniglot_has_136_classes_of_20_binary_images(load, public):
     opened = load(f"{public('omniglot_small.tar.xz')}/small1")
     assert opened.num_classes == 136 and opened.shape == (105, 105, 3)
     assert len(opened) + len(load(f"{public('omniglot_small.tar.xz')}/small1", "test")) == 136 * 20
     assert set(np.unique(opened.images(0)[:50])) == {0, 255}
 
 
-def test_the_photographs_of_flickr(load, public):
+def test_flickr_photographs_are_read_without_labels(load, public):
     path = f"{public('flickr8k_1k.tar.xz')}/images"
     opened = load(path)
     assert len(opened) == 800 and len(load(path, "test")) == 200

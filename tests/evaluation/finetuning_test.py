@@ -82,7 +82,7 @@ def test_a_frozen_backbone_keeps_parameters_and_statistics_to_the_bit(frozen, tr
     assert shapes <= {(), (6, 10), (10,)}  # of the linear layer only
 
 
-def test_moving_statistics_update_the_statistics_of_a_frozen_backbone(train, mesh):
+def test_moving_statistics_option_updates_batch_norm_of_a_frozen_backbone(train, mesh):
     encoder = tiny_encoder()
     training = Training(
         batch_size=16, steps=2, frozen=True, moving_statistics=True, schedule="constant", **PLAIN

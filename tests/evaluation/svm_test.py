@@ -175,7 +175,7 @@ def test_each_example_counts_once(train, test):
     np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
 
 
-def test_examples_of_two_prepared_splits_are_distinct():
+def test_equal_row_numbers_of_two_prepared_splits_are_different_examples():
     x, y, expected = whole()
     features = Features(x[:25], y[:25], x[25:], y[25:])
     context = EvalContext(features, split_of(range(25)), split_of(range(15), "test"))

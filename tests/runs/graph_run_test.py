@@ -84,7 +84,7 @@ def saved_arrays(workdir):
     return jax.tree.leaves(found.state)
 
 
-def test_a_run_ends_with_figures_and_a_report(whole):
+def test_a_run_writes_results_and_a_report(whole):
     rows = results.read_results(whole)
     found = {row["features"]: row for row in rows}
     assert len(rows) == 3 and set(found) == {"raw", "untrained", "pretrained"}

@@ -147,7 +147,7 @@ def test_a_damaged_checkpoint_is_not_the_best(tmp_path):
     assert checkpoint.best_step(tmp_path) == 2
 
 
-def test_what_is_remembered_resumes_to_the_same_bits(tiny, tmp_path, monkeypatch):
+def test_ema_network_queue_and_buffers_resume_to_the_same_bits(tiny, tmp_path, monkeypatch):
     """A momentum copy, a queue of keys, a number for every example, and schedules."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
     copy = "{'schedule': 'cosine', 'start': 0.9, 'end': 1.0}"

@@ -28,7 +28,7 @@ Split = tuple[np.ndarray, dict[str, np.ndarray]]  # images [n, h, w, c], and lab
 
 
 class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Reading and checking files, and generating examples."""
+    """A TFDS builder for the files that the authors of a data set publish."""
 
     path = ""  # the user's copy of the files; "" downloads them
 

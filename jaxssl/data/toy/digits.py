@@ -57,7 +57,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
 
 
 def load_splits() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return for "train" and "test" all images [1797, 8, 8] uint8, all labels, and its indices."""
+    """Return (images [1797, 8, 8] uint8, labels, indices of the split) for "train" and "test"."""
     from sklearn.datasets import load_digits  # slow to import, and only needed to prepare
 
     digits: Any = load_digits()
