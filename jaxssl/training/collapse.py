@@ -1,4 +1,4 @@
-"""Metrics of collapse, of a batch of embeddings and of the features of a data set."""
+"""Measure representation collapse, of the embeddings of a batch and of the features of a set."""
 
 import jax
 import numpy as np
@@ -8,32 +8,32 @@ from jax import numpy as jnp
 
 from jaxssl.losses.pairs import unit
 
-# Embeddings count as collapsed if their `feature_std` is below this value, which corresponds to a
-# mean cosine of about 0.96.
-COLLAPSED_STD = 0.2
-# Dimensional collapse: a rank below this share of the largest possible rank, or below this rank.
+# Features with a standard deviation below this have collapsed; evenly spread features have 1.
+COLLAPSED_STD = 0.2  # a mean cosine of about 0.96
+# Features have also collapsed if their rank is below this share of the largest possible rank, or
+# below this number.
 COLLAPSED_RANK_SHARE, COLLAPSED_RANK = 0.1, 1.5
-DEAD = 1e-6  # a dimension is dead if its std is below this share of the largest feature
-RANKME_EPS = 1e-7  # epsilon of the paper, for float32
+DEAD = 1e-6  # standard deviation of a dead dimension, relative to the largest feature
+RANKME_EPS = 1e-7  # epsilon of the paper for float32
 
 
 @jax.jit
 def embedding_metrics(embeddings: Array) -> dict[str, Array]:
-    r"""Compute metrics of spread and agreement of L2-normalised embeddings.
+    r"""Measure the spread and the agreement of embeddings, scaled to unit length.
 
-    * feature_std: mean standard deviation per dimension, times sqrt(d). 1 means evenly spread over
-      the sphere, 0 all equal (Chen and He, SimSiam, 2021).
+    * feature_std: mean standard deviation of a dimension, times sqrt(d). It is 1 for embeddings
+      spread evenly over the sphere, and 0 if all are equal (Chen and He, SimSiam, 2021).
     * effective_rank: RankMe, exp of the entropy of the normalised singular values, in
       [1, min(V B, d)] (Garrido et al., RankMe, 2023, eq. 1).
-    * alignment: mean squared distance of two views of an example, in [0, 4]. Lower is closer.
-    * uniformity: log of the mean of exp(-2 |u - v|^2) over different examples, in [-8, 0]. Lower is
+    * alignment: mean squared distance between two views of an example, in [0, 4]; lower is closer.
+    * uniformity: log of the mean of exp(-2 |u - v|^2) over different examples, in [-8, 0]; lower is
       more uniform (both Wang and Isola, 2020).
     * positive_similarity, negative_similarity: mean cosine of two views of one example, and of
       views of different examples.
 
     Args:
-        embeddings: [V, B, d]. With one view, every view is paired with itself. With one example,
-            the metrics over different examples are 0.
+        embeddings: [V, B, d]. With V = 1, alignment and positive_similarity compare a view with
+            itself. With B = 1, uniformity and negative_similarity are 0.
     """
     num_views, b, d = embeddings.shape
     z = unit(embeddings)
@@ -59,16 +59,15 @@ def embedding_metrics(embeddings: Array) -> dict[str, Array]:
 
 
 def rankme(features: np.ndarray) -> float:
-    r"""Compute RankMe: exp of the entropy of the normalised singular values of features.
+    r"""Compute the effective rank: exp of the entropy of the normalised singular values.
 
     .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \sigma_k / \sum_j \sigma_j + \epsilon
 
     Args:
-        features: [n, d], neither centred nor normalised. The paper uses 25 600 rows.
+        features: [n, d], neither centred nor scaled to unit length. The paper uses 25 600 rows.
 
     Returns:
-        The effective rank in [1, min(n, d)], up to the effect of epsilon, or 0 if all features are
-        0.
+        A number in [1, min(n, d)], up to the influence of epsilon; 0 if all features are 0.
 
     References:
         Garrido et al., RankMe, 2023, eq. 1.
@@ -80,27 +79,27 @@ def rankme(features: np.ndarray) -> float:
 
 
 def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
-    r"""Compute LiDAR: the effective rank of between-image scatter relative to between-view scatter.
+    r"""Compute LiDAR: the effective rank of differences between images relative to views.
 
     .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \lambda_k / \sum_j \lambda_j
 
     with the eigenvalues of S_w^{-1/2} S_b S_w^{-1/2}. S_b is the scatter of the mean views of the
-    images. S_w is the scatter of the views about these means, plus delta I.
+    images. S_w is the scatter of the views around these means, plus delta I.
 
     Args:
-        views: [q, n, d] features of q >= 2 views of n images.
-        delta: regulariser > 0, in squared units of the features. A value below the resolution of
-            float64 is raised to it.
+        views: [q, n, d], features of q >= 2 views of n >= 2 images.
+        delta: > 0, in squared units of the features. A value that float64 cannot tell from 0 is
+            raised.
 
     Returns:
-        The effective rank in [1, min(n - 1, d)], or 0 if the mean views of all images are equal.
+        A number in [1, min(n - 1, d)]; 0 if the mean views of all images are equal.
 
     Raises:
-        ValueError: with one view or one image only, or a delta that is not positive.
+        ValueError: with only one view or image, or if delta is not positive.
 
     References:
-        Thilak et al., LiDAR, 2024, eq. 1 and 2. Their epsilon keeps the logarithm finite. It is not
-        needed here, because zero eigenvalues are left out.
+        Thilak et al., LiDAR, 2024, eq. 1 and 2. The epsilon of the paper only keeps the logarithm
+        finite. It is left out here, because eigenvalues of 0 are skipped.
     """
     q, n, d = views.shape
     if q < 2 or n < 2 or delta <= 0:
@@ -119,9 +118,9 @@ def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
 
 
 def feature_std(features: np.ndarray) -> float:
-    """Return the mean standard deviation per dimension of normalised features, times sqrt(d).
+    """Compute the mean standard deviation of features [n, d] at unit length, times sqrt(d).
 
-    It lies in [0, 1]. It is 1 if the features [n, d] are spread evenly over the sphere, and 0 if
+    It is in [0, 1], as in `embedding_metrics`: 1 for features spread evenly over the sphere, 0 if
     all have the same direction.
     """
     norm = np.linalg.norm(features, axis=1, keepdims=True)
@@ -137,25 +136,25 @@ def dead_dimensions(features: np.ndarray) -> float:
 
 
 def describe_collapse(*, rank: float, spread: float, most: int) -> str:
-    """Describe in words whether features have collapsed.
+    """Describe whether features have collapsed.
 
-    * complete collapse: nearly all features have one direction. ``spread`` is below
+    * complete collapse: nearly all features have the same direction; ``spread`` is below
       `COLLAPSED_STD`.
-    * dimensional collapse: the features use few dimensions. ``rank`` is below
+    * dimensional collapse: the features use few dimensions; ``rank`` is below
       `COLLAPSED_RANK_SHARE` of the largest possible rank, or below `COLLAPSED_RANK`.
-    * no collapse: neither.
+    * no collapse: neither of the two.
 
     Args:
         rank: `rankme` of the features.
         spread: `feature_std` of the features.
         most: the largest possible rank, min(n, d).
     """
-    summary = f"rank {rank:.1f} of {most}, standard deviation {spread:.2f} of at most 1"
+    figures = f"rank {rank:.1f} of {most}, standard deviation {spread:.2f} of at most 1"
     if spread < COLLAPSED_STD:
-        return f"complete collapse: the features are nearly equal; {summary}"
+        return f"complete collapse: the features are nearly equal; {figures}"
     if most > 1 and rank < max(COLLAPSED_RANK, COLLAPSED_RANK_SHARE * most):
-        return f"dimensional collapse: the features use few of their dimensions; {summary}"
-    return f"no collapse: {summary}"
+        return f"dimensional collapse: the features use few of their dimensions; {figures}"
+    return f"no collapse: {figures}"
 
 
 def _mean(x: Array, where: Array) -> Array:
@@ -163,12 +162,12 @@ def _mean(x: Array, where: Array) -> Array:
 
 
 def _eigenvalues_of_gram(rows: np.ndarray) -> np.ndarray:
-    """Return the squared singular values of rows [n, d], as eigenvalues of the smaller product."""
+    """Compute squared singular values of rows [n, d] float64 from the smaller Gram matrix."""
     n, d = rows.shape
     gram = rows.T @ rows if d <= n else rows @ rows.T
-    values = np.linalg.eigvalsh(gram)
-    # Zero eigenvalues are computed as rounding errors of the largest one.
-    return np.where(values > len(gram) * np.finfo(np.float64).eps * values[-1], values, 0)
+    eigenvalues = np.linalg.eigvalsh(gram)
+    rounding = len(gram) * np.finfo(np.float64).eps * eigenvalues[-1]
+    return np.where(eigenvalues > rounding, eigenvalues, 0)
 
 
 def _exp_entropy(share: np.ndarray) -> float:
