@@ -140,10 +140,9 @@ def round_up(n: int, multiple: int) -> int:
     return -(-n // multiple) * multiple
 
 
-def pad_rows(x: np.ndarray, num_rows: int, value: float = 0) -> np.ndarray:
-    """Append rows of ``value`` to x [n, ...] up to ``num_rows`` rows."""
-    widths = [(0, num_rows - len(x))] + [(0, 0)] * (x.ndim - 1)
-    return np.pad(x, widths, constant_values=value)
+def pad_rows(x: np.ndarray, num_rows: int) -> np.ndarray:
+    """Append rows of zeros to x [n, ...] up to ``num_rows`` rows."""
+    return np.pad(x, [(0, num_rows - len(x))] + [(0, 0)] * (x.ndim - 1))
 
 
 def gather_process_rows(x: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from jaxssl.augment.views import Inputs, make_views, to_uint8
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import raw_features
-from jaxssl.evaluation.features import extract, pad_rows
+from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, make_encode_text
 from jaxssl.training import modality
@@ -186,7 +186,10 @@ def _encode_views(
     size = min(BLOCK, len(images))
     for first in range(0, len(images), size):
         block = images[first : first + size]
-        padded, index = pad_rows(block, size), np.arange(first, first + size, dtype=np.int32)
+        padded, index = (
+            distributed.pad_rows(block, size),
+            np.arange(first, first + size, dtype=np.int32),
+        )
         keys = [jax.random.fold_in(key, view) for view in range(number)]
         views = (np.asarray(augment(k, padded, index))[: len(block)] for k in keys)
         blocks.append(np.stack([encode(view) for view in views]))

@@ -61,7 +61,7 @@ def extract(
         if hasattr(images, "block"):
             padded = images.block(places, block, mesh.size)
         else:
-            padded = pad_rows(images[places], block)
+            padded = distributed.pad_rows(images[places], block)
         result = apply(variables, distributed.shard(padded, mesh))
         if pending is not None:
             fetch(*pending)
@@ -71,11 +71,6 @@ def extract(
     fetch(*pending)
     assert features is not None
     return features
-
-
-def pad_rows(rows: np.ndarray, size: int) -> np.ndarray:
-    """Append rows of zeros up to ``size`` rows, so that every block has the same shape."""
-    return np.pad(rows, [(0, size - len(rows))] + [(0, 0)] * (rows.ndim - 1))
 
 
 def l2_normalise(rows: np.ndarray) -> np.ndarray:

@@ -17,7 +17,6 @@ from jax.sharding import Mesh
 from threadpoolctl import threadpool_limits
 
 from jaxssl import distributed
-from jaxssl.evaluation.features import pad_rows
 from jaxssl.evaluation.sampling import stratified
 
 # C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that is more.
@@ -193,7 +192,7 @@ def _distribute(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array,
         np.asarray(labels, np.int32),
         np.ones(len(labels), np.float32),
     )
-    padded = tuple(pad_rows(array, size) for array in arrays)
+    padded = tuple(distributed.pad_rows(array, size) for array in arrays)
     return *distributed.shard_rows(padded, mesh), mesh
 
 

@@ -11,7 +11,6 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import distributed
-from jaxssl.evaluation.features import pad_rows
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
 # The settings of public implementations. Each preset gives the predictions of its implementation.
@@ -241,7 +240,7 @@ def _neighbours_over_processes(
     results = []
     for part in _parts(int(np.max(query_lengths)), size):
         block = np.asarray(queries[part], np.float32)
-        padded = pad_rows(block, part.stop - part.start)
+        padded = distributed.pad_rows(block, part.stop - part.start)
         # Each process searches its bank for the neighbours of every process' queries.
         everyone = distributed.gather_processes(padded).reshape(-1, bank.shape[1])
         similarity, index = neighbours(bank, everyone, k)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.evaluation.features import pad_rows
+from jaxssl.distributed import pad_rows
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.sampling import subset
