@@ -90,7 +90,7 @@ ALL = ("net", "projector", "predictor")
 
 
 @pytest.mark.parametrize("num_views", [2, 3])
-def test_siamese_is_the_loss_of_all_views(num_views):
+def test_siamese_loss_equals_the_loss_of_all_views(num_views):
     method, batch = siamese.method(ENCODER, nt_xent(temperature=0.3)), batch_of(num_views)
     params, carried = start(method, batch)
     value, _, _, z = value_of(method, params, carried, batch)
@@ -98,14 +98,14 @@ def test_siamese_is_the_loss_of_all_views(num_views):
     close(value, losses.nt_xent_loss(pair_views(z), temperature=0.3).mean())
 
 
-def test_siamese_with_labels_has_the_class_for_positives():
+def test_siamese_with_labels_uses_the_class_as_positives():
     method, batch = siamese.method(ENCODER, sup_con(temperature=0.3), labels=True), batch_of()
     params, carried = start(method, batch)
     value, _, _, z = value_of(method, params, carried, batch)
     close(value, losses.sup_con(*z, labels=batch["label"], temperature=0.3))
 
 
-def test_small_crops_are_queries_to_the_views():
+def test_siamese_small_crops_are_queries_to_the_views():
     method, batch = siamese.method(ENCODER, nt_xent(temperature=0.3)), batch_of(2, 3)
     params, carried = start(method, batch)
     value, gradient, _, _ = value_of(method, params, carried, batch)
@@ -123,7 +123,7 @@ def test_small_crops_are_queries_to_the_views():
 
 
 @pytest.mark.parametrize(("reduction", "of_views"), [("mean", 1), ("sum", 2)])
-def test_auc_cl_weighs_negatives_of_views_and_of_crops_alike(reduction, of_views):
+def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views):
     """Averaged; summed, those of two views, 2(B - 1), weigh twice those of a crop, B - 1.
 
     All images of an example are equal here, so that all pairings have the same cosines.
@@ -141,7 +141,7 @@ def test_auc_cl_weighs_negatives_of_views_and_of_crops_alike(reduction, of_views
     close(value, without + (2 * of_views + 6) / 8 * of_a_crop)
 
 
-def test_moco_v3_adds_both_directions_against_the_copys_keys():
+def test_moco_v3_sums_both_directions_with_target_keys():
     method = momentum.method(PREDICTING, info_nce(temperature=0.5), momentum=0.9)
     batch = batch_of()
     params, carried = start(method, batch)
@@ -161,7 +161,7 @@ def test_moco_v3_adds_both_directions_against_the_copys_keys():
         jax.tree.map(close, gradient[name], slope[name])
 
 
-def test_the_copy_follows_with_its_momentum():
+def test_target_network_is_a_moving_average():
     spec = {"schedule": "linear", "start": 0.5, "end": 1.0, "until": 2}
     schedule = from_spec(spec, steps_per_epoch=1, total_steps=10)
     method = momentum.method(PREDICTING, byol(), momentum=schedule)
@@ -176,7 +176,7 @@ def test_the_copy_follows_with_its_momentum():
         jax.tree.map(close, carried.target["params"], target)
 
 
-def test_moco_v2_meets_the_queue_alone_and_fills_it_with_its_keys():
+def test_moco_v2_negatives_come_from_the_queue_which_stores_its_keys():
     hyper = {"momentum": 0.9, "symmetric": False, "queue_size": 2 * B - 2}
     nce = {"temperature": 0.5, "scale_by_temperature": False}
     method = momentum.method(ENCODER, info_nce(**nce), **hyper)
@@ -195,7 +195,7 @@ def test_moco_v2_meets_the_queue_alone_and_fills_it_with_its_keys():
     assert carried.memory["queue"]["next"] == 2
 
 
-def test_simsiam_needs_no_copy_and_stops_the_keys_gradient():
+def test_simsiam_has_no_target_network_and_no_gradient_through_keys():
     method = momentum.method(PREDICTING, simsiam(), momentum=0.0, average=True)
     batch = batch_of()
     params, carried = start(method, batch)
@@ -217,7 +217,7 @@ def test_simsiam_needs_no_copy_and_stops_the_keys_gradient():
         jax.tree.map(partial(close, rtol=1e-4), gradient[name], slope[name])
 
 
-def test_small_crops_query_every_key_and_views_those_of_others():
+def test_momentum_crops_query_all_keys_and_views_query_other_views():
     method = momentum.method(PREDICTING, byol(), momentum=0.9, average=True)
     batch = batch_of(2, 1)
     params, carried = start(method, batch)
@@ -228,7 +228,7 @@ def test_small_crops_query_every_key_and_views_those_of_others():
     close(value, np.mean([losses.byol(a, b) for a, b in pairs]))
 
 
-def test_rates_may_come_from_the_copys_keys():
+def test_decl_rates_may_come_from_target_keys():
     objective = decl(rate="momentum", u="mean", temperature=0.5)
     method = momentum.method(ENCODER, objective, momentum=0.9)
     batch = batch_of()
@@ -246,7 +246,7 @@ def test_rates_may_come_from_the_copys_keys():
 
 
 @pytest.mark.parametrize("which", ["online", "target"])
-def test_the_network_asked_for_is_evaluated(which):
+def test_evaluate_selects_online_or_target_network(which):
     method = momentum.method(PREDICTING, byol(), momentum=0.9, evaluate=which)
     batch = batch_of()
     params, carried = start(method, batch)
@@ -266,7 +266,7 @@ def test_accumulation_keeps_all_negatives(make):
     jax.tree.map(close, found, expected)
 
 
-def test_accumulation_normalises_each_part_by_itself():
+def test_accumulation_normalises_each_chunk_separately():
     encoder = Encoder(Net(5, norm=True), Head())
     batch = batch_of()
     params, carried = start(siamese.method(encoder, nt_xent()), batch)
@@ -284,7 +284,7 @@ def test_accumulation_normalises_each_part_by_itself():
 
 
 @jax.numpy_dtype_promotion("standard")  # flax raises BatchNorm's sums to float32
-def test_half_precision_computes_in_half_and_keeps_what_is_kept():
+def test_half_precision_computes_in_bfloat16_and_stores_float32():
     encoder = Encoder(Net(5, norm=True), Head())
     batch = batch_of()
     method = siamese.method(encoder, nt_xent(temperature=0.5))
@@ -326,7 +326,7 @@ def test_half_precision_computes_in_half_and_keeps_what_is_kept():
         ),
     ],
 )
-def test_methods_refuse_what_they_cannot_do(make, num_views, message):
+def test_methods_reject_invalid_arguments_and_views(make, num_views, message):
     def run():
         method, batch = make(), batch_of(num_views)
         params, carried = method.init(KEY, batch, 20)
@@ -343,7 +343,7 @@ def check(**overrides):
     check_compatibility(config, objective)
 
 
-def test_every_loss_fits_a_method_or_is_refused_with_another_method():
+def test_every_loss_is_compatible_or_rejected_with_another_method():
     refused = {}
     for name in [*NAMES, "cross_entropy"]:
         settings = {"loss__name": name, "predictor__name": "mlp"}
@@ -381,6 +381,6 @@ def test_every_loss_fits_a_method_or_is_refused_with_another_method():
         ),
     ],
 )
-def test_a_loss_that_the_method_cannot_train_is_refused(overrides, message):
+def test_loss_that_the_method_cannot_train_is_rejected(overrides, message):
     with pytest.raises(UserError, match=message):
         check(**overrides)

@@ -52,7 +52,7 @@ def captioned(b, k=5, seed=0):
     return {"image": rng.integers(0, 256, (b, 8, 8, 1), np.uint8), "text": text}
 
 
-def test_each_example_gets_one_of_its_own_captions_evenly(pair_views):
+def test_captions_of_an_example_are_drawn_uniformly(pair_views):
     pairs, index, number = captioned(4), np.arange(4, dtype=np.int32) + 100, 2000
     keys = jax.random.split(KEY, number)
     texts = jax.jit(jax.vmap(lambda key: pair_views(key, pairs, index)["texts"]))(keys)
@@ -67,7 +67,7 @@ def test_each_example_gets_one_of_its_own_captions_evenly(pair_views):
     assert np.abs(np.array(agree) - number / 5).max() < 4.5 * deviation
 
 
-def test_views_and_captions_are_those_of_the_example_whatever_the_batch_around_it(pair_views):
+def test_views_and_captions_do_not_depend_on_the_batch(pair_views):
     pairs, index = captioned(8), np.arange(8, dtype=np.int32) + 1000
     whole = pair_views(KEY, pairs, index)
     assert (whole["views"].shape, whole["texts"].shape) == ((1, 8, 4, 4, 1), (1, 8, 2))
@@ -88,7 +88,7 @@ def test_views_and_captions_are_those_of_the_example_whatever_the_batch_around_i
     same(jax.jit(on_eight)(KEY, pairs, index), np.arange(8))
 
 
-def test_what_a_caption_says_does_not_change_the_view(pair_views):
+def test_view_does_not_depend_on_the_caption(pair_views):
     pairs, index = captioned(4), np.arange(4, dtype=np.int32)
     other = {**pairs, "text": captioned(4, k=3)["text"] + 7}
     found, expected = (pair_views(KEY, x, index)["views"] for x in (other, pairs))
@@ -153,7 +153,7 @@ def towers(params, batch):
     return run(batch["views"][0], params, Net()), run(batch["texts"][0], params["text"], TEXT_NET)
 
 
-def test_the_loss_is_that_of_the_towers_put_together_by_hand():
+def test_two_tower_loss_equals_towers_computed_by_hand():
     method, batch = two_tower.method(PAIRS, objective_of("clip")), batch_of()
     params, carried = start(method, batch)
     assert set(params) == {"net", "projector", "text", "objective"}
@@ -183,7 +183,7 @@ def test_gradients_reach_both_towers():
     assert (table[np.setdiff1d(np.arange(20), read)] == 0).all() and (table > 0).any()
 
 
-def test_two_views_of_one_network_are_two_towers():
+def test_without_captions_two_views_are_the_towers():
     method, batch = two_tower.method(VIEWS, objective_of("clip")), batch_of(2)
     params, carried = start(method, batch)
     assert set(params) == {"net", "projector", "objective"}
@@ -199,7 +199,7 @@ def start_text():
     return start(method, batch_of())[0]["text"]
 
 
-def test_with_labels_all_keys_of_a_class_are_positives():
+def test_two_tower_with_labels_uses_the_class_as_positives():
     method = two_tower.method(VIEWS, objective_of("decl", rate="batch", u="mean"), labels=True)
     batch = batch_of(2)
     value, _, _, z = value_of(method, *start(method, batch), batch)
@@ -214,7 +214,7 @@ def log_means(z, temperature):
     return np.log(s.sum(axis=1) / (B - 1)), np.log(s.sum(axis=0) / (B - 1))
 
 
-def test_symmetric_decl_is_the_mean_of_both_directions_and_merges_their_memory():
+def test_symmetric_decl_averages_both_directions_and_merges_memory():
     hyper = {"rate": "buffer", "u": "mean", "weight": 0.5, "momentum": 0.75, "temperature": 0.5}
     objective = objective_of("decl", **hyper)
     method = two_tower.method(PAIRS, objective, symmetric=True)
@@ -239,7 +239,7 @@ def test_symmetric_decl_is_the_mean_of_both_directions_and_merges_their_memory()
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip"])
-def test_losses_that_look_both_ways_are_symmetric_already(name):
+def test_symmetric_losses_do_not_change_when_symmetrised(name):
     batch = batch_of()
     methods = [two_tower.method(PAIRS, objective_of(name), symmetric=s) for s in (False, True)]
     params, carried = start(methods[0], batch)
@@ -302,7 +302,7 @@ def run(name, devices):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_loss_takes_steps(name):
+def test_every_two_tower_loss_takes_finite_steps(name):
     state, losses, z = run(name, 2)
     assert np.isfinite(losses).all() and z.shape == (2, BATCH, DIM)
     leaves = jax.tree.leaves(state.params)
@@ -324,7 +324,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(name, devices):
     jax.tree.map(same, found, state)
 
 
-def test_the_memory_of_decl_is_of_the_examples_that_were_seen():
+def test_decl_memory_is_written_only_for_seen_examples():
     state, _, _ = run("decl", 2)
     seen = np.union1d(batch_at(0)["index"], batch_at(1)["index"])
     assert np.isfinite(state.carried.memory[seen]).all()
@@ -364,17 +364,17 @@ TOGETHER = "captions take method.name=two_tower, text.name=text and augment.name
         (CAPTIONED, {"text.num_heads": "3"}, ["dim must be a multiple of", "num_heads 3"]),
     ],
 )
-def test_what_does_not_go_together_is_refused(path, changes, parts):
+def test_incompatible_settings_are_rejected(path, changes, parts):
     with refused(*parts):
         build(load(path, list(changes.items())), 1297)
 
 
 @pytest.mark.parametrize("path", [CAPTIONED, DIGITS])
-def test_the_demo_and_two_views_of_an_image_are_built(path):
+def test_captioned_and_plain_image_configs_build(path):
     build(load(path, list(ALONE.items()) if path == DIGITS else []), 1297)
 
 
-def test_runs_of_earlier_versions_have_no_captions():
+def test_config_without_the_text_key_has_no_captions():
     config = load(DIGITS)
     with config.unlocked():
         del config["text"]

@@ -84,7 +84,7 @@ def saved_arrays(workdir):
     return jax.tree.leaves(found.state)
 
 
-def test_a_run_writes_results_and_a_report(whole):
+def test_graph_run_ends_with_results_and_a_report(whole):
     rows = results.read_results(whole)
     found = {row["features"]: row for row in rows}
     assert len(rows) == 3 and set(found) == {"raw", "untrained", "pretrained"}
@@ -103,7 +103,7 @@ def test_a_run_writes_results_and_a_report(whole):
     assert "packed on the host by threads" in log
 
 
-def test_a_stopped_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypatch):
+def test_stopped_graph_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         at_batch(patch, 3, interrupt)
         with pytest.raises(SystemExit):
@@ -170,7 +170,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices)
     assert all(jax.tree.leaves(moved))
 
 
-def test_parts_of_a_batch_have_statistics_of_their_own(tiny, one_device):
+def test_accumulated_chunks_have_separate_batch_statistics(tiny, one_device):
     """As is said of accumulate_steps: BatchNorm sees a part for a batch, so figures differ."""
     losses, _, states = steps(tiny(**SGD, accumulate_steps="2"), 2)
     assert np.isfinite(losses).all() and losses[0] != one_device[0][0]
@@ -198,7 +198,7 @@ def test_objectives_train_on_graphs(tiny, method, loss):
     assert all(jax.tree.leaves(moved))
 
 
-def test_a_trained_network_gives_features_of_any_graphs(tiny, whole):
+def test_loaded_encoder_computes_features_of_new_graphs(tiny, whole):
     apply, variables, preprocess = jaxssl.load_encoder(whole)
     graphs = random_graphs(6, seed=9)
     encode = jax.jit(lambda tree, block: apply(tree, preprocess(block)))
@@ -220,14 +220,14 @@ def data_at(made, path):
     return changed
 
 
-def test_it_is_evaluated_on_another_set_of_the_same_tags(tiny, sets, whole, tmp_path):
+def test_encoder_is_evaluated_on_another_set_with_the_same_tags(tiny, sets, whole, tmp_path):
     data = data_at(tiny(), sets[1])
     rows = run.evaluate(whole, ("svm", "knn"), data=data, kinds=("pretrained",), out=tmp_path)
     assert {row["dataset"] for row in rows} == {"LIKE"}
     assert {row["protocol"] for row in rows} == {"svm", "knn"}
 
 
-def test_all_leaves_the_protocols_of_images_out_and_one_that_is_named_is_refused(
+def test_protocols_of_images_are_skipped_by_all_and_rejected_by_name(
     whole, tmp_path, caplog, monkeypatch
 ):
     monkeypatch.setattr(run.logs.log, "propagate", True)
@@ -238,7 +238,7 @@ def test_all_leaves_the_protocols_of_images_out_and_one_that_is_named_is_refused
         run.evaluate(whole, ("corruptions",), out=tmp_path / "one")
 
 
-def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path, data_dir):
+def test_graphs_with_other_tags_and_images_are_rejected(tiny, sets, whole, tmp_path, data_dir):
     data = data_at(tiny(), sets[2])
     with refused("the encoder takes graphs with 3 node tags, 'MORE' has 5"):
         run.evaluate(whole, ("svm",), data=data, out=tmp_path)
@@ -263,7 +263,7 @@ def test_graphs_of_other_tags_and_images_are_refused(tiny, sets, whole, tmp_path
         ({"batch_size": "64"}, "batch_size must be between 1 and the 40"),
     ],
 )
-def test_bad_settings_are_refused_before_anything_is_written(tiny, tmp_path, changes, message):
+def test_bad_settings_are_rejected_before_the_workdir_is_written(tiny, tmp_path, changes, message):
     with refused(message):
         pretrain.train(tiny(**changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()

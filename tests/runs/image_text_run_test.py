@@ -75,7 +75,7 @@ def figures(rows):
     return {(row["metric"], row["features"]): row["value"] for row in rows}
 
 
-def test_a_run_reports_retrieval_and_zero_shot(whole):
+def test_image_text_run_reports_retrieval_and_zero_shot(whole):
     rows = results.read_results(whole)
     for protocol, metrics in (("captions", RECALLS), ("zeroshot", ZEROSHOT)):
         own = [row for row in rows if row["protocol"] == protocol]
@@ -95,7 +95,7 @@ def test_a_run_reports_retrieval_and_zero_shot(whole):
     assert all(np.isfinite(row["loss"]) and "logit_scale" in row for row in rows)
 
 
-def test_both_towers_moved_away_from_where_they_started(whole):
+def test_both_towers_are_trained(whole):
     found = load.load_pretrained(whole)
     untrained = found.untrained(0)
     params = [
@@ -109,7 +109,7 @@ def test_both_towers_moved_away_from_where_they_started(whole):
     assert not np.array_equal(other["embedding"], before["embedding"])
 
 
-def test_an_interrupted_run_resumes_to_the_same_bits(settings, whole, tmp_path, monkeypatch):
+def test_interrupted_run_resumes_bit_for_bit(settings, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         at_batch(patch, 4, interrupt)
         with pytest.raises(SystemExit):
@@ -129,7 +129,7 @@ def plain(data_dir):
     return data_config(dir=str(data_dir), train_split="train[:160]", test_split="test[:60]")
 
 
-def test_on_images_without_captions_there_is_zero_shot_alone(whole, plain, tmp_path):
+def test_images_without_captions_get_zero_shot_only(whole, plain, tmp_path):
     rows = run.evaluate(whole, ["zeroshot:digits"], data=plain, out=tmp_path)
     expected = figures(row for row in results.read_results(whole) if row["protocol"] == "zeroshot")
     assert figures(rows) == expected and len(expected) == 4
@@ -138,7 +138,7 @@ def test_on_images_without_captions_there_is_zero_shot_alone(whole, plain, tmp_p
         run.evaluate(whole, ["captions"], data=plain, out=tmp_path)
 
 
-def test_every_other_protocol_sees_a_network_of_images(whole, plain, tmp_path):
+def test_other_protocols_evaluate_the_image_network(whole, plain, tmp_path):
     """Those that make views of images, too: of their captions none is needed."""
     kinds = ["pretrained"]
     rows = run.evaluate(whole, ["knn", "diagnostics"], kinds=kinds, out=tmp_path)
@@ -148,7 +148,7 @@ def test_every_other_protocol_sees_a_network_of_images(whole, plain, tmp_path):
     assert [row["value"] for row in on_plain] == [row["value"] for row in rows]
 
 
-def test_the_backbone_is_loaded_as_any_other(whole, plain):
+def test_image_backbone_is_loaded_with_load_encoder(whole, plain):
     apply, variables, preprocess = jaxssl.load_encoder(whole)
     assert set(variables) == {"params", "batch_stats"}
     images = source.load(plain, "test[:5]").images(8)
@@ -158,14 +158,14 @@ def test_the_backbone_is_loaded_as_any_other(whole, plain):
     jax.tree.map(np.testing.assert_array_equal, variables["params"], state["params"]["net"])
 
 
-def test_the_texts_must_not_be_longer_than_the_networks_context(settings, tmp_path):
+def test_captions_longer_than_the_context_are_rejected(settings, tmp_path):
     changed = {**SETTINGS, "data.context": "13", "data.dir": settings.data.dir}
     with refused("at most 12 tokens (text.context), got 13"):
         pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_a_set_without_captions_is_refused_before_anything_is_written(settings, tmp_path):
+def test_set_without_captions_is_rejected_before_writing(settings, tmp_path):
     changed = {**SETTINGS, "data.name": "digits", "data.dir": settings.data.dir}
     with refused("augment.name needs captions, but the images of 'digits' have none"):
         pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")

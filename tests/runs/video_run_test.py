@@ -87,7 +87,7 @@ def arrays(workdir):
     return jax.tree.leaves(found.state)
 
 
-def test_a_run_leaves_figures_and_a_report(run):
+def test_video_run_writes_results_and_a_report(run):
     rows = json.loads((run / "results.json").read_text())["results"]
     found = {(row["features"], row["metric"]) for row in rows}
     for kind in ("raw", "untrained", "pretrained"):
@@ -97,7 +97,7 @@ def test_a_run_leaves_figures_and_a_report(run):
     assert "24 clips of 12x32x32x1, 8 classes" in log
 
 
-def test_an_interrupted_run_resumes_to_the_same_bits(settings, run, tmp_path, monkeypatch):
+def test_interrupted_run_resumes_bit_for_bit(settings, run, tmp_path, monkeypatch):
     quiet = {"eval.protocols": "()"}
     with monkeypatch.context() as patch:
         at_batch(patch, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -109,7 +109,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(settings, run, tmp_path, mo
         np.testing.assert_array_equal(found, expected)
 
 
-def test_clips_of_other_channels_or_too_few_frames_are_refused(settings, run, monkeypatch):
+def test_videos_with_other_channels_or_too_few_frames_are_rejected(settings, run, monkeypatch):
     load = source.load_splits
 
     def with_shape(shape):
@@ -129,14 +129,14 @@ def test_clips_of_other_channels_or_too_few_frames_are_refused(settings, run, mo
         evaluate.evaluate(run, ["knn"])
 
 
-def test_an_encoder_takes_clips(settings, run):
+def test_loaded_encoder_accepts_videos(settings, run):
     clips = source.load(settings().data, "test", "video").video_array(5)[:3]
     apply, variables, preprocess = jaxssl.load_encoder(run)
     features = apply(variables, preprocess(clips))
     assert features.shape[0] == 3 and np.isfinite(features).all()
 
 
-def test_ten_crops_are_ten_inputs_of_the_middle_frames():
+def test_ten_crops_use_the_middle_frames():
     clips = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 9, 16, 16, 1)), jnp.uint8)
     inputs = VideoInputs(size=8, frames=3, stride=2, channels=1)
     once, ten = (np.asarray(i.prepare(clips)) for i in (inputs, inputs._replace(copies=10)))
@@ -146,7 +146,7 @@ def test_ten_crops_are_ten_inputs_of_the_middle_frames():
     assert np.abs(once).max() <= 1
 
 
-def test_raw_clips_are_the_pixels_of_all_frames(settings):
+def test_raw_features_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
     found = clip_pixels(test.video_array(12), distributed.local_mesh())
     assert found.shape == (8, 12 * 16 * 16)
@@ -157,7 +157,7 @@ def test_raw_clips_are_the_pixels_of_all_frames(settings):
     )
 
 
-def test_views_of_a_clip_are_windows_cut_where_the_run_asks(settings):
+def test_views_of_a_video_are_windows_at_the_configured_places(settings):
     train = source.load(settings().data, "train", "video")
     whole = np.stack([example.input for example in train.read(np.arange(3))])
     np.testing.assert_array_equal(train.video_array(4)[:3], whole[:, 4:8])

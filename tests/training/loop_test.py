@@ -73,7 +73,7 @@ def crash() -> None:
 
 
 @pytest.mark.parametrize("cache", ["device", "none"])
-def test_a_crashed_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypatch, cache):
+def test_crashed_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch, cache):
     settings = tiny(**{"data.cache": cache})
     with monkeypatch.context() as patch:
         at_batch(patch, 10, crash)
@@ -86,7 +86,7 @@ def test_a_crashed_run_resumes_to_the_same_bits(tiny, whole, tmp_path, monkeypat
     assert lines(tmp_path) == lines(whole)
 
 
-def test_an_interrupted_run_saves_its_step_and_resumes_to_the_same_bits(
+def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
     tiny, whole, tmp_path, monkeypatch
 ):
     handler = signal.getsignal(signal.SIGINT)
@@ -105,7 +105,7 @@ def test_an_interrupted_run_saves_its_step_and_resumes_to_the_same_bits(
     assert [row for row in lines(tmp_path) if row["step"] != 5] == lines(whole)
 
 
-def test_a_signal_at_the_last_step_leaves_evaluation_to_the_next_command(
+def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(
     tiny, tmp_path, monkeypatch
 ):
     settings = tiny(**{"eval.protocols": "('knn',)"})
@@ -120,7 +120,7 @@ def test_a_signal_at_the_last_step_leaves_evaluation_to_the_next_command(
     assert (tmp_path / "results.json").exists() and (tmp_path / "report.html").exists()
 
 
-def test_a_second_signal_of_either_kind_ends_the_process_at_once(monkeypatch):
+def test_second_signal_exits_at_once(monkeypatch):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)
     with loop._stop_requests() as stop:
@@ -130,14 +130,14 @@ def test_a_second_signal_of_either_kind_ends_the_process_at_once(monkeypatch):
         assert ended == [128 + signal.SIGTERM]
 
 
-def test_features_that_are_not_finite_leave_out_the_online_knn(tiny, tmp_path, monkeypatch):
+def test_online_knn_is_skipped_if_features_are_not_finite(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "extract", lambda *args: np.full((4, 2), np.inf))
     pretrain.train(tiny(), tmp_path)
     assert "knn_top1" not in lines(tmp_path)[-1]
     assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()
 
 
-def test_a_damaged_checkpoint_is_not_the_best(tmp_path):
+def test_best_step_ignores_damaged_checkpoints(tmp_path):
     saved = checkpoint.Manager(tmp_path)
     for step, score in ((1, 90.0), (2, 80.0)):
         saved.save(step, {"w": jnp.ones(2)}, {}, {}, score)
@@ -147,7 +147,7 @@ def test_a_damaged_checkpoint_is_not_the_best(tmp_path):
     assert checkpoint.best_step(tmp_path) == 2
 
 
-def test_ema_network_queue_and_buffers_resume_to_the_same_bits(tiny, tmp_path, monkeypatch):
+def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, monkeypatch):
     """A momentum copy, a queue of keys, a number for every example, and schedules."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
     copy = "{'schedule': 'cosine', 'start': 0.9, 'end': 1.0}"
@@ -169,7 +169,7 @@ def test_ema_network_queue_and_buffers_resume_to_the_same_bits(tiny, tmp_path, m
     assert not memory["objective"][1297:].any()
 
 
-def test_every_line_of_metrics_has_what_a_reader_needs(whole):
+def test_metrics_have_all_fields_and_are_finite(whole):
     rows = metrics_writer.read_metrics(whole / "metrics.jsonl")
     assert [row["step"] for row in rows] == [4, 7, 8, 12]
     needed = {"loss", "images_per_second", "learning_rate", "epoch", "b", "feature_std",
@@ -202,7 +202,7 @@ def events(workdir: Path) -> dict[int, dict[str, float]]:
     return found
 
 
-def test_tensorboard_is_shown_what_metrics_hold(tmp_path):
+def test_tensorboard_events_equal_metrics_jsonl(tmp_path):
     for first, steps in ((0, (1, 2)), (1, (2, 3))):
         recorder = metrics_writer.MetricsWriter(tmp_path, first)
         for step in steps:
@@ -214,19 +214,19 @@ def test_tensorboard_is_shown_what_metrics_hold(tmp_path):
     assert events(tmp_path) == dict(zip((1, 2, 3), rows, strict=True))
 
 
-def test_a_finished_run_says_so_and_changes_nothing(tiny, whole, capsys):
+def test_finished_run_is_reported_and_left_unchanged(tiny, whole, capsys):
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
     pretrain.train(tiny(), whole)
     assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in whole.rglob("*") if path.is_file()}
 
 
-def test_how_images_are_read_may_change(tiny, whole, capsys):
+def test_data_cache_and_workers_may_change_when_resuming(tiny, whole, capsys):
     pretrain.train(tiny(**{"data.cache": "none", "data.workers": "1"}), whole)
     assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
 
 
-def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
+def test_another_config_in_the_workdir_is_rejected(tiny, whole):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match="another config .seed: 0 -> 1; total_steps: 12 -> 20"):
         pretrain.train(tiny(seed="1", total_steps="20"), whole)
@@ -237,7 +237,7 @@ def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
     ("changes", "message"),
     [
         ({"batch_size": "1298"}, "batch_size must be between 1 and the 1297"),
-        ({"batch_size": "12"}, "batch_size=12 .* not divisible by the 8 devices; try 8"),
+        ({"batch_size": "12"}, "batch_size=12 .* must be divisible by the 8 devices; try 8"),
         ({"data.cache": "disk"}, "data.cache='disk' is unknown"),
         ({"data.train_split": "trian"}, "no split 'trian'; did you mean 'train'"),
         (
@@ -255,14 +255,14 @@ def test_another_config_is_refused_and_nothing_is_overwritten(tiny, whole):
         ({"eval.protocols": "('lineer',)"}, "protocol 'lineer' is unknown; did you mean 'linear'"),
     ],
 )
-def test_bad_settings_are_refused_before_anything_is_written(tiny, tmp_path, changes, message):
+def test_bad_settings_are_rejected_before_the_workdir_is_written(tiny, tmp_path, changes, message):
     workdir = tmp_path / "run"
     with pytest.raises(UserError, match=message):
         pretrain.train(tiny(**changes), workdir)
     assert not workdir.exists()
 
 
-def test_a_workdir_that_cannot_be_made_is_named(tiny, tmp_path):
+def test_error_names_a_workdir_that_cannot_be_created(tiny, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write to the workdir .*file.run"):
         pretrain.train(tiny(), tmp_path / "file" / "run")
@@ -280,7 +280,7 @@ def truncate(path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncate, flip])
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
+def test_damaged_checkpoint_is_moved_and_the_previous_one_is_restored(
     tiny, whole, tmp_path, damage
 ):
     workdir = tmp_path / "run"
@@ -300,7 +300,7 @@ def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_is_used(
     assert lines(workdir) == lines(whole)
 
 
-def test_when_no_checkpoint_is_left_nothing_is_overwritten(tiny, whole, tmp_path):
+def test_nothing_is_overwritten_if_all_checkpoints_are_damaged(tiny, whole, tmp_path):
     workdir = tmp_path / "run"
     _copy(whole, workdir)
     for path in (workdir / "checkpoints").rglob("manifest.ocdbt"):
@@ -312,7 +312,7 @@ def test_when_no_checkpoint_is_left_nothing_is_overwritten(tiny, whole, tmp_path
     assert sorted(workdir.rglob("*")) == before
 
 
-def test_a_missing_checkpoint_or_step_is_named(whole, tmp_path):
+def test_error_names_a_missing_checkpoint_or_step(whole, tmp_path):
     with pytest.raises(UserError, match="holds no checkpoint; train first"):
         jaxssl.load_encoder(tmp_path)
     with pytest.raises(UserError, match=rf"of step 3, only of \[{SAVED}, {STEPS}\]"):
@@ -321,7 +321,7 @@ def test_a_missing_checkpoint_or_step_is_named(whole, tmp_path):
         run.evaluate(tmp_path)
 
 
-def test_the_two_latest_and_the_best_checkpoint_are_kept(tmp_path):
+def test_two_latest_and_best_checkpoints_are_kept(tmp_path):
     scores = {1: 50.0, 2: 90.0, 3: 70.0, 4: None, 5: 60.0}
     state = {"w": jax.numpy.ones(2)}
     checkpoints = checkpoint.Manager(tmp_path)
@@ -332,7 +332,7 @@ def test_the_two_latest_and_the_best_checkpoint_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("written", [1, 2, 4, 8])
-def test_a_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
+def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
     """The queue whole, numbers for every example and the optimiser's state split."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "16"}
     settings = tiny(**method, **{"loss.name": "decl", "optim.sharded": "True"})
@@ -365,16 +365,16 @@ def test_a_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, writt
             np.testing.assert_array_equal(a, b)
 
 
-def test_a_checkpoint_of_another_network_is_refused(tiny, whole, tmp_path):
+def test_checkpoint_of_another_network_is_rejected(tiny, whole, tmp_path):
     """Although rows of zeros may come and go."""
     other = tiny(**{"net.widths": "(4, 16)"})
     parts = build(other, 1297)
     template = initial_state(other, parts, EXAMPLE, 1297, distributed.make_mesh())
-    with pytest.raises(UserError, match="does not have the checksum"):
+    with pytest.raises(UserError, match="does not match its checksum"):
         checkpoint.restore(whole, template)
 
 
-def test_the_checksums_of_arrays_on_the_host_are_those_of_the_device():
+def test_host_checksums_equal_device_checksums():
     rng = np.random.default_rng(0)
     arrays = [
         rng.normal(size=(5, 3)).astype(np.float32),
@@ -392,7 +392,7 @@ def test_the_checksums_of_arrays_on_the_host_are_those_of_the_device():
 
 
 @pytest.mark.parametrize("which", ["online", "target"])
-def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_path, which):
+def test_load_encoder_returns_the_evaluated_features(tiny, whole, tmp_path, which):
     settings, workdir = tiny(), whole
     if which == "target":
         method = {"method.name": "momentum", "method.evaluate": "target"}
@@ -417,7 +417,7 @@ def test_load_encoder_gives_the_features_that_are_evaluated(tiny, whole, tmp_pat
         assert np.abs(others - expected).max() > 1e-3
 
 
-def test_a_cut_off_line_of_metrics_is_left_out_on_resume(tmp_path):
+def test_truncated_line_of_metrics_is_dropped_on_resume(tmp_path):
     rows = [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}]
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"step": 3, "lo')
@@ -443,7 +443,7 @@ def _copy(workdir: Path, to: Path) -> None:
             target.write_bytes(path.read_bytes())
 
 
-def test_a_run_that_is_not_finite_stops_and_says_why(tiny, tmp_path):
+def test_run_with_nonfinite_steps_stops_and_writes_the_cause(tiny, tmp_path):
     settings = tiny(**{"optim.lr": "1e38", "max_skipped": "3", "schedule.warmup_epochs": "0"})
     message = r"stopped: steps 2 to 4 were not finite; first in step 2 were 'embeddings: .* more;"
     with pytest.raises(UserError, match=message):
@@ -458,7 +458,7 @@ def test_a_run_that_is_not_finite_stops_and_says_why(tiny, tmp_path):
     assert checkpoint.steps(tmp_path) == []
 
 
-def test_an_image_that_is_gone_is_not_taken_for_a_full_disk(tiny, tmp_path, monkeypatch):
+def test_missing_image_is_not_reported_as_a_write_error(tiny, tmp_path, monkeypatch):
     def gone():
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "/images/7.png")
 
@@ -467,14 +467,14 @@ def test_an_image_that_is_gone_is_not_taken_for_a_full_disk(tiny, tmp_path, monk
         pretrain.train(tiny(), tmp_path)
 
 
-def test_a_second_run_on_a_workdir_is_refused(tiny, whole, tmp_path):
+def test_second_run_in_a_workdir_is_rejected(tiny, whole, tmp_path):
     with lock(whole), pytest.raises(UserError, match="is in use by another run"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(checkpoint, "steps", lambda workdir: [SAVED])
             pretrain.train(tiny(), whole)
 
 
-def test_spikes_and_left_out_steps_are_logged_once(caplog, monkeypatch):
+def test_loss_spikes_and_skipped_steps_are_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
     monitor = nonfinite.LossMonitor()
     monitor.check(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
@@ -495,7 +495,7 @@ ORBAX_FULL = ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on dev
     ("module", "name", "error", "at"),
     [(metrics_writer.MetricsWriter, "write", FULL, 3), (checkpoint.Manager, "save", ORBAX_FULL, 2)],
 )
-def test_a_full_disk_is_named_and_the_run_resumes(
+def test_full_disk_is_reported_and_the_run_resumes(
     tiny, whole, tmp_path, monkeypatch, module, name, error, at
 ):
     write, calls = getattr(module, name), []

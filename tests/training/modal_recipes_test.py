@@ -48,7 +48,7 @@ def shapes(config, b: int) -> tuple:
 
 
 @each_recipe
-def test_the_docstring_says_where_a_recipe_comes_from(name):
+def test_recipe_docstring_has_paper_command_and_expected_result(name):
     text = ast.get_docstring(ast.parse(RECIPES[name].read_text()))
     for part in ("Paper: ", f"Command: python train.py --config configs/{name}.py", "Expected"):
         assert part in text, part
@@ -56,7 +56,7 @@ def test_the_docstring_says_where_a_recipe_comes_from(name):
 
 
 @each_recipe
-def test_a_recipe_is_complete_and_its_networks_take_its_views(name):
+def test_recipe_builds_and_its_networks_accept_its_views(name):
     config = config_lib.load(RECIPES[name])
     assert modality.example_kind(config) == FOLDERS[name.partition("/")[0]]
     parts = build(config, 4 * config.batch_size)
@@ -75,14 +75,14 @@ def test_a_recipe_is_complete_and_its_networks_take_its_views(name):
     assert ("text" in params) == (config.text.name != "none")
 
 
-def test_every_recipe_has_its_row_on_its_page():
+def test_every_recipe_is_listed_on_its_page():
     page = {folder: (ROOT / "docs" / f"{folder}.md").read_text() for folder in FOLDERS}
     for name in RECIPES:
         assert f"configs/{name}.py" in page[name.partition("/")[0]], name
 
 
 @pytest.mark.parametrize("name", ["graphs/nt_xent", "video/moving_digits"])
-def test_small_crops_are_refused_where_there_are_none(name):
+def test_small_crops_are_rejected_for_graphs_and_videos(name):
     config = config_lib.load(RECIPES[name], [("crops.number", "2")])
     with pytest.raises(UserError, match="no small crops; set crops.number=0"):
         build(config, 2 * config.batch_size)
@@ -98,14 +98,14 @@ def test_small_crops_are_refused_where_there_are_none(name):
         ("graphs/graphcl", "s3d", "clips", "'graph' makes graphs"),
     ],
 )
-def test_a_network_of_other_examples_is_refused(name, net, takes, makes):
+def test_network_for_another_kind_of_examples_is_rejected(name, net, takes, makes):
     config = config_lib.load(RECIPES[name], [("net.name", net)])
     message = f"net.name='{net}' takes {takes}, but augment.name={makes}; choose another"
     with pytest.raises(UserError, match=message):
         build(config, 2 * config.batch_size)
 
 
-def test_an_encoder_of_graphs_has_rows_of_several_examples():
+def test_graph_encoder_accepts_rows_of_packed_graphs():
     config = config_lib.load(RECIPES["graphs/graphcl"])
     encoder = make_networks(config)
     assert isinstance(encoder.net, gin.GIN)

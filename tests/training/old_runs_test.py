@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.mark.parametrize("name", ["siamese", "momentum", "decl"])
-def test_a_run_of_version_0_1_resumes_to_the_parameters_it_ended_with(name, data_dir, tmp_path):
+def test_run_of_version_0_1_resumes_to_the_same_final_parameters(name, data_dir, tmp_path):
     with zipfile.ZipFile(GOLDEN / f"run_{name}.zip") as archive:
         archive.extractall(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())

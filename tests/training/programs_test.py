@@ -43,7 +43,7 @@ def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir
     assert losses(tmp_path / "second") == losses(tmp_path / "alone") != losses(tmp_path / "first")
 
 
-def test_runs_of_another_structure_have_programs_of_their_own(data_dir, tmp_path):
+def test_other_settings_compile_other_programs(data_dir, tmp_path):
     programs._cache.clear()
     keys = []
     for name, changes in {"one": {}, "sum": {"loss.negative_reduction": "sum"}}.items():
@@ -61,13 +61,13 @@ def test_runs_of_another_structure_have_programs_of_their_own(data_dir, tmp_path
         ("clip", {"loss.max_scale"}),  # the scale is learned
     ],
 )
-def test_shared_numbers_are_those_for_which_the_loss_takes_a_schedule(loss, expected):
+def test_shared_numbers_are_the_numbers_that_accept_a_schedule(loss, expected):
     found = shared_numbers(config.load(DIGITS, [("loss.name", loss)]))
     assert set(found) == expected | {"optim.lr"}
 
 
 @pytest.mark.parametrize(("net", "most_steps"), [("convnet", 4), ("resnet", 1)])
-def test_steps_with_convolutions_are_not_put_into_a_loop_on_cpus(net, most_steps, data_dir):
+def test_steps_with_convolutions_run_one_per_call_on_cpus(net, most_steps, data_dir):
     overrides = {"data.dir": str(data_dir), "batch_size": "16", "log_every": "4", "net.name": net}
     settings = config.load(DIGITS, list(overrides.items()))
     mesh, train_set = distributed.make_mesh(), source.load(settings.data, "train")

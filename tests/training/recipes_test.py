@@ -84,7 +84,7 @@ def channels(config) -> int:
 
 
 @each_recipe
-def test_the_docstring_says_where_a_recipe_comes_from(name):
+def test_recipe_docstring_has_paper_command_and_expected_result(name):
     text = ast.get_docstring(ast.parse(PATHS[name].read_text()))
     for part in ("Paper: ", "Command: python train.py", "Expected"):
         assert part in text, part
@@ -93,7 +93,7 @@ def test_the_docstring_says_where_a_recipe_comes_from(name):
         assert "Expected (published, not run here): " in text and "\nNotes: " in text
 
 
-def test_recipes_of_auc_cl_train_the_recommended_loss_or_the_released_one():
+def test_auc_cl_recipes_use_the_recommended_or_released_preset():
     graphs = ROOT / "configs" / "graphs" / "auc_cl.py"
     configs = {name: config_lib.load(path) for name, path in {**PATHS, "graphs": graphs}.items()}
     presets = {n: c.loss.preset for n, c in configs.items() if c.loss.name == "auc_cl"}
@@ -102,7 +102,7 @@ def test_recipes_of_auc_cl_train_the_recommended_loss_or_the_released_one():
     assert set(presets.values()) == {"recommended", "released_cifar"}
 
 
-def test_the_page_has_every_recipe_once():
+def test_recipes_page_lists_every_recipe_once():
     rows = [line for line in (ROOT / "docs" / "recipes.md").read_text().splitlines()]
     found = [line.split("`")[1] for line in rows if line.startswith("| [`")]
     assert sorted(found) == sorted(RECIPES)
@@ -112,7 +112,7 @@ def test_the_page_has_every_recipe_once():
 
 
 @each_recipe
-def test_a_recipe_is_complete_and_its_views_have_the_stated_shapes(name):
+def test_recipe_builds_and_its_views_have_the_configured_shapes(name):
     config = config_lib.load(PATHS[name])
     assert config.is_locked
     known = find_metadata(config.data, config.augment.size)
@@ -142,7 +142,7 @@ SEEN: dict[str, tuple[int, ...]] = {}
 
 
 @each_recipe
-def test_features_and_embeddings_have_the_stated_sizes(name):
+def test_features_and_embeddings_have_the_configured_sizes(name):
     config = config_lib.load(PATHS[name])
     encoder = make_networks(config)
     sides = [config.augment.size] + ([config.crops.size] if config.crops.number else [])
@@ -193,7 +193,7 @@ def settings() -> dict[str, tuple[str, dict]]:
 
 
 @pytest.mark.parametrize("case", settings().values(), ids=settings())
-def test_every_kind_of_view_is_finite_and_in_range(case):
+def test_views_are_finite_and_in_range(case):
     name, hyper, c = case
     small = {k: v for k, v in TINY["augment"].items() if k in hyper}
     recipe = config_lib.factory("augment", name)(**{**hyper, **small})
@@ -223,7 +223,7 @@ DONE: dict[str, str] = {}
 
 
 @each_recipe
-def test_a_tiny_run_takes_two_steps(name, tiny, monkeypatch):
+def test_tiny_version_of_a_recipe_takes_two_steps(name, tiny, monkeypatch):
     config = tiny[name]
     # Views are tested above; here they are cheap, but made by the recipe's arguments.
     monkeypatch.setattr(build_lib, "factory", cheap_factory)
@@ -276,7 +276,7 @@ def cheap_factory(group: str, name: str):
 # The dry run
 
 
-def test_a_dry_run_prints_what_a_run_would_do(capsys, monkeypatch):
+def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     monkeypatch.setitem(resnet.DEPTHS, 50, ((1,), True))
     overrides = {"batch_size": "8", "augment.size": "8", "net.width": "2", "head.proj_layers": "1"}
     config = config_lib.load(PATHS["fashion_mnist_tcl_supervised"], list(overrides.items()))
@@ -295,7 +295,7 @@ def test_a_dry_run_prints_what_a_run_would_do(capsys, monkeypatch):
     assert np.isfinite(float(lines["one"].split("loss ")[1].split(",")[0]))
 
 
-def test_a_dry_run_gets_photographs_as_the_host_crops_them():
+def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
     known = find_metadata({"name": "imagenet2012"}, 224)
     assert not known.one_size
     config = config_lib.load(PATHS["imagenet_dino_vit_s"], [("batch_size", "3")])
@@ -316,7 +316,7 @@ def test_a_dry_run_gets_photographs_as_the_host_crops_them():
         ("cifar10_auc_cl", {"schedule.warmup_epochs": "500"}, "warm-up takes 195000 steps"),
     ],
 )
-def test_an_impossible_recipe_is_answered_in_one_line(name, changes, message):
+def test_impossible_settings_raise_a_one_line_error(name, changes, message):
     with pytest.raises(UserError, match=message) as error:
         config = config_lib.load(PATHS[name], list(changes.items()))
         dry_run.dry_run(config)

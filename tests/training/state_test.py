@@ -91,7 +91,7 @@ def one_device(request):
     return request.param, run(request.param, 1)
 
 
-def test_the_loss_of_a_step_is_the_oracles():
+def test_loss_of_a_step_equals_the_oracle():
     _, losses, embeddings = run("auc_cl", 1)
     expected = oracles.auc_cl(pair_views(jnp.asarray(embeddings))).mean()
     np.testing.assert_allclose(losses[0], expected, rtol=1e-5)
@@ -113,7 +113,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(one_device, devices):
 
 
 @pytest.mark.parametrize("name", ["adamw", "lars"])
-def test_a_split_optimiser_takes_the_same_steps(name):
+def test_sharded_optimiser_takes_the_same_steps(name):
     method, _, augment = parts("auc_cl")
     optimiser = optim.optimiser(name, lambda _: 0.01, weight_decay=0.01, momentum=0.9, clip_norm=1)
     mesh, found = distributed.make_mesh(), []
@@ -135,7 +135,7 @@ def test_a_split_optimiser_takes_the_same_steps(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), split, whole)
 
 
-def test_every_part_of_the_state_moves(one_device):
+def test_every_array_of_the_state_is_updated(one_device):
     name, (state, _, _) = one_device
     method, optimiser, augment = parts(name)
     mesh = distributed.make_mesh()
@@ -192,7 +192,7 @@ def as_numpy(state):
     return jax.tree.map(np.asarray, state.replace(key=jax.random.key_data(state.key)))
 
 
-def test_a_step_that_is_not_finite_is_left_out_and_counted(spoilt):
+def test_nonfinite_step_is_skipped_and_counted(spoilt):
     start, step, batch, _ = spoilt
     state = start()
     state, _, _ = step(state, batch(0, bad=False))
@@ -213,7 +213,7 @@ def test_a_step_that_is_not_finite_is_left_out_and_counted(spoilt):
     assert all(jax.tree.leaves(moved))
 
 
-def test_whether_a_step_is_finite_is_computed_once(spoilt):
+def test_finiteness_is_computed_once_per_array(spoilt):
     start, step, batch, _ = spoilt
     state = start()
     text = step.lower(state, batch(0, bad=False)).compile().as_text()
@@ -225,7 +225,7 @@ def test_whether_a_step_is_finite_is_computed_once(spoilt):
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, caplog):
+def test_several_steps_per_call_equal_single_steps_bit_for_bit(devices, caplog):
     method, optimiser, augment = parts("decl")  # has a buffer, and a schedule that reads the step
     mesh = distributed.make_mesh(jax.devices()[:devices])
     rng = np.random.default_rng(0)
@@ -264,7 +264,7 @@ def test_several_steps_in_one_call_give_the_bits_of_one_step_a_call(devices, cap
     np.testing.assert_allclose(metrics["loss"], expected[1][-1], rtol=1e-5)
 
 
-def test_after_too_many_steps_left_out_in_a_row_nothing_changes_any_more(spoilt):
+def test_state_is_frozen_after_too_many_skipped_steps_in_a_row(spoilt):
     start, step, batch, diagnose = spoilt
     state = start()
     state, _, _ = step(state, batch(0, bad=False))
