@@ -1,4 +1,4 @@
-"""What eight devices send each other, counted in compiled programs: docs/scaling.md's model."""
+"""Communication of eight devices, counted in compiled programs, equals docs/scaling.md."""
 
 import re
 from collections import Counter
@@ -29,34 +29,34 @@ from jaxssl.models.encoder import Encoder
 from jaxssl.training.state import make_init, make_train_step
 
 # Devices, batch of all devices, embeddings' width, prototypes of tests/loss_cases.py, examples of
-# the data set: what is sent cannot be taken for something else.
+# the data set. All sizes differ, so that every array can be told from the others.
 N, B, D, K, EXAMPLES = 8, 40, 7, 6, 1009
 
 
 def send(operation: str, *shape: int, times: int = 1) -> Counter:
-    """An array of 4-byte numbers, as large as it is where it is whole."""
+    """Return the bytes of a whole array of 4-byte numbers, by operation."""
     return Counter({(operation, 4 * int(np.prod(shape))): times})
 
 
 def gathered(views: int) -> Counter:
-    """Embeddings of all devices, and their gradient back to where they came from."""
+    """Return the communication of gathered embeddings and of their gradient."""
     return send("all-gather", views, B, D) + send("reduce-scatter", views, B, D)
 
 
 def summed(*shapes: tuple[int, ...], times: int = 2) -> Counter:
-    """Sums over devices; by default of values and of gradients."""
+    """Return the communication of sums over devices, by default of values and gradients."""
     return sum((send("all-reduce", *shape, times=times) for shape in shapes), Counter())
 
 
-# Ids of the batch, and how many anchors have a positive: what every loss sends.
+# Every loss sends the ids of the batch and the number of anchors with a positive.
 ALWAYS = send("all-gather", B) + summed((), times=1)
 DOCS = tables((Path(__file__).parents[1] / "docs" / "scaling.md").read_text())
-SENDS, REMEMBERS = "a loss sends, with its gradient", "an objective remembers, and sends"
+SENDS, REMEMBERS = "loss with its gradient", "memory of an objective"
 OPERATIONS = ("all-gather", "reduce-scatter", "all-reduce", "collective-permute")
 
 
 def model(table: str, views: int) -> dict[str, Counter]:
-    """The first cell of a row of the page -> what it says is sent."""
+    """Return the documented communication of a table by the first cell of its rows."""
     names = {"n": N, "B": B, "V": views, "d": D, "K": K}
     number = lambda text: int(eval(text.replace("·", "*"), names))  # noqa: E731
     operations = ("all-gather", "all-reduce") if table == REMEMBERS else OPERATIONS
@@ -74,7 +74,7 @@ def of_a_loss(case: Case, kind: str, ring: bool) -> Counter:
     rows = model(SENDS, 1 if "tower" in kind else 2)
     by_matrix = case.name == "auc_cl" and ("labels" in kind or dict(case.hyper).get("form"))
     own = [row for row in rows if f"`{case.name}`" in row and ("`ring`" in row) == ring]
-    general = "in general, with `ring`" if ring else "in general, the embeddings once"
+    general = "in general, with `ring`" if ring else "in general"
     return ALWAYS + rows[own[0] if own and not by_matrix else general]
 
 
@@ -86,7 +86,7 @@ def compiled(fn, in_specs, out_specs, *shapes) -> Counter:
 Z = jax.ShapeDtypeStruct((2, B, D), jnp.float32)
 INDEX = jax.ShapeDtypeStruct((B,), jnp.int32)
 SPLIT = (P(None, "data"), P("data"))
-# Blocks and solvers are the business of one device: one loss of each stands for all.
+# Blocks and solvers do not communicate, so one loss of each is enough.
 FURTHER = {"auc_cl-form=matrix", "clip-block_size=3", "dcl-block_size=3"}
 RUNS = [
     *((case, kinds(case)[0], False) for case in CASES if not case.hyper or str(case) in FURTHER),
@@ -111,7 +111,7 @@ def test_communication_of_a_loss_equals_the_documented_table(case, kind, ring):
     assert found == of_a_loss(case, kind, ring)
 
 
-# Row of the page: the objective, its pairs and what its loss sends.
+# Row of the page -> the objective, its pairs and the communication of its loss.
 REMEMBERING = {
     "`decl`, a rate for every example": (decl(), "views", gathered(2)),
     "`sogclr`, an average for every example": (sogclr(), "views", gathered(2)),
@@ -146,7 +146,7 @@ def test_memory_communication_depends_on_the_batch_only(name):
 
 def test_every_row_of_the_documented_tables_is_tested():
     rows = model(SENDS, 2)
-    assert rows.pop("each, for ids and the mean over anchors") == ALWAYS
+    assert rows.pop("every loss: ids, mean over anchors") == ALWAYS
     assert {re.sub("`(\\w+)`.*", r"\1", row) for row in rows if row[0] == "`"} <= set(NAMES)
     assert set(model(REMEMBERS, 2)) == set(REMEMBERING)
 
@@ -160,12 +160,12 @@ PREDICTING = ENCODER._replace(predictor=heads.predictor(pred_hidden_dim=PREDICTE
 
 
 def normalised(*widths: int, times: int) -> Counter:
-    """BatchNorm's means and mean squares, as many times as it runs forward or backward."""
+    """Return the communication of BatchNorm, ``times`` forward and backward passes."""
     return summed(*[(2 * width,) for width in widths], times=times)
 
 
 def step(name: str):
-    """What a training step sends, and the parameters' shapes."""
+    """Return the communication of a training step, and the parameters."""
     method, crops = {
         "siamese": lambda: (siamese.method(ENCODER, nt_xent()), 0),
         "multi-crop": lambda: (siamese.method(ENCODER, nt_xent()), 3),
@@ -202,18 +202,18 @@ def step(name: str):
 
 
 NET, HEAD = WIDTHS, (HIDDEN,)
-# Of the networks and the loss; the gradient is the same for all. Views and small crops go through
-# the backbone one after the other, through the heads together.
+# Communication of networks and loss, without the gradient. Views and small crops go through the
+# backbone one after the other, and through the heads together.
 STEPS = {
     "siamese": normalised(*NET, *HEAD, times=2) + gathered(2),
     "multi-crop": normalised(*NET, times=4) + normalised(*HEAD, times=2) + gathered(2),
-    # Each of five parts runs forward, and forward and backward once more.
+    # Each of five chunks has a forward pass, then another with a backward pass.
     "accumulated": normalised(*NET, *HEAD, times=15) + gathered(2),
     "memory": normalised(*NET, *HEAD, times=2)
     + gathered(2)
     + send("all-gather", B)
     + summed((B,), times=1),
-    # The momentum copy runs forward only, and has no predictor; keys have no gradient.
+    # The momentum network has no backward pass and no predictor. Keys have no gradient.
     "momentum": normalised(*NET, *HEAD, times=3)
     + normalised(PREDICTED, times=2)
     + send("all-gather", B, D, times=2),
@@ -221,7 +221,7 @@ STEPS = {
     + normalised(*HEAD, times=3)
     + normalised(PREDICTED, times=2)
     + send("all-gather", B, D, times=2),
-    # Keys as they are for the pairs, and at length 1 for the queue.
+    # Keys are gathered for the pairs, and again at unit length for the queue.
     "queue": normalised(*NET, *HEAD, times=3) + send("all-gather", B, D, times=2),
 }
 

@@ -1,4 +1,4 @@
-"""Methods: what they compute from a batch, step by step, against the parts put together by hand."""
+"""Methods equal networks and losses that are combined by hand, step by step."""
 
 from functools import partial
 
@@ -30,7 +30,7 @@ close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
 
 
 class Net(nn.Module):
-    """Mean over pixels, then a Dense layer; of any image size. With or without BatchNorm."""
+    """Mean over pixels and a Dense layer, for any image size, with or without BatchNorm."""
 
     width: int
     norm: bool = False
@@ -64,7 +64,7 @@ def start(method, batch, num_examples=20):
 
 
 def value_of(method, params, carried, batch, step=0):
-    """(loss, gradient, carried after the step's forward pass)."""
+    """Return the loss, its gradient, the carried state and the embeddings."""
 
     @partial(jax.jit)
     def run(params, carried, batch, step):
@@ -76,7 +76,7 @@ def value_of(method, params, carried, batch, step=0):
 
 
 def embed(params, images, names=("net", "projector")):
-    """The networks by hand: images [V, b, h, w, c] to [V, b, d]."""
+    """Apply the networks by hand to images [V, b, h, w, c]; return [V, b, d]."""
     x = images.reshape(-1, *images.shape[2:])
     for name, module in (("net", Net(5)), ("projector", Head()), ("predictor", Head())):
         if name in names:
@@ -124,7 +124,7 @@ def test_siamese_small_crops_are_queries_to_the_views():
 
 @pytest.mark.parametrize(("reduction", "of_views"), [("mean", 1), ("sum", 2)])
 def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views):
-    """Averaged; summed, those of two views, 2(B - 1), weigh twice those of a crop, B - 1.
+    """With a sum, the 2(B - 1) negatives of two views weigh twice the B - 1 of a crop.
 
     All images of an example are equal here, so that all pairings have the same cosines.
     """
@@ -145,7 +145,7 @@ def test_moco_v3_sums_both_directions_with_target_keys():
     method = momentum.method(PREDICTING, info_nce(temperature=0.5), momentum=0.9)
     batch = batch_of()
     params, carried = start(method, batch)
-    other = jax.tree.map(lambda x: x + 0.1, carried.target)  # a copy that lags behind
+    other = jax.tree.map(lambda x: x + 0.1, carried.target)  # differs from the trained network
     carried = carried._replace(target=other)
     value, gradient, _, _ = value_of(method, params, carried, batch)
     keys = embed(other["params"], batch["views"])
@@ -185,7 +185,7 @@ def test_moco_v2_negatives_come_from_the_queue_which_stores_its_keys():
     for step in range(2):
         batch = batch_of(seed=step)
         value, _, carried, z = value_of(method, params, carried, batch, step)
-        q, k = embed(params, batch["views"])  # the copy is still the network itself
+        q, k = embed(params, batch["views"])  # the target still equals the trained network
         close(z, jnp.stack([q, k]))
         pairs = pair_towers(q, k, queue=queue, batch_negatives=False)
         close(value, losses.info_nce_loss(pairs, **nce).mean())

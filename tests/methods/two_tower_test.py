@@ -1,4 +1,4 @@
-"""Two towers: pairs of views and captions, the method by hand, any number of devices, refusals."""
+"""The two-tower method: views of captioned images, losses by hand, devices, rejected settings."""
 
 from functools import cache, partial
 from importlib import import_module
@@ -33,7 +33,7 @@ def objective_of(name, **hyper):
     return import_module(f"jaxssl.losses.{name}").objective(**hyper)
 
 
-# Views.
+# Views
 
 
 def window(key, image):
@@ -46,7 +46,7 @@ def pair_views():
 
 
 def captioned(b, k=5, seed=0):
-    """Images, and captions of which no two are equal; the first entry tells whose they are."""
+    """Make images with different captions; the first token is the index of the image."""
     rng = np.random.default_rng(seed)
     text = np.stack(np.indices((b, k)), axis=2).astype(np.int32)
     return {"image": rng.integers(0, 256, (b, 8, 8, 1), np.uint8), "text": text}
@@ -62,7 +62,7 @@ def test_captions_of_an_example_are_drawn_uniformly(pair_views):
     counts = np.stack([np.bincount(drawn[:, i], minlength=5) for i in range(4)])
     deviation = np.sqrt(number * (1 / 5) * (4 / 5))
     assert np.abs(counts - number / 5).max() < 4.5 * deviation
-    # Examples draw by themselves: two agree in a fifth of the cases.
+    # Examples draw independently: two agree in a fifth of the cases.
     agree = [(drawn[:, i] == drawn[:, j]).sum() for i in range(4) for j in range(i)]
     assert np.abs(np.array(agree) - number / 5).max() < 4.5 * deviation
 
@@ -95,11 +95,11 @@ def test_view_does_not_depend_on_the_caption(pair_views):
     np.testing.assert_array_equal(found, expected)
 
 
-# The method.
+# Method
 
 
 class Net(nn.Module):
-    """Mean over pixels, then a Dense layer."""
+    """Mean over pixels and a Dense layer."""
 
     @nn.compact
     def __call__(self, x, *, train, axis_name=None, keys=None):
@@ -132,7 +132,7 @@ def start(method, batch):
 
 
 def value_of(method, params, carried, batch, step=0):
-    """Value, gradient, what is carried on, and the embeddings."""
+    """Return the loss, its gradient, the carried state and the embeddings."""
 
     @jax.jit
     def run(params, carried, step):
@@ -144,7 +144,7 @@ def value_of(method, params, carried, batch, step=0):
 
 
 def towers(params, batch):
-    """Embeddings of images and captions, by the networks' own functions."""
+    """Apply the networks by hand; return embeddings of images and captions."""
 
     def run(x, params, net):
         h = net.apply({"params": params["net"]}, x, train=False)
@@ -208,7 +208,7 @@ def test_two_tower_with_labels_uses_the_class_as_positives():
 
 
 def log_means(z, temperature):
-    """Of each image over other captions, and the other way round: log of the mean similarity."""
+    """Log of the mean similarity of each image to other captions, and vice versa."""
     u = np.asarray(z, np.float64) / np.linalg.norm(z, axis=2, keepdims=True)
     s = np.where(np.eye(B, dtype=bool), 0, np.exp(u[0] @ u[1].T / temperature))
     return np.log(s.sum(axis=1) / (B - 1)), np.log(s.sum(axis=0) / (B - 1))
@@ -256,7 +256,7 @@ def test_accumulation_keeps_all_negatives():
     jax.tree.map(close, found, expected)
 
 
-# Steps.
+# Steps
 
 RUNS = {
     "clip": ({}, {}),
@@ -280,7 +280,7 @@ def batch_at(step):
 
 @cache
 def run(name, devices):
-    """The state after some steps as NumPy, the losses, and the embeddings of the first step."""
+    """Return the final state as NumPy, the losses, and the embeddings of the first step."""
     hyper, settings = RUNS[name]
     if "preset" in hyper:
         hyper = import_module(f"jaxssl.losses.{name}").PRESETS[hyper["preset"]]
@@ -317,7 +317,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(name, devices):
     np.testing.assert_allclose(found_z, z, rtol=1e-4, atol=1e-5)
 
     def same(a, b):
-        # Sums over the batch cancel: the rounding is that of an array's largest entry.
+        # Sums over the batch cancel, so rounding errors are relative to the largest entry.
         largest = np.abs(np.where(np.isfinite(b), b, 0)).max(initial=1)
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=5e-5 * largest)
 
@@ -331,7 +331,7 @@ def test_decl_memory_is_written_only_for_seen_examples():
     assert (np.delete(state.carried.memory, seen) == -np.inf).all()
 
 
-# What does not go together.
+# Rejected settings
 
 ALONE = {"method.name": "two_tower"}
 TOGETHER = "captions take method.name=two_tower, text.name=text and augment.name=clip together"

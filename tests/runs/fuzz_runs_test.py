@@ -47,7 +47,7 @@ def below(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def standard_promotion():
-    """As in a user's run."""
+    """Use the promotion of a user's run."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
@@ -87,7 +87,7 @@ def test_overrides(below, items):
 @fuzzed(700)
 @given(item=st.tuples(st.sampled_from(KEYS), usual | odd | schedules))
 def test_runs_of_overrides(below, item):
-    """Settings that are taken give the parts of a run, or a reason why not."""
+    """Accepted settings build a run or raise a UserError."""
 
     def parts():
         return build(config.load(DIGITS, [item]), 1297)
@@ -150,7 +150,7 @@ TINY = draw_weights("tiny", 4)
 
 @pytest.fixture(scope="module")
 def weights_files(tmp_path_factory):
-    """Files of the same network, and its parameters."""
+    """Weights files of one network in several formats, and its parameters."""
     path = tmp_path_factory.mktemp("weights") / "x.safetensors"
     path.write_bytes(save({k: np.asarray(v) for k, v in TINY.items()}))
     found = weights.load(path, num_heads=2)
@@ -188,7 +188,7 @@ def test_weights(below, weights_files, data, name):
 
 
 def _parts_of_zip():
-    """The pickle of a file of PyTorch, and its storages."""
+    """The pickle and the storages of a PyTorch file."""
     with zipfile.ZipFile(io.BytesIO(GOLDEN["file/zip"].tobytes())) as archive:
         inside = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
     numbers = sum(name.startswith("data/") for name in inside)
@@ -205,7 +205,7 @@ CALLS = tuple(call.split() for call in CALLS.split(";"))
 
 @st.composite
 def operations(draw):
-    """Pieces of programs of pickle's machine."""
+    """Fragments of pickle programs."""
     module, name = draw(st.sampled_from(CALLS))
     argument = draw(st.sampled_from(("touch fuzzed", "open('fuzzed', 'w')", "os", "fuzzed")))
     text = b"X" + len(argument).to_bytes(4, "little") + argument.encode()

@@ -1,4 +1,4 @@
-"""Runs on graphs: trained, stopped, resumed, evaluated, loaded; the same on all devices."""
+"""Runs on graphs: train, stop, resume, evaluate and load, on any number of devices."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}
 
 @pytest.fixture(scope="module", autouse=True)
 def settings():
-    """Optax' Adam raises a float to its step count; and few machines are trained."""
+    """Allow optax.adam to raise a float to its step count; train few SVMs."""
     with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
         patch.setitem(svm.PRESETS, "graphcl", QUICK)
         yield
@@ -54,14 +54,14 @@ def write_set(root, name, num_tags=3, seed=0):
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
-    """A set, another like it, and one of more tags."""
+    """A data set, a similar one, and one with more tags."""
     root = tmp_path_factory.mktemp("sets")
     return [write_set(root, "SOME"), write_set(root, "LIKE", seed=1), write_set(root, "MORE", 5)]
 
 
 @pytest.fixture(scope="module")
 def tiny(sets, prepared):
-    """Makes the config of a tiny run."""
+    """A function that makes the config of a tiny run."""
 
     def make(**changes):
         places = {"data.path": str(sets[0]), "data.dir": str(prepared)}
@@ -117,7 +117,7 @@ def test_stopped_graph_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatc
 
 
 def steps(made, devices, number=2):
-    """Losses, the embeddings of each step, and the parameters before and after."""
+    """Return losses, embeddings of each step, and parameters before and after."""
     train = source.load(made.data, "train", "graph")
     mesh = distributed.make_mesh(jax.devices()[:devices])
     parts = build(made, len(train), mesh.size)
@@ -145,7 +145,7 @@ SGD = {"optim.name": "sgd", "optim.lr": "0.1", "optim.momentum": "0.0"}
 
 
 def assert_close(found, expected):
-    """A step of plain SGD is the gradient, a tenth of it."""
+    """A step of plain SGD is a tenth of the gradient."""
     (losses, z, states), (one_losses, one_z, one_states) = found, expected
     np.testing.assert_allclose(losses, one_losses, rtol=1e-5)
     np.testing.assert_allclose(z, one_z, rtol=1e-4, atol=1e-5)
@@ -171,7 +171,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices)
 
 
 def test_accumulated_chunks_have_separate_batch_statistics(tiny, one_device):
-    """As is said of accumulate_steps: BatchNorm sees a part for a batch, so figures differ."""
+    """BatchNorm normalises each chunk of accumulate_steps, so results differ."""
     losses, _, states = steps(tiny(**SGD, accumulate_steps="2"), 2)
     assert np.isfinite(losses).all() and losses[0] != one_device[0][0]
     np.testing.assert_allclose(losses, one_device[0], rtol=0.3)
@@ -206,7 +206,7 @@ def test_loaded_encoder_computes_features_of_new_graphs(tiny, whole):
     assert found.shape == (6, 4 * 2)
     again = encode(variables, packed(graphs, 2))
     np.testing.assert_allclose(again, found, rtol=1e-5, atol=1e-5)
-    # Those that evaluation takes of a split, block by block over the devices.
+    # The features that evaluation computes block by block over the devices.
     array = source.load(tiny().data, "train", "graph").graph_array
     mesh = distributed.make_mesh()
     extracted = features.extract(array, encode, distributed.replicate(variables, mesh), mesh)

@@ -1,4 +1,4 @@
-"""Two processes, two devices each: together they do what one process does."""
+"""Two processes with two devices each give the same results as one process."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def batches(way: str, devices: int):
 
 
 def last(way: str, devices: int = 4) -> dict[str, dict[str, list]]:
-    """For every device of this process, what it holds of batch number `STEPS`."""
+    """Return the rows of batch `STEPS` on each device of this process."""
     stream = batches(way, devices)
     for _ in range(STEPS):
         batch = stream.next()
@@ -63,7 +63,7 @@ def last(way: str, devices: int = 4) -> dict[str, dict[str, list]]:
 
 
 def start(*arguments: str) -> list[subprocess.Popen]:
-    """Two processes of `main`."""
+    """Start two processes of `main`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -77,7 +77,7 @@ def start(*arguments: str) -> list[subprocess.Popen]:
 
 
 def finish(hosts: list[subprocess.Popen]) -> list[str]:
-    """What they print; both must end well."""
+    """Wait for both processes, which must succeed; return their output."""
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [0, 0], outputs
     return outputs
@@ -108,7 +108,7 @@ def test_listing_checkpoints_does_not_wait_for_other_processes(tmp_path, monkeyp
     assert checkpoint.steps(tmp_path) == []
     for name in ("12", "7", "9.orbax-checkpoint-tmp-0", "damaged"):
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
-    # Whose constructor waits for all processes.
+    # The constructor of this manager waits for all processes.
     monkeypatch.setattr(checkpoint.ocp, "CheckpointManager", None)
     assert checkpoint.steps(tmp_path) == [7, 12]
 
@@ -174,7 +174,7 @@ def cannot_read(workdir: Path, step: int) -> None:
 
 
 def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
-    """Train; the second process gets a signal with this batch, or cannot read checkpoints."""
+    """Train. The second process gets a signal at a batch, or cannot read checkpoints."""
     saved = Path(workdir) / "checkpoints" / str(SAVED)
 
     def act() -> None:
@@ -190,7 +190,7 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
 
 
 def main() -> None:
-    """One of the two hosts."""
+    """Run one of the two hosts."""
     address, process, what, *arguments = sys.argv[1:]
     distributed.initialize(address, 2, int(process))
     if what == "read":

@@ -1,4 +1,4 @@
-"""Runs on images with captions: trained, stopped and resumed, evaluated with and without them."""
+"""Runs on captioned images: train, stop, resume, and evaluate with and without captions."""
 
 import re
 from pathlib import Path
@@ -52,7 +52,7 @@ def package():
 
 @pytest.fixture(scope="module", autouse=True)
 def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    """Allow optax.adam to raise a float to its integer step count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -139,7 +139,7 @@ def test_images_without_captions_get_zero_shot_only(whole, plain, tmp_path):
 
 
 def test_other_protocols_evaluate_the_image_network(whole, plain, tmp_path):
-    """Those that make views of images, too: of their captions none is needed."""
+    """Protocols that make views of images do not need captions."""
     kinds = ["pretrained"]
     rows = run.evaluate(whole, ["knn", "diagnostics"], kinds=kinds, out=tmp_path)
     assert {row["protocol"] for row in rows} == {"knn", "diagnostics"}

@@ -1,4 +1,4 @@
-"""A run on clips: from the set to the report, stopped, resumed, evaluated."""
+"""Runs on videos: train, stop, resume, evaluate and report."""
 
 import json
 import os
@@ -44,14 +44,14 @@ TINY = {
 
 @pytest.fixture(scope="module", autouse=True)
 def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    """Allow optax.adam to raise a float to its integer step count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
 
 @pytest.fixture(scope="module", autouse=True)
 def one_stage():
-    """S3D with one block in all, which is compiled in a third of the time."""
+    """S3D with a single block, which compiles in a third of the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(s3d, "STAGES", s3d.STAGES[:1])
         yield
@@ -59,7 +59,7 @@ def one_stage():
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
-    """Makes the config of a tiny run, on 24 clips to train and 8 to test."""
+    """A function that makes the config of a tiny run on 24 training and 8 test videos."""
     directory = tmp_path_factory.mktemp("sets")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moving_digits, "SIZES", {"train": 24, "test": 8})
@@ -141,7 +141,7 @@ def test_ten_crops_use_the_middle_frames():
     inputs = VideoInputs(size=8, frames=3, stride=2, channels=1)
     once, ten = (np.asarray(i.prepare(clips)) for i in (inputs, inputs._replace(copies=10)))
     assert once.shape == (2, 3, 8, 8, 1) and ten.shape == (20, 3, 8, 8, 1)
-    # The five later crops of a clip are the mirrored five earlier ones.
+    # The last five crops of a video are the first five, mirrored.
     np.testing.assert_allclose(ten[5:10], ten[:5, :, :, ::-1], atol=1e-6)
     assert np.abs(once).max() <= 1
 
@@ -151,7 +151,7 @@ def test_raw_features_are_the_pixels_of_all_frames(settings):
     found = clip_pixels(test.video_array(12), distributed.local_mesh())
     assert found.shape == (8, 12 * 16 * 16)
     clips = test.video_array(12)[:]
-    # Resizing by two averages, but for the edges: the mean over a frame stays nearly the same.
+    # Resizing by two averages pixels, so the mean of a frame changes only at its edges.
     np.testing.assert_allclose(
         found.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
     )

@@ -1,4 +1,4 @@
-"""Runs of the whole loop: crash, stop, resume, refuse; and what lies in the workdir afterwards."""
+"""Whole runs: crash, stop, resume, rejected input, and the files in the workdir."""
 
 import errno
 import json
@@ -32,14 +32,14 @@ EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtyp
 
 @pytest.fixture(scope="module", autouse=True)
 def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    """Allow optax.adam to raise a float to its integer step count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
 
 @pytest.fixture(scope="module")
 def tiny(data_dir):
-    """Makes the config of a tiny run."""
+    """A function that makes the config of a tiny run."""
 
     def make(**changes: str):
         values = {**SETTINGS, "data.dir": str(data_dir), **changes}
@@ -63,7 +63,7 @@ def saved_arrays(workdir: Path) -> list[np.ndarray]:
 
 
 def lines(workdir: Path) -> list[dict]:
-    """metrics.jsonl without the one field that is about time."""
+    """Read metrics.jsonl without the field that depends on time."""
     rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
 
@@ -101,7 +101,7 @@ def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
     pretrain.train(tiny(), tmp_path)
     for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(found, expected)
-    # The stop added a line of its own and nothing else.
+    # The stop added one line of metrics and changed nothing else.
     assert [row for row in lines(tmp_path) if row["step"] != 5] == lines(whole)
 
 
@@ -148,7 +148,7 @@ def test_best_step_ignores_damaged_checkpoints(tmp_path):
 
 
 def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, monkeypatch):
-    """A momentum copy, a queue of keys, a number for every example, and schedules."""
+    """With a momentum network, a queue, a per-example buffer and schedules."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "40"}
     copy = "{'schedule': 'cosine', 'start': 0.9, 'end': 1.0}"
     loss = {"loss.name": "decl", "loss.weight": "alternate"}
@@ -187,7 +187,7 @@ def test_metrics_have_all_fields_and_are_finite(whole):
 
 
 def events(workdir: Path) -> dict[int, dict[str, float]]:
-    """What TensorBoard is shown: the scalars of each step, without those that were purged."""
+    """Read the scalars of each step as TensorBoard shows them, without purged ones."""
     found = {}
     for path in sorted(workdir.glob("events.out.tfevents*")):
         data, at = path.read_bytes(), 0
@@ -269,7 +269,7 @@ def test_error_names_a_workdir_that_cannot_be_created(tiny, tmp_path):
 
 
 def flip(path: Path) -> None:
-    """Alter one bit in the middle of a file."""
+    """Flip one bit in the middle of a file."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 8
     path.write_bytes(data)
@@ -333,7 +333,7 @@ def test_two_latest_and_best_checkpoints_are_kept(tmp_path):
 
 @pytest.mark.parametrize("written", [1, 2, 4, 8])
 def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
-    """The queue whole, numbers for every example and the optimiser's state split."""
+    """With a replicated queue, and sharded per-example buffers and optimiser state."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "16"}
     settings = tiny(**method, **{"loss.name": "decl", "optim.sharded": "True"})
     parts = build(settings, 1297)
@@ -343,7 +343,7 @@ def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written
         return initial_state(settings, parts, EXAMPLE, 1297, mesh)
 
     def arrays(state):
-        """As they are on one device: there are zeros for examples that there are not."""
+        """The arrays without the rows of zeros that pad per-example buffers."""
         tree = state.replace(key=jax.random.key_data(state.key))
         memory = {**tree.carried.memory, "objective": tree.carried.memory["objective"][:1297]}
         return jax.tree.leaves(tree.replace(carried=tree.carried._replace(memory=memory)))
@@ -366,7 +366,7 @@ def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written
 
 
 def test_checkpoint_of_another_network_is_rejected(tiny, whole, tmp_path):
-    """Although rows of zeros may come and go."""
+    """Although rows of zeros may be added or removed."""
     other = tiny(**{"net.widths": "(4, 16)"})
     parts = build(other, 1297)
     template = initial_state(other, parts, EXAMPLE, 1297, distributed.make_mesh())

@@ -1,4 +1,4 @@
-"""The recipes of graphs, images with captions, and video: complete, and of the sizes they name."""
+"""Every config of graphs, captioned images and videos builds and has the stated sizes."""
 
 import ast
 from pathlib import Path
@@ -28,7 +28,7 @@ each_recipe = pytest.mark.parametrize("name", RECIPES)
 
 
 def shapes(config, b: int) -> tuple:
-    """A batch's input and index, as `jax.ShapeDtypeStruct`."""
+    """Return input and index of a batch as `jax.ShapeDtypeStruct`."""
     shape = jax.ShapeDtypeStruct
     size = config.augment.get("size", 0)
     images = shape((b, size, size, 3), jnp.uint8)

@@ -1,4 +1,4 @@
-"""Runs that differ in numbers share their programs; convolutions are kept out of loops on CPUs."""
+"""Programs are shared by runs that differ in numbers; convolutions run outside loops on CPUs."""
 
 import logging
 from contextlib import closing
@@ -22,7 +22,7 @@ def load(data_dir, **changes):
 
 @pytest.fixture(autouse=True)
 def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    """Allow optax.adam to raise a float to its integer step count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 

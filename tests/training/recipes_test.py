@@ -1,4 +1,4 @@
-"""Every file of configs/: complete, of the shapes it names, and two steps at tiny size."""
+"""Every config of configs/ builds, has the stated shapes, and takes two steps at tiny size."""
 
 import ast
 import json
@@ -27,7 +27,7 @@ PATHS = {path.stem: path for path in sorted((ROOT / "configs").glob("*.py"))}
 BASES = {"base"}  # what recipes differ from, not one itself
 RECIPES = [name for name in PATHS if name not in BASES]
 BATCH, SIDE, CROP = 4, 8, 4
-# Of networks, heads and memories, where a recipe has them; what is left out stays the recipe's.
+# Tiny values of the arguments that a recipe has. Other arguments keep the values of the recipe.
 TINY = {
     "net": {"width": 2, "widths": (2, 4), "strides": (2, 2), "dim": 8, "layers": 1, "num_heads": 2}
     | {"patch_size": 4},
@@ -38,7 +38,7 @@ TINY = {
     "augment": {"size": SIDE, "blur_kernel": 3},
     "crops": {"size": CROP},
 }
-# Nothing of these is in the compiled step.
+# Groups and keys that do not change the compiled step.
 OUTSIDE = ("data", "augment", "second_view", "crops", "eval", "checkpoint", "epochs", "total_steps")
 PROBABILITIES = ("flip", "jitter", "grayscale", "blur", "solarize", "erasing")
 
@@ -47,19 +47,19 @@ each_recipe = pytest.mark.parametrize("name", RECIPES)
 
 @pytest.fixture(scope="module", autouse=True)
 def standard_promotion():
-    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    """Allow optax.adam to raise a float to its integer step count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
 
 @pytest.fixture(scope="module")
 def tiny():
-    """Makes the shrunk config of a recipe."""
+    """The shrunk configs of all recipes."""
     return {name: shrunk(name) for name in RECIPES}
 
 
 def shrunk(name: str):
-    """The recipe's config with tiny networks, images and memories."""
+    """Return the config of a recipe with tiny networks, images and buffers."""
     config = config_lib.load(PATHS[name])
     config.batch_size, config.total_steps = BATCH, config.epochs
     for group, values in TINY.items():
@@ -80,7 +80,7 @@ def channels(config) -> int:
     return find_metadata(config.data, config.augment.size).shape[2]
 
 
-# What a recipe says of itself
+# Docstrings
 
 
 @each_recipe
@@ -108,7 +108,7 @@ def test_recipes_page_lists_every_recipe_once():
     assert sorted(found) == sorted(RECIPES)
 
 
-# Full size, without computing anything
+# Full size, shapes only
 
 
 @each_recipe
@@ -173,11 +173,11 @@ def features_of(config) -> int:
     return vit.SIZES[net.size][0] if net.name == "vit" else net.widths[-1]
 
 
-# Tiny, and run
+# Tiny size, computed
 
 
 def settings() -> dict[str, tuple[str, dict]]:
-    """One (name of a recipe function, its arguments) for each set of operations it compiles."""
+    """Return a (recipe, arguments, channels) for each set of compiled operations."""
     found = {}
     for name in RECIPES:
         config = config_lib.load(PATHS[name])
@@ -206,7 +206,7 @@ def test_views_are_finite_and_in_range(case):
 
 
 def same_program(config) -> str:
-    """Equal for recipes whose tiny steps are the same but for the values of constants."""
+    """Return a key that is equal for recipes whose tiny steps differ in constants only."""
     kept = {k: v for k, v in config.to_dict().items() if k not in OUTSIDE}
     kept["net"].pop("size", None)
     kept |= {"channels": channels(config), "crops": config.crops.number}
@@ -225,7 +225,7 @@ DONE: dict[str, str] = {}
 @each_recipe
 def test_tiny_version_of_a_recipe_takes_two_steps(name, tiny, monkeypatch):
     config = tiny[name]
-    # Views are tested above; here they are cheap, but made by the recipe's arguments.
+    # Views are tested above, so cheap ones are made from the same arguments here.
     monkeypatch.setattr(build_lib, "factory", cheap_factory)
     monkeypatch.setitem(resnet.DEPTHS, 18, ((), False))  # a stem; blocks are tested with the nets
     parts = build(config, BATCH)
@@ -261,7 +261,7 @@ def test_tiny_version_of_a_recipe_takes_two_steps(name, tiny, monkeypatch):
 
 
 def cheap_factory(group: str, name: str):
-    """`jaxssl.training.config.factory`, but recipes of views only cut and darken."""
+    """Like `jaxssl.training.config.factory`, but views are only cut and darkened."""
     factory = config_lib.factory(group, name)
     if group != "augment":
         return factory
@@ -273,7 +273,7 @@ def cheap_factory(group: str, name: str):
     return recipe
 
 
-# The dry run
+# Dry run
 
 
 def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
@@ -284,7 +284,7 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert "fashion_mnist, 60000 images [28, 28, 1]" in lines["data"]
     assert "views [2, 8, 8, 8, 1]" in lines["views"]
-    # Bottleneck of 2 channels on a stem of 2, out to 8 features; then a layer to 128 embeddings.
+    # A bottleneck block from a stem of 2 channels to 8 features, then a layer to 128 dimensions.
     convolutions = 3 * 3 * 1 * 2 + 2 * 2 + 3 * 3 * 2 * 2 + 2 * 8 + 2 * 8
     norms = 2 * (2 + 2 + 2 + 8 + 8)
     net, head = convolutions + norms, 8 * 128 + 128

@@ -1,4 +1,4 @@
-"""Whole training steps: the same on any number of devices, one compilation, donated state."""
+"""Training steps: equal on any number of devices, compiled once, skipped if not finite."""
 
 import logging
 from functools import cache
@@ -21,7 +21,7 @@ from jaxssl.training import optim
 from jaxssl.training.programs import make_train_steps
 from jaxssl.training.state import make_diagnosis, make_init, make_train_step
 
-# How a run is put together: method, its settings, loss, its settings, number of small crops.
+# name -> method, settings of the method, loss, settings of the loss, number of small crops.
 RUNS = {
     "auc_cl": ("siamese", {}, "auc_cl", {}, 0),
     "nt_xent, multi-crop": ("siamese", {}, "nt_xent", {"temperature": 0.2}, 2),
@@ -64,14 +64,14 @@ def parts(name: str):
     encoder = Encoder(net, MLP(8, 6, 2), predictor)
     objective = import_module(f"jaxssl.losses.{loss}").objective(**hyper)
     make = import_module(f"jaxssl.methods.{method}").method
-    # Plain SGD: Adam would turn rounding in a vanishing gradient into a full step.
+    # Adam would turn the rounding error of a vanishing gradient into a full step.
     augment = make_views([noisy(8)] * 2, [noisy(4)] * crops)
     return make(encoder, objective, **settings), optax.sgd(0.05, momentum=0.9), augment
 
 
 @cache
 def run(name: str, devices: int):
-    """States after each step, as NumPy, the losses, and the embeddings of the first step."""
+    """Return the final state as NumPy, the losses, and the embeddings of the first step."""
     method, optimiser, augment = parts(name)
     mesh = distributed.make_mesh(jax.devices()[:devices])
     state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
@@ -105,7 +105,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(one_device, devices):
     np.testing.assert_allclose(found_embeddings, embeddings, rtol=1e-4, atol=1e-5)
 
     def close(a, b):
-        # Sums over the batch cancel: the rounding is that of an array's largest entry.
+        # Sums over the batch cancel, so rounding errors are relative to the largest entry.
         largest = np.abs(np.where(np.isfinite(b), b, 0)).max(initial=1)
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=5e-5 * largest)
 
@@ -122,7 +122,7 @@ def test_sharded_optimiser_takes_the_same_steps(name):
         state = make_init(*start, sharded=sharded)(0)
         step = make_train_step(method, optimiser, augment, mesh, sharded=sharded)
         for i in range(STEPS):
-            # Optax' Adam raises a float to its integer step count.
+            # optax.adam raises a float to its integer step count.
             with jax.numpy_dtype_promotion("standard"):
                 state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
         found.append(state)
@@ -157,7 +157,7 @@ def test_steps_compile_once_and_donate_the_state(caplog):
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         for i in range(1, STEPS):
             state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
-        # The log does report compilations: this is one.
+        # Check that the log reports compilations at all.
         assert "Compiling" not in caplog.text
         jax.jit(lambda x: x + len(caplog.text) + 12345)(1.0)
         assert "Compiling" in caplog.text
@@ -219,8 +219,8 @@ def test_finiteness_is_computed_once_per_array(spoilt):
     text = step.lower(state, batch(0, bad=False)).compile().as_text()
     checked = state.params, state.params, state.opt_state, state.carried.batch_stats
     arrays = sum(jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(checked))
-    # The loss and the embeddings too. Fused into the update of each array, the question would be
-    # asked once for each pair of arrays.
+    # The loss and the embeddings count too. A check fused into the update of each array would be
+    # computed once for each pair of arrays.
     assert 0 < text.count(" is-finite(") <= arrays + 2
 
 

@@ -1,4 +1,4 @@
-"""A run is killed at random moments, again and again, and ends as if nothing had happened.
+"""Kill a run at random moments, and check that it ends like an uninterrupted one.
 
     python tests/faults/kill.py [--kills 30] [--seed 0]
 
@@ -49,7 +49,7 @@ TIMEOUT = 300  # seconds
 
 
 class Run(NamedTuple):
-    """Where a run works."""
+    """The files of a run."""
 
     folder: Path
 
@@ -76,7 +76,7 @@ def _any(folder: Path, pattern: str) -> bool:
     return folder.is_dir() and next(folder.glob(pattern), None) is not None
 
 
-# What shows that a run is in a phase; the text is what it has logged since it was started.
+# Whether a run is in a phase, given the text that it has logged since its start.
 PHASES: dict[str, Callable[[Run, str], bool]] = {
     "preparation": lambda run, log: _any(run.folder / "data", "digits/*incomplete*"),
     "step": lambda run, log: "optimiser" in log,
@@ -90,7 +90,7 @@ DELAY = {"preparation": 0.3, "step": 3.0, "checkpoint": 0.3, "evaluation": 1.0, 
 
 
 def kill(run: Run, phase: str, rng: random.Random, log: Path, longest: float) -> str:
-    """Start the run and kill it in a phase; how it went."""
+    """Start the run and kill it in a phase; return the outcome."""
     before, delay = len(run.log()), rng.uniform(0, DELAY.get(phase, longest))
     process, began = run.start(log), time.monotonic()
     while process.poll() is None and not PHASES[phase](run, run.log()[before:]):
@@ -107,14 +107,14 @@ def kill(run: Run, phase: str, rng: random.Random, log: Path, longest: float) ->
 
 
 def finish(run: Run, log: Path) -> float:
-    """Let the run end; its seconds."""
+    """Let the run end; return the seconds that it took."""
     began = time.monotonic()
     assert run.start(log).wait(TIMEOUT) == 0, log.read_text()
     return time.monotonic() - began
 
 
 def check_files(run: Run) -> None:
-    """Whatever has its final name is whole."""
+    """Check that all files with their final name are complete."""
     for path in run.workdir.glob("*.json"):
         json.loads(path.read_text())
     path = run.workdir / "metrics.jsonl"
@@ -125,7 +125,7 @@ def check_files(run: Run) -> None:
 
 
 def compare(run: Run, whole: Run) -> None:
-    """Nothing but times tells the two finished runs apart."""
+    """Check that two finished runs differ in times only."""
     both = run, whole
     states = [checkpoint.restore_arrays(x.workdir) for x in both]
     assert [found.step for found in states] == [STEPS, STEPS]
@@ -150,14 +150,14 @@ def compare(run: Run, whole: Run) -> None:
 
 
 def begin_again(run: Run, whole: Run) -> None:
-    """Another run, in place of a finished one."""
+    """Start a new run in place of a finished one."""
     compare(run, whole)
     shutil.rmtree(run.folder)
     run.folder.mkdir()
 
 
 def survive(folder: Path, kills: int, seed: int, say: Callable[[str], None] = print) -> int:
-    """Kill a run so often; how many kills struck.
+    """Kill a run several times; return the number of kills that struck.
 
     Raises:
         AssertionError: if one did harm.
@@ -188,7 +188,7 @@ def survive(folder: Path, kills: int, seed: int, say: Callable[[str], None] = pr
 
 
 def main() -> None:
-    """Command line."""
+    """Parse the command line and run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--seed", type=int, default=0)
