@@ -43,14 +43,14 @@ def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
 
     Args:
         workdirs: one or more.
-        out: the page; by default report.html in the only workdir, or compare.html in the current
+        out: the page, by default report.html in the only workdir, or compare.html in the current
             folder.
 
     Returns:
         The path of the page.
 
     Raises:
-        UserError: without a workdir, for a page whose name does not end in .html, or as in
+        UserError: without a workdir, for a page that is not named *.html, or for the reasons of
             `write_comparison`.
     """
     if not workdirs:
@@ -156,7 +156,7 @@ def _data_source(row: Mapping[str, Any], run: Run) -> tuple[tuple[str, str], ...
 
 
 def _differences(sources: Sequence[tuple]) -> list[str]:
-    """Describe in what the data sources of the tables differ."""
+    """List the fields in which the data sources of the tables differ, with their values."""
     values: dict[str, list[str]] = {}
     for name, value in (pair for source in sources for pair in source):
         if value not in values.setdefault(name, []):
@@ -181,19 +181,19 @@ def _result(source: tuple, lines: Mapping[tuple, Cells], groups: Sequence[Group]
     text = f"{dataset}, fitted on {bank}, tested on {split}; {layer} features"
     settings = [f"{name} {value}" for name, value in source[len(DATA_FIELDS) :] if value]
     text += f" ({', '.join(settings)})" if settings else ""
-    text += "" if len(columns) > 1 else "; one column has these, there is nothing to compare"
+    text += "" if len(columns) > 1 else "; one column, there is nothing to compare"
     table = Table("results", ["metric", *heads], body, f"results on {dataset}")
     return {"description": text, "table": table}
 
 
 def _mean(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the mean over the seeds; None without results, or if one is not finite."""
+    """Return the mean over the seeds, None without results or if one is not finite."""
     values = [row["value"] for row in rows]
     return fmean(values) if values and all(map(isfinite, values)) else None
 
 
 def _best(metric: str, unit: str, cells: Cells) -> set[int]:
-    """Return the indices of the best cells, to two decimals; none if all are equal."""
+    """Return the indices of the best cells to two decimals, none if all are equal."""
     means = {index: _mean(rows) for index, rows in cells.items()}
     rounded = {index: round(mean, 2) for index, mean in means.items() if mean is not None}
     if unit != "%" or len(set(rounded.values())) < 2:

@@ -59,7 +59,7 @@ COMPARISON_CURVES = (
     *(ALIGNMENT, UNIFORMITY),
 )
 RUN_LINES = (("#0b5394", "-"), ("#b45309", "--"))
-# Okabe and Ito's palette, whose colours the colour-blind can tell apart.
+# Okabe and Ito's palette, which is safe for colour-blind readers.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#56b4e9")
 MAX_MARKERS = 10  # on a line of a comparison
 NARROW = 16  # characters of names that fit side by side in a legend
@@ -72,7 +72,7 @@ KNN_SETTINGS = (
 
 
 def run_curves(metrics: Sequence[Mapping[str, Any]]) -> list[Image]:
-    """Draw the curves of one run by step; metrics that were not recorded have no figure."""
+    """Draw the curves of one run by step, one figure for each recorded metric."""
     return [image for curve in RUN_CURVES if (image := _run_curve(curve, metrics))]
 
 
@@ -82,7 +82,7 @@ def comparison_curves(groups: Sequence[Group]) -> list[Image]:
 
 
 def _run_curve(curve: Curve, metrics: Sequence[Mapping[str, Any]]) -> Image | None:
-    """Values that are not finite are gaps."""
+    """Draw a figure of one run. Values that are not finite are gaps."""
     series = {key.replace("_", " "): metric_series(metrics, key) for key in curve.keys.split()}
     series = {name: (x, y) for name, (x, y) in series.items() if x}
     if not series:

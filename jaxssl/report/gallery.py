@@ -11,8 +11,8 @@ from matplotlib.patheffects import withStroke
 from jaxssl.report.images import MARKERS, Image, embed_png, figure_png, thumbnail
 from jaxssl.report.page import Cell, Table
 
-MAX_LEGEND = 20  # classes; with more, the legend would be larger than the map
-MAX_MATRIX = 20  # classes; with more, the most confused pairs are listed instead
+MAX_LEGEND = 20  # classes, so that the legend stays smaller than the map
+MAX_MATRIX = 20  # classes; above this, the most confused pairs are listed
 NUM_PAIRS = 20
 SAME_CLASS = "= "  # before the class of a negative that has the anchor's class
 
@@ -20,7 +20,7 @@ Gallery = Mapping[str, np.ndarray]
 
 
 def gallery_sections(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the sections of `templates/run.html`; None for absent arrays."""
+    """Return the values for `templates/run.html`, with None for sections without arrays."""
     return {
         "num_frames": int(gallery.get("frames", 0)),
         "views": _views(gallery) if "pairs" in gallery else None,
@@ -34,7 +34,7 @@ def gallery_sections(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, A
 
 
 def class_name(names: Sequence[str] | np.ndarray, label: int) -> str:
-    """Return the name of a class; label -1 has none, and "" stands for a set without classes."""
+    """Return the name of a class, "unlabelled" for label -1, "" for a set without classes."""
     return str(names[label]) if label >= 0 else "unlabelled" if len(names) else ""
 
 
@@ -123,7 +123,7 @@ def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table
 
 
 def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | None:
-    """The most frequent confusions; None if there are none."""
+    """The most frequent confusions, None without any."""
     wrong = counts[counts[:, 0] != counts[:, 1]]
     share = 100 * wrong[:, 2] / sizes[wrong[:, 0]]
     rows = [

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-THUMBNAIL = 64  # pixels; larger images are averaged down, smaller ones are enlarged by the browser
+THUMBNAIL = 64  # pixels: larger images are averaged down, browsers enlarge smaller ones
 # Series differ in marker and dashes, so that they can be told apart without colour.
 MARKERS = "o^sDvPX*<>hd"
 DASHES = ("-", "--", "-.", ":")

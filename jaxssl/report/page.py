@@ -13,11 +13,11 @@ class Cell(NamedTuple):
     """A cell of a table that holds more than text.
 
     Attributes:
-        text: the text; it may be empty.
+        text: the text, possibly empty.
         note: small print below the text, one or more lines.
         bold: whether the text is bold.
         image: an image above the note.
-        shade: opacity of a blue background, 0 to 1; None leaves the cell unshaded.
+        shade: opacity of a blue background, 0 to 1, or None for none.
     """
 
     text: str = ""
@@ -34,7 +34,7 @@ class Table(NamedTuple):
         css: class in `templates/style.css`.
         head: the column heads.
         rows: the first cell of a row is its head.
-        title: name for screen readers; by default the class.
+        title: name for screen readers, by default the class.
     """
 
     css: str
@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 def render(template: str, **values: Any) -> str:
-    """Return the page of a template; all values are escaped.
+    """Render a template to a page. All values are escaped.
 
     Args:
         template: name of a file in `templates/`.

@@ -12,9 +12,9 @@ from rich.table import Table
 from jaxssl.errors import UserError, one_line
 from jaxssl.training import atomic_files, logs
 
-KINDS = ("raw", "untrained", "pretrained")  # features; the first two are baselines
+KINDS = ("raw", "untrained", "pretrained")  # features: two baselines, then the evaluated network
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
-# Fields that identify a result, with the metric and the preset; a later one replaces an earlier.
+# Fields that identify a result, together with the metric and the preset.
 KEY = (
     *("source", "step", "features", "layer", "dataset", "data", "bank", "split", "seed"),
     "protocol",
@@ -22,7 +22,7 @@ KEY = (
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of results.json; [] if there is no file.
+    """Return the rows of results.json, or [] without the file.
 
     Raises:
         UserError: if the file is damaged.
@@ -58,7 +58,7 @@ def _is_result(row: Mapping[str, Any]) -> bool:
 
 
 def add_results(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows into results.json; they replace earlier rows of the same result.
+    """Write rows into results.json, in place of earlier rows with the same key.
 
     Raises:
         OSError: if the file cannot be written.

@@ -51,7 +51,7 @@ Kinds = dict[str, Row]  # rows by kind of features
 
 
 def write_report(workdir: Path, out: Path | None = None) -> Path:
-    """Write the report of a run from its workdir; files that are missing are left out.
+    """Write the report of a run from the files of its workdir that exist.
 
     Args:
         workdir: folder with config.json, metrics.jsonl, results.json and gallery.npz.

@@ -23,10 +23,10 @@ class Run(NamedTuple):
         metrics: the lines of metrics.jsonl.
         rows: results of the pretrained network at ``step``, evaluated with the run's seed.
         left_out: number of results of the pretrained network that are not in ``rows``.
-        step: latest evaluated checkpoint; without an evaluation, the last line of metrics.jsonl.
+        step: latest evaluated checkpoint or, without an evaluation, the last logged step.
         loss: name of the loss, with the settings that differ from their defaults if the run was
             evaluated.
-        seconds: training time; None if training was interrupted.
+        seconds: training time, None if training was interrupted.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
     @property
     def short_name(self) -> str:
-        """The name for a legend; the middle of a long name is cut out."""
+        """The name for a legend, without the middle of a long name."""
         half = MAX_NAME // 2
         return (
             self.name if len(self.name) <= MAX_NAME else f"{self.name[:half]}…{self.name[-half:]}"
@@ -60,7 +60,7 @@ class Group(NamedTuple):
 
     @property
     def seeds(self) -> str:
-        """The number of seeds in words; "" for a single run."""
+        """The number of seeds in words, "" for a single run."""
         return f"{len(self.runs)} seeds" if len(self.runs) > 1 else ""
 
 
@@ -137,7 +137,7 @@ def _read_run(path: Path, name: str) -> Run:
 
 
 def _of_one_seed(rows: list[dict[str, Any]], seed: Any) -> list[dict[str, Any]]:
-    """Keep one result of each kind: the one with the run's seed or, without it, the first."""
+    """Keep one result of each kind: the one with the run's seed, or else the first."""
     chosen: dict[tuple, dict[str, Any]] = {}
     for row in rows:
         names = ("dataset", "bank", "split", "layer", "protocol", "metric")
@@ -148,7 +148,7 @@ def _of_one_seed(rows: list[dict[str, Any]], seed: Any) -> list[dict[str, Any]]:
 
 
 def _training_seconds(log: Path) -> float | None:
-    """Return the time from start to end of training; None if the log does not hold both."""
+    """Return the time from start to end of training, None if the log does not hold both."""
     if not log.exists():
         return None
     starts: list[datetime] = []

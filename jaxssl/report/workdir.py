@@ -1,4 +1,4 @@
-"""Read the files of a workdir for a report; damaged files raise errors that name them."""
+"""Read the files of a workdir for a report. Damaged files raise errors that name them."""
 
 import json
 import math
@@ -25,7 +25,7 @@ def explain_damage(path: Path) -> Iterator[None]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return a config.json, checked for groups that are not dicts; {} if there is no file."""
+    """Return a config.json after checking that its groups are dicts, {} without the file."""
     if not path.exists():
         return {}
     with explain_damage(path):
@@ -50,7 +50,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_gallery(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a gallery.npz; {} if there is no file."""
+    """Return the arrays of a gallery.npz, {} without the file."""
     if not path.exists():
         return {}
     with explain_damage(path), np.load(path, allow_pickle=False) as file:
@@ -60,7 +60,7 @@ def read_gallery(path: Path) -> dict[str, np.ndarray]:
 def metric_series(
     metrics: Iterable[Mapping[str, Any]], key: str, by: str = "step"
 ) -> tuple[list[float], list[float]]:
-    """Return ``by`` and the values of a metric from the lines that have both; null becomes NaN."""
+    """Return ``by`` and a metric from the lines that have both, with NaN for null."""
     rows = [(row[by], row[key]) for row in metrics if key in row and is_finite(row.get(by))]
     return [x for x, _ in rows], [math.nan if y is None else float(y) for _, y in rows]
 

@@ -1,1 +1,1 @@
-"""The papers' claims as commands, a file each; `jaxssl.studies.study` says what a file has."""
+"""Studies, which test claims of papers: one file each, as described in `jaxssl.studies.study`."""

@@ -1,6 +1,6 @@
 """TCL against SupCon with several augmentations, with labels.
 
-The thesis trains 100 epochs longer with SimAugment; here both train for the same number of epochs.
+The thesis trains 100 epochs longer with SimAugment. Here both train for the same number of epochs.
 """
 
 from jaxssl.studies.study import Findings, Setting, read_claims

@@ -11,7 +11,7 @@ from jaxssl.studies.tcl_comparison import compare_losses
 PAPER = "tcl"
 FLAGS = ("batch_sizes", "equal_steps")
 CLAIMS = read_claims("batch_size_tcl")
-# (learning rate, k1) by batch size in images; Appendix A.2.2 counts views.
+# (learning rate, k1) by batch size in images. Appendix A.2.2 counts views.
 TUNED = {
     16: (8e-3, 5000.0),
     32: (9e-3, 7500.0),

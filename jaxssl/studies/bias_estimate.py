@@ -22,11 +22,11 @@ class BiasEstimate(NamedTuple):
     """How a minibatch gradient g deviates from the full-data gradient g*.
 
     Attributes:
-        bias: |E g - g*| / |g*|, >= 0; the square root of an unbiased estimate that is clipped at 0.
-        low: lower end of the interval of ``bias``; 0 if the bias may be 0.
+        bias: |E g - g*| / |g*|, >= 0: the root of an unbiased estimate, clipped at 0.
+        low: lower end of the interval of ``bias``, 0 if the bias may be 0.
         high: upper end of the interval.
         deviation: sqrt(E |g - E g|^2) / |g*|, the noise of a single minibatch.
-        cosine: of E g and g*; below 1 if their directions differ.
+        cosine: cosine of E g and g*, below 1 if their directions differ.
     """
 
     bias: float
@@ -55,19 +55,19 @@ def estimate_gradient_bias(
     .. math:: \text{bias}^2 = \frac{1}{G (G - 1)} \sum_{a \ne b} (\bar g_a - g^*)^\top
               (\bar g_b - g^*)
 
-    with the mean gradients of G groups of independent minibatches. This estimate is unbiased; its
+    with the mean gradients of G groups of independent minibatches. This estimate is unbiased. Its
     interval comes from a jackknife over the groups. Minibatches are drawn without replacement. The
     memory of an objective is first filled by some epochs at the same parameters.
 
     Args:
-        objective: the loss; its learned parameters keep their initial values.
+        objective: the loss, with learned parameters at their initial values.
         embed: ``(params, index) -> [V, b, d]``, the embeddings of the views of examples.
         params: where gradients are taken.
         num_examples: N.
         batch_size: B, in [2, N].
-        target: objective whose gradient over all examples is g*, by default ``objective`` with
-            empty memory.
-        visits: epochs of the memory before each measurement, increasing; they make no difference
+        target: objective that defines g* by its gradient over all examples, by default
+            ``objective`` with empty memory.
+        visits: epochs of the memory before each measurement, increasing. They make no difference
             without memory.
         draws: number of independent minibatches, rounded up to whole groups, at least 4 groups.
         seed: of the draws.

@@ -36,7 +36,7 @@ claims` generates this page from the documents of the studies. Thresholds that w
 Differences are in points, paired by seed, with Student's t interval in brackets. The intervals of a
 claim about several batch sizes, encoders or the like hold together at 95 % (Bonferroni). The scales
 are far smaller than the papers' experiments: a verdict is about the scale in its row. All seeds
-share the test images, so the intervals are about training alone. Some fifty claims are tested; of
+share the test images, so the intervals are about training alone. Some fifty claims are tested. Of
 the false ones, about one will seem to hold by chance.
 
 A scale is a file of [`configs/studies/`](../configs/studies). [studies.md](studies.md) describes
@@ -83,7 +83,7 @@ def write_claims(folder: Path, page: Path) -> Path:
     """Write a page of Markdown from the documents of studies below a folder.
 
     Args:
-        folder: searched recursively; it may be empty.
+        folder: searched recursively.
         page: the page to write.
 
     Raises:

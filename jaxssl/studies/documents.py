@@ -144,7 +144,7 @@ def claim_cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def to_json(value: Any) -> Any:
-    """Convert to what JSON can hold: keys become strings, numbers that are not finite null."""
+    """Convert to JSON types: keys become strings, numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {_key(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -8,12 +8,12 @@ Every loss is measured as it is trained, with the settings of `grid.METHODS`. A 
 negatives by their number is a different loss at every batch size, and its distance from the loss of
 all N examples counts as bias. This concerns NT-Xent, which sums the negatives together with the
 positive, and "auc_cl_sum", the sum over the negatives of eq. 8. In the extra row "simclr_weighted",
-which nobody trains, each negative weighs (N - 1) / (B - 1), as if there were N examples; what is
-left is the bias of the estimate alone. "decl" is DeCL's first loss. DeCL and SogCLR fill their
+which nobody trains, each negative weighs (N - 1) / (B - 1), as if the batch had N examples. This
+leaves the bias of the estimate alone. "decl" is DeCL's first loss. DeCL and SogCLR fill their
 memory by some epochs at the same parameters.
 
 --methods takes any loss by the name of its file. A loss whose scale changes with the batch size,
-such as mmcl, is biased by the scale alone; the cosine in the JSON document is independent of it.
+such as mmcl, is biased by the scale alone, unlike the cosine in the JSON document.
 """
 
 from collections.abc import Callable, Mapping
@@ -48,12 +48,12 @@ EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
 WITHIN, BETWEEN = 0.6, 0.3  # standard deviations of examples in a class, views of an example
 IMAGES = 256  # of the training set of a run
 SMALL = 0.1  # a smaller bias counts as none
-BATCHES = (8, 16, 32, 64)  # at most N / 8; at N there is no bias, without replacement
+BATCHES = (8, 16, 32, 64)  # at most N / 8: the bias vanishes at N, without replacement
 VISITS = (0, 1, 3, 10, 30)
 DRAWS, ENCODER_DRAWS = 4096, 512  # half as many for losses with memory
 WITH_MEMORY = ("sogclr", "decl", "decl_mean")
 
-# The objective at a batch size, and the objective whose full gradient is the reference.
+# Returns the objective at a batch size, and the objective for the reference gradient.
 Arm = Callable[[int], tuple[Objective, Objective | None]]
 Estimates = Mapping[str, Mapping[int, Mapping[int, BiasEstimate]]]  # by loss, batch size, visits
 
@@ -122,7 +122,7 @@ def _constant(objective: Objective, target: Objective | None = None) -> Arm:
 
 def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
     def objective(name: str, **changes: Any) -> Objective:
-        """The loss of a method; its learned parameters keep their initial values."""
+        """The loss of a method, with learned parameters at their initial values."""
         loss = cell_config(setting, METHODS[name]).loss
         return factory("loss", loss.name)(**{**arguments(loss), **changes})
 
@@ -293,7 +293,7 @@ def _falls(first: BiasEstimate, last: BiasEstimate) -> bool | None:
 
 
 def _judge_unbiased(estimate: BiasEstimate) -> Verdict:
-    """Judge that there is no bias: the interval contains 0 and ends below `SMALL`."""
+    """Judge whether the gradient is unbiased: the interval contains 0 and ends below `SMALL`."""
     small = True if estimate.high < SMALL else None
     return Verdict(_format(estimate), small if estimate.low == 0 else False)
 

@@ -1,7 +1,7 @@
 """TCL's gradients from positives and negatives over training, for k1 and k2.
 
 The gradients are the mean over positives of |P - X - Y| / tau and the mean over negatives of
-P / tau, averaged over the batch; see `jaxssl.losses.tcl_gradients`. SupCon is TCL with k1 = 0 and
+P / tau, averaged over the batch (see `jaxssl.losses.tcl_gradients`). SupCon is TCL with k1 = 0 and
 k2 = 1.
 """
 

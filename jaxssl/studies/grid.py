@@ -1,4 +1,4 @@
-"""Train grids of runs for studies, one workdir each; finished runs are not repeated."""
+"""Train grids of runs for studies, one workdir each. Finished runs are not repeated."""
 
 import hashlib
 import json
@@ -26,8 +26,8 @@ KNN, LINEAR = "knn_top1", "linear_top1"
 METRIC_NAMES = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
 MAX_NAME = 120  # characters of a folder's name
 
-# The compared methods; all other settings come from the scale's config. The settings are the
-# papers', except for AUC-CL, whose paper leaves constants open, and for the tuned SimCLR.
+# The compared methods. All other settings come from the scale's config. The settings are the
+# papers', except for AUC-CL, where the paper leaves constants open, and for the tuned SimCLR.
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
     "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
@@ -61,7 +61,7 @@ class RunResult(NamedTuple):
     Attributes:
         seed: of the run.
         workdir: of the run.
-        metrics: accuracies in percent; NaN if training stopped because of a non-finite value.
+        metrics: accuracies in percent, NaN if training stopped because of a non-finite value.
         history: the lines of metrics.jsonl.
         seconds: time of training and evaluation in the last command.
         commit: of the code that trained the run last, "" if unknown.
@@ -81,7 +81,7 @@ Baselines = Mapping[str, Mapping[str, float]]
 
 
 def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunResult]]:
-    """Train and evaluate every cell with every seed; resume where an earlier command stopped.
+    """Train and evaluate every cell with every seed, resuming an earlier command.
 
     Args:
         setting: scale, data set, seeds and folder.
@@ -116,7 +116,7 @@ def cross(arms: Mapping[str, Cell], xs: Mapping[Any, Cell]) -> dict[tuple[str, A
 
 
 def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]]) -> dict[int, Cell]:
-    """Return a cell for each batch size that is requested, or for those of the scale."""
+    """Return a cell for each requested batch size, by default for the scale's batch sizes."""
     sizes = setting.batch_sizes or scale_value(setting, batch_sizes)
     return {size: batch_size_values(setting, size) for size in sizes}
 
@@ -217,7 +217,7 @@ def grid_findings(
         metrics: each has a table.
         verdicts: of the study's claims.
         *tables: further tables.
-        baseline: cell whose `baselines` hold for the whole grid; None shows no baselines.
+        baseline: cell with the `baselines` of the whole grid, None to show no baselines.
         pictured: the metrics that have a plot, by default all.
         log: "x" for a logarithmic axis.
         **data: further numbers for the document.
@@ -261,7 +261,7 @@ def metric_curve(
     Args:
         results: the runs of a cell.
         key: of metrics.jsonl.
-        points: thin the curve to about this many points; None keeps all.
+        points: thin the curve to about this many points, None keeps all.
     """
     lines = [[row for row in result.history if key in row] for result in results]
     recorded = [line for line in lines if line] or [[{"epoch": 0.0, key: math.nan}]]

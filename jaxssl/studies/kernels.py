@@ -9,7 +9,7 @@ from jaxssl.studies.verdicts import judge
 
 PAPER = "mmcl"
 KERNELS = ("linear", "tanh", "rbf")
-# The paper calls it sigma^2; its code uses it as this factor.
+# The paper calls it sigma^2, but its code uses it as this factor.
 CIFAR100_GAMMA = {
     "schedule": "steps",
     "values": {"0": 0.02, "75": 0.2, "125": 2.0},

@@ -30,7 +30,7 @@ def plot_lines(
     """Plot lines with the standard deviation over seeds as bars.
 
     Args:
-        series: by name, x and for each x the values of the seeds; x may be text.
+        series: by name, the values of x (may be text) and for each x the values of the seeds.
         xlabel: label of the axis.
         ylabel: label of the axis.
         log: logarithmic axes: "x", "y" or "xy".

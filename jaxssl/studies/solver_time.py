@@ -2,7 +2,7 @@
 
 The study times the value and gradient of each loss on random embeddings, and a whole training step
 of the scale's network. The losses take turns, so that a busy machine slows all of them equally. The
-papers' networks are a ResNet-50 or larger, whose time dominates that of a loss. With a smaller
+papers' networks are a ResNet-50 or larger, which take much longer than a loss. With a smaller
 network a claim can hold but cannot be refuted. The scale "paper" has the views of 224 pixels of
 Fig. 3b.
 """

@@ -1,9 +1,9 @@
 """The types of a study, which measures claims of a paper.
 
-A study is a file of `jaxssl/studies/` with ``CLAIMS``, the claims that it tests by short names, and
-``run(setting) -> Findings``. Optional are ``FLAGS``, those of the flags "methods", "batch_sizes",
-"equal_steps" and "workdir" that the study accepts, and ``PAPER``, the paper whose settings the
-scale "paper" uses. `jaxssl study` finds a study by its file name.
+A study is a file of `jaxssl/studies/` with ``CLAIMS``, its claims from claims.toml by short names,
+and ``run(setting) -> Findings``. Optional are ``FLAGS``, the accepted flags among "methods",
+"batch_sizes", "equal_steps" and "workdir", and ``PAPER``, which selects the config of the scale
+"paper", as in paper_tcl.py. `jaxssl study` finds a study by its file name.
 """
 
 import functools
@@ -22,14 +22,14 @@ class Setting(NamedTuple):
 
     Attributes:
         scale: name of a file of `configs/studies/`.
-        config: that file; every run differs from it in some values.
-        dataset: `data.name` of all runs; "" keeps the config's.
+        config: path of that file, from which every run differs in some values.
+        dataset: `data.name` of all runs, "" for the config's.
         seeds: number of seeds 0, 1, ...
         out: folder of the runs and of the files that the study writes.
         overrides: (dotted key, text) from the command line, for all runs.
-        methods: names of `jaxssl.studies.grid.METHODS`; () is the study's default.
-        batch_sizes: () is the study's default.
-        workdir: a finished run to analyse; None lets the study train one.
+        methods: names of `jaxssl.studies.grid.METHODS`, () for the study's default.
+        batch_sizes: () for the study's default.
+        workdir: a finished run to analyse, or None.
         equal_steps: train all batch sizes for the same number of steps instead of epochs.
     """
 
@@ -49,12 +49,12 @@ class Claim(NamedTuple):
     """A claim of a paper.
 
     Attributes:
-        text: the tested claim in our words; a threshold that we chose is marked "ours".
+        text: the tested claim in our words. A threshold that we chose is marked "ours".
         source: paper and place, as in "DeCL, Table 1"; "ours, no paper" if no paper claims it.
         quote: the paper's own words, "" if it only has numbers.
         published: the paper's numbers, in words.
-        difference: the difference that the paper reports, in the unit of our measurement; the
-            smallest of several. None if the paper reports none.
+        difference: the difference that the paper reports, in the unit of our measurement (the
+            smallest of several), or None.
     """
 
     text: str
@@ -65,18 +65,18 @@ class Claim(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What was measured about a claim, and whether the claim holds; None: cannot be told."""
+    """The measurement of a claim in words, and whether the claim holds (None: cannot be told)."""
 
     measured: str
     holds: bool | None
 
     def after(self, text: str) -> "Verdict":
-        """Return the verdict with ``text`` and a colon before what was measured."""
+        """Return the verdict with ``text`` and a colon before the measurement."""
         return self._replace(measured=f"{text}: {self.measured}")
 
 
 class Table(NamedTuple):
-    """A table of texts; the first cell of a row is its head."""
+    """A table of texts. The first cell of a row is its head."""
 
     title: str
     heading: Sequence[str]
@@ -99,7 +99,7 @@ class Findings(NamedTuple):
     Attributes:
         tables: in the order of the page.
         pictures: in the order of the page.
-        verdicts: by the names of ``CLAIMS``; claims that were not measured are left out.
+        verdicts: by the names of ``CLAIMS``, without claims that were not measured.
         data: all numbers, for the JSON document.
         where: data set, number of seeds and epochs, in words.
     """
@@ -124,12 +124,12 @@ def read_claims(study: str) -> dict[str, Claim]:
 
 
 def scale_value(setting: Setting, values: Mapping[str, Any]) -> Any:
-    """Return the value of a scale; scales that are not listed use the value of "paper"."""
+    """Return the value of a scale. Scales that are not listed use the value of "paper"."""
     return values.get(setting.scale, values["paper"])
 
 
 def scale_config(folder: Path, scale: str, paper: str = "") -> Path:
-    """Return the config of a scale: that of the paper, such as paper_tcl.py, where it exists."""
+    """Return the config of a scale, such as paper.py, or paper_tcl.py where the paper has one."""
     config = folder / f"{scale}_{paper}.py"
     return config if config.exists() else folder / f"{scale}.py"
 

@@ -1,7 +1,7 @@
 """Noise in the denominator of a two-score loss: direct descent against DeCL's Gamma variables.
 
 The study minimises -log(e^s1 / (e^s1 + e^s2)) with Gaussian noise on the denominator in every step
-(the paper writes the ratio; the log is ours). Direct descent divides by the noisy denominator. DeCL
+(the paper writes the ratio, the log is ours). Direct descent divides by the noisy denominator. DeCL
 draws u from Gamma(1, rate), where the rate is a moving average of the noisy denominators, and
 descends u (e^s1 + e^s2) - s1, without noise in a denominator. With the regulariser
 0.1 (s1^2 + s2^2) the optimum is s1 = -s2 = 0.82. The paper prints other end points: (2.97, 0.34)
@@ -23,7 +23,7 @@ from jaxssl.studies.verdicts import decide, judge, spread
 STEPS, RATE = 500, 0.2  # as in the paper
 RUNS, SHOWN = 1000, 10  # the paper has ten
 REGULARISER = 0.1
-AVERAGE = 0.1  # weight of a new denominator in the rate; the paper does not state it
+AVERAGE = 0.1  # weight of a new denominator in the rate, which the paper does not state
 VARIANCES = (0.2, 0.1)  # without and with the regulariser, as in the paper
 WINDOW = 50  # steps over which the picture averages
 JUMP = 10.0  # a step that moves a score further has divided by almost zero
@@ -100,7 +100,7 @@ def _judge_jumps(direct: int, decl: int) -> Verdict:
 
 
 def _judge_bias(offsets: dict[str, np.ndarray]) -> Verdict:
-    """Judge whose mean end point is nearer to the optimum, from the offsets of all runs."""
+    """Judge which mean end point is nearer to the optimum, from the offsets of all runs."""
     biases = {name: float(np.linalg.norm(runs.mean(axis=0))) for name, runs in offsets.items()}
     errors = {
         name: float(np.sqrt(np.trace(np.cov(runs.T)) / len(runs))) for name, runs in offsets.items()

@@ -15,18 +15,18 @@ Pairs = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # (ours, theirs) 
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Return the finite values; runs that diverged have NaN or None."""
+    """Return the finite values. Diverged runs have NaN or None."""
     return [value for value in values if value is not None and isfinite(value)]
 
 
 def mean(values: Iterable[float | None]) -> float:
-    """Return the mean of the finite values; NaN if there are none."""
+    """Return the mean of the finite values, NaN without any."""
     numbers = finite(values)
     return fmean(numbers) if numbers else nan
 
 
 def spread(values: Sequence[float | None], digits: int = 2) -> str:
-    """Return mean ± standard deviation as text; a single value has none, no value is a dash."""
+    """Return mean ± standard deviation as text, a dash without finite values."""
     numbers = finite(values)
     if not numbers:
         return "–"
@@ -73,7 +73,7 @@ def judge(
 
     Args:
         claim: with the paper's difference, if it reports one.
-        ours: a value for each seed; pairs that are not finite are left out.
+        ours: a value for each seed. Pairs that are not finite are left out.
         theirs: likewise, of the same seeds.
         top: the highest possible value, such as 100 %. If the paper's difference does not fit
             between ``theirs`` and the top, the probe is at its ceiling and decides nothing.
@@ -81,7 +81,7 @@ def judge(
         digits: of the printed numbers.
 
     Returns:
-        The decision by the t interval of the mean difference; None with a single pair.
+        The decision by the t interval of the mean difference, None with a single pair.
     """
     pairs = [pair for pair in map(finite, zip(ours, theirs, strict=True)) if len(pair) == 2]
     if not pairs:
@@ -103,7 +103,7 @@ def judge(
 def judge_all(claim: Claim, pairs: Pairs, **options: Any) -> Verdict:
     """Judge a claim about every pair, with Bonferroni's correction and the options of `judge`.
 
-    The intervals hold together at `LEVEL`; the claim holds if all of them lie above zero.
+    The intervals hold together at `LEVEL`. The claim holds if all of them lie above zero.
     """
     level = bonferroni_level(len(pairs))
     return combine_verdicts(

@@ -1,6 +1,6 @@
 """TCL without labels against SimCLR: how much its third view gives, and how much its loss.
 
-Both losses have the temperature 0.2, which solo-learn uses for SimCLR; the thesis states none.
+Both losses have the temperature 0.2, which solo-learn uses for SimCLR. The thesis states none.
 """
 
 from jaxssl.studies import grid
