@@ -87,40 +87,12 @@ def estimate_gradient_bias(
     all_examples = jnp.arange(num_examples, dtype=jnp.int32)
     z = jax.jit(embed)(params, all_examples)
     init_key, key = jax.random.split(jax.random.key(seed))
-    learned, memory = objective.init(init_key, num_examples, z.shape[2])
+    state = objective.init(init_key, num_examples, z.shape[2])
     target = target or objective
-    initial = target.init(init_key, num_examples, z.shape[2])
+    target_state = target.init(init_key, num_examples, z.shape[2])
     full = jax.jit(partial(_gradient, target, embed))
-    truth = np.asarray(full(params, *initial, all_examples, key), np.float64)
-
-    per_epoch = num_examples // batch_size
-
-    def epoch(memory: Any, key: Array) -> Any:
-        """Return the memory after one more epoch, without an incomplete last batch."""
-        order_key, loss_key = jax.random.split(key)
-        order = jax.random.permutation(order_key, all_examples)[: per_epoch * batch_size]
-
-        def step(memory: Any, item: tuple[Array, Array]) -> tuple[Any, None]:
-            index, number = item
-            pairs = pair_views(z[:, index], index)
-            step_key = jax.random.fold_in(loss_key, number)
-            return objective.loss(pairs, learned, memory, step=jnp.int32(0), key=step_key)[1], None
-
-        items = order.reshape(per_epoch, batch_size), jnp.arange(per_epoch, dtype=jnp.int32)
-        return jax.lax.scan(step, memory, items)[0]
-
-    def draw(key: Array) -> Array:
-        """Return [visits, parameters], a gradient after each of the visits."""
-        gradients, epochs_seen, state = [], 0, memory
-        for number, visit in enumerate(visits):
-            chain, index_key, loss_key = jax.random.split(jax.random.fold_in(key, number), 3)
-            if visit > epochs_seen and jax.tree.leaves(memory):
-                keys = jax.random.split(chain, visit - epochs_seen)
-                state = jax.lax.scan(lambda m, k: (epoch(m, k), None), state, keys)[0]
-            epochs_seen = visit
-            index = jax.random.choice(index_key, all_examples, (batch_size,), replace=False)
-            gradients.append(_gradient(objective, embed, params, learned, state, index, loss_key))
-        return jnp.stack(gradients)
+    truth = np.asarray(full(params, *target_state, all_examples, key), np.float64)
+    draw = partial(_draw, objective, embed, params, z, *state, batch_size, visits)
 
     @jax.jit
     def group(keys: Array) -> tuple[Array, Array]:
@@ -135,6 +107,51 @@ def estimate_gradient_bias(
     squares = np.mean(np.stack(squares).astype(np.float64), axis=0)
     width = float(norm.ppf((1 + level) / 2))  # standard errors
     return [_summary(means[:, v], squares[v], truth, width) for v in range(len(visits))]
+
+
+def _draw(
+    objective: Objective,
+    embed: Embed,
+    params: Any,
+    z: Array,
+    learned: Any,
+    memory: Any,
+    batch_size: int,
+    visits: Sequence[int],
+    key: Array,
+) -> Array:
+    """Return [visits, parameters], the gradient of a random batch after each of the visits."""
+    gradients, epochs_seen, state = [], 0, memory
+    for number, visit in enumerate(visits):
+        chain, index_key, loss_key = jax.random.split(jax.random.fold_in(key, number), 3)
+        if visit > epochs_seen and jax.tree.leaves(memory):
+            epoch = partial(_epoch, objective, z, learned, batch_size)
+            keys = jax.random.split(chain, visit - epochs_seen)
+            state = jax.lax.scan(lambda m, k, epoch=epoch: (epoch(m, k), None), state, keys)[0]
+        epochs_seen = visit
+        examples = jnp.arange(z.shape[1], dtype=jnp.int32)
+        index = jax.random.choice(index_key, examples, (batch_size,), replace=False)
+        gradients.append(_gradient(objective, embed, params, learned, state, index, loss_key))
+    return jnp.stack(gradients)
+
+
+def _epoch(
+    objective: Objective, z: Array, learned: Any, batch_size: int, memory: Any, key: Array
+) -> Any:
+    """Return the memory after one more epoch, without an incomplete last batch."""
+    order_key, loss_key = jax.random.split(key)
+    batches = z.shape[1] // batch_size
+    examples = jnp.arange(z.shape[1], dtype=jnp.int32)
+    order = jax.random.permutation(order_key, examples)[: batches * batch_size]
+
+    def step(memory: Any, item: tuple[Array, Array]) -> tuple[Any, None]:
+        index, number = item
+        pairs = pair_views(z[:, index], index)
+        step_key = jax.random.fold_in(loss_key, number)
+        return objective.loss(pairs, learned, memory, step=jnp.int32(0), key=step_key)[1], None
+
+    items = order.reshape(batches, batch_size), jnp.arange(batches, dtype=jnp.int32)
+    return jax.lax.scan(step, memory, items)[0]
 
 
 def _gradient(

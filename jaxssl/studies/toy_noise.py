@@ -8,8 +8,9 @@ descends u (e^s1 + e^s2) - s1, without noise in a denominator. With the regulari
 for DeCL and (0.15, 0.04) for direct descent.
 """
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -32,6 +33,13 @@ CLAIMS = read_claims("toy_noise")
 PRINTED = (2.97, 0.34)
 
 
+class Ends(NamedTuple):
+    """The runs of an arm: [runs, 2] end points and [runs] largest steps."""
+
+    last: np.ndarray
+    largest_steps: np.ndarray
+
+
 def run(setting: Setting) -> Findings:
     """Run both methods from the same starts under the same noise."""
     del setting
@@ -41,44 +49,36 @@ def run(setting: Setting) -> Findings:
         for variance, weight in zip(VARIANCES, (0.0, REGULARISER), strict=True)
         for name in ARMS
     }
-    plain, regularised = VARIANCES
-    rows, data = [], dict[str, Any](optimum=list(optimum))
-    jumps, distances, ends = {}, {}, {}
-    for (name, variance), path in paths.items():
-        end = path[:, -100:].mean(axis=1)  # the last fifth, to average the noise
-        steps = np.abs(np.diff(path, axis=1)).max(axis=(1, 2))
-        ratio = 1 / (1 + np.exp(np.clip(end[:, 1] - end[:, 0], -700, 700)))
-        distance = np.linalg.norm(end - optimum, axis=1)
-        with_optimum = variance == regularised
-        rows.append(
-            (
-                name,
-                f"{variance:g}",
-                f"{REGULARISER:g}" if with_optimum else "none",
-                f"{np.sum(steps > JUMP)}",
-                f"{steps.max():.3g}",
-                *(spread(list(end[:, i])) for i in range(2)),
-                spread(list(ratio), 3),
-                spread(list(distance)) if with_optimum else "–",
-            )
-        )
-        jumps[name, variance] = int(np.sum(steps > JUMP))
-        distances[name, variance], ends[name, variance] = distance, end
-        data[f"{name} {variance:g}"] = {"last": end.tolist(), "largest_steps": steps.tolist()}
-    offsets = {name: ends[name, regularised] - optimum for name in ARMS}
-    nearer = judge(
-        CLAIMS["decl_nearer"], distances["direct", regularised], distances["decl", regularised]
-    )
-    text = ", ".join(f"{name} {spread(list(distances[name, regularised]))}" for name in ARMS)
-    s1, s2 = mean_end = ends["decl", regularised].mean(axis=0)
-    verdicts = {
-        "direct_diverges": _judge_jumps(jumps["direct", plain], jumps["decl", plain]),
-        "decl_nearer": nearer.after(f"distances {text}"),
-        "less_biased": _judge_bias(offsets),
-        "printed_end": Verdict(
-            f"({s1:.2f}, {s2:.2f})", bool(np.abs(mean_end - PRINTED).max() < 0.1)
-        ),
+    ends = {cell: _measure(path) for cell, path in paths.items()}
+    data = {
+        f"{name} {variance:g}": {key: value.tolist() for key, value in end._asdict().items()}
+        for (name, variance), end in ends.items()
     }
+    return Findings(
+        [_table(ends, optimum)],
+        [_picture(paths, optimum)],
+        _verdicts(ends, optimum),
+        {"optimum": optimum.tolist(), **data},
+        f"{RUNS} runs",
+    )
+
+
+def _measure(path: np.ndarray) -> Ends:
+    """Measure the path [runs, steps, 2] of an arm; the end is a mean over the noise."""
+    steps = np.abs(np.diff(path, axis=1)).max(axis=(1, 2))
+    return Ends(path[:, -100:].mean(axis=1), steps)
+
+
+def _table(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> Table:
+    rows = []
+    for (name, variance), (last, steps) in ends.items():
+        is_regularised = variance == VARIANCES[1]
+        ratio = 1 / (1 + np.exp(np.clip(last[:, 1] - last[:, 0], -700, 700)))
+        distance = np.linalg.norm(last - optimum, axis=1)
+        cells = [f"{variance:g}", f"{REGULARISER:g}" if is_regularised else "none"]
+        cells += [f"{np.sum(steps > JUMP)}", f"{steps.max():.3g}"]
+        cells += [spread(list(last[:, 0])), spread(list(last[:, 1])), spread(list(ratio), 3)]
+        rows.append((name, *cells, spread(list(distance)) if is_regularised else "–"))
     heading = ("", "variance", "regulariser", "runs thrown off", "largest step", "s1", "s2")
     note = (
         f"Means of the last 100 of {STEPS} steps, over {RUNS} runs. Ratio is "
@@ -86,8 +86,24 @@ def run(setting: Setting) -> Findings:
         f"({optimum[0]:.2f}, {optimum[1]:.2f}). A run is thrown off if a single step moves a score "
         f"by more than {JUMP:g}."
     )
-    table = Table("End points", (*heading, "ratio", "distance"), rows, note)
-    return Findings([table], [_picture(paths, optimum)], verdicts, data, f"{RUNS} runs")
+    return Table("End points", (*heading, "ratio", "distance"), rows, note)
+
+
+def _verdicts(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> dict[str, Verdict]:
+    plain, regularised = VARIANCES
+    jumps = {arm: int(np.sum(ends[arm, plain].largest_steps > JUMP)) for arm in ARMS}
+    offsets = {arm: ends[arm, regularised].last - optimum for arm in ARMS}
+    distances = {arm: np.linalg.norm(offset, axis=1).tolist() for arm, offset in offsets.items()}
+    text = ", ".join(f"{arm} {spread(values)}" for arm, values in distances.items())
+    s1, s2 = mean_end = ends["decl", regularised].last.mean(axis=0)
+    is_printed = bool(np.abs(mean_end - PRINTED).max() < 0.1)
+    nearer = judge(CLAIMS["decl_nearer"], distances["direct"], distances["decl"])
+    return {
+        "direct_diverges": _judge_jumps(jumps["direct"], jumps["decl"]),
+        "decl_nearer": nearer.after(f"distances {text}"),
+        "less_biased": _judge_bias(offsets),
+        "printed_end": Verdict(f"({s1:.2f}, {s2:.2f})", is_printed),
+    }
 
 
 def _judge_jumps(direct: int, decl: int) -> Verdict:
