@@ -13,6 +13,7 @@ test: .venv/ready lint  ## what CI runs
 lint: .venv/ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/pyright
 
 # After .venv/bin/pip install -e ".[cuda]"; DATA="--config.data.name=folder --config.data.path=PATH" takes pictures of yours.
 record: .venv/ready  ## on an accelerator: checks, speed, methods on CIFAR-10 (docs/record.md); resumes
