@@ -1,4 +1,4 @@
-"""Tiny workdirs written by hand, which hold all that a report shows."""
+"""Small workdirs for tests, with everything that a report shows."""
 
 import copy
 import json
@@ -33,7 +33,7 @@ LOG = """2026-01-02 03:04:05,000 INFO begins: somewhere
 
 
 def changed(tree, **changes):
-    """A copy with other values at dotted keys, whose dots are written as two underscores."""
+    """Return a copy with other values at dotted keys, written with two underscores per dot."""
     out = copy.deepcopy(tree)
     for name, value in changes.items():
         *groups, leaf = name.split("__")
@@ -57,7 +57,7 @@ def write(workdir: Path, config=CONFIG, rows=(ROW,), metrics=METRICS, log=LOG, g
 
 
 def gallery_of(number: int, name: str = "class {}", side: int = 8) -> dict[str, np.ndarray]:
-    """The arrays of a gallery of so many classes, with all that it may hold."""
+    """Return the arrays of a gallery.npz with so many classes and all sections."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (12, side, side, 3), np.uint8)
     labels = np.arange(12) % number
@@ -83,7 +83,7 @@ def gallery_of(number: int, name: str = "class {}", side: int = 8) -> dict[str, 
 
 
 def acting(make, number: int, action):
-    """A `make_batches` whose batches call ``action`` when the one of this number is taken."""
+    """Wrap `make_batches` so that taking the batch of this number calls ``action``."""
 
     def make_batches(*args, **kwargs):
         batches, taken = make(*args, **kwargs), 0
@@ -114,5 +114,5 @@ def at_batch(monkeypatch, number: int, action) -> None:
 
 
 def interrupt() -> None:
-    """Send this process what Ctrl-C sends."""
+    """Send this process the signal of Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
