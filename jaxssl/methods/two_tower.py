@@ -1,5 +1,6 @@
 """Two trained towers: images and captions (CLIP), or two views of a graph (GraphCL)."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -41,14 +42,7 @@ def method(
     if encoder.predictor is not None:
         raise ValueError('method "two_tower" does not use a predictor; set predictor.name=none')
     text = encoder.text
-    expected = 1 if text is not None else 2
-
-    def check_views(num_views: int, num_crops: int) -> None:
-        if num_crops or num_views != expected:
-            raise ValueError(
-                f'method "two_tower" takes {expected} view{"s" * (expected > 1)} here; set '
-                f"views={expected} and crops.number=0"
-            )
+    check_views = partial(_check_views, 1 if text is not None else 2)
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
         net_key, objective_key = jax.random.split(key)
@@ -96,3 +90,11 @@ def method(
 
     per_example = Carried(False, False, objective.per_example)
     return Method(encoder, init, loss, check_views=check_views, per_example=per_example)
+
+
+def _check_views(expected: int, num_views: int, num_crops: int) -> None:
+    if num_crops or num_views != expected:
+        raise ValueError(
+            f'method "two_tower" takes {expected} view{"s" * (expected > 1)} here; set '
+            f"views={expected} and crops.number=0"
+        )

@@ -1,7 +1,7 @@
 """Try out a config: print shapes, settings and memory, and take one step on random images."""
 
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -22,20 +22,8 @@ from jaxssl.training.state import make_train_step
 HEADROOM = 0.9  # share of the available memory that a step may take
 
 
-class _Input(NamedTuple):
-    """The input of a step.
-
-    Attributes:
-        batch: a batch on the host, or on the devices.
-        num_examples: size of the training set.
-        crops: crops that the host cuts, or None.
-        description: for the printed summary.
-    """
-
-    batch: Any
-    num_examples: int
-    crops: Crops | None
-    description: str
+# A batch, the size of the training set, the crops that the host cuts, and a description.
+_Input = tuple[Any, int, Crops | None, str]
 
 
 def dry_run(config: ConfigDict) -> None:
@@ -95,7 +83,7 @@ def _random_images(config: ConfigDict, mesh: Mesh) -> _Input:
         "index": np.arange(config.batch_size, dtype=np.int32),
     }
     images = f"{metadata.num_examples} images {list(metadata.shape)}"
-    return _Input(batch, metadata.num_examples, crops, f"{config.data.name}, {images}")
+    return batch, metadata.num_examples, crops, f"{config.data.name}, {images}"
 
 
 def _first_batch(config: ConfigDict, mesh: Mesh) -> _Input:
@@ -104,7 +92,7 @@ def _first_batch(config: ConfigDict, mesh: Mesh) -> _Input:
     check_labels(config, train.num_classes, train.labelled)
     batches = make_batches(config, train, mesh)
     try:
-        return _Input(batches.next(), len(train), batches.crops, train.describe())
+        return batches.next(), len(train), batches.crops, train.describe()
     finally:
         batches.close()
 
