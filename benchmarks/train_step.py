@@ -55,8 +55,7 @@ from jaxssl.report.markdown import markdown_table
 from jaxssl.training import compile_cache
 from jaxssl.training.build import make_networks
 from jaxssl.training.config import arguments
-from jaxssl.training.programs import make_train_steps
-from jaxssl.training.state import make_train_step
+from jaxssl.training.state import make_train_step, make_train_steps
 
 try:
     import torch_step

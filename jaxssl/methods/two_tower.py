@@ -58,7 +58,7 @@ def method(
     ) -> tuple[Array, dict]:
         """Return embeddings [2, b, d] and the new BatchNorm statistics."""
         groups, index = image_groups(batch), batch["index"]
-        check_views(*[*map(count_views, groups), 0][:2])
+        check_views(count_views(batch["views"]), len(groups) - 1)
         common = {"index": index, "axis_name": axis_name}
         trained = {name: params[name] for name in ("net", "projector")}
         z, _, new = networks.embed(encoder, trained, stats, groups, key=key, **common)

@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array, lax
-from jax import numpy as jnp
+from jax import Array
 from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jaxssl import distributed
@@ -17,12 +15,16 @@ from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Method
 from jaxssl.training import modality
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
-from jaxssl.training.state import Step, TrainState, init_variables, make_train_step
+from jaxssl.training.state import (
+    Step,
+    Steps,
+    TrainState,
+    init_variables,
+    make_train_step,
+    make_train_steps,
+)
 
 MOST_STEPS = 100  # in one call
-
-# (state, data, indices [k, B], n) -> (state, metrics and embeddings of the last step, losses [k])
-Steps = Callable[..., tuple[TrainState, dict[str, Array], Array, Array]]
 
 
 class Programs(NamedTuple):
@@ -152,59 +154,6 @@ def _has_convolution(setup: Setup, example: Batch) -> bool:
     key = jax.eval_shape(lambda: jax.random.key(0))
     lowered = jax.jit(forward).lower(key, example["input"], example["index"])
     return "stablehlo.convolution" in lowered.as_text()
-
-
-def make_train_steps(
-    make_step: Callable[[Any], Step], mesh: Mesh, *, resident: bool, loop: bool = True
-) -> Steps:
-    """Return a jitted function that takes several training steps in one call.
-
-    Every step gathers its batch on the devices, so a call costs the host as much as one step. The
-    number of steps is an argument of the compiled program, and the result does not depend on how
-    steps are divided into calls.
-
-    Args:
-        make_step: ``numbers -> step`` makes the training step from the argument ``numbers``.
-        mesh: the devices.
-        resident: True if ``data`` is replicated on all devices, False if it is split over them.
-        loop: False takes one step in a call, with the first row of ``indices``.
-
-    Returns:
-        ``(state, data, indices, n, *, numbers) -> (state, metrics, embeddings, losses)``, which
-        donates the state. ``data`` holds examples with their "index" in the data set. ``indices``
-        [k, B] int32 are the rows of k batches in the data of each device, split over the devices
-        along axis 1; n <= k. Metrics and embeddings are those of the last step. The first n entries
-        of ``losses`` [k] are the losses of all steps.
-    """
-    split = P(distributed.DATA_AXIS)
-    gather = distributed.spmd(
-        distributed.take_rows, mesh, (P() if resident else split, split), split
-    )
-
-    def one_step(
-        state: TrainState, data: Batch, indices: Array, n: int, *, numbers: Any = None
-    ) -> tuple[TrainState, dict[str, Array], Array, Array]:
-        del n
-        state, metrics, embeddings = make_step(numbers)(state, gather(data, indices[0]))
-        return state, metrics, embeddings, metrics["loss"][None]
-
-    def steps(
-        state: TrainState, data: Batch, indices: Array, n: int, *, numbers: Any = None
-    ) -> tuple[TrainState, dict[str, Array], Array, Array]:
-        step = make_step(numbers)
-
-        def body(i: Array, carry: Any) -> Any:
-            state, _, _, losses = carry
-            state, metrics, embeddings = step(state, gather(data, indices[i]))
-            return state, metrics, embeddings, losses.at[i].set(metrics["loss"])
-
-        batch = jax.eval_shape(gather, data, indices[0])
-        _, metrics, embeddings = jax.eval_shape(step, state, batch)
-        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (metrics, embeddings))
-        losses = jnp.zeros(len(indices), metrics["loss"].dtype)
-        return lax.fori_loop(0, n, body, (state, *blank, losses))
-
-    return jax.jit(steps if loop else one_step, donate_argnums=0)
 
 
 def make_encoder(method: Method, inputs: Any) -> Callable[[Any, Any], Array]:

@@ -18,8 +18,7 @@ from jaxssl.models import convnet
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
 from jaxssl.training import optim
-from jaxssl.training.programs import make_train_steps
-from jaxssl.training.state import make_diagnosis, make_init, make_train_step
+from jaxssl.training.state import make_diagnosis, make_init, make_train_step, make_train_steps
 
 # name -> method, settings of the method, loss, settings of the loss, number of small crops.
 RUNS = {
