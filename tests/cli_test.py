@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import QUICK_FLAGS
+from xla_flags import QUICK_FLAGS
 
 ROOT = Path(__file__).parents[1]
 SMALL = (

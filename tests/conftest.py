@@ -1,18 +1,12 @@
 """Strict settings for all tests, eight CPU devices, and shared fixtures."""
 
 import os
-from importlib.metadata import version
 from pathlib import Path
 
-# Compilation takes most of the time, because tests run hundreds of programs once on small arrays.
-# These flags compile several times as fast, into slower code for the same operations. Threads would
-# only wait for each other, because the two workers of pytest keep two cores busy.
-QUICK_FLAGS = "--xla_backend_optimization_level=0 --xla_cpu_multi_thread_eigen=false"
-if version("jax").startswith("0.10."):  # later versions of XLA abort on this flag
-    QUICK_FLAGS += " --xla_cpu_use_fusion_emitters=false"
+from xla_flags import DEVICES, QUICK_FLAGS
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-DEVICES = "--xla_force_host_platform_device_count"
 given = os.environ.get("XLA_FLAGS", "")
 number = "" if DEVICES in given else f"{DEVICES}=8"
 os.environ["XLA_FLAGS"] = " ".join((given, number, QUICK_FLAGS))
@@ -30,6 +24,8 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 @pytest.fixture(scope="session")
 def data_dir(tmp_path_factory) -> Path:
     """Return a data directory with the prepared digits."""
+    from data_cases import data_config
+
     from jaxssl.data import source
 
     path = tmp_path_factory.mktemp("data")
@@ -57,10 +53,3 @@ def labelled(tmp_path_factory) -> Path:
     from file_cases import LABELLED, unpack
 
     return unpack(tmp_path_factory.mktemp("labelled"), LABELLED)
-
-
-def data_config(**changes: object) -> dict[str, object]:
-    """Return the group `data` of a config: the defaults with changes."""
-    from configs import base
-
-    return base.get_config().data.to_dict() | changes

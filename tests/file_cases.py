@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from PIL import Image
 
 from jaxssl.data import source

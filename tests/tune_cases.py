@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 import numpy as np
-from conftest import data_config
+from data_cases import data_config
 from jax import numpy as jnp
 
 from jaxssl.augment.views import Inputs

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from jax.sharding import PartitionSpec as P
 from PIL import Image
 from sklearn.datasets import load_digits

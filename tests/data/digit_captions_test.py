@@ -5,7 +5,7 @@ import pickle
 import jax
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 
 from jaxssl import distributed
 from jaxssl.data import source, tokens

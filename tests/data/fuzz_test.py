@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from file_cases import LABELLED, TARS, pack, unpack
 from fuzz_cases import (
     REFUSED,

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from file_cases import refused, unpack
 from graph_cases import (
     NUM_TAGS,

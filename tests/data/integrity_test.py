@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from file_cases import LABELLED, refused, unpack
 
 from jaxssl.data import array_cache, source

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from file_cases import finished, pack, refused, unpack
 
 from jaxssl.data import source

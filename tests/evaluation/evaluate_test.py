@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from ml_collections import ConfigDict
 from tiny import DIGITS, TINY
 

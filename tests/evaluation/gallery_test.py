@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from PIL import Image
 
 from jaxssl.data import decoding, source

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import DEVICES
+from xla_flags import DEVICES
 from graph_cases import random_graphs
 from tiny import SAVED, SETTINGS
 from tiny import DIGITS

@@ -6,7 +6,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from conftest import data_config
+from data_cases import data_config
 from file_cases import refused
 from tiny import DIGITS
 from workdir_cases import at_batch, interrupt
