@@ -160,7 +160,7 @@ def test_image_backbone_is_loaded_with_load_encoder(whole, plain):
 
 def test_captions_longer_than_the_context_are_rejected(settings, tmp_path):
     changed = {**SETTINGS, "data.context": "13", "data.dir": settings.data.dir}
-    with refused("at most 12 tokens (text.context), got 13"):
+    with refused("texts must have at most text.context=12 tokens, got 13"):
         pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
