@@ -361,7 +361,7 @@ TOGETHER = "captions take method.name=two_tower, text.name=text and augment.name
             },
             ["temperature must be a number if learn_scale=True", "got a schedule"],
         ),
-        (CAPTIONED, {"text.num_heads": "3"}, ["dim must be a multiple of", "num_heads 3"]),
+        (CAPTIONED, {"text.num_heads": "3"}, ["text.dim must be a multiple of text.num_heads=3"]),
     ],
 )
 def test_incompatible_settings_are_rejected(path, changes, parts):

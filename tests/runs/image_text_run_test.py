@@ -134,7 +134,7 @@ def test_images_without_captions_get_zero_shot_only(whole, plain, tmp_path):
     expected = figures(row for row in results.read_results(whole) if row["protocol"] == "zeroshot")
     assert figures(rows) == expected and len(expected) == 4
     assert {row["dataset"] for row in rows} == {"digits"}
-    with refused("protocol 'captions': it needs images with captions"):
+    with refused("protocol 'captions': image-text retrieval needs images with captions"):
         run.evaluate(whole, ["captions"], data=plain, out=tmp_path)
 
 

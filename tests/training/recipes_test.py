@@ -313,7 +313,11 @@ def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
         ("cifar10_simclr", {"loss.name": "byol"}, "cannot train loss 'byol'"),
         ("cifar10_cross_entropy", {"loss.num_classes": "7"}, "'cifar10' has 10 classes"),
         ("cifar10_byol", {"views": "1"}, "a single view without labels has no positives"),
-        ("cifar10_auc_cl", {"schedule.warmup_epochs": "500"}, "warm-up takes 195000 steps"),
+        (
+            "cifar10_auc_cl",
+            {"schedule.warmup_epochs": "500"},
+            "warm-up of 195000 steps must be shorter",
+        ),
     ],
 )
 def test_impossible_settings_raise_a_one_line_error(name, changes, message):
