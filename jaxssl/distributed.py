@@ -146,7 +146,7 @@ def pad_rows(x: np.ndarray, num_rows: int) -> np.ndarray:
 
 
 def gather_process_rows(x: np.ndarray) -> np.ndarray:
-    """Concatenate the rows ``x`` [n, ...] of all processes; n may differ between processes."""
+    """Concatenate the rows ``x`` [n, ...] of all processes. n may differ between processes."""
     if process_count() == 1:
         return np.asarray(x)
     sizes = gather_processes(np.asarray(len(x), np.int32))
@@ -155,14 +155,14 @@ def gather_process_rows(x: np.ndarray) -> np.ndarray:
 
 
 def mean_over_processes(x: np.ndarray) -> float:
-    """Return the mean of the numbers ``x`` [n] of all processes; n may differ between them."""
+    """Return the mean of the numbers ``x`` [n] of all processes. n may differ between them."""
     sums = np.array([np.sum(x), len(x)], np.float32)
     sums = gather_processes(sums).astype(np.float64).sum(axis=0)
     return float(sums[0] / sums[1])
 
 
 def process_slice(n: int) -> slice:
-    """Return the slice of n rows that belongs to this process; the shares are almost equal."""
+    """Return the slice of n rows that belongs to this process. The shares are almost equal."""
     share = [round(n * i / process_count()) for i in range(process_count() + 1)]
     return slice(*share[process_index() :][:2])
 
@@ -188,7 +188,7 @@ def replicated_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """Copy every array of ``tree`` to all devices; each process has the arrays in NumPy."""
+    """Copy every array of ``tree`` to all devices. Each process has the arrays in NumPy."""
     sharding = replicated_sharding(mesh)
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -216,7 +216,7 @@ def data_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the longest divisible axis; replicated if there is none."""
+    """Return the sharding that splits the longest divisible axis, or else replicates."""
     lengths = [n if n % mesh.size == 0 else 0 for n in shape]
     if mesh.size == 1 or not any(lengths):
         return replicated_sharding(mesh)
@@ -242,5 +242,5 @@ def shard_rows(tree: Any, mesh: Mesh, *, axis: int = 0) -> Any:
 
 
 def take_rows(tree: Any, indices: Array) -> Any:
-    """Take rows of every array by index; packed examples have fewer rows than indices."""
+    """Take rows of every array by index. Packed examples have fewer rows than indices."""
     return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)

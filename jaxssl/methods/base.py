@@ -22,7 +22,7 @@ class Carried(NamedTuple):
 
     Attributes:
         batch_stats: running statistics of BatchNorm, by network.
-        target: parameters and statistics of the momentum (EMA) network; () without one.
+        target: parameters and statistics of the momentum (EMA) network, or () without one.
         memory: buffers of the objective and of the method, such as a queue of keys.
     """
 

@@ -138,7 +138,7 @@ def shared_numbers(config: ConfigDict) -> dict[str, float]:
         if parameter.annotation == Number and isinstance(value, float) and value != 0:
             try:
                 make_objective(**{**values, name: _constant(value)})
-            except ValueError:  # a learned number; its value initialises a parameter
+            except ValueError:  # a learned number, whose value initialises a parameter
                 continue
             numbers[f"loss.{name}"] = value
     return numbers
@@ -175,7 +175,7 @@ def initial_state(
 def make_init(
     config: ConfigDict, setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
 ) -> Callable[[int], TrainState]:
-    """Return the function ``seed -> state``, which is compiled once; see `initial_state`."""
+    """Return the function ``seed -> state``, which is compiled once. See `initial_state`."""
     sharded, components = config.optim.sharded, (setup.method, setup.optimiser, setup.augment)
     try:
         return state.make_init(*components, example, num_examples, mesh, sharded=sharded)
@@ -206,7 +206,7 @@ def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
 
     Args:
         config: complete. The second of its views may have other settings.
-        crops: crops that the host has cut already; they are not cropped again.
+        crops: crops that the host has cut already, and that are not cropped again.
     """
     make_recipe = factory("augment", config.augment.name)
     whole = {"crop_scale": (1.0, 1.0)} if crops and crops.views else {}

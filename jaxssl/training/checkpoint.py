@@ -246,7 +246,7 @@ def _stragglers_ignored() -> Iterator[None]:
 
 
 def _guarded(workdir: Path, step: int, read: Callable[[], Any]) -> Any:
-    """Call ``read``; raise UserError for any exception."""
+    """Call ``read``, and raise UserError for any exception."""
     try:
         return read()
     except Exception as error:  # Orbax and TensorStore raise many types for a damaged file

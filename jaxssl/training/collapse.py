@@ -8,7 +8,7 @@ from jax import numpy as jnp
 
 from jaxssl.losses.pairs import unit
 
-# Features with a standard deviation below this have collapsed; evenly spread features have 1.
+# Features with a standard deviation below this have collapsed. Evenly spread features have 1.
 COLLAPSED_STD = 0.2  # a mean cosine of about 0.96
 # Features have also collapsed if their rank is below this share of the largest possible rank, or
 # below this number.

@@ -44,7 +44,7 @@ Probe = Callable[[TrainState], dict[str, float]]
 
 
 class Evaluation(NamedTuple):
-    """The functions of evaluation that a run calls; `jaxssl.evaluation.pretrain` has them.
+    """The functions of `jaxssl.evaluation.pretrain` that a run calls.
 
     Attributes:
         check: ``(config) -> None`` raises UserError for settings that evaluation rejects.
@@ -74,17 +74,17 @@ class _Run(NamedTuple):
 
 
 def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = None) -> None:
-    """Pretrain, then evaluate; resume from the last checkpoint in the workdir if it has one.
+    """Pretrain, then evaluate. A workdir with checkpoints is resumed from the last one.
 
     All processes of a run call this. The first one writes.
 
     Args:
         config: complete and locked, from `jaxssl.training.config.load`.
         workdir: folder for everything that the run writes.
-        evaluation: evaluates the encoder during and after the run; None trains only.
+        evaluation: evaluates the encoder during and after the run, or None.
 
     Raises:
-        UserError: on bad input, in which case nothing has been overwritten; also if the disk is
+        UserError: on bad input, in which case nothing has been overwritten. Also if the disk is
             full, or if too many steps in a row are not finite.
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
@@ -116,7 +116,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
         save_every = max(1, round(config.checkpoint.every * setup.steps_per_epoch))
         periods = config.log_every, eval_every, save_every
         call_steps, calls = 1, 0
-        losses: list[tuple[Array, int]] = []  # since the last report; the first n of each array
+        losses: list[tuple[Array, int]] = []  # (array, n): n losses of a call since the last report
         unreported = None
         unit = source.KINDS[run.splits.train.kind]
         with reporter.progress_bar(step, total, unit):
@@ -164,7 +164,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
 
 
 def _set_up(config: ConfigDict, workdir: Path, evaluation: Evaluation | None) -> _Run:
-    """Check the config and build everything that a run needs; nothing is written."""
+    """Check the config and build everything that a run needs, without writing."""
     logs.log_to_screen(distributed.process_index())
     check_same_config(config, workdir)
     if evaluation:
@@ -198,7 +198,7 @@ def _show_finished(run: _Run, evaluation: Evaluation | None) -> None:
 
 
 def _resume(run: _Run, state: TrainState) -> tuple[int, TrainState]:
-    """Restore the last checkpoint that can be read; without one, return step 0 and ``state``."""
+    """Restore the last readable checkpoint. Return 0 and ``state`` if there is none."""
     if not checkpoint.steps(run.workdir):
         return 0, state
     restored = checkpoint.restore(run.workdir, state)
@@ -232,7 +232,7 @@ def _steps_per_call(metrics: Any, n: int, start: float, most: int) -> int:
 
 
 def _agree_to_stop(stop: Sequence[int], logging: bool) -> bool:
-    """Return whether to stop after this step; several processes agree when they log."""
+    """Return whether to stop after this step. Several processes agree when they log."""
     stopping = bool(stop)  # read once: a signal may arrive at any moment
     if distributed.process_count() > 1:
         return logging and distributed.any_process(stopping)
@@ -240,7 +240,7 @@ def _agree_to_stop(stop: Sequence[int], logging: bool) -> bool:
 
 
 def _exit_if_stopped(step: int, total: int, stop: Sequence[int]) -> None:
-    """Log the end of the steps; raise SystemExit if a signal has asked to stop."""
+    """Log the end of the steps, and raise SystemExit if a signal has asked to stop."""
     if step == total:
         log.info("finished %d steps", total)
     if step < total or distributed.any_process(bool(stop)):
@@ -271,7 +271,7 @@ def _check_finite(values: dict[str, float], run: _Run, state: TrainState) -> Non
 
 @contextmanager
 def _stop_requests() -> Iterator[list[int]]:
-    """Yield a list to which the first SIGINT or SIGTERM is added; a second one exits at once."""
+    """Yield a list to which the first SIGINT or SIGTERM is added. A second one exits at once."""
     received: list[int] = []
 
     def note(number: int, frame: Any) -> None:

@@ -99,7 +99,7 @@ class MetricsReporter:
 
     @contextmanager
     def progress_bar(self, step: int, total: int, unit: str) -> Iterator[None]:
-        """Show steps, remaining time and the latest metrics; nothing without a terminal.
+        """Show steps, remaining time and the latest metrics, if there is a terminal.
 
         Args:
             step: steps done.

@@ -72,7 +72,7 @@ def make_init(
         method: the method to train.
         optimiser: updates its parameters.
         augment: makes the views. Only their shapes matter here.
-        batch: an example batch with "input" and "index"; two examples are enough.
+        batch: an example batch with "input" and "index". Two examples are enough.
         num_examples: size of the training set, for per-example memory.
         mesh: the devices.
         sharded: True splits the optimiser's state over the devices, see `shardings`.
@@ -102,7 +102,7 @@ def make_init(
 def init_variables(
     method: Method, views: Batch, num_examples: int, key: Array
 ) -> tuple[Any, Carried]:
-    """Draw the variables that a run with this key starts from; ``views`` may be shapes."""
+    """Draw the initial variables of a run with this key. ``views`` may be shapes."""
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
     return method.init(jax.random.split(key)[0], blank, num_examples)
 
