@@ -1,6 +1,6 @@
 """Kill a run at random moments, and check that it ends like an uninterrupted one.
 
-    python tests/faults/kill.py [--kills 30] [--seed 0]
+    python tests/runs/faults/kill.py [--kills 30] [--seed 0]
 
 Moments are drawn from the phases of a run: the preparation of the data, a step, the writing of a
 checkpoint, evaluation, the report, or any time at all. After each kill -9 every file must be whole;
