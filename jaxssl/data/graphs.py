@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxssl.distributed import round_up
+
 ROUND = 8  # the padded numbers of nodes and edges of a packed row are multiples of this
 
 Packed = dict[str, np.ndarray]
@@ -138,5 +140,5 @@ class GraphArray:
 
 
 def _round_up(counts: np.ndarray) -> Room:
-    nodes, edges = (-(-max(int(count), 1) // ROUND) * ROUND for count in counts)
+    nodes, edges = (round_up(max(int(count), 1), ROUND) for count in counts)
     return Room(nodes, edges)

@@ -44,7 +44,7 @@ def extract(
     begin, end, _ = (part or slice(None)).indices(len(images))
     # Block sizes are powers of two, so that data sets of different sizes share compiled programs.
     block = min(BLOCK, 1 << max(4, (end - begin - 1).bit_length()))
-    block = -(-block // mesh.size) * mesh.size
+    block = distributed.round_up(block, mesh.size)
     features: np.ndarray | None = None
     pending: tuple[int, int, Array] | None = None  # computed while the next block is read
 

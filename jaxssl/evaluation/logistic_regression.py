@@ -186,7 +186,7 @@ def _distribute(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array,
     devices = sorted(jax.devices(), key=lambda device: (device.process_index, device.id))
     mesh = distributed.make_mesh(devices)
     largest = int(distributed.gather_processes(np.array(len(labels), np.int32)).max())
-    size = -(-largest // jax.local_device_count()) * jax.local_device_count()
+    size = distributed.round_up(largest, jax.local_device_count())
     arrays = (
         np.asarray(features, np.float32),
         np.asarray(labels, np.int32),
