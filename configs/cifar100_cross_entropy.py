@@ -8,7 +8,7 @@ Notes: As in cifar10_cross_entropy.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_cross_entropy
+from jaxssl.configs import cifar10_cross_entropy
 
 
 def get_config() -> ConfigDict:

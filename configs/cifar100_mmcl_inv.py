@@ -10,7 +10,7 @@ Notes: As in cifar100_mmcl_pgd.
 
 from ml_collections import ConfigDict
 
-from configs import cifar100_mmcl_pgd
+from jaxssl.configs import cifar100_mmcl_pgd
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ after whole epochs counted from 0; the code counts from 1.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

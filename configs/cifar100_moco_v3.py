@@ -10,7 +10,7 @@ Notes: As in cifar10_moco_v3.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_moco_v3
+from jaxssl.configs import cifar10_moco_v3
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ Notes: As in cifar10_simclr.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_simclr
+from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:

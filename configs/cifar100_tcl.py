@@ -8,7 +8,7 @@ Notes: As in cifar10_tcl.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_tcl
+from jaxssl.configs import cifar10_tcl
 
 
 def get_config() -> ConfigDict:

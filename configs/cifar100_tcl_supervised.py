@@ -8,7 +8,7 @@ Notes: As in cifar10_tcl_supervised.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_tcl_supervised
+from jaxssl.configs import cifar10_tcl_supervised
 
 
 def get_config() -> ConfigDict:

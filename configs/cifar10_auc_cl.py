@@ -10,7 +10,7 @@ they are the released code's. The loss averages the negatives; eq. 8 sums them (
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

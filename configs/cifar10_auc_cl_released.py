@@ -9,7 +9,7 @@ Notes: Our k-NN weights votes by exp(cos / 0.5) and evaluates the last epoch.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_auc_cl
+from jaxssl.configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:

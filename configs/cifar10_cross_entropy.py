@@ -10,7 +10,7 @@ from scratch.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_tcl_supervised
+from jaxssl.configs import cifar10_tcl_supervised
 
 
 def get_config() -> ConfigDict:

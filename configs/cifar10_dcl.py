@@ -9,7 +9,7 @@ Notes: The optimiser, temperature and augmentation of cifar10_simclr are our cho
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_simclr
+from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:

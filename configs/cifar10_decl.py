@@ -11,7 +11,7 @@ from the base code) and the weight of the past in the rates (0.9, our choice).
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ along with the encoder.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_byol
+from jaxssl.configs import cifar10_byol
 
 
 def get_config() -> ConfigDict:

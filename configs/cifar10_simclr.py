@@ -11,7 +11,7 @@ frozen features; the published classifier was trained along with the encoder.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ Notes: The data set and the augmentation (SimCLR's for CIFAR) are our choice.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_simclr
+from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:

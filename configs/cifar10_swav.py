@@ -11,7 +11,7 @@ on frozen features; the published classifier was trained along with the encoder.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_simclr
+from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ BatchNorm; the published one has none.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_simclr
+from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ the same command. Crop and projector are the released code's.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

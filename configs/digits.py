@@ -9,7 +9,7 @@ Time: 28 s on two CPU cores, compilation, evaluation and report included.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

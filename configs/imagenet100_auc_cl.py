@@ -9,7 +9,7 @@ projector (2048, 128) and the weight decay. The loss is the one of cifar10_auc_c
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_auc_cl
+from jaxssl.configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ Notes: The paper does not say which of the two solvers Table 2 shows.
 
 from ml_collections import ConfigDict
 
-from configs import imagenet100_mmcl_pgd
+from jaxssl.configs import imagenet100_mmcl_pgd
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ its step is 1 / |Delta|_F, which changes nothing but speed.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ Notes: The 100 classes are CMC's; solo-learn does not state which classes it use
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_moco_v3
+from jaxssl.configs import cifar10_moco_v3
 
 
 def get_config() -> ConfigDict:

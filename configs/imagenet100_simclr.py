@@ -10,7 +10,7 @@ solo-learn does not state which classes it used.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_simclr
+from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:

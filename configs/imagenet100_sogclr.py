@@ -10,7 +10,7 @@ Notes: The last layer of the projector has no norm (our choice).
 
 from ml_collections import ConfigDict
 
-from configs import imagenet100_simclr
+from jaxssl.configs import imagenet100_simclr
 
 
 def get_config() -> ConfigDict:

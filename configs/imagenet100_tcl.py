@@ -8,7 +8,7 @@ Notes: As in cifar10_tcl.
 
 from ml_collections import ConfigDict
 
-from configs import imagenet100_simclr
+from jaxssl.configs import imagenet100_simclr
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ one.
 
 from ml_collections import ConfigDict
 
-from configs import cifar100_tcl_supervised
+from jaxssl.configs import cifar100_tcl_supervised
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ a momentum teacher; this config follows the paper.
 
 from ml_collections import ConfigDict
 
-from configs import imagenet100_auc_cl
+from jaxssl.configs import imagenet100_auc_cl
 
 
 def get_config() -> ConfigDict:

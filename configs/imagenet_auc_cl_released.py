@@ -14,7 +14,7 @@ notes of imagenet_dino_vit_s hold too.
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_dino_vit_s
+from jaxssl.configs import imagenet_dino_vit_s
 
 
 def get_config() -> ConfigDict:

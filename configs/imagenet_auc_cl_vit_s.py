@@ -10,7 +10,7 @@ we take them because A.3.2 keeps MoCo-v3's architecture. The loss is the one of 
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_auc_cl_r50
+from jaxssl.configs import imagenet_auc_cl_r50
 
 
 def get_config() -> ConfigDict:

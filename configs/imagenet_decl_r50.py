@@ -11,7 +11,7 @@ has MoCo-v3's factor 2 tau (here it has not).
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_moco_v3_r50
+from jaxssl.configs import imagenet_moco_v3_r50
 
 
 def get_config() -> ConfigDict:

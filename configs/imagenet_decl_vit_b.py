@@ -10,7 +10,7 @@ Notes: As in imagenet_decl_vit_s.
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_decl_vit_s
+from jaxssl.configs import imagenet_decl_vit_s
 
 
 def get_config() -> ConfigDict:

@@ -12,7 +12,7 @@ MoCo-v3's factor 2 tau (here it has not).
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_moco_v3_vit_s
+from jaxssl.configs import imagenet_moco_v3_vit_s
 
 
 def get_config() -> ConfigDict:

@@ -12,7 +12,7 @@ norm; the code clips parameter by parameter.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

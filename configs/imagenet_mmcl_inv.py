@@ -10,7 +10,7 @@ Notes: The released config of this name runs projected gradients; this one runs 
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_mmcl_pgd
+from jaxssl.configs import imagenet_mmcl_pgd
 
 
 def get_config() -> ConfigDict:

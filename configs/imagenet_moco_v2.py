@@ -8,7 +8,7 @@ Notes: The released code shuffles the batch over devices; here BatchNorm sees th
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_simclr
+from jaxssl.configs import imagenet_simclr
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ Notes: No known differences.
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_simclr
+from jaxssl.configs import imagenet_simclr
 
 
 def get_config() -> ConfigDict:

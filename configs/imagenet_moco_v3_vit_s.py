@@ -10,7 +10,7 @@ Notes: No known differences.
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_moco_v3_r50
+from jaxssl.configs import imagenet_moco_v3_r50
 
 
 def get_config() -> ConfigDict:

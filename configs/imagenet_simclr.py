@@ -9,7 +9,7 @@ Notes: There is no BatchNorm after the projector's last layer (our choice).
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

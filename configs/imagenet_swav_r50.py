@@ -12,7 +12,7 @@ weight.
 
 from ml_collections import ConfigDict
 
-from configs import imagenet_simclr
+from jaxssl.configs import imagenet_simclr
 
 
 def get_config() -> ConfigDict:

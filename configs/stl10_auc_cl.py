@@ -11,7 +11,7 @@ in cifar10_auc_cl.
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_auc_cl
+from jaxssl.configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:

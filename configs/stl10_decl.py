@@ -11,7 +11,7 @@ Notes: As in cifar10_decl. The paper states no settings for STL-10; unlabelled i
 
 from ml_collections import ConfigDict
 
-from configs import cifar10_decl
+from jaxssl.configs import cifar10_decl
 
 
 def get_config() -> ConfigDict:

@@ -11,7 +11,7 @@ pixels; here they are resized to 32. Blur as for CIFAR-100 is our choice.
 
 from ml_collections import ConfigDict
 
-from configs import cifar100_mmcl_pgd
+from jaxssl.configs import cifar100_mmcl_pgd
 
 
 def get_config() -> ConfigDict:

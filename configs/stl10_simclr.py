@@ -9,7 +9,7 @@ Notes: As in stl10_decl.
 
 from ml_collections import ConfigDict
 
-from configs import stl10_decl
+from jaxssl.configs import stl10_decl
 
 
 def get_config() -> ConfigDict:

@@ -1,18 +1,27 @@
 """Contrastive self-supervised learning at small batch sizes, in JAX and Flax."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxssl import losses, solvers
     from jaxssl.pretrained.load import load_encoder
 
-__version__ = "0.1.0"
-__all__ = ["__version__", "load_encoder"]
+__version__ = "0.2.0"
+__all__ = ["__version__", "load_encoder", "losses", "solvers"]
+
+MODULES = ("losses", "solvers")
+FUNCTIONS = {"load_encoder": "jaxssl.pretrained.load"}
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use, so that `import jaxssl.losses` needs only jax.
-    if name == "load_encoder":
-        from jaxssl.pretrained.load import load_encoder
-
-        return load_encoder
+    # Imported on first use, so that `import jaxssl` is quick and the losses need only jax.
+    if name in MODULES:
+        return importlib.import_module(f"jaxssl.{name}")
+    if name in FUNCTIONS:
+        return getattr(importlib.import_module(FUNCTIONS[name]), name)
     raise AttributeError(f"module 'jaxssl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MANY = 100
+MANY = 40
 
 
 class UserError(Exception):

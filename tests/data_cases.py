@@ -1,6 +1,6 @@
 """The group `data` of a config, for tests."""
 
-from configs import base
+from jaxssl.configs import base
 
 
 def data_config(**changes: object) -> dict[str, object]:

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).parents[1] / "jaxssl"
 ORDER = (
     "errors",
     "components",
+    "configs",
     "collectives",
     "distributed",
     "solvers",
@@ -32,6 +33,7 @@ ORDER = (
 # All that these may import: they are used outside of jaxssl, or are independent of each other.
 ONLY = {
     "errors": set(),
+    "configs": set(),
     "collectives": set(),
     "solvers": set(),
     "losses": {"collectives", "solvers"},
@@ -41,7 +43,8 @@ ONLY = {
     "methods": {"collectives", "losses", "models"},
     "report": {"errors", "training"},
 }
-FILES = sorted(PACKAGE.rglob("*.py"))
+# jaxssl/configs is a link, which rglob does not follow.
+FILES = sorted({*PACKAGE.rglob("*.py"), *(PACKAGE / "configs").rglob("*.py")})
 
 
 def layer(path: Path) -> str:

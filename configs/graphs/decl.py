@@ -9,7 +9,7 @@ Notes: All settings except the loss are GraphCL's; the combination is ours.
 
 from ml_collections import ConfigDict
 
-from configs.graphs import graphcl
+from jaxssl.configs.graphs import graphcl
 
 
 def get_config() -> ConfigDict:

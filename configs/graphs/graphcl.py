@@ -10,7 +10,7 @@ keeps 20 % of the nodes, around one node. Nodes that have lost all edges stay.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -10,7 +10,7 @@ Notes: The paper does not state kernel and solver for graphs; the settings are t
 
 from ml_collections import ConfigDict
 
-from configs.graphs import graphcl
+from jaxssl.configs.graphs import graphcl
 
 
 def get_config() -> ConfigDict:

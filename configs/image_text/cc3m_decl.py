@@ -10,7 +10,7 @@ the rates are moving averages of each pair, and steps of loss 1 and loss 2 alter
 
 from ml_collections import ConfigDict
 
-from configs.image_text import coco_clip
+from jaxssl.configs.image_text import coco_clip
 
 
 def get_config() -> ConfigDict:

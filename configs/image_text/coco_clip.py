@@ -8,7 +8,7 @@ Notes: Epochs, batch size and learning rate are OpenCLIP's for Conceptual Captio
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ Notes: All settings are ours.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

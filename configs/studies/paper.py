@@ -9,7 +9,7 @@ paper_tcl_views.py instead.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

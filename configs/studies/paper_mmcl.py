@@ -7,7 +7,7 @@ epochs: --config.epochs=200. With --dataset cifar100, gamma has the schedule of 
 
 from ml_collections import ConfigDict
 
-from configs import base, stl10_mmcl_pgd
+from jaxssl.configs import base, stl10_mmcl_pgd
 
 
 def get_config() -> ConfigDict:

@@ -7,7 +7,7 @@ views in a batch, 100 epochs, rate 0.1, k1 = 5000.
 
 from ml_collections import ConfigDict
 
-from configs import base, cifar100_tcl_supervised
+from jaxssl.configs import base, cifar100_tcl_supervised
 
 
 def get_config() -> ConfigDict:

@@ -6,7 +6,7 @@ Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Section 5.3 and
 
 from ml_collections import ConfigDict
 
-from configs import base, cifar10_tcl
+from jaxssl.configs import base, cifar10_tcl
 
 
 def get_config() -> ConfigDict:

@@ -7,7 +7,7 @@ The settings are our choice and the same for all methods.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -7,7 +7,7 @@ method requires. No setting was chosen by accuracy.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -8,7 +8,7 @@ Notes: All settings except the loss are ours.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

@@ -9,7 +9,7 @@ Notes: As in ucf101_mmcl_rgb. Flow is stored as pairs of pictures, see docs/vide
 
 from ml_collections import ConfigDict
 
-from configs.video import ucf101_mmcl_rgb
+from jaxssl.configs.video import ucf101_mmcl_rgb
 
 
 def get_config() -> ConfigDict:

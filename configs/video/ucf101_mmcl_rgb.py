@@ -11,7 +11,7 @@ which follow the lists of UCF-101.
 
 from ml_collections import ConfigDict
 
-from configs import base
+from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:

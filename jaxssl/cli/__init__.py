@@ -19,15 +19,18 @@ from absl import flags
 from jaxssl.errors import UserError, suggest
 
 PREFIX = "--config."
+# Purposes of the subcommands. The file of "data show" is data_show.py.
 COMMANDS = {
     "train": "pretrain an encoder",
     "eval": "evaluate encoders",
     "study": "reproduce a claim of a paper",
     "report": "write the report of a run, or compare runs",
     "export": "write an encoder as a file for other projects",
+    "list": "list the configs, losses, networks, protocols and other components",
     "data show": "draw images and their views",
     "data convert": "convert TFRecord files of TFDS to files that can be read by index",
 }
+FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
 
 
 def main() -> None:
@@ -60,7 +63,8 @@ def run(command: str, arguments: Sequence[str] | None = None) -> None:
 def _run(command: str, arguments: list[str]) -> int:
     # Libraries log errors through absl and raise them too. The exception is enough.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
-    module = importlib.import_module(f"jaxssl.cli.{command.replace(' ', '_')}")
+    file = FILES.get(command, command.replace(" ", "_"))
+    module = importlib.import_module(f"jaxssl.cli.{file}")
     if {"-h", "--help"} & set(arguments):
         print(f"{module.__doc__}\nFlags:")
         for name in (module.__name__, __name__):

@@ -1,6 +1,6 @@
 """Draw images and their views.
 
-usage: jaxssl data show --config FILE [--out PNG] [--config.KEY=VALUE ...]
+usage: jaxssl data show --config NAME [--out PNG] [--config.KEY=VALUE ...]
 
 Each row shows an image of the data set with its label, its augmented views as training sees them,
 and its small crops if the config has any.
@@ -11,7 +11,9 @@ from pathlib import Path
 from absl import flags
 
 FLAGS = flags.FlagValues()
-CONFIG = flags.DEFINE_string("config", None, "Python file with get_config().", FLAGS)
+CONFIG = flags.DEFINE_string(
+    "config", None, "Name of a packaged config, or a Python file with get_config().", FLAGS
+)
 OUT = flags.DEFINE_string(
     "out", None, "PNG file to write; default: views_CONFIG.png, with the name of the config.", FLAGS
 )
@@ -26,7 +28,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.training import config, logs, modality
 
     if CONFIG.value is None:
-        raise UserError("name the config to show: --config configs/NAME.py")
+        raise UserError("name the config to show: --config NAME, a packaged config or a Python file")
     settings = config.load(CONFIG.value, overrides)
     logs.log_to_screen()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")

@@ -50,7 +50,7 @@ cli.define_processes(FLAGS)
 def main(overrides: list[tuple[str, str]]) -> None:
     """Call `jaxssl.evaluation.run.evaluate` or `jaxssl.evaluation.suite.run` with the flags."""
     # Imported here, so that wrong flags are reported at once.
-    from configs import base
+    from jaxssl.configs import base
     from jaxssl.errors import UserError
     from jaxssl.evaluation import run
     from jaxssl.evaluation.overrides import data_config, split_overrides

@@ -23,7 +23,7 @@ from jaxssl import components
 from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.training import git
 
-CONFIGS = Path(jaxssl.__file__).parents[1] / "configs" / "studies"
+CONFIGS = Path(jaxssl.__file__).parent / "configs" / "studies"
 FLAGS = flags.FlagValues()
 POSITIONAL = "name"
 NAME = flags.DEFINE_string("name", None, "Same as NAME.", FLAGS)
@@ -71,8 +71,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError(f"study {name!r} is unknown{suggest(name, [*names, 'claims'])}")
     scales = sorted(path.stem for path in CONFIGS.glob("*.py") if "_" not in path.stem)
     if SCALE.value not in scales:
-        where = "" if scales else f" ({CONFIGS} is missing: studies need a source checkout)"
-        raise UserError(f"--scale {SCALE.value!r} is unknown{suggest(SCALE.value, scales)}{where}")
+        raise UserError(f"--scale {SCALE.value!r} is unknown{suggest(SCALE.value, scales)}")
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
         raise UserError(f"--batch_sizes expects numbers > 0, got {','.join(BATCHES.value)}")
     _run(name, overrides)
@@ -98,7 +97,6 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         workdir=Path(WORKDIR.value) if WORKDIR.value else None,
         equal_steps=EQUAL_STEPS.value,
     )
-    sys.path.append(str(CONFIGS.parents[1]))  # configs import each other from the checkout
     for flag in ("methods", "batch_sizes", "workdir", "equal_steps"):
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag} is not used by the study {name!r}; leave it out")

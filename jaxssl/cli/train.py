@@ -1,9 +1,10 @@
 """Pretrain an encoder.
 
-usage: jaxssl train [--config FILE] [--config.KEY=VALUE ...] [--workdir DIR]
+usage: jaxssl train [--config NAME] [--config.KEY=VALUE ...] [--workdir DIR]
 
-configs/base.py has all keys with their defaults; the keys of a loss, a network or an augmentation
-are the arguments of its factory. The same command again resumes an interrupted run.
+`jaxssl list configs` prints the packaged configs. The config "base" has all keys with their
+defaults; the keys of a loss, a network or an augmentation are the arguments of its factory. The
+same command again resumes an interrupted run.
 """
 
 from pathlib import Path
@@ -12,9 +13,10 @@ from absl import flags
 
 from jaxssl import cli
 
-DEFAULT = Path(__file__).parents[2] / "configs" / "digits.py"
 FLAGS = flags.FlagValues()
-CONFIG = flags.DEFINE_string("config", str(DEFAULT), "Python file with get_config().", FLAGS)
+CONFIG = flags.DEFINE_string(
+    "config", "digits", "Name of a packaged config, or a Python file with get_config().", FLAGS
+)
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Output folder; default: runs/ and the name of the config.", FLAGS
 )

@@ -49,7 +49,7 @@ def split_overrides(
                 raise UserError(f"--config.{key} expects a number, got {text!r}") from error
         elif not key.startswith("data."):
             raise UserError(
-                f"--config.{key}: eval.py takes the config from the run; only --config.data.KEY, "
+                f"--config.{key}: jaxssl eval takes the config from the run; only --config.data.KEY, "
                 f"to evaluate on other images, and for a weights file {', '.join(WEIGHTS_OPTIONS)} "
                 "may be given"
             )

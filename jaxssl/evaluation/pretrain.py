@@ -81,7 +81,7 @@ def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
         return False
     if rows := results.read_results(workdir):
         results.print_results([row for row in rows if row["step"] in (None, 0, step)])
-        again = f"evaluate it again with: python eval.py --workdir {workdir}"
+        again = f"evaluate it again with: jaxssl eval --workdir {workdir}"
         logs.console.print(again, soft_wrap=True)
     return True
 

@@ -114,7 +114,7 @@ def drop_unshared(selected: list[Selected], path: Path, *, strict: bool) -> list
     dropped = [one for one in selected if not is_shared(one)]
     if dropped:
         names = ",".join(one.text for one in dropped)
-        command = f"python eval.py --workdir {path} --protocols {names}"
+        command = f"jaxssl eval --workdir {path} --protocols {names}"
         if strict:
             raise UserError(f"several processes cannot share {names}; start one: {command}")
         logs.log.info("left out, for one process: %s", command)

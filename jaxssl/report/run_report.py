@@ -79,7 +79,7 @@ def write_report(workdir: Path, out: Path | None = None) -> Path:
             **sections,
             num_pairs=gallery.NUM_PAIRS,
             same_class=gallery.SAME_CLASS,
-            command=f"python eval.py --workdir {workdir}",
+            command=f"jaxssl eval --workdir {workdir}",
             settings=Table(
                 "config",
                 ["key", "value"],

@@ -17,6 +17,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
 from jaxssl.training._config_types import (
@@ -39,20 +40,23 @@ NETWORKS = ("net", "text", "head", "predictor")  # whole numbers in these groups
 LOWEST = {"total_steps": 0, "epochs": 0, "seed": 0, "crops.number": 0}
 LOWEST |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps", "max_skipped"), 1)
 MOST_VIEWS = 1000
+# The configs of the package; a link to the folder of the same name in a source checkout.
+FOLDER = Path(jaxssl.__file__).parent / "configs"
 
 
 def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
     """Return the effective config of a config file and overrides.
 
     Args:
-        path: a Python file with `get_config() -> ConfigDict`.
+        path: a Python file with `get_config() -> ConfigDict`, or the name of a packaged config, such
+            as "cifar10_simclr".
         overrides: pairs (dotted key, text of the value) from the command line. A new name or preset
             of a group resets the group to the component's defaults.
 
     Raises:
         UserError: on a missing file, an unknown key or component, or a value that is not valid.
     """
-    config = _run_file(Path(path))
+    config = _run_file(find(path))
     # Names and presets come first, because they decide which other keys exist.
     choices = [item for item in overrides if _is_choice(item[0])]
     for key, text in sorted(choices, key=lambda item: item[0].endswith(".preset")):
@@ -77,6 +81,33 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
     return config
 
 
+def packaged() -> dict[str, Path]:
+    """Return the files of the packaged configs by name, such as "graphs/graphcl"."""
+    files = {p.relative_to(FOLDER).with_suffix(""): p for p in sorted(FOLDER.glob("**/*.py"))}
+    return {k.as_posix(): p for k, p in files.items() if k.parts[0] not in ("studies", "suites")}
+
+
+def find(path: str | Path) -> Path:
+    """Return the file of a config.
+
+    Args:
+        path: a Python file, or the name of a packaged config.
+
+    Raises:
+        UserError: if there is no such file and no such config.
+    """
+    if Path(path).is_file():
+        return Path(path)
+    name = str(path).removeprefix("configs/").removesuffix(".py")
+    files = packaged()
+    if name not in files:
+        raise UserError(
+            f"config {str(path)!r} does not exist; expected a Python file or the name of a packaged "
+            f"config{suggest(name, files)}"
+        )
+    return files[name]
+
+
 def read_config(workdir: Path) -> ConfigDict:
     """Return the effective config of a run.
 
@@ -89,7 +120,7 @@ def read_config(workdir: Path) -> ConfigDict:
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{workdir} holds no run (cannot read {path}); train first: "
-            f"python train.py --workdir {workdir}"
+            f"jaxssl train --workdir {workdir}"
         ) from error
     if not isinstance(config.get("data"), ConfigDict) or "loss" not in config:
         raise UserError(f"{path} is no config of a run; choose another --workdir")
@@ -216,8 +247,6 @@ def _as_json(value: Any) -> Any:
 
 def _run_file(path: Path) -> ConfigDict:
     """Return the unlocked config of a Python file, whose groups are not complete yet."""
-    if not path.is_file():
-        raise UserError(f"config file {str(path)!r} does not exist; expected a Python file")
     spec = importlib.util.spec_from_file_location(f"jaxssl_config_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise UserError(f"config file {str(path)!r} must be a Python file with a name in .py")

@@ -17,8 +17,8 @@ import pytest
 import tensorflow_datasets as tfds
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-from configs import base
 from jaxssl import cli
+from jaxssl.configs import base
 from jaxssl.data import convert
 from jaxssl.data.source import load
 from jaxssl.errors import UserError

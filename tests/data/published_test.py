@@ -19,7 +19,7 @@ import tensorflow_datasets as tfds
 from tensorflow_datasets.core import units
 from tensorflow_datasets.core.download.checksums import UrlInfo
 
-from configs import base
+from jaxssl.configs import base
 from jaxssl.data.formats import published
 from jaxssl.data.source import load
 from jaxssl.errors import UserError

@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from configs import base
+from jaxssl.configs import base
 from jaxssl.data import lazy_array
 from jaxssl.data import source as source_lib
 from jaxssl.data.lazy_array import LazyArray

@@ -316,7 +316,7 @@ def test_only_data_keys_can_be_overridden(run):
         [("data.dir", "x")],
         {"num_heads": 6},
     )
-    with pytest.raises(UserError, match="net.name: eval.py takes the config from the run"):
+    with pytest.raises(UserError, match="net.name: jaxssl eval takes the config from the run"):
         overrides.split_overrides([("net.name", "vit")])
     with pytest.raises(UserError, match="net.num_heads expects a number, got 'six'"):
         overrides.split_overrides([("net.num_heads", "six")])

@@ -1,0 +1,96 @@
+"""The wheel, installed outside of the checkout, as a stranger uses it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from xla_flags import QUICK_FLAGS
+
+ROOT = Path(__file__).parents[1]
+TINY = (
+    "--config.total_steps=4", "--config.batch_size=16", "--config.net.widths=(4,8)",
+    "--config.net.strides=(2,2)", "--config.augment.size=8", "--config.head.proj_hidden_dim=8",
+    "--config.schedule.warmup_epochs=0", "--config.eval.protocols=knn", "--config.loss.name=mmcl",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """Return a folder for sys.path that holds nothing but the contents of the wheel."""
+    folder = tmp_path_factory.mktemp("install")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-build-isolation"]
+    copy = folder / "source"
+    # Build from the files that git would ship, so that the build leaves nothing in the checkout.
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in filter(None, files):
+        if (ROOT / name).exists():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            target = ROOT / name
+            if target.is_symlink():
+                (copy / name).symlink_to(target.readlink())
+            else:
+                (copy / name).write_bytes(target.read_bytes())
+    subprocess.run([*pip, "wheel", *options, "-w", str(folder), str(copy)], check=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--target", str(folder / "site"), str(wheel)], check=True
+    )
+    return folder / "site"
+
+
+def run(site: Path, cwd: Path, *arguments: str) -> str:
+    """Run `jaxssl` from the wheel and return the standard output."""
+    env = {**os.environ, "PYTHONPATH": str(site), "XLA_FLAGS": QUICK_FLAGS}
+    command = [sys.executable, "-m", "jaxssl", *arguments]
+    out = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
+    assert out.returncode == 0, out.stderr
+    return out.stdout
+
+
+def test_wheel_trains_evaluates_studies_and_exports_outside_of_the_checkout(
+    site, tmp_path, data_dir
+):
+    where = "import jaxssl, jaxssl.configs.base as base; print(jaxssl.__file__, base.__file__)"
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    imported = subprocess.check_output(
+        [sys.executable, "-c", where], text=True, cwd=tmp_path, env=env
+    )
+    assert all(Path(path).is_relative_to(site) for path in imported.split())
+
+    data = f"--config.data.dir={data_dir}"
+    assert "cifar10_simclr" in run(site, tmp_path, "list", "configs")
+    assert "knn_top1" in run(site, tmp_path, "train", *TINY, data)
+    workdir = tmp_path / "runs" / "digits"
+    assert (workdir / "report.html").exists()
+    evaluation = ("eval", "--workdir", str(workdir), "--protocols", "retrieval", data)
+    assert "retrieval" in run(site, tmp_path, *evaluation)
+    run(site, tmp_path, "export", str(workdir), "--to", "safetensors", "--out", "exported")
+    assert list((tmp_path / "exported").glob("*.safetensors"))
+    study = ("study", "support_vectors", "--workdir", str(workdir), data)
+    assert "page: " in run(site, tmp_path, *study)
+
+
+def test_losses_import_without_the_packages_of_training(site, tmp_path):
+    """The losses work with jax alone, as after `pip install --no-deps jaxssl`."""
+    code = """
+import sys
+packages = ("absl", "chex", "filelock", "flax", "grain", "jinja2", "matplotlib", "ml_collections",
+    "optax", "orbax", "PIL", "rich", "sklearn", "tensorboardX", "tensorflow_datasets")
+for name in packages:
+    sys.modules[name] = None
+import jaxssl, jax
+z1, z2 = jax.random.normal(jax.random.key(0), (2, 8, 4))
+print(float(jaxssl.losses.auc_cl(z1, z2)), jaxssl.solvers.__name__)
+"""
+    env = {**os.environ, "PYTHONPATH": str(site)}
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env
+    )
+    assert out.returncode == 0, out.stderr
+    assert out.stdout.endswith("jaxssl.solvers\n")
