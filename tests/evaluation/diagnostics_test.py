@@ -81,7 +81,7 @@ def test_lidar_refuses_too_few_views_or_images(shape, delta):
         collapse.lidar(np.zeros(shape), delta=delta)
 
 
-def test_feature_std_equals_the_online_metric():
+def test_diagnostics_feature_std_equals_the_metric_of_training():
     features = gaussian(50, 6) + 1
     expected = collapse.embedding_metrics(features[None])["feature_std"]
     assert collapse.feature_std(features) == pytest.approx(float(expected), rel=1e-5)
@@ -117,7 +117,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_verdict_names_the_kind_of_collapse(name):
+def test_diagnostics_name_the_kind_of_collapse(name):
     features, expected = CASES[name]
     words, _, rest = verdict(features).partition(":")
     assert words == expected
@@ -134,7 +134,7 @@ def test_alignment_and_uniformity_use_the_first_two_views():
     assert result["uniformity"] == pytest.approx(np.log(np.exp(-2 * distance).mean()), rel=1e-4)
 
 
-def test_nonfinite_features_are_refused():
+def test_diagnostics_reject_nonfinite_features():
     with pytest.raises(ValueError, match="features must be finite"):
         diagnostics.evaluate(np.full((5, 3), np.nan), gaussian(2, 5, 3), delta=1e-4)
 
@@ -153,7 +153,7 @@ def test_confusion_matrix_equals_scikit_learns():
     np.testing.assert_array_equal(result, confusion_matrix(test_labels, predicted, labels=range(7)))
 
 
-def test_the_most_confused_pair_comes_first():
+def test_confused_classes_are_sorted_by_most_confused_first():
     counts = np.array([[8, 1, 1], [0, 9, 1], [6, 0, 14]])
     assert diagnostics.confused_pairs(counts) == [
         (0, 2, pytest.approx(100 * 7 / 30)),
@@ -187,7 +187,7 @@ def make_context(num_classes, names=()):
     return EvalContext(features, source, source, encode, views, size=2)
 
 
-def test_diagnostics_of_labelled_images():
+def test_diagnostics_with_labels_report_class_metrics():
     context = make_context(5, ("ape", "ass", "bat", "bee", "cat"))
     rows = {row.metric: row for row in diagnostics.run(context, seed=0)}
     units = {name: row.unit for name, row in rows.items()}
@@ -224,14 +224,14 @@ def test_diagnostics_without_labels_omit_class_metrics():
     assert not diagnostics.protocol.needs_labels
 
 
-def test_the_confusion_matrix_of_many_classes_is_not_stored(monkeypatch):
+def test_confusion_matrix_of_many_classes_is_not_stored(monkeypatch):
     monkeypatch.setattr(diagnostics, "MATRIX", 11)
     *_, means, _, pairs = diagnostics.run(make_context(12), seed=0)
     assert "confusion" not in means.details
     assert 1 <= len(pairs.details["pairs"]) <= diagnostics.PAIRS
 
 
-def test_the_number_of_features_and_images_is_limited(monkeypatch):
+def test_diagnostics_use_a_limited_number_of_features_and_images(monkeypatch):
     limits = {"features": 7, "images": 4, "views": 2, "delta": 0.1}
     monkeypatch.setitem(diagnostics.PRESETS, "default", limits)
     context = make_context(3)
@@ -244,14 +244,14 @@ def test_the_number_of_features_and_images_is_limited(monkeypatch):
 NOISE = {"draws": 2, "k": 9, "temperature": 0.5, "seed": 5}
 
 
-def test_zero_noise_equals_k_nn():
+def test_noisy_knn_with_zero_noise_equals_knn():
     features = labelled(**SIZES)
     expected = knn.evaluate(*features, k=9, temperature=0.5)["knn_top1"]
     result = noise.evaluate(features, stddevs=(0.0, 1e-9), **NOISE)
     np.testing.assert_array_equal(result, np.full((2, 2), expected))
 
 
-def test_noisy_neighbours_match_a_full_sort(monkeypatch):
+def test_noisy_knn_neighbours_match_a_full_sort(monkeypatch):
     monkeypatch.setattr(noise, "BANK_BLOCK", 32)
     features, key = labelled(**SIZES), jax.random.key(1)
     stddevs = np.array([0.1, 0.4], np.float32)
@@ -271,7 +271,7 @@ def test_noisy_neighbours_match_a_full_sort(monkeypatch):
         np.testing.assert_allclose(similarity, -np.sort(-noisy, axis=1)[:, :9], atol=1e-5)
 
 
-def test_noise_of_a_query_is_independent_of_the_other_queries(monkeypatch):
+def test_similarity_noise_of_a_query_does_not_depend_on_other_queries(monkeypatch):
     features = labelled(**{**SIZES, "m": 40})
     result = noise.evaluate(features, stddevs=(0.3, 1.0), **NOISE)
     monkeypatch.setattr(noise, "QUERY_BLOCK", 7)
@@ -280,7 +280,7 @@ def test_noise_of_a_query_is_independent_of_the_other_queries(monkeypatch):
     assert not np.array_equal(result, other)
 
 
-def test_accuracy_falls_to_chance_with_noise(monkeypatch):
+def test_noisy_knn_accuracy_falls_to_chance_with_large_noise(monkeypatch):
     preset = {"stddevs": (0.0, 0.1, 50.0), "draws": 3, "limit": 60, "k": 20, "temperature": 0.5}
     monkeypatch.setitem(noise.PRESETS, "cifar_simclr", preset)
     rows = noise.run(EvalContext(labelled(**{**SIZES, "n": 200, "m": 90})), seed=0)
@@ -293,6 +293,6 @@ def test_accuracy_falls_to_chance_with_noise(monkeypatch):
         assert row.details == expected
 
 
-def test_negative_noise_is_refused():
+def test_negative_similarity_noise_is_rejected():
     with pytest.raises(ValueError, match="stddevs must be >= 0"):
         noise.evaluate(labelled(**SIZES), stddevs=(-0.1,), **NOISE)

@@ -42,7 +42,7 @@ def oracle(features, places, shots, distance):
 
 @pytest.mark.parametrize("distance", episodes.DISTANCES)
 @pytest.mark.parametrize("number", [45, 20, 1], ids=["blocks", "one block", "one"])
-def test_prototypes_predict_as_a_loop(distance, number):
+def test_prototype_predictions_match_a_loop(distance, number):
     settings = {**SETTINGS, "episodes": number}
     assert 45 % episodes.BLOCK and not 20 % episodes.BLOCK
     result = episodes.evaluate(FEATURES, LABELS, **settings, distance=distance, seed=3)
@@ -52,7 +52,7 @@ def test_prototypes_predict_as_a_loop(distance, number):
     assert number == 1 or 40 < result.mean() < 95
 
 
-def test_an_episode_has_distinct_classes_and_examples():
+def test_episode_has_distinct_classes_and_examples():
     places = episodes.draw(LABELS, 3, 6, 200, 0)
     assert places.shape == (200, 3, 6)
     for episode in places:
@@ -64,7 +64,7 @@ def test_an_episode_has_distinct_classes_and_examples():
     assert set(places[:, :, 0].ravel()) == set(range(len(LABELS)))  # in the support too
 
 
-def test_classes_with_too_few_examples_are_not_drawn():
+def test_classes_with_too_few_examples_are_not_drawn_for_episodes():
     places = episodes.draw(LABELS, 3, 8, 60, 0)
     assert set(LABELS[places].ravel()) == {0, 2, 3}
     message = (
@@ -75,7 +75,7 @@ def test_classes_with_too_few_examples_are_not_drawn():
         episodes.draw(LABELS, 4, 8, 60, 0)
 
 
-def test_draws_depend_on_labels_and_seed_only():
+def test_episodes_depend_only_on_labels_and_seed():
     """An isometry to another width changes no distance, so equal figures mean equal draws."""
     basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 6)))
     wider = (5 + 3 * FEATURES @ basis.T).astype(np.float32)
@@ -86,7 +86,7 @@ def test_draws_depend_on_labels_and_seed_only():
     assert not np.array_equal(episodes.evaluate(FEATURES, LABELS, **SETTINGS, seed=1), first)
 
 
-def test_distances_stay_precise_far_from_the_origin():
+def test_prototype_distances_are_precise_far_from_the_origin():
     """Where |q|^2 - 2 q p + |p|^2 in float32 would have none left."""
     features, labels = classes([9, 6, 12, 8, 7], spread=0.05)
     far = (features / 64).round(4) + 1000
@@ -98,7 +98,7 @@ def test_distances_stay_precise_far_from_the_origin():
 
 
 @pytest.mark.parametrize("distance", episodes.DISTANCES)
-def test_equal_or_zero_features_give_chance_accuracy(distance):
+def test_episodes_with_equal_or_zero_features_give_chance_accuracy(distance):
     zero = np.zeros_like(FEATURES)
     result = episodes.evaluate(zero, LABELS, **SETTINGS, distance=distance, seed=0)
     np.testing.assert_allclose(result, 100 / 3, rtol=1e-6)
@@ -115,13 +115,13 @@ def test_equal_or_zero_features_give_chance_accuracy(distance):
         ({"shots": 9}, "3 classes with 13 examples or more; only 0 of 5 classes"),
     ],
 )
-def test_impossible_episodes_are_refused(change, message):
+def test_episodes_with_more_ways_or_shots_than_available_are_rejected(change, message):
     with pytest.raises(ValueError, match=message):
         episodes.evaluate(FEATURES, LABELS, **{**SETTINGS, **change}, seed=0)
 
 
 @pytest.mark.parametrize("preset", ["cdfsl_5way_1shot", "cosine_5way_20shot"])
-def test_a_preset_reports_mean_std_and_confidence_interval(preset):
+def test_episode_preset_reports_mean_std_and_confidence_interval(preset):
     test, labels = classes([40] * 6, f=3)
     features = Features(np.zeros((0, 3), np.float32), np.zeros(0, int), test, labels)
     (row,) = episodes.run(EvalContext(features), seed=4, preset=preset)
@@ -135,7 +135,7 @@ def test_a_preset_reports_mean_std_and_confidence_interval(preset):
     assert row.details == {"preset": preset, **settings, "from": "test", "ci95": ci95}
 
 
-def test_the_default_preset_has_cd_fsls_settings():
+def test_default_episode_preset_has_the_settings_of_cd_fsl():
     name, settings = next(iter(episodes.PRESETS.items()))
     assert name == "cdfsl_5way_20shot"
     expected = {"ways": 5, "shots": 20, "queries": 15, "episodes": 600, "distance": "euclidean"}

@@ -67,7 +67,7 @@ def by_kind(rows, metric="knn_top1"):
     return {row["features"]: row for row in rows if row["metric"] == metric}
 
 
-def test_a_row_names_encoder_data_set_and_seed(run, out):
+def test_result_row_has_encoder_data_set_and_seed(run, out):
     rows = by_kind(knn(run, out))
     assert set(rows) == {"raw", "untrained", "pretrained"}
     row = rows["pretrained"]
@@ -82,7 +82,7 @@ def test_a_row_names_encoder_data_set_and_seed(run, out):
     assert rows["untrained"]["step"] == 0
 
 
-def test_the_printed_table_names_encoder_and_data_set(run, out, capsys):
+def test_printed_results_name_encoder_and_data_set(run, out, capsys):
     knn(run, out)
     text = capsys.readouterr().out
     for shown in ("tiny, auc_cl", "last checkpoint (step 6)", "fitted on train, tested on test"):
@@ -91,7 +91,7 @@ def test_the_printed_table_names_encoder_and_data_set(run, out, capsys):
         assert shown in text
 
 
-def test_the_best_checkpoint_has_the_best_online_accuracy(run, out):
+def test_best_checkpoint_is_the_one_with_the_best_online_knn_accuracy(run, out):
     rows = by_kind(knn(run, out, step="best"))
     assert (rows["pretrained"]["step"], rows["pretrained"]["checkpoint"]) == (3, "best")
     assert by_kind(knn(run, out, step=3))["pretrained"]["value"] == rows["pretrained"]["value"]
@@ -101,7 +101,7 @@ def test_the_best_checkpoint_has_the_best_online_accuracy(run, out):
     assert any(jax.tree.leaves(different))
 
 
-def test_the_untrained_network_equals_the_initial_state(run):
+def test_untrained_baseline_equals_the_initial_training_state(run):
     settings = ConfigDict(json.loads((run / "config.json").read_text()))
     encoder = load.load_pretrained(run).untrained(settings.seed)["net"]
     example = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
@@ -179,7 +179,7 @@ def test_features_are_not_extracted_if_no_protocol_needs_them(run, out, monkeypa
     assert len(seen[0].features.train_labels) == 1297
 
 
-def test_view_features_use_the_training_augmentation(run, data_dir):
+def test_features_of_augmented_views_use_the_training_augmentation(run, data_dir):
     encoder = load.load_pretrained(run)
     settings = ConfigDict(encoder.metadata["config"])
     splits, mesh = source.load_splits(settings.data), distributed.make_mesh()
@@ -195,7 +195,7 @@ def test_view_features_use_the_training_augmentation(run, data_dir):
     np.testing.assert_allclose(made["raw"].views(images[:2], 3, 1), pixels[:, :2], atol=1e-6)
 
 
-def test_results_of_other_class_lists_are_kept_apart(run, out, tmp_path):
+def test_results_of_different_class_lists_are_stored_separately(run, out, tmp_path):
     for name, classes in (("low", "0123"), ("high", "6789")):
         path = tmp_path / f"{name}.txt"
         path.write_text("\n".join(classes))
@@ -206,14 +206,14 @@ def test_results_of_other_class_lists_are_kept_apart(run, out, tmp_path):
     assert len(results.read_results(out)) == 4
 
 
-def test_the_untrained_network_does_not_depend_on_the_protocols_seed(run, out):
+def test_untrained_baseline_does_not_depend_on_the_seed_of_the_protocol(run, out):
     first, second = (
         by_kind(knn(run, out, seed=seed, kinds=["untrained"]))["untrained"] for seed in (0, 5)
     )
     assert first["value"] == second["value"] and (first["seed"], second["seed"]) == (0, 5)
 
 
-def test_another_data_set_does_not_change_the_runs_results_and_report(run, out, data_dir):
+def test_evaluation_on_another_data_set_leaves_the_results_of_the_run_unchanged(run, out, data_dir):
     knn(run, out)
     data = overrides.data_config(
         run, ConfigDict(data_config()), "digits", [("data.train_split", "train[:50%]")]
@@ -230,7 +230,7 @@ def chosen(kind, *protocols):
     return {run.text for run in select_protocols(protocols, kind)}
 
 
-def test_all_selects_the_protocols_for_the_kind_of_examples():
+def test_protocols_all_selects_protocols_for_the_kind_of_examples():
     on_features = {"knn", "linear", "fewshot", "episodes", "retrieval", "noise"}
     on_images = {"finetune", "semi", "corruptions", "diagnostics"}
     on_captions = {"captions", "zeroshot"}
@@ -240,7 +240,7 @@ def test_all_selects_the_protocols_for_the_kind_of_examples():
     assert chosen("graph", "all") == on_features | {"svm"}
 
 
-def test_a_named_protocol_is_selected_for_any_kind_of_examples():
+def test_protocol_selected_by_name_runs_on_any_kind_of_examples():
     assert chosen("image", "svm:kernel") == {"svm:kernel"}
     assert chosen("image", "all", "svm:kernel") == chosen("image", "all") | {"svm:kernel"}
 
@@ -250,7 +250,7 @@ def test_every_protocol_names_existing_kinds_of_examples():
         assert set(run.protocol.examples or MODALITIES) <= set(MODALITIES), run.name
 
 
-def test_all_warns_about_protocols_that_do_not_fit(monkeypatch, run, out, caplog):
+def test_protocols_all_warns_about_skipped_protocols(monkeypatch, run, out, caplog):
     names = components.names
     only = {"protocol": ("knn", "linear")}
     monkeypatch.setattr(components, "names", lambda group: only.get(group) or names(group))
@@ -277,13 +277,13 @@ def test_all_warns_about_protocols_that_do_not_fit(monkeypatch, run, out, caplog
         ({"step": 5}, r"no checkpoint of step 5, only of \[3, 6\]"),
     ],
 )
-def test_invalid_options_are_refused(run, out, options, message):
+def test_eval_rejects_invalid_options(run, out, options, message):
     with pytest.raises(UserError, match=message):
         evaluate.evaluate(run, **{"protocols": ["knn"], "out": out, **options})
     assert not out.exists()
 
 
-def test_a_data_set_that_does_not_fit_the_run_is_refused(run, out, labelled, data_dir):
+def test_eval_rejects_a_data_set_that_does_not_fit_the_run(run, out, labelled, data_dir):
     colour = data_config(name="folder", path=str(labelled), dir=str(data_dir))
     with pytest.raises(UserError, match="takes images of 1 channel, .* has 3"):
         knn(run, out, data=colour)
@@ -294,7 +294,7 @@ def test_a_data_set_that_does_not_fit_the_run_is_refused(run, out, labelled, dat
         knn(run, out.with_name("x"), data=unseen)
 
 
-def test_weights_options_of_a_run_and_steps_of_a_file_are_refused(run, tmp_path):
+def test_eval_rejects_weights_options_for_a_run_and_step_for_a_weights_file(run, tmp_path):
     with pytest.raises(UserError, match=r"is a run, whose config defines the network; remove stem"):
         jaxssl.load_encoder(run, stem="cifar")
     with pytest.raises(UserError, match="is a weights file, which has no checkpoints"):
@@ -306,12 +306,12 @@ def test_step_flag_is_parsed(text, step):
     assert cli.parse_step(text) == step
 
 
-def test_an_invalid_step_is_refused():
+def test_eval_rejects_an_invalid_step():
     with pytest.raises(UserError, match="expected a number, last or best"):
         cli.parse_step("-1")
 
 
-def test_only_data_keys_can_be_overridden(run):
+def test_eval_overrides_accept_only_data_keys(run):
     assert overrides.split_overrides([("data.dir", "x"), ("net.num_heads", "6")]) == (
         [("data.dir", "x")],
         {"num_heads": 6},
@@ -334,7 +334,7 @@ def test_results_are_kept_when_a_later_protocol_fails(run, out, monkeypatch):
     assert {row["metric"] for row in results.read_results(out)} == {"knn_top1", "knn_top5"}
 
 
-def test_nonfinite_networks_are_refused(run, out, monkeypatch):
+def test_networks_with_nonfinite_features_are_rejected(run, out, monkeypatch):
     restore = checkpoint.restore_arrays
 
     def spoilt(*args):
@@ -348,14 +348,14 @@ def test_nonfinite_networks_are_refused(run, out, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["[]", '"x"', '{"data": 1}', "\xff"])
-def test_a_damaged_config_is_refused(tmp_path, text):
+def test_damaged_config_of_a_run_is_rejected(tmp_path, text):
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(UserError, match=r"holds no run|is no config of a run"):
         config.read_config(tmp_path)
 
 
 @pytest.mark.parametrize("text", ['{"results": [1]}', '{"results": [{}]}', '{"results": 3}', "[]"])
-def test_damaged_rows_of_results_are_refused(tmp_path, text):
+def test_damaged_rows_of_results_json_are_rejected(tmp_path, text):
     (tmp_path / "results.json").write_text(text)
     with pytest.raises(UserError, match=r"results.json is damaged"):
         results.read_results(tmp_path)
@@ -372,7 +372,7 @@ def test_episodes_support_classes_without_training_images(run, out):
     assert len(rows) == 1
 
 
-def test_damaged_results_are_not_overwritten(run, out):
+def test_damaged_results_json_is_not_overwritten(run, out):
     out.mkdir()
     (out / "results.json").write_text("{")
     with pytest.raises(UserError, match=r"results.json is damaged"):
@@ -388,7 +388,7 @@ def get_suite():
 """
 
 
-def test_a_suite_prints_a_table_of_encoders_and_data_sets(run, tmp_path, capsys):
+def test_suite_prints_a_table_of_encoders_by_data_sets(run, tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(SUITE)
     rows = suite.run(path, [run], ConfigDict(data_config()), out=tmp_path / "out")
@@ -400,7 +400,7 @@ def test_a_suite_prints_a_table_of_encoders_and_data_sets(run, tmp_path, capsys)
         assert f"{figure:.2f}" in text
 
 
-def test_wins_and_means_of_a_suite_are_counted():
+def test_suite_reports_wins_and_means_of_each_encoder():
     made = suite.Suite("knn", "knn_top1", {"A": {}, "B": {}, "C": {}})
     scores = {"x": (50.0, 60.001, 70.0), "y": (40.0, 60.002, 80.0), "z": (45.0, None, 10.0)}
     common = {"features": "pretrained", "step": 1, "checkpoint": "last", "split": "test"}
@@ -427,7 +427,7 @@ def test_wins_and_means_of_a_suite_are_counted():
         (SUITE.replace('{"A": {"name": "digits"}, "B": half}', "{}"), "must be a dict of"),
     ],
 )
-def test_an_invalid_suite_file_is_refused(tmp_path, text, message):
+def test_invalid_suite_file_is_rejected(tmp_path, text, message):
     path = tmp_path / "mine.py"
     path.write_text(text)
     with pytest.raises(UserError, match=message):
@@ -436,7 +436,7 @@ def test_an_invalid_suite_file_is_refused(tmp_path, text, message):
         suite.read(tmp_path / "none.py")
 
 
-def test_the_shipped_suites_name_existing_protocols():
+def test_suites_of_the_repository_name_existing_protocols():
     paths = sorted((DIGITS.parent / "suites").glob("*.py"))
     assert len(paths) == 3
     for path in paths:

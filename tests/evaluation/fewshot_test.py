@@ -11,12 +11,12 @@ from jaxssl.evaluation.protocols import fewshot, linear
 DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
 
 
-def test_few_shots_classify_separable_classes():
+def test_few_shot_probe_classifies_separable_classes():
     accuracy = fewshot.evaluate(labelled(60, 30, 6, 5, spread=0.01), **DRAWS, seed=0)
     np.testing.assert_array_equal(accuracy, np.full(6, 100.0))
 
 
-def test_draws_do_not_depend_on_the_features():
+def test_drawn_shots_do_not_depend_on_the_features():
     """An isometry to another width changes no decision, so equal figures mean equal draws."""
     features = labelled(80, 40, 5, 4, spread=1.5)
     basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 5)))
@@ -26,7 +26,7 @@ def test_draws_do_not_depend_on_the_features():
     assert len(set(accuracy)) > 1  # the draws differ
 
 
-def test_draws_depend_on_the_seed():
+def test_drawn_shots_depend_on_the_seed():
     features = labelled(80, 40, 5, 4, spread=1.5)
     first = fewshot.evaluate(features, **DRAWS, seed=0)
     np.testing.assert_array_equal(fewshot.evaluate(features, **DRAWS, seed=0), first)
@@ -68,7 +68,7 @@ FEW = {**DRAWS, "shots": 2}
 @pytest.mark.parametrize(
     ("probe", "settings"), [(fewshot.evaluate, FEW), (fewshot.elevater, SEARCH)]
 )
-def test_a_class_with_too_few_examples_is_refused(probe, settings):
+def test_class_with_fewer_examples_than_shots_is_rejected(probe, settings):
     features = labelled(10, 4, 3, 2)
     labels = np.array([0] * 9 + [1])
     message = f"class 1 has 1 training examples, {settings['shots']} are needed"
@@ -76,7 +76,7 @@ def test_a_class_with_too_few_examples_is_refused(probe, settings):
         probe(features._replace(train_labels=labels), **settings, seed=0)
 
 
-def test_results_are_mean_and_std_over_the_draws(monkeypatch):
+def test_few_shot_results_are_mean_and_std_over_the_draws(monkeypatch):
     settings = {"draws": 4, "C": 10.0, "max_iter": 1000}
     monkeypatch.setitem(fewshot.PRESETS, "default", {"shots": (1, 3), **settings})
     features = labelled(60, 40, 4, 3, spread=1.5)
@@ -119,7 +119,7 @@ def answers(x, w, mean, variance):
 
 
 @pytest.mark.parametrize("lr", [1e-4, 1e-2, 0.1])
-def test_one_candidate_is_trained_as_a_float64_loop(lr, monkeypatch):
+def test_training_one_elevater_candidate_equals_a_float64_loop(lr, monkeypatch):
     """One rate and one decay are no search, so the figure is that of the final run alone."""
     monkeypatch.setattr(fewshot, "DECAYS", np.array([0.3]))
     calls = []
@@ -147,7 +147,7 @@ def test_one_candidate_is_trained_as_a_float64_loop(lr, monkeypatch):
     assert np.bincount(y).tolist() == [4, 4, 4]
 
 
-def test_the_final_schedule_is_warmup_then_cosine():
+def test_elevater_final_learning_rate_warms_up_then_follows_a_cosine():
     rates = fewshot.warmup_cosine(50, 5)
     np.testing.assert_allclose(rates[:6], [0, 0.2, 0.4, 0.6, 0.8, 1], rtol=1e-6)
     expected = [(1 + np.cos(np.pi * (t - 5) / 45)) / 2 for t in range(5, 50)]
@@ -159,7 +159,7 @@ def test_the_final_schedule_is_warmup_then_cosine():
     ("n", "size", "expected"),
     [(12, 8, [8, 4]), (8, 8, [8]), (5, 8, [5]), (9, 8, [8]), (10, 8, [8, 2])],
 )
-def test_an_epoch_covers_every_example_without_a_batch_of_one(n, size, expected):
+def test_elevater_epoch_covers_every_example_without_a_batch_of_size_one(n, size, expected):
     result = fewshot.batches(n, size, 30, np.random.default_rng(0))
     assert result.shape == (30 * len(expected), min(n, size))
     for epoch in result.reshape(30, -1):
@@ -170,7 +170,7 @@ def test_an_epoch_covers_every_example_without_a_batch_of_one(n, size, expected)
     assert set(result.ravel()) - {-1} == set(range(n))  # nobody is left out for good
 
 
-def test_the_search_tries_elevaters_candidates():
+def test_search_tries_the_learning_rates_and_decays_of_elevater():
     """A plain loop per rate, as published: 7 decays, then neighbours of the best so far."""
     grid = np.logspace(-6, 6, 97)
     table = np.random.default_rng(0).integers(0, 5, (4, 97))  # many ties
@@ -200,7 +200,7 @@ def test_the_search_tries_elevaters_candidates():
     assert result == (best[1], pytest.approx(best[2]))
 
 
-def test_hyper_parameters_are_chosen_on_the_shots_only():
+def test_elevater_hyper_parameters_are_chosen_on_the_shots_only():
     rng = np.random.default_rng(1)
     labels, other = rng.permutation(FEATURES.test_labels), rng.normal(size=FEATURES.test.shape)
     one = probe(FEATURES)
@@ -212,7 +212,7 @@ def test_hyper_parameters_are_chosen_on_the_shots_only():
     assert not np.array_equal(one["accuracy"], shuffled["accuracy"])
 
 
-def test_held_out_shots_are_of_every_class_and_not_trained_on(monkeypatch):
+def test_validation_shots_cover_every_class_and_are_not_trained_on(monkeypatch):
     n, classes = 60, 3
     labels = np.arange(n) % classes
     number = np.arange(n, dtype=np.float32)[:, None] * np.ones(7, np.float32)  # a row tells which
@@ -277,7 +277,7 @@ def test_elevater_separates_classes_with_any_label_numbers():
     np.testing.assert_allclose(probe(fewer, lr=(0.1,))["mean_per_class"], [100, 100])
 
 
-def test_diverging_settings_score_zero_and_are_not_chosen(monkeypatch):
+def test_diverging_hyper_parameters_score_zero_and_are_not_chosen(monkeypatch):
     result = probe(FEATURES)
     assert fewshot.DECAYS.max() * max(SEARCH["lr"]) > 1e4
     assert (result["lr"] * result["weight_decay"] < 2 * (1 + SEARCH["momentum"])).all()
@@ -285,18 +285,18 @@ def test_diverging_settings_score_zero_and_are_not_chosen(monkeypatch):
     np.testing.assert_array_equal(probe(FEATURES, lr=(0.1,))["accuracy"], [0, 0])
 
 
-def test_equal_features_give_finite_results():
+def test_elevater_with_equal_features_gives_finite_results():
     flat = probe(FEATURES._replace(train=np.zeros_like(FEATURES.train)))
     assert np.isfinite(list(flat.values())).all()
 
 
 @pytest.mark.parametrize("shots", [1, 0])
-def test_too_few_shots_to_hold_one_out_are_refused(shots):
+def test_elevater_rejects_too_few_shots_for_a_validation_split(shots):
     with pytest.raises(ValueError, match=f"{shots} shots are too few to hold"):
         probe(FEATURES, shots=shots)
 
 
-def test_an_elevater_preset_reports_the_chosen_settings(monkeypatch):
+def test_elevater_preset_reports_the_chosen_hyper_parameters(monkeypatch):
     settings = {**SEARCH, "shots": (4,)}
     monkeypatch.setitem(fewshot.PRESETS, "elevater", settings)
     rows = fewshot.run(EvalContext(FEATURES), seed=2, preset="elevater")
@@ -310,7 +310,7 @@ def test_an_elevater_preset_reports_the_chosen_settings(monkeypatch):
         assert row.details == {"preset": "elevater", **SEARCH, **chosen}
 
 
-def test_presets_differ_in_the_number_of_shots_only():
+def test_fewshot_presets_differ_only_in_the_number_of_shots():
     assert next(iter(fewshot.PRESETS)) == "default"
     for name, shots in (("elevater", 5), ("elevater_20", 20), ("elevater_50", 50)):
         assert fewshot.PRESETS[name] == {"shots": (shots,), **fewshot.ELEVATER}

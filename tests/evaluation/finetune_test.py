@@ -53,7 +53,7 @@ def names(source):
     return {tuple(image.ravel()) for image in source.images(SIZE)}
 
 
-def test_the_search_trains_and_validates_on_disjoint_training_images(context, monkeypatch):
+def test_fine_tuning_search_trains_and_validates_on_disjoint_training_images(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     scores = finetune.evaluate(*context[5:6], *context[1:3], training=None, **SEARCH, mesh=None)
@@ -74,7 +74,7 @@ def test_the_search_trains_and_validates_on_disjoint_training_images(context, mo
         assert set(used.labels) == set(context.train.labels)
 
 
-def test_the_search_selects_by_the_requested_metric(context, monkeypatch):
+def test_fine_tuning_search_selects_by_the_requested_metric(context, monkeypatch):
     """One rate predicts the frequent class correctly, the other one the rare classes."""
     rare_known, frequent_known = 0.1, 0.2
     few = [np.flatnonzero(context.train.labels == c)[:n] for c, n in ((0, 6), (1, 2), (2, 2))]
@@ -98,7 +98,7 @@ def test_the_search_selects_by_the_requested_metric(context, monkeypatch):
         finetune.evaluate(*images, training=None, **pairs, metric="loss", mesh=None)
 
 
-def test_a_single_pair_is_not_validated(context, monkeypatch):
+def test_fine_tuning_with_one_candidate_skips_validation(context, monkeypatch):
     tuner, seen = oracle(good_lr=0.2)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     one = {**SEARCH, "lr": (0.2,), "weight_decay": (0.5,)}
@@ -106,7 +106,7 @@ def test_a_single_pair_is_not_validated(context, monkeypatch):
     assert [source for source, *_ in seen.fitted] == [context.train]
 
 
-def test_the_grid_of_ssl_transfer_divides_the_decay_by_the_rate(context, monkeypatch):
+def test_ssl_transfer_grid_divides_the_decay_by_the_learning_rate(context, monkeypatch):
     tuner, _ = oracle(good_lr=0.1)
     monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
     settings = finetune.PRESETS["ssl_transfer"]
@@ -141,13 +141,13 @@ def test_moco_v3_presets_have_the_settings_of_its_readme(name, mixup, cutmix, er
     assert training_settings.peak_lr(training, 3e-4) == pytest.approx(6e-4)
 
 
-def test_a_search_without_validation_images_is_refused(context):
+def test_fine_tuning_search_without_validation_images_is_rejected(context):
     few = context.train.take(stratified(context.train.labels, 0.0, seed=0, least=1))
     with pytest.raises(ValueError, match="needs a class with 3 training images or more"):
         finetune.search(oracle(0)[0], few, [], validation=0.2, seed=0)
 
 
-def test_stratified_draws_the_share_of_each_class():
+def test_stratified_subset_has_the_same_share_of_each_class():
     labels = np.repeat([3, 0, 7, 5], [100, 40, 9, 1])
     for share, least, counts in (
         (0.1, 0, {3: 10, 0: 4, 7: 1}),
@@ -194,7 +194,7 @@ def test_fine_tuning_learns_and_reports_its_settings(context, monkeypatch):
     assert rows[1].value >= rows[0].value
 
 
-def test_the_drawn_labels_depend_on_the_seed_only(context, monkeypatch):
+def test_labelled_subset_depends_only_on_the_seed(context, monkeypatch):
     drawn = []
 
     def make_tuner(*_):
@@ -224,7 +224,7 @@ def test_the_drawn_labels_depend_on_the_seed_only(context, monkeypatch):
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
-def test_presets_have_valid_settings(protocol):
+def test_fine_tuning_presets_have_valid_settings(protocol):
     for settings in protocol.PRESETS.values():
         parts = [settings] if "training" in settings else settings.values()
         for part in parts:
@@ -236,12 +236,12 @@ def test_presets_have_valid_settings(protocol):
 
 
 @pytest.mark.parametrize("protocol", [finetune, semi])
-def test_fine_tuning_without_an_encoder_is_refused(protocol, context):
+def test_fine_tuning_without_an_encoder_is_rejected(protocol, context):
     with pytest.raises(ValueError, match="fine-tuning needs the backbone layer"):
         protocol.run(context._replace(encoder=None), seed=0)
 
 
-def test_training_images_of_one_class_are_refused(context):
+def test_fine_tuning_rejects_training_images_of_a_single_class(context):
     one = context.train.take(np.flatnonzero(context.train.labels == 2))
     for protocol in (finetune, semi):
         with pytest.raises(ValueError, match="are of one class"):

@@ -92,7 +92,7 @@ def test_moving_statistics_option_updates_batch_norm_of_a_frozen_backbone(train,
     assert not same(classifier.variables["batch_stats"], encoder.variables["net"]["batch_stats"])
 
 
-def test_logits_are_of_images_without_augmentation(frozen, train, data_dir, monkeypatch):
+def test_fine_tuned_logits_are_computed_without_augmentation(frozen, train, data_dir, monkeypatch):
     encoder, _, tuner = frozen
     classifier, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
     monkeypatch.setattr(features, "BLOCK", 32)
@@ -131,7 +131,7 @@ def tuned(train):
     return encoder, classifiers
 
 
-def test_one_and_eight_devices_give_the_same_classifier(tuned):
+def test_fine_tuning_gives_the_same_classifier_on_one_and_eight_devices(tuned):
     _, classifiers = tuned
     one, eight = classifiers[1][0], classifiers[8][0]
     assert one.loss == pytest.approx(eight.loss, rel=1e-4)
@@ -139,7 +139,7 @@ def test_one_and_eight_devices_give_the_same_classifier(tuned):
         np.testing.assert_allclose(a, b, atol=2e-4)
 
 
-def test_the_classifier_depends_on_seed_rate_and_decay_only(tuned):
+def test_fine_tuned_classifier_depends_only_on_seed_learning_rate_and_decay(tuned):
     _, classifiers = tuned
     first, again, *others = classifiers[1]
     assert same(first[:2], again[:2])
@@ -147,7 +147,7 @@ def test_the_classifier_depends_on_seed_rate_and_decay_only(tuned):
         assert not same(first.head, other.head)
 
 
-def test_fine_tuning_moves_every_parameter_and_statistic(tuned):
+def test_fine_tuning_changes_every_parameter_and_batch_norm_statistic(tuned):
     encoder, classifiers = tuned
     before, after = (
         jax.tree.leaves(x) for x in (encoder.variables["net"], classifiers[1][0].variables)
@@ -155,7 +155,7 @@ def test_fine_tuning_moves_every_parameter_and_statistic(tuned):
     assert not any(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
 
 
-def test_epochs_yields_a_classifier_every_few_epochs_and_at_the_end(frozen, train, mesh):
+def test_fine_tuning_yields_a_classifier_every_few_epochs_and_at_the_end(frozen, train, mesh):
     encoder, training, _ = frozen
     training = training._replace(batch_size=20, steps=0, epochs=5)
     tuner = finetuning.make_tuner(encoder, training, 10, mesh)
@@ -165,7 +165,7 @@ def test_epochs_yields_a_classifier_every_few_epochs_and_at_the_end(frozen, trai
     assert not same(classifiers[0].head, classifiers[1].head)
 
 
-def test_images_of_different_sizes_are_cropped_on_the_host(load, tmp_path, mesh):
+def test_fine_tuning_crops_images_of_different_sizes_on_the_host(load, tmp_path, mesh):
     shapes = [(10, 12, 3), (14, 9, 3), (8, 8, 3)]
     files = {f"{c}/{i}.png": picture(f"{c}{i}", shapes[i]) for c in "ab" for i in range(3)}
     source = load(unpack(tmp_path, files))
@@ -177,14 +177,14 @@ def test_images_of_different_sizes_are_cropped_on_the_host(load, tmp_path, mesh)
     assert tuner.logits(classifier, source).shape == (len(source), 2)
 
 
-def test_grey_images_are_repeated_to_three_channels(train, mesh):
+def test_fine_tuning_repeats_grey_images_to_three_channels(train, mesh):
     training = Training(batch_size=16, steps=1, frozen=True, augment="pad", pad=1)
     tuner = finetuning.make_tuner(tiny_encoder(3), training, 10, mesh)
     assert np.isfinite(tuner.logits(tuner.fit(train, **HYPER), train)).all()
 
 
 @pytest.mark.parametrize("augment", ["resized", "pad", "simclr"])
-def test_erasing_puts_grey_boxes_into_images(augment):
+def test_random_erasing_sets_a_box_of_the_image_to_grey(augment):
     """White images stay white except for the boxes; simclr's colour distortion keeps them grey."""
     training = Training(augment=augment, pad=0, crop_scale=(1.0, 1.0), erasing=0.5)
     batch = {"input": np.full((64, SIZE, SIZE, 1), 255, np.uint8), "index": np.arange(64)}
@@ -194,7 +194,7 @@ def test_erasing_puts_grey_boxes_into_images(augment):
     assert not boxes.all(axis=(1, 2)).any()
 
 
-def test_invalid_settings_and_training_sets_are_refused(frozen, train, mesh, monkeypatch):
+def test_fine_tuning_rejects_invalid_settings_and_training_sets(frozen, train, mesh, monkeypatch):
     encoder, training, tuner = frozen
     for changed, message in (
         ({"augment": "none"}, "augment must be one of resized, pad, simclr, got 'none'"),
@@ -221,7 +221,7 @@ def test_invalid_settings_and_training_sets_are_refused(frozen, train, mesh, mon
 @pytest.mark.parametrize(
     ("n", "devices", "batch", "steps"), [(100, 1, 64, 3), (50, 8, 48, 3), (50, 1, 50, 3)]
 )
-def test_the_batch_size_is_at_most_the_training_set(n, devices, batch, steps):
+def test_fine_tuning_batch_size_is_at_most_the_training_set_size(n, devices, batch, steps):
     settled = training_settings.resolve(Training(batch_size=64, epochs=3.0), n, devices)
     assert (settled.batch_size, settled.steps) == (batch, steps)
     details = training_settings.summarise(
@@ -231,7 +231,7 @@ def test_the_batch_size_is_at_most_the_training_set(n, devices, batch, steps):
     assert details.get("batch_size_asked", batch) == 64
 
 
-def test_accuracies_equal_scikit_learns():
+def test_mean_and_per_class_accuracy_equal_scikit_learn():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(200, 8)), rng.choice(7, 200, p=np.arange(1, 8) / 28)
     scores, classes = finetuning.accuracies(logits, labels), np.arange(8)
@@ -265,7 +265,7 @@ def test_mixup_and_cutmix_mix_labels_in_proportion_to_pixels(mixup, cutmix):
     assert (any(cut), all(cut)) == (cutmix > 0, mixup == 0)
 
 
-def test_taking_part_of_a_source_keeps_images_with_their_labels(train):
+def test_subset_of_a_source_keeps_images_with_their_labels(train):
     places = np.array([40, 3, 17, 3])
     part, kept = train.take(places), [3, 17, 40]
     assert len(part) == 3
@@ -279,7 +279,9 @@ def test_taking_part_of_a_source_keeps_images_with_their_labels(train):
 @pytest.mark.parametrize(
     "preset", [name for name, settings in linear.PRESETS.items() if "training" in settings]
 )
-def test_a_linear_probe_on_crops_does_not_change_the_encoder(preset, data_dir, mesh, monkeypatch):
+def test_linear_probe_on_random_crops_does_not_change_the_encoder(
+    preset, data_dir, mesh, monkeypatch
+):
     settings = linear.PRESETS[preset]
     # Epochs of one step; the milestones stay before the end.
     training = settings["training"]._replace(epochs=12, milestones=(6, 9))

@@ -46,7 +46,7 @@ def settings(name="cifar10_simclr", **changes):
     return config_lib.load(CONFIGS / f"{name}.py", list(changes.items()))
 
 
-def test_host_crops_match_the_recipe():
+def test_host_crop_range_and_ratio_equal_those_of_the_recipe():
     view = Crop(32, (0.08, 1.0), RATIO)
     assert make_crops(settings()) == Crops((view, view), (), 32)
     other = make_crops(settings(**{"second_view.crop_scale": "(0.5, 0.6)"}))
@@ -57,7 +57,7 @@ def test_host_crops_match_the_recipe():
 
 
 @pytest.mark.parametrize("pads", ["augment", "second_view", "crops"])
-def test_the_host_does_not_crop_if_a_recipe_pads(pads):
+def test_host_does_not_crop_for_recipes_that_pad_and_crop(pads):
     changes = {"augment.crop": "resized", "crops.number": "2", f"{pads}.crop": "pad"}
     crops = make_crops(settings("cifar100_tcl_supervised", **changes))
     assert crops == Crops((), (), 32)
@@ -67,7 +67,7 @@ def test_the_host_does_not_crop_if_a_recipe_pads(pads):
     ("key", "value"),
     [("crop_scale", "(0.9, 0.1)"), ("crop_scale", "(0, 0)"), ("crop_ratio", "(0, 1)")],
 )
-def test_an_invalid_crop_range_is_refused(key, value):
+def test_host_crops_reject_an_invalid_crop_range(key, value):
     with pytest.raises(UserError, match=f"{key.replace('_', ' ')} must satisfy 0 < smallest"):
         make_crops(settings(**{f"augment.{key}": value}))
 
@@ -87,7 +87,7 @@ def test_example_views_are_host_crops_without_a_cache(photographs, scale):
     assert not list(part.path.parent.glob("decoded-*"))
 
 
-def test_write_sheet_shows_a_row_per_image(photographs, tmp_path):
+def test_write_sheet_draws_one_row_per_image(photographs, tmp_path):
     config = settings(**{"augment.size": "16", **STILL})
     gallery.write_sheet(config, photographs, 9, tmp_path / "views.png")
     with Image.open(tmp_path / "views.png") as image:

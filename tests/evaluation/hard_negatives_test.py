@@ -41,7 +41,7 @@ def test_hardest_negatives_match_loops(number):
     )
 
 
-def test_hardest_negatives_break_ties_by_index_and_return_at_most_n_minus_one():
+def test_hardest_negatives_order_ties_by_index_and_return_at_most_n_minus_one():
     z = np.ones((4, 3), np.float32)
     result = hardest_negatives(z, None, 9)
     np.testing.assert_array_equal(result.index, [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])

@@ -43,7 +43,7 @@ def knn_oracle(features, **hyper):
 
 @pytest.mark.parametrize("preset", knn.PRESETS)
 @pytest.mark.parametrize("dtype", ["int8", "float16", "float64"])
-def test_a_preset_predicts_as_the_public_implementation(preset, dtype):
+def test_knn_preset_predicts_like_the_public_implementation(preset, dtype):
     bank, queries = (GOLDEN[name].astype(dtype) for name in ("bank", "queries"))
     result = knn.predict(bank, GOLDEN["labels"], queries, num_classes=10, **knn.PRESETS[preset])
     np.testing.assert_array_equal(result, GOLDEN[f"ranking/{preset}"])
@@ -56,7 +56,7 @@ def test_a_preset_predicts_as_the_public_implementation(preset, dtype):
         assert scores["knn_top5"] == pytest.approx(100 * hit[:, :5].any(axis=1).mean())
 
 
-def test_all_examples_vote_if_fewer_than_k():
+def test_knn_uses_all_examples_if_there_are_fewer_than_k():
     bank, labels = GOLDEN["bank"][:90], GOLDEN["labels"][:90]
     result = knn.predict(bank, labels, GOLDEN["queries"], k=200, temperature=0.1, num_classes=10)
     np.testing.assert_array_equal(result, GOLDEN["ranking/k_above_bank"])
@@ -95,7 +95,7 @@ def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
     assert knn.evaluate(*features, k=60, temperature=temperature) == pytest.approx(expected)
 
 
-def test_votes_follow_the_formula_as_long_as_they_are_finite():
+def test_knn_votes_equal_the_formula_as_long_as_it_is_finite():
     similarity = np.array([[0.9, 0.5, -1.0], [-0.2, -0.3, -0.4]], np.float32)
     labels = np.array([[2, 0, 2], [1, 1, 0]])
     weights = np.exp(similarity / np.float32(0.02))
@@ -107,7 +107,7 @@ def test_votes_follow_the_formula_as_long_as_they_are_finite():
 
 
 @pytest.mark.parametrize("weight", knn.WEIGHTS)
-def test_equal_votes_go_to_the_smaller_class(weight):
+def test_knn_predicts_the_smaller_class_on_equal_votes(weight):
     """Each row is in the bank under two classes: their votes are the same numbers."""
     rows = np.random.default_rng(0).normal(size=(40, 5))
     labels = np.arange(40) % 4
@@ -122,7 +122,7 @@ def test_equal_votes_go_to_the_smaller_class(weight):
 
 
 @pytest.mark.parametrize("bank_block", [2**27, 4 * 2 * 7])
-def test_ties_in_similarity_go_to_the_smaller_index(bank_block, monkeypatch):
+def test_knn_takes_the_smaller_index_on_equal_similarity(bank_block, monkeypatch):
     monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
     bank = np.tile(np.eye(2, dtype=np.float32), (10, 1))
     similarity, place = knn.neighbours(bank, 3 * bank[:2], 12)
@@ -131,7 +131,7 @@ def test_ties_in_similarity_go_to_the_smaller_index(bank_block, monkeypatch):
     np.testing.assert_allclose(similarity, [[1] * 10 + [0] * 2] * 2)
 
 
-def test_parallel_rows_are_equally_near():
+def test_knn_similarity_is_equal_for_parallel_features():
     """Division rounds (3, 4) / 5 and (9, 12) / 15 alike, a product with 1 / norm does not."""
     rows = np.array([[3, 4], [-4, 3], [5, 12], [-8, 15]], np.float32)
     factor = np.array([1, 3, 7, 11, 2.0**80, 2.0**-30], np.float32)
@@ -141,7 +141,7 @@ def test_parallel_rows_are_equally_near():
     np.testing.assert_allclose(similarity, 1, atol=1e-6)
 
 
-def test_the_nearest_neighbour_of_a_training_row_is_itself():
+def test_nearest_neighbour_of_a_training_example_is_itself():
     rng = np.random.default_rng(0)
     train, labels = rng.normal(size=(50, 8)).astype(np.float32), rng.integers(0, 7, 50)
     order = rng.permutation(50)
@@ -152,7 +152,7 @@ def test_the_nearest_neighbour_of_a_training_row_is_itself():
 # ---- What banks and labels may look like.
 
 
-def test_rows_of_any_finite_norm_are_compared():
+def test_knn_accepts_features_of_any_finite_norm():
     features = labelled(60, 7, 6, 8)
     size = np.float32(10) ** np.linspace(-9, 37, 60, dtype=np.float32)
     similarity, place = knn.neighbours(features.train * size[:, None], 1e37 * features.test, 20)
@@ -161,14 +161,14 @@ def test_rows_of_any_finite_norm_are_compared():
     np.testing.assert_array_equal(place, expected[1])
 
 
-def test_zero_rows_have_similarity_zero():
+def test_knn_similarity_of_zero_features_is_zero():
     bank = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
     similarity, place = knn.neighbours(bank, np.array([[2, 0], [0, 0]], np.float32), 3)
     np.testing.assert_array_equal(similarity, [[1, 0, -1], [0, 0, 0]])
     np.testing.assert_array_equal(place[0], [1, 0, 2])
 
 
-def test_a_memory_map_is_read_in_parts(tmp_path, monkeypatch):
+def test_knn_reads_a_memory_mapped_bank_in_blocks(tmp_path, monkeypatch):
     features = labelled(200, 130, 6, 8)
     np.save(tmp_path / "bank.npy", features.train.astype(np.float16))
     bank = np.load(tmp_path / "bank.npy", mmap_mode="r")
@@ -195,7 +195,7 @@ def test_a_memory_map_is_read_in_parts(tmp_path, monkeypatch):
     np.testing.assert_array_equal(result, expected)
 
 
-def test_class_numbers_may_have_gaps_and_be_missing_in_the_bank():
+def test_knn_accepts_class_numbers_with_gaps_or_missing_in_the_bank():
     train, labels, test, truth = labelled(60, 30, 6, 4)
     hyper = {"k": 10, "temperature": 0.1}
     result = knn.predict(train, labels * 50, test, num_classes=200, **hyper)
@@ -208,7 +208,7 @@ def test_class_numbers_may_have_gaps_and_be_missing_in_the_bank():
     )
 
 
-def test_a_single_class_gives_full_accuracy():
+def test_knn_accuracy_is_100_for_a_single_class():
     train, _, test, _ = labelled(60, 7, 6, 1)
     zeros = np.zeros(60, np.int64)
     assert knn.predict(train, zeros, test, k=5, temperature=0.1).tolist() == [[0]] * 7
@@ -288,7 +288,7 @@ def test_knn_refuses_features_of_invalid_shape(bank, queries, message):
 
 
 @pytest.mark.parametrize("preset", knn.PRESETS)
-def test_a_knn_preset_reports_its_settings(preset):
+def test_knn_preset_reports_its_settings(preset):
     features = labelled(60, 7, 6, 8)
     rows = knn.run(EvalContext(features), seed=0, preset=preset)
     hyper = knn.PRESETS[preset]

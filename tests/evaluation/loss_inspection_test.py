@@ -71,7 +71,7 @@ def of_loops(train, train_labels, test, test_labels):
     return [[*pair, count] for pair, count in sorted(counts.items())]
 
 
-def test_nearest_classes_match_a_loop():
+def test_nearest_neighbour_classes_match_a_loop():
     rng = np.random.default_rng(0)
     train, test = (rng.normal(size=(n, 6)).astype(np.float32) for n in (40, 50))
     labels, test_labels = rng.integers(-1, 5, 40), rng.integers(-1, 4, 50)
@@ -80,20 +80,20 @@ def test_nearest_classes_match_a_loop():
     assert result.dtype == np.int32 and result[:, 2].sum() == (test_labels >= 0).sum()
 
 
-def test_nearest_classes_without_labels_is_empty():
+def test_nearest_neighbour_classes_are_empty_without_labels():
     x, none, some = np.ones((3, 2), np.float32), np.full(3, -1), np.arange(3)
     assert gallery.nearest_classes(x, none, x, some).shape == (0, 3)
     assert gallery.nearest_classes(x, some, x, none).shape == (0, 3)
 
 
-def test_nearest_classes_draws_from_many_test_images(monkeypatch):
+def test_nearest_neighbour_classes_use_a_sample_of_many_test_images(monkeypatch):
     monkeypatch.setattr(gallery, "MATCHED", 4)
     x, labels = np.eye(9, dtype=np.float32), np.arange(9)
     result = gallery.nearest_classes(x, labels, x, labels, seed=1)
     assert result[:, 2].tolist() == [1] * 4 and (result[:, 0] == result[:, 1]).all()
 
 
-def test_nearest_classes_of_a_run_agree_with_its_k_nn_accuracy(run):
+def test_nearest_neighbour_classes_agree_with_the_k_nn_accuracy_of_the_run(run):
     workdir, arrays = run
     rows = json.loads((workdir / "results.json").read_text())["results"]
     (top1,) = (
@@ -143,14 +143,14 @@ def test_shown_support_vectors_are_ordered_by_weight(run, embed):
     assert 0 < same < 1 and 0 < same_bound < 1
 
 
-def test_the_report_shows_the_inspected_batch(run):
+def test_report_shows_hardest_negatives_and_support_vectors_of_the_inspected_batch(run):
     workdir, _ = run
     html = run_report.write_report(workdir).read_text(encoding="utf-8")
     for shown in ("Confusion of nearest neighbours", "Hardest negatives", "α = C", "gamma 0.5"):
         assert shown in html
 
 
-def test_learned_settings_are_read_from_the_log(run, tmp_path):
+def test_learned_loss_parameters_are_read_from_the_training_log(run, tmp_path):
     workdir, _ = run
     rows = [{"step": step, "gamma": step / 10} for step in (2, 4, 6)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -160,7 +160,7 @@ def test_learned_settings_are_read_from_the_log(run, tmp_path):
     assert loss_inspection.mmcl_settings(tmp_path, settings, 1297, 1)["gamma"] == 0.3
 
 
-def test_a_gallery_of_an_earlier_version_is_written_again(run, tmp_path):
+def test_gallery_of_an_earlier_version_is_rewritten(run, tmp_path):
     workdir, arrays = run
     assert gallery.read_step(workdir) == 4
     earlier = {k: v for k, v in arrays.items() if not k.startswith(("block", "hard", "svm"))}

@@ -23,14 +23,14 @@ SETTINGS = {
 
 
 @pytest.mark.parametrize("classes", [2, 7])
-def test_separable_classes_choose_the_strongest_regularisation(classes):
+def test_linear_probe_of_separable_classes_chooses_the_strongest_regularisation(classes):
     settings = {**SETTINGS, "C": (100.0, 1.0, 10.0)}
     scores = linear.evaluate(labelled(140, 56, 8, classes, spread=0.01), **settings)
     assert scores.pop("gradient_norm") < 1e-3
     assert scores == {"linear_top1": 100, "linear_top5": 100, "C": 1.0}
 
 
-def test_top5_of_two_classes_is_always_100():
+def test_linear_probe_top5_of_two_classes_is_100():
     scores = linear.evaluate(labelled(80, 50, 3, 2, spread=4.0), **SETTINGS)
     assert 50 <= scores["linear_top1"] < 100
     assert scores["linear_top5"] == 100
@@ -50,7 +50,7 @@ def test_linear_probe_equals_scikit_learns_pipeline_with_the_chosen_C():
     assert result["linear_top1"] < result["linear_top5"] < 100
 
 
-def test_regression_finds_the_optimum_of_ill_conditioned_features():
+def test_logistic_regression_reaches_the_optimum_of_ill_conditioned_features():
     features = labelled(160, 80, 6, 4, spread=2.0)
     scale = np.logspace(0, -3, 6)
     mixed = np.random.default_rng(1).normal(size=(6, 6)) * scale
@@ -69,7 +69,7 @@ def test_regression_finds_the_optimum_of_ill_conditioned_features():
     assert again.num_steps < result.num_steps
 
 
-def test_computing_scores_in_parts_gives_the_same_fit(monkeypatch):
+def test_logistic_regression_in_blocks_gives_the_same_fit(monkeypatch):
     features = labelled(160, 80, 6, 4, spread=2.0)
     settings = {"C": (0.1, 1.0), "validation": 0.2, "tolerance": 1e-4, "max_iter": 500, "seed": 0}
     whole = logistic_regression.fit_probe(features.train, features.train_labels, **settings)
@@ -81,7 +81,7 @@ def test_computing_scores_in_parts_gives_the_same_fit(monkeypatch):
     np.testing.assert_allclose(straight.fit.weights, whole.fit.weights, atol=2e-3)
 
 
-def test_C_is_chosen_on_a_subset_of_many_examples(monkeypatch):
+def test_linear_probe_chooses_C_on_a_subset_of_many_examples(monkeypatch):
     features = labelled(160, 80, 6, 4, spread=2.0)
     monkeypatch.setattr(logistic_regression, "CHOICE", 60)
     monkeypatch.setattr(logistic_regression, "CHOICE_OF_CLASS", 5)
@@ -97,7 +97,7 @@ def test_C_is_chosen_on_a_subset_of_many_examples(monkeypatch):
     assert 25 < result["linear_top1"] < 100
 
 
-def test_classes_of_one_example_and_constant_features_are_supported():
+def test_linear_probe_supports_single_example_classes_and_constant_features():
     features = labelled(61, 40, 6, 4, spread=0.1)
     labels = np.where(np.arange(61) == 60, 4, features.train_labels)
     assert linear.evaluate(features._replace(train_labels=labels), **SETTINGS)["linear_top1"] > 90
@@ -110,7 +110,7 @@ def test_classes_of_one_example_and_constant_features_are_supported():
         linear.evaluate(few._replace(train_labels=np.arange(8)), **SETTINGS)
 
 
-def test_the_choice_of_c_never_looks_at_the_test_labels():
+def test_linear_probe_chooses_C_without_the_test_labels():
     features = labelled(120, 60, 10, 4, spread=3.0)
     shuffled = np.random.default_rng(1).permutation(features.test_labels)
     one = linear.evaluate(features, **SETTINGS)
@@ -181,7 +181,7 @@ def test_collapse_metrics_match_their_definitions(num_views):
     assert measures(z) == pytest.approx(measures_oracle(z), rel=1e-4, abs=1e-5)
 
 
-def test_equal_embeddings_are_collapsed():
+def test_collapse_metrics_report_equal_embeddings_as_collapsed():
     result = measures(np.ones((2, 6, 4), np.float32))
     expected = {
         "feature_std": 0,

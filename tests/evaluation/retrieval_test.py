@@ -49,7 +49,7 @@ def test_retrieval_matches_a_loop(centred, within):
     assert result["retrieval_r1"] < result["retrieval_r3"] < result["retrieval_r25"]
 
 
-def test_centring_removes_an_offset_between_the_splits():
+def test_centring_removes_an_offset_of_features_between_splits():
     features = labelled()
     moved = features._replace(train=features.train + 7, test=features.test - 5)
     settings = {"k": (1, 5), "centred": True}
@@ -66,7 +66,7 @@ def test_retrieval_ignores_the_norm_of_features():
     assert retrieval.evaluate(other, k=(1, 5)) == pytest.approx(expected)
 
 
-def test_within_never_returns_the_query_itself():
+def test_retrieval_within_a_split_never_returns_the_query():
     """Each label occurs once, so nothing can be found but the query."""
     rows = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
     features = Features(rows, np.arange(12), rows, np.arange(12))
@@ -75,7 +75,7 @@ def test_within_never_returns_the_query_itself():
     assert retrieval.evaluate(features, k=(1,)) == {"retrieval_r1": 100}
 
 
-def test_within_drops_only_the_query_among_equal_images():
+def test_retrieval_within_a_split_keeps_other_images_equal_to_the_query():
     """The query may come after its copies, or not among the neighbours at all."""
     rows, labels = np.ones((9, 5), np.float32), np.array([0, 1, 1, 1, 1, 1, 1, 1, 1])
     features = Features(rows, labels, rows, labels)
@@ -87,7 +87,7 @@ def test_within_drops_only_the_query_among_equal_images():
     assert result["retrieval_map_at_r"] == pytest.approx(100 * 8 / 9 * precision)
 
 
-def test_separable_classes_have_full_recall():
+def test_retrieval_recall_is_100_for_separable_classes():
     labels = np.arange(40) % 4
     rows = (np.eye(4)[labels] + 1e-3 * np.random.default_rng(0).normal(size=(40, 4))).astype("f4")
     for within in (False, True):
@@ -104,13 +104,13 @@ def test_separable_classes_have_full_recall():
         ({"k": (1, 30), "within": True}, r"k must be in \[1, 29\]"),
     ],
 )
-def test_more_neighbours_than_the_bank_are_refused(settings, message):
+def test_retrieval_rejects_more_neighbours_than_examples(settings, message):
     with pytest.raises(ValueError, match=message):
         retrieval.evaluate(labelled(), **settings)
 
 
 @pytest.mark.parametrize("preset", retrieval.PRESETS)
-def test_a_preset_reports_its_settings(preset):
+def test_retrieval_preset_reports_its_settings(preset):
     features = labelled(n=60)
     settings = retrieval.PRESETS[preset]
     rows = retrieval.run(EvalContext(features), seed=0, preset=preset)
@@ -121,7 +121,7 @@ def test_a_preset_reports_its_settings(preset):
         assert row.details == {"preset": preset, **settings}
 
 
-def test_the_default_preset_is_recall_at_1_5_and_10():
+def test_default_retrieval_preset_is_recall_at_1_5_and_10():
     assert next(iter(retrieval.PRESETS.items())) == (
         "default",
         {"k": (1, 5, 10), "centred": False, "within": False},

@@ -64,7 +64,7 @@ def shares(alpha, bound):
 
 
 @pytest.mark.parametrize("bound", [0.5, 100.0, float("inf")])
-def test_weights_and_shares_match_oracles(views, bound):
+def test_mmcl_support_vector_weights_and_shares_match_oracles(views, bound):
     result = support_vectors(*views, LABELS, gamma=GAMMA, C=bound, num_steps=3000)
     expected = np.stack([dual(views[0], anchor, bound) for anchor in range(N)])
     np.testing.assert_allclose(result.alpha, expected, atol=2e-3)
@@ -73,7 +73,7 @@ def test_weights_and_shares_match_oracles(views, bound):
     assert (result.at_bound > 0) == (bound == 0.5)
 
 
-def test_alpha_depends_on_the_first_views_only(views):
+def test_mmcl_alpha_depends_on_the_first_views_only(views):
     z1, z2 = views
     result = support_vectors(z1, z2, None, gamma=GAMMA)
     np.testing.assert_array_equal(result.alpha, support_vectors(z1, z1, None, gamma=GAMMA).alpha)
@@ -81,7 +81,7 @@ def test_alpha_depends_on_the_first_views_only(views):
     assert result[3:] == (None, None, None)
 
 
-def test_a_single_image_has_no_negatives(views):
+def test_support_vector_shares_of_a_single_image_are_none(views):
     result = support_vectors(views[0][:1], views[1][:1], LABELS[:1])
     assert result[1:] == (0.0, 0.0, None, None, None) and result.alpha.shape == (1, 1)
 
@@ -89,6 +89,6 @@ def test_a_single_image_has_no_negatives(views):
 @pytest.mark.parametrize(
     ("settings", "message"), [({"C": -1}, "C must be > 0"), ({"kernel": "cubic"}, "kernel must be")]
 )
-def test_invalid_settings_are_refused(views, settings, message):
+def test_support_vectors_reject_invalid_settings(views, settings, message):
     with pytest.raises(ValueError, match=message):
         support_vectors(*views, LABELS, **settings)

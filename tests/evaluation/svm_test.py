@@ -65,14 +65,14 @@ def by_hand(x, y, machines, standardised=False, seed=0):
     ("machines", "standardised"),
     [(("kernel",), True), (("linear",), False), (("kernel", "linear"), False)],
 )
-def test_each_fold_uses_the_machine_and_C_best_on_the_others(machines, standardised):
+def test_each_svm_fold_uses_the_C_with_the_best_accuracy_on_the_other_folds(machines, standardised):
     x, y = clouds()
     result = evaluate(x, y, machines=machines, standardised=standardised)
     assert result.shape == (10,) and result.std() > 0
     np.testing.assert_allclose(result, by_hand(x, y, machines, standardised))
 
 
-def test_standardisation_uses_the_training_folds_only():
+def test_svm_standardises_with_the_training_folds_only():
     """One example is far off; when it is predicted, its feature must still count for the others."""
     x, y = clouds(per_class=30, apart=0.0, f=8)
     x[:, 0] += 4 * y
@@ -81,7 +81,7 @@ def test_standardisation_uses_the_training_folds_only():
     np.testing.assert_allclose(result, by_hand(x, y, ("kernel",), standardised=True))
 
 
-def test_the_kernel_equals_scikit_learns():
+def test_svm_kernel_equals_scikit_learn():
     """With one strength gamma="scale" is the same number; with several the search agrees."""
     x, y = clouds(classes=3, seed=1)
     folds = StratifiedKFold(10, shuffle=True, random_state=0)
@@ -96,12 +96,12 @@ def test_the_kernel_equals_scikit_learns():
 
 
 @pytest.mark.parametrize("preset", svm.PRESETS)
-def test_separable_classes_give_full_accuracy(preset):
+def test_svm_accuracy_is_100_on_separable_classes(preset):
     x, y = clouds(per_class=10, apart=30.0)
     np.testing.assert_array_equal(svm.evaluate(x, y, **svm.PRESETS[preset], seed=0), 100)
 
 
-def test_folds_depend_on_the_seed():
+def test_cross_validation_folds_depend_on_the_seed():
     x, y = clouds(apart=0.5)
     first, again, other = (evaluate(x, y, C=(1.0,), seed=seed) for seed in (5, 5, 6))
     np.testing.assert_array_equal(first, again)
@@ -110,13 +110,13 @@ def test_folds_depend_on_the_seed():
 
 @pytest.mark.parametrize("standardised", [False, True])
 @pytest.mark.parametrize("machine", ["kernel", "linear"])
-def test_constant_features_give_the_share_of_the_largest_class(machine, standardised):
+def test_svm_on_constant_features_predicts_the_largest_class(machine, standardised):
     x, y = np.full((50, 3), 0.1, np.float32), np.repeat([0, 1], [30, 20])
     result = evaluate(x, y, C=(1.0,), machines=(machine,), standardised=standardised)
     np.testing.assert_allclose(result, 60)
 
 
-def test_a_constant_feature_beside_others_changes_nothing_when_standardised():
+def test_standardised_svm_ignores_a_constant_feature():
     x, y = clouds()
     wide = np.concatenate([x, np.full((len(x), 1), 7, np.float32)], axis=1)
     settings = {"C": (1.0,), "machines": ("linear",), "standardised": True}
@@ -132,7 +132,7 @@ def test_a_constant_feature_beside_others_changes_nothing_when_standardised():
         ([0] * 10 + [1] * 10, np.inf, "features must be finite"),
     ],
 )
-def test_invalid_examples_are_refused(labels, value, message):
+def test_svm_rejects_invalid_features_and_labels(labels, value, message):
     x = np.ones((20, 2), np.float32)
     x[3, 1] = value
     with pytest.raises(ValueError, match=message):
@@ -165,7 +165,7 @@ def whole():
         (range(40), range(10)),
     ],
 )
-def test_each_example_counts_once(train, test):
+def test_svm_uses_an_example_of_both_splits_once(train, test):
     x, y, expected = whole()
     of = [x[list(train)], y[list(train)], x[list(test)], y[list(test)]]
     context = EvalContext(Features(*of), split_of(train), split_of(test))
@@ -175,7 +175,7 @@ def test_each_example_counts_once(train, test):
     np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
 
 
-def test_equal_row_numbers_of_two_prepared_splits_are_different_examples():
+def test_svm_keeps_examples_of_two_splits_with_the_same_index_apart():
     x, y, expected = whole()
     features = Features(x[:25], y[:25], x[25:], y[25:])
     context = EvalContext(features, split_of(range(25)), split_of(range(15), "test"))
@@ -183,7 +183,7 @@ def test_equal_row_numbers_of_two_prepared_splits_are_different_examples():
     np.testing.assert_allclose([row.value, row.std], [expected.mean(), expected.std()])
 
 
-def test_features_without_a_data_set_are_evaluated():
+def test_svm_evaluates_features_without_a_data_set():
     x, y, expected = whole()
     source = split_of(range(40))
     for of in ((None, None), (source, source)):
@@ -191,7 +191,7 @@ def test_features_without_a_data_set_are_evaluated():
         np.testing.assert_allclose(row.value, expected.mean())
 
 
-def test_histograms_count_degrees_tags_and_sizes():
+def test_graph_histograms_count_degrees_tags_and_sizes():
     star = graph(MAX_DEGREE + 8, [(0, i) for i in range(1, MAX_DEGREE + 8)])
     graphs = [graph(1, [], [2]), star, *random_graphs(6)]
     expected = np.zeros((len(graphs), MAX_DEGREE + 1 + NUM_TAGS + 2))

@@ -51,20 +51,20 @@ def recall(images, texts, image_of, k):
 
 
 @pytest.mark.parametrize("noise", [2.0, 9.0])
-def test_recall_matches_a_loop(noise):
+def test_image_text_recall_matches_a_loop(noise):
     made = pairs(noise=noise)
     result = captions.evaluate(*made, k=(1, 3, 12))
     assert result == pytest.approx(recall(*made, (1, 3, 12)))
     assert 0 < result["image_to_text_r1"] < 100 and result["text_to_image_r12"] == 100
 
 
-def test_captions_equal_to_their_images_have_full_recall():
+def test_recall_is_100_if_caption_and_image_embeddings_are_equal():
     images, texts, image_of = pairs(noise=0.0)
     scale = np.random.default_rng(2).uniform(0.1, 9, (len(texts), 1)).astype(np.float32)
     assert set(captions.evaluate(images, scale * texts, image_of, k=(1, 5)).values()) == {100}
 
 
-def test_captions_equal_to_the_next_image_are_found_at_rank_two():
+def test_recall_at_1_is_0_and_at_3_is_100_if_each_match_ranks_second():
     """The nearest image is a wrong one, and the right one is among the next two."""
     angle = 2 * np.pi * np.arange(7) / 7
     images = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
@@ -77,7 +77,7 @@ def test_captions_equal_to_the_next_image_are_found_at_rank_two():
     }
 
 
-def test_one_caption_per_image_suffices_and_every_caption_is_a_query():
+def test_image_is_recalled_by_any_of_its_captions_and_each_caption_is_a_query():
     """Of two images the first has three captions, of which one is where it should be."""
     images, image_of = np.eye(2, dtype=np.float32), np.array([0, 0, 0, 1])
     near = np.array([[9, 1], [1, 2], [1, 2], [1, 9]], np.float32)
@@ -87,7 +87,7 @@ def test_one_caption_per_image_suffices_and_every_caption_is_a_query():
 
 
 @pytest.mark.parametrize("k", [(), (0, 1), (1, 4), (-1,)])
-def test_more_neighbours_than_there_are_are_refused(k):
+def test_recall_at_k_rejects_k_above_the_number_of_examples(k):
     images, texts = draw(3, 4), draw(9, 4)
     with pytest.raises(ValueError, match=r"k must be in \[1, 3\], got"):
         captions.evaluate(images, texts, np.repeat(np.arange(3), 3), k=k)
@@ -96,7 +96,7 @@ def test_more_neighbours_than_there_are_are_refused(k):
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_nonfinite_embeddings_are_refused(which):
+def test_captions_and_zeroshot_reject_nonfinite_embeddings(which):
     rows = [draw(3, 4), draw(3, 4, seed=1)]
     rows[which][1, 2] = np.nan
     with pytest.raises(ValueError, match="finite"):
@@ -115,7 +115,7 @@ def make_context(images, embed, test, context=77):
     return EvalContext(NONE, test=test, **embeddings)
 
 
-def test_captions_run_evaluates_all_captions_of_the_test_images():
+def test_captions_protocol_evaluates_all_captions_of_the_test_images():
     """A caption that an image has twice is counted once, one that two images have at both."""
     n, length, d = 11, 3, 6
     rng = np.random.default_rng(0)
@@ -174,7 +174,7 @@ def test_zeroshot_accuracy_matches_a_loop(noise):
     assert result["zeroshot_top1"] < result["zeroshot_top5"]
 
 
-def test_images_equal_to_prompts_give_full_or_zero_accuracy():
+def test_zeroshot_accuracy_is_100_or_0_if_images_equal_the_right_or_wrong_prompts():
     prompt = draw(7, 6)
     labels = np.arange(7)
     assert set(zeroshot.evaluate(prompt, labels, list(prompt[:, None])).values()) == {100}
@@ -182,12 +182,12 @@ def test_images_equal_to_prompts_give_full_or_zero_accuracy():
     assert result["zeroshot_top1"] == 0
 
 
-def test_top5_of_five_classes_is_100():
+def test_zeroshot_top5_of_five_classes_is_100():
     images, labels, of_classes = classes(number=5, noise=9.0)
     assert zeroshot.evaluate(images, labels, of_classes)["zeroshot_top5"] == 100
 
 
-def test_prompts_of_a_class_count_equally_regardless_of_norm():
+def test_zeroshot_averages_prompts_of_a_class_regardless_of_norm():
     images, labels, of_classes = classes(noise=3.0)
     scaled = [draw(len(p), 1, seed=9) ** 2 * 50 * p for p in of_classes]
     expected = zeroshot.evaluate(images, labels, of_classes)
@@ -200,7 +200,7 @@ def test_prompts_of_a_class_count_equally_regardless_of_norm():
 
 
 @pytest.mark.parametrize("preset", ["digits", "photo"])
-def test_zeroshot_run_uses_the_prompts_of_its_preset(preset):
+def test_zeroshot_preset_selects_the_prompt_templates(preset):
     pytest.importorskip("instant_clip_tokenizer")
     names, context, d = ("3", "1", "7"), 16, 5
     filled = prompts.fill(preset, names)
@@ -224,13 +224,13 @@ def test_zeroshot_run_uses_the_prompts_of_its_preset(preset):
     assert all((row.details, row.unit) == (details, "%") for row in rows)
 
 
-def test_every_ensemble_is_a_preset():
+def test_every_prompt_ensemble_is_a_zeroshot_preset():
     assert list(zeroshot.PRESETS) == list(prompts.PROMPTS)
     with pytest.raises(UserError, match="ensemble 'poem' is unknown"):
         zeroshot.run(make_context(draw(2, 3), str, image_set()), seed=0, preset="poem")
 
 
-def test_missing_text_tower_or_captions_are_refused():
+def test_captions_and_zeroshot_reject_a_missing_text_encoder_or_captions():
     images, texts = draw(2, 3), np.ones((2, 5, 4), np.int32)
     plain = EvalContext(NONE, test=image_set(texts=texts))
     with pytest.raises(ValueError, match="zero-shot classification needs an image-text network"):
