@@ -37,7 +37,7 @@ def test_override_replaces_a_number_by_a_schedule_and_a_schedule_by_a_number():
     assert config.method.momentum == 0.9
 
 
-def test_override_sets_a_word_only_where_the_argument_accepts_str():
+def test_override_sets_a_string_only_where_the_argument_accepts_str():
     assert load("loss.name=decl", "loss.weight=alternate").loss.weight == "alternate"
     with pytest.raises(
         UserError, match="'loss.temperature' expects float or a schedule, got 'warm'"
@@ -45,7 +45,7 @@ def test_override_sets_a_word_only_where_the_argument_accepts_str():
         load("loss.name=decl", "loss.temperature=warm")
 
 
-def test_override_replaces_a_word_of_a_preset_by_a_number():
+def test_override_replaces_a_string_of_a_preset_by_a_number():
     weight = load("loss.name=decl", "loss.preset=simclr", "loss.weight=1").loss.weight
     assert weight == 1.0 and isinstance(weight, float)
 
@@ -58,7 +58,7 @@ def test_second_view_and_crops_hold_only_the_arguments_that_are_set():
         load("second_view.nose=0.2")
 
 
-def test_new_component_name_resets_the_group_to_its_defaults():
+def test_changing_a_component_name_resets_its_settings_to_defaults():
     config = load("loss.temperature=0.2", "loss.name=nt_xent")
     assert config.loss.to_dict() == {
         "name": "nt_xent",
@@ -158,12 +158,12 @@ def test_error_names_the_bad_config_file(tmp_path, text, message):
     assert message in str(error.value)
 
 
-def test_differences_are_listed_by_key():
+def test_config_differences_are_listed_by_key():
     ours, theirs = {"a": 1, "b": {"c": 2, "d": 3}}, {"a": 1, "b": {"c": 4}, "e": 5}
     assert config_lib.differences(ours, theirs) == ["b.c: 4 -> 2", "b.d: None -> 3", "e: 5 -> None"]
 
 
-def test_overrides_are_separated_from_flags():
+def test_command_line_overrides_are_separated_from_flags():
     argv = ["train.py", "--config=x.py", "--config.a.b=c=d", "--config.e", "5", "--workdir", "w"]
     rest, overrides = cli.split_overrides(argv)
     assert rest == ["train.py", "--config=x.py", "--workdir", "w"]

@@ -106,7 +106,7 @@ def assert_follows_oracle(
 
 
 @each_name
-def test_three_steps_match_the_float64_oracle(name):
+def test_three_optimiser_steps_match_the_float64_oracle(name):
     params, gradients = params_and_gradients()
     trail = run(name, lr, params, gradients, **SETTINGS)
     assert_follows_oracle(name, trail, params, gradients)
@@ -235,7 +235,7 @@ TRAILS = {
     [(np.float64, {"rtol": 1e-12}), (np.float32, {"rtol": 1e-5, "atol": 2e-8})],
 )
 @pytest.mark.parametrize("trail", TRAILS)
-def test_steps_match_public_implementations(trail, dtype, tolerance):
+def test_optimiser_steps_match_public_implementations(trail, dtype, tolerance):
     name, rate, decay, options = TRAILS[trail]
     keys = [key for key in "Wb" if f"{trail}/{key}" in GOLDEN]
     rates = np.full(5, rate) if rate else GOLDEN[f"{trail}/lr"]
@@ -267,7 +267,7 @@ def test_learning_rate_scales_with_the_batch_size(scaling, batch_size, expected)
     assert effective_lr(0.3, scaling, batch_size) == pytest.approx(expected)
 
 
-def test_unknown_names_raise_an_error_with_the_valid_ones():
+def test_unknown_optimiser_or_schedule_raises_an_error_with_the_valid_names():
     with pytest.raises(ValueError, match=r"optim.lr_scaling must be one of .*'sqrt'.* got 'root'"):
         effective_lr(0.3, "root", 64)
     message = r"optim.name must be one of \['adam', .*'lars', 'sgd'\], got 'adamW'"

@@ -31,7 +31,9 @@ def losses(workdir):
     return [row["loss"] for row in metrics_writer.read_metrics(workdir / "metrics.jsonl")]
 
 
-def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir, tmp_path, caplog):
+def test_runs_that_differ_only_in_seed_and_numeric_settings_share_one_compiled_step(
+    data_dir, tmp_path, caplog
+):
     other = {"seed": "1", "loss.alpha": "0.3", "optim.lr": "0.0007"}
     programs._cache.clear()
     pretrain.train(load(data_dir, **other), tmp_path / "alone")
@@ -43,7 +45,7 @@ def test_runs_that_differ_in_seed_and_numbers_compile_one_training_step(data_dir
     assert losses(tmp_path / "second") == losses(tmp_path / "alone") != losses(tmp_path / "first")
 
 
-def test_other_settings_compile_other_programs(data_dir, tmp_path):
+def test_runs_with_different_static_settings_compile_separate_programs(data_dir, tmp_path):
     programs._cache.clear()
     keys = []
     for name, changes in {"one": {}, "sum": {"loss.negative_reduction": "sum"}}.items():
@@ -61,7 +63,7 @@ def test_other_settings_compile_other_programs(data_dir, tmp_path):
         ("clip", {"loss.max_scale"}),  # the scale is learned
     ],
 )
-def test_shared_numbers_are_the_numbers_that_accept_a_schedule(loss, expected):
+def test_settings_that_accept_a_schedule_are_arguments_of_the_compiled_step(loss, expected):
     found = shared_numbers(config.load(DIGITS, [("loss.name", loss)]))
     assert set(found) == expected | {"optim.lr"}
 

@@ -320,7 +320,7 @@ def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
         ),
     ],
 )
-def test_impossible_settings_raise_a_one_line_error(name, changes, message):
+def test_impossible_recipe_settings_raise_a_one_line_error(name, changes, message):
     with pytest.raises(UserError, match=message) as error:
         config = config_lib.load(PATHS[name], list(changes.items()))
         dry_run.dry_run(config)

@@ -60,7 +60,7 @@ def test_second_run_is_refused_until_the_first_has_ended(holder, tmp_path):
     hold(tmp_path)
 
 
-def test_stopped_process_keeps_the_lock(holder, tmp_path, monkeypatch):
+def test_suspended_process_keeps_the_lock(holder, tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "LEASE", 0.2)
     monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
     holder.send_signal(signal.SIGSTOP)
@@ -83,12 +83,12 @@ def test_lock_is_released_on_exit_and_after_an_error(tmp_path):
     "text", ["", "{", "[1]", '{"host": "elsewhere"}', '{"pid": 1e400}', "[" * 100_000, "\0", "9\n"]
 )
 @pytest.mark.parametrize("name", [run_lock.NAME, run_lock.OWNER])
-def test_lock_file_with_odd_content_blocks_nobody(tmp_path, name, text):
+def test_lock_file_with_unexpected_content_does_not_block_a_run(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     hold(tmp_path)
 
 
-def test_symbolic_links_are_not_followed(tmp_path):
+def test_lock_does_not_follow_symbolic_links(tmp_path):
     target = tmp_path / "target"
     target.write_text("kept")
     workdir = tmp_path / "run"
@@ -144,7 +144,7 @@ def test_lock_of_a_live_run_on_another_host_is_respected(tmp_path):
         thread.join()
 
 
-def test_owner_with_other_lease_settings_is_respected(tmp_path):
+def test_lock_owner_with_another_lease_time_is_respected(tmp_path):
     path = write_owner(tmp_path)
     path.write_text(path.read_text().replace("duration=", "duration=7"))
     with pytest.raises(UserError, match="process 1 on elsewhere"):
@@ -165,7 +165,7 @@ def test_file_system_without_locks_relies_on_the_owner_file(tmp_path, monkeypatc
     hold(tmp_path)
 
 
-def test_run_touches_its_owner_file(tmp_path, monkeypatch):
+def test_run_updates_the_modification_time_of_its_owner_file(tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "HEARTBEAT", 0.02)
     with run_lock.lock(tmp_path):
         path = tmp_path / run_lock.OWNER
@@ -176,7 +176,7 @@ def test_run_touches_its_owner_file(tmp_path, monkeypatch):
         assert path.stat().st_mtime_ns > 0
 
 
-def test_lost_owner_file_is_logged(tmp_path, monkeypatch, caplog):
+def test_deletion_of_the_owner_file_during_a_run_is_logged(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(run_lock, "HEARTBEAT", 0.02)
     monkeypatch.setattr(run_lock.log, "propagate", True)
     with run_lock.lock(tmp_path):

@@ -90,14 +90,14 @@ def one_device(request):
     return request.param, run(request.param, 1)
 
 
-def test_loss_of_a_step_equals_the_oracle():
+def test_loss_of_a_training_step_equals_the_oracle():
     _, losses, embeddings = run("auc_cl", 1)
     expected = oracles.auc_cl(pair_views(jnp.asarray(embeddings))).mean()
     np.testing.assert_allclose(losses[0], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize("devices", [8])
-def test_steps_do_not_depend_on_the_number_of_devices(one_device, devices):
+def test_training_steps_do_not_depend_on_the_number_of_devices(one_device, devices):
     name, (state, losses, embeddings) = one_device
     found, found_losses, found_embeddings = run(name, devices)
     np.testing.assert_allclose(found_losses, losses, rtol=1e-4)
@@ -134,7 +134,7 @@ def test_sharded_optimiser_takes_the_same_steps(name):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), split, whole)
 
 
-def test_every_array_of_the_state_is_updated(one_device):
+def test_every_array_of_the_training_state_is_updated(one_device):
     name, (state, _, _) = one_device
     method, optimiser, augment = parts(name)
     mesh = distributed.make_mesh()
