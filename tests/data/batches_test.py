@@ -109,7 +109,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize("devices", [1, 8])
-def test_take_gives_the_indices_of_the_next_batches_and_moves_the_position(make, devices):
+def test_take_returns_the_next_indices_and_advances_the_position(make, devices):
     batches, expected = make(devices=devices), indices(make(), 5)
     batches.next()
     data, index = batches.take(2, 3)
@@ -148,7 +148,7 @@ def test_digits_do_not_import_tensorflow(train):
     assert "tensorflow" not in sys.modules
 
 
-def test_a_prepared_set_is_not_prepared_again(data_dir, monkeypatch):
+def test_prepared_digits_are_not_prepared_again(data_dir, monkeypatch):
     digits_in(data_dir, "train").images(8)
     before = {path: path.stat().st_mtime_ns for path in data_dir.rglob("*")}
     assert before
@@ -176,12 +176,12 @@ def test_prepared_digits_are_streamed_and_decoded(make, train):
     np.testing.assert_array_equal(batch["label"], train.labels[np.asarray(batch["index"])])
 
 
-def test_both_caches_give_the_same_batches_in_the_same_order(make):
+def test_device_cache_and_streaming_give_the_same_batches_in_the_same_order(make):
     count = 2 * PER_EPOCH + 3
     assert_same(take(make("device"), count), take(make("none"), count))
 
 
-def test_an_epoch_sees_no_example_twice_and_the_next_has_another_order(make):
+def test_epoch_has_no_example_twice_and_the_next_epoch_is_shuffled_differently(make):
     seen = indices(make(), 3 * PER_EPOCH).reshape(3, -1)
     for epoch in seen:
         assert len(set(epoch.tolist())) == PER_EPOCH * BATCH
@@ -192,7 +192,7 @@ def test_an_epoch_sees_no_example_twice_and_the_next_has_another_order(make):
 
 
 @each_cache
-def test_order_depends_on_the_seed(make, cache):
+def test_example_order_depends_on_the_seed(make, cache):
     first = indices(make(cache, seed=0), 2)
     np.testing.assert_array_equal(indices(make(cache, seed=0), 2), first)
     assert not np.array_equal(indices(make(cache, seed=1), 2), first)
@@ -200,7 +200,7 @@ def test_order_depends_on_the_seed(make, cache):
 
 @pytest.mark.parametrize("resumed", CACHES)
 @pytest.mark.parametrize("saved", CACHES)
-def test_a_position_continues_exactly_with_either_cache(make, saved, resumed):
+def test_saved_position_continues_exactly_with_either_cache(make, saved, resumed):
     batches = make(saved)
     take(batches, PER_EPOCH + 4)  # in the middle of the second epoch
     state = json.loads(json.dumps(batches.get_state()))
@@ -212,7 +212,7 @@ def test_a_position_continues_exactly_with_either_cache(make, saved, resumed):
 
 
 @each_cache
-def test_eight_devices_get_the_global_batches_of_one(make, cache):
+def test_global_batches_are_equal_on_one_and_eight_devices(make, cache):
     one, eight = make(cache), make(cache, devices=8)
     assert_same(take(eight, PER_EPOCH + 1), take(one, PER_EPOCH + 1))
     image = eight.next()["input"]
@@ -226,7 +226,7 @@ def test_eight_devices_get_the_global_batches_of_one(make, cache):
         (1, "streamed by threads (0.0 MiB, the limit is 0 MiB), cropped on the device"),
     ],
 )
-def test_auto_caches_sets_below_the_limit(make, monkeypatch, limit, way):
+def test_cache_auto_keeps_sets_below_the_limit_on_the_device(make, monkeypatch, limit, way):
     monkeypatch.setattr(plan, "CACHE_BYTES", limit)
     batches = make("auto", workers=0)
     assert batches.plan.why.startswith(way)
@@ -251,7 +251,7 @@ def test_lazy_images_can_be_cached_on_the_device(make, some, monkeypatch):
 
 
 @pytest.mark.parametrize("crops", [TWO_VIEWS, MULTI_CROP], ids=["views", "multi-crop"])
-def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs, crops):
+def test_images_of_different_sizes_get_a_host_crop_per_view(make, photographs, crops):
     batches = make("auto", source=photographs, crops=crops)
     assert batches.plan.host and "many sizes" in batches.plan.why
     batch = jax.device_get(batches.next())
@@ -271,19 +271,19 @@ def test_the_host_crops_pictures_of_many_sizes_for_every_view(make, photographs,
         np.testing.assert_array_equal(later["input"]["views"][i], cut)
 
 
-def test_without_random_crops_the_centre_is_cut(make, photographs):
+def test_images_of_different_sizes_are_centre_cropped_without_random_crops(make, photographs):
     batch = jax.device_get(make("auto", source=photographs, crops=NO_CROPS).next())
     np.testing.assert_array_equal(batch["input"], photographs.images(8)[batch["index"]])
 
 
-def test_images_larger_than_a_view_are_cropped_on_the_host_if_streamed(make, some):
+def test_streamed_images_larger_than_a_view_are_cropped_on_the_host(make, some):
     assert make("none", crops=TWO_VIEWS).plan.host
     assert not make("device", crops=TWO_VIEWS).plan.host
     assert not make("none", crops=TWO_VIEWS._replace(size=8)).plan.host
     assert not make("none", crops=NO_CROPS._replace(size=4)).plan.host  # none to be made
 
 
-def test_host_crops_do_not_depend_on_devices_or_restarts(make, photographs):
+def test_host_crops_do_not_depend_on_device_count_or_restarts(make, photographs):
     one, eight = (
         make("auto", source=photographs, crops=MULTI_CROP, devices=devices) for devices in (1, 8)
     )
@@ -364,7 +364,7 @@ def test_resuming_with_another_number_of_images_is_rejected(make, some):
         fewer.set_state(state)
 
 
-def test_each_process_reads_its_rows_of_a_batch():
+def test_each_process_reads_its_share_of_a_batch():
     """As far as one process shows it: it has all devices, so its rows are all."""
     mesh = distributed.make_mesh(jax.devices()[:4])
     np.testing.assert_array_equal(distributed.local_rows(8, mesh), np.arange(8))
@@ -402,6 +402,6 @@ def test_wrong_batch_settings_are_rejected_with_the_numbers(make, settings, part
         assert part in str(error.value)
 
 
-def test_pictures_of_many_sizes_are_not_kept_on_the_device(make, photographs):
+def test_images_of_different_sizes_are_not_cached_on_the_device(make, photographs):
     with pytest.raises(UserError, match="'made' have many sizes.*leave it at 'auto'"):
         make("device", source=photographs)

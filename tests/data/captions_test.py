@@ -48,7 +48,7 @@ def test_caption_columns_have_alternative_names(table):
     assert captions.parse_captions(table, "PATH") == CATS
 
 
-def test_quotes_hold_separators_quotes_and_lines():
+def test_quoted_caption_fields_may_contain_separators_quotes_and_newlines():
     table = 'image,caption\n1.png,"a cat, black"\n2.png,"it says ""hi"""\n2.png,"two\nlines"\n'
     expected = {"1.png": ["a cat, black"], "2.png": ['it says "hi"', "two\nlines"]}
     assert captions.parse_captions(table, "PATH") == expected
@@ -72,7 +72,7 @@ def test_quotes_hold_separators_quotes_and_lines():
         ('image,caption\n1.png,"a cat' + 140_000 * "\n1.png", ["cannot be read", "limit"]),
     ],
 )
-def test_malformed_table_is_rejected(table, parts):
+def test_malformed_caption_table_is_rejected(table, parts):
     with refused("captions of PATH", *parts):
         captions.parse_captions(table, "PATH")
 
@@ -133,7 +133,7 @@ def assert_is_small(found):
         np.testing.assert_array_equal(np.asarray(example.input), pixels_of(name))
 
 
-def test_captions_belong_to_pictures_sorted_by_name(small):
+def test_captions_are_matched_to_images_sorted_by_name(small):
     assert_is_small(small)
     assert small.captioned and not small.labelled and small.labels.tolist() == [-1] * 3
     assert (small.texts.shape, small.texts.dtype) == ((3, MOST, CONTEXT), np.int32)
@@ -147,7 +147,7 @@ def test_captions_belong_to_pictures_sorted_by_name(small):
 
 @pytest.mark.parametrize("suffix", [".tar.xz", ".zip"])
 @pytest.mark.parametrize("table_first", [True, False])
-def test_archive_gives_the_same_as_its_folder(opened_as, tmp_path, suffix, table_first):
+def test_archive_of_captioned_images_equals_its_folder(opened_as, tmp_path, suffix, table_first):
     table = {"some/captions.txt": mixed()}
     content = {**table, **CONTENT} if table_first else {**CONTENT, **table}
     assert_is_small(opened_as(pack(tmp_path / f"pack{suffix}", content)))
@@ -170,7 +170,7 @@ def test_data_labels_replaces_the_caption_table_of_the_folder(opened_as, tmp_pat
     assert files_of(opened_as(root, labels=str(table))) == ["a/10.png"]
 
 
-def test_a_prepared_set_is_not_prepared_again_until_it_changes(opened_as, tmp_path, monkeypatch):
+def test_captioned_set_is_prepared_again_only_after_a_change(opened_as, tmp_path, monkeypatch):
     unpack(tmp_path, {**CONTENT, "captions.csv": mixed()})
     first = opened_as(tmp_path)
     with monkeypatch.context() as patch:
@@ -196,13 +196,13 @@ def test_unreadable_picture_with_captions_stops_or_is_skipped(
         opened_as(tmp_path)
 
 
-def test_pictures_none_of_which_can_be_read_are_refused(opened_as, tmp_path):
+def test_captioned_set_without_any_readable_image_is_rejected(opened_as, tmp_path):
     unpack(tmp_path, {"1.png": b"", "captions.csv": b"image,caption\n1.png,a cat\n"})
     with refused("1.png: is empty"):
         opened_as(tmp_path, on_error="skip")
 
 
-def test_missing_table_or_column_is_reported(opened_as, tmp_path):
+def test_missing_caption_table_or_column_is_reported(opened_as, tmp_path):
     with refused("needs data.path: a folder or archive of pictures"):
         opened_as("")
     unpack(tmp_path, CONTENT)
@@ -235,7 +235,7 @@ def test_ambiguous_picture_name_in_captions_is_rejected(opened_as, tmp_path):
     np.testing.assert_array_equal(opened_as(tmp_path).texts, expected_texts(whole))
 
 
-def test_captions_under_two_names_of_a_picture_are_merged(opened_as, tmp_path):
+def test_captions_under_two_names_of_an_image_are_merged(opened_as, tmp_path):
     names = {"a/1.png": ["by its path"], "1.png": ["by its name"]}
     unpack(tmp_path, {**pictures("a/1.png"), "captions.csv": table_of(names)})
     both = {"a/1.png": ["by its path", "by its name"]}
@@ -260,20 +260,20 @@ def test_unknown_on_error_is_rejected(opened_as, tmp_path):
         {"id": np.arange(2), "text": np.array([b"a cat", b"a dog"], object)},
     ],
 )
-def test_caption_feature_may_have_several_forms(found):
+def test_tfds_caption_feature_may_be_text_list_or_dict(found):
     one, two = tokens.tokenize(["a cat", "a dog"], CONTEXT)
     tokenize = CaptionReader("captions", CONTEXT)
     np.testing.assert_array_equal(tokenize({"captions": found}), [one, two, one, two, one])
 
 
 @pytest.mark.parametrize("found", [b"a cat", "a cat", [b"a cat"]])
-def test_single_caption_is_repeated(found):
+def test_single_caption_of_an_image_is_repeated(found):
     [one] = tokens.tokenize(["a cat"], CONTEXT)
     tokenize = CaptionReader("caption", CONTEXT)
     np.testing.assert_array_equal(tokenize({"caption": found}), [one] * MOST)
 
 
-def test_a_picture_without_a_caption_is_refused():
+def test_image_without_a_caption_is_rejected():
     with refused("an image has no caption; remove it from the set"):
         CaptionReader("captions", CONTEXT)({"captions": np.array([], object)})
 
@@ -327,7 +327,7 @@ def caption(i, j):
     return f"caption {j} of picture {i}"
 
 
-def test_a_set_of_tfds_has_the_captions_of_its_pictures(like_coco, opened_as):
+def test_tfds_set_yields_images_with_their_captions(like_coco, opened_as):
     for split, number in (("train", 4), ("val", 2)):
         found = opened_as("", split, name="like_coco")
         assert len(found) == number and found.captioned and not found.labelled
@@ -350,7 +350,7 @@ def first_batch(opened, captions=True):
         return jax.device_get(batches.next())
 
 
-def test_pictures_of_many_sizes_are_cropped_on_the_host(opened_as, tmp_path):
+def test_captioned_images_of_different_sizes_are_cropped_on_the_host(opened_as, tmp_path):
     names = [f"{i}.png" for i in range(BATCH)]
     content = {name: picture(name, (8, 9 + i, 3)) for i, name in enumerate(names)}
     content["captions.csv"] = table_of({name: [f"a {name}", "one more"] for name in names})
@@ -378,7 +378,7 @@ def test_image_text_views_need_captions(load, labelled):
 
 
 @pytest.mark.skipif(not FLICKR.exists(), reason="the slice of Flickr8k is not here")
-def test_the_slice_of_flickr8k(opened_as):
+def test_flickr8k_slice_has_1000_images_with_their_five_captions(opened_as):
     opened = opened_as(FLICKR)
     with tarfile.open(FLICKR) as archive:
         table = archive.extractfile("captions.csv").read().decode()

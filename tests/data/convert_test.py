@@ -141,7 +141,7 @@ def assert_converted(folder, prepared):
             np.testing.assert_array_equal(found[i]["image"], expected[i]["image"])
 
 
-def test_the_checksum_is_the_published_one():
+def test_masked_crc32c_equals_the_published_value():
     assert crc32c(b"123456789") == 0xE3069283
 
 
@@ -163,7 +163,7 @@ def test_conversion_keeps_records_and_order(old, prepared, template):
     assert "tensorflow" not in sys.modules
 
 
-def test_set_without_format_or_template_is_converted(old, prepared):
+def test_data_set_without_file_format_or_template_is_converted(old, prepared):
     folder = old(None, fileFormat=None)
     assert convert.convert(folder) == 26
     assert_converted(folder, prepared)
@@ -178,7 +178,7 @@ def test_conversion_keeps_other_metadata(old):
     assert info["citation"] == "Ours."
 
 
-def test_error_names_the_convert_command(old, prepared):
+def test_error_for_a_tfrecord_set_names_the_convert_command(old, prepared):
     folder = old()
     with pytest.raises(UserError, match="'digits' is prepared as tfrecord.*read by index") as error:
         load(group(folder.parents[1]), "train")
@@ -195,7 +195,7 @@ def test_error_names_the_convert_command(old, prepared):
     np.testing.assert_array_equal(train.labels, original.labels[:20])
 
 
-def test_second_conversion_changes_nothing(old, monkeypatch, capsys):
+def test_converting_twice_changes_nothing(old, monkeypatch, capsys):
     folder = old()
     assert command(capsys, folder)[0] == 0
     before = everything(folder)
@@ -233,7 +233,7 @@ def test_conversion_of_a_damaged_file_fails_and_leaves_dataset_info(old, monkeyp
     assert everything(folder) == before
 
 
-def test_a_missing_file_is_named(old, monkeypatch, capsys):
+def test_conversion_error_names_a_missing_file(old, monkeypatch, capsys):
     folder = old()
     (folder / FIRST).unlink()
     before = everything(folder)
@@ -263,7 +263,7 @@ def test_conversion_of_another_folder_is_rejected(tmp_path, monkeypatch, capsys,
     assert "; name the folder of a version, such as ~/" in err and err.count("\n") == 1
 
 
-def test_formats_that_cannot_be_converted_are_refused(old, monkeypatch, capsys):
+def test_conversion_rejects_unsupported_file_formats(old, monkeypatch, capsys):
     status, _, err = command(capsys, old(fileFormat="parquet"))
     assert status == 2 and "is prepared as parquet; only tfrecord can be converted" in err
 
@@ -285,7 +285,7 @@ def test_file_template_that_leaves_the_folder_is_rejected(old, template):
         convert.convert(folder)
 
 
-def test_an_unknown_part_of_a_template_is_named(old, monkeypatch, capsys):
+def test_conversion_error_names_an_unknown_placeholder_of_the_template(old, monkeypatch, capsys):
     folder = old()
     info = (folder / "dataset_info.json").read_text().replace("{SPLIT}", "{PART}")
     (folder / "dataset_info.json").write_text(info)
@@ -318,7 +318,7 @@ def test_interrupted_conversion_can_be_repeated(old, prepared, monkeypatch, erro
 
 
 @pytest.mark.parametrize("name", [FIRST.replace("tfrecord", "array_record"), "dataset_info.tmp"])
-def test_a_file_that_cannot_be_written_is_named(old, monkeypatch, capsys, name):
+def test_conversion_error_names_a_file_that_cannot_be_written(old, monkeypatch, capsys, name):
     folder = old()
     (folder / name).mkdir()
     before = (folder / "dataset_info.json").read_bytes()

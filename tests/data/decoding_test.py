@@ -69,7 +69,7 @@ def test_lossless_files_decode_exactly(format, options):
     np.testing.assert_array_equal(opened(grey, 1), GREY)
 
 
-def test_grey_of_colours_is_their_luma():
+def test_colour_images_become_grey_by_luma():
     luma = COLOURS @ np.array([0.299, 0.587, 0.114])
     np.testing.assert_allclose(opened(file_of(COLOURS), 1), luma, atol=0.51)
 
@@ -103,7 +103,7 @@ def test_palette_images_become_rgb(format, options):
     np.testing.assert_array_equal(opened(file_of(picture, format, **options)), palette[places])
 
 
-def test_an_alpha_channel_is_dropped():
+def test_alpha_channel_is_dropped():
     alpha = RNG.integers(0, 256, (H, W, 1), np.uint8)
     alpha[0] = 0
     np.testing.assert_array_equal(opened(file_of(np.concatenate([COLOURS, alpha], 2))), COLOURS)
@@ -112,7 +112,7 @@ def test_an_alpha_channel_is_dropped():
     np.testing.assert_array_equal(opened(file_of(both), 1), GREY)
 
 
-def test_cmyk_becomes_rgb():
+def test_cmyk_images_become_rgb():
     values = RNG.integers(0, 256, (H, W, 4), np.uint8)
     light = 1 - values / 255
     expected = 255 * light[:, :, :3] * light[:, :, 3:]
@@ -128,14 +128,14 @@ def test_one_bit_images_become_black_and_white(format):
 
 
 @pytest.mark.parametrize("format", ["png", "tiff", "ppm"])
-def test_sixteen_bits_are_rounded_to_eight(format):
+def test_sixteen_bit_images_are_rounded_to_eight_bits(format):
     expected = np.floor(DEEP / 257 + 0.5)
     data = file_of(DEEP, format)
     np.testing.assert_array_equal(opened(data, 1), expected)
     np.testing.assert_array_equal(opened(data), as_rgb(expected))
 
 
-def test_sixteen_bits_in_other_orders_and_widths():
+def test_big_endian_and_int32_images_are_rounded_to_eight_bits():
     swapped = Image.frombytes("I;16B", (W, H), DEEP.astype(">u2").tobytes())
     for picture in (swapped, DEEP.astype(np.int32)):
         data = file_of(picture, "tiff")
@@ -203,7 +203,7 @@ def test_other_image_formats_are_not_opened(monkeypatch):
         open_picture(eps + b"showpage\n%%EOF\n", 3)
 
 
-def test_a_small_file_of_a_huge_picture_is_refused():
+def test_small_file_that_decodes_to_a_huge_image_is_rejected():
     whole = bytearray(file_of(GREY, "bmp"))
     whole[18:26] = (9000).to_bytes(4, "little") * 2
     with pytest.raises(OSError, match=f"9000 x 9000 pixels, more than {decoding.MAX_PIXELS}"):
@@ -211,7 +211,7 @@ def test_a_small_file_of_a_huge_picture_is_refused():
 
 
 @pytest.mark.parametrize("shape", [(H, W, 3), (H, W, 1)])
-def test_pixels_to_a_picture_and_back(shape):
+def test_encoding_and_decoding_an_image_returns_the_same_pixels(shape):
     values = RNG.integers(0, 256, shape, np.uint8)
     np.testing.assert_array_equal(decoding.pixels(decoding.from_pixels(values)), values)
 
@@ -220,7 +220,7 @@ def test_pixels_to_a_picture_and_back(shape):
 
 
 @pytest.mark.parametrize(("width", "height"), [(128, 192), (192, 128), (128, 128), (320, 128)])
-def test_centre_matches_imagenet_test_crop(width, height):
+def test_centre_crop_matches_the_imagenet_test_crop(width, height):
     """The short side becomes 256 / 224 of the size, of which the middle is cut out."""
     size, short = 56, 64
     for picture in (smooth(width, height), smooth(width, height).convert("L")):
@@ -233,7 +233,7 @@ def test_centre_matches_imagenet_test_crop(width, height):
         np.testing.assert_allclose(found, expected.astype(np.int32), atol=1)
 
 
-def test_the_centre_of_a_small_picture_is_enlarged():
+def test_centre_crop_of_a_small_image_is_enlarged():
     assert decoding.centre(smooth(3, 2), 64).shape == (64, 64, 3)
     assert decoding.centre(smooth(1, 9).convert("L"), 8).shape == (8, 8, 1)
 
@@ -281,7 +281,7 @@ def test_random_crop_boxes_are_uniform(monkeypatch):
 
 
 @pytest.mark.parametrize("shape", [(8, 500), (500, 8), (1, 1)])
-def test_random_boxes_stay_inside(monkeypatch, shape):
+def test_random_crop_boxes_lie_inside_the_image(monkeypatch, shape):
     left, top, right, bottom = boxes_of(monkeypatch, shape, CROPS, 0, 1000).reshape(-1, 4).T
     assert (left >= 0).all() and (top >= 0).all()
     assert (left < right).all() and (top < bottom).all()

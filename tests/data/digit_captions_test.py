@@ -47,7 +47,7 @@ def words_of(text):
     return text.replace(",", " ").replace(":", " ").split()
 
 
-def test_images_and_labels_are_those_of_the_digits(all_digits):
+def test_digit_captions_has_the_images_and_labels_of_the_digits(all_digits):
     opened, _, plain = all_digits
     assert opened.captioned and not plain.captioned and opened.class_names == plain.class_names
     np.testing.assert_array_equal(opened.images(8), plain.images(8))
@@ -78,7 +78,7 @@ def slope(image):
 
 
 @pytest.mark.parametrize("what", WORDS)
-def test_generated_captions_follow_measured_thirds(all_digits, what):
+def test_generated_captions_describe_the_measured_thirds_of_stroke_and_slant(all_digits, what):
     opened, texts, _ = all_digits
     images = opened.images(8)[..., 0].astype(np.float64)
     values = images.mean(axis=(1, 2)) if what == "stroke" else np.array([*map(slope, images)])
@@ -102,12 +102,12 @@ def bar(lean=0.0, width=1):
     return image
 
 
-def test_thicker_strokes_have_more_ink():
+def test_measured_ink_grows_with_stroke_thickness():
     found = digit_captions.ink(np.stack([bar(width=w) for w in (1, 2, 4)]))
     np.testing.assert_allclose(found, [255 * w / 16 for w in (1, 2, 4)])
 
 
-def test_a_bar_leans_to_the_side_of_its_upper_end():
+def test_measured_slant_has_the_sign_of_the_upper_end():
     bars = [bar(-0.5), bar(0.0, width=2), bar(0.5)]
     found = digit_captions.lean(np.stack(bars))
     assert found[0] < -0.4 and abs(found[1]) < 1e-9 and found[2] > 0.4
@@ -135,7 +135,7 @@ def some(load_digits):
     return load_digits("train[:20]")
 
 
-def test_batches_from_the_device_and_streamed_are_the_same(some):
+def test_captions_in_device_cached_and_streamed_batches_are_equal(some):
     made = [batches_of(some, cache, devices=n) for cache, n in (("device", 4), ("none", 2))]
     assert [batches.plan.cached for batches in made] == [True, False]
     for batches in made:
@@ -153,12 +153,12 @@ def test_batches_from_the_device_and_streamed_are_the_same(some):
         np.testing.assert_array_equal(one["label"], some.labels[index])
 
 
-def test_captions_are_only_in_batches_on_request(some):
+def test_batches_contain_captions_only_on_request(some):
     [batch] = take(batches_of(some, captions=False), 1)
     assert batch["input"].shape == (BATCH, 8, 8, 1)
 
 
-def test_reader_can_be_pickled_for_worker_processes(some):
+def test_caption_reader_can_be_pickled_for_worker_processes(some):
     reader = Reader(some, None, 0, captions=True)
     places = np.array([4, 1], np.int32)
     found = pickle.loads(pickle.dumps(reader))(0, places)

@@ -51,14 +51,14 @@ def archive(tmp_path_factory):
 # What is found.
 
 
-def test_files_of_a_folder_are_sorted_without_hidden_ones(tmp_path):
+def test_files_of_a_folder_are_sorted_and_exclude_hidden_files(tmp_path):
     unpack(tmp_path, CONTENT | HIDDEN)
     assert found(tmp_path) == CONTENT
     assert names(tmp_path) == sorted(CONTENT)
 
 
 @each_kind
-def test_an_archive_gives_the_same_names_and_bytes_as_its_folder(archive, kind):
+def test_archive_gives_the_same_names_and_bytes_as_its_folder(archive, kind):
     root, inside = files.locate(str(archive(kind)))
     assert (root, inside) == (archive(kind), "")
     assert found(root) == CONTENT
@@ -95,7 +95,7 @@ def test_archive_suffixes_ignore_case(tmp_path):
 
 @pytest.mark.parametrize("name", ["./a/b.png", "././a/b.png", "a//b.png", "a/./b.png", "a\\b.png"])
 @each_family
-def test_entry_names_are_normalised(tmp_path, kind, name):
+def test_archive_entry_names_are_normalised(tmp_path, kind, name):
     assert names(pack(tmp_path / f"pack{kind}", {name: b"x"})) == ["a/b.png"]
 
 
@@ -129,14 +129,14 @@ def test_broken_symbolic_link_raises_oserror_when_read(tmp_path):
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "\\etc\\x", "C:\\x", "./c:/x"])
 @each_family
-def test_an_entry_that_points_out_of_its_archive_is_refused(tmp_path, kind, name):
+def test_archive_entry_outside_the_archive_is_rejected(tmp_path, kind, name):
     path = pack(tmp_path / f"pack{kind}", {"good.png": b"x", name: b"x"})
     with refused(str(path), repr(name)[1:-1], "points out of the archive"):
         names(path)
 
 
 @pytest.mark.parametrize("kind", ["SYM", "LNK", "CHR", "BLK", "FIFO"])
-def test_links_and_devices_in_a_tar_are_refused(tmp_path, kind):
+def test_links_and_devices_in_a_tar_are_rejected(tmp_path, kind):
     path = tmp_path / "pack.tar"
     with tarfile.open(path, "w") as archive:
         entry = tarfile.TarInfo("a/bad.png")
@@ -146,7 +146,7 @@ def test_links_and_devices_in_a_tar_are_refused(tmp_path, kind):
         names(path)
 
 
-def test_a_link_in_a_zip_is_refused(tmp_path):
+def test_symbolic_link_in_a_zip_is_rejected(tmp_path):
     path = tmp_path / "pack.zip"
     with zipfile.ZipFile(path, "w") as archive:
         entry = zipfile.ZipInfo("a/bad.png")
@@ -158,7 +158,7 @@ def test_a_link_in_a_zip_is_refused(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @each_family
-def test_two_files_of_the_same_name_are_refused(tmp_path, kind):
+def test_archive_with_two_entries_of_the_same_name_is_rejected(tmp_path, kind):
     path = tmp_path / f"pack{kind}"
     with zipfile.ZipFile(path, "w") if kind == ".zip" else tarfile.open(path, "w") as archive:
         for _ in range(2):
@@ -183,7 +183,7 @@ def test_file_name_that_is_not_utf8_is_rejected(tmp_path):
 
 
 @each_kind
-def test_an_archive_that_was_cut_short_is_refused(archive, kind, tmp_path):
+def test_truncated_archive_is_rejected(archive, kind, tmp_path):
     whole = archive(kind).read_bytes()
     cut = tmp_path / f"cut{kind}"
     for share in (0, 0.1, 0.5, 0.9):
@@ -204,7 +204,7 @@ def test_tar_truncated_anywhere_is_rejected(archive, tmp_path):
 
 
 @pytest.mark.parametrize("kind", [".tar", ".tar.xz", ".tar.bz2"])
-def test_a_damaged_archive_is_refused(archive, kind, tmp_path):
+def test_damaged_archive_is_rejected(archive, kind, tmp_path):
     whole = bytearray(archive(kind).read_bytes())
     with tarfile.open(archive(".tar")) as opened:
         at = opened.getmembers()[2].offset if kind == ".tar" else len(whole) // 2
@@ -252,7 +252,7 @@ def test_damaged_zip_entry_raises_oserror(archive, tmp_path):
 
 
 @each_family
-def test_a_file_that_is_larger_than_allowed_is_not_read(archive, kind):
+def test_file_above_the_size_limit_is_not_read(archive, kind):
     for name, read in files.read_files(archive(kind), max_bytes=3):
         if len(CONTENT[name]) > 3:
             with pytest.raises(OSError, match="larger than"):
@@ -261,7 +261,7 @@ def test_a_file_that_is_larger_than_allowed_is_not_read(archive, kind):
             assert read() == CONTENT[name]
 
 
-def test_devices_and_pipes_are_not_read(tmp_path):
+def test_device_files_and_pipes_are_not_read(tmp_path):
     """Each of them would be read for ever."""
     (tmp_path / "device.png").symlink_to("/dev/zero")
     os.mkfifo(tmp_path / "pipe.png")
@@ -285,7 +285,7 @@ def test_tar_entry_of_impossible_size_is_rejected(tmp_path, kind):
         names(path)
 
 
-def test_an_entry_without_a_name_is_refused(tmp_path):
+def test_archive_entry_without_a_name_is_rejected(tmp_path):
     path, entry = tmp_path / "pack.zip", zipfile.ZipInfo("a")
     entry.filename = ""
     with zipfile.ZipFile(path, "w") as archive:

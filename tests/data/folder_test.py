@@ -45,7 +45,7 @@ def arrange(names, path="PATH", **options):
 
 
 @pytest.mark.parametrize("around", ["", "pack/", "pack/images/"])
-def test_class_folders_give_classes_and_a_test_split(around):
+def test_folder_per_class_gives_labels_and_a_test_split(around):
     names = [f"{around}{name}" for name in LABELLED] + [f"{around}README.md"]
     found = arrange(names)
     assert found.classes == CLASSES and list(found.splits) == ["train", "test"]
@@ -55,7 +55,7 @@ def test_class_folders_give_classes_and_a_test_split(around):
 
 
 @pytest.mark.parametrize("around", ["", "pack/"])
-def test_folders_of_splits_and_classes(around):
+def test_folders_of_splits_with_folders_of_classes_are_read(around):
     expected = {
         "test": {"test/b/2.png": "b"},
         "train": {"train/a/1.png": "a", "train/b/2.png": "b"},
@@ -73,13 +73,13 @@ def test_single_split_folder_is_skipped(only):
     assert arrange([f"{only}/{name}" for name in LABELLED]).classes == CLASSES
 
 
-def test_classes_may_be_nested():
+def test_class_folders_may_be_nested():
     found = arrange(["cat/big/1.png", "cat/small/2.png", "dog/3.png"], test_fraction=0)
     assert found.classes == ("cat/big", "cat/small", "dog")
     assert found.splits["train"]["cat/small/2.png"] == "cat/small"
 
 
-def test_pictures_without_folders_have_no_labels():
+def test_images_outside_class_folders_have_no_labels():
     found = arrange([f"{i}.png" for i in range(10)])
     assert found.classes == () and {s: len(of) for s, of in found.splits.items()} == {
         "train": 8,
@@ -89,7 +89,7 @@ def test_pictures_without_folders_have_no_labels():
     assert found.splits == {"TEST": {"TEST/2.png": ""}, "Train": {"Train/1.png": ""}}
 
 
-def test_suffixes_ignore_case_and_other_files_are_left_out():
+def test_image_suffixes_ignore_case_and_other_files_are_skipped():
     found = arrange(["a/1.JPG", "b/2.Jpeg", "b/3.txt", "png"], test_fraction=0)
     assert found.splits["train"] == {"a/1.JPG": "a", "b/2.Jpeg": "b"}
     assert found.other == ("b/3.txt", "png")
@@ -121,7 +121,7 @@ def test_test_split_depends_on_seed_and_names_only():
     assert test(names, test_fraction=0.5) > first  # more of the same
 
 
-def test_class_with_one_picture_is_in_train_only():
+def test_class_with_one_image_is_in_train_only():
     found = arrange(["a/1.png", "b/1.png", "b/2.png"])
     assert "a/1.png" in found.splits["train"] and len(found.splits["test"]) == 1
     assert list(arrange(["a/1.png", "b/2.png"]).splits) == ["train"]
@@ -156,7 +156,7 @@ def test_label_table_replaces_class_folders():
         ),
     ],
 )
-def test_unknown_layouts_are_rejected(names, parts):
+def test_unknown_folder_layouts_are_rejected(names, parts):
     with refused("data.path=PATH", *parts):
         arrange(names)
 
@@ -171,7 +171,7 @@ def test_label_table_that_does_not_match_is_rejected():
         arrange(names, labels=dict.fromkeys(names, "a"))
 
 
-def test_error_lists_at_most_three_names():
+def test_label_table_error_lists_at_most_three_names():
     names = [f"{i}.png" for i in range(9)] + ["a/1.png", "b/1.png"]
     with refused("0.png, 1.png, 2.png and 6 more lie beside"):
         arrange(names)
@@ -185,7 +185,7 @@ def train_and_test(load, labelled):
     return load(labelled), load(labelled, "test")
 
 
-def test_pictures_and_labels_are_those_of_the_folder(train_and_test, labelled):
+def test_folder_set_has_the_images_and_labels_of_the_folder(train_and_test, labelled):
     assert [len(opened) for opened in train_and_test] == [24, 6]
     found = contents(train_and_test[0]) | contents(train_and_test[1])
     assert sorted(found) == sorted(LABELLED)
@@ -201,13 +201,13 @@ def test_pictures_and_labels_are_those_of_the_folder(train_and_test, labelled):
     assert train_and_test[1].describe() == f"{labelled.name}, test: 6 images of 6x8x3, 3 classes"
 
 
-def test_the_order_does_not_go_by_classes(train_and_test):
+def test_folder_set_is_not_ordered_by_class(train_and_test):
     labels = train_and_test[0].labels
     assert (np.diff(labels) < 0).sum() > 3
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.xz", ".tar.gz"])
-def test_an_archive_gives_the_same_examples_in_the_same_order(
+def test_archive_gives_the_same_examples_in_the_same_order_as_its_folder(
     load, train_and_test, tmp_path, suffix
 ):
     mixed = dict(sorted(LABELLED.items(), key=lambda item: item[0][::-1]))
@@ -219,7 +219,7 @@ def test_an_archive_gives_the_same_examples_in_the_same_order(
         np.testing.assert_array_equal(other.images(0), opened.images(0))
 
 
-def test_a_folder_inside_an_archive(load, tmp_path):
+def test_folder_inside_an_archive_is_read_as_a_set(load, tmp_path):
     content = {f"a/{name}": data for name, data in LABELLED.items()} | pictures("b/other.png")
     path = pack(tmp_path / "pack.tar.xz", content)
     expected = folder.arrange(LABELLED, "").splits["train"]
@@ -228,13 +228,13 @@ def test_a_folder_inside_an_archive(load, tmp_path):
         load(f"{path}/c")
 
 
-def test_folders_of_the_same_name_in_an_archive_are_two_sets(load, tmp_path):
+def test_folders_of_the_same_name_in_an_archive_are_separate_sets(load, tmp_path):
     path = pack(tmp_path / "pack.zip", pictures("a/all/1.png", "b/all/2.png"))
     assert files_of(load(f"{path}/a/all")) == ["1.png"]
     assert files_of(load(f"{path}/b/all")) == ["2.png"]
 
 
-def test_an_unlabelled_split_beside_labelled_ones(load, tmp_path):
+def test_unlabelled_split_beside_labelled_splits_has_no_labels(load, tmp_path):
     unpack(tmp_path, pictures("train/a/1.png", "train/b/2.png", "test/a/3.png", "unlabelled/4.png"))
     opened = load(tmp_path, "unlabelled")
     assert opened.labels.tolist() == [-1] and not opened.labelled
@@ -244,7 +244,7 @@ def test_an_unlabelled_split_beside_labelled_ones(load, tmp_path):
     assert len(both) == 3 and sorted(both.labels) == [-1, 0, 1]
 
 
-def test_pictures_without_labels(load, tmp_path):
+def test_unlabelled_folder_gives_a_set_without_classes(load, tmp_path):
     unpack(tmp_path, pictures(*(f"{i}.png" for i in range(5))))
     opened = load(tmp_path)
     assert opened.labels.tolist() == [-1] * 4 and not opened.labelled
@@ -252,7 +252,7 @@ def test_pictures_without_labels(load, tmp_path):
     assert all(c == "" for c in classes_of(opened).values())
 
 
-def test_labels_of_a_table(load, tmp_path):
+def test_label_table_gives_the_labels_of_images(load, tmp_path):
     root, table = tmp_path / "pictures", tmp_path / "labels.csv"
     unpack(root, pictures("1.png", "2.png", "x/3.png", "x/4.png"))
     options = {"labels": str(table), "test_fraction": 0.0}
@@ -280,7 +280,7 @@ def test_labels_of_a_table(load, tmp_path):
         (b"file,label\n1.png,a\n3.png,b\n", ["pictures that data.path does not hold: 3.png"]),
     ],
 )
-def test_malformed_table_is_rejected(load, tmp_path, table, parts):
+def test_malformed_label_table_is_rejected(load, tmp_path, table, parts):
     unpack(tmp_path / "pictures", pictures("1.png", "2.png"))
     path = tmp_path / "labels.csv"
     if table is not None:
@@ -289,7 +289,7 @@ def test_malformed_table_is_rejected(load, tmp_path, table, parts):
         load(tmp_path / "pictures", labels=str(path))
 
 
-def test_pictures_of_all_kinds_come_out_upright_in_rgb(load, tmp_path):
+def test_images_of_all_formats_are_decoded_upright_in_rgb(load, tmp_path):
     exif = Image.Exif()
     exif[274] = 6
     deep = pixels_of("deep", (HEIGHT, WIDTH)).astype(np.uint16) * 257
@@ -317,7 +317,7 @@ def test_pictures_of_all_kinds_come_out_upright_in_rgb(load, tmp_path):
         np.testing.assert_array_equal(found[name][1], image, name)
 
 
-def test_pictures_of_many_sizes(load, tmp_path):
+def test_images_of_different_sizes_keep_their_size(load, tmp_path):
     content = {f"{i}.png": picture(str(i), (8, 8 + i, 3)) for i in range(3)}
     opened = load(unpack(tmp_path, content), test_fraction=0.0)
     assert opened.shape == (None, None, 3) and not opened.one_size
@@ -330,7 +330,7 @@ def test_pictures_of_many_sizes(load, tmp_path):
 # Prepared once, and again when the folder changes.
 
 
-def test_a_prepared_set_is_not_prepared_again(load, labelled, train_and_test, monkeypatch):
+def test_prepared_folder_set_is_not_prepared_again(load, labelled, train_and_test, monkeypatch):
     nothing_is_prepared(monkeypatch)
     assert files_of(load(labelled)) == files_of(train_and_test[0])
     assert load(labelled).class_names == CLASSES and load(labelled).shape == (HEIGHT, WIDTH, 3)

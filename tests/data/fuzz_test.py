@@ -77,7 +77,7 @@ pictures_ = good | good | good | st.binary(max_size=200)
 
 @fuzzed(2500)
 @given(data=pictures_, channels=st.sampled_from((1, 3)))
-def test_fuzz_pictures(below, data, channels):
+def test_damaged_images_are_decoded_or_raise_a_one_line_error(below, data, channels):
     found = outcome("pictures", lambda: _decoded(data, channels), below)
     size = outcome("sizes of pictures", lambda: _pictures.image_size(data), below)
     assert (found is REFUSED) == isinstance(size, str)
@@ -117,7 +117,7 @@ def _all(path):
 
 @fuzzed(1000)
 @given(data=st.data(), kind=st.sampled_from(KINDS))
-def test_fuzz_archives(below, archives, data, kind):
+def test_damaged_archives_are_read_or_raise_a_one_line_error(below, archives, data, kind):
     path = below / f"a{kind}"
     path.write_bytes(data.draw(damaged(archives[kind])))
     found = outcome("archives", lambda: _all(path), below / "nowhere")
@@ -162,7 +162,7 @@ def _zip(listed):
 
 @fuzzed(600)
 @given(listed=st.lists(entries, max_size=4), kind=st.sampled_from((".zip", ".tar")))
-def test_fuzz_archive_entries(below, listed, kind):
+def test_hostile_archive_entries_are_read_or_raise_a_one_line_error(below, listed, kind):
     path = below / f"b{kind}"
     try:
         path.write_bytes((_zip if kind == ".zip" else _tar)(listed))
@@ -187,7 +187,9 @@ layouts = st.lists(st.lists(named, max_size=4))
 
 @fuzzed(300)
 @given(data=damaged(CSV.encode()) | st.binary(max_size=99), listed=layouts)
-def test_fuzz_labels_and_classes(below, data, listed):
+def test_damaged_label_tables_and_class_lists_are_read_or_raise_a_one_line_error(
+    below, data, listed
+):
     path = below / "labels.csv"
     path.write_bytes(data)
     found = outcome("tables of labels", lambda: folder.read_labels(str(path)), below)
@@ -213,7 +215,7 @@ def prepared_set(below):
 
 @fuzzed(600)
 @given(data=st.data())
-def test_fuzz_prepared_sets(below, prepared_set, data):
+def test_damaged_prepared_sets_are_read_or_raise_a_one_line_error(below, prepared_set, data):
     settings, root, content, images = prepared_set
     name = data.draw(st.sampled_from(sorted(content)))
     good = content[name]
@@ -235,7 +237,7 @@ SET["splits"][0] |= {"shardLengths": ["1"], "filepathTemplate": "{DATASET}-{SPLI
 
 @fuzzed(300)
 @given(info=texts(SET), records=st.just(b"") | damaged(b"\x03" + bytes(11) + b"abc" + bytes(4)))
-def test_fuzz_conversion(below, info, records):
+def test_converting_damaged_sets_succeeds_or_raises_a_one_line_error(below, info, records):
     """A hostile template of file names leads nowhere else."""
     inside = below / "converted"
     inside.mkdir(exist_ok=True)

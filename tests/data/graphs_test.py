@@ -29,7 +29,7 @@ GRAPHS = random_graphs(16)
 BATCH = 8
 
 
-def test_pack_returns_the_documented_arrays():
+def test_packing_graphs_returns_the_documented_arrays():
     triangle = graph(3, [(0, 1), (0, 2), (1, 2)], [0, 1, 2])
     found = pack([triangle, LONELY, LONELY, triangle, triangle], 2, NUM_TAGS, Room(8, 6))
     shapes = {name: (x.shape, x.dtype) for name, x in found.items()}
@@ -52,7 +52,7 @@ def test_pack_returns_the_documented_arrays():
 
 @pytest.mark.parametrize("more", [(0, 0), (13, 5)])
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 20])
-def test_packing_round_trip_keeps_graphs_and_order(rows, more):
+def test_packing_and_unpacking_keeps_graphs_and_order(rows, more):
     found = unpacked(packed(GRAPHS, rows, more=more))
     assert_same(found[: len(GRAPHS)], GRAPHS)
     assert_same(found[len(GRAPHS) :], [EMPTY] * (rows * -(-len(GRAPHS) // rows) - len(GRAPHS)))
@@ -66,7 +66,7 @@ def test_packing_keeps_empty_graphs():
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])
-def test_room_for_is_the_largest_row_rounded_up(rows):
+def test_graph_batch_capacity_is_the_largest_row_rounded_up(rows):
     k = -(-len(GRAPHS) // rows)
     parts = [GRAPHS[first : first + k] for first in range(0, len(GRAPHS), k)]
     nodes = max(sum(len(g.tag) for g in part) for part in parts)
@@ -105,7 +105,7 @@ def test_each_process_packs_its_rows_of_a_graph_batch(processes, room):
         same(jax.tree.map(lambda *x: np.concatenate(x), *shares), whole)
 
 
-def test_room_fits_coming_batches_and_grows_for_larger_ones():
+def test_graph_batch_capacity_grows_for_larger_batches():
     small, enough = reader_of(2, Room(8, 8)), reader_of(2)
     for step in range(20):
         places = small.order(step)
@@ -117,7 +117,7 @@ def test_room_fits_coming_batches_and_grows_for_larger_ones():
         assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), enough.shapes())
 
 
-def test_the_example_is_two_graphs_in_a_row():
+def test_example_input_is_a_row_of_two_graphs():
     found = reader_of(4).example()
     assert_same(unpacked(found["input"]), GRAPHS[:2])
     assert found["index"].tolist() == [0, 1] and found["input"]["size"].shape == (1, 2)
@@ -125,7 +125,7 @@ def test_the_example_is_two_graphs_in_a_row():
 
 @pytest.mark.parametrize("number", [1, 5, 16])
 @pytest.mark.parametrize(("size", "rows"), [(4, 1), (4, 2), (8, 8), (16, 4)])
-def test_blocks_have_one_shape_and_hold_every_graph_once(number, size, rows):
+def test_graph_blocks_have_one_shape_and_contain_every_graph_once(number, size, rows):
     array = GraphArray(GRAPHS[:number], NUM_TAGS)
     assert len(array) == number
     blocks = [
@@ -161,7 +161,7 @@ def opened(tmp_path_factory, prepared):
 
 
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (2, 2), (8, 1)])
-def test_graph_batches_follow_the_order(opened, devices, parts):
+def test_graph_batches_follow_the_order_of_the_epoch(opened, devices, parts):
     mesh = distributed.make_mesh(jax.devices()[:devices])
     graphs = opened.graph_array.graphs
     batches = make_batches(opened, BATCH, seed=3, crops=Crops((), (), 0), mesh=mesh, parts=parts)

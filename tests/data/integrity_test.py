@@ -69,7 +69,7 @@ def test_wrong_metadata_of_a_prepared_set_is_rejected(labelled_set, file, change
         load()
 
 
-def test_damaged_records_are_one_line(labelled_set):
+def test_damaged_records_raise_a_one_line_error(labelled_set):
     load, root = labelled_set
     [path] = root.glob("*train.array_record*")
     data = bytearray(path.read_bytes())
@@ -94,7 +94,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("case", DAMAGE)
-def test_damaged_cache_file_is_computed_again(case, tmp_path):
+def test_damaged_cache_file_is_recomputed(case, tmp_path):
     values, path, made = np.arange(6, dtype=np.int32).reshape(2, 3), tmp_path / "x.npy", []
 
     def read():

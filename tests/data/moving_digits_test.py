@@ -58,7 +58,7 @@ def test_circular_motion_keeps_its_direction(motion, sense):
 
 
 @pytest.mark.parametrize(("motion", "axis"), [("to and fro", 1), ("up and down", 0)])
-def test_oscillations_turn_within_eight_frames(motion, axis):
+def test_oscillating_digits_change_direction_within_eight_frames(motion, axis):
     for seed in range(20):
         steps = steps_of(draw_video(rng_of(seed), motion, IMAGE))
         np.testing.assert_allclose(steps[:, 1 - axis], 0, atol=1e-6)
@@ -67,12 +67,12 @@ def test_oscillations_turn_within_eight_frames(motion, axis):
             assert window.min() < -0.5 and window.max() > 0.5
 
 
-def test_the_motions_are_all_different():
+def test_every_motion_class_gives_different_frames():
     found = [draw_video(rng_of(5), motion, IMAGE).tobytes() for motion in MOTIONS]
     assert len(set(found)) == len(MOTIONS) == 8
 
 
-def test_the_first_frame_is_the_same_for_every_motion():
+def test_first_frame_does_not_depend_on_the_motion_class():
     for seed in range(10):
         first = draw_video(rng_of(seed), "right", IMAGE)[0]
         for motion in MOTIONS:
@@ -94,7 +94,7 @@ class From:
 
 
 @each_motion
-def test_frame_positions_do_not_depend_on_the_motion(motion):
+def test_position_of_each_frame_is_uniform_for_every_motion_class(motion):
     """The start, which is uniform, shifts all frames round the canvas by itself.
 
     So each frame is the picture at a uniform place, whatever the motion and the other draws.
@@ -123,7 +123,7 @@ def records_of(opened, split):
     return list(records.__getitems__(list(range(len(records)))))
 
 
-def test_the_prepared_set_says_what_it_is(opened):
+def test_prepared_moving_digits_has_metadata_and_classes(opened):
     assert dict(opened.info.metadata) == {"kind": "video", "shape": [FRAMES, SIDE, SIDE, 1]}
     assert opened.info.features["label"].names == list(MOTIONS)
     assert {s: i.num_examples for s, i in opened.info.splits.items()} == SIZES

@@ -87,7 +87,7 @@ def test_on_error_skip_leaves_out_unreadable_files_with_a_warning(load, broken, 
         load(broken)
 
 
-def test_a_damaged_file_of_a_zip_is_an_unreadable_picture(load, tmp_path, said):
+def test_damaged_zip_entry_counts_as_an_unreadable_image(load, tmp_path, said):
     path = pack(tmp_path / "pack.zip", LABELLED)
     whole = path.read_bytes()
     path.write_bytes(whole.replace(LABELLED["bee/3.png"], bytes(len(LABELLED["bee/3.png"]))))
@@ -110,7 +110,7 @@ def test_split_with_only_unreadable_files_is_rejected(load, tmp_path, on_error):
 # What is refused, and what an accident leaves.
 
 
-def test_bad_settings_are_refused(load, labelled, tmp_path):
+def test_preparation_rejects_invalid_settings(load, labelled, tmp_path):
     with refused("data.on_error='skp' is unknown; did you mean 'skip'? valid: stop, skip"):
         load(labelled, on_error="skp")
     for fraction in (-0.1, 1.0, 2.0):
@@ -131,7 +131,7 @@ def test_bad_settings_are_refused(load, labelled, tmp_path):
 
 
 @pytest.mark.parametrize("below", ["", "below"])
-def test_unwritable_data_directory_is_reported(load, labelled, tmp_path, below):
+def test_unwritable_data_dir_raises_a_one_line_error(load, labelled, tmp_path, below):
     directory = tmp_path / "file" / below
     (tmp_path / "file").write_text("no directory")
     with refused(f"cannot prepare 'folder' under {directory}", "--config.data.dir"):
@@ -174,7 +174,7 @@ def test_full_disk_is_reported_and_leaves_no_prepared_set(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_remains_of_an_interrupted_preparation_are_ignored(
+def test_partial_files_of_an_interrupted_preparation_are_ignored(
     load, labelled, tmp_path, monkeypatch, error
 ):
     with monkeypatch.context() as patch:
@@ -218,14 +218,16 @@ def test_unknown_data_set_name_gives_a_short_error(load, tmp_path, offline, name
 
 
 @pytest.mark.parametrize("name", ["food101", "imagenet2012", "imagenet100", "coco/2017"])
-def test_error_explains_how_to_install_tensorflow(load, tmp_path, offline, monkeypatch, name):
+def test_missing_tensorflow_error_explains_how_to_install_it(
+    load, tmp_path, offline, monkeypatch, name
+):
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with refused("Preparing it needs TensorFlow", 'pip install -e ".[tf]"', "data.dir"):
         load("", name=name, dir=str(tmp_path))
     assert not finished(tmp_path)
 
 
-def test_a_prepared_set_is_read_without_the_code_that_makes_it(load, labelled, tmp_path, offline):
+def test_prepared_set_is_read_without_its_builder_code(load, labelled, tmp_path, offline):
     load(labelled, dir=str(tmp_path))
     [made] = finished(tmp_path)
     (tmp_path / "coco/2017").mkdir(parents=True)
@@ -249,7 +251,7 @@ def public():
     return find
 
 
-def test_the_describable_textures(load, public):
+def test_dtd_has_the_published_splits_and_classes(load, public):
     path = public("dtd10_128.tar.xz")
     train, test = load(path), load(path, "test")
     assert (len(train), len(test), train.num_classes) == (960, 240, 10)
@@ -294,7 +296,7 @@ class Transparent(tfds.core.GeneratorBasedBuilder, skip_registration=True):
             yield i, {"image": picture(str(i), (2, 3, 4))}
 
 
-def test_an_alpha_channel_is_dropped(load, monkeypatch):
+def test_prepared_images_have_no_alpha_channel(load, monkeypatch):
     monkeypatch.setitem(prepare.PUBLISHED, "transparent", Transparent)
     opened = load("", name="transparent")
     assert opened.shape == (2, 3, 3)

@@ -174,7 +174,7 @@ KINDS += [("mnist", "gz"), ("mnist", "idx")]
 
 
 @pytest.mark.parametrize(("name", "kind"), KINDS)
-def test_published_files_give_the_expected_set(tmp_path, name, kind):
+def test_published_files_are_prepared_into_the_expected_examples(tmp_path, name, kind):
     one, path = SETS[name], bring(name, kind, tmp_path)
     for split, examples in one.splits.items():
         source = load(group(name, tmp_path / "data", path), split)
@@ -188,7 +188,7 @@ def test_published_files_give_the_expected_set(tmp_path, name, kind):
 
 
 @each_set
-def test_published_builder_prepares_the_set_of_tfds(tmp_path, name):
+def test_set_prepared_from_published_files_equals_the_tfds_set(tmp_path, name):
     one = SETS[name]
     load(group(name, tmp_path / "data", bring(name, "folder", tmp_path)), "train")
     theirs = tfds.builder(name, data_dir=tmp_path / "data")
@@ -261,7 +261,9 @@ DAMAGE = [
 
 
 @pytest.mark.parametrize(("name", "file", "damage", "reason"), DAMAGE)
-def test_a_damaged_file_is_named_in_one_line(tmp_path, name, file, damage, reason):
+def test_damaged_published_file_raises_a_one_line_error_naming_it(
+    tmp_path, name, file, damage, reason
+):
     files = SETS[name].files
     path = write(files | {file: damage(files[file])}, tmp_path / "mine")
     with pytest.raises(UserError) as error:
@@ -273,7 +275,7 @@ def test_a_damaged_file_is_named_in_one_line(tmp_path, name, file, damage, reaso
 
 
 @pytest.mark.parametrize("cut", [lambda d: d[:-9], change(60, b"abcdefgh")])
-def test_a_damaged_gz_file_is_named(tmp_path, cut):
+def test_damaged_gz_file_raises_an_error_naming_it(tmp_path, cut):
     files = gzipped(SETS["mnist"].files)
     name = f"{IMAGES}.gz"
     path = write(files | {name: cut(files[name])}, tmp_path / "mine")
@@ -282,7 +284,7 @@ def test_a_damaged_gz_file_is_named(tmp_path, cut):
     assert "\n" not in str(error.value)
 
 
-def test_an_archive_that_is_cut_short_is_an_error_of_one_line(tmp_path):
+def test_truncated_published_archive_raises_a_one_line_error(tmp_path):
     path = bring("cifar10", "archive", tmp_path)
     path.write_bytes(path.read_bytes()[:20_000])
     with pytest.raises(UserError, match="cannot be read|is damaged") as error:
@@ -291,7 +293,7 @@ def test_an_archive_that_is_cut_short_is_an_error_of_one_line(tmp_path):
 
 
 @each_set
-def test_missing_files_are_named_with_where_they_come_from(tmp_path, name):
+def test_missing_published_files_error_names_files_and_source(tmp_path, name):
     files = dict(SETS[name].files)
     gone = [file for file in files if "test" in file or "t10k" in file]
     for file in gone:
@@ -330,7 +332,7 @@ def serve(monkeypatch, answers, status=200):
 
 
 @pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
-def test_the_files_are_downloaded_and_checked_where_no_path_is_given(tmp_path, monkeypatch, name):
+def test_published_files_are_downloaded_and_checked_without_data_path(tmp_path, monkeypatch, name):
     one, builder = SETS[name], published.BUILDERS[name]
     urls = list(builder.url_infos)
     if name == "cifar10":

@@ -110,7 +110,7 @@ def test_split_reads_the_expected_examples_in_order(directory, digits, split):
     np.testing.assert_array_equal(pixels[..., None], images[places])
 
 
-def test_reading_is_deterministic(directory):
+def test_reading_a_split_twice_gives_the_same_examples(directory):
     source = load(group(directory), "train[:20]")
     for _ in range(2):
         np.testing.assert_array_equal(
@@ -183,7 +183,7 @@ def test_class_list_selects_classes_and_orders_labels(directory, digits, tmp_pat
 
 
 @pytest.mark.parametrize("text", ["1\r\n2\r\n", b"\xef\xbb\xbf1\n2", "2\n1"])
-def test_class_list_with_crlf_or_bom(directory, tmp_path, text):
+def test_class_list_may_have_crlf_line_ends_or_a_bom(directory, tmp_path, text):
     source = load(group(directory, classes=str(listed(tmp_path, text))), "train")
     assert set(source.class_names) == {"1", "2"} and set(source.labels.tolist()) == {0, 1}
 
@@ -198,7 +198,7 @@ BAD_CLASSES = {
 
 
 @pytest.mark.parametrize("text", BAD_CLASSES)
-def test_wrong_class_list_is_rejected_in_one_line(directory, tmp_path, text):
+def test_invalid_class_list_raises_a_one_line_error(directory, tmp_path, text):
     path = listed(tmp_path, text)
     message = fail(load, group(directory, classes=str(path)), "train")
     assert message.startswith(f"data.classes={path}") and BAD_CLASSES[text] in message
@@ -210,7 +210,7 @@ def test_missing_class_list_is_reported(directory, tmp_path):
         assert message.startswith(f"data.classes={path} cannot be read: ")
 
 
-def test_unknown_class_error_suggests_near_names(monkeypatch):
+def test_unknown_class_error_suggests_similar_names(monkeypatch):
     names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
     one = source_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
     message = fail(source_lib._select_classes, one, ["n01440765"], "mine.txt")
@@ -218,14 +218,14 @@ def test_unknown_class_error_suggests_near_names(monkeypatch):
     assert "of 1000 valid ones are n01440764" in message
 
 
-def test_imagenet100_is_a_hundred_classes_of_imagenet():
+def test_imagenet100_class_list_has_100_imagenet_classes():
     path = Path(source_lib.__file__).with_name("imagenet100.txt")
     names = read_classes(path)
     assert len(names) == len(set(names)) == 100
     assert set(names) <= set(tfds.builder("imagenet2012").info.features["label"].names)
 
 
-def test_a_set_without_labels(directory, folder, tmp_path):
+def test_data_set_without_labels_has_no_labels_and_classes(directory, folder, tmp_path):
     source = load(of(folder, directory), "train")
     assert (source.class_names, source.num_classes, source.labelled) == ((), 0, False)
     assert source.describe().endswith("7 images of many sizes, no labels")
@@ -254,7 +254,7 @@ def names_of(source):
 
 
 @pytest.mark.parametrize("size", [8, 80])
-def test_images_of_many_sizes_are_cut_to_one(directory, folder, size):
+def test_images_of_different_sizes_are_cropped_to_one_size(directory, folder, size):
     source = load(of(folder, directory), "train")
     assert source.shape == (None, None, 3) and not source.one_size
     images = source.images(size)
@@ -313,7 +313,9 @@ def test_lazy_array_raises_index_error(lazy):
         lazy[0][0][15]
 
 
-def test_small_slice_of_a_large_set_is_decoded_without_caching(directory, digits, monkeypatch):
+def test_small_slice_of_a_large_set_is_decoded_without_writing_a_cache(
+    directory, digits, monkeypatch
+):
     forget(directory)
     monkeypatch.setattr(source_lib, "IN_MEMORY", 20 * 64)
     images = load(group(directory), "train[5:25]").images(8)
@@ -327,7 +329,7 @@ def kept(directory):
     return {path.name: path.stat().st_mtime_ns for path in directory.rglob("decoded-*")}
 
 
-def test_decoded_arrays_are_written_once_and_used_again(directory, digits, monkeypatch):
+def test_decoded_array_cache_is_written_once_and_reused(directory, digits, monkeypatch):
     forget(directory)
     first = load(group(directory), "train+test[:5]")
     first.images(8), first.labels
@@ -345,7 +347,7 @@ def test_decoded_arrays_are_written_once_and_used_again(directory, digits, monke
     assert kept(directory) == before
 
 
-def test_cached_images_depend_on_the_size(directory, folder):
+def test_decoded_image_cache_is_separate_for_each_size(directory, folder):
     source = load(of(folder, directory), "train")
     assert [source.images(size).shape[1] for size in (8, 12, 8)] == [8, 12, 8]
 
@@ -400,5 +402,5 @@ def test_unwritable_cache_only_logs_a_warning(directory, digits, monkeypatch, ca
     assert not kept(directory)
 
 
-def test_published_sets_do_not_import_tensorflow():
+def test_reading_published_sets_does_not_import_tensorflow():
     assert "tensorflow" not in sys.modules

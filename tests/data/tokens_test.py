@@ -79,31 +79,31 @@ def test_long_text_is_truncated_and_keeps_the_end_token(context):
     ],
     ids=ascii,
 )
-def test_text_artefacts_do_not_change_the_tokens(odd, plain):
+def test_whitespace_case_and_html_escapes_do_not_change_the_tokens(odd, plain):
     assert ids(odd) == ids(plain)
 
 
 @pytest.mark.parametrize("text", ["<|startoftext|>", "a <|endoftext|> b", "&lt;|endoftext|&gt;"])
-def test_special_tokens_in_texts_are_plain_text(text):
+def test_special_tokens_in_texts_are_tokenized_as_plain_text(text):
     found = tokens.tokenize([text])[0].tolist()
     assert found.count(tokens.START) == found.count(tokens.END) == 1
 
 
-def test_any_text_can_be_tokenized():
+def test_any_unicode_text_can_be_tokenized():
     text = "".join(map(chr, range(0x3000)))
     found = tokens.tokenize([text[i : i + 64] for i in range(0, len(text), 64)], 256)
     assert found.min() >= 0 and (found[:, 0] == tokens.START).all()
     assert ((found == tokens.END).sum(axis=1) == 1).all()
 
 
-def test_wrong_arguments_are_named():
+def test_tokenizer_error_names_the_invalid_argument():
     with pytest.raises(ValueError, match="context must be at least 3, got 2"):
         tokens.tokenize(["a"], 2)
     with pytest.raises(ValueError, match="sequence of strings, got the string 'a cat'"):
         tokens.tokenize("a cat")
 
 
-def test_a_missing_package_is_named(monkeypatch):
+def test_missing_text_dependency_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "instant_clip_tokenizer", None)
     tokens._tokenizer.cache_clear()
     with pytest.raises(UserError, match=r"pip install 'jaxssl\[text\]'$") as caught:
@@ -112,25 +112,25 @@ def test_a_missing_package_is_named(monkeypatch):
 
 
 @pytest.mark.parametrize("ensemble", prompts.PROMPTS)
-def test_every_template_takes_one_name(ensemble):
+def test_every_prompt_template_has_one_placeholder(ensemble):
     (sentences,) = prompts.fill(ensemble, ["great {0} auk"])
     assert len(sentences) == len(set(sentences)) == len(prompts.PROMPTS[ensemble]) >= 1
     assert all(sentence.count("great {0} auk") == 1 for sentence in sentences)
 
 
-def test_classes_keep_their_order_and_their_names():
+def test_prompts_keep_the_order_and_names_of_classes():
     assert prompts.fill("photo", ["cat", "7"]) == [["a photo of a cat."], ["a photo of a 7."]]
     assert prompts.fill("plain", iter(["cat", "dog"])) == [["cat"], ["dog"]]
     assert len(prompts.PROMPTS["simple7"]) == 7
     assert prompts.fill("simple7", []) == []
 
 
-def test_digits_are_spoken():
+def test_digit_classes_become_words_in_prompts():
     found = prompts.fill("digits", [str(digit) for digit in range(10)] + ["letter"])
     assert [row[0].split()[-1] for row in found] == [*prompts.SPOKEN.values(), "letter"]
     assert list(prompts.SPOKEN) == [str(digit) for digit in range(10)]
 
 
-def test_an_unknown_ensemble_is_named():
+def test_unknown_prompt_ensemble_error_names_it():
     with pytest.raises(UserError, match="'simple' is unknown; did you mean 'simple7'"):
         prompts.fill("simple", ["cat"])

@@ -48,13 +48,13 @@ def assert_holds(found, tags=TAGS, edges=EDGES):
 
 
 @pytest.mark.parametrize("files", [MANY, ONE, {**MANY, **ONE}])
-def test_both_forms_give_the_same_graphs(tmp_path, files):
+def test_tu_files_as_folder_and_zip_give_the_same_graphs(tmp_path, files):
     found = tu.read_tu_graphs(unpack(tmp_path, named(files)))
     assert_holds(found)
     assert (found.labels, found.num_tags) == ([0, 2, 0], 2)
 
 
-def test_nodes_without_tags_share_one_tag(tmp_path):
+def test_graph_nodes_without_tags_share_one_tag(tmp_path):
     files = {name: data for name, data in MANY.items() if "node_labels" not in name}
     found = tu.read_tu_graphs(unpack(tmp_path, named(files)))
     assert_holds(found, [[0] * len(tag) for tag in TAGS])
@@ -142,7 +142,7 @@ def test_damaged_graph_files_are_reported_in_one_line(tmp_path, files, reason):
         (named(ONE, around="a/") | named(ONE, around="b/"), ["2 sets: a/TINY, b/TINY", "sets/a"]),
     ],
 )
-def test_path_must_hold_exactly_one_graph_set(tmp_path, content, parts):
+def test_data_path_must_contain_exactly_one_graph_set(tmp_path, content, parts):
     root = unpack(tmp_path / "sets", {k: v for k, v in content.items() if v is not None})
     with refused("expected one, as NAME_A.txt with its companions or as NAME.txt", *parts):
         tu.read_tu_graphs(root)
@@ -185,7 +185,7 @@ def test_graph_classes_are_sorted_numerically(tmp_path, prepared):
     assert nodes == {4: 2, 1: 0, 3: 1}
 
 
-def test_a_set_is_prepared_once_and_again_when_a_file_changes(tmp_path, monkeypatch):
+def test_graph_set_is_prepared_again_only_when_a_file_changes(tmp_path, monkeypatch):
     root, directory = unpack(tmp_path / "TINY", named(ONE)), tmp_path / "data"
     assert of_tu(root, directory).shape == (2,)
     with monkeypatch.context() as patch:
@@ -232,7 +232,7 @@ def test_wrong_graph_settings_are_rejected(tmp_path, prepared, path, changes, pa
         ("NCI1", {0: 2053, 1: 2057}, 29.87, 32.30, 37),
     ],
 )
-def test_published_sets_have_the_published_counts(name, labels, nodes, edges, tags):
+def test_published_graph_sets_have_the_published_counts(name, labels, nodes, edges, tags):
     found = tu.read_tu_graphs(TU, name)
     assert Counter(found.labels) == labels and found.num_tags == tags
     means = [np.mean([len(part) for part in parts]) for parts in zip(*found.graphs, strict=True)]
@@ -306,7 +306,7 @@ def test_necklaces_are_connected_graphs():
         assert len(seen) == len(graph.tag)
 
 
-def test_necklaces_are_a_set_of_four_classes(prepared):
+def test_necklaces_has_four_classes(prepared):
     opened = [
         source.load(data_config(name="necklaces", dir=str(prepared)), split, "graph")
         for split in ("train", "test")

@@ -26,7 +26,7 @@ def load(prepared):
 
 @pytest.mark.parametrize("around", ["", "pack/"])
 @pytest.mark.parametrize("file", ["{}.mp4", "{}.AVI", "{}/0.jpg"])
-def test_the_class_is_the_folder_around_a_clip(around, file):
+def test_class_of_a_clip_is_its_parent_folder(around, file):
     names = [around + file.format(f"{c}/{i}") for c in ("ant", "bee/big") for i in range(10)]
     found = video.arrange([*names, f"{around}README.md"], "PATH")
     of = {name.removesuffix("/0.jpg"): name for name in names}
@@ -40,7 +40,7 @@ def test_the_class_is_the_folder_around_a_clip(around, file):
 
 
 @pytest.mark.parametrize("file", ["{}.webm", "{}/0.jpg"])
-def test_folders_of_splits_and_classes(file):
+def test_video_folders_of_splits_and_classes_are_read(file):
     of = {"train": ["train/a/1", "train/b/1"], "val": ["val/a/2"], "unlabelled": ["unlabelled/3"]}
     names = {name: file.format(name) for names in of.values() for name in names}
     found = video.arrange(list(names.values()), "PATH")
@@ -52,7 +52,7 @@ def test_folders_of_splits_and_classes(file):
     }
 
 
-def test_frames_are_sorted_by_numbers_and_videos_have_none():
+def test_frames_are_sorted_by_number_in_the_file_name():
     names = [
         "a/c/10.jpg",
         "a/c/9.jpg",
@@ -84,7 +84,7 @@ def test_frames_are_sorted_by_numbers_and_videos_have_none():
         ),
     ],
 )
-def test_unknown_layouts_are_rejected(names, parts):
+def test_unknown_video_folder_layouts_are_rejected(names, parts):
     with refused("data.path=PATH", *parts) as message:
         video.arrange(names, "PATH")
     assert video.HASH_SUFFIX not in message[0]
@@ -93,7 +93,7 @@ def test_unknown_layouts_are_rejected(names, parts):
 # Folders of frames, prepared and read.
 
 
-def test_the_centres_of_frames_become_the_set(load, tmp_path):
+def test_frames_are_cropped_to_their_centres(load, tmp_path):
     content = FOUR | several("b/3", count=5)
     opened = load(unpack(tmp_path, content), test_fraction=0.4)
     found = examples(opened) | examples(opened, "test")
@@ -108,7 +108,7 @@ def test_the_centres_of_frames_become_the_set(load, tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".zip", ".tar.gz"])
-def test_an_archive_in_any_order_gives_the_same_set(load, tmp_path, suffix):
+def test_archive_of_frames_in_any_order_gives_the_same_set(load, tmp_path, suffix):
     mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
     opened = load(pack(tmp_path / f"pack{suffix}", {f"in/{k}": v for k, v in mixed.items()}))
     found = examples(opened) | examples(opened, "test")
@@ -123,14 +123,14 @@ def test_an_archive_in_any_order_gives_the_same_set(load, tmp_path, suffix):
         load(f"{tmp_path}/pack{suffix}/no")
 
 
-def test_splits_of_the_folder(load, tmp_path):
+def test_video_split_folders_become_splits(load, tmp_path):
     opened = load(unpack(tmp_path, several("train/a/1", "train/b/1", "val/b/2", "unlabelled/3")))
     assert classes_of(opened) == {"train/a/1": "a", "train/b/1": "b"}
     assert classes_of(opened, "val") == {"val/b/2": "b"}
     assert classes_of(opened, "unlabelled") == {"unlabelled/3": ""}
 
 
-def test_larger_frames_are_made_smaller_and_smaller_ones_left(load, tmp_path):
+def test_large_frames_are_downsized_and_small_frames_unchanged(load, tmp_path):
     large, small = (40, 60, 3), (10, 9, 3)
     unpack(tmp_path, several("1", shape=large) | several("2", shape=small))
     opened = load(tmp_path, test_fraction=0.0)
@@ -188,7 +188,7 @@ def test_unreadable_clip_stops_or_is_skipped(load, tmp_path, changes, reason):
     assert skipped.startswith(reason) and opened.info.metadata["shape"] == [3, 8, 8, 3]
 
 
-def test_unreadable_clips_are_counted_and_the_first_named(load, tmp_path):
+def test_warning_counts_unreadable_clips_and_names_the_first(load, tmp_path):
     unpack(tmp_path, FOUR | dict.fromkeys(("a/1/f8.png", "b/1/f8.png", "b/1/f9.png"), b"no"))
     reasons = f"a/1: f8.png: {GENERIC}, b/1: f8.png: {GENERIC}"
     with refused(f"2 of the clips in {tmp_path} cannot be read ({reasons})"):
@@ -204,7 +204,7 @@ def test_unpaired_optical_flow_frame_is_rejected(load, tmp_path):
         load(tmp_path, test_fraction=0.0)
 
 
-def test_clips_of_too_many_bytes_are_refused(load, tmp_path, monkeypatch):
+def test_clips_above_the_byte_limit_are_rejected(load, tmp_path, monkeypatch):
     monkeypatch.setattr(frames, "MAX_CLIP", 2**20)
     shape = (512, 512, 3)  # three quarters of it
     white = {f"a/2/{i}.png": picture("white", shape) for i in range(2)}
@@ -216,7 +216,7 @@ def test_clips_of_too_many_bytes_are_refused(load, tmp_path, monkeypatch):
     assert set(classes_of(small)) == {"a/1", "a/2", "b/1"}
 
 
-def test_mixed_frames_of_too_many_clips_are_refused(load, tmp_path, monkeypatch):
+def test_interleaved_archive_frames_of_too_many_clips_are_rejected(load, tmp_path, monkeypatch):
     monkeypatch.setattr(frames, "MAX_INCOMPLETE", 8 * 8 * 3 * 3)
     assert len(examples(load(unpack(tmp_path / "set", FOUR), test_fraction=0.0))) == 4
     mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
@@ -273,7 +273,7 @@ def numbered(count):
         (1, 3, 2, [0, 0, 0]),
     ],
 )
-def test_window_is_centred_and_short_clips_repeat(t, count, stride, expected):
+def test_evaluation_window_is_centred_and_repeats_short_clips(t, count, stride, expected):
     found = clips.window(numbered(t), count, stride)
     assert found.shape == (count, 2, 2, 3) and found.dtype == np.uint8
     np.testing.assert_array_equal(found, numbered(t)[expected])
@@ -282,7 +282,7 @@ def test_window_is_centred_and_short_clips_repeat(t, count, stride, expected):
         np.testing.assert_array_equal(drawn, found)
 
 
-def test_random_window_covers_all_starts_and_is_reproducible():
+def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
     def starts(seed):
         rng = np.random.default_rng(seed)
         found = [clips.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]

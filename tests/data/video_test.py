@@ -64,7 +64,7 @@ def assert_near(clip, expected, most=6):
     assert errors.mean() < most and errors.mean((1, 2, 3)).max() < 2 * most
 
 
-def test_videos_of_all_kinds_are_decoded(load, tmp_path):
+def test_videos_of_all_supported_formats_are_decoded(load, tmp_path):
     formats = dict(zip(frames.SUFFIXES, ("mp4", "avi", "matroska", "matroska", "mov"), strict=True))
     content = {f"{s[1:]}/1{s}": video(format) for s, format in formats.items()}
     content |= {"mov/2.MOV": video("mov", pictures=shown_frames()[:5]), "mov/1.txt": b"no clip"}
@@ -79,7 +79,7 @@ def test_videos_of_all_kinds_are_decoded(load, tmp_path):
     assert "tensorflow" not in sys.modules
 
 
-def test_frames_of_videos_are_made_smaller():
+def test_video_frames_are_resized_to_the_configured_size():
     clip = frames._decode_video(video(), 8)
     blocks = shown_frames()[:, :, 8:40].reshape(COUNT, 8, 4, 8, 4, 3).mean((2, 4))
     assert_near(clip, blocks.astype(np.uint8), most=12)
@@ -127,7 +127,7 @@ def test_undecodable_video_stops_or_is_skipped(load, tmp_path, make, reason):
     assert opened.info.metadata["skipped"] == [f"b/2.avi: {reason}"]
 
 
-def test_a_video_of_too_many_bytes_or_pixels_is_refused(monkeypatch):
+def test_video_above_the_byte_or_pixel_limit_is_rejected(monkeypatch):
     data = video()
     with monkeypatch.context() as patch:
         patch.setattr(frames, "MAX_CLIP", COUNT * SIZE * SIZE * 3 - 1)
@@ -138,7 +138,7 @@ def test_a_video_of_too_many_bytes_or_pixels_is_refused(monkeypatch):
         frames._decode_video(data, SIZE)
 
 
-def test_videos_need_pyav_but_frames_do_not(load, tmp_path, monkeypatch):
+def test_video_files_need_pyav_and_frame_folders_do_not(load, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
     unpack(tmp_path, {"videos/1.mp4": b"", "videos/2.mp4": b""} | several("stills/1"))
     with refused("holds videos, which need PyAV: pip install 'jaxssl[video]'"):
