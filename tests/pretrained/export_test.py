@@ -87,7 +87,7 @@ def images_to_features(path, step=None):
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name != "resnet"])
-def test_an_exported_file_loads_as_the_encoder_of_the_run(name, runs, tmp_path):
+def test_exported_file_loads_as_the_encoder_of_the_run(name, runs, tmp_path):
     path, card = export(runs(name), ["safetensors"], out=tmp_path / "new" / "out")
     assert (path.name, card.name) == (f"{name}-9.safetensors", "README.md")
     path = path.rename(tmp_path / path.name)
@@ -103,7 +103,7 @@ def test_an_exported_file_loads_as_the_encoder_of_the_run(name, runs, tmp_path):
     assert theirs.metadata["loss"] == ours.metadata["loss"]
 
 
-def test_a_changed_bit_in_an_exported_file_is_detected(runs, tmp_path):
+def test_flipped_bit_in_an_exported_file_is_detected(runs, tmp_path):
     path, _ = export(runs("vit_learned"), ["safetensors"], out=tmp_path)
     whole = path.read_bytes()
     for place in (len(whole) - 4, whole.index(b"crop") + 8):  # of an array, of the header
@@ -123,7 +123,7 @@ def test_exporting_an_exported_file_gives_equal_arrays(runs, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["convnet", "vit"])
-def test_the_stablehlo_program_maps_raw_images_to_the_same_features(name, runs, tmp_path):
+def test_exported_stablehlo_program_maps_raw_images_to_the_same_features(name, runs, tmp_path):
     path, _ = export(runs(name), ["stablehlo"], out=tmp_path)
     program = programs.deserialize(path.read_bytes())
     assert program.platforms == ("cpu", "cuda", "tpu")
@@ -133,7 +133,7 @@ def test_the_stablehlo_program_maps_raw_images_to_the_same_features(name, runs, 
     np.testing.assert_allclose(program.call(IMAGES[:1]), features[:1], rtol=1e-4, atol=1e-6)
 
 
-def test_the_model_card_has_the_settings_and_results_of_its_checkpoint(runs):
+def test_model_card_has_the_settings_and_results_of_its_checkpoint(runs):
     workdir = runs("convnet")
     export(workdir, ["stablehlo"])
     *_, card = export(workdir, ["safetensors"])
@@ -167,7 +167,7 @@ def python_blocks(card):
     return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
 
 
-def test_the_jax_code_of_the_model_card_runs(runs, monkeypatch):
+def test_jax_example_of_the_model_card_runs(runs, monkeypatch):
     workdir = runs("convnet")
     *_, card = export(workdir, ["safetensors", "stablehlo"])
     monkeypatch.chdir(card.parent)
@@ -181,7 +181,7 @@ def test_the_jax_code_of_the_model_card_runs(runs, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in NETS if name != "narrow"])
-def test_the_pytorch_code_of_the_model_card_runs(name, runs, tmp_path, monkeypatch):
+def test_pytorch_example_of_the_model_card_runs(name, runs, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     if name != "convnet":
         pytest.importorskip("torchvision" if name == "resnet" else "timm")
@@ -202,14 +202,14 @@ def test_the_pytorch_code_of_the_model_card_runs(name, runs, tmp_path, monkeypat
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
 
 
-def test_exporting_to_torch_without_pytorch_says_how_to_install_it(runs, tmp_path, monkeypatch):
+def test_export_to_torch_without_pytorch_explains_how_to_install_it(runs, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(UserError, match=r"needs PyTorch: pip install 'jaxssl\[torch\]'"):
         export(runs("convnet"), ["torch"], out=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_export_errors_are_one_line(runs, tmp_path):
+def test_invalid_export_arguments_raise_a_one_line_error(runs, tmp_path):
     run = runs("convnet")
     (tmp_path / "file").touch()
     (tmp_path / "text.pth").write_text("my weights")
@@ -233,7 +233,7 @@ def command(*arguments):
     return subprocess.run(line, capture_output=True, text=True, cwd=ROOT)
 
 
-def test_the_export_command_takes_the_folder_before_or_after_its_flags(runs, tmp_path):
+def test_export_command_accepts_the_folder_before_or_after_flags(runs, tmp_path):
     done = command("--to=safetensors", "--step", "best", "--out", tmp_path, runs("convnet"))
     assert done.returncode == 0, done.stderr
     files = [tmp_path / name for name in ("convnet-5.safetensors", "README.md")]

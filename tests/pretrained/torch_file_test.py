@@ -38,7 +38,7 @@ def checkpoint(request, file):
     return file(GOLDEN[f"file/{request.param}"].tobytes(), "checkpoint.pth.tar")
 
 
-def test_tensors_of_every_type_and_stride_are_read(checkpoint):
+def test_torch_tensors_of_every_dtype_and_stride_are_read(checkpoint):
     grid = np.arange(12, dtype=np.float32).reshape(3, 4)
     views = {"whole": grid, "turned": grid.T, "steps": grid[1:, ::2], "wide": [2.0] * 3}
     views |= {"none": np.zeros((0, 3)), "one": 5.0}
@@ -66,7 +66,7 @@ def rebuild(count=4, offset=0, shape=(2, 2), strides=(2, 1), key="0", storage="F
     return b"\x80\x02}(" + name + call + b"\x89NtRu."
 
 
-def test_a_handwritten_pickle_is_read(file):
+def test_minimal_handwritten_torch_pickle_is_read(file):
     path = file(zipped(rebuild(), [np.arange(4, dtype=np.float32).tobytes()]), "x.pth")
     with torch_file.opened(path) as (tree, read):
         np.testing.assert_array_equal(read(tree["layer1.0.conv1.weight"]), [[0, 1], [2, 3]])
@@ -144,13 +144,13 @@ KEYS = {
 
 
 @pytest.mark.parametrize("case", KEYS)
-def test_dict_keys_that_would_hash_forever_are_refused(case, file):
+def test_pickle_with_dict_keys_of_exponential_hash_time_is_rejected(case, file):
     key, message = KEYS[case]
     with pytest.raises(UserError, match=message):
         weights.load(file(zipped(b"\x80\x02}" + key + b"K\x01s.")))
 
 
-def test_arguments_in_a_list_become_a_placeholder():
+def test_pickle_object_with_list_arguments_becomes_an_inert_placeholder():
     saved, _ = pickle_reader.load(
         pickle_reader.check(io.BytesIO(b"\x80\x02" + in_a_list(b")") + b"."))
     )
@@ -158,7 +158,7 @@ def test_arguments_in_a_list_become_a_placeholder():
 
 
 @pytest.mark.parametrize("where", ["shape", "strides", "key", "count"])
-def test_errors_do_not_print_nested_values(where, file):
+def test_pickle_errors_do_not_print_nested_values(where, file):
     inner = []
     for _ in range(60):  # 2^60 in its text
         inner = [inner, inner]
@@ -167,7 +167,7 @@ def test_errors_do_not_print_nested_values(where, file):
         weights.load(file(zipped(rebuild(**{where: value}), [BYTES])))
 
 
-def test_checkpoints_with_too_many_values_or_long_names_are_refused(file):
+def test_torch_checkpoints_with_too_many_values_or_long_names_are_rejected(file):
     tree = {"x": 1}
     for _ in range(5):
         tree = {f"{i}": tree for i in range(32)}
@@ -177,7 +177,7 @@ def test_checkpoints_with_too_many_values_or_long_names_are_refused(file):
         weights.load(file(zipped(pickle.dumps({"x" * 1001: 1}, 2))))
 
 
-def test_networks_that_would_exhaust_memory_are_refused(tmp_path):
+def test_weights_of_networks_too_large_for_memory_are_rejected(tmp_path):
     inputs = {"size": 4096, "channels": 3, "mean": [0.5], "std": [0.5], "crop": 0}
     for net, message in (
         ({"name": "vit", "size": "base", "layers": 1, "patch_size": 1}, "too many positions"),
@@ -198,14 +198,14 @@ def test_networks_that_would_exhaust_memory_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_malformed_file_is_refused_in_one_line(case, file):
+def test_malformed_torch_file_raises_a_one_line_error(case, file):
     content, message = BAD[case]
     with pytest.raises(UserError, match=message) as error:
         weights.load(file(content, "x.pth"))
     assert "\n" not in str(error.value)
 
 
-def test_storages_longer_than_the_file_are_refused(file):
+def test_torch_storages_longer_than_the_file_are_rejected(file):
     path = file(zipped(rebuild(count=1 << 40), [BYTES]), "x.pth")
     with torch_file.opened(path) as (tree, read), pytest.raises(ValueError, match="buffer"):
         read(tree["layer1.0.conv1.weight"])
@@ -215,7 +215,7 @@ def test_storages_longer_than_the_file_are_refused(file):
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_files_with_flipped_bits_are_read_or_refused(kind, file):
+def test_torch_files_with_flipped_bits_load_or_raise_a_one_line_error(kind, file):
     whole, rng = GOLDEN[f"file/{kind}"].tobytes(), np.random.default_rng(0)
     outcomes = set()
     for number in range(60):

@@ -61,7 +61,7 @@ def checkpoint(request, file):
 
 
 @pytest.mark.parametrize("case", NETS)
-def test_features_equal_those_of_torchvision_and_timm(case, file):
+def test_features_of_loaded_weights_equal_torchvision_and_timm(case, file):
     size = int(GOLDEN[f"{case}/size"])
     extra = {"classifier.weight": np.ones((2, 2))} if case == "resnet18_solo" else {}
     prefix = "backbone." if case == "resnet18_solo" else ""
@@ -71,7 +71,7 @@ def test_features_equal_those_of_torchvision_and_timm(case, file):
     assert_close(features(backbone, size), GOLDEN[f"{case}/features"])
 
 
-def test_a_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
+def test_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
     with caplog.at_level(logging.INFO, "jaxssl"):
         backbone = weights.load(checkpoint, num_heads=2)
     assert_close(features(backbone, 4), GOLDEN["file/features"])
@@ -83,7 +83,7 @@ def test_a_pytorch_checkpoint_is_read_without_pytorch(checkpoint, caplog):
     assert "at 'teacher.module.backbone.'" in line and "ignored: " in line and "head" in line
 
 
-def test_every_array_has_one_public_name():
+def test_every_array_of_a_network_has_one_public_name():
     for module in (
         convnet.net(widths=(4, 6), strides=(1, 2)),
         resnet.ResNet((2, 1), bottleneck=False, stem="imagenet", width=4),
@@ -135,7 +135,7 @@ def nested(*keys, value=None):
         ({"teacher": {"backbone.patch_embed.proj.weight": Shape()}}, "teacher.backbone."),
     ],
 )
-def test_the_encoder_is_found_at_the_prefixes_of_public_implementations(tree, place):
+def test_encoder_is_located_under_the_prefixes_of_public_checkpoints(tree, place):
     encoder = architecture.find_encoder(tree)
     assert encoder.prefix == place
     assert len(encoder.arrays) == 1
@@ -182,7 +182,7 @@ def small_vit(dim, grid=2, zero=0.0, learned=False):
         (768, "module.base_encoder.", False, 12),
     ],
 )
-def test_the_number_of_attention_heads_is_inferred(dim, place, learned, heads):
+def test_number_of_attention_heads_is_inferred_from_weights(dim, place, learned, heads):
     net, inputs = described(small_vit(dim, learned=learned), place)
     assert net["num_heads"] == heads
     assert net["positions"] == ("learned" if learned else "fixed")
@@ -191,12 +191,12 @@ def test_the_number_of_attention_heads_is_inferred(dim, place, learned, heads):
     assert inputs.mean == (0.485, 0.456, 0.406)
 
 
-def test_positions_are_fixed_only_if_the_class_tokens_is_zero():
+def test_vit_positions_are_fixed_only_if_the_class_token_position_is_zero():
     assert described(small_vit(64, zero=5e-5))[0]["positions"] == "fixed"
     assert described(small_vit(64, zero=2e-4))[0]["positions"] == "learned"
 
 
-def test_a_3x3_stem_means_cifar_inputs_and_wide_padding_in_solo_learn():
+def test_resnet_with_a_3x3_stem_gets_cifar_inputs_and_the_padding_of_solo_learn():
     arrays = {f"layer{s}.{i}.conv1.weight": Shape() for s in (1, 2, 3, 4) for i in (0, 1)}
     small = arrays | {"conv1.weight": Shape((64, 3, 3, 3))}
     net, inputs = described(small)
@@ -211,7 +211,7 @@ def test_a_3x3_stem_means_cifar_inputs_and_wide_padding_in_solo_learn():
     assert (net["stem"], inputs.channels, inputs.mean) == ("imagenet", 1, (0.449,))
 
 
-def test_learned_positions_require_square_images_of_one_size():
+def test_vit_with_learned_positions_requires_square_images_of_one_size():
     net = vit.net(dim=8, layers=1, num_heads=2, patch_size=2, positions="learned")
     shapes = [jax.ShapeDtypeStruct((1, h, w, 3), jnp.float32) for h, w in ((4, 4), (8, 8), (2, 8))]
     variables = jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[0])
@@ -225,7 +225,7 @@ def test_learned_positions_require_square_images_of_one_size():
         vit.net(positions="none")
 
 
-def test_missing_unknown_and_misshapen_arrays_are_listed(file):
+def test_error_lists_missing_unknown_and_misshapen_arrays(file):
     arrays = dict(draw_weights("resnet", 8))
     moved = arrays.pop("layer2.1.bn2.running_var")
     wrong = arrays | {"layer2.1.bn3.running_var": moved, "layer4.0.conv1.weight": moved}
@@ -249,7 +249,7 @@ def exported_file(file, change=None):
     return file(weights.public_arrays(backbone), metadata={"jaxssl": text}), backbone
 
 
-def test_the_header_of_an_exported_file_sets_inputs_and_metadata(file):
+def test_header_of_an_exported_file_sets_input_settings_and_metadata(file):
     path, theirs = exported_file(file)
     ours = weights.load(path)
     assert ours.inputs == theirs.inputs and ours.metadata["net"] == theirs.metadata["net"]
@@ -280,13 +280,13 @@ def test_the_header_of_an_exported_file_sets_inputs_and_metadata(file):
         lambda header: header | {"inputs": {"size": "x"}},
     ],
 )
-def test_an_invalid_header_is_refused_in_one_line(change, file, monkeypatch):
+def test_invalid_header_of_an_exported_file_raises_a_one_line_error(change, file, monkeypatch):
     with pytest.raises(UserError, match=r"x\.safetensors") as error:
         weights.load(exported_file(file, change)[0])
     assert "\n" not in str(error.value)
 
 
-def test_errors_about_paths_are_one_line(tmp_path, file):
+def test_wrong_weights_paths_raise_a_one_line_error(tmp_path, file):
     for path, message in (
         (tmp_path / "none.pth", "No such file"),
         (tmp_path, "must end with one of .safetensors"),
@@ -303,7 +303,7 @@ def test_errors_about_paths_are_one_line(tmp_path, file):
         weights.load(tmp_path / "folder.pth")
 
 
-def test_unsupported_networks_are_described_in_the_error(file):
+def test_unsupported_network_error_describes_it(file):
     arrays = draw_weights("resnet", 8)
     one_less = {k: v for k, v in arrays.items() if not k.startswith("layer4.1.")}
     five = arrays | {"conv1.weight": np.zeros((4, 3, 5, 5), np.float32)}
@@ -319,7 +319,7 @@ def test_unsupported_networks_are_described_in_the_error(file):
             weights.load(file(content))
 
 
-def test_arguments_override_the_input_settings(file):
+def test_load_encoder_arguments_override_the_input_settings(file):
     path = file(draw_weights("resnet", 8))
     inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
     assert inputs == (48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
@@ -330,7 +330,7 @@ def test_arguments_override_the_input_settings(file):
     np.testing.assert_allclose(x, np.full((1, 8, 8, 3), 0.2), rtol=1e-6)
 
 
-def test_input_settings_out_of_range_are_refused(file):
+def test_input_settings_out_of_range_are_rejected(file):
     path, numbers = file(draw_weights("resnet", 8)), "must be a number or 3 in"
     wrong = {
         "mean": [numbers, 127.5, (0.5, 0.5), "0.5", float("nan"), ()],
@@ -344,7 +344,7 @@ def test_input_settings_out_of_range_are_refused(file):
                 weights.load(path, **{name: value})
 
 
-def test_the_size_of_a_vit_must_fit_its_positions_and_patches(file):
+def test_vit_image_size_must_fit_positions_and_patches(file):
     path = file(draw_weights("tiny", 4))
     assert weights.load(path, num_heads=2, size=4, crop=0).inputs.size == 4
     with pytest.raises(
