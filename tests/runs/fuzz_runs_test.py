@@ -79,14 +79,14 @@ overrides = st.lists(st.tuples(names, usual | odd | schedules), min_size=1, max_
 
 @fuzzed(1000)
 @given(items=overrides)
-def test_overrides(below, items):
+def test_random_overrides_give_a_config_or_a_one_line_error(below, items):
     found = outcome("overrides", lambda: config.load(DIGITS, items), below)
     assert found is REFUSED or set(_keys(found)) >= {"loss.name", "data.path"}
 
 
 @fuzzed(700)
 @given(item=st.tuples(st.sampled_from(KEYS), usual | odd | schedules))
-def test_runs_of_overrides(below, item):
+def test_random_overrides_run_or_raise_a_one_line_error(below, item):
     """Accepted settings build a run or raise a UserError."""
 
     def parts():
@@ -97,7 +97,7 @@ def test_runs_of_overrides(below, item):
 
 @fuzzed(500)
 @given(tree=changed(WHOLE.to_dict()))
-def test_config_files(below, tree):
+def test_damaged_config_files_run_or_raise_a_one_line_error(below, tree):
     path = below / "mine.py"
     path.write_text(
         "from math import inf, nan\nfrom ml_collections import ConfigDict\n\n"
@@ -108,7 +108,7 @@ def test_config_files(below, tree):
 
 @fuzzed(200)
 @given(data=damaged(DIGITS.read_bytes()) | st.binary(max_size=50))
-def test_texts_of_config_files(below, data):
+def test_config_files_of_random_text_load_or_raise_a_one_line_error(below, data):
     path = below / "mine.py"
     path.write_bytes(data)
     outcome("texts of config files", lambda: config.load(path), below)
@@ -132,7 +132,7 @@ LINES = "".join(json.dumps(row) + "\n" for row in METRICS).encode()
     | damaged(LINES),
     which=st.sampled_from(("config.json", "results.json", "metrics.jsonl")),
 )
-def test_workdirs(below, config_, rows, lines, which):
+def test_damaged_workdirs_resume_or_raise_a_one_line_error(below, config_, rows, lines, which):
     workdir = below / "run"
     workdir.mkdir(exist_ok=True)
     good = {"config.json": json.dumps(WHOLE.to_dict()).encode()}
@@ -175,7 +175,7 @@ def _net(path):
     data=st.data(),
     name=st.sampled_from(("theirs.safetensors", "ours.safetensors", "zip.pth", "legacy.pth")),
 )
-def test_weights(below, weights_files, data, name):
+def test_damaged_weights_files_load_or_raise_a_one_line_error(below, weights_files, data, name):
     path = below / name
     path.write_bytes(weights_files[name])
     good = _net(path)
@@ -222,7 +222,7 @@ def operations(draw):
 
 @fuzzed(900)
 @given(data=st.data(), at=st.sampled_from(BOUNDARIES), pieces=st.lists(operations(), max_size=3))
-def test_pickles(below, data, at, pieces):
+def test_damaged_pickles_load_or_raise_a_one_line_error(below, data, at, pieces):
     program = b"".join(pieces)
     whole = st.sampled_from(
         (PICKLED[:at] + program + PICKLED[at:], b"\x80\x02}(" + program + b"u.", program + b".")
@@ -254,7 +254,7 @@ def run(below):
 
 @fuzzed(1000)
 @given(data=st.data())
-def test_checkpoints(below, run, data):
+def test_damaged_checkpoints_resume_or_raise_a_one_line_error(below, run, data):
     workdir, content = run
     path = data.draw(st.sampled_from(sorted(content)))
     bad = data.draw(damaged(content[path]) | st.none())

@@ -170,7 +170,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices)
     assert all(jax.tree.leaves(moved))
 
 
-def test_accumulated_chunks_have_separate_batch_statistics(tiny, one_device):
+def test_accumulation_on_graphs_normalises_each_chunk_separately(tiny, one_device):
     """BatchNorm normalises each chunk of accumulate_steps, so results differ."""
     losses, _, states = steps(tiny(**SGD, accumulate_steps="2"), 2)
     assert np.isfinite(losses).all() and losses[0] != one_device[0][0]
@@ -188,7 +188,7 @@ def test_accumulated_chunks_have_separate_batch_statistics(tiny, one_device):
         ("two_tower", "decl"),
     ],
 )
-def test_objectives_train_on_graphs(tiny, method, loss):
+def test_every_objective_trains_on_graphs(tiny, method, loss):
     changes = {"method.name": method, "loss.name": loss, "optim.lr": "0.001"}
     losses, z, states = steps(tiny(**changes), 1)
     assert np.isfinite(losses).all()
@@ -227,7 +227,7 @@ def test_encoder_is_evaluated_on_another_set_with_the_same_tags(tiny, sets, whol
     assert {row["protocol"] for row in rows} == {"svm", "knn"}
 
 
-def test_protocols_of_images_are_skipped_by_all_and_rejected_by_name(
+def test_image_protocols_are_skipped_for_graphs_by_all_and_rejected_by_name(
     whole, tmp_path, caplog, monkeypatch
 ):
     monkeypatch.setattr(run.logs.log, "propagate", True)

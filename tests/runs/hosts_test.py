@@ -83,7 +83,7 @@ def finish(hosts: list[subprocess.Popen]) -> list[str]:
     return outputs
 
 
-def test_two_hosts_read_the_same_rows_as_one():
+def test_two_hosts_together_read_the_same_batch_as_one():
     outputs = finish(start("read"))
     outputs = [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo talks before
     for way in WAYS:
@@ -113,7 +113,7 @@ def test_listing_checkpoints_does_not_wait_for_other_processes(tmp_path, monkeyp
     assert checkpoint.steps(tmp_path) == [7, 12]
 
 
-def test_two_processes_equal_one_after_a_kill_and_resume(data_dir, tmp_path):
+def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     hosts = start("train", str(data_dir), str(two), "10")
     hosts[1].wait(timeout=240)
@@ -154,7 +154,7 @@ def test_two_processes_equal_one_after_a_kill_and_resume(data_dir, tmp_path):
         assert value == pytest.approx(scores[1][key], abs=1)
 
 
-def test_one_signal_stops_both_processes_and_unreadable_checkpoints_are_skipped_by_both(data_dir, tmp_path):
+def test_signal_to_one_process_stops_both_and_both_skip_unreadable_checkpoints(data_dir, tmp_path):
     hosts = start("train", str(data_dir), str(tmp_path), "5", str(int(signal.SIGTERM)))
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
     assert [host.returncode for host in hosts] == [128 + signal.SIGTERM] * 2, outputs

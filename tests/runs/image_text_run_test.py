@@ -95,7 +95,7 @@ def test_image_text_run_reports_retrieval_and_zero_shot(whole):
     assert all(np.isfinite(row["loss"]) and "logit_scale" in row for row in rows)
 
 
-def test_both_towers_are_trained(whole):
+def test_image_and_text_towers_are_both_trained(whole):
     found = load.load_pretrained(whole)
     untrained = found.untrained(0)
     params = [
@@ -129,7 +129,7 @@ def plain(data_dir):
     return data_config(dir=str(data_dir), train_split="train[:160]", test_split="test[:60]")
 
 
-def test_images_without_captions_get_zero_shot_only(whole, plain, tmp_path):
+def test_images_without_captions_get_only_zero_shot_results(whole, plain, tmp_path):
     rows = run.evaluate(whole, ["zeroshot:digits"], data=plain, out=tmp_path)
     expected = figures(row for row in results.read_results(whole) if row["protocol"] == "zeroshot")
     assert figures(rows) == expected and len(expected) == 4
@@ -165,7 +165,7 @@ def test_captions_longer_than_the_context_are_rejected(settings, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_set_without_captions_is_rejected_before_writing(settings, tmp_path):
+def test_data_set_without_captions_is_rejected_before_the_workdir_is_written(settings, tmp_path):
     changed = {**SETTINGS, "data.name": "digits", "data.dir": settings.data.dir}
     with refused("augment.name needs captions, but the images of 'digits' have none"):
         pretrain.train(config.load(CAPTIONED, list(changed.items())), tmp_path / "run")

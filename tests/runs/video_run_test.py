@@ -136,7 +136,7 @@ def test_loaded_encoder_accepts_videos(settings, run):
     assert features.shape[0] == 3 and np.isfinite(features).all()
 
 
-def test_ten_crops_use_the_middle_frames():
+def test_ten_crop_evaluation_uses_the_middle_frames():
     clips = jnp.asarray(np.random.default_rng(0).integers(0, 256, (2, 9, 16, 16, 1)), jnp.uint8)
     inputs = VideoInputs(size=8, frames=3, stride=2, channels=1)
     once, ten = (np.asarray(i.prepare(clips)) for i in (inputs, inputs._replace(copies=10)))
@@ -146,7 +146,7 @@ def test_ten_crops_use_the_middle_frames():
     assert np.abs(once).max() <= 1
 
 
-def test_raw_features_are_the_pixels_of_all_frames(settings):
+def test_raw_video_features_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
     found = clip_pixels(test.video_array(12), distributed.local_mesh())
     assert found.shape == (8, 12 * 16 * 16)
@@ -157,7 +157,7 @@ def test_raw_features_are_the_pixels_of_all_frames(settings):
     )
 
 
-def test_views_of_a_video_are_windows_at_the_configured_places(settings):
+def test_video_views_are_windows_at_the_configured_starts(settings):
     train = source.load(settings().data, "train", "video")
     whole = np.stack([example.input for example in train.read(np.arange(3))])
     np.testing.assert_array_equal(train.video_array(4)[:3], whole[:, 4:8])

@@ -3,7 +3,7 @@
 import kill
 
 
-def test_a_run_that_is_killed_again_and_again_ends_as_if_nothing_had_happened(tmp_path):
+def test_repeatedly_killed_run_ends_with_the_same_bits_as_an_uninterrupted_run(tmp_path):
     said = []
     assert kill.survive(tmp_path, kills=5, seed=1, say=said.append) == 5
     assert {line.split()[1] for line in said} >= {"preparation:", "step:", "checkpoint:"}
