@@ -186,7 +186,7 @@ def test_zoom_blur_equals_the_mean_of_scipy_zooms(photos):
     np.testing.assert_allclose(actual, total / (len(factors) + 1), atol=1e-2)
 
 
-def test_snow_whitens_the_image_and_adds_flakes(photos):
+def test_snow_corruption_whitens_the_image_and_adds_flakes(photos):
     kept = [0.95, 0.9, 0.9, 0.85, 0.8]
     images = photos / 255
     light = images @ [0.299, 0.587, 0.114]
@@ -198,7 +198,7 @@ def test_snow_whitens_the_image_and_adds_flakes(photos):
         assert flakes[free].max() > 0.2
 
 
-def test_frost_adds_ice_that_does_not_depend_on_the_image(photos):
+def test_frost_corruption_adds_an_overlay_independent_of_the_image(photos):
     kept = [1, 1, 0.9, 0.85, 0.75]
     for severity, share in zip(ops.SEVERITIES, kept, strict=True):
         ice, _ = apply("frost", np.zeros_like(photos), severity)
@@ -295,7 +295,7 @@ def context_of(photos):
     return EvalContext(features, source, source, encode, size=32), images
 
 
-def test_evaluate_predicts_on_the_corrupted_images(photos):
+def test_corruption_evaluation_classifies_the_corrupted_images(photos):
     seen = []
 
     def predict(images):

@@ -60,7 +60,7 @@ def floor_of(share, n):
     return round(10 * share) * n // 10
 
 
-def test_layout_gives_positions_of_nodes_and_edges(row):
+def test_graph_layout_has_the_indices_of_nodes_and_edges(row):
     at = jax.tree.map(np.asarray, ops.layout(row))
     np.testing.assert_array_equal(at.first_node, first_nodes())
     np.testing.assert_array_equal(at.num_edges, [len(g.edge) for g in GRAPHS])
@@ -87,7 +87,7 @@ def test_rank_equals_scipy_ordinal_ranks_per_group():
 
 
 @each_share
-def test_drop_nodes_drops_those_with_the_smallest_numbers(row, share):
+def test_drop_nodes_drops_nodes_with_the_smallest_random_numbers(row, share):
     u = uniform(1, len(row["graph"]))
     actual = operation("drop_nodes", (u,), row, share)
     expected = np.array(row["graph"])
@@ -222,7 +222,7 @@ COPIES = 4000
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
-def test_subgraph_has_the_distribution_of_growing_node_by_node(name):
+def test_subgraph_has_the_distribution_of_adding_neighbours_one_by_one(name):
     one, share, count = DISTRIBUTIONS[name]
     # A chi-squared test with a fixed seed.
     expected = subgraph_distribution(one, count)
@@ -316,7 +316,7 @@ def test_graph_recipe_without_choices_is_the_identity(many):
 
 
 @pytest.mark.parametrize("add", [False, True])
-def test_choices_are_drawn_uniformly_and_applied(add):
+def test_graph_recipe_draws_operations_uniformly_and_applies_them(add):
     """The choices are recognised by their effects on a circle of ten nodes with ten chords."""
     circle = graph(10, [(i, (i + d) % 10) if i + d < 10 else ((i + d) % 10, i)
                         for i in range(10) for d in (1, 2)], [1] * 10)  # fmt: skip

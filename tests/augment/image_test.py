@@ -193,7 +193,7 @@ def test_positive_angle_rotates_clockwise(quarters):
     np.testing.assert_allclose(turned, np.rot90(image, -quarters), atol=1e-5)
 
 
-def test_shift_moves_right_and_down_and_repeats_edges():
+def test_image_shift_moves_right_and_down_and_repeats_edges():
     image = images(6, 8, 1)
     moved = affine(image, 0.0, 0.0, 1.0, jnp.array([2.0, 1.0]))
     padded = np.pad(image, ((1, 0), (2, 0), (0, 0)), mode="edge")[:6, :8]
@@ -266,12 +266,12 @@ def test_views_differ_between_views_examples_and_keys():
 
 
 @pytest.mark.parametrize("num_views", [1, 3])
-def test_number_of_views_is_the_number_of_recipes(num_views):
+def test_number_of_views_equals_the_number_of_recipes(num_views):
     views = views_of(window, num_views)(KEY, pixels(2, 8, 8, 3), np.arange(2))
     assert (views.shape, views.dtype) == ((num_views, 2, 4, 4, 3), jnp.float32)
 
 
-def test_views_and_crops_use_their_own_recipes():
+def test_views_and_small_crops_use_their_configured_recipes():
     def marked(value, size):
         return lambda key, image: jnp.full((size, size, 1), value) + 0 * jax.random.uniform(key)
 
@@ -287,7 +287,7 @@ def test_views_and_crops_use_their_own_recipes():
     np.testing.assert_allclose(actual["crops"], 1)
 
 
-def test_crops_differ_from_views():
+def test_small_crops_use_random_draws_different_from_views():
     augment = jax.jit(make_views([window] * 2, [window] * 2))
     actual = augment(KEY, pixels(1, 8, 8, 3), np.arange(1))
     rows = np.concatenate([actual["views"], actual["crops"]]).reshape(4, -1)

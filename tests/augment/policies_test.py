@@ -171,7 +171,7 @@ def test_random_jitter_draws_uniform_orders_and_strengths(monkeypatch):
     np.testing.assert_allclose(np.corrcoef(values.T), np.eye(4), atol=0.06)  # independent
 
 
-def test_random_brightness_contrast_covers_its_ranges():
+def test_random_brightness_and_contrast_cover_their_ranges():
     low, high = 0.3, 0.5
     image = jnp.array([[[low, high]]])  # the bounds clip nothing
     both = jax.jit(jax.vmap(lambda u: colour.random_brightness_contrast(u, image, 0.4)))
@@ -246,7 +246,7 @@ def test_policy_operations_equal_pillow(channels):
             assert off.mean() <= (0.01 if name in GEOMETRY else 0), (name, setting)
 
 
-def test_policy_tables_equal_the_papers():
+def test_policy_tables_equal_the_published_tables():
     cifar, imagenet = sub_policies(CIFAR), sub_policies(IMAGENET)
     assert len(cifar) == len(imagenet) == 25
     assert {len(row) for row in cifar + imagenet} == {2}
@@ -296,7 +296,7 @@ def test_randaugment_draws_fourteen_operations_uniformly(monkeypatch):
         policies.rand_augment(u[0], None, 11)
 
 
-def test_operations_are_applied_in_order_with_their_signs(monkeypatch):
+def test_policy_operations_are_applied_in_order_with_random_signs(monkeypatch):
     def note(image, operation, strength, sign):
         return 100 * image + sign * (10 * strength + operation.astype(jnp.float32))
 
