@@ -54,7 +54,7 @@ def two(tmp_path):
     return a, b, tmp_path / "out.html"
 
 
-def test_two_runs_are_shown_side_by_side(two):
+def test_comparison_shows_two_runs_side_by_side(two):
     *workdirs, out = two
     text = visible_text(write_comparison(workdirs, out))
     runs, figures = tables(out, "results")
@@ -79,7 +79,7 @@ def test_two_runs_are_shown_side_by_side(two):
     assert "curves of effective rank by epoch: a from 9 to 9; b" in out.read_text("utf-8")
 
 
-def test_runs_that_differ_in_the_seed_alone_share_a_column(tmp_path):
+def test_runs_that_differ_only_in_the_seed_share_a_column(tmp_path):
     values, names = (90.0, 92.0, 97.0), ("s0", "s1", "s2")
     workdirs = [
         write(
@@ -99,7 +99,7 @@ def test_runs_that_differ_in_the_seed_alone_share_a_column(tmp_path):
     assert differences[-1] == ["seed", "0, 1, 2", "0"]
 
 
-def test_number_of_seeds_is_shown_where_some_seeds_lack_a_result(tmp_path):
+def test_comparison_shows_the_number_of_seeds_if_some_lack_a_result(tmp_path):
     linear = changed(ROW, protocol="linear", metric="linear_top1", std=1.5)
     a = write(tmp_path / "a", rows=[ROW, linear])
     b = write(tmp_path / "b", changed(CONFIG, seed=1), [changed(ROW, seed=1)])
@@ -109,7 +109,7 @@ def test_number_of_seeds_is_shown_where_some_seeds_lack_a_result(tmp_path):
     assert "90.00 ± 1.50<small>1 of 2 seeds</small>" in html
 
 
-def test_settings_are_shown_in_full_precision(tmp_path):
+def test_comparison_shows_settings_in_full_precision(tmp_path):
     gammas = 0.12345678, 0.12345679
     paths = [
         write(tmp_path / str(i), changed(CONFIG, loss__gamma=gamma))
@@ -128,7 +128,7 @@ def test_settings_are_shown_in_full_precision(tmp_path):
         ({"seed": 1, "epochs": 6}, {"seed": 1}),
     ],
 )
-def test_runs_that_differ_in_more_than_the_seed_have_columns(tmp_path, config, row):
+def test_runs_that_differ_in_more_than_the_seed_have_separate_columns(tmp_path, config, row):
     a = write(tmp_path / "a")
     b = write(tmp_path / "b", changed(CONFIG, **config), [changed(ROW, **row)])
     write_comparison([a, b], tmp_path / "out.html")
@@ -165,7 +165,7 @@ def test_results_on_different_folders_are_in_separate_tables(tmp_path):
     assert len(tables(tmp_path / "out.html", "results")) == 3
 
 
-def test_each_protocol_and_preset_has_a_row(two):
+def test_comparison_has_a_row_for_each_protocol_and_preset(two):
     a, b, out = two
     preset = changed(OF_OTHER, details={"preset": "uniform"})
     write(b, OTHER, [preset, changed(OF_OTHER, protocol="linear", metric="linear_top1")])
@@ -178,7 +178,7 @@ def test_each_protocol_and_preset_has_a_row(two):
     ("metric", "unit", "best"),
     [("knn_top1", "%", "b"), ("corruption_drop", "%", "a"), ("rankme", "", None)],
 )
-def test_best_result_depends_on_the_metric(two, metric, unit, best):
+def test_comparison_marks_the_best_result_by_metric_direction(two, metric, unit, best):
     a, b, out = two
     write(a, CONFIG, [changed(ROW, metric=metric, unit=unit)])
     write(b, OTHER, [changed(OF_OTHER, metric=metric, unit=unit)])
@@ -188,14 +188,14 @@ def test_best_result_depends_on_the_metric(two, metric, unit, best):
     assert marked == ([best] if best else [])
 
 
-def test_equal_results_to_two_decimals_are_not_marked(two):
+def test_results_equal_to_two_decimals_are_not_marked_as_best(two):
     a, b, out = two
     write(b, OTHER, [changed(OF_OTHER, value=90.001)])
     write_comparison([a, b], out)
     assert "★" not in tables(out, "results")[1][1][2]
 
 
-def test_latest_checkpoint_is_shown_and_the_others_are_counted(two):
+def test_comparison_shows_the_latest_checkpoint_and_counts_the_others(two):
     a, b, out = two
     rows = [
         changed(ROW, step=50, value=99.0),
@@ -219,13 +219,13 @@ def test_runs_without_results_are_compared_by_their_configs(two):
     assert tables(out, "results")[0][1][6:] == ["0", "–", "–", "–"]
 
 
-def test_run_without_a_curve_is_named_in_the_caption(two):
+def test_comparison_caption_names_runs_without_a_curve(two):
     a, b, out = two
     write(b, OTHER, metrics=[{**row, "knn_top1": None} for row in METRICS])
     assert "higher is better. Not recorded: b." in visible_text(write_comparison([a, b], out))
 
 
-def test_caption_warns_of_different_knn_settings(two):
+def test_comparison_caption_warns_of_different_knn_settings(two):
     a, b, out = two
     write(b, changed(OTHER, eval__knn="instdisc", data__train_split="train[:9]"))
     words = "Runs cannot be compared where these settings differ: eval.knn, data.train_split."
@@ -235,7 +235,7 @@ def test_caption_warns_of_different_knn_settings(two):
 @pytest.mark.parametrize(
     "log", ["", LOG.replace("begins:", "began:"), LOG.replace("INFO fin", "INFO resumes at step 5")]
 )
-def test_unknown_training_time_is_a_dash(two, log):
+def test_comparison_shows_unknown_training_time_as_a_dash(two, log):
     a, b, out = two
     (a / "train.log").write_text(log)
     write_comparison([a, b], out)
@@ -259,7 +259,7 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env)
 
 
-def test_command_reports_one_run_and_compares_several(two):
+def test_report_command_reports_one_run_and_compares_several(two):
     a, b, _ = two
     done = call("a", cwd=a.parent)
     assert (done.returncode, done.stdout) == (0, "report: a/report.html\n"), done.stderr
@@ -289,7 +289,7 @@ def test_command_reports_one_run_and_compares_several(two):
         ("a b", "dir.html", "cannot write dir.html: Is a directory"),
     ],
 )
-def test_wrong_arguments_raise_errors(two, monkeypatch, names, out, message):
+def test_report_command_rejects_wrong_arguments(two, monkeypatch, names, out, message):
     monkeypatch.chdir(two[0].parent)
     Path("dir.html").mkdir()
     with pytest.raises(UserError, match=message):
@@ -297,13 +297,13 @@ def test_wrong_arguments_raise_errors(two, monkeypatch, names, out, message):
     assert not Path("compare.html").exists()
 
 
-def test_out_writes_the_report_elsewhere(two):
+def test_report_option_out_sets_the_output_file(two):
     a, _, out = two
     assert write_page([a], out) == out and not (a / "report.html").exists()
 
 
 @pytest.mark.parametrize("name", ["config.json", "results.json", "metrics.jsonl", "train.log"])
-def test_damaged_file_raises_an_error_naming_it(two, name):
+def test_report_command_error_names_a_damaged_file(two, name):
     a, b, out = two
     broken = {"metrics.jsonl": '{"step": 3, "loss": "x"}\n', "train.log": f"x{LOG[1:]}"}
     (b / name).write_text(broken.get(name, "[1,"))

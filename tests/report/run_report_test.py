@@ -56,20 +56,20 @@ def test_page_is_self_contained_and_shows_every_result(workdir):
     assert not list(workdir.glob("*.partial"))
 
 
-def test_names_from_the_config_are_escaped(workdir):
+def test_report_escapes_html_in_names_of_the_config(workdir):
     html = run_report.write_report(workdir).read_text(encoding="utf-8")
     assert "<script>" not in html
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in html
 
 
 @pytest.mark.parametrize("missing", ["gallery.npz", "metrics.jsonl", "results.json"])
-def test_missing_files_are_left_out(workdir, missing):
+def test_report_omits_sections_of_missing_files(workdir, missing):
     (workdir / missing).unlink()
     text = " ".join(page(run_report.write_report(workdir)).text)
     assert ("No evaluation was recorded" in text) == (missing == "results.json")
 
 
-def test_each_data_set_has_a_table(workdir):
+def test_report_has_a_table_for_each_data_set(workdir):
     other = [{**row, "dataset": "moons", "bank": "train[:5%]"} for row in RESULTS]
     table = {"preset": "default", "shots": 1, "confusion": [[1] * 20] * 20, "by_severity": {"1": 2}}
     last = {**RESULTS[2], "metric": "second", "details": table, "unit": "grey levels"}
@@ -84,7 +84,7 @@ def test_each_data_set_has_a_table(workdir):
     assert "confusion 1" not in html and "confusion [" not in html and "severity" not in html
 
 
-def test_baselines_are_repeated_for_every_checkpoint(workdir):
+def test_report_repeats_baselines_for_every_checkpoint(workdir):
     later = {**RESULTS[2], "step": 200, "value": 90.5}
     (workdir / "results.json").write_text(json.dumps({"results": [*RESULTS, later]}))
     text = " ".join(page(run_report.write_report(workdir)).text)
@@ -92,7 +92,7 @@ def test_baselines_are_repeated_for_every_checkpoint(workdir):
     assert "checkpoint of step 200" in text
 
 
-def test_result_that_is_not_finite_is_shown_as_not_finite(workdir):
+def test_report_marks_results_that_are_not_finite(workdir):
     rows = [{**RESULTS[2], "value": float("nan")}]
     (workdir / "results.json").write_text(json.dumps({"results": rows}))
     assert "not finite" in " ".join(page(run_report.write_report(workdir)).text)
@@ -104,7 +104,7 @@ def whole(tmp_path):
     return write(tmp_path / "run", gallery=gallery_of(10))
 
 
-def test_confusion_of_few_classes_is_a_matrix_of_percentages(whole):
+def test_report_shows_confusion_of_few_classes_as_a_matrix_of_percentages(whole):
     html = run_report.write_report(whole).read_text(encoding="utf-8")
     page(whole / "report.html")
     (table,) = re.findall(r'<table class="confusion">(.*?)</table>', html, re.DOTALL)
@@ -122,7 +122,7 @@ def test_confusion_of_few_classes_is_a_matrix_of_percentages(whole):
     assert f"Of {total} test images, 115 ({11500 / total:.1f} %)" in " ".join(html.split())
 
 
-def test_confusion_of_many_classes_lists_the_most_confused_pairs(tmp_path):
+def test_report_lists_the_most_confused_pairs_of_many_classes(tmp_path):
     html = run_report.write_report(write(tmp_path / "run", gallery=gallery_of(30))).read_text(
         encoding="utf-8"
     )
@@ -137,7 +137,7 @@ def test_confusion_of_many_classes_lists_the_most_confused_pairs(tmp_path):
     assert shares == sorted(shares, reverse=True)
 
 
-def test_negatives_of_the_anchors_class_are_marked_in_text(whole):
+def test_report_marks_negatives_of_the_class_of_the_anchor(whole):
     parsed = page(run_report.write_report(whole))
     text = " ".join(" ".join(parsed.text).split())
     assert "62.5 % of the 3 hardest negatives are of the anchor's class, and 12.5 %" in text
@@ -155,7 +155,7 @@ def test_negatives_of_the_anchors_class_are_marked_in_text(whole):
 
 
 @pytest.mark.parametrize("alpha", [0.4, 0.0])
-def test_negatives_below_the_bound_are_not_suspected(tmp_path, alpha):
+def test_report_suspects_no_false_negatives_below_the_similarity_bound(tmp_path, alpha):
     arrays = gallery_of(4)
     arrays["svm_alpha"] = np.minimum(arrays["svm_alpha"], alpha)
     arrays["svm_share"] = np.array([0.1, 0.0, np.nan, np.nan, np.nan])
@@ -163,7 +163,7 @@ def test_negatives_below_the_bound_are_not_suspected(tmp_path, alpha):
     assert "No negative has α = C = 0.5" in text and "of the support vectors" not in text
 
 
-def test_unlabelled_gallery_has_no_confusion_section(tmp_path):
+def test_report_of_an_unlabelled_set_has_no_confusion_section(tmp_path):
     arrays = gallery_of(4)
     for name in ("block_label", "query_label", "neighbour_label", "map_label"):
         arrays[name] = np.full_like(arrays[name], -1)
@@ -176,20 +176,20 @@ def test_unlabelled_gallery_has_no_confusion_section(tmp_path):
     assert "negative 1 of anchor 1, 0.75" in parsed.alts and "✗" not in text
 
 
-def test_gallery_of_an_earlier_version_is_shown_with_a_note(workdir):
+def test_report_shows_the_gallery_of_an_earlier_version_with_a_note(workdir):
     text = " ".join(page(run_report.write_report(workdir)).text)
     assert "made by an earlier version" in text and "Hardest negatives" not in text
 
 
 @pytest.mark.parametrize("name", ["block", "hard_place", "svm_alpha", "nearest_classes"])
-def test_damaged_gallery_raises_an_error_naming_the_file(tmp_path, name):
+def test_report_error_names_a_damaged_gallery_file(tmp_path, name):
     arrays = gallery_of(4)
     arrays[name] = np.array(["x"])
     with pytest.raises(UserError, match="gallery.npz is damaged"):
         run_report.write_report(write(tmp_path / "run", gallery=arrays))
 
 
-def test_every_image_and_table_has_a_name_for_screen_readers(whole):
+def test_report_images_and_tables_have_names_for_screen_readers(whole):
     run_report.write_report(whole)
     html = (whole / "report.html").read_text(encoding="utf-8")
     assert all(page(whole / "report.html").alts)
