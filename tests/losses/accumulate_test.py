@@ -60,7 +60,7 @@ def test_gradient_with_chunks_equals_gradient_of_the_whole_batch(name, num_chunk
     jax.tree.map(close, actual, expected)
 
 
-def test_memory_holds_activations_of_one_chunk():
+def test_accumulation_stores_activations_of_only_one_chunk():
     params, batch = parts(b=512, width=2048)
 
     def memory(num_chunks):

@@ -46,7 +46,7 @@ def values_of(kind: str):
 @pytest.mark.parametrize(
     ("case", "kind"), [(c, kind) for kind in KINDS for c in CASES if kind in kinds(c)], ids=str
 )
-def test_value_equals_the_numpy_oracle(case, kind):
+def test_loss_equals_the_numpy_oracle(case, kind):
     z = jnp.asarray(embeddings())
     actual = values_of(kind)(z)[case]
     pairs = pairs_of(kind, z)
@@ -156,7 +156,7 @@ def split(devices: int, mapping: str = "spmd", with_labels: bool = False):
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
 @each_program
-def test_value_and_gradient_do_not_depend_on_the_number_of_devices(case, devices):
+def test_loss_and_gradient_do_not_depend_on_the_number_of_devices(case, devices):
     actual, expected = split(devices)[case], split(1, "whole")[case]
     np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
     scale = max(1.0, np.abs(expected[1]).max())
@@ -164,7 +164,7 @@ def test_value_and_gradient_do_not_depend_on_the_number_of_devices(case, devices
 
 
 @pytest.mark.parametrize("case", [c for c in PROGRAMS if labelled(c)], ids=str)
-def test_with_labels_value_and_gradient_equal_one_device(case):
+def test_loss_with_labels_on_several_devices_equals_one_device(case):
     actual, expected = split(4, "spmd", True)[case], split(1, "whole", True)[case]
     np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
     scale = max(1.0, np.abs(expected[1]).max())
@@ -172,7 +172,7 @@ def test_with_labels_value_and_gradient_equal_one_device(case):
 
 
 @each_program
-def test_under_pmap_value_and_gradient_equal_one_device(case):
+def test_loss_under_pmap_equals_one_device(case):
     actual, expected = split(8, "pmap")[case], split(1, "whole")[case]
     np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
     scale = max(1.0, np.abs(expected[1]).max())
@@ -180,7 +180,7 @@ def test_under_pmap_value_and_gradient_equal_one_device(case):
 
 
 @pytest.mark.parametrize("ring", [c for c in PROGRAMS if "ring" in c.parameters()], ids=str)
-def test_with_ring_value_and_gradient_equal_one_device(ring):
+def test_ring_loss_and_gradient_equal_one_device(ring):
     actual, expected = split(4, "ring", False)[ring], split(1, "whole")[ring]
     np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
     np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6)
@@ -188,7 +188,7 @@ def test_with_ring_value_and_gradient_equal_one_device(ring):
 
 # log_u is per anchor and is not permuted with the examples; other extra inputs are shared.
 @pytest.mark.parametrize("case", [c for c in CASES if c.extra != ("log_u",)], ids=str)
-def test_value_does_not_depend_on_the_order_of_examples(case):
+def test_loss_does_not_depend_on_the_order_of_examples(case):
     z, order = embeddings(), np.random.default_rng(1).permutation(8)
     kind = kinds(case)[0]
     straight, shuffled = (values_of(kind)(jnp.asarray(x))[case] for x in (z, z[:, order]))
@@ -247,7 +247,7 @@ def hard(kind: str, dtype: str, temperature: float):
     ],
     ids=str,
 )
-def test_value_and_gradient_are_finite_for_degenerate_embeddings(case, kind, dtype):
+def test_loss_and_gradient_are_finite_for_degenerate_embeddings(case, kind, dtype):
     for temperature in (1e-3, 0.1, 10.0):
         value, gradient = hard(kind, dtype, temperature)[case]
         assert value.dtype == jnp.float32
@@ -268,7 +268,7 @@ def test_anchor_without_positive_has_loss_zero_and_is_left_out_of_the_mean(case)
 
 
 @pytest.mark.parametrize("name", sorted({*BY_PARTNER, "mmcl"}))
-def test_single_view_raises_for_losses_that_need_a_partner(name):
+def test_loss_that_needs_a_positive_raises_for_a_single_view(name):
     pairs = pairs_of("one view", jnp.asarray(embeddings()))
     with pytest.raises(ValueError, match=f"{name} needs two views or two towers, got one view"):
         loss_of(name)(pairs, **inputs(pairs, ("prototypes",) if name == "swav" else ()))

@@ -22,7 +22,7 @@ def pairs_of(z, labels=LABELS, **kwargs):
     return pair_views(z, labels=jnp.asarray(labels, jnp.int32), **kwargs)
 
 
-def test_value_equals_scikit_learn_log_loss():
+def test_cross_entropy_equals_scikit_learn_log_loss():
     actual = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)
     logits = np.asarray(Z.reshape(16, 4) @ WEIGHTS.T + BIAS[None], np.float64)
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
@@ -31,7 +31,7 @@ def test_value_equals_scikit_learn_log_loss():
     np.testing.assert_allclose(actual.mean(), log_loss(labels, p, labels=range(5)), rtol=1e-5)
 
 
-def test_label_smoothing_adds_the_mean_over_classes():
+def test_label_smoothing_adds_the_mean_loss_over_classes():
     smooth = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS, label_smoothing=0.3)
     of_class = [
         losses.cross_entropy_loss(pairs_of(Z, np.full(8, k)), WEIGHTS, BIAS) for k in range(5)
@@ -92,12 +92,12 @@ def test_gradient_is_finite_for_huge_features():
         ),
     ],
 )
-def test_invalid_arguments_raise(call, message):
+def test_cross_entropy_rejects_invalid_arguments(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
 
-def test_value_does_not_depend_on_the_keys_of_two_towers():
+def test_cross_entropy_ignores_the_second_tower():
     pairs = pair_towers(Z[0], Z[1], labels=jnp.asarray(LABELS, jnp.int32))
     actual = losses.cross_entropy_loss(pairs, WEIGHTS, BIAS)
     expected = losses.cross_entropy_loss(pairs_of(Z), WEIGHTS, BIAS)[:8]

@@ -83,7 +83,7 @@ SAME = {
 
 
 @pytest.mark.parametrize("identity", SAME)
-def test_losses_agree_in_value_and_gradient(identity):
+def test_pairs_of_equivalent_losses_agree_in_value_and_gradient(identity):
     one, other, labels = SAME[identity]
     actual, expected = (value_and_gradient(loss, views(), labels) for loss in (one, other))
     tolerance = {"rtol": 1e-6, "atol": 1e-7} if "MMCL" in identity else EXACT
@@ -108,7 +108,7 @@ def test_gradient_of_sogclr_with_gamma_1_is_2_tau_times_dcl():
     np.testing.assert_allclose(actual, 2 * tau * dcl, **EXACT)
 
 
-def test_exponential_samples_have_mean_and_variance_one():
+def test_decl_exponential_samples_have_mean_and_variance_one():
     draws = exponential(jax.random.key(0), pair_views(jnp.zeros((2, 20000, 1))))
     np.testing.assert_allclose([draws.mean(), draws.var()], 1, atol=0.05)
     other = exponential(jax.random.key(1), pair_views(jnp.zeros((2, 20000, 1))))
@@ -230,7 +230,7 @@ def test_mmcl_alpha_of_a_collapsed_batch_is_2_over_beta():
 # The blockwise code changes branch at temperatures 1/40 and 1/30.
 @pytest.mark.parametrize("temperature", [0.01, 0.03, 0.5])
 @pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss])
-def test_blockwise_equals_matrix_at_any_temperature(loss, temperature):
+def test_blockwise_loss_equals_full_matrix_loss_at_any_temperature(loss, temperature):
     @jax.jit
     def both(z, temperature):
         mean = lambda z, **how: loss(pair_views(z), temperature=temperature, **how).mean()  # noqa: E731

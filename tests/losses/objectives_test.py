@@ -93,12 +93,12 @@ def trained(setting: str, devices: int):
 
 @pytest.mark.parametrize("devices", [1, 4])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_parameters_and_memory_do_not_depend_on_the_number_of_devices(setting, devices):
+def test_loss_parameters_and_memory_do_not_depend_on_the_number_of_devices(setting, devices):
     actual, expected = trained(setting, devices), trained(setting, 0)
     chex.assert_trees_all_close(actual, expected, rtol=2e-4, atol=2e-5)
 
 
-def test_auc_cl_trains_its_targets():
+def test_auc_cl_trains_the_targets_a_and_b():
     learned = [params for _, params, _ in trained("auc_cl", 0)]
     assert set(learned[0]) == {"a", "b"}
     for name in "ab":
@@ -107,7 +107,7 @@ def test_auc_cl_trains_its_targets():
     np.testing.assert_allclose(metrics["b"], learned[0]["b"])  # the value that the step used
 
 
-def test_learn_selects_the_trained_hyper_parameters():
+def test_learn_option_selects_the_trained_hyper_parameters():
     z = pair_views(jnp.asarray(embeddings()))
     fixed = objective_of("auc_cl", learn=(), b=0.4)
     params, memory = fixed.init(jax.random.key(0), 8, 4)
@@ -118,7 +118,7 @@ def test_learn_selects_the_trained_hyper_parameters():
     np.testing.assert_allclose(scale["logit_scale"], np.log(1 / 0.07), rtol=1e-6)
 
 
-def test_schedule_is_evaluated_at_the_step():
+def test_loss_hyper_parameter_schedule_is_evaluated_at_the_step():
     objective = objective_of("nt_xent", temperature=lambda step: 0.1 + 0.1 * step)
     pairs = pair_views(jnp.asarray(embeddings()))
     for step in range(2):
@@ -217,7 +217,7 @@ def test_nnclr_directions_search_only_keys_of_earlier_steps():
 
 
 @pytest.mark.parametrize(("name", "key"), [("decl", None), ("sogclr", "log_u")])
-def test_moving_average_is_updated_once_per_step_for_both_directions(name, key):
+def test_loss_moving_average_is_updated_once_per_step_for_both_directions(name, key):
     hyper = {"decl": {"rate": "buffer", "momentum": 0.9}, "sogclr": {"gamma": 0.1}}[name]
     objective = objective_of(name, **hyper)
     _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
@@ -317,7 +317,7 @@ def test_objective_checks_hyper_parameters_at_construction(name, hyper, message)
         objective_of(name, **hyper)
 
 
-def test_decl_momentum_rates_need_two_towers():
+def test_decl_momentum_rate_raises_without_a_momentum_network():
     objective = objective_of("decl", rate="momentum")
     with pytest.raises(ValueError, match="needs keys of a momentum network"):
         objective.loss(pair_views(jnp.asarray(embeddings())), {}, (), step=0, key=jax.random.key(0))

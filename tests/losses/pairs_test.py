@@ -37,7 +37,7 @@ def arrays(pairs: Pairs) -> dict[str, jax.Array]:
 
 
 @pytest.mark.parametrize("num_views", [1, 2, 3])
-def test_without_labels_positives_are_the_other_views_of_the_example(num_views):
+def test_positives_without_labels_are_the_other_views_of_the_example(num_views):
     b = 4
     pairs = pair_views(embeddings(num_views, b, 5))
     expected = np.zeros((num_views * b, num_views * b), bool)
@@ -49,7 +49,7 @@ def test_without_labels_positives_are_the_other_views_of_the_example(num_views):
     np.testing.assert_array_equal(negatives(pairs), ~same_example)
 
 
-def test_with_labels_positives_are_all_views_of_the_class():
+def test_positives_with_labels_are_all_views_of_the_class():
     pairs = pair_views(embeddings(2, 3, 5), labels=jnp.array([7, 9, 7]))
     labels = np.array([7, 9, 7, 7, 9, 7])
     same = labels[:, None] == labels[None, :]
@@ -95,7 +95,7 @@ def test_partners_are_other_views_or_the_key():
     np.testing.assert_array_equal(stack_views(towers, "x"), z[:2])
 
 
-def test_swap_exchanges_queries_and_keys():
+def test_swapping_pairs_exchanges_queries_and_keys():
     z, index, labels = embeddings(2, 4, 5), jnp.array([7, 2, 9, 4]), jnp.array([0, 1, 0, 1])
     swapped = swap(pair_towers(z[0], z[1], index, labels))
     expected = pair_towers(z[1], z[0], index, labels)
@@ -116,7 +116,7 @@ def test_distance_is_exact_at_any_scale_with_zero_gradient_between_equal_rows():
     np.testing.assert_array_equal(gradient(jnp.ones((2, 3))), 0)
 
 
-def test_cosine_does_not_depend_on_length():
+def test_cosine_similarity_does_not_depend_on_embedding_length():
     z = embeddings(2, 4, 5)
     expected = jnp.stack([unit(z[0]) @ u for u in unit(z[1])], axis=1)
     np.testing.assert_allclose(cosine(pair_towers(3 * z[0], z[1])), expected, atol=1e-6)
@@ -143,18 +143,18 @@ def test_pairs_on_several_devices_contain_the_whole_batch(devices):
 
 
 @pytest.mark.parametrize("scale", [1e-10, 1.0, 1e30])
-def test_unit_has_length_one_at_any_scale(scale):
+def test_normalised_embedding_has_length_one_at_any_scale(scale):
     z = embeddings(6, 5)
     expected = np.asarray(z) / np.linalg.norm(z, axis=1, keepdims=True)
     np.testing.assert_allclose(unit(z * scale), expected, rtol=1e-5)
 
 
-def test_unit_of_zero_is_zero_without_gradient():
+def test_normalised_zero_embedding_is_zero_with_zero_gradient():
     np.testing.assert_array_equal(unit(jnp.zeros((2, 3))), 0)
     np.testing.assert_array_equal(jax.grad(lambda z: unit(z).sum())(jnp.zeros((2, 3))), 0)
 
 
-def test_unit_keeps_float64_and_casts_bfloat16_to_float32():
+def test_normalisation_keeps_float64_and_casts_bfloat16_to_float32():
     assert unit(jnp.ones((1, 2), jnp.bfloat16)).dtype == jnp.float32
     with jax.enable_x64(True):
         assert unit(jnp.ones((1, 2), jnp.float64)).dtype == jnp.float64
@@ -176,6 +176,6 @@ def test_unit_keeps_float64_and_casts_bfloat16_to_float32():
         ),
     ],
 )
-def test_invalid_arrays_raise(call, message):
+def test_pairs_reject_invalid_arrays(call, message):
     with pytest.raises(ValueError, match=message):
         call()

@@ -193,7 +193,7 @@ FAMILIES = sorted({case.split("/")[0] for case in CASES} - {"sogclr", "mmcl_exac
     ("dtype", "rtol", "atol"), [("float64", 1e-9, 1e-10), ("float32", 1e-4, 1e-5)]
 )
 @pytest.mark.parametrize("case", [case for family in FAMILIES for case in losses_of(family)])
-def test_value_and_gradient_equal_the_public_implementation(case, dtype, rtol, atol):
+def test_loss_and_gradient_equal_the_public_implementation(case, dtype, rtol, atol):
     golden_values = golden(case)
     value, gradients = values_of(case.split("/")[0], dtype)[case]
     scale = max(1.0, float(np.abs(golden_values["loss"])))
@@ -211,7 +211,7 @@ def test_value_and_gradient_equal_the_public_implementation(case, dtype, rtol, a
         np.testing.assert_allclose(actual, expected, rtol=rtol, atol=atol * scale)
 
 
-def test_every_golden_case_is_used():
+def test_every_stored_public_value_is_tested():
     used = {case for family in FAMILIES for case in losses_of(family)}
     left = [case for case in CASES if case not in used]
     assert {case.split("/")[0] for case in left if "/pgd_" not in case} == {"sogclr", "mmcl_exact"}
