@@ -54,7 +54,7 @@ def exact(loss, batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [2, 3, 5])
-def test_bias_equals_that_over_all_batches(batch_size):
+def test_estimated_bias_equals_the_bias_over_all_batches(batch_size):
     loss = objective("nt_xent", temperature=0.2)
     mean, full, noise = exact(loss, batch_size)
     size = np.linalg.norm(full)
@@ -102,14 +102,14 @@ def test_estimate_finds_no_bias_in_auc_cl():
     assert estimate.low == 0
 
 
-def test_full_batch_has_neither_bias_nor_noise():
+def test_full_batch_gradient_has_neither_bias_nor_noise():
     [estimate] = measure(objective("dcl"), N, draws=8, chunk=2)
     assert estimate.bias < 1e-5
     assert estimate.deviation < 1e-3
     assert estimate.cosine == pytest.approx(1)
 
 
-def test_averages_over_steps_reduce_the_bias():
+def test_moving_averages_over_steps_reduce_the_bias():
     loss = objective("decl", u="mean", temperature=0.3, momentum=0.95)
     target = objective("decl", rate="batch", u="mean", temperature=0.3)
     first, _, last = measure(loss, 2, target=target, visits=(0, 1, 60), draws=4096, chunk=128)
@@ -123,7 +123,7 @@ def test_same_seed_gives_the_same_estimate():
     assert measure(loss, 3, **settings) != measure(loss, 3, **settings, seed=1)
 
 
-def test_invalid_arguments_raise():
+def test_bias_estimate_rejects_invalid_arguments():
     with pytest.raises(ValueError, match=r"batch_size must be in \[2, 6\], got 7"):
         measure(objective("dcl"), 7)
     with pytest.raises(ValueError, match="visits must increase"):

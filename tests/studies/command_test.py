@@ -18,14 +18,14 @@ from study_cases import NAMES
         (["alpha", "--equal_steps"], "--equal_steps is not used by the study 'alpha'"),
     ],
 )
-def test_wrong_arguments_print_a_one_line_error(arguments, message, tmp_path):
+def test_wrong_study_arguments_print_a_one_line_error(arguments, message, tmp_path):
     command = [sys.executable, "-m", "jaxssl", "study", *arguments, "--out", str(tmp_path / "out")]
     out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert out.returncode == 2 and out.stderr.startswith("error: ") and message in out.stderr
     assert out.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
-def test_command_without_a_name_lists_the_studies():
+def test_study_command_without_a_name_lists_the_studies():
     command = [sys.executable, "-m", "jaxssl", "study"]
     out = subprocess.run(command, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in out.stdout.splitlines()] == list(NAMES)

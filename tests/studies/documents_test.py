@@ -62,7 +62,7 @@ def test_markdown_page_is_written_beside_its_document(trained_cells, tmp_path):
     assert [line[0] for line in logs["tcl, batch 64, seed 2"]] == list(EPOCHS)
 
 
-def test_commit_is_read_from_the_checkout(monkeypatch, tmp_path):
+def test_study_document_has_the_commit_of_the_checkout(monkeypatch, tmp_path):
     def run(*command):
         config = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(tmp_path), *config, *command], check=True)
@@ -100,7 +100,7 @@ def test_commands_of_unstudied_claims_are_valid(row):
         assert preset in importlib.import_module(f"jaxssl.evaluation.protocols.{protocol}").PRESETS
 
 
-def test_summaries_of_unstudied_claims_are_in_docs():
+def test_numbers_of_unstudied_claims_appear_in_docs():
     text = (ROOT / "docs" / "graphs.md").read_text()
     rows = [row for row in UNSTUDIED if row.verdict]
     assert len(rows) == 2

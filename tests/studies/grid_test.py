@@ -42,7 +42,7 @@ def results(setting):
     return grid.run_grid(setting, CELLS)
 
 
-def test_every_cell_is_trained_and_evaluated(setting, results):
+def test_every_cell_of_a_grid_is_trained_and_evaluated(setting, results):
     assert list(results) == list(CELLS)
     for [result] in results.values():
         assert result.seed == 0 and set(result.metrics) == {grid.KNN, grid.LINEAR}
@@ -52,7 +52,7 @@ def test_every_cell_is_trained_and_evaluated(setting, results):
     assert grid.describe_runs(results) == "digits (train), 3 steps, 1 seed"
 
 
-def test_second_command_trains_nothing(setting, results, monkeypatch):
+def test_rerunning_a_finished_grid_trains_nothing(setting, results, monkeypatch):
     monkeypatch.setattr(pretrain, "train", None)
     assert grid.run_grid(setting, CELLS) == results
 
@@ -67,7 +67,7 @@ def test_stopped_grid_says_how_to_resume(setting, results, monkeypatch, capsys):
     assert "the same command resumes there" in capsys.readouterr().err
 
 
-def test_baselines_are_raw_pixels_and_the_untrained_network(setting, results):
+def test_grid_baselines_are_raw_pixels_and_the_untrained_network(setting, results):
     [result] = results["nt_xent"]
     base = grid.baselines(result)
     assert set(base) == {"raw", "untrained"}
@@ -75,7 +75,7 @@ def test_baselines_are_raw_pixels_and_the_untrained_network(setting, results):
     assert base["raw"][grid.KNN] == pytest.approx(89.8, abs=0.5)  # README: 89.80
 
 
-def test_diverged_run_has_nan_metrics(setting, monkeypatch):
+def test_diverged_run_of_a_grid_has_nan_metrics(setting, monkeypatch):
     def fail(config, workdir):
         workdir.mkdir(parents=True)
         (workdir / "fault.json").write_text("{}")
@@ -86,7 +86,7 @@ def test_diverged_run_has_nan_metrics(setting, monkeypatch):
     assert all(value != value for value in result.metrics.values())
 
 
-def test_fault_file_of_an_earlier_command_is_ignored(setting, monkeypatch):
+def test_divergence_file_of_an_earlier_command_is_ignored(setting, monkeypatch):
     def locked(config, workdir):
         raise UserError("locked")
 
@@ -112,7 +112,7 @@ def test_override_of_a_key_that_the_study_sets_raises(setting):
         grid.run_grid(setting, {"x": {"log_every": 2}})
 
 
-def test_support_vectors_of_a_run(setting):
+def test_grid_reports_support_vectors_of_an_mmcl_run(setting):
     module = importlib.import_module("jaxssl.studies.support_vectors")
     findings = module.run(setting)
     [first, second] = findings.tables[0].rows
@@ -126,12 +126,12 @@ def test_support_vectors_of_a_run(setting):
         module.run(other)
 
 
-def test_wrong_value_stops_the_grid(setting):
+def test_invalid_grid_value_raises_before_training(setting):
     with pytest.raises(UserError, match="temperature"):
         grid.run_grid(setting, {"x": {"loss.temperature": -1.0}})
 
 
-def test_damaged_result_file_raises(setting, results, tmp_path):
+def test_damaged_results_of_a_grid_run_raise_an_error(setting, results, tmp_path):
     [result] = results["auc_cl"]
     path = result.workdir / grid.RESULT_FILE
     text = path.read_text()

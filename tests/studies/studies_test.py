@@ -22,7 +22,7 @@ MEASURE = {"gradient_bias", "solver_time", "toy_noise", "support_vectors"}
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
-def test_study_judges_all_its_claims(name, scale, trained_cells, tmp_path):
+def test_study_gives_a_verdict_for_each_of_its_claims(name, scale, trained_cells, tmp_path):
     findings = study(name).run(setting(tmp_path, scale, name))
     # Accuracies are compared with the papers' only with the same network.
     absolute = {"accuracy": {"simclr_512"} if scale == "paper" else {"simclr_512", "auc_cl_128"}}
@@ -45,14 +45,14 @@ def test_diverged_runs_are_counted_in_the_tables(name, seeds, diverged, trained_
 
 
 @pytest.mark.parametrize("name", sorted(set(NAMES) - MEASURE))
-def test_single_seed_decides_nothing(name, trained_cells, tmp_path):
+def test_verdict_of_a_single_seed_is_undecided(name, trained_cells, tmp_path):
     findings = study(name).run(setting(tmp_path)._replace(seeds=1))
     for verdict in findings.verdicts.values():
         assert verdict.holds is None or "one pair" not in verdict.measured
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_study_has_a_summary_and_sources(name):
+def test_study_names_its_summary_and_sources(name):
     module = study(name)
     assert len(module.__doc__.splitlines()[0]) <= 100
     papers = {*claims.PAPERS, "ours"}
@@ -71,7 +71,7 @@ def test_study_has_a_summary_and_sources(name):
         ("similarity_noise", "decl_robust", study("similarity_noise").STDDEVS[-1]),
     ],
 )
-def test_claims_name_the_threshold_of_the_study(name, claim, threshold):
+def test_claim_texts_name_the_threshold_used_by_the_study(name, claim, threshold):
     assert f" {threshold:g}" in study(name).CLAIMS[claim].text
 
 
@@ -86,7 +86,7 @@ def test_claims_about_other_methods_have_no_verdict(trained_cells, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["batch_size", "convergence"])
-def test_sum_over_negatives_is_trained_only_on_request(name, trained_cells, tmp_path):
+def test_auc_cl_sum_variant_is_trained_only_on_request(name, trained_cells, tmp_path):
     study(name).run(setting(tmp_path))
     presets = [cell.get("loss.preset") for cell in trained_cells]
     assert "recommended" in presets and "paper" not in presets
@@ -96,7 +96,7 @@ def test_sum_over_negatives_is_trained_only_on_request(name, trained_cells, tmp_
 
 
 @pytest.mark.parametrize("name", ["batch_size", "batch_size_tcl", "accuracy", "unnormalised"])
-def test_equal_steps_fixes_the_number_of_steps(name, trained_cells, tmp_path):
+def test_equal_steps_option_fixes_the_number_of_steps(name, trained_cells, tmp_path):
     study(name).run(setting(tmp_path, batch_sizes=(16, 64, 128), equal_steps=True))
     assert {cell["batch_size"] for cell in trained_cells} == {16, 64, 128}
     # 20 epochs of the 1297 digits at the scale's 64
@@ -151,11 +151,11 @@ def collapse_run(std, b):
         ([(0.1, 0.97), (math.nan, math.nan)], None),
     ],
 )
-def test_collapse_is_judged_only_after_b_has_arrived(runs, holds):
+def test_alpha_study_judges_collapse_only_after_b_has_converged(runs, holds):
     assert study("alpha")._judge_collapse([collapse_run(*run) for run in runs]).holds is holds
 
 
-def test_stability_is_judged_by_the_change_over_batch_sizes():
+def test_batch_size_stability_is_judged_by_the_change_in_accuracy():
     module = study("batch_size")
 
     def runs_by_size(*means):  # three seeds with the same noise at every size
@@ -185,7 +185,7 @@ def test_stability_is_judged_by_the_change_over_batch_sizes():
         ({8: 0.9, 16: 0.3, 32: 0.1}, False, False),
     ],
 )
-def test_gradient_bias_verdicts(biases, unbiased, root):
+def test_gradient_bias_study_gives_the_expected_verdicts(biases, unbiased, root):
     module = study("gradient_bias")
     estimates = {size: {0: estimate(value, 0.01)} for size, value in biases.items()}
     verdicts = module._verdicts({"auc_cl": estimates, "simclr": estimates})
@@ -199,7 +199,9 @@ def test_gradient_bias_verdicts(biases, unbiased, root):
 @pytest.mark.parametrize(
     ("depth", "ratio", "holds"), [(0, 1.5, True), (0, 7.0, None), (50, 7.0, False), (50, 1.1, True)]
 )
-def test_small_network_refutes_no_claim_about_time(depth, ratio, holds, monkeypatch, tmp_path):
+def test_solver_time_claims_are_undecided_for_a_small_network(
+    depth, ratio, holds, monkeypatch, tmp_path
+):
     module = study("solver_time")
     times = {"simclr": 1.0, "mmcl_pgd": ratio, "mmcl_inv": 1.0, "decl": 1.0}
     monkeypatch.setattr(module, "_median_seconds", lambda calls: times)
@@ -211,7 +213,7 @@ def test_small_network_refutes_no_claim_about_time(depth, ratio, holds, monkeypa
     assert findings.verdicts["decl"].holds is True
 
 
-def test_toy_noise_converges_to_the_optimum(tmp_path):
+def test_toy_noise_study_converges_to_the_optimum(tmp_path):
     module = study("toy_noise")
     s1, s2 = module._optimum()
     assert s1 == pytest.approx(0.82, abs=0.005) and s2 == -s1
@@ -223,7 +225,7 @@ def test_toy_noise_converges_to_the_optimum(tmp_path):
     np.testing.assert_allclose(quiet, np.tile([s1, s2], (module.RUNS, 1)), atol=1e-3)
 
 
-def test_timed_losses_take_turns(monkeypatch):
+def test_solver_time_study_interleaves_timings_of_the_losses(monkeypatch):
     module, order = study("solver_time"), []
     clock = iter(range(1000))
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(clock))
@@ -246,7 +248,7 @@ def test_exponent_of_a_power_law_is_recovered():
     assert module._exponent({8: estimate(0.1), 16: estimate(0.05), 32: estimate(0.0)}) is None
 
 
-def test_gradient_bias_from_end_to_end(tmp_path, monkeypatch):
+def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch):
     module = study("gradient_bias")
     for name, value in {"EXAMPLES": 24, "DRAWS": 256, "VISITS": (0, 1, 2)}.items():
         monkeypatch.setattr(module, name, value)

@@ -39,7 +39,7 @@ def test_claim_is_judged_by_the_interval_of_the_difference(shift, difference, ho
     assert verdicts.judge(claim(difference), THEIRS, ours).holds is not True or shift < -2
 
 
-def test_probe_at_its_ceiling_decides_nothing():
+def test_claim_is_undecided_if_the_probe_is_at_its_ceiling():
     ours, theirs = [99.8, 99.9, 99.7], [98.9, 99.0, 98.8]
     assert verdicts.judge(claim(2.0), ours, theirs).holds is True
     at_top = verdicts.judge(claim(2.0), ours, theirs, top=100.0)
@@ -48,7 +48,7 @@ def test_probe_at_its_ceiling_decides_nothing():
     assert verdicts.judge(claim(1.0), ours, theirs, top=100.0).holds is True
 
 
-def test_one_pair_decides_nothing_and_non_finite_pairs_are_left_out():
+def test_claim_is_undecided_with_one_pair_and_ignores_non_finite_pairs():
     assert verdicts.judge(claim(1.0), [70.0], [60.0]) == Verdict("+10.00 (one pair)", None)
     assert verdicts.judge(claim(1.0), [math.nan, 70.0], [60.0, math.nan]).holds is None
     assert verdicts.judge(claim(1.0), [math.nan, 70.0], [60.0, 60.0]).measured.endswith(
@@ -59,7 +59,7 @@ def test_one_pair_decides_nothing_and_non_finite_pairs_are_left_out():
     assert with_lost.holds is True and "1 of 6 pairs not finite" in with_lost.measured
 
 
-def test_intervals_of_many_comparisons_are_wider():
+def test_interval_widens_with_the_number_of_comparisons():
     pair = OURS, THEIRS
     assert verdicts.judge_all(claim(), {"B=16": pair}).holds is True
     # With three, each interval has 1 - 0.05 / 3: t is 3.961, and [-0.80, 4.80] contains zero.
@@ -71,7 +71,7 @@ def test_intervals_of_many_comparisons_are_wider():
     assert verdicts.judge_all(claim(), {"16": clear, "64": pair}).holds is None
 
 
-def test_similar_values_differ_by_less_than_the_margin():
+def test_similarity_claim_holds_if_the_interval_lies_within_the_margin():
     assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 4.0).holds is True
     assert verdicts.judge_similar({"x": (OURS, THEIRS)}, 3.0).holds is None
     far = [b + 9 + i / 9 for i, b in enumerate(THEIRS)]
