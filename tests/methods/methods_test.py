@@ -246,7 +246,7 @@ def test_decl_rates_may_come_from_target_keys():
 
 
 @pytest.mark.parametrize("which", ["online", "target"])
-def test_evaluate_selects_online_or_target_network(which):
+def test_method_evaluate_setting_selects_online_or_target_network(which):
     method = momentum.method(PREDICTING, byol(), momentum=0.9, evaluate=which)
     batch = batch_of()
     params, carried = start(method, batch)
@@ -284,7 +284,7 @@ def test_accumulation_normalises_each_chunk_separately():
 
 
 @jax.numpy_dtype_promotion("standard")  # flax raises BatchNorm's sums to float32
-def test_half_precision_computes_in_bfloat16_and_stores_float32():
+def test_bfloat16_training_stores_float32_parameters():
     encoder = Encoder(Net(5, norm=True), Head())
     batch = batch_of()
     method = siamese.method(encoder, nt_xent(temperature=0.5))

@@ -88,7 +88,7 @@ def test_views_and_captions_do_not_depend_on_the_batch(pair_views):
     same(jax.jit(on_eight)(KEY, pairs, index), np.arange(8))
 
 
-def test_view_does_not_depend_on_the_caption(pair_views):
+def test_image_view_does_not_depend_on_the_drawn_caption(pair_views):
     pairs, index = captioned(4), np.arange(4, dtype=np.int32)
     other = {**pairs, "text": captioned(4, k=3)["text"] + 7}
     found, expected = (pair_views(KEY, x, index)["views"] for x in (other, pairs))
@@ -173,7 +173,7 @@ def test_two_tower_loss_equals_towers_computed_by_hand():
     jax.tree.map(close, gradient, slope)
 
 
-def test_gradients_reach_both_towers():
+def test_two_tower_gradients_reach_both_networks():
     method, batch = two_tower.method(PAIRS, objective_of("clip")), batch_of()
     _, gradient, _, _ = value_of(method, *start(method, batch), batch)
     for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
@@ -183,7 +183,7 @@ def test_gradients_reach_both_towers():
     assert (table[np.setdiff1d(np.arange(20), read)] == 0).all() and (table > 0).any()
 
 
-def test_without_captions_two_views_are_the_towers():
+def test_two_tower_without_captions_uses_two_views_as_towers():
     method, batch = two_tower.method(VIEWS, objective_of("clip")), batch_of(2)
     params, carried = start(method, batch)
     assert set(params) == {"net", "projector", "objective"}
@@ -239,7 +239,7 @@ def test_symmetric_decl_averages_both_directions_and_merges_memory():
 
 
 @pytest.mark.parametrize("name", ["clip", "siglip"])
-def test_symmetric_losses_do_not_change_when_symmetrised(name):
+def test_symmetric_option_does_not_change_symmetric_losses(name):
     batch = batch_of()
     methods = [two_tower.method(PAIRS, objective_of(name), symmetric=s) for s in (False, True)]
     params, carried = start(methods[0], batch)
@@ -247,7 +247,7 @@ def test_symmetric_losses_do_not_change_when_symmetrised(name):
     jax.tree.map(close, one, both)
 
 
-def test_accumulation_keeps_all_negatives():
+def test_two_tower_accumulation_keeps_all_negatives():
     batch = batch_of()
     chunked = PAIRS._replace(num_chunks=2, text=PAIRS.text._replace(num_chunks=2))
     whole, parts = (two_tower.method(e, objective_of("clip")) for e in (PAIRS, chunked))
@@ -364,17 +364,17 @@ TOGETHER = "captions take method.name=two_tower, text.name=text and augment.name
         (CAPTIONED, {"text.num_heads": "3"}, ["text.dim must be a multiple of text.num_heads=3"]),
     ],
 )
-def test_incompatible_settings_are_rejected(path, changes, parts):
+def test_two_tower_rejects_incompatible_settings(path, changes, parts):
     with refused(*parts):
         build(load(path, list(changes.items())), 1297)
 
 
 @pytest.mark.parametrize("path", [CAPTIONED, DIGITS])
-def test_captioned_and_plain_image_configs_build(path):
+def test_configs_with_and_without_captions_build_a_training_step(path):
     build(load(path, list(ALONE.items()) if path == DIGITS else []), 1297)
 
 
-def test_config_without_the_text_key_has_no_captions():
+def test_config_without_the_text_key_uses_no_captions():
     config = load(DIGITS)
     with config.unlocked():
         del config["text"]
