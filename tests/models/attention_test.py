@@ -15,7 +15,7 @@ def normal(seed, *shape):
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_attend_equals_jax_dot_product_attention_with_gradients(causal):
+def test_attention_and_gradients_equal_jax_dot_product_attention(causal):
     q, k, v = (normal(seed, 3, 5, 2, 4) for seed in range(3))
     weights = normal(9, 3, 5, 2, 4)
 

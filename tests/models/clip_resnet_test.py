@@ -35,7 +35,7 @@ def program(train):
 
 
 @pytest.mark.parametrize("size", PUBLISHED)
-def test_parameter_count_and_feature_size_are_openais(size):
+def test_clip_resnet_parameter_count_and_feature_size_equal_openai(size):
     side, image, whole, d, dim = PUBLISHED[size]
     text = (49408 + 77) * d + 12 * (12 * d**2 + 13 * d) + 2 * d
     assert image == whole - text - d * dim - 1

@@ -169,7 +169,7 @@ def test_uneven_devices_give_the_same_features_statistics_and_gradients_as_one(d
     jax.tree.map(agrees, grads, one[0])
 
 
-def test_gradient_equals_finite_differences():
+def test_gin_gradient_equals_finite_differences():
     """The differences are of the float64 oracle."""
     grads = on_devices(1)[0]
     rng, tree, step = np.random.default_rng(0), jax.tree.map(np.float64, variables()), 1e-5
@@ -222,7 +222,7 @@ def gradient(rows):
 
 
 @pytest.mark.parametrize("graphs", [[NOTHING] * 4, [graph(2, [])] * 4, [NOTHING, graph(1, [])] * 2])
-def test_empty_graphs_give_finite_features_and_gradients(graphs):
+def test_gin_gives_finite_features_and_gradients_for_empty_graphs(graphs):
     out, moved, grads = gradient(pack(graphs, 2, NUM_TAGS, Room(8, 8)))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves((out, moved, grads)))
     empty = [not len(one.tag) for one in graphs]

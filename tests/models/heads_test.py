@@ -94,7 +94,7 @@ def test_head_has_the_layers_of_its_paper(name):
     assert (count_params(variables), len(stats), out.shape) == (total, norms, (2, width))
 
 
-def test_zero_layers_return_the_features():
+def test_head_with_zero_layers_returns_the_features():
     x = normal(3, 5)
     out, variables = heads.mlp(proj_layers=0).init_with_output(KEY, x, train=True)
     assert out is x and not variables

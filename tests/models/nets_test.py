@@ -22,7 +22,7 @@ STEM_DIFFERENCE = 64 * 3 * (7 * 7 - 3 * 3)  # parameters saved by a 3x3 instead 
 @pytest.mark.parametrize(
     ("depth", "stem"), [(18, "cifar"), (50, "cifar"), *((d, "imagenet") for d in TORCHVISION)]
 )
-def test_resnet_parameter_count_and_feature_size_are_torchvisions(depth, stem):
+def test_resnet_parameter_count_and_feature_size_equal_torchvision(depth, stem):
     size = {"cifar": 32, "imagenet": 224}[stem]
     variables, out = init_shapes(resnet.net(depth=depth, stem=stem), 2, size, size, 3)
     features = FEATURES[depth]
@@ -244,7 +244,7 @@ PRECISIONS = {
 
 
 @pytest.mark.parametrize("name", PRECISIONS)
-def test_modules_compute_in_the_dtype_of_parameters_and_inputs(name):
+def test_networks_compute_in_the_dtype_of_parameters_and_inputs(name):
     module, shape = PRECISIONS[name]
     x = normal(*shape)
     variables = dict(random_variables(module, x))

@@ -91,7 +91,7 @@ def test_remat_reduces_the_memory_of_a_training_step(make, share):
     assert memory(True) < share * memory(False)
 
 
-def test_remat_does_not_repeat_the_exchange_of_statistics():
+def test_remat_does_not_repeat_the_all_reduce_of_batch_norm():
     module = NETS["resnet"]
 
     def reductions(remat):

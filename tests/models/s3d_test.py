@@ -19,7 +19,7 @@ TINY = partial(s3d.S3D, (2, 3), ((BRANCHES,), (BRANCHES,), (BRANCHES,)))
 SHAPE = (4, 5, 17, 18, 2)
 
 
-def test_s3d_parameter_count_and_feature_size_are_torchvisions():
+def test_s3d_parameter_count_and_feature_size_equal_torchvision():
     variables, out = init_shapes(s3d.net(), 2, 16, 64, 64, 3)
     assert count_params(variables) == TORCHVISION
     assert (out.shape, out.dtype) == ((2, 1024), jnp.float32)
@@ -46,7 +46,7 @@ def test_width_scales_all_channels_to_at_least_one(width, features):
     assert net.stem == (max(1, 64 * width), max(1, 192 * width))
 
 
-def test_feature_maps_have_the_published_sizes():
+def test_s3d_feature_maps_have_the_published_sizes():
     # The paper's figure has 64 frames of 224 x 224 pixels.
     seen = intermediate_shapes(s3d.net(), 1, 64, 224, 224, 3)
     expected = [(32, 28, c) for c in (256, 480)]
@@ -58,7 +58,7 @@ def test_feature_maps_have_the_published_sizes():
 
 
 @pytest.mark.parametrize("shape", [(5, 17, 17), (8, 32, 32), (16, 32, 48)])
-def test_small_videos_leave_at_least_one_position(shape):
+def test_s3d_keeps_at_least_one_position_for_small_videos(shape):
     seen = intermediate_shapes(TINY(), 2, *shape, 1)
     left = -(-shape[0] // 4) // 2, *(-(-side // 16) // 2 for side in shape[1:])
     assert min(left) == 1
@@ -84,7 +84,7 @@ def test_invalid_width_and_too_small_videos_are_rejected(call, message):
         call()
 
 
-def test_kernels_are_normal_with_coclrs_standard_deviation():
+def test_s3d_kernels_are_normal_with_the_standard_deviation_of_coclr():
     module = s3d.Separable(32, 3)
     variables = jax.jit(partial(module.init, train=False))(KEY, jnp.zeros((1, 2, 2, 2, 16)))
     kernels = [variables["params"][f"Conv_{i}"]["kernel"] for i in range(2)]
@@ -270,7 +270,7 @@ def test_remat_changes_neither_values_nor_gradients():
     jax.tree.map(close, step(remat=True), step(remat=False))
 
 
-def test_gating_and_remat_reach_the_module():
+def test_s3d_factory_passes_gating_and_remat_to_the_module():
     net = s3d.net(gating=True, remat=True)
     assert (net.gating, net.remat) == (True, True)
     plain = s3d.net()
@@ -298,7 +298,7 @@ def test_batch_norm_uses_the_statistics_of_all_devices():
     assert np.abs(features(4, None) - whole).max() > 0.1
 
 
-def test_remat_does_not_repeat_the_exchange_of_statistics():
+def test_remat_does_not_repeat_the_all_reduce_of_batch_norm():
     def reductions(remat):
         net = s3d.S3D((1, 1), (((1,) * 6,),), remat=remat)
         variables, _ = init_shapes(net, *SHAPE)

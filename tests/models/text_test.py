@@ -91,7 +91,7 @@ def in_numpy(params, tokens, activation):
 
 
 @pytest.mark.parametrize("activation", text.ACTIVATIONS)
-def test_forward_pass_equals_numpy(activation):
+def test_text_transformer_equals_numpy(activation):
     expected = in_numpy(VARIABLES["params"], TOKENS, activation)
     actual = program(activation)(VARIABLES, TOKENS)
     assert (actual.shape, actual.dtype) == ((4, DIM), jnp.float32)
@@ -110,7 +110,7 @@ def test_default_parameter_count_is_that_of_clip_vit_b_32():
     assert count_params(variable_shapes(text.net(), 77)) == expected
 
 
-def test_tokens_after_the_end_of_text_have_no_effect():
+def test_text_features_do_not_depend_on_tokens_after_the_end_of_text():
     features = program()(VARIABLES, TOKENS)
     # Any tokens but a larger one have no effect after the end; a token before the end has one.
     later = np.array(TOKENS)
@@ -121,12 +121,12 @@ def test_tokens_after_the_end_of_text_have_no_effect():
     assert np.abs(program()(VARIABLES, earlier) - features)[0].max() > 0.01
 
 
-def test_padding_has_no_effect():
+def test_text_features_do_not_depend_on_padding():
     short = program()(VARIABLES, TOKENS[:1, :4])
     np.testing.assert_allclose(short, program()(VARIABLES, TOKENS)[:1], rtol=1e-5, atol=1e-6)
 
 
-def test_order_of_tokens_matters():
+def test_text_features_depend_on_the_order_of_tokens():
     swapped = TOKENS.at[1].set(jnp.asarray([9, 2, 1, 3, 4, END]))
     assert np.abs(program()(VARIABLES, swapped) - program()(VARIABLES, TOKENS))[1].max() > 0.01
 
@@ -153,7 +153,7 @@ def test_gradients_reach_only_tokens_before_the_end_of_text():
     assert all(leaf.any() for leaf in jax.tree.leaves(actual["Block_0"]))
 
 
-def test_remat_does_not_change_gradients():
+def test_text_remat_does_not_change_gradients():
     close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
     jax.tree.map(close, gradient(True), gradient(False))
 

@@ -22,7 +22,7 @@ def small(**changes):
 
 
 @pytest.mark.parametrize("size", PUBLISHED)
-def test_parameter_count_is_the_published_one(size):
+def test_vit_parameter_count_is_the_published_one(size):
     variables, out = init_shapes(vit.net(size=size), 2, 224, 224, 3)
     dim = vit.SIZES[size][0]
     classifier = dim * 1000 + 1000
@@ -31,7 +31,7 @@ def test_parameter_count_is_the_published_one(size):
     assert (out.shape, out.dtype) == ((2, dim), jnp.float32)
 
 
-def test_fixed_positions_allow_images_of_any_size():
+def test_vit_with_fixed_positions_accepts_images_of_any_size():
     _, out = init_shapes(small(), 2, 4, 10, 1)
     assert out.shape == (2, 8)
     small_crop, _ = init_shapes(small(), 2, 4, 4, 3)
@@ -57,7 +57,7 @@ def test_invalid_settings_raise_an_error_that_names_them(call, message):
         call()
 
 
-def test_positions_equal_the_formula():
+def test_vit_fixed_position_embedding_equals_the_formula():
     actual = vit.positions(2, 3, 12)
     assert (actual.shape, actual.dtype) == ((6, 12), np.float32)
     for row in range(2):
@@ -68,7 +68,7 @@ def test_positions_equal_the_formula():
                 np.testing.assert_allclose(actual[3 * row + column, k::3], parts, atol=1e-7)
 
 
-def test_initialisation_follows_moco_v3():
+def test_vit_initialisation_follows_moco_v3():
     net = vit.net(patch_size=4, dim=64, layers=1, num_heads=2)
     params = jax.jit(partial(net.init, train=False))(KEY, jnp.zeros((1, 4, 4, 3)))["params"]
     block = params["Block_0"]
@@ -136,7 +136,7 @@ def in_numpy(params, images, factors):
     return np.stack(out)
 
 
-def test_forward_pass_equals_numpy():
+def test_vit_forward_pass_equals_numpy():
     expected = in_numpy(VARIABLES["params"], IMAGES, np.ones((4, 3, 2)))
     # Evaluation ignores the keys; training without keys drops nothing.
     token = program(False)(VARIABLES, IMAGES, KEYS)
@@ -162,7 +162,7 @@ def test_stochastic_depth_of_an_image_depends_only_on_its_key():
     assert np.abs(program(True)(VARIABLES, IMAGES, KEYS[order]) - whole).max() > 0.1
 
 
-def test_depth_scales_have_linear_rates_and_mean_one():
+def test_stochastic_depth_scales_have_linear_rates_and_mean_one():
     n, layers = 4000, 4
     scales = np.asarray(
         jax.jit(partial(vit.depth_scales, layers=layers, drop_path=0.6))(jax.random.split(KEY, n))
@@ -182,7 +182,7 @@ def test_depth_scales_have_linear_rates_and_mean_one():
 
 
 @pytest.mark.parametrize("frozen", [True, False])
-def test_frozen_patches_get_no_gradient_but_images_do(frozen):
+def test_frozen_patch_embedding_has_no_gradient_and_images_do(frozen):
     net = small(layers=1, frozen_patches=frozen)
 
     def loss(params, x):
