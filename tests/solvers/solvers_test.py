@@ -173,7 +173,7 @@ def test_inv_with_three_excluded_rows_equals_the_dense_solution():
 @iterative
 @pytest.mark.parametrize("C", [0.2, np.inf])
 @pytest.mark.parametrize("kernel", ["rbf", "narrow", "linear"])
-def test_certificate_bounds_the_distance_to_the_exact_optimum(name, excluded, C, kernel):
+def test_optimality_certificate_bounds_the_distance_to_the_optimum(name, excluded, C, kernel):
     kernel, excluded_rows = kernels()[kernel], EXCLUDED[excluded]
     solution = wide(SOLVERS[name], kernel, POSITIVE, excluded_rows, C)
     alpha, objective = exact_duals(kernel, POSITIVE, excluded_rows, C)
@@ -263,7 +263,7 @@ def test_solutions_are_finite_on_degenerate_kernels(name, excluded):
 
 
 @each_solver
-def test_one_or_no_free_row_has_a_closed_form_solution(name):
+def test_kernels_with_at_most_one_free_row_have_a_closed_form_solution(name):
     kernel, positive = np.float32([[1, 0.5], [0.5, 1]]), POSITIVE[:2]
     one = SOLVERS[name](kernel, positive, ONE[:2])
     # One free row: (K_jj - 2 K_xj + 1 + beta) a = 2
@@ -274,7 +274,7 @@ def test_one_or_no_free_row_has_a_closed_form_solution(name):
 
 
 @each_solver
-def test_no_gradient_flows_and_vmap_works(name):
+def test_solvers_stop_gradients_and_support_vmap(name):
     kernel = jnp.float32(kernels()["rbf"])
     objective = lambda kernel: SOLVERS[name](kernel, POSITIVE, ONE).objective  # noqa: E731
     assert (jax.grad(lambda kernel: objective(kernel).sum())(kernel) == 0).all()
@@ -283,7 +283,7 @@ def test_no_gradient_flows_and_vmap_works(name):
 
 
 @iterative
-def test_step_limit_is_kept_with_and_without_tolerance(name):
+def test_solvers_respect_the_step_limit_with_and_without_tolerance(name):
     solve = {"pgd": pgd, "admm": admm}[name]
     kernel = np.float32(kernels()["rbf"])
     fixed = solve(kernel, POSITIVE, ONE, num_steps=3)
@@ -293,7 +293,7 @@ def test_step_limit_is_kept_with_and_without_tolerance(name):
     assert fixed.suboptimality.max() > 1e-9
 
 
-def test_invalid_arguments_raise_value_errors():
+def test_solvers_reject_invalid_arguments():
     kernel = jnp.eye(M)
     for call, word in (
         (lambda: svm_dual_pgd(kernel[:3], POSITIVE, ONE), "kernel"),
