@@ -53,7 +53,7 @@ def test_train_prints_a_table_and_writes_results_and_report(trained):
     HTMLParser().feed((workdir / "report.html").read_text())
 
 
-def test_compile_cache_keeps_programs_that_compile_in_an_instant(tmp_path):
+def test_compile_cache_stores_programs_with_short_compile_times(tmp_path):
     code = """
 from jaxssl.training import compile_cache
 compile_cache.enable()
@@ -73,7 +73,7 @@ def test_train_does_nothing_for_a_finished_run(trained, data_dir):
     assert "is finished (6 steps)" in again.stdout
 
 
-def test_eval_runs_the_given_protocols_on_the_given_step(trained):
+def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
     folder, _ = trained
     arguments = ("--workdir=runs/digits", "--protocols=knn:uniform", "--step=6")
     done = run("eval.py", *arguments, cwd=folder)
@@ -88,7 +88,7 @@ def test_eval_runs_the_given_protocols_on_the_given_step(trained):
 
 
 @pytest.mark.parametrize(("script", "flag"), [("train.py", "--config"), ("eval.py", "--protocols")])
-def test_help_lists_the_flags(script, flag, tmp_path):
+def test_help_lists_the_flags_of_each_command(script, flag, tmp_path):
     done = run(script, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert flag in done.stdout and "--workdir" in done.stdout
@@ -104,7 +104,7 @@ def test_help_lists_the_flags(script, flag, tmp_path):
         (("eval.py", "--workdir=nowhere"), "nowhere holds no run"),
     ],
 )
-def test_errors_print_one_line_and_exit_with_status_2(command, message, tmp_path):
+def test_user_errors_print_one_line_and_exit_with_status_2(command, message, tmp_path):
     done = run(*command, cwd=tmp_path)
     assert done.returncode == 2
     assert message in done.stderr

@@ -98,7 +98,7 @@ RUNS = [
 @pytest.mark.parametrize(
     ("case", "kind", "ring"), RUNS, ids=lambda x: {True: "ring", False: ""}.get(x, str(x))
 )
-def test_communication_of_a_loss_equals_the_documented_table(case, kind, ring):
+def test_communication_of_a_loss_equals_the_table_in_docs(case, kind, ring):
     def local(z, index):
         def value(z):
             pairs = pairs_of(kind, z, index, "data")
@@ -126,7 +126,7 @@ REMEMBERING = {
 
 
 @pytest.mark.parametrize("name", REMEMBERING)
-def test_memory_communication_depends_on_the_batch_only(name):
+def test_communication_of_loss_memory_depends_only_on_the_batch_size(name):
     objective, kind, of_the_loss = REMEMBERING[name]
     params, memory = objective.init(jax.random.key(0), EXAMPLES, D)
 
@@ -144,7 +144,7 @@ def test_memory_communication_depends_on_the_batch_only(name):
     assert found == ALWAYS + of_the_loss + model(REMEMBERS, 2)[name]
 
 
-def test_every_row_of_the_documented_tables_is_tested():
+def test_every_row_of_the_communication_tables_in_docs_is_tested():
     rows = model(SENDS, 2)
     assert rows.pop("every loss: ids, mean over anchors") == ALWAYS
     assert {re.sub("`(\\w+)`.*", r"\1", row) for row in rows if row[0] == "`"} <= set(NAMES)
@@ -234,7 +234,7 @@ def test_step_communicates_gradients_statistics_and_the_loss(name):
     assert found == gradient + STEPS[name] + send("all-gather", B)
 
 
-def test_counter_handles_loops_tuples_and_whole_arrays():
+def test_hlo_communication_counter_handles_loops_tuples_and_replicated_arrays():
     def local(x):
         x = lax.fori_loop(0, 3, lambda _, x: lax.ppermute(x, "data", [(0, 1)]), x)
         x, y = lax.psum((x, x[0]), "data")
@@ -247,7 +247,7 @@ def test_counter_handles_loops_tuples_and_whole_arrays():
     ) + send("reduce-scatter", 5 * N)
 
 
-def test_counter_rejects_loops_of_unknown_length():
+def test_hlo_communication_counter_rejects_loops_of_unknown_length():
     def local(x):
         return lax.while_loop(lambda x: x < 3, lambda x: lax.psum(x, "data"), x)
 

@@ -40,7 +40,7 @@ def test_components_are_built_with_their_defaults(group):
 
 
 @pytest.mark.parametrize(("group", "name"), [(g, n) for g, names in HELPERS.items() for n in names])
-def test_helper_files_are_not_components(group, name):
+def test_files_with_a_leading_underscore_are_not_components(group, name):
     with pytest.raises(UserError, match=f"{group}.name={name!r} is unknown"):
         components.module(group, name)
 

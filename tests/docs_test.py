@@ -41,7 +41,7 @@ def defaults(function) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_example_runs(line):
+def test_code_example_of_the_losses_page_runs(line):
     example = EXAMPLES[line]
     # Strict as all tests; optax itself is not.
     with jax.numpy_dtype_promotion("standard" if "import optax" in example else "strict"):
@@ -49,7 +49,7 @@ def test_example_runs(line):
 
 
 @each_name
-def test_hyper_parameters_are_those_of_the_signatures(name):
+def test_losses_page_lists_the_hyper_parameters_and_defaults_of_the_signature(name):
     found = [(code(row[0]), value(code(row[1]))) for row in entry(name).get("name", [])]
     expected = defaults(loss_of(name))
     objective = import_module(f"jaxssl.losses.{name}").objective
@@ -61,7 +61,7 @@ def test_hyper_parameters_are_those_of_the_signatures(name):
 
 
 @each_name
-def test_presets_are_those_of_the_file(name):
+def test_losses_page_lists_the_presets_of_the_code(name):
     rows = entry(name).get("preset", [])
     found = {code(row[0]): value(f"dict({code(row[1])})") for row in rows}
     presets = getattr(import_module(f"jaxssl.losses.{name}"), "PRESETS", {})
@@ -69,7 +69,7 @@ def test_presets_are_those_of_the_file(name):
     assert len(rows) == len(found)
 
 
-def test_the_page_has_every_loss_once_and_in_order():
+def test_losses_page_lists_every_loss_once_and_in_order():
     chooser = tables(TEXT[: TEXT.index("\n## ")])["loss"]
     names = [re.fullmatch(r"\[`(\w+)`\]\(#(\w+)\)", row[0]).groups() for row in chooser]
     assert sorted(name for name, _ in names) == EXPORTED

@@ -64,7 +64,7 @@ def imports(path: Path) -> set[str]:
     return imported - {"__version__"}
 
 
-def test_every_folder_is_in_the_order():
+def test_every_package_folder_is_listed_in_the_layer_order():
     assert {layer(path) for path in FILES} == set(ORDER)
 
 
@@ -74,7 +74,7 @@ def test_package_root_has_at_most_five_modules():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
-def test_file_imports_only_folders_below_its_folder(path):
+def test_file_imports_only_from_lower_layers(path):
     name = layer(path)
     below = ONLY.get(name, set(ORDER[: ORDER.index(name)]))
     assert not imports(path) - below - {name}, f"{path} imports {sorted(imports(path))}"

@@ -54,7 +54,7 @@ def a_run(knn, **changes):
 
 
 @each_scale
-def test_plan_has_every_piece_once_in_order_of_importance(scale):
+def test_benchmark_plan_has_every_piece_once_in_order_of_importance(scale):
     plan = make_plan(scale)
     names = [piece.name for piece in plan]
     assert len(set(names)) == len(names)
@@ -86,7 +86,7 @@ def test_every_piece_of_the_plan_is_valid(scale):
             assert callable(getattr(record_checks, f"check_{check}"))
 
 
-def test_plan_has_one_arm_with_the_preset_of_auc_cl():
+def test_benchmark_plan_trains_the_auc_cl_preset_once():
     [arm] = [arm for arm in record_plan.ARMS if arm.startswith("auc_cl")]
     assert record_plan.ARMS[arm]["loss.preset"] == record_plan.AUC_CL
     assert arm in record_plan.METHOD_NAMES and arm in record_plan.SWEPT
@@ -211,7 +211,7 @@ def call(tmp_path, monkeypatch):
     return do
 
 
-def test_second_call_continues_the_plan(call, capsys):
+def test_second_call_continues_the_benchmark_plan(call, capsys):
     plan = [*runs_of("a-b1-s0", "b-b1-s0", minutes=1.0), *runs_of("long-b1-s0", minutes=100.0)]
     result = call(plan, minutes=30, known={"run/b-b1-s0": figure()})
     assert list(result["figures"]) == ["run/a-b1-s0"]  # not what the record has, nor the long one
@@ -225,7 +225,7 @@ def test_second_call_continues_the_plan(call, capsys):
     assert "3 pieces are in" in capsys.readouterr().out
 
 
-def test_failed_piece_is_reported_and_repeated(call, capsys):
+def test_failed_benchmark_piece_is_reported_and_repeated(call, capsys):
     [piece] = runs_of("a-b1-s0")
     result = call([piece._replace(settings={"fails": True}), *runs_of("b-b1-s0")])
     assert list(result["figures"]) == ["run/b-b1-s0"]
@@ -276,7 +276,7 @@ def test_runs_are_trained_side_by_side(call):
     assert {one["beside"] > 1 for one in result.values()} == {True}
 
 
-def test_archive_has_the_files_of_the_runs(call, tmp_path):
+def test_benchmark_archive_contains_the_metrics_of_the_runs(call, tmp_path):
     import zipfile
 
     call(runs_of("a-b1-s0"))
@@ -317,7 +317,7 @@ def texts(folder):
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
-def test_merging_twice_changes_nothing(out, tmp_path, capsys):
+def test_merging_a_benchmark_record_twice_changes_nothing(out, tmp_path, capsys):
     pages = tmp_path / "pages"
     book.merge(out, pages, "tiny")
     said = capsys.readouterr().out
@@ -331,7 +331,7 @@ def test_merging_twice_changes_nothing(out, tmp_path, capsys):
     assert [name for name in merged["figures"] if name in order] == order
 
 
-def test_figure_of_another_commit_does_not_replace_a_figure(out, tmp_path, capsys):
+def test_measurement_of_another_commit_does_not_replace_a_measurement(out, tmp_path, capsys):
     pages = tmp_path / "pages"
     book.merge(out, pages, "tiny")
     first = texts(pages)
@@ -378,7 +378,7 @@ def test_merging_keeps_the_prose_of_a_page(tmp_path):
         ('{"scale": "paper", "figures": {}}', "must be a record of scale 'tiny', got 'paper'"),
     ],
 )
-def test_wrong_file_is_refused(text, message, out, tmp_path):
+def test_file_that_is_no_benchmark_record_is_rejected(text, message, out, tmp_path):
     (out / "figures.json").write_text(text)
     with pytest.raises(UserError, match=message):
         book.merge(out, tmp_path / "pages", "tiny")
@@ -393,7 +393,7 @@ def row_of(text, first):
     return [cell.strip() for cell in row.split("|")[2:-1]]
 
 
-def test_tables_have_the_figures(out):
+def test_record_pages_have_tables_of_the_measurements(out):
     result = book.read_record(out / "figures.json", "tiny")
     pages = record_tables.pages(result)
     results, speed = pages["results.md"], pages["performance.md"]
@@ -413,7 +413,7 @@ def test_tables_have_the_figures(out):
         assert "- some GPU, 16 cores; jax 1.2; commit abc" in page
 
 
-def test_empty_record_has_empty_pages():
+def test_empty_benchmark_record_gives_empty_pages():
     assert set(record_tables.pages(a_record()).values()) == {""}
 
 
@@ -470,7 +470,7 @@ def test_cpu_trace_is_summarised():
 # ---- The work itself
 
 
-def test_deviation_beyond_the_bound_is_named():
+def test_check_reports_deviations_beyond_the_bound():
     result = record_checks.summary({"a": 1e-4, "b": 2e-3, "c": math.nan}, 1e-3)
     assert result["beyond"] == ["b", "c"] and result["largest"] is None
     assert record_checks.summary({"a": 1e-4, "b": 2e-3}, 1e-3)["largest"] == 2e-3
@@ -480,7 +480,7 @@ def test_deviation_beyond_the_bound_is_named():
     )
 
 
-def test_steps_are_checked_against_another_device(monkeypatch):
+def test_check_compares_training_steps_with_another_device(monkeypatch):
     monkeypatch.setattr(record_checks, "BATCH", 4)
     monkeypatch.setattr(record_checks, "cpu", lambda: jax.devices()[1])
     with jax.numpy_dtype_promotion("standard"):
@@ -492,7 +492,7 @@ def test_steps_are_checked_against_another_device(monkeypatch):
     assert updates["largest"] == pytest.approx(0.5, abs=1e-3)
 
 
-def test_run_piece_from_end_to_end(data_dir, tmp_path):
+def test_training_piece_writes_a_complete_record(data_dir, tmp_path):
     values = {**TINY, "epochs": 2, "loss.name": "nt_xent", "seed": 0, "eval.every": 1.0}
     del values["eval.protocols"]
     settings = {"config": "tiny", "values": values, "data": [["data.dir", str(data_dir)]]}
@@ -525,7 +525,7 @@ def test_commit_of_a_copy_without_history_is_read_from_the_environment(monkeypat
         (["--out", "a", "--config.epochs=1"], "--config.epochs: the plan sets it"),
     ],
 )
-def test_wrong_arguments_are_reported(arguments, message, monkeypatch, tmp_path):
+def test_record_command_rejects_wrong_arguments(arguments, message, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=message):
         book.main(arguments)
@@ -535,7 +535,7 @@ def test_wrong_arguments_are_reported(arguments, message, monkeypatch, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
-def test_plan_of_scale_paper_needs_an_accelerator(call, monkeypatch, tmp_path):
+def test_benchmark_at_scale_paper_needs_an_accelerator(call, monkeypatch, tmp_path):
     monkeypatch.setattr(book, "find_device", lambda work: DEVICE._replace(is_cpu=True))
     with pytest.raises(UserError, match="no accelerator was found"):
         book.do_pieces([], a_record(scale="paper"), tmp_path / "out", tmp_path / "work", math.inf)
