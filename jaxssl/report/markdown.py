@@ -1,12 +1,41 @@
-"""Tables in Markdown."""
+"""Tables and wrapped text in Markdown."""
 
+import re
+import textwrap
 from collections.abc import Iterable, Sequence
+
+WIDTH = 100  # characters of a line in docs/
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table as lines of Markdown, each ending in a newline; pipes in cells are escaped."""
     lines = [_line(heading), "|" + "---|" * len(heading), *map(_line, rows)]
     return "\n".join(lines) + "\n"
+
+
+def narrow_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table with lines of at most 100 characters, if two columns fit into a line.
+
+    The last columns of a wider table become lists below the table, one item per row.
+    """
+    heading, rows = list(heading), [list(row) for row in rows]
+    lists = []
+    while len(heading) > 2 and len(max(map(_line, [heading, *rows]), key=len)) > WIDTH:
+        items = "".join(f"- {row[0]}: {row.pop()}\n" for row in rows)
+        lists.insert(0, f"\n{heading.pop()}:\n\n{items}")
+    return markdown_table(heading, rows) + "".join(lists)
+
+
+def wrap_text(text: str, indent: str = "") -> str:
+    """Return a paragraph in lines of at most 100 characters; `indent` precedes all but the first.
+
+    No line begins with a character that Markdown would read as the start of a list or a heading.
+    """
+    text = re.sub(r" (?=([-+*#>]|\d+[.)])(\s|$))", "\0", text)
+    lines = textwrap.wrap(
+        text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _line(cells: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Write the tables of all claims, measured or not, from the documents of the studies."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +21,12 @@ PAPERS = {
 }
 HEAD = """# Claims
 
-The claims of the four papers, in their own words and numbers, and what we measured. `jaxssl study
-claims` generates this page from the documents of the studies. Thresholds that we chose are marked
-"ours".
+The claims of the four papers, in their own words and numbers, with our measurements and a verdict
+on each. This page is generated from the documents of the studies:
+
+    jaxssl study claims --out docs/studies --page docs/claims.md
+
+## How to read a verdict
 
 - **holds**: the 95 % interval of the difference lies above zero, or the criterion in the text of
   the claim is met.
@@ -30,17 +34,25 @@ claims` generates this page from the documents of the studies. Thresholds that w
   difference.
 - **cannot be told**: the interval contains both zero and the paper's difference (or zero, if the
   paper reports none), or the probe is at its ceiling: the paper's difference does not fit between
-  the other method and 100 %. A single seed decides nothing.
-- **not yet run**: nobody has measured it with this code.
+  the other method and 100 %. A single seed never decides a claim.
+- **not yet run**: nobody has measured the claim with this code.
 
-Differences are in points, paired by seed, with Student's t interval in brackets. The intervals of a
-claim about several batch sizes, encoders or the like hold together at 95 % (Bonferroni). The scales
-are far smaller than the papers' experiments: a verdict is about the scale in its row. All seeds
-share the test images, so the intervals are about training alone. Some fifty claims are tested. Of
-the false ones, about one will seem to hold by chance.
+Differences are in percentage points, paired by seed, with Student's t interval in brackets.
+If a claim is about several batch sizes, encoders or methods, its intervals hold jointly at 95 %
+(Bonferroni). "ours" marks thresholds that we chose.
+
+Each verdict applies to the scale that is named beside it. The scales are far smaller than the
+experiments of the papers. All seeds share the test images, so the intervals cover the variation of
+training alone. Some fifty claims are tested. Of the false ones, about one will seem to hold by
+chance.
 
 A scale is a file of [`configs/studies/`](../configs/studies). [studies.md](studies.md) describes
 the studies.
+
+## Number of verdicts
+
+A claim that was measured at several scales has a verdict for each of them.
+
 """
 
 
@@ -56,13 +68,6 @@ class UnstudiedClaim(NamedTuple):
     claim: Claim
     command: str
     verdict: Verdict | None
-
-
-class Row(NamedTuple):
-    """A claim of a document, and the command that measures it."""
-
-    claim: dict[str, Any]
-    command: str
 
 
 def read_unstudied_claims() -> list[UnstudiedClaim]:
@@ -92,27 +97,34 @@ def write_claims(folder: Path, page: Path) -> Path:
     names = components.names("study")
     paths = [p for p in sorted(folder.rglob("*.json")) if p.stem.partition("-")[0] in names]
     studies = [documents.read_document(path) for path in paths]
-    rows = [*_measured(studies), *_not_measured(studies), *_unstudied()]
-    parts = [HEAD]
+    claims = [*_measured(studies), *_not_measured(studies), *_unstudied()]
+    papers = {}
     for paper, source in {**PAPERS, "ours": "no paper"}.items():
-        claims = [row for row in rows if row.claim["source"].split(",")[0] == paper]
-        if claims:
-            claims.sort(key=lambda row: row.claim["verdict"] is None)
-            parts.append(f"\n## {paper} ({source})\n\n{_table(claims)}")
+        papers[f"{paper} ({source})"] = [
+            claim for claim in claims if claim["source"].split(",")[0] == paper
+        ]
+    parts = [HEAD, _count_verdicts(papers)]
+    for title, claims in papers.items():
+        by_text = {}
+        for claim in sorted(claims, key=lambda claim: claim["verdict"] is None):
+            by_text.setdefault((claim["text"], claim["source"]), []).append(claim)
+        if by_text:
+            sections = [documents.markdown_claim(results) for results in by_text.values()]
+            parts.append("\n".join([f"\n## {title}\n", *sections]))
     with explain_write_errors(page, "--page"):
         atomic_files.write_text(page, "".join(parts))
     return page
 
 
-def _measured(studies: list[dict[str, Any]]) -> Iterator[Row]:
+def _measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     for study in studies:
         for claim in study["claims"].values():
             if claim["verdict"]:
                 measured = f"{study['scale']}, {study['where']}: {claim['figure']}"
-                yield Row({**claim, "figure": measured}, study["command"])
+                yield {**claim, "figure": measured, "command": study["command"]}
 
 
-def _not_measured(studies: list[dict[str, Any]]) -> Iterator[Row]:
+def _not_measured(studies: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     measured = {
         (study["study"], key)
         for study in studies
@@ -122,27 +134,27 @@ def _not_measured(studies: list[dict[str, Any]]) -> Iterator[Row]:
     for name in components.names("study"):
         for key, claim in read_claims(name).items():
             if (name, key) not in measured:
-                yield Row(_without_verdict(claim), f"jaxssl study {name}")
+                yield {**_without_verdict(claim), "command": f"jaxssl study {name}"}
 
 
-def _unstudied() -> Iterator[Row]:
+def _unstudied() -> Iterator[dict[str, Any]]:
     for row in read_unstudied_claims():
         claim = _without_verdict(row.claim)
         if row.verdict:
             verdict = documents.VERDICTS[row.verdict.holds]
             claim |= {"figure": row.verdict.measured, "verdict": verdict}
-        yield Row(claim, row.command)
+        yield {**claim, "command": row.command}
 
 
 def _without_verdict(claim: Claim) -> dict[str, Any]:
     return {**claim._asdict(), "figure": None, "verdict": None}
 
 
-def _table(rows: list[Row]) -> str:
-    cells = []
-    for row in rows:
-        text, paper, source, measured, verdict = documents.claim_cells(row.claim)
-        command = f"`{row.command}`" if row.command else "–"
-        cells.append((text, paper, source, command, measured, f"**{verdict}**"))
-    heading = ("claim", "the paper", "source", "command", "measured", "verdict")
-    return markdown_table(heading, cells)
+def _count_verdicts(papers: dict[str, list[dict[str, Any]]]) -> str:
+    """Return a table with the number of each verdict for each paper."""
+    verdicts = [*documents.VERDICTS.values(), documents.NOT_RUN]
+    rows = []
+    for title, claims in papers.items():
+        counts = Counter(claim["verdict"] or documents.NOT_RUN for claim in claims)
+        rows.append((title, *(str(counts[verdict]) for verdict in verdicts)))
+    return markdown_table(("paper", *verdicts), rows)

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 from matplotlib.figure import Figure
 from study_cases import EPOCHS, NAMES, ROOT, claim, setting, study
+from tables import tables
 
 from jaxssl.errors import UserError
 from jaxssl.studies import claims, documents, verdicts
@@ -114,7 +115,7 @@ def test_numbers_of_unstudied_claims_appear_in_docs():
 def test_claims_page_is_written_from_documents_alone(tmp_path):
     none = claims.write_claims(tmp_path, tmp_path / "none.md").read_text()
     measured = [row.verdict for row in UNSTUDIED if row.verdict]
-    assert none.count("**not yet run** |") == count_claims() - len(measured)
+    assert none.count("- **not yet run**") - 1 == count_claims() - len(measured)
     module, options = study("alpha"), setting(tmp_path / "tiny")
     options.out.mkdir()
     documents.write_study("alpha", "Alpha", options, module.CLAIMS, some_findings(Figure()), ABOUT)
@@ -122,13 +123,16 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     run.mkdir(parents=True)
     for name in ("cell", "config", "results", "baselines"):
         (run / f"{name}.json").write_text("[]")
-    lines = claims.write_claims(tmp_path, tmp_path / "c.md").read_text().splitlines()
-    [row] = [line for line in lines if module.CLAIMS["collapse"].text in line]
-    assert "tiny, here: +0.60 [+0.35, +0.85]" in row and "**holds**" in row
-    assert ABOUT["command"] in row and f"“{module.CLAIMS['collapse'].quote}”" in row
-    [row] = [line for line in lines if module.CLAIMS["robust"].text in line]
-    assert row.endswith("| – | **not yet run** |")
-    assert sum(line.startswith("| ") for line in lines) == count_claims() + len(claims.PAPERS) + 1
+    page = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
+    assert max(map(len, re.findall(r"^[^#].*", page, re.MULTILINE))) <= 100
+    sections = {section.partition("\n")[0]: section for section in page.split("\n### ")[1:]}
+    section = " ".join(sections[module.CLAIMS["collapse"].text].split())
+    assert "- **holds**: tiny, here: +0.60 [+0.35, +0.85]" in section
+    assert ABOUT["command"] in section and f"“{module.CLAIMS['collapse'].quote}”" in section
+    assert sections[module.CLAIMS["robust"].text].count("- **not yet run** (`jaxssl study") == 1
+    assert page.count("\n- **") == count_claims() + len(documents.VERDICTS) + 1
+    counts = [row[1:] for row in tables(page)["paper"]]
+    assert sum(int(number) for row in counts for number in row) == count_claims()
     (tmp_path / "tiny" / "alpha.json").write_text("{")
     with pytest.raises(UserError, match=r"alpha.json is damaged"):
         claims.write_claims(tmp_path, tmp_path / "c.md")
