@@ -33,6 +33,7 @@ import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,17 +98,28 @@ def check_tests(mutant: Mutant) -> None:
         file, *names = target.split("::")
         if not file.endswith("_test.py") or not (ROOT / file).is_file():
             raise StaleError(f"{mutant.name}: {file!r} is not a file of tests")
-        text = (ROOT / file).read_text()
-        functions = {n.name for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)}
-        if missing := {name.partition("[")[0] for name in names} - functions:
+        if missing := {name.partition("[")[0] for name in names} - functions(file):
             raise StaleError(f"{mutant.name}: {file} has no function {sorted(missing)}")
-        # Parameters of tests are written in the file or in the modules that tests share.
-        shared = set((ROOT / "tests").glob("*.py")) - set((ROOT / "tests").glob("*_test.py"))
-        text += "".join(path.read_text() for path in shared)
         expression = options[options.index("-k") + 1] if "-k" in options else ""
         words = set(re.findall(r"\w+", expression)) - {"and", "or", "not"}
-        if missing := {word for word in words if word.lower() not in text.lower()}:
+        # Parameters of tests are written in the file or in the modules that tests share.
+        text = (ROOT / file).read_text().lower() + shared_text()
+        if missing := {word for word in words if word.lower() not in text}:
             raise StaleError(f"{mutant.name}: no test of {file} is named {sorted(missing)}")
+
+
+@cache
+def functions(file: str) -> set[str]:
+    """Return the names of the functions of a file."""
+    nodes = ast.walk(ast.parse((ROOT / file).read_text()))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+@cache
+def shared_text() -> str:
+    """Return the text, in lower case, of the modules that tests share."""
+    modules = set((ROOT / "tests").glob("*.py")) - set((ROOT / "tests").glob("*_test.py"))
+    return "".join(path.read_text() for path in modules).lower()
 
 
 def copy_tree(folder: Path) -> Path:
@@ -144,7 +156,7 @@ def run_tests(tree: Path, test: str, seconds: float) -> tuple[int | None, str]:
 
 
 def run_mutant(tree: Path, mutant: Mutant, seconds: float) -> str:
-    """Return "survived", or "killed by" and the test that failed."""
+    """Return "survived", or "killed by" and the test that failed, or "stale" and the reason."""
     path, end = tree / mutant.file, time.monotonic() + seconds
     original = path.read_text()
     path.write_text(mutate(mutant))
@@ -157,7 +169,7 @@ def run_mutant(tree: Path, mutant: Mutant, seconds: float) -> str:
                 failed = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output, re.MULTILINE)
                 return f"killed by {failed[1] if failed else test}"
             if status != PASSED:
-                raise StaleError(f"{mutant.name}: pytest {test} ended with {status}:\n{output}")
+                return f"stale: pytest {test} ended with {status}:\n{output}"
         return "survived"
     finally:
         path.write_text(original)
@@ -218,9 +230,12 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     survivors = [name for name, outcome in outcomes.items() if outcome == "survived"]
-    print(f"killed {len(outcomes) - len(survivors)} of {len(outcomes)}")
+    killed = sum(outcome.startswith("killed") for outcome in outcomes.values())
+    print(f"killed {killed} of {len(outcomes)}")
     for name in survivors:
         print(f"survivor: {name}")
+    if any(outcome.startswith("stale") for outcome in outcomes.values()):
+        return 2
     return 1 if survivors else 0
 
 
