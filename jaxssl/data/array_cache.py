@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import os
-import socket
+import uuid
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +35,7 @@ def load_or_compute(
         pass  # missing or unreadable
     log.info("data       reading %s once, for %s", path.parent, path.name)
     array = compute()
-    temporary = path.with_suffix(f".{socket.gethostname()}-{os.getpid()}.tmp")
+    temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as file:
             np.save(file, array)

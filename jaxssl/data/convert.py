@@ -7,9 +7,9 @@ formats. The records are the same bytes in the same order. TensorFlow is not nee
 
 import contextlib
 import json
-import os
 import re
 import struct
+import uuid
 from pathlib import Path, PurePath
 
 import grain
@@ -59,7 +59,7 @@ def convert(directory: Path) -> int:
         )
     total = sum(_convert_shard(directory / old, directory / new, n) for old, new, n in shards)
     try:
-        temporary = path.with_suffix(".tmp")
+        temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
         temporary.write_text(
             json.dumps(info | {"alternativeFileFormats": [*formats[1:], NEW]}, indent=2)
         )
@@ -103,7 +103,7 @@ def _file_name(split: dict, name: str, shard: int, num_shards: int, file_format:
 
 def _convert_shard(source: Path, target: Path, length: int) -> int:
     """Copy the records of a file and return their number, which must be ``length``."""
-    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
     count = 0
     try:
         writer = ArrayRecordWriter(str(temporary), "group_size:1")

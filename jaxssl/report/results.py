@@ -60,13 +60,17 @@ def _is_result(row: Mapping[str, Any]) -> bool:
 def add_results(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Write rows into results.json, in place of earlier rows with the same key.
 
+    Several processes may do this at once.
+
     Raises:
-        OSError: if the file cannot be written.
+        UserError: if the file is damaged.
+        OSError: if the file cannot be written. It is unchanged then.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    new = set(map(_key, rows))
-    earlier = [row for row in read_results(folder) if _key(row) not in new]
-    atomic_files.write_json(folder / "results.json", {"results": [*earlier, *rows]})
+    path, new = folder / "results.json", set(map(_key, rows))
+    with atomic_files.locked(path):
+        earlier = [row for row in read_results(folder) if _key(row) not in new]
+        atomic_files.write_json(path, {"results": [*earlier, *rows]})
 
 
 def print_results(rows: Sequence[Mapping[str, Any]]) -> None:

@@ -2,8 +2,18 @@
 
 import json
 import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+from jaxssl.training.logs import log
+from jaxssl.training.run_lock import NO_FLOCK
+
+PATIENCE = 10.0  # seconds of waiting for a lock after which a message is logged
 
 
 def write_json(path: Path, document: Any) -> None:
@@ -18,12 +28,45 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replace a file."""
-    partial = path.with_name(path.name + ".partial")
+    # The name is unique because several processes may write the same file at once.
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())  # otherwise a machine crash could leave an empty file
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes and threads from changing a file between reading and writing it.
+
+    The lock is the file ``path`` with the suffix ".lock" appended. It stays after the release.
+
+    Raises:
+        OSError: if the lock cannot be written.
+    """
+    name = path.with_name(f"{path.name}.lock")
+    lock: BaseFileLock = FileLock(name)
+    try:
+        _acquire(lock, path)
+    except OSError as error:
+        if error.errno not in NO_FLOCK:
+            raise
+        lock = SoftFileLock(name)  # this file system has no locks
+        _acquire(lock, path)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _acquire(lock: BaseFileLock, path: Path) -> None:
+    try:
+        lock.acquire(timeout=PATIENCE)
+    except Timeout:
+        log.info("waiting for another process that writes %s", path)
+        lock.acquire()

@@ -4,7 +4,9 @@ TensorFlow is not installed here: the TFRecord files are written byte by byte as
 describes them, https://www.tensorflow.org/tutorials/load_data/tfrecord#tfrecords_format_details.
 """
 
+import errno
 import json
+import os
 import re
 import shlex
 import struct
@@ -317,13 +319,21 @@ def test_interrupted_conversion_can_be_repeated(old, prepared, monkeypatch, erro
     assert_converted(folder, prepared)
 
 
-@pytest.mark.parametrize("name", [FIRST.replace("tfrecord", "array_record"), "dataset_info.tmp"])
+def full(path, text):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("name", [FIRST.replace("tfrecord", "array_record"), "dataset_info.json"])
 def test_conversion_error_names_a_file_that_cannot_be_written(old, monkeypatch, capsys, name):
     folder = old()
-    (folder / name).mkdir()
+    if name == "dataset_info.json":
+        monkeypatch.setattr(Path, "write_text", full)
+    else:
+        (folder / name).mkdir()
     before = (folder / "dataset_info.json").read_bytes()
     status, _, err = command(capsys, folder)
     assert (status, err.count("\n")) == (2, 1) and err.startswith("error: cannot ")
+    assert not list(folder.glob("*.tmp"))
     assert (folder / "dataset_info.json").read_bytes() == before
 
 

@@ -1,0 +1,105 @@
+"""results.json under several writers, full disks and damage."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import filelock
+import pytest
+from workdir_cases import ROW, changed
+
+from jaxssl.errors import UserError
+from jaxssl.report import results
+from jaxssl.training import atomic_files
+
+ADDITIONS = 15
+ADD = f"""
+import sys
+from pathlib import Path
+from workdir_cases import ROW, changed
+from jaxssl.report import results
+writer = sys.argv[2]
+for i in range({ADDITIONS}):
+    results.add_results(Path(sys.argv[1]), [changed(ROW, seed=f"{{writer}}-{{i}}")])
+"""
+
+
+def test_results_of_several_processes_and_threads_are_all_kept(tmp_path):
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (root, root / "tests")))}
+    command = [sys.executable, "-c", ADD, str(tmp_path)]
+    processes = [subprocess.Popen([*command, f"process {i}"], env=environment) for i in range(2)]
+
+    def add(writer):
+        for i in range(ADDITIONS):
+            results.add_results(tmp_path, [changed(ROW, seed=f"{writer}-{i}")])
+
+    threads = [threading.Thread(target=add, args=(f"thread {i}",)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [process.wait() for process in processes] == [0, 0]
+    writers = [*(f"process {i}" for i in range(2)), *(f"thread {i}" for i in range(2))]
+    expected = {f"{writer}-{i}" for writer in writers for i in range(ADDITIONS)}
+    rows = results.read_results(tmp_path)
+    assert len(rows) == len(expected) and {row["seed"] for row in rows} == expected
+    assert {path.name for path in tmp_path.iterdir()} == {"results.json", "results.json.lock"}
+
+
+def test_row_with_the_same_key_is_replaced_and_others_are_kept(tmp_path):
+    results.add_results(tmp_path, [ROW, changed(ROW, seed=1)])
+    results.add_results(tmp_path, [changed(ROW, value=95.0)])
+    rows = results.read_results(tmp_path)
+    assert [(row["seed"], row["value"]) for row in rows] == [(1, 90.0), (0, 95.0)]
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_failed_write_leaves_the_earlier_file_and_no_partial_one(tmp_path, monkeypatch, call):
+    results.add_results(tmp_path, [ROW])
+    before = (tmp_path / "results.json").read_bytes()
+
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, full)
+        with pytest.raises(OSError, match="No space left"):
+            results.add_results(tmp_path, [changed(ROW, seed=1)])
+    assert (tmp_path / "results.json").read_bytes() == before
+    assert not list(tmp_path.glob("*.partial"))
+    results.add_results(tmp_path, [changed(ROW, seed=1)])
+    assert len(results.read_results(tmp_path)) == 2
+
+
+def test_damaged_results_are_not_overwritten(tmp_path):
+    (tmp_path / "results.json").write_text('{"results": [{}]}')
+    with pytest.raises(UserError, match="results.json is damaged .*; move it away"):
+        results.add_results(tmp_path, [ROW])
+    assert json.loads((tmp_path / "results.json").read_text()) == {"results": [{}]}
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_file_system_without_locks_is_served_by_a_lock_file(tmp_path, monkeypatch, number):
+    def refuse(self):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(filelock.FileLock, "_acquire", refuse)
+    path = tmp_path / "results.json"
+    with atomic_files.locked(path):
+        assert (tmp_path / "results.json.lock").exists()
+    results.add_results(tmp_path, [ROW])
+    assert len(results.read_results(tmp_path)) == 1
+
+
+def test_lock_that_is_a_symbolic_link_is_not_followed(tmp_path):
+    target = tmp_path / "target"
+    target.write_text("kept")
+    (tmp_path / "results.json.lock").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        results.add_results(tmp_path, [ROW])
+    assert target.read_text() == "kept"
