@@ -28,7 +28,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.training import config, logs, modality
 
     if CONFIG.value is None:
-        raise UserError("name the config to show: --config NAME, a packaged config or a Python file")
+        raise UserError("name the config to show: --config NAME, or a Python file")
     settings = config.load(CONFIG.value, overrides)
     logs.log_to_screen()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")

@@ -49,9 +49,9 @@ def split_overrides(
                 raise UserError(f"--config.{key} expects a number, got {text!r}") from error
         elif not key.startswith("data."):
             raise UserError(
-                f"--config.{key}: jaxssl eval takes the config from the run; only --config.data.KEY, "
-                f"to evaluate on other images, and for a weights file {', '.join(WEIGHTS_OPTIONS)} "
-                "may be given"
+                f"--config.{key}: jaxssl eval takes the config from the run; only "
+                f"--config.data.KEY, to evaluate on other images, and for a weights "
+                f"file {', '.join(WEIGHTS_OPTIONS)} may be given"
             )
     return [item for item in overrides if item[0] not in WEIGHTS_OPTIONS], options
 

@@ -188,7 +188,9 @@ def _read(
     """
     existing = steps(workdir)
     if not existing:
-        raise UserError(f"{workdir} holds no checkpoint; train first: jaxssl train --workdir {workdir}")
+        raise UserError(
+            f"{workdir} holds no checkpoint; train first: jaxssl train --workdir {workdir}"
+        )
     if step is not None and step not in existing:
         raise UserError(f"{workdir} holds no checkpoint of step {step}, only of {existing}")
 

@@ -48,8 +48,8 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
     """Return the effective config of a config file and overrides.
 
     Args:
-        path: a Python file with `get_config() -> ConfigDict`, or the name of a packaged config, such
-            as "cifar10_simclr".
+        path: a Python file with `get_config() -> ConfigDict`, or the name of a packaged config,
+            such as "cifar10_simclr".
         overrides: pairs (dotted key, text of the value) from the command line. A new name or preset
             of a group resets the group to the component's defaults.
 
@@ -102,8 +102,8 @@ def find(path: str | Path) -> Path:
     files = packaged()
     if name not in files:
         raise UserError(
-            f"config {str(path)!r} does not exist; expected a Python file or the name of a packaged "
-            f"config{suggest(name, files)}"
+            f"config {str(path)!r} does not exist; expected a Python file or the name of a "
+            f"packaged config{suggest(name, files)}"
         )
     return files[name]
 
