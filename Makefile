@@ -2,13 +2,19 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test lint record clean
+.PHONY: demo test test-all test-fast lint record clean
 
 demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digits/report.html
 	$(PY) train.py
 
-test: .venv/ready lint  ## what CI runs
+test: .venv/ready lint  ## every kind of contract, in minutes
 	$(PY) -m pytest
+
+test-all: .venv/ready lint  ## what CI runs: `test` and the tests marked "long"
+	$(PY) -m pytest -m ""
+
+test-fast: .venv/ready  ## tests marked "fast": formulas, shapes, errors and parsing
+	$(PY) -m pytest -m fast
 
 lint: .venv/ready
 	.venv/bin/ruff check .

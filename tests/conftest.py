@@ -1,7 +1,9 @@
-"""Strict settings for all tests, eight CPU devices, and shared fixtures."""
+"""Strict settings for all tests, eight CPU devices, lanes, and shared fixtures."""
 
 import os
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 from xla_flags import DEVICES, QUICK_FLAGS
 
@@ -16,9 +18,37 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 
 import jax  # noqa: E402
 import pytest  # noqa: E402
+from shared import shared_folder  # noqa: E402
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+def pytest_deselected(items):
+    """Count the tests that the lane leaves out. pytest-xdist does not report them itself."""
+    output = getattr(items[0].config, "workeroutput", None)
+    if output is not None:
+        output["deselected"] = output.get("deselected", 0) + len(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Show the number of deselected tests, which is equal in all workers, in the summary."""
+    number = getattr(node, "workeroutput", {}).get("deselected", 0)
+    if number:
+        reporter = node.config.pluginmanager.get_plugin("terminalreporter")
+        reporter.stats["deselected"] = [SimpleNamespace() for _ in range(number)]
+
+
+@pytest.fixture(autouse=True)
+def no_processes_in_the_fast_lane(request, monkeypatch):
+    """Let a test that is marked "fast" fail if it starts a process."""
+    if request.node.get_closest_marker("fast"):
+
+        def refuse(*args, **kwargs):
+            raise AssertionError("a test marked 'fast' must not start a process")
+
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
 @pytest.fixture(scope="session")
@@ -28,9 +58,10 @@ def data_dir(tmp_path_factory) -> Path:
 
     from jaxssl.data import source
 
-    path = tmp_path_factory.mktemp("data")
-    source.load(data_config(dir=str(path)), "train")
-    return path
+    def prepare(folder):
+        source.load(data_config(dir=str(folder)), "train")
+
+    return shared_folder(tmp_path_factory, "data", prepare)
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from jax import numpy as jnp
 from loss_cases import EXPORTED, loss_of
 from tables import tables
 
@@ -41,11 +42,14 @@ def defaults(function) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_code_example_of_the_losses_page_runs(line):
-    example = EXAMPLES[line]
+def test_code_example_of_the_losses_page_computes_numbers(line):
+    example, names = EXAMPLES[line], {}
     # Strict as all tests; optax itself is not.
     with jax.numpy_dtype_promotion("standard" if "import optax" in example else "strict"):
-        exec(compile("\n" * line + example, "docs/losses.md", "exec"), {})
+        exec(compile("\n" * line + example, "docs/losses.md", "exec"), names)
+    arrays = [x for x in jax.tree.leaves(list(names.values())) if isinstance(x, jax.Array)]
+    numbers = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact)]
+    assert numbers and not any(jnp.isnan(x).any() for x in numbers)  # memory begins at -inf
 
 
 @each_name

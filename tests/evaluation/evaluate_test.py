@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from ml_collections import ConfigDict
+from shared import shared_run
 from tiny import DIGITS, TINY
 
 import jaxssl
@@ -43,13 +44,12 @@ def standard_promotion():
 @pytest.fixture(scope="module")
 def run(data_dir, tmp_path_factory) -> Path:
     """The workdir of a tiny run whose best checkpoint is not its last one."""
-    workdir = tmp_path_factory.mktemp("runs") / "tiny"
+    settings = config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))])
     scores = iter((90.0, 80.0))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pretrain.knn, "evaluate", lambda *_, **__: {"knn_top1": next(scores)})
-        pretrain.train(
-            config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir
-        )
+        train = lambda workdir: pretrain.train(settings, workdir)  # noqa: E731
+        workdir = shared_run(tmp_path_factory, "tiny", train)
     assert checkpoint.steps(workdir) == [3, 6]
     return workdir
 

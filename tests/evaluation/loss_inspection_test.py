@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from shared import shared_run
 from tiny import DIGITS, TINY
 
 from jaxssl import distributed
@@ -40,12 +41,11 @@ def standard_promotion():
 @pytest.fixture(scope="module")
 def run(data_dir, tmp_path_factory):
     """The workdir of a tiny run of MMCL, and its gallery."""
-    workdir = tmp_path_factory.mktemp("runs") / "mmcl"
+    settings = config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery, "_map", lambda features, seed: features[:, :2])  # t-SNE takes long
-        pretrain.train(
-            config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))]), workdir
-        )
+        train = lambda workdir: pretrain.train(settings, workdir)  # noqa: E731
+        workdir = shared_run(tmp_path_factory, "mmcl", train)
     with np.load(workdir / "gallery.npz") as file:
         return workdir, dict(file)
 

@@ -20,7 +20,7 @@ from jaxssl.methods import two_tower
 from jaxssl.models import convnet, text
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
-from jaxssl.training.build import build
+from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import load
 from jaxssl.training.state import make_init, make_train_step
 
@@ -370,12 +370,15 @@ def test_two_tower_rejects_incompatible_settings(path, changes, parts):
 
 
 @pytest.mark.parametrize("path", [CAPTIONED, DIGITS])
-def test_configs_with_and_without_captions_build_a_training_step(path):
-    build(load(path, list(ALONE.items()) if path == DIGITS else []), 1297)
+def test_only_a_config_with_captions_has_a_text_encoder(path):
+    config = load(path, list(ALONE.items()) if path == DIGITS else [])
+    assert build(config, 1297).steps_per_epoch == 1297 // config.batch_size
+    assert (make_networks(config).text is not None) == (path == CAPTIONED)
 
 
 def test_config_without_the_text_key_uses_no_captions():
     config = load(DIGITS)
     with config.unlocked():
         del config["text"]
-    build(config, 1297)
+    assert make_networks(config).text is None
+    assert build(config, 1297).total_steps == config.epochs * (1297 // config.batch_size)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from file_cases import refused, unpack
 from graph_cases import packed, random_graphs, text
+from shared import shared_folder, shared_run
 from workdir_cases import at_batch, interrupt
 
 from jaxssl.evaluation import pretrain
@@ -55,8 +56,14 @@ def write_set(root, name, num_tags=3, seed=0):
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory):
     """A data set, a similar one, and one with more tags."""
-    root = tmp_path_factory.mktemp("sets")
-    return [write_set(root, "SOME"), write_set(root, "LIKE", seed=1), write_set(root, "MORE", 5)]
+
+    def write(root):
+        write_set(root, "SOME")
+        write_set(root, "LIKE", seed=1)
+        write_set(root, "MORE", 5)
+
+    root = shared_folder(tmp_path_factory, "graph_sets", write)
+    return [root / name for name in ("SOME", "LIKE", "MORE")]
 
 
 @pytest.fixture(scope="module")
@@ -73,9 +80,7 @@ def tiny(sets, prepared):
 @pytest.fixture(scope="module")
 def whole(tiny, tmp_path_factory):
     """The workdir of an uninterrupted run."""
-    workdir = tmp_path_factory.mktemp("whole") / "run"
-    pretrain.train(tiny(), workdir)
-    return workdir
+    return shared_run(tmp_path_factory, "graphs", lambda workdir: pretrain.train(tiny(), workdir))
 
 
 def saved_arrays(workdir):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import refused
+from shared import shared_run
 from tiny import DIGITS
 from workdir_cases import at_batch, interrupt
 
@@ -66,9 +67,8 @@ def settings(data_dir):
 @pytest.fixture(scope="module")
 def whole(settings, tmp_path_factory) -> Path:
     """The workdir of an uninterrupted run."""
-    workdir = tmp_path_factory.mktemp("captioned") / "run"
-    pretrain.train(settings, workdir)
-    return workdir
+    train = lambda workdir: pretrain.train(settings, workdir)  # noqa: E731
+    return shared_run(tmp_path_factory, "captioned", train)
 
 
 def figures(rows):

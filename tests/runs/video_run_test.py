@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from shared import shared_folder, shared_run
 from workdir_cases import at_batch
 
 from jaxssl.evaluation import pretrain
@@ -60,11 +61,14 @@ def one_stage():
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     """A function that makes the config of a tiny run on 24 training and 8 test videos."""
-    directory = tmp_path_factory.mktemp("sets")
+
+    def prepare(folder):
+        made = config.load(CONFIG, [*TINY.items(), ("data.dir", str(folder))])
+        source.load(made.data, "train", "video")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moving_digits, "SIZES", {"train": 24, "test": 8})
-        made = config.load(CONFIG, [*TINY.items(), ("data.dir", str(directory))])
-        source.load(made.data, "train", "video")
+        directory = shared_folder(tmp_path_factory, "video_data", prepare)
 
     def make(**changes):
         values = {**TINY, "data.dir": str(directory), **changes}
@@ -76,9 +80,8 @@ def settings(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(settings, tmp_path_factory):
     """The workdir of an uninterrupted run."""
-    workdir = tmp_path_factory.mktemp("run") / "run"
-    pretrain.train(settings(), workdir)
-    return workdir
+    train = lambda workdir: pretrain.train(settings(), workdir)  # noqa: E731
+    return shared_run(tmp_path_factory, "videos", train)
 
 
 def arrays(workdir):

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from shared import shared_run
 from tensorboardX.proto.event_pb2 import Event
 from tiny import DIGITS, SAVED, SETTINGS, STEPS
 from workdir_cases import at_batch
@@ -51,9 +52,7 @@ def tiny(data_dir):
 @pytest.fixture(scope="module")
 def whole(tiny, tmp_path_factory) -> Path:
     """The workdir of an uninterrupted run."""
-    workdir = tmp_path_factory.mktemp("whole") / "run"
-    pretrain.train(tiny(), workdir)
-    return workdir
+    return shared_run(tmp_path_factory, "whole", lambda workdir: pretrain.train(tiny(), workdir))
 
 
 def saved_arrays(workdir: Path) -> list[np.ndarray]:

@@ -52,12 +52,6 @@ def standard_promotion():
         yield
 
 
-@pytest.fixture(scope="module")
-def tiny():
-    """The shrunk configs of all recipes."""
-    return {name: shrunk(name) for name in RECIPES}
-
-
 def shrunk(name: str):
     """Return the config of a recipe with tiny networks, images and buffers."""
     config = config_lib.load(PATHS[name])
@@ -219,20 +213,28 @@ def _structure(value):
     return bool(value) if isinstance(value, float) else value
 
 
-DONE: dict[str, str] = {}
+def programs() -> list:
+    """Return one recipe per tiny program; the quick lane has one per method, loss and network."""
+    seen, cases = set(), []
+    for name in RECIPES:
+        config = shrunk(name)
+        program = same_program(config)
+        parts = {("loss", config.method.name, config.loss.name), ("net", config.net.name)}
+        parts |= {("optim", config.optim.name), ("crops", config.crops.number > 0)}
+        if program not in seen:
+            cases.append(pytest.param(name, marks=pytest.mark.long if parts <= seen else ()))
+        seen |= {program, *parts}
+    return cases
 
 
-@each_recipe
-def test_tiny_version_of_a_recipe_takes_two_steps(name, tiny, monkeypatch):
-    config = tiny[name]
+@pytest.mark.parametrize("name", programs())
+def test_tiny_version_of_a_recipe_takes_two_steps(name, monkeypatch):
+    config = shrunk(name)
     # Views are tested above, so cheap ones are made from the same arguments here.
     monkeypatch.setattr(build_lib, "factory", cheap_factory)
     monkeypatch.setitem(resnet.DEPTHS, 18, ((), False))  # a stem; blocks are tested with the nets
     parts = build(config, BATCH)
     assert parts.total_steps == config.epochs
-    if same_program(config) in DONE:
-        return
-    DONE[same_program(config)] = name
 
     mesh = distributed.make_mesh(jax.devices()[:1])
     rng = np.random.default_rng(0)

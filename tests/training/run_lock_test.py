@@ -42,7 +42,7 @@ def holder(tmp_path):
 
 def hold(workdir: Path) -> None:
     with run_lock.lock(workdir):
-        pass
+        assert owner(workdir).pid == os.getpid()
 
 
 def owner(workdir: Path):
