@@ -70,12 +70,23 @@ def model(table: str, views: int) -> dict[str, Counter]:
     return found
 
 
-def of_a_loss(case: Case, kind: str, ring: bool) -> Counter:
-    rows = model(SENDS, 1 if "tower" in kind else 2)
+def row_of(case: Case, kind: str, ring: bool) -> str:
+    """Return the row of the documented table that a loss belongs to."""
+    rows = model(SENDS, 1)
     by_matrix = case.name == "auc_cl" and ("labels" in kind or dict(case.hyper).get("form"))
     own = [row for row in rows if f"`{case.name}`" in row and ("`ring`" in row) == ring]
     general = "in general, with `ring`" if ring else "in general"
-    return ALWAYS + rows[own[0] if own and not by_matrix else general]
+    return own[0] if own and not by_matrix else general
+
+
+def lanes(runs: list) -> list:
+    """Mark all losses of a row and kind of pairs but the first as long; each is a compilation."""
+    seen, marked = set(), []
+    for run in runs:
+        place = row_of(*run), run[1]
+        marked.append(pytest.param(*run, marks=pytest.mark.long if place in seen else ()))
+        seen.add(place)
+    return marked
 
 
 def compiled(fn, in_specs, out_specs, *shapes) -> Counter:
@@ -96,7 +107,7 @@ RUNS = [
 
 
 @pytest.mark.parametrize(
-    ("case", "kind", "ring"), RUNS, ids=lambda x: {True: "ring", False: ""}.get(x, str(x))
+    ("case", "kind", "ring"), lanes(RUNS), ids=lambda x: {True: "ring", False: ""}.get(x, str(x))
 )
 def test_communication_of_a_loss_equals_the_table_in_docs(case, kind, ring):
     def local(z, index):
@@ -108,7 +119,8 @@ def test_communication_of_a_loss_equals_the_table_in_docs(case, kind, ring):
         return jax.value_and_grad(value)(z)
 
     found = compiled(local, SPLIT, (P(), P(None, "data")), Z, INDEX)
-    assert found == of_a_loss(case, kind, ring)
+    rows = model(SENDS, 1 if "tower" in kind else 2)
+    assert found == ALWAYS + rows[row_of(case, kind, ring)]
 
 
 # Row of the page -> the objective, its pairs and the communication of its loss.

@@ -480,6 +480,7 @@ def test_check_reports_deviations_beyond_the_bound():
     )
 
 
+@pytest.mark.long
 def test_check_compares_training_steps_with_another_device(monkeypatch):
     monkeypatch.setattr(record_checks, "BATCH", 4)
     monkeypatch.setattr(record_checks, "cpu", lambda: jax.devices()[1])

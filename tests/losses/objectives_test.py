@@ -91,7 +91,7 @@ def trained(setting: str, devices: int):
     return jax.tree.map(np.asarray, history)
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_loss_parameters_and_memory_do_not_depend_on_the_number_of_devices(setting, devices):
     actual, expected = trained(setting, devices), trained(setting, 0)

@@ -113,6 +113,7 @@ def test_listing_checkpoints_does_not_wait_for_other_processes(tmp_path, monkeyp
     assert checkpoint.steps(tmp_path) == [7, 12]
 
 
+@pytest.mark.long
 def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     hosts = start("train", str(data_dir), str(two), "10")
@@ -154,6 +155,7 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
         assert value == pytest.approx(scores[1][key], abs=1)
 
 
+@pytest.mark.long
 def test_signal_to_one_process_stops_both_and_both_skip_unreadable_checkpoints(data_dir, tmp_path):
     hosts = start("train", str(data_dir), str(tmp_path), "5", str(int(signal.SIGTERM)))
     outputs = [host.communicate(timeout=240)[0] for host in hosts]
