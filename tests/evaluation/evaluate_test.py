@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from ml_collections import ConfigDict
-from shared import shared_run
+from shared_folders import shared_run
 from tiny import DIGITS, TINY
 
 import jaxssl

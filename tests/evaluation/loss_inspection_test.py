@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from shared import shared_run
+from shared_folders import shared_run
 from tiny import DIGITS, TINY
 
 from jaxssl import distributed

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from file_cases import refused, unpack
 from graph_cases import packed, random_graphs, text
-from shared import shared_folder, shared_run
+from shared_folders import shared_folder, shared_run
 from workdir_cases import at_batch, interrupt
 
 from jaxssl.evaluation import pretrain

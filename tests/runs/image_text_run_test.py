@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from data_cases import data_config
 from file_cases import refused
-from shared import shared_run
+from shared_folders import shared_run
 from tiny import DIGITS
 from workdir_cases import at_batch, interrupt
 

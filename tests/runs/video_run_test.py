@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from shared import shared_folder, shared_run
+from shared_folders import shared_folder, shared_run
 from workdir_cases import at_batch
 
 from jaxssl.evaluation import pretrain

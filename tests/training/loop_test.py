@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from shared import shared_run
+from shared_folders import shared_run
 from tensorboardX.proto.event_pb2 import Event
 from tiny import DIGITS, SAVED, SETTINGS, STEPS
 from workdir_cases import at_batch
