@@ -7,6 +7,8 @@ import pytest
 from jaxssl import components
 from jaxssl.errors import UserError
 
+pytestmark = pytest.mark.fast
+
 ALL = [(group, name) for group in components.GROUPS for name in components.names(group)]
 HELPERS = {
     "loss": ("pairs", "objective", "memory", "accumulate"),

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.fast
+
 PACKAGE = Path(__file__).parents[1] / "jaxssl"
 # A folder or root module may import itself and the earlier ones. `ONLY` is stricter.
 ORDER = (

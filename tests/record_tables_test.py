@@ -9,6 +9,8 @@ from record_plan import make_plan
 
 from jaxssl.errors import UserError
 
+pytestmark = pytest.mark.fast
+
 # ---- Merging
 
 

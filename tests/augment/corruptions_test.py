@@ -17,6 +17,8 @@ from jaxssl.augment import corruptions as ops
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import corruptions
 
+pytestmark = pytest.mark.fast
+
 NAMES = ops.CORRUPTIONS
 SHAPES = [(32, 32, 3), (8, 8, 1), (11, 9, 3)]
 

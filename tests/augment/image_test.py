@@ -12,6 +12,8 @@ from jaxssl.augment import image as ops
 from jaxssl.augment import recipes
 from jaxssl.augment.views import Inputs, make_views, normalise, preprocess, to_float, to_uint8
 
+pytestmark = pytest.mark.fast
+
 RECIPES = [
     name
     for name in components.names("augment")

@@ -13,6 +13,8 @@ from scipy import ndimage
 from jaxssl.augment import colour, policies
 from jaxssl.augment.policies import CIFAR, IMAGENET, OPERATIONS, sub_policies
 
+pytestmark = pytest.mark.fast
+
 FACTORS = np.array([0.0, 0.6, 1.0, 1.8], np.float32)
 THRESHOLDS = [0, 100, 128, 256]
 SHIFTS = np.array([-0.5, -0.1, 0.0, 0.25, 0.5], np.float32)

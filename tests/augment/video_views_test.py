@@ -11,6 +11,8 @@ from jaxssl.augment import colour, recipes
 from jaxssl.augment import image as image_ops
 from jaxssl.augment import video as video_ops
 
+pytestmark = pytest.mark.fast
+
 KEY = jax.random.key(0)
 T, H, W, SIZE, FRAMES = 6, 9, 12, 8, 4
 SHAPES = {"rgb": (T, H, W, 3), "flow": (T, H, W, 2), "grey": (T, H, W, 1)}

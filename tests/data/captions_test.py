@@ -20,6 +20,8 @@ from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.formats import captions
 from jaxssl.data.records import CaptionReader
 
+pytestmark = pytest.mark.fast
+
 CONTEXT, BATCH, MOST = 12, 8, 5
 FLICKR = Path(__file__).parents[3] / "shared" / "data" / "flickr8k_1k.tar.xz"
 CATS = {"1.png": ["a cat", "two cats"], "2.png": ["a dog"]}

@@ -12,6 +12,8 @@ from jaxssl.augment import image as device
 from jaxssl.data import decoding
 from jaxssl.data.decoding import Crop, open_picture
 
+pytestmark = pytest.mark.fast
+
 RNG = np.random.default_rng(0)
 H, W = 5, 7
 COLOURS = RNG.integers(0, 256, (H, W, 3), np.uint8)

@@ -14,6 +14,8 @@ from jaxssl.data.decoding import Crops
 from jaxssl.data.prompts import SPOKEN
 from jaxssl.data.toy import digit_captions
 
+pytestmark = pytest.mark.fast
+
 CONTEXT, BATCH, MOST = 24, 8, 5
 WORDS = {"stroke": ("thin", "medium", "thick"), "slant": ("left", "upright", "right")}
 

@@ -14,6 +14,8 @@ from file_cases import TARS, pack, refused, unpack
 
 from jaxssl.data import files
 
+pytestmark = pytest.mark.fast
+
 KINDS = (".zip", *TARS)
 CONTENT = {
     "a/1.png": b"one",

@@ -23,6 +23,8 @@ from PIL import Image
 
 from jaxssl.data.formats import folder
 
+pytestmark = pytest.mark.fast
+
 
 def contents(opened):
     """Class and pixels by name."""

@@ -23,6 +23,8 @@ from jaxssl.data.decoding import Crops
 from jaxssl.data.graphs import GraphArray, Room, pack, room_for, sizes_of
 from jaxssl.data.readers import GraphReader
 
+pytestmark = pytest.mark.fast
+
 EMPTY = graph(0, [])
 LONELY = graph(1, [], [2])
 GRAPHS = random_graphs(16)

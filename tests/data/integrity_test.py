@@ -10,6 +10,8 @@ from file_cases import LABELLED, refused, unpack
 
 from jaxssl.data import array_cache, source
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def labelled_set(tmp_path):

@@ -6,6 +6,8 @@ import tensorflow_datasets as tfds
 
 from jaxssl.data.toy.moving_digits import FRAMES, MOTIONS, SIDE, SIZES, SPEED, Builder, draw_video
 
+pytestmark = pytest.mark.fast
+
 each_motion = pytest.mark.parametrize("motion", MOTIONS)
 IMAGE = np.random.default_rng(0).integers(1, 256, (7, 5), np.uint8)
 

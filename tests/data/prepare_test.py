@@ -24,6 +24,8 @@ from file_cases import (
 from jaxssl.data import prepare
 from jaxssl.data.formats import _pictures
 
+pytestmark = pytest.mark.fast
+
 SHARED = Path(os.environ.get("JAXSSL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 
 

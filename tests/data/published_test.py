@@ -24,6 +24,8 @@ from jaxssl.data.formats import published
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
 
+pytestmark = pytest.mark.fast
+
 CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck".split()
 STL10 = "airplane bird car cat deer dog horse monkey ship truck".split()
 COARSE, FINE = ([f"{kind}_{i}" for i in range(n)] for kind, n in (("coarse", 20), ("fine", 100)))

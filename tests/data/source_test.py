@@ -16,6 +16,8 @@ from jaxssl.data.lazy_array import LazyArray
 from jaxssl.data.source import load, load_splits, read_classes
 from jaxssl.errors import UserError
 
+pytestmark = pytest.mark.fast
+
 TRAIN, TEST = 1297, 500
 SIZES = [(90, 70), (64, 100), (120, 120), (71, 200), (99, 98), (80, 81), (150, 66)]  # width, height
 

@@ -8,6 +8,8 @@ import pytest
 from jaxssl.data import prompts, tokens
 from jaxssl.errors import UserError
 
+pytestmark = pytest.mark.fast
+
 # Ids between start and end that the released tokenizer of CLIP gives (openai/CLIP at d05afc4), and
 # the first two also the documentation of instant-clip-tokenizer.
 PUBLISHED = {

@@ -12,6 +12,8 @@ from jaxssl.data import source
 from jaxssl.data.formats import tu
 from jaxssl.data.toy import necklaces
 
+pytestmark = pytest.mark.fast
+
 # Three graphs: a path with a node that stands alone but for a loop; one node; a triangle. Edges
 # are written once or both ways, in any order; "{0}" is the name of the set.
 MANY = {

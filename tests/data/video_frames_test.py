@@ -13,6 +13,8 @@ from jaxssl.data import clips
 from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import video
 
+pytestmark = pytest.mark.fast
+
 GENERIC = "is not an image in a supported format"
 
 

@@ -11,6 +11,8 @@ from video_cases import SIZE, classes_of, examples, several
 
 from jaxssl.data.formats import _frames as frames
 
+pytestmark = pytest.mark.fast
+
 HEIGHT, WIDTH, COUNT = 32, 48, 8
 NO_VIDEO = "is not a video in a supported format, or is cut short"
 IDENTITY = b"".join(n.to_bytes(4) for n in (2**16, 0, 0, 0, 2**16, 0, 0, 0, 2**30))

@@ -6,6 +6,8 @@ import pytest
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import episodes
 
+pytestmark = pytest.mark.fast
+
 # One shape for most tests: what is compiled first serves them all.
 SETTINGS = {"ways": 3, "shots": 2, "queries": 4, "episodes": 45}
 

@@ -5,6 +5,8 @@ import pytest
 
 from jaxssl.evaluation.hard_negatives import hardest_negatives, same_class_share
 
+pytestmark = pytest.mark.fast
+
 
 def cosine(u, v):
     return float(u @ v / max(np.linalg.norm(u), 1e-12) / max(np.linalg.norm(v), 1e-12))

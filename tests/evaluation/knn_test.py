@@ -9,6 +9,8 @@ from feature_cases import labelled
 from jaxssl.evaluation.protocol import EvalContext
 from jaxssl.evaluation.protocols import knn
 
+pytestmark = pytest.mark.fast
+
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "knn.npz")
 
 

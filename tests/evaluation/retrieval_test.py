@@ -6,6 +6,8 @@ import pytest
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import retrieval
 
+pytestmark = pytest.mark.fast
+
 
 def labelled(n=40, m=30, f=5, classes=6, offset=0.0, seed=0):
     rng = np.random.default_rng(seed)

@@ -6,6 +6,8 @@ from scipy.optimize import minimize
 
 from jaxssl.evaluation.support_vectors import support_vectors
 
+pytestmark = pytest.mark.fast
+
 N, GAMMA, BETA = 9, 0.7, 0.1
 LABELS = np.array([0, 1, 0, 1, 2, 2, 0, -1, 1])
 

@@ -13,6 +13,8 @@ from jaxssl import collectives, distributed, losses
 from jaxssl.losses.cross_entropy import objective
 from jaxssl.losses.pairs import pair_towers, pair_views
 
+pytestmark = pytest.mark.fast
+
 Z = jnp.asarray(embeddings())
 WEIGHTS = jnp.asarray(np.random.default_rng(1).normal(size=(5, 4)), jnp.float32)
 BIAS = jnp.arange(5, dtype=jnp.float32) / 5

@@ -14,6 +14,8 @@ from jaxssl.losses.decl import exponential
 from jaxssl.losses.decl import objective as decl_objective
 from jaxssl.losses.pairs import pair_towers, pair_views, unit
 
+pytestmark = pytest.mark.fast
+
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
 

@@ -27,6 +27,8 @@ from jaxssl.losses.pairs import (
     unit,
 )
 
+pytestmark = pytest.mark.fast
+
 
 def embeddings(*shape, seed=0):
     return jnp.asarray(np.random.default_rng(seed).normal(size=shape), jnp.float32)

@@ -10,6 +10,8 @@ from net_cases import KEY, count_params, init_shapes, normal
 
 from jaxssl.models import heads
 
+pytestmark = pytest.mark.fast
+
 # method: (head, input dimension, layers in order); "+b" marks a Dense layer with a bias
 PAPERS = {
     "simclr": (heads.mlp(), 2048, ["2048x2048", "bn", "2048x128+b"]),

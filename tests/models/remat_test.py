@@ -73,10 +73,14 @@ def step_of(net, batch: int, side: int):
 @pytest.mark.parametrize(
     ("make", "share"),
     [
-        (partial(vit.net, patch_size=4, dim=64, layers=6, num_heads=4), 0.3),
-        (partial(resnet.ResNet, (2, 2, 2), bottleneck=True, stem="cifar", width=16), 0.5),
+        pytest.param(partial(vit.net, patch_size=4, dim=64, layers=6, num_heads=4), 0.3, id="vit"),
+        pytest.param(
+            partial(resnet.ResNet, (2, 2, 2), bottleneck=True, stem="cifar", width=16),
+            0.5,
+            id="resnet",
+            marks=pytest.mark.long,
+        ),
     ],
-    ids=NETS,
 )
 def test_remat_reduces_the_memory_of_a_training_step(make, share):
     # Optimisation barriers keep the recomputation in the backward pass. XLA's CPU compiler removes

@@ -16,6 +16,8 @@ from safetensors.numpy import save_file
 from jaxssl.errors import UserError
 from jaxssl.pretrained import pickle_reader, torch_file, weights
 
+pytestmark = pytest.mark.fast
+
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "weights.npz")
 FORMATS = ("zip", "legacy")
 

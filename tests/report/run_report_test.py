@@ -11,6 +11,8 @@ from workdir_cases import gallery_of, write
 from jaxssl.errors import UserError
 from jaxssl.report import run_report
 
+pytestmark = pytest.mark.fast
+
 CONFIG = {
     "seed": 3, "batch_size": 64, "epochs": 5, "data": {"name": "<script>alert(1)</script>"},
     "loss": {"name": "auc_cl"}, "net": {"name": "convnet"}, "method": {"name": "siamese"},

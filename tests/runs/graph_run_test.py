@@ -166,7 +166,7 @@ def one_device(tiny):
     return steps(tiny(**SGD), 1)
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices):
     found = steps(tiny(**SGD), devices)
     assert_close(found, one_device)
@@ -187,8 +187,8 @@ def test_accumulation_on_graphs_normalises_each_chunk_separately(tiny, one_devic
     ("method", "loss"),
     [
         ("two_tower", "graphcl"),
-        ("two_tower", "nt_xent"),
-        ("siamese", "mmcl"),
+        pytest.param("two_tower", "nt_xent", marks=pytest.mark.long),
+        pytest.param("siamese", "mmcl", marks=pytest.mark.long),
         ("siamese", "auc_cl"),
         ("two_tower", "decl"),
     ],

@@ -10,6 +10,8 @@ from scipy.optimize import lsq_linear
 
 from jaxssl.solvers import svm_dual_admm, svm_dual_inv, svm_dual_pgd
 
+pytestmark = pytest.mark.fast
+
 M, BETA, STEPS = 16, 0.1, 30
 OPTIONS = ("num_steps", "step", "accelerated", "restart", "tol")
 POSITIVE = np.arange(M, dtype=np.int32)

@@ -82,7 +82,9 @@ def means_of_auc_cl(batch_size, kind, **hyper):
         return jax.tree.map(lambda x: np.asarray(x).mean(0), values)
 
 
-@pytest.mark.parametrize("batch_size", range(2, N))
+@pytest.mark.parametrize(
+    "batch_size", [2, *(pytest.param(n, marks=pytest.mark.long) for n in range(3, N - 1)), N - 1]
+)
 @pytest.mark.parametrize("kind", ["views", "towers"])
 @pytest.mark.parametrize("form", ["moments", "matrix"])
 def test_auc_cl_minibatches_are_unbiased(form, kind, batch_size):

@@ -17,6 +17,8 @@ from jaxssl.studies import claims, documents, verdicts
 from jaxssl.studies.study import Claim, Findings, Picture, Table
 from jaxssl.training import config, git
 
+pytestmark = pytest.mark.fast
+
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
 UNSTUDIED = claims.read_unstudied_claims()
 

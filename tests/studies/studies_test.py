@@ -248,6 +248,7 @@ def test_exponent_of_a_power_law_is_recovered():
     assert module._exponent({8: estimate(0.1), 16: estimate(0.05), 32: estimate(0.0)}) is None
 
 
+@pytest.mark.long
 def test_gradient_bias_study_runs_end_to_end_at_small_size(tmp_path, monkeypatch):
     module = study("gradient_bias")
     for name, value in {"EXAMPLES": 24, "DRAWS": 256, "VISITS": (0, 1, 2)}.items():

@@ -11,6 +11,8 @@ from jaxssl.studies import verdicts
 from jaxssl.studies.study import Verdict
 from jaxssl.studies.verdicts import Summary
 
+pytestmark = pytest.mark.fast
+
 # Five pairs whose differences have mean 2 and standard deviation sqrt(2.5). Student's t is 2.776,
 # half of the interval 1.963.
 THEIRS = [60.0, 61.0, 59.0, 60.5, 62.0]

@@ -9,6 +9,8 @@ from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.training import config as config_lib
 
+pytestmark = pytest.mark.fast
+
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
 
 

@@ -330,7 +330,10 @@ def test_two_latest_and_best_checkpoints_are_kept(tmp_path):
     assert checkpoint.steps(tmp_path) == [2, 4, 5]
 
 
-@pytest.mark.parametrize("written", [1, 2, 4, 8])
+@pytest.mark.parametrize(
+    "written",
+    [1, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long), 8],
+)
 def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
     """With a replicated queue, and sharded per-example buffers and optimiser state."""
     method = {"method.name": "momentum", "method.symmetric": "False", "method.queue_size": "16"}

@@ -10,6 +10,8 @@ from jax import numpy as jnp
 from jaxssl.training.optim import effective_lr, optimiser
 from jaxssl.training.schedules import from_spec
 
+pytestmark = pytest.mark.fast
+
 # See golden/README.md: fixed gradients, and the parameters after each step.
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "optim.npz")
 NAMES = ("adam", "adamw", "larc", "lars", "sgd")

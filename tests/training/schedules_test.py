@@ -10,6 +10,8 @@ from jax import numpy as jnp
 
 from jaxssl.training.schedules import from_spec, learning_rate
 
+pytestmark = pytest.mark.fast
+
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "schedules.npz")
 RUN = {"steps_per_epoch": 10, "total_steps": 200}
 STEPS = {"schedule": "steps", "values": {"0": 0.02, "7.5": 0.2, "12": 0.1}}

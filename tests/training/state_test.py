@@ -34,6 +34,8 @@ RUNS = {
     "nnclr": ("momentum", {"momentum": 0.0}, "nnclr", {"support_size": 20}, 0),
     "dino, multi-crop": ("momentum", {"evaluate": "target"}, "dino", {}, 1),
 }
+# Their methods and losses are tested on several devices elsewhere too.
+LONG = {"tcl with labels", "mmcl", "decl, momentum", "simsiam", "nnclr"}
 PREDICT = {"moco_v3", "simsiam", "nnclr"}
 STEPS, BATCH, NUM_EXAMPLES = 2, 8, 24  # more steps multiply what rounding differs
 
@@ -85,7 +87,10 @@ def run(name: str, devices: int):
     return jax.tree.map(np.asarray, tree), losses, first
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in RUNS],
+)
 def one_device(request):
     return request.param, run(request.param, 1)
 
@@ -223,7 +228,7 @@ def test_finiteness_is_computed_once_per_array(spoilt):
     assert 0 < text.count(" is-finite(") <= arrays + 2
 
 
-@pytest.mark.parametrize("devices", [1, 8])
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 8])
 def test_several_steps_per_call_equal_single_steps_bit_for_bit(devices, caplog):
     method, optimiser, augment = parts("decl")  # has a buffer, and a schedule that reads the step
     mesh = distributed.make_mesh(jax.devices()[:devices])

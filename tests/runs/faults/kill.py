@@ -156,8 +156,14 @@ def begin_again(run: Run, whole: Run) -> None:
     run.folder.mkdir()
 
 
-def survive(folder: Path, kills: int, seed: int, say: Callable[[str], None] = print) -> int:
-    """Kill a run several times; return the number of kills that struck.
+def survive(
+    folder: Path,
+    kills: int,
+    seed: int,
+    say: Callable[[str], None] = print,
+    phases: tuple[str, ...] = tuple(PHASES),
+) -> int:
+    """Kill a run several times, in these phases in turn; return the number of kills that struck.
 
     Raises:
         AssertionError: if one did harm.
@@ -169,7 +175,7 @@ def survive(folder: Path, kills: int, seed: int, say: Callable[[str], None] = pr
     longest = finish(whole, log)
     struck, attempts = 0, 0
     while struck < kills:
-        phase = list(PHASES)[attempts % len(PHASES)]
+        phase = phases[attempts % len(phases)]
         attempts += 1
         if phase in TRAINING and STEPS in checkpoint.steps(run.workdir):
             finish(run, log)
