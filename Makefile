@@ -11,7 +11,7 @@ test: .venv/ready lint  ## every kind of contract, in minutes
 	$(PY) -m pytest
 
 test-all: .venv/ready lint  ## what CI runs: `test` and the tests marked "long"
-	$(PY) -m pytest -m ""
+	JAXSSL_FUZZ=$${JAXSSL_FUZZ:-3000} $(PY) -m pytest -m ""
 
 test-fast: .venv/ready  ## tests marked "fast": formulas, shapes, errors and parsing
 	$(PY) -m pytest -m fast
