@@ -15,16 +15,25 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from jaxssl.data import decompression
 from jaxssl.errors import UserError
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 MAX_FILE = 2**28  # bytes of a file, unless the caller allows more
 MAX_TAR_ENTRY = 2**36  # bytes that the header of a tar entry may claim
+MAX_LONG_HEADER = 2**18  # bytes of a header with a long name or attributes
+LONG_HEADERS = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
+# zipfile ignores the limit of a read for these methods of compression.
+UNBOUNDED = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "LZMA"}
 # Errors that the standard library raises for damaged archives. zipfile raises NotImplementedError
 # for an unknown compression method.
 ARCHIVE_ERRORS = (
     *(tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, lzma.LZMAError, zlib.error),
     *(EOFError, struct.error, IndexError, ValueError, OverflowError, NotImplementedError),
+    RecursionError,  # thousands of headers of one entry
 )
 
 ReadBytes = Callable[[], bytes]
@@ -66,11 +75,12 @@ def read_files(
     Args:
         root: a folder or an archive.
         inside: a folder in the archive. "" is the whole archive.
-        max_bytes: largest size of a file. The size that an archive states is not trusted.
+        max_bytes: largest size of a file.
 
     Raises:
-        UserError: if the archive is damaged or has an unsafe entry. The functions that read a file
-            raise OSError if it is too large or cannot be read.
+        UserError: if the archive is damaged, has an unsafe entry, or expands to more than its size
+            allows, see `decompression`. The functions that read a file raise this too, and OSError
+            if it is too large or cannot be read.
     """
     if root.is_dir():
         for name in _list_folder(root):
@@ -87,6 +97,11 @@ def read_files(
                 raise _unsafe(root, name, "occurs twice")
             seen.add(name)
             yield name.removeprefix(prefix), read
+    except _SparseEntryError as error:
+        raise UserError(
+            f"the archive {root} is refused because it has an entry that is a sparse file; pack it "
+            "again without --sparse"
+        ) from error
     except ARCHIVE_ERRORS as error:
         raise UserError(
             f"the archive {root} is damaged: {error}; copy or download it again"
@@ -144,30 +159,33 @@ def _list_folder(root: Path) -> list[str]:
 
 
 def _tar_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
-    # tarfile ignores the checksum of gzip files, so they are opened with gzip instead.
-    gzipped = root.name.lower().endswith(("gz", "tgz"))
-    with (
-        gzip.open(root) if gzipped else root.open("rb") as file,
-        tarfile.open(fileobj=file, mode="r|" if gzipped else "r|*", tarinfo=_TarEntry) as archive,
-    ):
-        for member in archive:
-            if member.isdir():
-                continue
-            if not member.isfile():
-                raise _unsafe(root, member.name, "is a link or a device")
-            yield member.name, partial(_read_entry, archive.extractfile, member, max_bytes)
-        while gzipped and file.read(2**20):  # read to the end, where the checksum is compared
-            pass
+    with root.open("rb") as file:
+        content = decompression.open_tar(file, root)
+        fileobj: Any = content
+        with tarfile.open(fileobj=fileobj, mode="r|", tarinfo=_TarEntry) as archive:
+            for member in archive:
+                if member.isdir():
+                    continue
+                if not member.isfile():
+                    raise _unsafe(root, member.name, "is a link or a device")
+                yield member.name, partial(_read_tar_entry, archive, member, max_bytes)
+                archive.members.clear()  # pyright: ignore  # tarfile would keep all entries
+        while content is not file and content.read(decompression.CHUNK):
+            pass  # to the end, where checksums are compared
 
 
 def _zip_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
+    budget = decompression.Budget(root, root.stat().st_size)
     with zipfile.ZipFile(root) as archive:
         for member in archive.infolist():
             if member.is_dir():
                 continue
             if stat.S_ISLNK(member.external_attr >> 16):
                 raise _unsafe(root, member.filename, "is a link")
-            yield member.filename, partial(_read_entry, archive.open, member, max_bytes)
+            if member.compress_type in UNBOUNDED:
+                method = UNBOUNDED[member.compress_type]
+                raise _unsafe(root, member.filename, f"is compressed by {method}, not by deflate")
+            yield member.filename, partial(_read_zip_entry, archive, member, budget, max_bytes)
 
 
 def _read_from_folder(path: Path, max_bytes: int) -> bytes:
@@ -180,12 +198,24 @@ def _read_from_folder(path: Path, max_bytes: int) -> bytes:
     return path.read_bytes()
 
 
+class _SparseEntryError(Exception):
+    """A tar archive holds a sparse file."""
+
+
 class _TarEntry(tarfile.TarInfo):
     """A tar entry that raises errors where the tarfile module continues silently.
 
     At a damaged header, tarfile would end the archive. For an entry that claims to be huge, it
-    would seek beyond the end of the file.
+    would seek beyond the end of the file. Long names and the maps of sparse files would be read
+    into memory whatever their size.
     """
+
+    @classmethod
+    def frombuf(cls, buf: bytes, encoding: str, errors: str) -> tarfile.TarInfo:  # pyright: ignore
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type in LONG_HEADERS and entry.size > MAX_LONG_HEADER:
+            raise tarfile.ReadError(f"a header of {entry.size} bytes")
+        return entry
 
     @classmethod
     def fromtarfile(cls, archive: tarfile.TarFile) -> tarfile.TarInfo:  # pyright: ignore
@@ -199,16 +229,37 @@ class _TarEntry(tarfile.TarInfo):
             raise tarfile.ReadError(f"an entry of {entry.size} bytes at byte {entry.offset}")
         return entry
 
+    def _refuse_sparse(self, *_: Any) -> Any:
+        raise _SparseEntryError
 
-def _read_entry(open_entry: Callable[[Any], Any], member: object, max_bytes: int) -> bytes:
+    # tarfile calls these for the four formats of sparse files.
+    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+
+
+def _read_tar_entry(archive: tarfile.TarFile, member: tarfile.TarInfo, max_bytes: int) -> bytes:
+    if member.size > max_bytes:
+        raise OSError(_too_large(max_bytes))
     try:
-        with open_entry(member) as file:
-            data = file.read(max_bytes + 1)
+        file = archive.extractfile(member)
+        return decompression.read_all(file) if file else b""
+    except ARCHIVE_ERRORS as error:
+        raise OSError(str(error)) from error
+
+
+def _read_zip_entry(
+    archive: zipfile.ZipFile,
+    member: zipfile.ZipInfo,
+    budget: decompression.Budget,
+    max_bytes: int,
+) -> bytes:
+    if member.file_size > max_bytes:
+        raise OSError(_too_large(max_bytes))
+    budget.spend(member.file_size)  # zipfile reads no more than this
+    try:
+        with archive.open(member) as file:
+            return decompression.read_all(file)
     except (RuntimeError, *ARCHIVE_ERRORS) as error:  # RuntimeError: the entry is encrypted
         raise OSError(str(error)) from error
-    if len(data) > max_bytes:
-        raise OSError(_too_large(max_bytes))
-    return data
 
 
 def _too_large(max_bytes: int) -> str:

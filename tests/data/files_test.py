@@ -277,10 +277,9 @@ def test_device_files_and_pipes_are_not_read(tmp_path):
         read()
 
 
-@pytest.mark.parametrize("kind", ["REG", "GNUTYPE_SPARSE"])
-def test_tar_entry_of_impossible_size_is_rejected(tmp_path, kind):
+def test_tar_entry_of_impossible_size_is_rejected(tmp_path):
     entry = tarfile.TarInfo("a.png")
-    entry.size, entry.type = 2**62, getattr(tarfile, kind if "GNU" in kind else f"{kind}TYPE")
+    entry.size = 2**62
     path = tmp_path / "pack.tar"
     path.write_bytes(entry.tobuf(tarfile.GNU_FORMAT) + bytes(2048))
     with refused(str(path), "is damaged", "an entry of"):

@@ -4,7 +4,6 @@ Each builder is TFDS' builder of that name and version, except for reading the f
 the same set. The files are downloaded, or read from `data.path`, a folder or an archive.
 """
 
-import gzip
 import io
 import itertools
 import math
@@ -18,7 +17,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 
-from jaxssl.data import files
+from jaxssl.data import decompression, files
 from jaxssl.errors import UserError
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -53,7 +52,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
                 if name in names:
                     data = read()
                     gzipped = data.startswith(GZIP_MAGIC)
-                    contents[name] = gzip.decompress(data) if gzipped else data
+                    contents[name] = decompression.gunzip(data, member) if gzipped else data
         except (OSError, *files.ARCHIVE_ERRORS) as error:
             raise UserError(f"{member} of {self.name} cannot be read: {error}") from error
         if missing := sorted(names - set(contents)):

@@ -1,0 +1,137 @@
+"""Decompress archives in bounded memory and time.
+
+A few kilobytes can expand to gigabytes, and the readers of the standard library would follow them.
+"""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from jaxssl.errors import UserError
+
+FREE = 96 * 2**20  # bytes that any archive may expand to
+RATIO = 200  # further bytes for each byte of the archive
+CHUNK = 2**18  # bytes that are read at once
+MAX_DICTIONARY = 160 * 2**20  # bytes of memory for xz; "xz -9" needs 65 MiB
+GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", (b"\xfd7zXZ\0", b"\x5d\0\0\x80")  # first bytes
+
+
+class Readable(Protocol):
+    """A source of bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return up to ``size`` bytes, none at the end."""
+        ...
+
+
+class Budget:
+    """Counts the bytes that an archive expands to.
+
+    Args:
+        name: name of the archive, for the message.
+        size: bytes of the archive.
+    """
+
+    def __init__(self, name: Path | str, size: int) -> None:
+        self._name, self._left = name, FREE + RATIO * size
+        self._total = self._left
+
+    def spend(self, count: int) -> None:
+        """Count further bytes.
+
+        Raises:
+            UserError: if the archive expands to more than its size allows.
+        """
+        self._left -= count
+        if self._left < 0:
+            raise UserError(
+                f"the archive {self._name} is refused because it expands to more than "
+                f"{self._total >> 20} MiB ({FREE >> 20} MiB plus {RATIO} times its size); unpack "
+                "it and name the folder"
+            )
+
+
+def open_tar(file: BinaryIO, name: Path) -> Readable:
+    """Return the content of a tar file, whichever way it is compressed.
+
+    Args:
+        file: the opened file.
+        name: its name, for messages.
+    """
+    start = file.read(6)
+    file.seek(0)
+    if start.startswith(GZIP):
+        stream: Readable = gzip.GzipFile(fileobj=file)
+    elif start.startswith(BZIP2):
+        stream = _Streams(file, bz2.BZ2Decompressor)
+    elif start.startswith(XZ):
+        stream = _Streams(file, lambda: lzma.LZMADecompressor(memlimit=MAX_DICTIONARY))
+    else:
+        return file
+    return _Limited(stream, Budget(name, os.fstat(file.fileno()).st_size))
+
+
+def gunzip(data: bytes, name: str) -> bytes:
+    """Decompress the bytes of a gzip file.
+
+    Raises:
+        UserError: if they expand to more than their number allows.
+        OSError, EOFError, zlib.error: if they are damaged.
+    """
+    stream = _Limited(gzip.GzipFile(fileobj=io.BytesIO(data)), Budget(name, len(data)))
+    return read_all(stream)
+
+
+def read_all(stream: Readable, most: int | None = None) -> bytes:
+    """Read to the end, or until there are more than ``most`` bytes. Nothing is copied."""
+    out = io.BytesIO()
+    while (most is None or out.tell() <= most) and (chunk := stream.read(CHUNK)):
+        out.write(chunk)
+    return out.getvalue()
+
+
+class _Limited:
+    """Spends a budget on the bytes of a stream."""
+
+    def __init__(self, stream: Readable, budget: Budget) -> None:
+        self._stream, self._budget = stream, budget
+
+    def read(self, size: int, /) -> bytes:
+        data = self._stream.read(size)
+        self._budget.spend(len(data))
+        return data
+
+
+class _Streams:
+    """Decompresses one or more bz2 or xz streams that follow each other in a file.
+
+    The classes of the standard library cannot limit the memory for the dictionary of xz.
+    """
+
+    def __init__(self, file: BinaryIO, start: Callable[[], Any]) -> None:
+        self._file, self._start, self._stream = file, start, start()
+
+    def read(self, size: int, /) -> bytes:
+        while True:
+            stream, data = self._stream, b""
+            if stream.eof:
+                data = (stream.unused_data or self._file.read(CHUNK)).lstrip(b"\0")  # padding
+                if not data:
+                    return b""
+                self._stream = stream = self._start()
+            elif stream.needs_input:
+                data = self._file.read(CHUNK)
+                if not data:
+                    raise EOFError("it was cut short")
+            try:
+                out = stream.decompress(data, size)
+            except OSError as error:  # of bz2
+                raise tarfile.ReadError(str(error)) from error
+            if out:
+                return out
