@@ -47,6 +47,20 @@ def printable(text: str) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def escape(text: str, keep: str = "") -> str:
+    """Return a text with escapes, as in Python strings, for characters that are not printable.
+
+    Args:
+        text: any text.
+        keep: characters that stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 def suggest(word: str, valid: Iterable[str]) -> str:
     """Return the end of a message about an unknown word: the closest match and all valid words.
 

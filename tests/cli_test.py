@@ -2,10 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from xla_flags import QUICK_FLAGS
@@ -18,12 +20,24 @@ SMALL = (
 )  # fmt: skip
 
 
-def run(*command: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
+def start(*command: str, cwd: Path | None = None, **options: Any) -> subprocess.Popen:
     # One device, as on a laptop; the other tests have eight.
-    env = {**os.environ, "XLA_FLAGS": QUICK_FLAGS, "PYTHONPATH": str(ROOT)}
+    env = {
+        **os.environ,
+        "XLA_FLAGS": QUICK_FLAGS,
+        "PYTHONPATH": str(ROOT),
+        **options.pop("env", {}),
+    }
     script, *arguments = command
     call = [sys.executable, str(ROOT / script), *arguments]
-    return subprocess.run(call, capture_output=True, text=True, env=env, cwd=cwd or ROOT)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    return subprocess.Popen(call, text=True, env=env, cwd=cwd or ROOT, **pipes)
+
+
+def run(*command: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess:
+    process = start(*command, cwd=cwd, **options)
+    out, err = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +65,22 @@ def test_train_prints_a_table_and_writes_results_and_report(trained):
     assert kinds["knn_top1", "untrained"]["step"] == 0
     assert kinds["fewshot_1shot_top1", "raw"]["std"] > 0
     HTMLParser().feed((workdir / "report.html").read_text())
+
+
+def test_train_goes_on_when_its_terminal_is_gone(data_dir, tmp_path):
+    workdir = tmp_path / "m[/x]"
+    flags = ("--config.eval.protocols=()", f"--config.data.dir={data_dir}", f"--workdir={workdir}")
+    process = start("train.py", *SMALL, *flags, env={"PYTHONIOENCODING": "ascii"})
+    assert process.stdout.readline().strip() == f"begins: {workdir}"
+    process.stdout.close()  # as `| head -1` does
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGCONT)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    log = (workdir / "train.log").read_text()
+    assert "cannot be shown any more (Broken pipe)" in log and "finished 6 steps" in log
+    assert (workdir / "checkpoints" / "6").is_dir()
 
 
 def test_compile_cache_stores_programs_with_short_compile_times(tmp_path):
@@ -83,7 +113,9 @@ def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
     assert {(row["protocol"], row["details"]["k"]) for row in nearest} == {("knn", 1)}
     # Earlier figures are kept, and a figure that is measured again is replaced.
     assert len(results) == 18 + len(nearest) == 18 + 6
-    run("eval.py", *arguments, cwd=folder)
+    with open("/dev/full", "w") as full:
+        done = run("eval.py", *arguments, cwd=folder, stdout=full)
+    assert (done.returncode, done.stderr) == (0, "")
     assert len(json.loads((folder / "runs/digits/results.json").read_text())["results"]) == 24
 
 

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from jaxssl.errors import UserError, suggest
+from jaxssl.training.console import outlive_terminal, show_error
 
 PREFIX = "--config."
 # Purposes of the subcommands. The file of "data show" is data_show.py.
@@ -71,6 +72,7 @@ def _run(command: str, arguments: list[str]) -> int:
             _, _, lines = module.FLAGS.module_help(name).lstrip().partition("\n")
             print(lines, end="\n" if lines else "")
         return 0
+    outlive_terminal()
     try:
         for name in module.FLAGS:  # a second command in the same process starts from the defaults
             module.FLAGS[name].unparse()
@@ -90,7 +92,7 @@ def _run(command: str, arguments: list[str]) -> int:
     except (flags.Error, UserError) as error:
         return _fail(error)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        show_error("interrupted")
         return 130
     except RuntimeError as error:  # the base class of JAX's errors
         return _fail_of_another_process(error)
@@ -175,5 +177,5 @@ def parse_step(text: str | None) -> int | str | None:
 
 def _fail(error: Exception) -> int:
     message = " ".join(str(error).split())
-    print(f"error: {message}", file=sys.stderr)
+    show_error(f"error: {message}")
     return 2

@@ -20,10 +20,11 @@ FOLDER = flags.DEFINE_string("folder", None, "Same as DIR.", FLAGS)
 def main(overrides: list[tuple[str, str]]) -> None:
     """Call `jaxssl.data.convert.convert` with the flags."""
     from jaxssl.data.convert import convert
+    from jaxssl.training.console import show
 
     if overrides:
         raise UserError("the command has no config; leave the --config flags out")
     if FOLDER.value is None:
         raise UserError("name the folder to convert: jaxssl data convert DIR")
     count = convert(Path(FOLDER.value).expanduser())
-    print(f"{FOLDER.value}: {f'{count} records converted' if count else 'already converted'}")
+    show(f"{FOLDER.value}: {f'{count} records converted' if count else 'already converted'}")

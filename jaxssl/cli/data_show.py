@@ -26,6 +26,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.errors import UserError, explain_write_errors
     from jaxssl.evaluation import gallery
     from jaxssl.training import config, logs, modality
+    from jaxssl.training.console import show
 
     if CONFIG.value is None:
         raise UserError("name the config to show: --config NAME, or a Python file")
@@ -37,4 +38,5 @@ def main(overrides: list[tuple[str, str]]) -> None:
     train = source.load(settings.data, settings.data.train_split)
     with explain_write_errors(out):
         gallery.write_sheet(settings, train, ROWS.value, out)
-    print(f"{train.describe()}\nviews: {out}")
+    show(train.describe())
+    show(f"views: {out}")

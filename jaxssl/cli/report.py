@@ -26,7 +26,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError("the configs of the runs are used; leave the --config flags out")
     # Imported here, so that wrong flags are reported at once.
     from jaxssl.report.comparison import write_page
+    from jaxssl.training.console import show
 
     workdirs = [Path(name) for name in WORKDIR.value]
     path = write_page(workdirs, Path(OUT.value) if OUT.value else None)
-    print(f"{'report' if len(workdirs) == 1 else 'comparison'}: {path}")
+    show(f"{'report' if len(workdirs) == 1 else 'comparison'}: {path}")

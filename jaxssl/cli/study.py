@@ -22,6 +22,7 @@ import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.training import git
+from jaxssl.training.console import show
 
 CONFIGS = Path(jaxssl.__file__).parent / "configs" / "studies"
 FLAGS = flags.FlagValues()
@@ -59,13 +60,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
     name, names = NAME.value, components.names("study")
     if name is None:
         for study in names:
-            print(f"{study:18} {components.summary('study', study)}")
+            show(f"{study:18} {components.summary('study', study)}")
         return
     if name == "claims":
         from jaxssl.studies.claims import write_claims
 
         folder = Path(OUT.value or "runs/studies")
-        print(f"claims: {write_claims(folder, Path(PAGE.value or folder / 'claims.md'))}")
+        show(f"claims: {write_claims(folder, Path(PAGE.value or folder / 'claims.md'))}")
         return
     if name not in names:
         raise UserError(f"study {name!r} is unknown{suggest(name, [*names, 'claims'])}")
@@ -113,7 +114,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     if PAGE.value:
         documents.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
     documents.print_findings(study.CLAIMS, findings)
-    print(f"page: {path}")
+    show(f"page: {path}")
 
 
 def _stem(name: str, setting: Any) -> str:

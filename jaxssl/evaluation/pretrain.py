@@ -15,7 +15,7 @@ from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
-from jaxssl.training import logs, loop, modality
+from jaxssl.training import console, loop, modality
 from jaxssl.training.logs import log
 from jaxssl.training.state import TrainState
 
@@ -81,8 +81,7 @@ def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
         return False
     if rows := results.read_results(workdir):
         results.print_results([row for row in rows if row["step"] in (None, 0, step)])
-        again = f"evaluate it again with: jaxssl eval --workdir {workdir}"
-        logs.console.print(again, soft_wrap=True)
+        console.show(f"evaluate it again with: jaxssl eval --workdir {workdir}")
     return True
 
 

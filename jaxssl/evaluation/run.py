@@ -25,7 +25,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results, run_report
 from jaxssl.report.results import KINDS
-from jaxssl.training import logs
+from jaxssl.training import console, logs
 from jaxssl.training.config import read_config
 
 
@@ -112,11 +112,11 @@ def evaluate(
         return rows
     if rows:
         results.print_results(rows)
-    logs.console.print(f"results: {out / 'results.json'}", soft_wrap=True)
+    console.show(f"results: {out / 'results.json'}")
     if page and config and data is None and out == path:
         if layer == "backbone" and features is not None:
             _write_gallery(path, config, splits, features, encoder)
-        logs.console.print(f"report:  {run_report.write_report(path)}", soft_wrap=True)
+        console.show(f"report:  {run_report.write_report(path)}")
     return rows
 
 

@@ -14,7 +14,7 @@ from jaxssl.evaluation.overrides import data_config
 from jaxssl.evaluation.run import evaluate
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
-from jaxssl.training import logs
+from jaxssl.training import console
 
 PER_DATASET = ("protocol", "metric")  # fields of the suite that a data set may override
 
@@ -84,7 +84,7 @@ def run(
                 f"{metric!r}{suggest(metric, metrics)}"
             )
         all_rows += [{**row, "encoder": str(encoder), "column": name} for row in rows]
-    logs.console.print(table(suite, all_rows))
+    console.show_table(table(suite, all_rows))
     return all_rows
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from rich.table import Table
 
 from jaxssl.errors import UserError, one_line
-from jaxssl.training import atomic_files, logs
+from jaxssl.training import atomic_files
+from jaxssl.training.console import show, show_table
 
 KINDS = ("raw", "untrained", "pretrained")  # features: two baselines, then the evaluated network
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
@@ -76,12 +77,12 @@ def add_results(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 def print_results(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the results of one encoder on one data set as a table."""
     source = describe_source(rows[-1])
-    logs.console.print(source["encoder"], soft_wrap=True, highlight=False)
-    logs.console.print(source["data"], soft_wrap=True, highlight=False)
-    logs.console.print(_table(rows))
-    logs.console.print(NOTE, soft_wrap=True, highlight=False)
+    show(source["encoder"])
+    show(source["data"])
+    show_table(_table(rows))
+    show(NOTE)
     for row in (row for row in rows if "verdict" in row["details"]):
-        logs.console.print(f"{row['features']}: {row['details']['verdict']}", soft_wrap=True)
+        show(f"{row['features']}: {row['details']['verdict']}")
 
 
 def describe_source(row: Mapping[str, Any]) -> dict[str, str]:

@@ -13,7 +13,8 @@ from jaxssl.report import page
 from jaxssl.report.images import embed_png, figure_png
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.studies.study import Claim, Findings, Setting
-from jaxssl.training import atomic_files, logs
+from jaxssl.training import atomic_files
+from jaxssl.training.console import show, show_table
 
 VERDICTS = {True: "holds", False: "does not hold", None: "cannot be told"}
 NOT_RUN = "not yet run"
@@ -111,13 +112,12 @@ def print_findings(claims: Mapping[str, Claim], findings: Findings) -> None:
             printed.add_column(heading, justify="right" if i else "left")
         for row in table.rows:
             printed.add_row(*row)
-        logs.console.print(printed)
+        show_table(printed)
         if table.note:
-            logs.console.print(table.note, soft_wrap=True, highlight=False)
+            show(table.note)
     for key, verdict in findings.verdicts.items():
         claim = claims[key]
-        text = f"{VERDICTS[verdict.holds]}: {claim.text} ({claim.source}): {verdict.measured}"
-        logs.console.print(text, soft_wrap=True, highlight=False, markup=False)
+        show(f"{VERDICTS[verdict.holds]}: {claim.text} ({claim.source}): {verdict.measured}")
 
 
 def read_document(path: Path) -> dict[str, Any]:

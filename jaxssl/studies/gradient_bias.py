@@ -43,6 +43,7 @@ from jaxssl.studies.plots import make_axes
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import bonferroni_level, combine_verdicts, decide
 from jaxssl.training.config import arguments, factory, read_config
+from jaxssl.training.console import show
 
 EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
 WITHIN, BETWEEN = 0.6, 0.3  # standard deviations of examples in a class, views of an example
@@ -100,7 +101,7 @@ def run(setting: Setting) -> Findings:
                 level=bonferroni_level(len(sizes)),
             )
             estimates[name][size] = dict(zip(visits, measured, strict=True))
-            print(f"{name}, batch {size}: bias {_format(measured[-1])}", flush=True)
+            show(f"{name}, batch {size}: bias {_format(measured[-1])}")
     data = {
         name: {
             size: {v: e._asdict() for v, e in by_visits.items()} for size, by_visits in by.items()

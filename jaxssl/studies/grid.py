@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from jaxssl.evaluation import pretrain, run
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, scale_value
 from jaxssl.studies.verdicts import Pairs, spread
-from jaxssl.training import atomic_files, config, git, logs, metrics_writer, nonfinite
+from jaxssl.training import atomic_files, config, console, git, logs, metrics_writer, nonfinite
 
 RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
@@ -106,7 +105,7 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
             metrics = ", ".join(f"{key} {value:.2f}" for key, value in result.metrics.items())
             label = ", ".join(map(str, name)) if isinstance(name, tuple) else name
             progress = f"[{number}/{len(runs)}] {label}, seed {seed}"
-            print(f"{progress}: {metrics} ({result.seconds:.0f} s)", flush=True)
+            console.show(f"{progress}: {metrics} ({result.seconds:.0f} s)")
     return results
 
 
@@ -367,11 +366,11 @@ def _metrics(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
 def _quiet() -> Iterator[None]:
     """Write the lines of a run to its train.log, but not to the screen."""
     logs.log_to_screen()
-    before, logs.console.quiet = logs.console.quiet, True
+    before, console.screen.quiet = console.screen.quiet, True
     try:
         yield
     finally:
-        logs.console.quiet = before
+        console.screen.quiet = before
 
 
 @contextmanager
@@ -379,7 +378,7 @@ def _explain_stop(workdir: Path) -> Iterator[None]:
     try:
         yield
     except SystemExit:
-        print(f"stopped in {workdir}; the same command resumes there", file=sys.stderr)
+        console.show_error(f"stopped in {workdir}; the same command resumes there")
         raise
 
 

@@ -16,7 +16,7 @@ from jaxssl.data.metadata import Metadata, find_metadata
 from jaxssl.training import modality, summary
 from jaxssl.training.build import build, initial_state, make_batches, make_crops
 from jaxssl.training.compatibility import check_labels
-from jaxssl.training.logs import console
+from jaxssl.training.console import show
 from jaxssl.training.state import make_train_step
 
 HEADROOM = 0.9  # share of the available memory that a step may take
@@ -42,32 +42,32 @@ def dry_run(config: ConfigDict) -> None:
     )
     setup = build(config, num_examples, mesh.size, crops=crops)
     state = initial_state(config, setup, batch, num_examples, mesh)
-    _print(f"data       {description}")
+    show(f"data       {description}")
     for line in summary.lines(config, setup, state, batch, mesh.size):
-        _print(line)
+        show(line)
 
     start = time.perf_counter()
     step = make_train_step(
         setup.method, setup.optimiser, setup.augment, mesh, sharded=config.optim.sharded
     )
     compiled = step.lower(state, distributed.shard(batch, mesh)).compile()
-    _print(f"compiled   in {time.perf_counter() - start:.1f} s")
+    show(f"compiled   in {time.perf_counter() - start:.1f} s")
     sizes = compiled.memory_analysis()
     needed = 0
     if sizes is not None:
         needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
-        _print(
+        show(
             f"memory     {_mebibytes(needed)} on each device: "
             f"{_mebibytes(sizes.argument_size_in_bytes)} of state and batch, "
             f"{_mebibytes(sizes.temp_size_in_bytes)} while computing"
         )
     available = _available_memory()
     if available and needed * mesh.size > HEADROOM * available:
-        _print(f"one step   skipped: {_mebibytes(available)} are available; reduce batch_size")
+        show(f"one step   skipped: {_mebibytes(available)} are available; reduce batch_size")
         return
     state, metrics, _ = compiled(state, distributed.shard(batch, mesh))
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    _print("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+    show("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
 
 
 def _random_images(config: ConfigDict, mesh: Mesh) -> _Input:
@@ -111,11 +111,6 @@ def _draw_images(
         if group
     }
     return {name: rng.integers(0, 256, shape, np.uint8) for name, shape in shapes.items()}
-
-
-def _print(line: str) -> None:
-    """Print a line without wrapping it at the width of the terminal."""
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _mebibytes(num_bytes: float) -> str:

@@ -1,17 +1,25 @@
-"""The package's log, on the screen and in a file, and the console that tables are printed on."""
+"""The package's log, on the screen and in a file."""
 
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.console import Console
 from rich.logging import RichHandler
+
+from jaxssl.errors import escape
+from jaxssl.training.console import losses, screen
 
 log = logging.getLogger("jaxssl")
 SCREEN = "screen"  # name of the handler that writes to the screen
-console = Console() if sys.stdout.isatty() else Console(width=160)  # a pipe or file has no width
+
+
+class _Formatter(logging.Formatter):
+    """Formats a record as one printable line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        record.message = escape(record.message)
+        return super().formatMessage(record)
 
 
 def log_to_screen(process: int = 0) -> None:
@@ -24,12 +32,13 @@ def log_to_screen(process: int = 0) -> None:
     if any(handler.get_name() == SCREEN for handler in log.handlers):
         return
     if process:
-        console.quiet = True
+        screen.quiet = True
         handler: logging.Handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter(f"process {process}: %(message)s"))
+        handler.setFormatter(_Formatter(f"process {process}: %(message)s"))
         handler.setLevel(logging.WARNING)
     else:
-        handler = RichHandler(console=console, show_time=False, show_level=False, show_path=False)
+        handler = RichHandler(console=screen, show_time=False, show_level=False, show_path=False)
+        handler.setFormatter(_Formatter())
     handler.set_name(SCREEN)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -39,6 +48,13 @@ def log_to_screen(process: int = 0) -> None:
 class _LogFile(logging.FileHandler):
     """A log file whose write errors are raised: a full disk stops the run."""
 
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        while losses:
+            loss = "the output cannot be shown any more (%s); the run goes on"
+            fields = log.name, logging.WARNING, __file__, 0, loss, (losses.pop(),), None
+            super().emit(log.makeRecord(*fields))
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         raise
 
@@ -46,8 +62,8 @@ class _LogFile(logging.FileHandler):
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Append the package's log to a file, in addition to the screen."""
-    file = _LogFile(path)
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    file = _LogFile(path, encoding="utf-8")
+    file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
     try:
         yield

@@ -24,6 +24,7 @@ from jaxssl.training import (
     checkpoint,
     collapse,
     compile_cache,
+    console,
     logs,
     modality,
     nonfinite,
@@ -35,7 +36,7 @@ from jaxssl.training.logs import log
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.programs import Programs, make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
-from jaxssl.training.workdir import check_same_config, open_workdir
+from jaxssl.training.workdir import check_name, check_same_config, open_workdir
 
 # The aimed length of one call of the training program. A stop request waits for the end of a call.
 CALL_SECONDS = 0.5
@@ -166,6 +167,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
 def _set_up(config: ConfigDict, workdir: Path, evaluation: Evaluation | None) -> _Run:
     """Check the config and build everything that a run needs, without writing."""
     logs.log_to_screen(distributed.process_index())
+    check_name(workdir)
     check_same_config(config, workdir)
     if evaluation:
         evaluation.check(config)
@@ -191,7 +193,7 @@ def _show_finished(run: _Run, evaluation: Evaluation | None) -> None:
     """Show the results of a finished run, or evaluate it if it has none yet."""
     step = run.setup.total_steps
     if distributed.is_first_process():
-        print(f"{run.workdir} is finished ({step} steps).")
+        console.show(f"{run.workdir} is finished ({step} steps).")
     if evaluation and not evaluation.show(run.config, run.workdir, step):
         with open_workdir(run.config, run.workdir):
             evaluation.finish(run.workdir)

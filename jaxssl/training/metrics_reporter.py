@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from rich import progress
 
 from jaxssl import distributed
-from jaxssl.training import collapse, logs
+from jaxssl.training import collapse, console
 from jaxssl.training.build import Setup
 from jaxssl.training.logs import log
 from jaxssl.training.metrics_writer import MetricsWriter
@@ -109,10 +109,10 @@ class MetricsReporter:
         columns = (
             progress.TextColumn("step {task.completed}/{task.total}"),
             progress.BarColumn(),
-            progress.TextColumn("{task.fields[figures]}"),
+            progress.TextColumn("{task.fields[figures]}", markup=False),
             progress.TimeRemainingColumn(),
         )
-        with progress.Progress(*columns, console=logs.console) as self._bar:
+        with progress.Progress(*columns, console=console.screen) as self._bar:
             self._bar.add_task("", total=total, completed=step, figures="compiling", unit=unit)
             yield
 

@@ -1,6 +1,7 @@
 """Open the workdir of a run: its lock, its config, its log, and errors of writing to it."""
 
 import errno
+import fnmatch
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -32,6 +33,26 @@ def check_same_config(config: ConfigDict, workdir: Path) -> None:
             f"{workdir} holds a run of another config ({'; '.join(changed[:3])}{more}); "
             "choose another --workdir, or the same config to resume"
         )
+
+
+def check_name(workdir: Path) -> None:
+    """Raise UserError if Orbax could not write checkpoints to a workdir of this name.
+
+    Orbax finds the files of a checkpoint with glob patterns, which begin with the name.
+    """
+    path = workdir.absolute()
+    for part in path.parts:
+        if set(part) & set("*?") or not fnmatch.fnmatchcase(part, part):
+            raise UserError(
+                f"the path {str(path)!r} of the workdir has *, ? or [...] in its part {part!r}, "
+                "which checkpoints cannot have; choose another --workdir"
+            )
+    try:
+        os.fsencode(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"the path {str(path)!r} of the workdir is not valid UTF-8; choose another --workdir"
+        ) from error
 
 
 @contextmanager

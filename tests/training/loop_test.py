@@ -225,6 +225,13 @@ def test_data_cache_and_workers_may_change_when_resuming(tiny, whole, capsys):
     assert f"is finished ({STEPS} steps)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["run[seed=1]", "a*b", "is this?", "b\udcff", "[ab]/run"])
+def test_workdir_name_that_checkpoints_cannot_have_is_rejected(tiny, tmp_path, name):
+    with pytest.raises(UserError, match="of the workdir .*; choose another --workdir"):
+        pretrain.train(tiny(), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_another_config_in_the_workdir_is_rejected(tiny, whole):
     before = {path: path.read_bytes() for path in whole.rglob("*") if path.is_file()}
     with pytest.raises(UserError, match="another config .seed: 0 -> 1; total_steps: 12 -> 20"):

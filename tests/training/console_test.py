@@ -1,0 +1,123 @@
+"""Text of the user on the terminal, and processes that outlive their terminal."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from jaxssl.errors import escape
+from jaxssl.training import console, logs
+
+ROOT = Path(__file__).parents[2]
+NAME = "run[seed=1] [/x] :smile: [bold]b[/]"
+HOSTILE = "a\x1b[31m\x07\r\nb\udcff\u202e"
+ESCAPED = "a\\x1b[31m\\x07\\r\\nb\\udcff\\u202e"
+# Prints a line, waits for a line of stdin, prints more, and then writes a file.
+OUTLIVE = """
+import sys
+from pathlib import Path
+from jaxssl.training import console, logs
+console.outlive_terminal()
+logs.log_to_screen()
+with logs.log_to_file(Path(sys.argv[1])):
+    console.show("first")
+    sys.stdin.readline()
+    for number in range(2000):
+        console.show(f"{number} ± ü\\U0001f600")
+    print("± by print")
+    console.show_error("± by show_error")
+    logs.log.info("± finished")
+"""
+
+
+def test_names_are_printed_as_they_are(capsys):
+    table = Table(title=NAME)
+    table.add_column(NAME)
+    table.add_row(NAME)
+    console.show(NAME)
+    console.show_table(table)
+    assert capsys.readouterr().out.count(NAME) == 4
+
+
+def test_long_line_is_not_wrapped(capsys):
+    console.show("word " * 100 + "end")
+    assert capsys.readouterr().out.count("\n") == 1
+
+
+def test_control_characters_are_shown_escaped(capsys, tmp_path, monkeypatch):
+    table = Table("name")
+    table.add_row(HOSTILE.replace("\n", ""))
+    console.show(HOSTILE)
+    console.show_error(HOSTILE)
+    console.show_table(table)
+    monkeypatch.setattr(logs.log, "handlers", [])
+    monkeypatch.setattr(logs.log, "level", logging.NOTSET)
+    logs.log_to_screen()
+    with logs.log_to_file(tmp_path / "train.log"):
+        logs.log.info("%s", HOSTILE)
+        logs.log.info(NAME)
+    written = (tmp_path / "train.log").read_text()
+    shown = capsys.readouterr()
+    assert shown.out.count(ESCAPED) == 2 and ESCAPED.replace("\\n", "") in shown.out
+    assert shown.err == f"{ESCAPED}\n"
+    assert written.count(ESCAPED) == 1 and written.count("\n") == 2 and NAME in written
+    assert NAME in shown.out and "\x1b" not in shown.out + shown.err + written
+
+
+def test_escape_keeps_printable_text():
+    assert escape("größe 中 ±–…\\") == "größe 中 ±–…\\"
+    assert escape("a\tb\nc", keep="\n") == "a\\tb\nc"
+
+
+def outlive(tmp_path, stdout, **environment: str) -> tuple[subprocess.Popen, Path]:
+    path = tmp_path / "train.log"
+    process = subprocess.Popen(
+        [sys.executable, "-c", OUTLIVE, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+    return process, path
+
+
+def test_process_goes_on_when_the_reader_of_its_output_ends(tmp_path):
+    process, path = outlive(tmp_path, subprocess.PIPE)
+    assert process.stdout.readline() == b"first\n"
+    process.stdout.close()  # as `| head -1` does
+    process.send_signal(signal.SIGHUP)
+    _, errors = process.communicate(b"\n")
+    assert (process.returncode, errors.decode()) == (0, "± by show_error\n")
+    assert "± finished" in path.read_text()
+    assert "the output cannot be shown any more (Broken pipe); the run goes on" in path.read_text()
+
+
+def test_full_device_and_closed_streams_do_not_stop_a_process(tmp_path):
+    with open("/dev/full", "w") as full:
+        process, path = outlive(tmp_path, full)
+    _, errors = process.communicate(b"\n")
+    assert (process.returncode, errors.decode()) == (0, "± by show_error\n")
+    assert "(No space left on device)" in path.read_text()
+    path.unlink()
+    close = f"exec {sys.executable} -c '{OUTLIVE}' {path} >&- 2>&-"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", close], input=b"\n", env=environment)
+    assert done.returncode == 0
+    assert path.read_text().endswith("INFO ± finished\n") and path.read_text().count("\n") == 1
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_characters_that_the_terminal_lacks_are_written_as_escapes(tmp_path, encoding):
+    process, path = outlive(tmp_path, subprocess.PIPE, PYTHONIOENCODING=encoding)
+    out, errors = process.communicate(b"\n")
+    sign = "\\xb1" if encoding == "ascii" else "±"
+    assert process.returncode == 0
+    assert errors.decode(encoding) == f"{sign} by show_error\n"
+    text = out.decode(encoding)
+    assert f"{sign} by print" in text and "\\U0001f600" in text
+    assert "± finished" in path.read_text()
