@@ -1,6 +1,7 @@
 """The device mesh, array placement, and the processes of a run on several hosts."""
 
 import os
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -50,6 +51,8 @@ def initialize(
         if processes is not None or process is not None:
             raise UserError("several processes need --coordinator=HOST:PORT, the first one's")
         return
+    if coordinator is not None:
+        _check_coordinator(coordinator, process)
     _one_program_at_a_time()
     # JAX's preemption service would take over SIGTERM. The training loop handles the signal, so
     # that all processes stop at the same step.
@@ -61,6 +64,45 @@ def initialize(
             f"the processes of this run cannot connect (coordinator {coordinator}, process "
             f"{process} of {processes}): {one_line(error)}; give --coordinator, --num_processes, "
             "--process_id"
+        ) from error
+
+
+def check_platform() -> None:
+    """Raise UserError if the environment variable JAX_PLATFORMS names no platform with devices."""
+    platforms = os.environ.get("JAX_PLATFORMS")
+    try:
+        jax.devices()
+    except Exception as error:  # also AssertionError
+        if not platforms:
+            raise
+        jax.config.update("jax_platforms", None)
+        available = sorted({"cpu", *(device.platform for device in jax.devices())})
+        reason = f" ({one_line(error)})" if str(error) else ""
+        raise UserError(
+            f"JAX_PLATFORMS={platforms!r} in the environment: JAX finds no such device{reason}; "
+            f"unset it, or choose from {', '.join(available)}"
+        ) from error
+
+
+def _check_coordinator(address: str, process: int | None) -> None:
+    """Raise UserError unless the address is HOST:PORT and the first process can listen there.
+
+    JAX would end with a segmentation fault if the port were taken.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise UserError(f"--coordinator={address}: expected HOST:PORT with a port from 1 to 65535")
+    if process != 0 or "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
+        return
+    dual = socket.has_dualstack_ipv6()  # JAX listens on all addresses of both kinds
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    try:
+        socket.create_server(("", int(port)), family=family, dualstack_ipv6=dual).close()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else one_line(error)
+        raise UserError(
+            f"--coordinator={address}: cannot listen on the port ({reason}); "
+            "choose another port, the same in all processes"
         ) from error
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -11,6 +12,9 @@ from typing import Any
 
 import pytest
 from xla_flags import QUICK_FLAGS
+
+from jaxssl import distributed
+from jaxssl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -94,6 +98,24 @@ print(jax.jit(lambda x: x + 1)(1))
     env |= {"XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
     assert list(tmp_path.glob("jaxssl/jax-*/jit_*-cache"))
+
+
+def test_platform_without_devices_is_named(tmp_path):
+    done = run("train.py", "--workdir=x", cwd=tmp_path, env={"JAX_PLATFORMS": "cuda"})
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "JAX_PLATFORMS='cuda' in the environment: JAX finds no such device" in done.stderr
+    assert "unset it, or choose from cpu" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_port_of_the_coordinator_is_checked_before_jax_uses_it():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = f"localhost:{server.getsockname()[1]}"
+        with pytest.raises(UserError, match="cannot listen on the port .Address already in use"):
+            distributed.initialize(taken, 1, 0)
+    for address in ("host", "host:", ":80", "host:0", "host:65536", "host:x"):
+        with pytest.raises(UserError, match="expected HOST:PORT with a port from 1 to 65535"):
+            distributed.initialize(address, 2, 1)
 
 
 def test_train_does_nothing_for_a_finished_run(trained, data_dir):

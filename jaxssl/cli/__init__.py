@@ -127,12 +127,13 @@ def define_processes(values: flags.FlagValues) -> None:
 
 
 def start_jax(values: flags.FlagValues) -> None:
-    """Enable the cache of compiled programs, and join the other processes if flags name any."""
+    """Enable the cache of compiled programs, join the other processes, and find the devices."""
     from jaxssl import distributed
     from jaxssl.training import compile_cache
 
     compile_cache.enable()
     distributed.initialize(values.coordinator, values.num_processes, values.process_id)
+    distributed.check_platform()
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:

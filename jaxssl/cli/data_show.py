@@ -22,6 +22,7 @@ ROWS = flags.DEFINE_integer("rows", 8, "Number of images.", lower_bound=1, flag_
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Call `jaxssl.evaluation.gallery.write_sheet` with the flags."""
+    from jaxssl import distributed
     from jaxssl.data import source
     from jaxssl.errors import UserError, explain_write_errors
     from jaxssl.evaluation import gallery
@@ -31,6 +32,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if CONFIG.value is None:
         raise UserError("name the config to show: --config NAME, or a Python file")
     settings = config.load(CONFIG.value, overrides)
+    distributed.check_platform()
     logs.log_to_screen()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
     if modality.dataset_kind(settings) != "image":

@@ -28,11 +28,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if overrides:
         raise UserError("the config of the run is used; leave the --config flags out")
     # Imported here, so that wrong flags are reported at once.
+    from jaxssl import distributed
     from jaxssl.pretrained.export import export
     from jaxssl.training.console import show
 
     if WORKDIR.value is None:
         raise UserError("name the run to export: jaxssl export DIR --to safetensors")
+    distributed.check_platform()
     step = cli.parse_step(STEP.value)
     out = Path(OUT.value) if OUT.value else None
     for path in export(Path(WORKDIR.value), TO.value, step=step, out=out):

@@ -19,7 +19,7 @@ from typing import Any
 from absl import flags
 
 import jaxssl
-from jaxssl import components
+from jaxssl import cli, components, distributed
 from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.training import git
 from jaxssl.training.console import show
@@ -84,6 +84,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     from jaxssl.training import compile_cache
 
     compile_cache.enable()
+    distributed.check_platform()
     study = components.module("study", name)
     default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
     setting = Setting(
@@ -106,7 +107,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         setting.out.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
     findings = study.run(setting)
     title = components.summary("study", name).rstrip(".")
-    about = _provenance(time.perf_counter() - start)
+    about = _provenance(_command(name, overrides), time.perf_counter() - start)
     with explain_write_errors(setting.out):
         path = documents.write_study(
             _stem(name, setting), title, setting, study.CLAIMS, findings, about
@@ -124,13 +125,20 @@ def _stem(name: str, setting: Any) -> str:
     return "-".join([name, *setting.methods, *map(str, setting.batch_sizes), *steps, *run])
 
 
-def _provenance(seconds: float) -> dict[str, str]:
+def _command(name: str, overrides: list[tuple[str, str]]) -> str:
+    """Return the command line of a study, from the flags that were given."""
+    options = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag != "name"]
+    changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
+    return shlex.join(["jaxssl", "study", name, *options, *changes])
+
+
+def _provenance(command: str, seconds: float) -> dict[str, str]:
     """Return the command, versions and hardware of a study."""
     import jax
 
     device = jax.devices()[0]
     return {
-        "command": f"jaxssl study {shlex.join(sys.argv[2:])}",
+        "command": command,
         "version": jaxssl.__version__,
         "commit": git.current_commit(),
         "jax": jax.__version__,

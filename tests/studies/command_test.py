@@ -1,10 +1,14 @@
 """The command `jaxssl study`."""
 
+import shlex
 import subprocess
 import sys
 
 import pytest
 from study_cases import NAMES
+
+from jaxssl import cli
+from jaxssl.cli import study
 
 
 @pytest.mark.parametrize(
@@ -23,6 +27,24 @@ def test_wrong_study_arguments_print_a_one_line_error(arguments, message, tmp_pa
     out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert out.returncode == 2 and out.stderr.startswith("error: ") and message in out.stderr
     assert out.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+
+
+def test_recorded_command_repeats_a_study_however_it_was_called(monkeypatch):
+    commands = []
+    monkeypatch.setattr(sys, "argv", ["program", "of", "another", "name"])
+    monkeypatch.setattr(study, "_run", lambda *args: commands.append(study._command(*args)))
+    arguments = ["alpha", "--scale", "small", "--out", "a b", "--equal_steps", "--config.seed", "1"]
+    for line in (arguments, ["alpha"]):
+        with pytest.raises(SystemExit):
+            cli.run("study", line)
+    recorded, plain = map(shlex.split, commands)
+    assert recorded[:3] == plain == ["jaxssl", "study", "alpha"]
+    assert sorted(recorded[3:]) == [
+        "--config.seed=1",
+        "--equal_steps",
+        "--out=a b",
+        "--scale=small",
+    ]
 
 
 def test_study_command_without_a_name_lists_the_studies():
