@@ -5,13 +5,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxssl import losses, solvers
+    from jaxssl.api import Run, embed, evaluate, get_config, train
     from jaxssl.pretrained.load import load_encoder
 
 __version__ = "0.2.0"
-__all__ = ["__version__", "load_encoder", "losses", "solvers"]
+__all__ = [
+    "Run",
+    "__version__",
+    "embed",
+    "evaluate",
+    "get_config",
+    "load_encoder",
+    "losses",
+    "solvers",
+    "train",
+]
 
 MODULES = ("losses", "solvers")
-FUNCTIONS = {"load_encoder": "jaxssl.pretrained.load"}
+FUNCTIONS = dict.fromkeys(("Run", "embed", "evaluate", "get_config", "train"), "jaxssl.api")
+FUNCTIONS["load_encoder"] = "jaxssl.pretrained.load"
 
 
 def __getattr__(name: str) -> Any:

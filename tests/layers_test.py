@@ -27,6 +27,7 @@ ORDER = (
     "report",
     "pretrained",
     "evaluation",
+    "api",
     "studies",
     "cli",
     "__main__",

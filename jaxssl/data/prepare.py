@@ -24,6 +24,7 @@ log = logging.getLogger("jaxssl")
 # Names that stand for some classes of a TFDS set: the set, and the list of classes.
 SUBSETS = {"imagenet100": ("imagenet2012", Path(__file__).with_name("imagenet100.txt"))}
 FORMAT = "array_record"
+IN_MEMORY = "python"  # name of sets that are given as Python objects, see in_memory.py
 
 
 def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
@@ -37,6 +38,11 @@ def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
         UserError: if the name is unknown, the set cannot be prepared or read, or the folder of
             prepared sets cannot be written.
     """
+    if data["name"] == IN_MEMORY:
+        raise UserError(
+            "the data of this run were given as Python objects, which are not stored; call "
+            "jaxssl.evaluate or jaxssl.train with data=..., or name another set with --dataset"
+        )
     name = SUBSETS[data["name"]][0] if data["name"] in SUBSETS else data["name"]
     data_dir = str(Path(data["dir"]).expanduser()) if data["dir"] else None
     try:

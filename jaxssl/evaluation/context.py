@@ -61,7 +61,7 @@ def make_contexts(
     Raises:
         UserError: if the encoder cannot take the examples, or has no such layer.
     """
-    inputs = _resolve_inputs(pretrained.inputs, splits.test)
+    inputs = resolve_inputs(pretrained.inputs, splits.test)
     programs = _make_programs(pretrained, inputs, layer)
     data = arrays(splits, inputs)
     augment = _make_augment(config, inputs) if inputs.kind == "image" else None
@@ -102,7 +102,7 @@ def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
     return {name: {"input": examples(s), "label": s.labels} for name, s in parts.items()}
 
 
-def _resolve_inputs(inputs: Any, test: source.Source) -> Any:
+def resolve_inputs(inputs: Any, test: source.Source) -> Any:
     """Return the settings of evaluation's inputs on a data set.
 
     Raises:

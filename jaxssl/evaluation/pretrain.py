@@ -20,19 +20,25 @@ from jaxssl.training.logs import log
 from jaxssl.training.state import TrainState
 
 
-def train(config: ConfigDict, workdir: Path) -> None:
+def train(config: ConfigDict, workdir: Path, splits: Splits | None = None) -> None:
     """Pretrain, evaluate and report; resume from the workdir's last checkpoint if there is one.
 
     Args:
         config: complete and locked, from `jaxssl.training.config.load`.
         workdir: folder for everything that the run writes.
+        splits: the data. Default: as `config.data` says.
 
     Raises:
         UserError: if the input is invalid, in which case nothing has been overwritten; if the disk
             is full; or if too many consecutive steps are not finite.
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
-    loop.train(config, workdir, EVALUATION)
+    loop.train(config, workdir, EVALUATION, splits)
+
+
+def _finish(workdir: Path, splits: Splits) -> None:
+    """Evaluate a run on its data set with the protocols of its config."""
+    run.evaluate(workdir, splits=splits)
 
 
 def _check(config: ConfigDict) -> None:
@@ -85,4 +91,4 @@ def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
     return True
 
 
-EVALUATION = loop.Evaluation(_check, _online, run.evaluate, _show)
+EVALUATION = loop.Evaluation(_check, _online, _finish, _show)

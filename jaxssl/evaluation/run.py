@@ -30,7 +30,7 @@ from jaxssl.training.config import read_config
 
 
 def evaluate(
-    path: Path,
+    encoder_or_path: Path | PretrainedEncoder,
     protocols: Sequence[str] | None = None,
     *,
     step: int | str | None = None,
@@ -41,11 +41,12 @@ def evaluate(
     out: Path | None = None,
     weights_options: Mapping[str, Any] | None = None,
     page: bool = True,
+    splits: source.Splits | None = None,
 ) -> list[dict[str, Any]]:
     """Evaluate an encoder without training it; write results.json and, for a run, report.html.
 
     Args:
-        path: workdir of a run, or a weights file.
+        encoder_or_path: workdir of a run, a weights file, or an encoder.
         protocols: each "NAME" or "NAME:PRESET", where NAME is a file of `protocols`, or "all" for
             every protocol that fits the kind of examples. Default: the protocols in the run's
             config.
@@ -55,10 +56,12 @@ def evaluate(
             are baselines. Default: every kind that a protocol supports.
         layer: "backbone" or "projector".
         seed: seed of the protocols' random draws. Default: the run's seed, or 0.
-        out: folder of results.json. Default: the workdir, or next to the weights file.
+        out: folder of results.json. Default: the workdir, or next to the weights file. Results of
+            an encoder are not written without it.
         weights_options: details that a weights file does not record, see
             `jaxssl.pretrained.weights.load`.
         page: whether to write the report of a run.
+        splits: the data set, which ``data`` describes. Default: opened as ``data`` says.
 
     Returns:
         The new rows of results.json. Other rows in the file are kept.
@@ -69,19 +72,25 @@ def evaluate(
     """
     # ---- The encoder, the protocols and the data set.
     logs.log_to_screen(distributed.process_index())
-    if is_run(path):
-        read_config(path)  # raises an error for a damaged workdir
-    encoder = load_pretrained(path, step, **(weights_options or {}))
+    if isinstance(encoder_or_path, PretrainedEncoder):
+        path, encoder = None, encoder_or_path
+    else:
+        path = encoder_or_path
+        if is_run(path):
+            read_config(path)  # raises an error for a damaged workdir
+        encoder = load_pretrained(path, step, **(weights_options or {}))
     config = ConfigDict(encoder.metadata["config"]) if "config" in encoder.metadata else None
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
-    names, settings = _defaults(path, config, protocols, data)
+    names, settings = _defaults(path or "the encoder", config, protocols, data)
     selected = select_protocols(
         names, "image_text" if "text" in encoder.variables else encoder.inputs.kind
     )
-    out = out or (path if path.is_dir() else path.with_suffix(".eval"))
-    results.read_results(out)  # raises an error for a damaged file before any work is done
-    splits = source.load_splits(settings, encoder.inputs.kind)
+    if path is not None:
+        out = out or (path if path.is_dir() else path.with_suffix(".eval"))
+    if out is not None:
+        results.read_results(out)  # raises an error for a damaged file before any work is done
+    splits = splits or source.load_splits(settings, encoder.inputs.kind)
     strict = protocols is not None and "all" not in protocols
     selected = drop_unlabelled(selected, splits, strict=strict)
     selected = drop_unshared(selected, path, strict=strict)
@@ -102,7 +111,8 @@ def evaluate(
             fields = _feature_fields(encoder, kind, one.protocol.layer or layer) | data_fields
             outcome = _run_protocol(one, context, kind, seed, strict=strict)
             new = [{"protocol": one.name, **result._asdict(), **fields} for result in outcome]
-            _write(out, new)  # at once, because a later protocol may fail or be stopped
+            if out is not None:
+                _write(out, new)  # at once, because a later protocol may fail or be stopped
             rows += new
     if strict:
         _require_results(selected, rows, kinds)
@@ -112,8 +122,9 @@ def evaluate(
         return rows
     if rows:
         results.print_results(rows)
-    console.show(f"results: {out / 'results.json'}")
-    if page and config and data is None and out == path:
+    if out is not None:
+        console.show(f"results: {out / 'results.json'}")
+    if page and config and data is None and path is not None and out == path:
         if layer == "backbone" and features is not None:
             _write_gallery(path, config, splits, features, encoder)
         console.show(f"report:  {run_report.write_report(path)}")
@@ -121,7 +132,7 @@ def evaluate(
 
 
 def _defaults(
-    path: Path,
+    path: Path | str,
     config: ConfigDict | None,
     protocols: Sequence[str] | None,
     data: Mapping[str, Any] | None,

@@ -93,7 +93,7 @@ def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -
     return [one for one in selected if one.text not in dropped]
 
 
-def drop_unshared(selected: list[Selected], path: Path, *, strict: bool) -> list[Selected]:
+def drop_unshared(selected: list[Selected], path: Path | None, *, strict: bool) -> list[Selected]:
     """Drop the protocols that several processes cannot run together.
 
     Args:

@@ -56,7 +56,20 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
     Raises:
         UserError: on a missing file, an unknown key or component, or a value that is not valid.
     """
-    config = _run_file(find(path))
+    return complete(_run_file(find(path)), overrides)
+
+
+def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
+    """Return a locked copy of a config with all values, from presets and defaults.
+
+    Args:
+        config: from the get_config() of a config file, or changed in Python.
+        overrides: as in `load`.
+
+    Raises:
+        UserError: as `load`.
+    """
+    config = _unlocked(config, "config")
     # Names and presets come first, because they decide which other keys exist.
     choices = [item for item in overrides if _is_choice(item[0])]
     for key, text in sorted(choices, key=lambda item: item[0].endswith(".preset")):
@@ -259,14 +272,23 @@ def _run_file(path: Path) -> ConfigDict:
         raise UserError(f"config file {str(path)!r} failed: {reason}") from error
     if not isinstance(config, ConfigDict):
         raise UserError(f"config file {str(path)!r} has no get_config() that returns a ConfigDict")
+    return _unlocked(config, f"config file {str(path)!r}")
+
+
+def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
+    """Return an unlocked copy of a config that has all groups.
+
+    Args:
+        config: not necessarily complete.
+        source: origin of the config, for the message.
+    """
+    config = ConfigDict(config.to_dict()).unlock()
     for group in (*GROUPS, *VIEW_GROUPS):
         node = config.get(group)
         default = None if group in GROUPS else ""
         if not isinstance(node, ConfigDict) or not isinstance(node.get("name", default), str):
-            raise UserError(
-                f"config file {str(path)!r} lacks the group {group!r}, or the name of its component"
-            )
-    return ConfigDict(config.to_dict()).unlock()
+            raise UserError(f"{source} lacks the group {group!r}, or the name of its component")
+    return config
 
 
 def _is_choice(key: str) -> bool:

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -51,14 +52,14 @@ class Evaluation(NamedTuple):
         check: ``(config) -> None`` raises UserError for settings that evaluation rejects.
         online: ``(config, splits, encode) -> (description, probe)``. The probe returns the metrics
             of a state, and is None if the data set has no labels. ``encode`` is `Programs.encode`.
-        finish: ``(workdir) -> None`` evaluates a run that has ended.
+        finish: ``(workdir, splits) -> None`` evaluates a run that has ended.
         show: ``(config, workdir, step) -> bool`` shows the results of a run that ended earlier, and
             returns whether it has all of them.
     """
 
     check: Callable[[ConfigDict], None]
     online: Callable[[ConfigDict, source.Splits, Any], tuple[str, Probe | None]]
-    finish: Callable[[Path], Any]
+    finish: Callable[[Path, source.Splits], Any]
     show: Callable[[ConfigDict, Path, int], bool]
 
 
@@ -74,7 +75,12 @@ class _Run(NamedTuple):
     programs: Programs
 
 
-def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = None) -> None:
+def train(
+    config: ConfigDict,
+    workdir: Path,
+    evaluation: Evaluation | None = None,
+    splits: source.Splits | None = None,
+) -> None:
     """Pretrain, then evaluate. A workdir with checkpoints is resumed from the last one.
 
     All processes of a run call this. The first one writes.
@@ -83,6 +89,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
         config: complete and locked, from `jaxssl.training.config.load`.
         workdir: folder for everything that the run writes.
         evaluation: evaluates the encoder during and after the run, or None.
+        splits: the data. Default: as `config.data` says.
 
     Raises:
         UserError: on bad input, in which case nothing has been overwritten. Also if the disk is
@@ -90,7 +97,7 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
     # ---- Set-up: data, networks, programs. Bad input is rejected before anything is written.
-    run = _set_up(config, workdir, evaluation)
+    run = _set_up(config, workdir, evaluation, splits)
     setup, batches, programs = run.setup, run.batches, run.programs
     state, total = programs.init(config.seed), setup.total_steps
     if _is_finished(run, state):
@@ -161,10 +168,15 @@ def train(config: ConfigDict, workdir: Path, evaluation: Evaluation | None = Non
 
         # ---- Evaluation of the trained encoder.
         if evaluation and config.eval.protocols:
-            evaluation.finish(workdir)
+            evaluation.finish(workdir, run.splits)
 
 
-def _set_up(config: ConfigDict, workdir: Path, evaluation: Evaluation | None) -> _Run:
+def _set_up(
+    config: ConfigDict,
+    workdir: Path,
+    evaluation: Evaluation | None,
+    splits: source.Splits | None,
+) -> _Run:
     """Check the config and build everything that a run needs, without writing."""
     logs.log_to_screen(distributed.process_index())
     check_name(workdir)
@@ -172,7 +184,7 @@ def _set_up(config: ConfigDict, workdir: Path, evaluation: Evaluation | None) ->
     if evaluation:
         evaluation.check(config)
     mesh = distributed.make_mesh()
-    splits = source.load_splits(config.data, modality.dataset_kind(config))
+    splits = splits or source.load_splits(config.data, modality.dataset_kind(config))
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
     batches = make_batches(config, train_set, mesh)
@@ -196,7 +208,7 @@ def _show_finished(run: _Run, evaluation: Evaluation | None) -> None:
         console.show(f"{run.workdir} is finished ({step} steps).")
     if evaluation and not evaluation.show(run.config, run.workdir, step):
         with open_workdir(run.config, run.workdir):
-            evaluation.finish(run.workdir)
+            evaluation.finish(run.workdir, run.splits)
 
 
 def _resume(run: _Run, state: TrainState) -> tuple[int, TrainState]:
@@ -275,6 +287,9 @@ def _check_finite(values: dict[str, float], run: _Run, state: TrainState) -> Non
 def _stop_requests() -> Iterator[list[int]]:
     """Yield a list to which the first SIGINT or SIGTERM is added. A second one exits at once."""
     received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # only the main thread may handle signals
+        return
 
     def note(number: int, frame: Any) -> None:
         del frame

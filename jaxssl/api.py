@@ -1,0 +1,236 @@
+"""Train, evaluate and embed from Python. `jaxssl.train` and its companions are defined here.
+
+run = jaxssl.train("digits", data=(images, labels), workdir="runs/mine")
+rows = jaxssl.evaluate(run, ["knn", "linear"])
+features = jaxssl.embed(run, images)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from jaxssl.data import in_memory, prepare
+from jaxssl.data.source import Splits
+from jaxssl.errors import UserError
+from jaxssl.evaluation import embedding, pretrain
+from jaxssl.evaluation import run as evaluation
+from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.pretrained.load import load_pretrained
+from jaxssl.report.results import read_results
+from jaxssl.training import compile_cache
+from jaxssl.training import config as configs
+from jaxssl.training.metrics_writer import read_metrics
+
+Component = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report page, which notebooks show inline.
+
+    Attributes:
+        path: the HTML file.
+    """
+
+    path: Path
+
+    def _repr_html_(self) -> str:
+        return self.path.read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished or interrupted run, read from its workdir.
+
+    Attributes:
+        workdir: folder of the run.
+    """
+
+    workdir: Path
+
+    def __post_init__(self) -> None:  # noqa: D105
+        object.__setattr__(self, "workdir", Path(self.workdir))
+        configs.read_config(self.workdir)  # raises an error if the folder holds no run
+
+    @cached_property
+    def config(self) -> ConfigDict:
+        """All settings of the run."""
+        return configs.read_config(self.workdir)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The metrics of the logged steps, a dict with "step" for each."""
+        return read_metrics(self.workdir / "metrics.jsonl")
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The rows of results.json: protocol, metric, value, features and their settings."""
+        return read_results(self.workdir)
+
+    @cached_property
+    def encoder(self) -> PretrainedEncoder:
+        """The encoder of the last checkpoint."""
+        return load_pretrained(self.workdir)
+
+    @property
+    def report(self) -> Report:
+        """The report page of the run."""
+        path = self.workdir / "report.html"
+        if not path.exists():
+            raise UserError(f"{self.workdir} has no report yet; write it: jaxssl report")
+        return Report(path)
+
+
+def get_config(name: str | Path) -> ConfigDict:
+    """Return a config with all values, to be changed and passed to `train`.
+
+        config = jaxssl.get_config("cifar10_simclr")
+        config.batch_size = 64
+        config.loss = {"name": "auc_cl"}  # with the defaults of this loss
+
+    Args:
+        name: a packaged config, or a Python file with get_config().
+
+    Raises:
+        UserError: if there is no such config.
+    """
+    return ConfigDict(configs.load(name).to_dict())
+
+
+def train(
+    config: str | Path | ConfigDict,
+    *,
+    data: Any = None,
+    net: Component | None = None,
+    loss: Component | None = None,
+    method: Component | None = None,
+    augment: Component | None = None,
+    workdir: str | Path | None = None,
+) -> Run:
+    """Pretrain and evaluate an encoder. The same call again resumes an interrupted run.
+
+    Args:
+        config: a packaged config's name, a Python file with get_config(), or a `ConfigDict`, such
+            as from `get_config`.
+        data: the data set: a name in place of `config.data.name`, or images with or without labels
+            as `jaxssl.data.in_memory.load_splits` describes. Default: the config's.
+        net: network in place of the config's, by name or as {"name": ..., arguments}.
+        loss: loss in place of the config's, in the same forms.
+        method: method in place of the config's, in the same forms.
+        augment: augmentation in place of the config's, in the same forms.
+        workdir: folder for everything that the run writes. Default: runs/ and the config's name.
+
+    Returns:
+        The run, with its metrics, results, encoder and report.
+
+    Raises:
+        UserError: if an argument is invalid, in which case nothing has been written.
+        KeyboardInterrupt: if the run is stopped. A checkpoint is written first.
+    """
+    if isinstance(config, ConfigDict):
+        if workdir is None:
+            raise UserError("a config from Python has no name; choose a folder with workdir=...")
+        settings = ConfigDict(config.to_dict())
+    else:
+        settings = ConfigDict(configs.load(config).to_dict())
+    for group, value in (("net", net), ("loss", loss), ("method", method), ("augment", augment)):
+        if value is not None:
+            settings[group] = ConfigDict({"name": value} if isinstance(value, str) else value)
+    splits = _use_data(settings, data) if data is not None else None
+    compile_cache.enable()
+    folder = Path(workdir) if workdir is not None else Path("runs") / Path(str(config)).stem
+    try:
+        pretrain.train(configs.complete(settings), folder, splits)
+    except SystemExit as error:
+        raise KeyboardInterrupt("stopped; the same call resumes") from error
+    return Run(folder)
+
+
+def evaluate(
+    encoder: "Run | PretrainedEncoder | str | Path",
+    protocols: Sequence[str] | str,
+    *,
+    data: Any = None,
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Evaluate an encoder with protocols, without training it.
+
+    Args:
+        encoder: a run, a workdir, a weights file, or an encoder.
+        protocols: names such as "knn" or "linear:fast", see `jaxssl list protocols`.
+        data: as for `train`, with labels. Default: the run's data set.
+        **options: ``step``, ``kinds``, ``layer``, ``seed`` and ``out`` of
+            `jaxssl.evaluation.run.evaluate`.
+
+    Returns:
+        A dict for each result with "protocol", "metric", "value", "std", "features" and more. For a
+        run they are in its results.json too.
+
+    Raises:
+        UserError: if an argument is invalid, or a protocol does not fit the data.
+    """
+    compile_cache.enable()
+    names = [protocols] if isinstance(protocols, str) else list(protocols)
+    if isinstance(encoder, Run):
+        encoder = encoder.workdir
+    target = Path(encoder) if isinstance(encoder, str) else encoder
+    if data is not None:
+        settings = configs.load("base")
+        options["splits"] = _use_data(settings, data)
+        options["data"] = settings.data
+    return evaluation.evaluate(target, names, **options)
+
+
+def embed(
+    encoder: "Run | PretrainedEncoder | str | Path",
+    images: Any,
+    out: str | Path | None = None,
+    *,
+    layer: str = "backbone",
+    step: int | str | None = None,
+) -> np.ndarray:
+    """Return the embeddings of images, [n, f] float32, and write them to a file if asked.
+
+    Args:
+        encoder: a run, a workdir, a weights file, or an encoder.
+        images: uint8 [n, h, w, c], a list of images, or the path of a folder or an archive of
+            pictures. See `jaxssl.evaluation.embedding.embed`.
+        out: file to write, .npy or .parquet, with the names of the pictures.
+        layer: "backbone" or "projector".
+        step: step of a run's checkpoint, "last" (the default) or "best".
+
+    Raises:
+        UserError: if an argument is invalid.
+    """
+    compile_cache.enable()
+    if isinstance(encoder, Run):
+        encoder = encoder.workdir
+    if not isinstance(encoder, PretrainedEncoder):
+        encoder = load_pretrained(Path(encoder), step)
+    return embedding.embed(encoder, images, layer=layer, out=Path(out) if out else None)
+
+
+def _use_data(config: ConfigDict, data: Any) -> Splits | None:
+    """Set `config.data` to a data set, and return the splits of one given as Python objects."""
+    with config.unlocked(), config.data.unlocked():
+        if isinstance(data, str):
+            config.data.name = data
+            return None
+        splits, digest = in_memory.load_splits(
+            data, test_fraction=config.data.test_fraction, seed=config.data.split_seed
+        )
+        config.data.name = prepare.IN_MEMORY
+        config.data.path = f"sha256:{digest[:16]}"  # refuses to resume with other data
+        config.data.train_split, config.data.bank_split, config.data.test_split = (
+            "train",
+            "",
+            "test",
+        )
+        config.data.classes = config.data.labels = ""
+        config.data.workers = 0  # worker processes would copy the examples
+    return splits

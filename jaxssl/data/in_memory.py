@@ -1,0 +1,243 @@
+"""Data sets that are given as Python objects: arrays, lists, Grain sources, Hugging Face sets."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from jaxssl.data.prepare import IN_MEMORY
+from jaxssl.data.records import UNLABELLED, PreparedSplit
+from jaxssl.data.source import Source, Splits
+from jaxssl.errors import UserError
+
+IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
+LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
+EXPECTED = (
+    "expected uint8 images [n, h, w, c], (images, labels), a pair (train, test) of these, or an "
+    "object with __len__ and __getitem__ whose items are images, (image, label) or dicts"
+)
+
+
+class _Examples(NamedTuple):
+    """The examples of one split.
+
+    Attributes:
+        records: random access to {"image", "label"}.
+        labels: int32 [n], -1 without a label.
+        shape: [h, w, c] of the images, where h and w are None if they differ.
+        class_names: name of each label, () without labels.
+        digest: SHA-256 of images and labels.
+    """
+
+    records: Sequence[Mapping[str, Any]]
+    labels: np.ndarray
+    shape: tuple[Any, ...]
+    class_names: tuple[str, ...]
+    digest: str
+
+
+def load_splits(data: Any, *, test_fraction: float = 0.2, seed: int = 0) -> tuple[Splits, str]:
+    """Return the splits of a data set that is given as Python objects, and its fingerprint.
+
+    All examples are read once, to find their sizes and labels.
+
+    Args:
+        data: images, (images, labels), or a pair (train, test) of these, or a mapping with the keys
+            "train" and "test". Images are uint8 [n, h, w, c] or [n, h, w], or floats in [0, 1],
+            which are rounded to 8 bits. Labels are integers [n], -1 for none. Objects with
+            ``__len__`` and ``__getitem__`` return an image (array or Pillow), (image, label), or a
+            dict such as {"image": ..., "label": ...}.
+        test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
+            split and has labels. Without labels all examples are in both splits.
+        seed: seed of the draw of the test examples.
+
+    Raises:
+        UserError: if the data are none of these.
+    """
+    train, test = _split(data)
+    if test is None:
+        both = _examples(train, "data")
+        order = np.random.default_rng(seed).permutation(len(both.labels))
+        count = round(test_fraction * len(order))
+        test_indices, train_indices = np.sort(order[:count]), np.sort(order[count:])
+        if not both.class_names:
+            test_indices = train_indices = np.arange(len(order))
+        splits = _source(both, "train", train_indices), _source(both, "test", test_indices)
+        digest = both.digest
+    else:
+        examples = _examples(train, "the training data"), _examples(test, "the test data")
+        names = max((one.class_names for one in examples), key=len)
+        splits = [
+            _source(one._replace(class_names=names), split, np.arange(len(one.labels)))
+            for one, split in zip(examples, ("train", "test"), strict=True)
+        ]
+        digest = hashlib.sha256("".join(one.digest for one in examples).encode()).hexdigest()
+    for one in splits:
+        if not len(one):
+            raise UserError(f"data has no examples for the split {one.split!r}")
+    return Splits(splits[0], splits[0], splits[1]), digest
+
+
+def load_images(images: Any) -> Source:
+    """Return images in any of the forms of `load_splits` as one split without labels.
+
+    Raises:
+        UserError: as `load_splits`.
+    """
+    examples = _examples(images, "images")._replace(class_names=())
+    if not len(examples.labels):
+        raise UserError("images is empty; expected at least one image")
+    return _source(examples, "all", np.arange(len(examples.labels)))
+
+
+def _split(data: Any) -> tuple[Any, Any]:
+    """Return the training and the test part of ``data``; the latter may be None."""
+    if isinstance(data, Mapping) and "train" in data:
+        return data["train"], data.get("test", data.get("validation"))
+    if isinstance(data, tuple) and len(data) == 2 and not _is_labelled(data):
+        return data
+    return data, None
+
+
+def _is_labelled(data: Any) -> bool:
+    """Return True for (images, labels) as arrays."""
+    if not isinstance(data, tuple) or len(data) != 2:
+        return False
+    images, labels = data
+    if isinstance(labels, list) and labels and all(isinstance(x, int) for x in labels):
+        return len(labels) == len(images)
+    return getattr(labels, "ndim", 0) == 1 and len(labels) == len(images)
+
+
+def _examples(data: Any, name: str) -> _Examples:
+    names: tuple[str, ...] = ()
+    if isinstance(data, Mapping):
+        image = next((data[key] for key in IMAGE_KEYS if key in data), None)
+        label = next((data[key] for key in LABEL_KEYS if key in data), None)
+        data = image if label is None else (image, np.asarray(label))
+    labels = None
+    if _is_labelled(data):
+        data, labels = data[0], np.asarray(data[1])
+    if hasattr(data, "shape") and hasattr(data, "dtype"):
+        images = _pixels(np.asarray(data), name)
+    elif hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, str):
+        images, item_labels = _read_items(data, name)
+        labels = item_labels if labels is None else labels
+        names = tuple(_hugging_face_names(data))
+    else:
+        raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
+    labels = _check_labels(labels, len(images), name)
+    if not names and labels.size and labels.max() >= 0:
+        names = tuple(str(label) for label in range(labels.max() + 1))
+    if labels.size and labels.max() >= len(names) > 0:
+        raise UserError(f"{name} has the label {labels.max()}, but only {len(names)} class names")
+    sizes = {image.shape for image in images} if isinstance(images, list) else {images.shape[1:]}
+    channels = {size[-1] for size in sizes}
+    if len(channels) > 1:
+        raise UserError(f"{name} has grey and RGB images; convert all of them to one of the two")
+    shape = next(iter(sizes)) if len(sizes) == 1 else (None, None, *channels)
+    digest = hashlib.sha256(labels.tobytes())
+    for image in images:
+        digest.update(np.ascontiguousarray(image))
+    records = _Records(images, labels)
+    return _Examples(records, labels, shape, names, digest.hexdigest())
+
+
+@dataclass(frozen=True)
+class _Records(Sequence):
+    """Random access to records of images and labels."""
+
+    images: Any
+    labels: np.ndarray
+
+    def __getitem__(self, index: Any) -> Any:
+        return {"image": self.images[index], "label": self.labels[index]}
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def _read_items(data: Any, name: str) -> tuple[list[np.ndarray], np.ndarray | None]:
+    """Return the images, and the labels if all items have one."""
+    images, labels = [], []
+    for index in range(len(data)):
+        item = data[index]
+        label = None
+        if isinstance(item, Mapping):
+            image = next((item[key] for key in IMAGE_KEYS if key in item), None)
+            label = next((item[key] for key in LABEL_KEYS if key in item), None)
+        elif isinstance(item, tuple | list) and len(item) == 2:
+            image, label = item
+        else:
+            image = item
+        if image is None:
+            raise UserError(
+                f"item {index} of {name} has the keys {', '.join(map(str, item))}; expected an "
+                f"image under one of {', '.join(IMAGE_KEYS)}"
+            )
+        if isinstance(image, Image.Image):
+            image = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+        values = np.asarray(image)
+        if values.ndim not in (2, 3):
+            raise UserError(f"item {index} of {name} is no image but a {type(image).__name__}")
+        images.append(_pixels(values[None], f"item {index} of {name}")[0])
+        labels.append(label)
+    labelled = bool(labels) and all(label is not None for label in labels)
+    return images, np.asarray(labels) if labelled else None
+
+
+def _pixels(images: np.ndarray, name: str) -> np.ndarray:
+    """Return uint8 [n, h, w, c] of arrays in any of the accepted forms."""
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim != 4 or images.shape[-1] not in (1, 3) or not all(images.shape[1:]):
+        raise UserError(
+            f"{name} has the shape {list(images.shape)}; expected images [n, h, w, c] with 1 or 3 "
+            "channels last"
+        )
+    if images.dtype == np.uint8:
+        return images
+    if not np.issubdtype(images.dtype, np.floating):
+        raise UserError(f"{name} has the dtype {images.dtype}; expected uint8, or floats in [0, 1]")
+    if images.size and not (images.min() >= 0 and images.max() <= 1):
+        raise UserError(
+            f"{name} has values in [{images.min():g}, {images.max():g}]; expected floats in "
+            "[0, 1], or uint8"
+        )
+    return np.round(images * 255).astype(np.uint8)
+
+
+def _check_labels(labels: np.ndarray | None, count: int, name: str) -> np.ndarray:
+    """Return int32 [n], -1 without labels."""
+    if labels is None:
+        return np.full(count, UNLABELLED, np.int32)
+    if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
+        raise UserError(
+            f"the labels of {name} are {labels.dtype} {list(labels.shape)}; expected {count} "
+            "integers, the class indices"
+        )
+    if count and labels.min() < UNLABELLED:
+        raise UserError(f"{name} has the label {labels.min()}; expected 0, 1, ... or -1 for none")
+    return labels.astype(np.int32)
+
+
+def _hugging_face_names(data: Any) -> Sequence[str]:
+    """Return the class names of a Hugging Face data set, or ()."""
+    features = getattr(data, "features", None)
+    if not isinstance(features, Mapping):
+        return ()
+    feature = next((features[key] for key in LABEL_KEYS if key in features), None)
+    return tuple(getattr(feature, "names", None) or ())
+
+
+def _source(examples: _Examples, split: str, indices: np.ndarray) -> Source:
+    part = PreparedSplit(
+        examples.records,
+        label="label" if examples.class_names else None,
+        channels=examples.shape[-1],
+        num_classes=len(examples.class_names),
+    )
+    return Source(IN_MEMORY, split, ((part, indices),), examples.class_names, examples.shape)

@@ -1,0 +1,194 @@
+"""`jaxssl.train`, `jaxssl.evaluate` and `jaxssl.embed`, as a notebook calls them."""
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from PIL import Image
+
+import jaxssl
+from jaxssl.data import in_memory
+from jaxssl.errors import UserError
+
+CLASSES = 4
+
+
+def images(n: int = 48, size: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return uint8 images [n, size, size, 1] whose brightness tells their class, and labels."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % CLASSES
+    noise = rng.integers(0, 20, (n, size, size, 1))
+    return (noise + 50 * labels[:, None, None, None]).astype(np.uint8), labels
+
+
+def tiny_config():
+    config = jaxssl.get_config("digits")
+    config.total_steps, config.batch_size, config.schedule.warmup_epochs = 4, 8, 0
+    config.net.widths, config.net.strides, config.head.proj_hidden_dim = (4, 8), (2, 2), 8
+    config.augment.size, config.eval.protocols = 8, ("knn",)
+    return config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a run on arrays."""
+    workdir = tmp_path_factory.mktemp("api") / "run"
+    return jaxssl.train(tiny_config(), data=images(), loss="nt_xent", workdir=workdir)
+
+
+def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
+    assert run.config.loss.name == "nt_xent" and run.config.loss.temperature > 0
+    assert run.metrics[-1]["step"] == 4 and np.isfinite(run.metrics[-1]["loss"])
+    rows = {(row["metric"], row["features"]): row for row in run.results}
+    assert 0 <= rows["knn_top1", "pretrained"]["value"] <= 100
+    assert rows["knn_top1", "pretrained"]["dataset"] == "python"
+    assert run.encoder.metadata["step"] == 4
+    assert run.report._repr_html_().startswith("<!doctype html>")
+
+
+def test_same_call_again_returns_the_finished_run_and_other_data_are_refused(run):
+    again = jaxssl.train(tiny_config(), data=images(), loss="nt_xent", workdir=run.workdir)
+    assert again.results == run.results
+    with pytest.raises(UserError, match="data.path"):
+        jaxssl.train(tiny_config(), data=images(seed=1), loss="nt_xent", workdir=run.workdir)
+
+
+def test_evaluate_takes_runs_encoders_and_other_data(run):
+    pixels, labels = images(seed=2)
+    data = ((pixels[:32], labels[:32]), (pixels[32:], labels[32:]))
+    by_run = jaxssl.evaluate(run, "retrieval", data=data, kinds=["pretrained"])
+    by_encoder = jaxssl.evaluate(run.encoder, ["retrieval"], data=data, kinds=["pretrained"])
+    assert [row["value"] for row in by_run] == [row["value"] for row in by_encoder]
+    assert len(run.results) > len(jaxssl.Run(run.workdir).results) - len(by_run)
+    with pytest.raises(UserError, match="protocol 'knm' is unknown; did you mean 'knn'"):
+        jaxssl.evaluate(run, "knm", data=data)
+
+
+def test_embeddings_are_the_features_of_load_encoder_with_file_names(run, tmp_path):
+    pixels, _ = images()
+    apply, variables, preprocess = jaxssl.load_encoder(run.workdir)
+    expected = np.asarray(apply(variables, preprocess(pixels)))
+    np.testing.assert_allclose(jaxssl.embed(run, pixels), expected, rtol=1e-4, atol=1e-5)
+
+    folder = tmp_path / "pictures" / "below"
+    folder.mkdir(parents=True)
+    for index, image in enumerate(pixels[:5]):
+        Image.fromarray(image[..., 0]).save(folder / f"{index}.png")
+    for suffix in (".npy", ".parquet"):
+        out = tmp_path / f"features{suffix}"
+        features = jaxssl.embed(run.workdir, tmp_path / "pictures", out=out)
+        np.testing.assert_allclose(features, expected[:5], rtol=1e-4, atol=1e-5)
+    names = [f"below/{index}.png" for index in range(5)]
+    np.testing.assert_array_equal(np.load(tmp_path / "features.npy"), features)
+    assert (tmp_path / "features.files.txt").read_text().split() == names
+    from pyarrow import parquet
+
+    table = parquet.read_table(tmp_path / "features.parquet").to_pydict()
+    assert table["file"] == names
+    np.testing.assert_array_equal(np.array(table["embedding"], np.float32), features)
+
+
+def test_embed_command_writes_the_same_file(run, tmp_path):
+    Image.fromarray(images()[0][3, ..., 0]).save(tmp_path / "one.png")
+    command = [sys.executable, "-m", "jaxssl", "embed", str(run.workdir), str(tmp_path)]
+    out = tmp_path / "out" / "features.npy"
+    subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
+    expected = jaxssl.embed(run, images()[0][3:4])
+    np.testing.assert_allclose(np.load(out), expected, rtol=1e-4, atol=1e-5)
+
+
+class Items:
+    """A data set that is read by index, as Grain sources and Hugging Face sets are."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+PIXELS, LABELS = images(6)
+FLOATS = PIXELS / np.float32(255)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (PIXELS, LABELS),
+        (PIXELS[..., 0], LABELS.tolist()),
+        (FLOATS, LABELS),
+        {"image": PIXELS, "label": LABELS},
+        Items(list(zip(PIXELS, LABELS, strict=True))),
+        [
+            {"img": Image.fromarray(x[..., 0]), "label": int(y)}
+            for x, y in zip(PIXELS, LABELS, strict=True)
+        ],
+    ],
+    ids=["arrays", "grey and a list", "floats", "a dict", "items", "dicts of Pillow images"],
+)
+def test_all_forms_of_data_give_the_same_splits(data):
+    splits, digest = in_memory.load_splits((data, data))
+    expected, expected_digest = in_memory.load_splits(((PIXELS, LABELS), (PIXELS, LABELS)))
+    assert digest == expected_digest
+    for split in (splits.train, splits.test):
+        np.testing.assert_array_equal(split.images(0), PIXELS)
+        np.testing.assert_array_equal(split.labels, LABELS)
+        assert split.class_names == ("0", "1", "2", "3") and split.shape == (8, 8, 1)
+    assert expected.train.labelled and splits.labelled
+
+
+def test_labelled_data_without_a_test_split_set_examples_aside():
+    pixels, labels = images(50)
+    splits, _ = in_memory.load_splits((pixels, labels), test_fraction=0.2)
+    assert (len(splits.train), len(splits.test)) == (40, 10)
+    both = np.concatenate([splits.train.images(0), splits.test.images(0)])
+    np.testing.assert_array_equal(np.sort(both, axis=0), np.sort(pixels, axis=0))
+    unlabelled, _ = in_memory.load_splits(pixels)
+    assert len(unlabelled.train) == 50 and not unlabelled.labelled
+
+
+def test_pictures_of_different_sizes_are_read():
+    data = [(np.zeros((8, 6, 3), np.uint8), 0), (np.zeros((5, 9, 3), np.uint8), 1)]
+    splits, _ = in_memory.load_splits((data, data))
+    assert splits.train.shape == (None, None, 3)
+    assert splits.train.images(4).shape == (2, 4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, "the training data is a int; expected uint8 images"),
+        (np.zeros((4, 2, 8, 8), np.uint8), "shape .4, 2, 8, 8.; expected images .n, h, w, c."),
+        (np.zeros((4, 8, 8, 1)) + 2, "values in .2, 2.; expected floats in .0, 1."),
+        (np.zeros((4, 8, 8, 1), np.int64), "dtype int64; expected uint8"),
+        ({"picture": 3}, "is a NoneType"),
+        ([{"picture": 3}], "item 0 of the training data has the keys picture"),
+        ((PIXELS, np.full(6, -2)), "label -2; expected 0, 1"),
+        ((PIXELS, np.zeros(6)), "expected 6 integers"),
+        (np.zeros((0, 8, 8, 1), np.uint8), "no examples for the split 'train'"),
+    ],
+)
+def test_other_data_are_rejected_with_one_line(data, message):
+    with pytest.raises(UserError, match=message):
+        in_memory.load_splits({"train": data, "test": data})
+
+
+def test_names_of_the_package_are_loaded_on_first_use():
+    assert set(jaxssl.__all__) <= set(dir(jaxssl))
+    code = "import sys, jaxssl; print('jax' in sys.modules, jaxssl.losses.nt_xent is not None)"
+    out = subprocess.check_output([sys.executable, "-c", code], text=True)
+    assert out.split() == ["False", "True"]
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        jaxssl.trian  # noqa: B018
