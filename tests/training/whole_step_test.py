@@ -1,0 +1,409 @@
+"""Whole training steps against steps that are written out by hand, for every method.
+
+The step under test runs on eight devices. The step by hand knows no devices, methods or
+objectives: it folds the random keys, applies the networks, computes the loss from functions of
+arrays, and updates parameters, momentum network, queues and buffers itself.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from jaxssl import collectives, distributed, losses
+from jaxssl.augment.views import make_views
+from jaxssl.losses.decl import exponential
+from jaxssl.losses.pairs import negatives, pair_towers, pair_views
+from jaxssl.losses.swav import sinkhorn
+from jaxssl.models.encoder import Encoder
+from jaxssl.training.state import make_init, make_train_step
+
+BATCH, DIM, NUM_EXAMPLES, STEPS = 8, 4, 20, 2
+RATE, MOMENTUM = 0.05, 0.9  # of the optimiser
+LABELS = np.array([[0, 1, 0, 2, 1, 0, 3, 1], [4, 4, 4, 4, 0, 1, 2, 3]], np.int32)
+TAU = {"temperature": 0.3}
+
+
+class Net(nn.Module):
+    """A Dense layer on the mean pixel, a random scale per image, and the centre of the batch."""
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None, keys=None):
+        h = jnp.tanh(nn.Dense(5)(x.mean((1, 2))))
+        if keys is not None:
+            h = h * (1 + jax.vmap(jax.random.uniform)(keys)[:, None])
+        running = self.variable("batch_stats", "mean", jnp.zeros, 5)
+        mean = collectives.mean(h.mean(0), axis_name) if train else running.value
+        if train and not self.is_initializing():
+            running.value = 0.8 * running.value + 0.2 * mean
+        return h - mean[None, :]
+
+
+class Head(nn.Module):
+    """One Dense layer."""
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None):
+        return nn.Dense(DIM)(x)
+
+
+def view(key, image):
+    return image + jax.random.uniform(key, image.shape)
+
+
+def small_crop(key, image):
+    return view(key, image[:2, :2])
+
+
+def dense(params, x):
+    return x @ params["Dense_0"]["kernel"] + params["Dense_0"]["bias"]
+
+
+def network(params, stats, images, key, index, first=0):
+    """Features [V, b, 5] of views [V, b, h, w, c], and the new statistics."""
+    h = jnp.tanh(dense(params, images.mean((2, 3))))
+    if key is not None:
+        fold = jax.random.fold_in
+        scale = [
+            [1 + jax.random.uniform(fold(fold(key, i), first + v)) for i in index]
+            for v in range(len(images))
+        ]
+        h = h * jnp.stack([jnp.stack(row) for row in scale])[:, :, None]
+    mean = h.reshape(-1, 5).mean(0)
+    return h - mean, {"mean": 0.8 * stats["mean"] + 0.2 * mean}
+
+
+def nt_xent(pairs, **hyper):
+    return losses.nt_xent_loss(pairs, **TAU, **hyper).mean()
+
+
+def both(x):
+    """The pairs (query 0, key 1) and (query 1, key 0) of `x.q` and `x.k`."""
+    return [(x.q[0], x.k[1]), (x.q[1], x.k[0])]
+
+
+def one_labelled_view(x):
+    """Five of eight examples have a positive, on devices that hold one example each."""
+    per_anchor = losses.sup_con_loss(pair_views(x.z, labels=x.label), **TAU)
+    shared = (x.label[:, None] == x.label[None, :]).sum(1) > 1
+    return jnp.where(shared, per_anchor, 0).sum() / shared.sum(dtype=jnp.float32), ()
+
+
+def labelled_crops(x):
+    tcl = lambda pairs: losses.tcl_loss(pairs, **TAU, k1=2.0).mean()  # noqa: E731
+    value = 2 * tcl(pair_views(x.z, labels=x.label))
+    value += sum(tcl(pair_towers(c, z, labels=x.label)) for c in x.crops for z in x.z)
+    return value / (2 + 2 * len(x.crops)), ()
+
+
+def three_views(x):
+    b = x.params["b"]
+    return losses.auc_cl_loss(pair_views(x.z), b).mean(), ()
+
+
+def decl_rate(pairs, buffer=None, anchor=None):
+    """Rate [n] of each anchor: the mean similarity of its negatives, or a moving average."""
+    unit = lambda z: z / jnp.linalg.norm(z, axis=1, keepdims=True)  # noqa: E731
+    s = jnp.exp(unit(pairs.anchor if anchor is None else anchor) @ unit(pairs.candidate).T / 0.3)
+    mean = jnp.where(negatives(pairs), s, 0).sum(1) / negatives(pairs).sum(1, dtype=jnp.float32)
+    if buffer is None:
+        return lax.stop_gradient(mean)
+    old = buffer[pairs.index]
+    return lax.stop_gradient(jnp.where(old == -jnp.inf, mean, 0.9 * jnp.exp(old) + 0.1 * mean))
+
+
+def decl_with_crops(x):
+    """The weight alternates. Every pairing has its own samples, and the logs are averaged."""
+    pairs = [pair_views(x.z, x.index), *(pair_towers(x.crops[0], z, x.index) for z in x.z)]
+    value, buffers = 0.0, []
+    for number, (weight, p) in enumerate(zip((2, 1, 1), pairs, strict=True)):
+        rate = decl_rate(p, x.memory)
+        sample = rate / exponential(jax.random.fold_in(x.key, number), p)
+        value += weight / 4 * losses.decl_loss(p, sample, **TAU, weight=1.0 - x.step % 2).mean()
+        rows = jnp.log(rate.reshape(-1, BATCH).mean(0))
+        buffers.append(x.memory.at[x.index].set(rows))
+    return value, sum(buffers) / 3
+
+
+def swav(x):
+    unit = lambda z: z / jnp.linalg.norm(z, axis=-1, keepdims=True)  # noqa: E731
+    scores = unit(x.z) @ unit(x.params["prototypes"]).T
+    codes = [lax.stop_gradient(sinkhorn(s, epsilon=0.05)) for s in scores]
+    log_p = jax.nn.log_softmax(scores / 0.1, axis=2)
+    return -sum((codes[1 - v] * log_p[v]).sum(1).mean() for v in range(2)) / 2, ()
+
+
+def moco_v3(x):
+    pairs = [*both(x), (x.q[2], x.k[0]), (x.q[2], x.k[1])]
+    return sum(losses.info_nce(q, k, **TAU) for q, k in pairs) / 2, ()
+
+
+def moco_v2(x):
+    """The queue is shorter than a batch, so that it holds the last keys only."""
+    pairs = pair_towers(x.q[0], x.k[0], queue=x.queue, batch_negatives=False)
+    x.new_queue = (x.k[0] / jnp.linalg.norm(x.k[0], axis=1, keepdims=True))[-6:]
+    return losses.info_nce_loss(pairs, **TAU).mean(), ()
+
+
+def labelled_keys(x):
+    pairs = [pair_towers(q, k, labels=x.label) for q, k in both(x)]
+    return sum(losses.sup_con_loss(p, **TAU).mean() for p in pairs), ()
+
+
+def byol(x):
+    cosine = lambda a, b: (a * b).sum(1) / jnp.linalg.norm(a, axis=1) / jnp.linalg.norm(b, axis=1)  # noqa: E731
+    return sum((2 - 2 * cosine(q, k)).mean() for q, k in both(x)), ()
+
+
+def simsiam(x):
+    return sum(losses.simsiam(q, k) for q, k in both(x)) / 2, ()
+
+
+def dino(x):
+    """The teacher's temperature is a schedule, and the centre is that of the step before."""
+    pairs = [*both(x), (x.q[2], x.k[0]), (x.q[2], x.k[1])]
+
+    def one(q, k):
+        target = jax.nn.softmax((k - x.memory) / (0.5 + 0.1 * x.step), axis=1)
+        return -(target * jax.nn.log_softmax(q / 0.1, axis=1)).sum(1).mean()
+
+    center = 0.9 * x.memory + 0.1 * x.k.reshape(-1, DIM).mean(0)
+    return sum(one(q, k) for q, k in pairs) / 4, center
+
+
+def nnclr(x):
+    unit = lambda z: z / jnp.linalg.norm(z, axis=1, keepdims=True)  # noqa: E731
+    rows, value = x.memory["rows"], 0.0
+    for q, k in both(x):
+        neighbour = rows[jnp.argmax(unit(k) @ rows.T, axis=1)]
+        value += losses.info_nce(neighbour, q, temperature=0.1, scale_by_temperature=False) / 2
+    place = (x.memory["next"] + jnp.arange(BATCH)) % len(rows)
+    # The last pairing of a step has key 1.
+    memory = {"rows": rows.at[place].set(unit(x.k[1])), "next": (place[-1] + 1) % len(rows)}
+    return value, memory
+
+
+def decl_of_keys(x):
+    value = 0.0
+    pairs = [pair_towers(x.q[q], x.k[k], x.index) for q, k in ((1, 0), (0, 1))]
+    for number, p in enumerate(pairs):
+        rate = decl_rate(p, anchor=p.partner)
+        sample = rate / exponential(jax.random.fold_in(x.key, number), p)
+        value += losses.decl_loss(p, sample, **TAU).mean()
+    return value, ()
+
+
+def decl_of_towers(x):
+    value, buffers = 0.0, []
+    for number, (a, b) in enumerate(((0, 1), (1, 0))):
+        p = pair_towers(x.z[a], x.z[b], x.index)
+        rate = decl_rate(p, x.memory)
+        sample = rate / exponential(jax.random.fold_in(x.key, number), p)
+        value += losses.decl_loss(p, sample, **TAU).mean() / 2
+        buffers.append(x.memory.at[x.index].set(jnp.log(rate)))
+    return value, sum(buffers) / 2
+
+
+class Case(NamedTuple):
+    """A run, and its loss by hand: ``x -> (value, memory)``."""
+
+    method: str
+    settings: dict[str, Any]
+    loss: str
+    hyper: dict[str, Any]
+    by_hand: Callable
+    views: int = 2
+    crops: int = 0
+    predictor: bool = False
+
+
+def growing(step):
+    """A momentum that differs at every step."""
+    return 0.5 + 0.25 * jnp.asarray(step, jnp.float32)
+
+
+TEACHER = {"teacher_temperature": lambda step: 0.5 + 0.1 * jnp.asarray(step, jnp.float32)}
+DECL = {**TAU, "momentum": 0.9}
+CASES = {
+    "one labelled view": Case(
+        "siamese", {"labels": True}, "sup_con", TAU, one_labelled_view, views=1
+    ),
+    "labelled crops": Case(
+        "siamese", {"labels": True}, "tcl", {**TAU, "k1": 2.0}, labelled_crops, crops=2
+    ),
+    "auc_cl, three views": Case("siamese", {}, "auc_cl", {}, three_views, views=3),
+    "decl, crops": Case(
+        "siamese", {}, "decl", {**DECL, "weight": "alternate"}, decl_with_crops, crops=1
+    ),
+    "swav": Case("siamese", {}, "swav", {"num_prototypes": 6}, swav),
+    "moco_v3, crops": Case(
+        "momentum", {"momentum": growing}, "info_nce", TAU, moco_v3, crops=1, predictor=True
+    ),
+    "moco_v2": Case(
+        "momentum", {"momentum": 0.7, "symmetric": False, "queue_size": 6}, "info_nce", TAU, moco_v2
+    ),
+    "labelled keys": Case(
+        "momentum", {"momentum": 0.7, "labels": True}, "sup_con", TAU, labelled_keys
+    ),
+    "byol": Case("momentum", {"momentum": 0.7}, "byol", {}, byol, predictor=True),
+    "simsiam": Case(
+        "momentum", {"momentum": 0.0, "average": True}, "simsiam", {}, simsiam, predictor=True
+    ),
+    "dino, crops": Case(
+        "momentum", {"momentum": growing, "average": True}, "dino", TEACHER, dino, crops=1
+    ),
+    "nnclr": Case(
+        "momentum",
+        {"momentum": 0.0, "average": True},
+        "nnclr",
+        {"support_size": 12},
+        nnclr,
+        predictor=True,
+    ),
+    "decl of keys": Case("momentum", {}, "decl", {**TAU, "rate": "momentum"}, decl_of_keys),
+    "decl of towers": Case("two_tower", {"symmetric": True}, "decl", DECL, decl_of_towers),
+}
+
+
+def batch_at(step: int) -> dict[str, np.ndarray]:
+    """Consecutive batches share examples, and contain example 0 and the last one."""
+    rng = np.random.default_rng(step)
+    index = np.concatenate([[0, NUM_EXAMPLES - 1], 1 + rng.permutation(NUM_EXAMPLES - 2)[:6]])
+    return {
+        "input": rng.integers(0, 256, (BATCH, 4, 4, 3), np.uint8),
+        "label": LABELS[step],
+        "index": index.astype(np.int32),
+    }
+
+
+@cache
+def steps_under_test(name: str):
+    """Return the states before, between and after the steps, as NumPy, and the losses."""
+    case = CASES[name]
+    encoder = Encoder(Net(), Head(), Head() if case.predictor else None)
+    objective = import_module(f"jaxssl.losses.{case.loss}").objective(**case.hyper)
+    make = import_module(f"jaxssl.methods.{case.method}").method
+    method, optimiser = make(encoder, objective, **case.settings), optax.sgd(RATE, MOMENTUM)
+    augment = make_views([view] * case.views, [small_crop] * case.crops)
+    mesh = distributed.make_mesh()
+    state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(3)
+    step = make_train_step(method, optimiser, augment, mesh)
+    copy = lambda state: jax.tree.map(  # noqa: E731
+        np.asarray, state.replace(key=jax.random.key_data(state.key))
+    )
+    states, values = [copy(state)], []
+    for number in range(STEPS):
+        state, metrics, _ = step(state, distributed.shard(batch_at(number), mesh))
+        states.append(copy(state))
+        values.append(float(metrics["loss"]))
+    return states, values, augment
+
+
+@jax.numpy_rank_promotion("allow")
+def step_by_hand(case: Case, state, velocity, batch, augment):
+    """Return the loss, parameters, velocity, momentum network and the rest of the state."""
+    key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
+    augment_key, method_key = jax.random.split(key)
+    net_key, loss_key = jax.random.split(method_key)
+    images = augment(augment_key, batch["input"], batch["index"])
+    groups, index = [images[name] for name in ("views", "crops") if name in images], batch["index"]
+    carried, tower = state.carried, case.method == "momentum"
+    asymmetric = not case.settings.get("symmetric", True)
+    has_target = tower and carried.target != ()
+
+    def encode(params, stats, groups, key):
+        h, first = [], 0
+        for group in groups:
+            new, stats = network(params["net"], stats, group, key, index, first)
+            h.append(new)
+            first += len(group)
+        return dense(params["projector"], jnp.concatenate(h)), stats
+
+    def loss(params):
+        seen = [groups[0][:1], *groups[1:]] if asymmetric and has_target else groups
+        z, stats = encode(params, carried.batch_stats["net"], seen, net_key)
+        q = dense(params["predictor"], z) if case.predictor else z
+        k, target_stats = z[: case.views], None
+        if has_target:
+            shown = groups[0][1:] if asymmetric else groups[0]
+            of_target = carried.target["batch_stats"]["net"]
+            k, target_stats = encode(carried.target["params"], of_target, [shown], None)
+        memory = carried.memory["objective"] if tower else carried.memory
+        x = SimpleNamespace(
+            z=z[: case.views],
+            crops=z[case.views :],
+            q=q,
+            k=lax.stop_gradient(k),
+            params=params["objective"],
+            memory=memory if isinstance(memory, tuple | dict) else memory[:NUM_EXAMPLES],
+            queue=carried.memory["queue"]["rows"] if asymmetric else None,
+            new_queue=None,
+            key=loss_key,
+            step=state.step.astype(jnp.float32),
+            index=index,
+            label=batch["label"],
+        )
+        value, memory = case.by_hand(x)
+        return value, (stats, target_stats, memory, x.new_queue)
+
+    (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
+    velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, gradient)
+    params = jax.tree.map(lambda p, v: p - RATE * v, state.params, velocity)
+    target = ()
+    if has_target:
+        m = case.settings.get("momentum", 0.99)
+        m = m(state.step) if callable(m) else m
+        target = jax.tree.map(
+            lambda k, q: m * k + (1 - m) * q,
+            carried.target["params"],
+            {name: params[name] for name in ("net", "projector")},
+        )
+    return value, params, velocity, target, aux
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whole_step_equals_the_step_by_hand(name):
+    case, (states, values, augment) = CASES[name], steps_under_test(name)
+    velocity = jax.tree.map(np.zeros_like, states[0].params)
+
+    @jax.jit
+    def by_hand(state, velocity, batch):
+        return step_by_hand(case, state, velocity, batch, augment)
+
+    for number in range(STEPS):
+        before, after = states[number], states[number + 1]
+        value, params, velocity, target, aux = by_hand(before, velocity, batch_at(number))
+        stats, target_stats, memory, queue = aux
+        np.testing.assert_allclose(values[number], value, rtol=1e-4)
+        same(after.params, params)
+        same(after.carried.batch_stats["net"], stats)
+        if case.method == "momentum":
+            actual_memory, actual_queue = (after.carried.memory[k] for k in ("objective", "queue"))
+        else:
+            actual_memory, actual_queue = after.carried.memory, ()
+        if case.loss == "decl" and not isinstance(memory, tuple):
+            assert not actual_memory[NUM_EXAMPLES:].any()  # padding for eight devices
+            actual_memory = actual_memory[:NUM_EXAMPLES]
+        same(actual_memory, memory)
+        if queue is not None:
+            same(actual_queue["rows"], queue)
+        if target != ():
+            same(after.carried.target["params"], target)
+            same(after.carried.target["batch_stats"]["net"], target_stats)
+
+
+def same(actual, expected):
+    def close(a, b):
+        largest = np.abs(np.where(np.isfinite(b), b, 0)).max(initial=1)
+        np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-5 * largest)
+
+    jax.tree.map(close, actual, expected)
