@@ -26,7 +26,8 @@ VIEWS_ON_ARRAYS = {
     *("auc_cl", "dcl", "dclw", "debiased", "decl", "hcl", "nt_xent", "sogclr", "sup_con", "swav"),
     *("mmcl", "tcl"),
 }
-# Settings that are tested in addition to the defaults.
+# Settings that are tested in addition to the defaults. Together they have another value than the
+# default for every number of a loss.
 HYPER: dict[str, list[dict[str, Any]]] = {
     "auc_cl": [
         {"form": "matrix"},
@@ -47,31 +48,45 @@ HYPER: dict[str, list[dict[str, Any]]] = {
     "auc_dino": [
         {"extra": ("center",)},
         {"a": 2.0, "b": 0.3, "alpha": 0.5, "negative_weight": 1.0, "teacher_temperature": 0.2},
+        {"student_temperature": 0.3},
     ],
+    "barlow_twins": [{"off_diagonal_weight": 0.2, "scale": 2.0, "epsilon": 0.3}],
     "clip": [{"logit_scale": 10.0, "max_scale": 5.0}, {"block_size": 3}],
-    "dcl": [{"block_size": 3}],
-    "dclw": [{"stop_weight_gradient": False}],
+    "dcl": [{"block_size": 3}, {"temperature": 0.4}],
+    "dclw": [{"stop_weight_gradient": False}, {"temperature": 0.3, "sigma": 0.2}],
+    # At this temperature some anchors have no more than the least sum over negatives.
+    "debiased": [{"temperature": 0.2, "positive_prior": 0.5}],
     "decl": [
-        {"weight": 0.3, "include_positive": True},
+        {"weight": 0.3, "include_positive": True, "temperature": 0.2},
         {"weight": 0.0},
         {"similarity": "neg_euclidean"},
     ],
-    "dino": [{"extra": ("center",)}],
-    "hcl": [{"beta": 0.0}],
-    "info_nce": [{"scale_by_temperature": False, "block_size": 3}],
+    "dino": [
+        {"extra": ("center",)},
+        {"student_temperature": 0.5, "teacher_temperature": 0.3},
+    ],
+    "graphcl": [{"temperature": 0.5}],
+    "hcl": [{"beta": 0.0}, {"beta": 2.0, "temperature": 0.3, "positive_prior": 0.3}],
+    "info_nce": [{"scale_by_temperature": False, "block_size": 3}, {"temperature": 0.5}],
     "mmcl": [
         {"C": 0.8, "solver": "admm", "kernel": "linear"},
         {"solver": "inv", "kernel": "poly", "regularization": 150.0},
         {"kernel": "min", "regularization": 30.0},
         {"kernel": "tanh", "gamma": 0.5, "eta": 0.1, "tol": 1e-9, "regularization": 9.0},
     ],
-    "nnclr": [{"extra": ("support",)}],
+    "nnclr": [{"extra": ("support",)}, {"temperature": 0.4}],
     "nt_xent": [{"temperature": 0.1}, {"block_size": 3}],
-    "sogclr": [{"extra": ("log_u",)}],
+    "ressl": [{"student_temperature": 0.5, "teacher_temperature": 0.3}],
+    "siglip": [{"logit_scale": 1.0, "bias": -1.0}],
+    "sogclr": [{"extra": ("log_u",)}, {"extra": ("log_u",), "temperature": 0.4, "gamma": 0.3}],
     "spectral": [{"mu": 3.0}],
     "sup_con": [{"temperature": 0.2, "base_temperature": 0.07, "block_size": 3}],
+    "swav": [{"temperature": 0.3, "epsilon": 0.2, "num_iters": 5}],
     "tcl": [{"temperature": 0.1, "k1": 50.0, "k2": 1.0}, {"block_size": 3}],
-    "vicreg": [{"variance_weight": 50.0}],
+    "vicreg": [
+        {"variance_weight": 50.0},
+        {"invariance_weight": 3.0, "covariance_weight": 4.0, "epsilon": 0.2},
+    ],
     "w_mse": [{"epsilon": 0.1}],
 }
 NEEDS = {"swav": ("prototypes",)}
@@ -110,7 +125,7 @@ PROGRAMS = [
     c
     for c in CASES
     if not c.hyper
-    or c.extra
+    or (c.extra and "temperature" not in dict(c.hyper))
     or {"solver", "block_size", "form", "similarity"} & {k for k, _ in c.hyper}
 ]
 

@@ -30,6 +30,7 @@ from loss_cases import (
 
 from jaxssl import collectives, distributed, losses
 from jaxssl.losses.objective import mean_over_anchors
+from jaxssl.losses.pairs import pair_towers, pair_views
 
 each_program = pytest.mark.parametrize("case", PROGRAMS, ids=str)
 each_name = pytest.mark.parametrize("name", NAMES)
@@ -60,9 +61,22 @@ def test_loss_equals_the_numpy_oracle(case, kind):
     np.testing.assert_allclose(actual, expected, rtol=3e-5, atol=3e-5)
 
 
+def test_cases_change_every_number_of_every_loss():
+    unchanged = []
+    for name in NAMES:
+        changed = {key for case in CASES if case.name == name for key, _ in case.hyper}
+        for parameter in inspect.signature(loss_of(name)).parameters.values():
+            number = isinstance(parameter.default, float) or "Scalar" in str(parameter.annotation)
+            if number and parameter.name not in changed:
+                unchanged.append(f"{name}.{parameter.name}")
+    assert not unchanged
+
+
 # Losses with stop_gradient: finite differences give the gradient of one tower only.
 ONE_TOWER = {name: 0 for name in ("auc_dino", "byol", "dino", "ressl", "simsiam", "swav")}
 ONE_TOWER["nnclr"] = 1
+# The other tower of these is a constant. identities_test tests the gradient of ressl and swav.
+CONSTANT_TOWER = {"auc_dino", "byol", "dino", "nnclr", "simsiam"}
 # Losses with constant weights. public_figures_test and identities_test test their gradients.
 CONSTANT_WEIGHTS = {"sogclr", "decl", "dclw", "mmcl"}
 
@@ -93,6 +107,8 @@ def test_gradient_equals_finite_differences_of_the_oracle(case):
     actual = gradient_of(kind)(jnp.asarray(z, jnp.float32))[case]
     scale = max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(actual[tower], expected[tower], rtol=1e-3, atol=3e-5 * scale)
+    if case.name in CONSTANT_TOWER:
+        assert not actual[1 - tower].any()
 
 
 @pytest.mark.parametrize("tower", [None, 0, 1])
@@ -275,6 +291,62 @@ def test_loss_that_needs_a_positive_raises_for_a_single_view(name):
     pairs = pairs_of("one view", jnp.asarray(embeddings()))
     with pytest.raises(ValueError, match=f"{name} needs two views or two towers, got one view"):
         loss_of(name)(pairs, **inputs(pairs, ("prototypes",) if name == "swav" else ()))
+
+
+NUMBERS = {
+    "nt_xent": {"temperature": 0.3},
+    "dcl": {"temperature": 0.3},
+    "tcl": {"temperature": 0.3, "k1": 3.0, "k2": 1.5},
+}
+
+
+@cache
+def gradients_of_numbers(how: str):
+    """Gradients of the numbers of losses, in one program: blocks, a ring, or the whole matrix."""
+    options = {"blocks": {"block_size": 3}, "ring": {"ring": True}}.get(how, {})
+    axis_name = None if how == "whole" else "data"
+
+    def run(z):
+        def value(numbers, name, kind):
+            pairs = pairs_of(kind, z, axis_name=axis_name)
+            return loss_of(name)(pairs, **numbers, **options).mean()
+
+        names = [(name, kind) for name in NUMBERS for kind in ("views", "towers")]
+        out = {}
+        for name, kind in names:
+            numbers = {key: jnp.float32(number) for key, number in NUMBERS[name].items()}
+            out[name, kind] = jax.grad(value)(numbers, name, kind)
+        return collectives.mean(out, axis_name)
+
+    if axis_name:
+        run = distributed.spmd(run, distributed.make_mesh(), (P(None, "data"),), P())
+    return jax.jit(run)(jnp.asarray(embeddings()))
+
+
+@pytest.mark.parametrize("how", ["blocks", "ring"])
+@pytest.mark.parametrize("kind", ["views", "towers"])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_gradient_of_numbers_equals_that_of_the_matrix_on_eight_devices(name, kind, how):
+    actual, expected = gradients_of_numbers(how)[name, kind], gradients_of_numbers("whole")
+    for key, slope in expected[name, kind].items():
+        assert abs(slope) > 1e-3
+        np.testing.assert_allclose(actual[key], slope, rtol=1e-4, err_msg=key)
+
+
+def test_two_array_form_on_devices_with_labels_equals_the_mean_over_anchors_with_a_positive():
+    """The anchors without a positive are spread unevenly, one example on each device."""
+    z, labels = jnp.asarray(embeddings()), jnp.asarray(LABELS, jnp.int32)
+
+    def local(z, labels):
+        share = losses.sup_con(z[0], z[1], labels=labels, axis_name="data")
+        keys = losses.clip(z[0], z[1], labels=labels, axis_name="data")
+        return collectives.mean((share, keys), "data")
+
+    specs = (P(None, "data"), P("data"))
+    actual = jax.jit(distributed.spmd(local, distributed.make_mesh(), specs, P()))(z, labels)
+    of_views, of_towers = pair_views(z, labels=labels), pair_towers(*z, labels=labels)
+    np.testing.assert_allclose(actual[0], oracles.sup_con(of_views).mean(), rtol=1e-5)
+    np.testing.assert_allclose(actual[1], oracles.clip(of_towers).mean(), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", EXPORTED)

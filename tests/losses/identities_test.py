@@ -13,6 +13,7 @@ from jaxssl import losses
 from jaxssl.losses.decl import exponential
 from jaxssl.losses.decl import objective as decl_objective
 from jaxssl.losses.pairs import pair_towers, pair_views, unit
+from jaxssl.losses.swav import sinkhorn
 
 pytestmark = pytest.mark.fast
 
@@ -229,16 +230,59 @@ def test_mmcl_alpha_of_a_collapsed_batch_is_2_over_beta():
     np.testing.assert_allclose(info.alpha, 20 * (1 - np.eye(5)), rtol=1e-9)
 
 
-# The blockwise code changes branch at temperatures 1/40 and 1/30.
-@pytest.mark.parametrize("temperature", [0.01, 0.03, 0.5])
-@pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss])
-def test_blockwise_loss_equals_full_matrix_loss_at_any_temperature(loss, temperature):
-    @jax.jit
-    def both(z, temperature):
-        mean = lambda z, **how: loss(pair_views(z), temperature=temperature, **how).mean()  # noqa: E731
-        blocks = jax.value_and_grad(partial(mean, block_size=3))(z)
-        return blocks, jax.value_and_grad(mean)(z)
+def ressl_with_constant_target(z):
+    """ReSSL of two towers, written out: only the query's softmax has a gradient."""
+    q, k = unit(z[0]), unit(z[1])
+    others = ~jnp.eye(len(q), dtype=bool)
+    of = lambda u, tau: jnp.where(others, u @ k.T / tau, -jnp.inf)  # noqa: E731
+    target = jax.lax.stop_gradient(jax.nn.softmax(of(k, 0.04), axis=1))
+    log_p = jnp.where(others, jax.nn.log_softmax(of(q, 0.1), axis=1), 0)
+    return -(target * log_p).sum(1).mean()
 
-    (value, gradient), (expected, plain) = both(views(), temperature)
-    np.testing.assert_allclose(value, expected, **EXACT)
-    np.testing.assert_allclose(gradient, plain, rtol=1e-9, atol=1e-12 * np.abs(plain).max())
+
+def swav_with_constant_codes(z, prototypes):
+    """SwAV of two views, written out: only the softmax has a gradient."""
+    scores = unit(z) @ unit(prototypes).T
+    codes = [jax.lax.stop_gradient(sinkhorn(s)) for s in scores]
+    log_p = jax.nn.log_softmax(scores / 0.1, axis=2)
+    return -sum((codes[1 - v] * log_p[v]).sum(1).mean() for v in range(2)) / 2
+
+
+def test_target_of_ressl_and_codes_of_swav_are_constants():
+    prototypes = jnp.asarray(embeddings(num_views=1, b=6, seed=1)[0], jnp.float64)
+    towers = lambda z: losses.ressl_loss(pair_towers(z[0], z[1])).mean()  # noqa: E731
+    of_views = lambda z, c: losses.swav_loss(pair_views(z), c).mean()  # noqa: E731
+
+    @jax.jit
+    def gradients(z, prototypes):
+        actual = jax.grad(towers)(z), jax.grad(of_views, argnums=(0, 1))(z, prototypes)
+        ressl = jax.grad(ressl_with_constant_target)(z)
+        return actual, (ressl, jax.grad(swav_with_constant_codes, argnums=(0, 1))(z, prototypes))
+
+    actual, expected = gradients(views(), prototypes)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-10), actual, expected)
+
+
+# The blockwise code changes branch at temperatures 1/40 and 1/30. In float32, e^-87 is the smallest
+# normal number, so that one exponential is not enough for opposite views just below them.
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("opposite", [False, True])
+@pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss])
+def test_blockwise_loss_equals_full_matrix_loss_at_any_temperature(loss, opposite, dtype):
+    def mean(z, temperature, **how):
+        return loss(pair_views(z), temperature=temperature, **how).mean()
+
+    @jax.jit
+    def blocks(z, temperature):
+        return jax.value_and_grad(partial(mean, block_size=3), argnums=(0, 1))(z, temperature)
+
+    z = jnp.stack([views()[0], -views()[0]]) if opposite else views()
+    matrix = jax.jit(jax.value_and_grad(mean, argnums=(0, 1)))
+    for inverse in (2.0, 29.0, 31.0, 35.0, 39.0, 41.0, 48.0, 100.0):
+        value, gradient = blocks(z.astype(dtype), jnp.asarray(1 / inverse, dtype))
+        expected, plain = matrix(z, jnp.float64(1 / inverse))
+        tolerance = 1e-9 if dtype == "float64" else 3e-4
+        np.testing.assert_allclose(value, expected, rtol=tolerance)
+        for one, other in zip(gradient, plain, strict=True):
+            atol = tolerance * np.abs(other).max()
+            np.testing.assert_allclose(one, other, rtol=tolerance, atol=atol)

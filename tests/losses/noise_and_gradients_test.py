@@ -10,6 +10,7 @@ from oracles import relations, rows, softmax
 from jaxssl.losses.decl import gaussian, objective
 from jaxssl.losses.nt_xent import nt_xent_loss
 from jaxssl.losses.pairs import pair_views
+from jaxssl.losses.tcl import objective as tcl_objective
 from jaxssl.losses.tcl import tcl_gradients
 
 
@@ -91,6 +92,16 @@ def test_tcl_gradients_equal_finite_differences_of_the_loss(labels):
             slope[j] = (ends[0] - ends[1]) / 2e-5
         assert pull[i] == pytest.approx(np.abs(slope[pos]).mean(), rel=1e-4)
         assert push[i] == pytest.approx(slope[neg].mean(), rel=1e-4)
+
+
+def test_tcl_metrics_are_means_over_anchors_with_a_positive():
+    pairs = pair_views(jnp.asarray(embeddings())[:1], labels=jnp.array([0, 1, 0, 2, 1, 0, 3, 4]))
+    loss = tcl_objective(**SETTINGS, gradients=True).loss
+    _, _, metrics = loss(pairs, {}, (), step=jnp.int32(0), key=None)
+    for name, each in zip(("positive", "negative"), tcl_gradients(pairs, **SETTINGS), strict=True):
+        np.testing.assert_array_equal(each[np.array([3, 6, 7])], 0)
+        expected = each.sum() / 5
+        assert metrics[f"{name}_gradient"] == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_tcl_gradients_are_finite_without_positives_and_for_equal_rows():

@@ -9,6 +9,7 @@ from jax import numpy as jnp
 from scipy.optimize import lsq_linear
 
 from jaxssl.solvers import svm_dual_admm, svm_dual_inv, svm_dual_pgd
+from jaxssl.solvers._problem import certify, make_problem
 
 pytestmark = pytest.mark.fast
 
@@ -50,8 +51,9 @@ def dense(kernel: np.ndarray, positive: np.ndarray, excluded: np.ndarray):
         yield delta + BETA * np.eye(len(free)), free
 
 
-def dense_pgd(delta, start, steps, step, C, accelerated, momentum):
-    x = y = start
+def dense_pgd(delta, start, steps, step, C, accelerated, momentum, restart=False):
+    """Return the last iterate and the number of restarts (O'Donoghue and Candes, eq. 13)."""
+    x, y, restarts = start, start, 0
     for _ in range(steps):
         new = np.clip(y - step * (delta @ y - 2), 0, C)
         rate = 0.0
@@ -59,8 +61,10 @@ def dense_pgd(delta, start, steps, step, C, accelerated, momentum):
             following = (np.sqrt(momentum**4 + 4 * momentum**2) - momentum**2) / 2
             rate = momentum * (1 - momentum) / (momentum**2 + following)
             momentum = following
+            if restart and (y - new) @ (new - x) > 0:
+                rate, momentum, restarts = 0.0, 1.0, restarts + 1
         x, y = new, new + rate * (new - x)
-    return x
+    return x, restarts
 
 
 def exact_box(matrix, linear, lower, upper):
@@ -130,7 +134,7 @@ def test_pgd_equals_dense_pgd_step_by_step(excluded, accelerated):
         for i, (delta, free) in enumerate(dense(kernel, POSITIVE, excluded_rows)):
             step = 1 / np.linalg.norm(delta)
             start = np.clip(init[i, free], 0, 1.5)
-            expected = dense_pgd(delta, start, STEPS, step, 1.5, accelerated, 0.4)
+            expected, _ = dense_pgd(delta, start, STEPS, step, 1.5, accelerated, 0.4)
             np.testing.assert_allclose(solution.alpha[i, free], expected, atol=1e-10)
             gradient = delta @ expected - 2
             objective = expected @ (gradient - 2) / 2
@@ -145,8 +149,46 @@ def test_pgd_with_a_given_step_size_equals_dense_pgd():
     with jax.enable_x64(True):
         solution = pgd(kernel, POSITIVE, ONE, num_steps=STEPS, step=0.02, accelerated=False)
         for i, (delta, free) in enumerate(dense(kernel, POSITIVE, ONE)):
-            expected = dense_pgd(delta, np.zeros(M - 1), STEPS, 0.02, np.inf, False, 1.0)
+            expected, _ = dense_pgd(delta, np.zeros(M - 1), STEPS, 0.02, np.inf, False, 1.0)
             np.testing.assert_allclose(solution.alpha[i, free], expected, atol=1e-10)
+
+
+def test_pgd_drops_the_momentum_of_an_anchor_where_it_points_uphill():
+    kernel, restarts = kernels()["rbf"], []
+    with jax.enable_x64(True):
+        solution = pgd(kernel, POSITIVE, ONE, num_steps=60, step=0.05, accelerated=True)
+        for i, (delta, free) in enumerate(dense(kernel, POSITIVE, ONE)):
+            start = np.zeros(M - 1)
+            expected, number = dense_pgd(delta, start, 60, 0.05, np.inf, True, 1.0, restart=True)
+            np.testing.assert_allclose(solution.alpha[i, free], expected, atol=1e-9)
+            restarts.append(number)
+    assert len(set(restarts)) > 1  # anchors restart separately
+
+
+@pytest.mark.parametrize("at", ["zero", "upper bound", "inside"])
+def test_certificate_bounds_the_gap_of_any_point_of_the_box(at):
+    """At the upper bound, a component counts that leads down into the box."""
+    kernel, C = kernels()["narrow"], 1.0
+    inside = np.random.default_rng(5).uniform(0.1, 0.9, (M, M))
+    alpha = {"zero": np.zeros((M, M)), "upper bound": np.ones((M, M)), "inside": inside}[at]
+    alpha = np.where(ONE == np.arange(M), 0, alpha)
+    _, optimum = exact_duals(kernel, POSITIVE, ONE, C)
+    with jax.enable_x64(True):
+        problem = make_problem(jnp.asarray(kernel), POSITIVE, ONE, C, BETA, mask=False)
+        point = certify(problem, jnp.asarray(alpha), jnp.zeros(M, jnp.int32))
+        true = (point.objective - optimum) / np.abs(point.objective)
+        assert (true > 1e-3).all() or at == "zero"
+        assert (true <= point.suboptimality * (1 + 1e-9)).all()
+        for i, (delta, free) in enumerate(dense(kernel, POSITIVE, ONE)):
+            a = alpha[i, free]
+            gradient = delta @ a - 2
+            inward = np.where(a <= 0, np.minimum(gradient, 0), gradient)
+            inward = np.where(a >= C, np.maximum(inward, 0), inward)
+            gap = (inward**2).sum() / (2 * BETA)
+            value = a @ (gradient - 2) / 2
+            np.testing.assert_allclose(point.objective[i], value, rtol=1e-9)
+            if value:
+                np.testing.assert_allclose(point.suboptimality[i], gap / abs(value), rtol=1e-9)
 
 
 @both

@@ -114,6 +114,13 @@ def test_three_optimiser_steps_match_the_float64_oracle(name):
     assert_follows_oracle(name, trail, params, gradients)
 
 
+@pytest.mark.parametrize("name", ["lars", "larc"])
+def test_trust_coefficient_scales_the_ratio(name):
+    params, gradients = params_and_gradients()
+    trail = run(name, lr, params, gradients, **SETTINGS, trust_coefficient=0.02)
+    assert_follows_oracle(name, trail, params, gradients, trust=0.02)
+
+
 @each_name
 def test_weight_decay_accepts_a_schedule(name):
     params, gradients = params_and_gradients()
