@@ -98,6 +98,35 @@ def test_loss_parameters_and_memory_do_not_depend_on_the_number_of_devices(setti
     chex.assert_trees_all_close(actual, expected, rtol=2e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_memory_with_a_row_per_example_may_be_sharded(setting):
+    name, hyper = SETTINGS[setting]
+    objective = objective_of(name, **hyper)
+    _, memory = jax.eval_shape(lambda key: objective.init(key, 37, DIM), jax.random.key(0))
+    lengths = {len(x.shape) and x.shape[0] for x in jax.tree.leaves(memory)}
+    assert objective.per_example == (37 in lengths)
+
+
+@pytest.mark.parametrize("name", ["dino", "auc_dino", "cross_entropy", "nnclr", "swav", "sogclr"])
+def test_objective_reads_its_schedules_at_the_step(name):
+    """A schedule has the effect of its value."""
+    number = "label_smoothing" if name == "cross_entropy" else "temperature"
+    number = "teacher_temperature" if "dino" in name else number
+    at = lambda step: 0.2 + 0.1 * jnp.asarray(step, jnp.float32)  # noqa: E731
+    labels = jnp.arange(8, dtype=jnp.int32) if name == "cross_entropy" else None
+    z = jnp.asarray(embeddings())
+    pairs = pair_towers(*z) if name in TOWERS else pair_views(z, labels=labels)
+    values = []
+    for hyper in ({number: at}, {number: 0.5}, {number: 0.2}):
+        objective = objective_of(name, **hyper)
+        params, memory = objective.init(jax.random.key(0), 8, DIM)
+        wave = lambda x: jnp.sin(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape)  # noqa: E731
+        params = jax.tree.map(wave, params)
+        values.append(objective.loss(pairs, params, memory, step=jnp.int32(3), key=None)[0])
+    np.testing.assert_allclose(values[0], values[1], rtol=1e-6)
+    assert values[1] != values[2]
+
+
 def test_auc_cl_trains_the_targets_a_and_b():
     learned = [params for _, params, _ in trained("auc_cl", 0)]
     assert set(learned[0]) == {"a", "b"}

@@ -16,10 +16,12 @@ from jaxssl.losses.byol import objective as byol
 from jaxssl.losses.decl import objective as decl
 from jaxssl.losses.info_nce import objective as info_nce
 from jaxssl.losses.nt_xent import objective as nt_xent
+from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, pair_views
 from jaxssl.losses.simsiam import objective as simsiam
 from jaxssl.losses.sup_con import objective as sup_con
 from jaxssl.methods import momentum, siamese
+from jaxssl.methods.base import weighted_loss
 from jaxssl.models.encoder import Encoder, features
 from jaxssl.training.compatibility import check_compatibility
 from jaxssl.training.config import arguments, factory, load
@@ -243,6 +245,39 @@ def test_decl_rates_may_come_from_target_keys():
         ratio = (s * others).sum(1) / (rate * others).sum(1)
         expected += np.mean(ratio - np.log(np.diag(s)))
     close(value, expected)
+
+
+def test_terms_of_a_step_have_weights_and_keys_of_their_own():
+    """Values are summed with the weights, metrics are averaged with them, memories are merged."""
+    keys = []
+
+    def loss(pairs, params, memory, *, step, key):
+        keys.append(tuple(jax.random.key_data(key).tolist()))
+        return params * pairs, memory + pairs, {"figure": jnp.float32(pairs), "step": step}
+
+    objective = Objective(lambda *_: (), loss)
+    terms = [(0.5, 1.0), (1.5, 3.0), (1.0, 8.0)]
+    value, memory, metrics = weighted_loss(
+        objective, terms, 10.0, 7.0, step=jnp.float32(4), key=KEY
+    )
+    close([value, memory], [10 * (0.5 + 4.5 + 8.0), 7 + (1 + 3 + 8) / 3])
+    close([metrics["figure"], metrics["step"]], [13 / 3, 4])
+    expected = [jax.random.key_data(jax.random.fold_in(KEY, i)).tolist() for i in range(3)]
+    assert keys == [tuple(key) for key in expected]
+
+
+def test_presets_of_methods_are_those_of_their_papers():
+    """MoCo, BYOL, SimSiam, NNCLR, ReSSL and DINO; see docs/methods.md."""
+    cosine = lambda start: {"schedule": "cosine", "start": start, "end": 1.0}  # noqa: E731
+    assert momentum.PRESETS == {
+        "moco_v3": {"momentum": cosine(0.99)},
+        "moco_v2": {"momentum": 0.999, "symmetric": False, "queue_size": 65536},
+        "byol": {"momentum": cosine(0.996)},
+        "simsiam": {"momentum": 0.0, "average": True},
+        "nnclr": {"momentum": 0.0, "average": True},
+        "ressl": {"momentum": 0.999, "symmetric": False, "queue_size": 16384},
+        "dino": {"momentum": cosine(0.996), "average": True, "evaluate": "target"},
+    }
 
 
 @pytest.mark.parametrize("which", ["online", "target"])

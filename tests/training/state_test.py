@@ -14,6 +14,7 @@ from jax import numpy as jnp
 from jaxssl import distributed
 from jaxssl.augment.views import make_views
 from jaxssl.losses.pairs import pair_views
+from jaxssl.methods.base import Carried, Method
 from jaxssl.models import convnet
 from jaxssl.models.encoder import Encoder
 from jaxssl.models.heads import MLP
@@ -215,6 +216,46 @@ def test_nonfinite_step_is_skipped_and_counted(spoilt):
         lambda a, b: not np.array_equal(a, b), as_numpy(state).params, after.params
     )
     assert all(jax.tree.leaves(moved))
+
+
+@pytest.fixture(scope="module")
+def fragile():
+    """A step whose loss, gradient, statistics or embeddings can be spoilt one at a time."""
+
+    def loss(params, carried, batch, *, step, key, axis_name):
+        value, root, statistic, embedding = batch["views"].mean((0, 1))
+        total = params["p"] * value + jnp.sqrt(params["p"] * root)  # sqrt has no slope at 0
+        z = embedding * jnp.ones((2, len(batch["index"]), 3))
+        return total, (Carried({"s": statistic}, (), ()), {}, z)
+
+    def init(key, batch, num_examples):
+        return {"p": jnp.ones(())}, Carried({"s": jnp.ones(())}, (), ())
+
+    method = Method(Encoder(MLP(1, 1, 1), MLP(1, 1, 1)), init, loss)
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    augment = lambda key, x, index: {"views": x[None]}  # noqa: E731
+    example = {"input": np.ones((2, 4), np.float32), "index": np.arange(2, dtype=np.int32)}
+    start = make_init(method, optax.sgd(0.1), augment, example, 2, mesh)
+    step = make_train_step(method, optax.sgd(0.1), augment, mesh)
+    return lambda row: step(start(0), {**example, "input": np.float32([row, row])})[0]
+
+
+@pytest.mark.parametrize(
+    ("row", "skipped"),
+    [
+        ([1, 1, 1, 1], 0),
+        ([np.inf, 1, 1, 1], 1),
+        ([1, 0, 1, 1], 1),
+        ([1, 1, np.nan, 1], 1),
+        ([1, 1, 1, np.inf], 1),
+    ],
+    ids=["nothing", "loss", "gradient", "statistics", "embeddings"],
+)
+def test_step_is_skipped_if_one_of_its_results_is_not_finite(fragile, row, skipped):
+    state = fragile(row)
+    assert state.skipped.tolist() == [skipped, skipped]
+    assert (state.params["p"] == 1) == bool(skipped)
+    assert state.carried.batch_stats["s"] == 1
 
 
 def test_finiteness_is_computed_once_per_array(spoilt):

@@ -28,6 +28,7 @@ from jaxssl.models.encoder import Encoder
 from jaxssl.training.state import make_init, make_train_step
 
 BATCH, DIM, NUM_EXAMPLES, STEPS = 8, 4, 20, 2
+SEED = 3
 RATE, MOMENTUM = 0.05, 0.9  # of the optimiser
 LABELS = np.array([[0, 1, 0, 2, 1, 0, 3, 1], [4, 4, 4, 4, 0, 1, 2, 3]], np.int32)
 TAU = {"temperature": 0.3}
@@ -82,10 +83,6 @@ def network(params, stats, images, key, index, first=0):
     return h - mean, {"mean": 0.8 * stats["mean"] + 0.2 * mean}
 
 
-def nt_xent(pairs, **hyper):
-    return losses.nt_xent_loss(pairs, **TAU, **hyper).mean()
-
-
 def both(x):
     """The pairs (query 0, key 1) and (query 1, key 0) of `x.q` and `x.k`."""
     return [(x.q[0], x.k[1]), (x.q[1], x.k[0])]
@@ -121,17 +118,23 @@ def decl_rate(pairs, buffer=None, anchor=None):
     return lax.stop_gradient(jnp.where(old == -jnp.inf, mean, 0.9 * jnp.exp(old) + 0.1 * mean))
 
 
-def decl_with_crops(x):
+def decl_of_views(x):
     """The weight alternates. Every pairing has its own samples, and the logs are averaged."""
-    pairs = [pair_views(x.z, x.index), *(pair_towers(x.crops[0], z, x.index) for z in x.z)]
+    pairs = [pair_views(x.z, x.index)]
+    pairs += [pair_towers(crop, z, x.index) for crop in x.crops for z in x.z]
+    weights = [2] + [1] * (len(pairs) - 1)
     value, buffers = 0.0, []
-    for number, (weight, p) in enumerate(zip((2, 1, 1), pairs, strict=True)):
+    for number, (weight, p) in enumerate(zip(weights, pairs, strict=True)):
         rate = decl_rate(p, x.memory)
         sample = rate / exponential(jax.random.fold_in(x.key, number), p)
-        value += weight / 4 * losses.decl_loss(p, sample, **TAU, weight=1.0 - x.step % 2).mean()
+        value += (
+            weight
+            / sum(weights)
+            * losses.decl_loss(p, sample, **TAU, weight=1.0 - x.step % 2).mean()
+        )
         rows = jnp.log(rate.reshape(-1, BATCH).mean(0))
         buffers.append(x.memory.at[x.index].set(rows))
-    return value, sum(buffers) / 3
+    return value, sum(buffers) / len(buffers)
 
 
 def swav(x):
@@ -166,6 +169,11 @@ def byol(x):
 
 def simsiam(x):
     return sum(losses.simsiam(q, k) for q, k in both(x)) / 2, ()
+
+
+def one_network(x):
+    """Keys are embeddings of the trained network, and constants."""
+    return sum(losses.info_nce(q, k, **TAU) for q, k in both(x)), ()
 
 
 def dino(x):
@@ -242,8 +250,9 @@ CASES = {
     ),
     "auc_cl, three views": Case("siamese", {}, "auc_cl", {}, three_views, views=3),
     "decl, crops": Case(
-        "siamese", {}, "decl", {**DECL, "weight": "alternate"}, decl_with_crops, crops=1
+        "siamese", {}, "decl", {**DECL, "weight": "alternate"}, decl_of_views, crops=1
     ),
+    "decl of views": Case("siamese", {}, "decl", {**DECL, "weight": "alternate"}, decl_of_views),
     "swav": Case("siamese", {}, "swav", {"num_prototypes": 6}, swav),
     "moco_v3, crops": Case(
         "momentum", {"momentum": growing}, "info_nce", TAU, moco_v3, crops=1, predictor=True
@@ -257,6 +266,9 @@ CASES = {
     "byol": Case("momentum", {"momentum": 0.7}, "byol", {}, byol, predictor=True),
     "simsiam": Case(
         "momentum", {"momentum": 0.0, "average": True}, "simsiam", {}, simsiam, predictor=True
+    ),
+    "one network": Case(
+        "momentum", {"momentum": 0.0}, "info_nce", TAU, one_network, predictor=True
     ),
     "dino, crops": Case(
         "momentum", {"momentum": growing, "average": True}, "dino", TEACHER, dino, crops=1
@@ -295,7 +307,7 @@ def steps_under_test(name: str):
     method, optimiser = make(encoder, objective, **case.settings), optax.sgd(RATE, MOMENTUM)
     augment = make_views([view] * case.views, [small_crop] * case.crops)
     mesh = distributed.make_mesh()
-    state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(3)
+    state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(SEED)
     step = make_train_step(method, optimiser, augment, mesh)
     copy = lambda state: jax.tree.map(  # noqa: E731
         np.asarray, state.replace(key=jax.random.key_data(state.key))
@@ -373,6 +385,8 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
 @pytest.mark.parametrize("name", CASES)
 def test_whole_step_equals_the_step_by_hand(name):
     case, (states, values, augment) = CASES[name], steps_under_test(name)
+    run_key = jax.random.split(jax.random.key(SEED))[1]
+    np.testing.assert_array_equal(states[0].key, jax.random.key_data(run_key))
     velocity = jax.tree.map(np.zeros_like, states[0].params)
 
     @jax.jit
