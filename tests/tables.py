@@ -11,3 +11,9 @@ def tables(text: str) -> dict[str, list[list[str]]]:
         assert {len(row) for row in rows} == {len(head)} and head[0] not in found
         found[head[0]] = rows
     return found
+
+
+def printed(text: str) -> list[list[str]]:
+    """Return the cells of all tables that rich has printed, heading first."""
+    lines = [line for line in text.splitlines() if line[:1] in ("│", "┃")]
+    return [[cell.strip() for cell in re.split("[│┃]", line)[1:-1]] for line in lines]

@@ -1,7 +1,6 @@
 """The page that compares runs, and the command `jaxssl report`."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from fuzz_cases import changed as changes
 from fuzz_cases import fuzzed, outcome, texts
 from hypothesis import given
 from hypothesis import strategies as st
-from page_cases import Balanced
+from page_cases import Balanced, tables
 from workdir_cases import CONFIG, LOG, METRICS, ROW, changed, write
 
 from jaxssl.errors import UserError
@@ -29,21 +28,6 @@ def visible_text(path: Path) -> str:
     assert parser.open == [] and all(parser.alts)
     assert all(source.startswith("data:") for source in parser.sources)
     return " ".join(" ".join(parser.text).split())
-
-
-def tables(path: Path, css: str) -> list[list[list[str]]]:
-    """Return the cells of all tables of a CSS class, without tags."""
-    matches = re.findall(rf'<table class="{css}">(.*?)</table>', path.read_text("utf-8"), re.DOTALL)
-    return [
-        [
-            [
-                re.sub("<small>.*|<.*?>", "", cell)
-                for cell in re.findall(r"<t[hd].*?>(.*?)</t[hd]>", row)
-            ]
-            for row in table.split("<tr>")[1:]
-        ]
-        for table in matches
-    ]
 
 
 @pytest.fixture

@@ -5,11 +5,12 @@ import re
 
 import numpy as np
 import pytest
-from page_cases import page
-from workdir_cases import gallery_of, write
+from page_cases import page, pictures, tables
+from workdir_cases import CONFIG as COMPLETE
+from workdir_cases import METRICS, ROW, changed, gallery_of, write
 
 from jaxssl.errors import UserError
-from jaxssl.report import run_report
+from jaxssl.report import curves, gallery, images, run_report
 
 pytestmark = pytest.mark.fast
 
@@ -56,6 +57,76 @@ def test_page_is_self_contained_and_shows_every_result(workdir):
     for value in ("64.25 ± 5.50", "56.50 ± 4.12", "81.75 ± 3.00", "+25.25", "seed 3", "shots 1"):
         assert value in text, value
     assert not list(workdir.glob("*.partial"))
+
+
+HEAD = ["metric", "raw", "untrained", "pretrained", "gain over untrained"]
+CELLS = ["fewshot_1shot_top1", "64.25 ± 5.50", "56.50 ± 4.12", "81.75 ± 3.00", "+25.25"]
+
+
+def results_of(workdir, rows):
+    """Write a report of these results; return the cells of its tables."""
+    (workdir / "results.json").write_text(json.dumps({"results": rows}))
+    return tables(run_report.write_report(workdir), "results")
+
+
+def test_every_result_is_in_the_cell_of_its_metric_and_features(workdir):
+    second = [
+        {**row, "metric": "second", "value": row["value"] / 2, "std": None} for row in RESULTS
+    ]
+    rows = [*RESULTS[::-1], *second[:2], second[2], {**RESULTS[2], "metric": "third"}]
+    assert results_of(workdir, rows) == [
+        [
+            HEAD,
+            CELLS,
+            ["second", "32.12", "28.25", "40.88", "+12.62"],
+            ["third", "–", "–", "81.75 ± 3.00", "–"],
+        ]
+    ]
+
+
+@pytest.mark.parametrize(
+    "field", ["source", "dataset", "data", "bank", "split", "seed", "layer", "step"]
+)
+def test_results_that_cannot_be_compared_are_in_separate_tables(workdir, field):
+    value = 200 if field == "step" else 7 if field == "seed" else "other"
+    rows = [{**row, field: value, "value": row["value"] + 10} for row in RESULTS]
+    if field == "step":  # the baselines stand beside both checkpoints
+        rows = rows[2:]
+    first, second = results_of(workdir, [*RESULTS, *rows])
+    assert first == [HEAD, CELLS]
+    before = 56.5 if field == "step" else 66.5
+    assert second[1][2:] == [f"{before:.2f} ± 4.12", "91.75 ± 3.00", f"{91.75 - before:+.2f}"]
+
+
+def test_baselines_of_metrics_without_a_pretrained_result_are_left_out(workdir):
+    assert results_of(workdir, [*RESULTS, {**RESULTS[0], "metric": "other"}]) == [[HEAD, CELLS]]
+    assert results_of(workdir, RESULTS[:2])[0][1] == [*CELLS[:3], "–", "–"]
+
+
+def test_settings_are_shown_for_each_column_where_they_differ(workdir):
+    def details(row, C):
+        return {**row, "details": {"preset": "fast", "max_iter": 500, "C": C}}
+
+    rows = [details(row, C) for row, C in zip(RESULTS, (0.1, 1.0, 10.0), strict=True)]
+    same = [details({**row, "metric": "second"}, 0.1) for row in RESULTS]
+    repeated = [{**row, "metric": "third"} for row in same]
+    results_of(workdir, [*rows, *same, *repeated])
+    html = (workdir / "report.html").read_text("utf-8")
+    notes = [note for note in re.findall("<small>(.*?)</small>", html) if "preset" in note]
+    shared = "fewshot: linear classifier on a few labels of each class; preset fast, max_iter 500"
+    notes = [note.replace("<wbr>", "") for note in notes]
+    assert notes == [f"{shared}, C 0.1 / 1 / 10", f"{shared}, C 0.1"]
+
+
+@pytest.mark.parametrize(("steps", "length"), [(0, "5 epochs"), (70, "70 steps")])
+def test_title_and_facts_describe_the_run(tmp_path, steps, length):
+    metrics = [{**row, "images_per_second": 10.0**i} for i, row in enumerate(METRICS, 1)]
+    rows = [changed(ROW, step=step, loss="mmcl (C=7)") for step in (50, 100, 80)]
+    write(tmp_path, changed(COMPLETE, seed=3, total_steps=steps), rows, metrics)
+    text = " ".join(" ".join(page(run_report.write_report(tmp_path)).text).split())
+    assert "digits: mmcl (C=7) with convnet" in text
+    facts = f"checkpoint of step 100 · seed 3 · batch size 64 · {length} · method siamese"
+    assert f"{facts} · 100 examples/s" in text
 
 
 def test_report_escapes_html_in_names_of_the_config(workdir):
@@ -154,6 +225,101 @@ def test_report_marks_negatives_of_the_class_of_the_anchor(whole):
     assert "negative of anchor 1, α = C, class 1" in parsed.alts
     assert "negative of anchor 1, α 0.25, class 2" in parsed.alts
     assert "negative of anchor 2, α 0, class 8" in parsed.alts
+
+
+def test_every_picture_is_the_one_that_its_description_names(tmp_path):
+    arrays, rng = gallery_of(10), np.random.default_rng(1)
+    for name in ("pairs", "pairs_original", "query", "neighbour", "block"):
+        shape = (*arrays[name].shape[:-3], 10, 6, 3)  # not square
+        arrays[name] = rng.integers(0, 256, shape, np.uint8)
+    html = run_report.write_report(write(tmp_path / "run", gallery=arrays)).read_text("utf-8")
+    shown = [(alt, pixels) for alt, pixels in pictures(html) if pixels.shape == (10, 6, 3)]
+    names, expected = [str(name) for name in arrays["class_names"]], []
+    for n, views in enumerate(arrays["pairs"], 1):
+        expected += [(f"image {n}, original", arrays["pairs_original"][n - 1])]
+        expected += [(f"image {n}, view {v}", view) for v, view in enumerate(views, 1)]
+    for q, label in enumerate(arrays["query_label"]):
+        expected += [(f"test image {q + 1}, {names[label]}", arrays["query"][q])]
+        for k, other in enumerate(arrays["neighbour_label"][q]):
+            name = f"{'' if other == label else '✗ '}{names[other]}"
+            alt = f"neighbour {k + 1} of test image {q + 1}, {name}"
+            expected += [(alt, arrays["neighbour"][q, k])]
+
+    def of_block(alt, place, anchor=None):
+        same = anchor is not None and arrays["block_label"][anchor] == arrays["block_label"][place]
+        name = names[arrays["block_label"][place]]
+        return f"{alt}, {'= ' if same else ''}{name}", arrays["block"][place]
+
+    for q, anchor in enumerate(arrays["hard_query"]):
+        expected += [of_block(f"anchor {q + 1}", anchor)]
+        for k, place in enumerate(arrays["hard_place"][q]):
+            alt = f"negative {k + 1} of anchor {q + 1}, {arrays['hard_similarity'][q, k]:.2f}"
+            expected += [of_block(alt, place, anchor)]
+    for q, anchor in enumerate(arrays["svm_query"]):
+        expected += [of_block(f"anchor {q + 1}", anchor)]
+        for place, alpha in zip(arrays["svm_place"][q], arrays["svm_alpha"][q], strict=True):
+            text = "α = C" if alpha == arrays["svm_C"] else f"α {alpha:.2g}"
+            if place >= 0:
+                expected += [of_block(f"negative of anchor {q + 1}, {text}", place, anchor)]
+    assert [alt for alt, _ in shown] == [alt for alt, _ in expected]
+    for (alt, pixels), (_, original) in zip(shown, expected, strict=True):
+        np.testing.assert_array_equal(pixels, original, err_msg=alt)
+
+
+def test_thumbnail_averages_blocks_of_pixels(monkeypatch):
+    large = np.random.default_rng(0).integers(0, 256, (131, 260, 1), np.uint8)
+    [(_, pixels)] = pictures(f'<img alt="x" src="{images.thumbnail(large, "x").src}"')
+    expected = [
+        [large[2 * i : 2 * i + 2, 2 * j : 2 * j + 2].mean() for j in range(130)] for i in range(65)
+    ]
+    np.testing.assert_array_equal(pixels[:, :, 1], np.floor(expected))
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """Return the list of figures that are drawn."""
+    drawn = []
+
+    def figure_png(figure, **options):
+        drawn.append(figure)
+        return images.figure_png(figure, **options)
+
+    monkeypatch.setattr(curves, "figure_png", figure_png)
+    monkeypatch.setattr(gallery, "figure_png", figure_png)
+    return drawn
+
+
+def test_curves_show_each_metric_by_step(figures):
+    rows = [{**row, "alignment": row["loss"] / 3, "uniformity": -row["loss"]} for row in METRICS]
+    rows[1]["effective_rank"] = None
+    made = curves.run_curves(rows)
+    lines = {line.get_label(): line.get_xydata() for f in figures for line in f.axes[0].lines}
+    assert {"loss", "feature std", "effective rank", "knn top1", "alignment"} <= set(lines)
+    for name, points in lines.items():
+        values = [np.nan if (v := row[name.replace(" ", "_")]) is None else v for row in rows]
+        np.testing.assert_allclose(points, np.stack([[20, 40, 60], values], 1), err_msg=name)
+    [alt] = [image.alt for image in made if "loss" in image.alt.split()]
+    assert alt.endswith(": loss from 1 to 0.3333")
+
+
+def test_map_shows_the_points_of_each_class_and_its_name_at_their_median(figures):
+    arrays = gallery_of(4)
+    arrays["map_label"] = np.where(np.arange(60) < 7, -1, arrays["map_label"])  # unequal classes
+    gallery.gallery_sections(arrays, {})
+    [axes] = figures[0].axes
+    for cloud, label in zip(axes.collections, (-1, 0, 1, 2, 3), strict=True):
+        points = arrays["map"][arrays["map_label"] == label]
+        assert cloud.get_label() == (f"class {label}" if label >= 0 else "unlabelled")
+        np.testing.assert_allclose(cloud.get_offsets(), points)
+    for text, label in zip(axes.texts, range(4), strict=True):
+        points = arrays["map"][arrays["map_label"] == label]
+        assert text.get_text() == f"class {label}"
+        np.testing.assert_allclose(text.get_position(), np.median(points, axis=0))
+
+
+def test_neighbours_without_a_label_are_not_counted(workdir):
+    text = " ".join(" ".join(page(run_report.write_report(workdir)).text).split())
+    assert "(1 of the 5 labelled neighbours shown)" in text
 
 
 @pytest.mark.parametrize("alpha", [0.4, 0.0])

@@ -1,0 +1,100 @@
+"""Rows of results.json: which of them replace earlier ones, and the table that is printed."""
+
+import pytest
+from tables import printed
+from workdir_cases import ROW, changed
+
+from jaxssl.report import results
+from jaxssl.training import logs
+
+VALUES = {"raw": 64.25, "untrained": 56.5, "pretrained": 81.75}
+
+
+def of_kinds(**changes):
+    """Return a result of each kind of features, in another order than that of the columns."""
+    return [
+        {**ROW, "features": kind, "value": VALUES[kind], **changes}
+        for kind in ("untrained", "pretrained", "raw")
+    ]
+
+
+@pytest.fixture
+def shown(monkeypatch, capsys):
+    """Return a function that prints rows, and returns the cells of the table and the text."""
+    monkeypatch.setattr(logs.console, "_width", 250)
+
+    def show(rows):
+        results.print_results(rows)
+        text = capsys.readouterr().out
+        return printed(text), text
+
+    return show
+
+
+def test_every_result_is_printed_in_the_cell_of_its_metric_and_features(shown):
+    uniform = {"preset": "uniform"}
+    rows = [
+        *of_kinds(std=1.5),
+        *of_kinds(details=uniform),
+        changed(ROW, features="untrained", metric="rankme", unit="nats", value=3.0),
+        changed(ROW, metric="rankme", unit="nats", value=7.125),
+    ]
+    table, _ = shown(rows)
+    assert table == [
+        ["metric", "protocol", "raw", "untrained", "pretrained"],
+        ["knn_top1", "knn:cifar_simclr", "64.25 ± 1.50", "56.50 ± 1.50", "81.75 ± 1.50"],
+        ["knn_top1", "knn:uniform", "64.25", "56.50", "81.75"],
+        ["rankme (nats)", "knn:cifar_simclr", "", "3.00", "7.12"],
+    ]
+
+
+def test_columns_are_the_kinds_of_features_that_have_a_result(shown):
+    table, _ = shown(of_kinds()[:2])
+    assert [row[2:] for row in table] == [["untrained", "pretrained"], ["56.50", "81.75"]]
+
+
+def test_encoder_and_data_set_are_printed(shown):
+    _, text = shown([changed(ROW, bank="train[:5%]", split="test[:9%]")])
+    encoder, data = text.splitlines()[:2]
+    assert encoder == "a, mmcl (gamma=0.5), last checkpoint (step 100)"
+    data_set = "digits, fitted on train[:5%], tested on test[:9%]; backbone features; seed 0"
+    assert data == data_set
+    source = results.describe_source(changed(ROW, checkpoint="file", step=7))
+    assert source["encoder"] == "a, mmcl (gamma=0.5), weights file of step 7"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "90.00"),
+        ({"std": 1.25}, "90.00 ± 1.25"),
+        ({"std": 1.25, "details": {"ci95": 0.5}}, "90.00 ± 0.50 (95 %)"),
+        ({"value": float("nan")}, "not finite"),
+    ],
+)
+def test_value_is_shown_with_its_spread(changes, text):
+    assert results.format_value(changed(ROW, **changes)) == text
+
+
+@pytest.mark.parametrize(("unit", "name"), [("%", "m"), ("", "m"), ("nats", "m (nats)")])
+def test_metric_is_shown_with_its_unit(unit, name):
+    assert results.metric_name(changed(ROW, metric="m", unit=unit)) == name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: "other"} for name in ("source", "features", "layer", "dataset", "data", "bank")),
+        *({name: "other"} for name in ("split", "protocol", "metric")),
+        *({"seed": 1}, {"step": 200}, {"details": {"preset": "uniform"}}),
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_result_replaces_the_earlier_one_with_the_same_key_alone(tmp_path, changes):
+    other = changed(ROW, value=1.0, **changes)
+    results.add_results(tmp_path, [ROW])
+    results.add_results(tmp_path, [other])
+    assert results.read_results(tmp_path) == [ROW, other]
+    results.add_results(tmp_path, [changed(ROW, value=2.0, std=3.0, loss="mmcl")])
+    again = {row["value"]: row for row in results.read_results(tmp_path)}
+    assert set(again) == {1.0, 2.0} and again[1.0] == other
