@@ -10,7 +10,15 @@ from scipy import ndimage, stats
 from jaxssl import components
 from jaxssl.augment import image as ops
 from jaxssl.augment import recipes
-from jaxssl.augment.views import Inputs, make_views, normalise, preprocess, to_float, to_uint8
+from jaxssl.augment.views import (
+    Inputs,
+    make_image_text_views,
+    make_views,
+    normalise,
+    preprocess,
+    to_float,
+    to_uint8,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -23,7 +31,7 @@ RECIPES = [
 KEY = jax.random.key(0)
 crop_resize = jax.jit(ops.crop_resize, static_argnames="size")
 crop_boxes = jax.jit(
-    jax.vmap(ops.random_crop_box, in_axes=(0, None, None)), static_argnames=("shape", "scale")
+    jax.vmap(ops.random_crop_box, in_axes=(0, None, None, None)), static_argnums=(1, 2, 3)
 )
 random_flips = jax.jit(jax.vmap(ops.random_flip, in_axes=(0, None, None)))
 affine = jax.jit(ops.affine)
@@ -71,7 +79,7 @@ def test_crop_resize_equals_pillow(box, size):
 @pytest.mark.parametrize("scale", [(0.08, 0.4), (0.6, 1.0), (1.0, 1.0)])
 def test_random_crop_box_lies_inside_and_has_the_given_area_and_ratio(shape, scale):
     h, w = shape
-    boxes = crop_boxes(draw(2000, 4), (h, w, 3), scale)
+    boxes = crop_boxes(draw(2000, 4), (h, w, 3), scale, (3 / 4, 4 / 3))
     left, top, right, bottom = np.asarray(boxes, np.float64).T
     for low, high, side in ((left, right, w), (top, bottom, h)):
         assert low.min() >= 0
@@ -91,6 +99,33 @@ def test_random_crop_box_lies_inside_and_has_the_given_area_and_ratio(shape, sca
         assert whole.mean() > 0.9
         np.testing.assert_allclose([share.min(), share.max()], scale, atol=0.01)
         np.testing.assert_allclose(share.mean(), np.mean(scale), atol=0.01)
+
+
+def numpy_box(u, shape, scale, ratio):
+    """Return the box of a random resized crop in float64."""
+    h, w = shape
+    area = h * w * (scale[0] + u[0] * (scale[1] - scale[0]))
+    aspect = ratio[0] ** (1 - u[1]) * ratio[1] ** u[1]  # width / height
+    width, height = min(np.sqrt(area * aspect), w), min(np.sqrt(area / aspect), h)
+    left, top = u[2] * (w - width), u[3] * (h - height)
+    return [left, top, left + width, top + height]
+
+
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
+@pytest.mark.parametrize("ratio", [(1.5, 3.0), (0.25, 0.6)])
+def test_random_crop_box_has_the_drawn_area_ratio_and_corner(shape, ratio):
+    u = draw(64, 4)
+    boxes = crop_boxes(u, (*shape, 3), (0.1, 0.6), ratio)
+    expected = [numpy_box(row, shape, (0.1, 0.6), ratio) for row in u.astype(np.float64)]
+    np.testing.assert_allclose(boxes, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_random_resized_crop_equals_pillow_on_its_box():
+    image, settings = images(13, 20, 3), ((0.1, 0.6), (1.5, 3.0))
+    crop = jax.jit(ops.random_resized_crop, static_argnums=(2, 3, 4))
+    for u in draw(4, 4):
+        expected = pillow_resize(image, 7, numpy_box(u, (13, 20), *settings))
+        np.testing.assert_allclose(crop(u, image, 7, *settings), expected, atol=1e-4)
 
 
 def test_flip_mirrors_horizontally_and_is_its_own_inverse():
@@ -156,6 +191,17 @@ def test_random_erase_has_the_given_probability_and_area(probability):
         share = share[share > 0]
         assert 0.01 < share.min() < 0.03 and 0.3 < share.max() < 0.36
         np.testing.assert_allclose(share.mean(), 0.175, atol=0.01)
+
+
+def test_random_erase_erases_the_box_of_the_numbers_after_the_first():
+    image, settings = images(12, 30, 2), {"scale": (0.1, 0.2), "ratio": (2.0, 3.0), "value": 0.25}
+    erase = jax.jit(lambda u: ops.random_erase(u, image, 0.5, **settings))
+    for u in draw(20, 5):
+        left, top, right, bottom = numpy_box(u[1:], (12, 30), (0.1, 0.2), (2.0, 3.0))
+        y, x = np.arange(12) + 0.5, np.arange(30) + 0.5
+        inside = ((y >= top) & (y < bottom))[:, None] & ((x >= left) & (x < right))
+        expected = np.where((inside & (u[0] < 0.5))[:, :, None], 0.25, image)
+        np.testing.assert_array_equal(erase(u), expected)
 
 
 def scipy_affine(image, angle, shear, zoom, shift):
@@ -363,6 +409,49 @@ def test_preprocess_equals_pillow_resizing(size):
     for view, image in zip(actual, batch, strict=True):
         expected = pillow_resize(image.astype(np.float32) / 255, size) * 2 - 1
         np.testing.assert_allclose(view, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(20, 32), (32, 20)])
+def test_preprocess_cuts_the_centre_and_standardises_each_channel(shape):
+    batch = pixels(2, *shape, 3)
+    mean, std = (0.1, 0.5, 0.8), (0.2, 0.3, 0.4)
+    actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(9, 3, mean, std, crop=0.75))
+    h, w = shape
+    box = (w / 2 - 7.5, h / 2 - 7.5, w / 2 + 7.5, h / 2 + 7.5)
+    for view, image in zip(actual, batch, strict=True):
+        expected = pillow_resize(image.astype(np.float32) / 255, 9, box)
+        np.testing.assert_allclose(view, (expected - mean) / std, atol=1e-3)
+
+
+def test_preprocess_repeats_a_grey_image_over_the_channels():
+    batch = pixels(2, 8, 12, 1)
+    actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(8, 3, crop=1.0))
+    expected = jax.jit(preprocess, static_argnums=1)(np.repeat(batch, 3, 3), Inputs(8, 3, crop=1.0))
+    np.testing.assert_array_equal(actual, expected)
+    with pytest.raises(ValueError, match="takes images of 1 channel, these have 3"):
+        preprocess(pixels(1, 8, 8, 3), Inputs(8, 1))
+
+
+def test_every_view_uses_the_host_crop_made_for_it():
+    plain = lambda key, image: image + 0 * jax.random.uniform(key)  # noqa: E731
+    other = lambda key, image: image / 2 + 0 * jax.random.uniform(key)  # noqa: E731
+    batch = {"views": pixels(3, 3, 4, 5, 1), "crops": pixels(3, 2, 2, 3, 1, seed=1)}
+    actual = jax.jit(make_views([plain, plain, other], [plain] * 2))(KEY, batch, jnp.arange(3))
+    expected = normalise(to_float(batch["views"].swapaxes(0, 1)))
+    np.testing.assert_allclose(actual["views"][:2], expected[:2], atol=1e-6)
+    np.testing.assert_allclose(actual["views"][2], (expected[2] + 1) / 2 - 1, atol=1e-6)
+    crops = normalise(to_float(batch["crops"].swapaxes(0, 1)))
+    np.testing.assert_allclose(actual["crops"], crops, atol=1e-6)
+
+
+def test_captions_are_drawn_by_the_index_of_the_example_and_all_occur():
+    augment = jax.jit(make_image_text_views([window]))
+    texts = np.tile(np.arange(5, dtype=np.int32)[None, :, None], (40, 1, 3))
+    batch = {"image": pixels(40, 8, 8, 1), "text": texts}
+    drawn = np.asarray(augment(KEY, batch, np.arange(40))["texts"])
+    assert drawn.shape == (1, 40, 3) and set(drawn.ravel()) == set(range(5))
+    moved = np.asarray(augment(KEY, batch, np.roll(np.arange(40), 7))["texts"])
+    np.testing.assert_array_equal(moved, np.roll(drawn, 7, axis=1))
 
 
 def test_to_uint8_inverts_normalise_and_to_float():
