@@ -1,0 +1,105 @@
+"""Checkpoints of small states: which are kept, which is best, and damage to their metadata."""
+
+import hashlib
+import json
+import os
+
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from jaxssl.errors import UserError
+from jaxssl.training import checkpoint, metrics_writer
+
+STATE = {"params": {"w": jnp.arange(6.0).reshape(2, 3)}, "step": jnp.int32(7)}
+
+
+def save(workdir, scores, state=STATE):
+    """Save a checkpoint for each step, with its k-NN accuracy."""
+    manager = checkpoint.Manager(workdir)
+    for step, score in scores.items():
+        data = {"next_index": 10 * step}
+        manager.save(step, state, data, {"seed": step}, score)
+    manager.close()
+
+
+def metadata(workdir, step):
+    return workdir / "checkpoints" / str(step) / "facts" / "metadata"
+
+
+def edit(workdir, step, *, sign, **changes):
+    """Change facts of a checkpoint; ``sign`` them with the digest of the new text."""
+    path = metadata(workdir, step)
+    document = json.loads(path.read_text())
+    facts = json.loads(document["facts"]) | changes
+    document["facts"] = json.dumps(facts)
+    if sign:
+        document["digest"] = hashlib.sha256(document["facts"].encode()).hexdigest()
+    path.write_text(json.dumps(document))
+
+
+def test_saved_state_position_and_config_are_restored(tmp_path):
+    save(tmp_path, {3: 50.0, 5: None})
+    restored = checkpoint.restore_arrays(tmp_path)
+    assert (restored.step, restored.data, restored.config) == (5, {"next_index": 50}, {"seed": 5})
+    np.testing.assert_array_equal(restored.state["params"]["w"], STATE["params"]["w"])
+    assert restored.state["step"] == 7 and restored.damaged == ()
+    assert checkpoint.restore_arrays(tmp_path, 3).config == {"seed": 3}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"config": {"seed": 6}}, {"data": {"next_index": 51}}, {"score": 99.0}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_changed_metadata_of_a_checkpoint_is_detected(tmp_path, changes):
+    save(tmp_path, {3: 50.0, 5: 40.0})
+    edit(tmp_path, 5, sign=False, **changes)
+    with pytest.raises(UserError, match="5 is damaged or incomplete: .*metadata.*digest"):
+        checkpoint.restore_arrays(tmp_path, 5)
+    restored = checkpoint.restore_arrays(tmp_path)
+    assert (restored.step, restored.damaged) == (3, (5,))
+    assert checkpoint.best_step(tmp_path) == 3
+    edit(tmp_path, 5, sign=True, **changes)  # it was the digest that differed
+    assert checkpoint.restore_arrays(tmp_path).step == 5
+
+
+@pytest.mark.parametrize("names", [{"w": 1}, {"params/w": 1, "step": 7, "extra": 0}])
+def test_missing_and_additional_arrays_are_detected(tmp_path, names):
+    save(tmp_path, {3: None})
+    edit(tmp_path, 3, sign=True, checksums=names)
+    with pytest.raises(UserError, match="3 is damaged or incomplete: .*the array '"):
+        checkpoint.restore_arrays(tmp_path)
+
+
+def test_best_checkpoint_is_the_latest_of_equals(tmp_path):
+    save(tmp_path, {1: 90.0, 2: 90.0, 3: None, 4: 80.0})
+    assert checkpoint.best_step(tmp_path) == 2
+    assert checkpoint.steps(tmp_path) == [2, 3, 4]
+    save(tmp_path / "none", {1: None})
+    with pytest.raises(UserError, match="holds no checkpoint with an online k-NN figure"):
+        checkpoint.best_step(tmp_path / "none")
+
+
+def test_best_checkpoint_of_an_earlier_command_is_kept(tmp_path):
+    save(tmp_path, {1: 50.0, 2: 90.0, 3: 60.0})
+    save(tmp_path, {4: 70.0, 5: 80.0, 6: None})
+    assert checkpoint.steps(tmp_path) == [2, 5, 6] and checkpoint.best_step(tmp_path) == 2
+    save(tmp_path, {7: 95.0, 8: 20.0, 9: 30.0})
+    assert checkpoint.steps(tmp_path) == [7, 8, 9]
+
+
+def test_damaged_checkpoints_of_one_step_are_all_kept(tmp_path):
+    for seed in range(3):
+        save(tmp_path, {4: None}, {"w": jnp.full(2, seed)})
+        checkpoint.set_aside(tmp_path, [4])
+    folder = tmp_path / checkpoint.DAMAGED
+    assert sorted(os.listdir(folder)) == ["4", "4+", "4++"]
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_damaged_lines_of_metrics_are_skipped(tmp_path):
+    lines = ['{"step": 1, "loss": 2.0}', '{"step": 2, "lo', '{"step": 3, "loss": 1.0}', "[]"]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    rows = metrics_writer.read_metrics(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 3]
