@@ -1,5 +1,7 @@
 """Several processes: their shares of a data set, features and figures, as threads show them."""
 
+from operator import itemgetter
+
 import jax
 import numpy as np
 import pytest
@@ -35,9 +37,7 @@ def test_rows_and_means_of_unequal_shares_are_of_the_whole(monkeypatch):
         monkeypatch, 3, lambda i: distributed.gather_process_rows(parts[i])
     ):
         np.testing.assert_array_equal(gathered, rows)
-    means = in_processes(
-        monkeypatch, 3, lambda i: distributed.mean_over_processes(parts[i][:, 0])
-    )
+    means = in_processes(monkeypatch, 3, lambda i: distributed.mean_over_processes(parts[i][:, 0]))
     assert means == pytest.approx([rows[:, 0].mean()] * 3)
 
 
@@ -113,4 +113,4 @@ def test_processes_read_their_rows_of_every_batch(crops):
     for rows in (np.arange(2), np.array([2, 3, 6]), np.arange(4, 8)):
         local = batches._LocalReader(order, rows, reader)
         np.testing.assert_array_equal(local.indices(3), order(3)[rows])
-        jax.tree.map(np.testing.assert_array_equal, local(3), jax.tree.map(lambda x: x[rows], whole))
+        jax.tree.map(np.testing.assert_array_equal, local(3), jax.tree.map(itemgetter(rows), whole))

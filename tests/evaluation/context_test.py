@@ -1,0 +1,150 @@
+"""Contexts of protocols: which weights, which split and which crop each kind of features has."""
+
+import jax
+import numpy as np
+import pytest
+from data_cases import data_config
+from jax import numpy as jnp
+from tune_cases import SIZE, make_pretrained
+
+from jaxssl import distributed
+from jaxssl.augment.views import Inputs
+from jaxssl.data import source
+from jaxssl.evaluation import context, run
+from jaxssl.evaluation.context import make_contexts
+from jaxssl.evaluation.protocols import knn
+from jaxssl.models import convnet
+from jaxssl.pretrained.encoder import make_encode
+
+NET = {"widths": (6,), "strides": (2,)}
+KINDS = ("raw", "untrained", "pretrained")
+
+
+def drawn(seed):
+    """Return random variables of a network; variances are positive."""
+    net = convnet.net(**NET)
+    shapes = jax.eval_shape(
+        lambda: net.init(jax.random.key(0), jnp.zeros((1, SIZE, SIZE, 1)), train=False)
+    )
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda x: rng.random(x.shape, np.float32), dict(shapes))
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """Return an encoder whose untrained variables depend on the seed."""
+    inputs = Inputs(SIZE, 1, mean=(0.3,), std=(0.4,), crop=0.75)
+    made = make_pretrained(convnet.net(**NET), drawn(100))
+    metadata = {"net": {"name": "convnet"}, "step": 9}
+    return made._replace(
+        inputs=inputs, untrained=lambda seed: {"net": drawn(seed)}, metadata=metadata
+    )
+
+
+@pytest.fixture(scope="module")
+def splits(data_dir):
+    """Return three different splits of the digits; the bank has another size than the test."""
+    train = source.load(data_config(dir=str(data_dir)), "train")
+    test = source.load(data_config(dir=str(data_dir)), "test")
+    train, bank, test = (
+        part.take(np.arange(*ends))
+        for part, ends in ((train, (0, 40)), (train, (100, 160)), (test, (0, 33)))
+    )
+    return source.Splits(train, bank, test)
+
+
+@pytest.fixture(scope="module")
+def mesh():
+    return distributed.make_mesh(jax.devices()[:1])
+
+
+@pytest.fixture(scope="module")
+def contexts(encoder, splits, mesh):
+    return dict(make_contexts(encoder, None, splits, KINDS, mesh, seed=5))
+
+
+def features_by(encoder, variables, images, crop=0.75):
+    inputs = encoder.inputs._replace(crop=crop)
+    return np.asarray(make_encode(encoder, inputs)({"net": variables}, images))
+
+
+def test_each_kind_of_features_has_its_own_weights(contexts, encoder, splits):
+    bank, test = splits.bank.images(SIZE), splits.test.images(SIZE)
+    expected = {
+        "raw": [x.reshape(len(x), -1) / np.float32(255) for x in (bank, test)],
+        "untrained": [features_by(encoder, drawn(5), x) for x in (bank, test)],
+        "pretrained": [features_by(encoder, encoder.variables["net"], x) for x in (bank, test)],
+    }
+    assert list(contexts) == list(KINDS)
+    for kind, (train, others) in expected.items():
+        features = contexts[kind].features
+        np.testing.assert_allclose(features.train, train, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(features.test, others, rtol=1e-5, atol=1e-6)
+        np.testing.assert_array_equal(features.train_labels, splits.bank.labels)
+        np.testing.assert_array_equal(features.test_labels, splits.test.labels)
+    nearest = {}
+    for kind, (train, others) in expected.items():
+        unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (others, train)]
+        labels = splits.bank.labels[(unit[0] @ unit[1].T).argmax(axis=1)]
+        nearest[kind] = 100 * np.mean(labels == splits.test.labels)
+        [result, _] = knn.run(contexts[kind], seed=0, preset="uniform")
+        assert result.value == pytest.approx(nearest[kind])
+    assert len(set(nearest.values())) == 3
+
+
+def test_protocols_get_the_bank_the_test_split_and_the_evaluated_encoder(contexts, splits):
+    for kind, made in contexts.items():
+        assert made.train is splits.bank and made.test is splits.test
+        if kind == "raw":
+            assert made.encoder is None
+            continue
+        variables = drawn(5 if kind == "untrained" else 100)
+        jax.tree.map(np.testing.assert_array_equal, made.encoder.variables["net"], variables)
+        images = splits.test.images(SIZE)[:7]
+        np.testing.assert_allclose(made.encode(images), made.features.test[:7], rtol=1e-5)
+
+
+def test_views_are_encoded_without_the_central_crop(contexts, encoder, splits):
+    images = splits.train.images(SIZE)[:3]
+    pixels = np.round(255 * contexts["raw"].views(images, 2, 1)).astype(np.uint8)
+    views = pixels.reshape(2, 3, SIZE, SIZE, 1)
+    for view, features in zip(views, contexts["pretrained"].views(images, 2, 1), strict=True):
+        expected = features_by(encoder, encoder.variables["net"], view, crop=0.0)
+        np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_views_of_an_image_do_not_depend_on_its_block(contexts, splits, monkeypatch):
+    images = np.repeat(splits.train.images(SIZE)[:1], 5, axis=0)
+    whole = contexts["raw"].views(images, 2, 1)
+    distance = np.abs(whole.reshape(10, 1, -1) - whole.reshape(1, 10, -1)).max(axis=2)
+    assert (distance + np.eye(10)).min() > 0.01  # all views of equal images differ
+    monkeypatch.setattr(context, "BLOCK", 2)
+    np.testing.assert_allclose(contexts["raw"].views(images, 2, 1), whole, atol=1e-6)
+
+
+def test_images_of_many_sizes_are_not_cropped_again(encoder, load, labelled, mesh):
+    one_size = load(labelled, "train")
+    many = one_size.__class__(**{**vars(one_size), "shape": (None, None, 3)})
+    color = encoder._replace(inputs=encoder.inputs._replace(channels=3))
+    assert context._resolve_inputs(color.inputs, one_size).crop == 0.75
+    assert context._resolve_inputs(color.inputs, many).crop == 0
+
+
+def test_hash_of_the_data_tells_evaluations_apart(encoder, splits, tmp_path):
+    settings = data_config()
+
+    def digest(changes=None, path=None, **metadata):
+        made = encoder._replace(metadata={**encoder.metadata, **metadata})
+        return run._data_fields(splits, {**settings, **(changes or {})}, made, path, 0)["data"]
+
+    same = {digest(), digest(seed=3), digest({"dir": "x", "cache": "none", "workers": 2})}
+    assert len(same) == 1
+    other = [
+        digest({"classes": "a.txt"}),
+        digest({"test_fraction": 0.5}),
+        digest({"bank_split": "train[:5%]"}),
+        digest(net={"name": "vit"}),
+        digest(path=tmp_path / "a.pth"),
+        digest(path=tmp_path / "b" / "a.pth"),
+    ]
+    assert len({*same, *other}) == 1 + len(other)
