@@ -7,15 +7,18 @@ import re
 import shlex
 import subprocess
 
+import page_cases
 import pytest
+import tables
 from matplotlib.figure import Figure
 from study_cases import EPOCHS, NAMES, ROOT, claim, setting, study
 from tables import tables
 
 from jaxssl.errors import UserError
+from jaxssl.report import markdown
 from jaxssl.studies import claims, documents, verdicts
-from jaxssl.studies.study import Claim, Findings, Picture, Table
-from jaxssl.training import config, git
+from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict
+from jaxssl.training import config, git, logs
 
 pytestmark = pytest.mark.fast
 
@@ -46,6 +49,67 @@ def test_study_is_written_as_page_figures_and_document(tmp_path):
     assert collapse["verdict"] == documents.VERDICTS[True]
     assert {key: collapse[key] for key in Claim._fields} == module.CLAIMS["collapse"]._asdict()
     assert document["claims"]["robust"]["verdict"] is None
+
+
+TWO_CLAIMS = {
+    "first": Claim("a is above b", "MMCL, Table 1", "far above", "3.0"),
+    "second": Claim("c is above d", "DeCL, Table 2"),
+    "third": Claim("e is above f", "ours, no paper"),
+}
+CELLS = [
+    ["a is above b", "“far above” 3.0", "MMCL, Table 1", "+1.00", "holds"],
+    ["c is above d", "–", "DeCL, Table 2", "-2.00", "does not hold"],
+    ["e is above f", "–", "ours, no paper", "+0.10", "cannot be told"],
+]
+NUMBERS = Table("Numbers", ("", "x 1", "x 2"), [("a", "1.00", "2.00"), ("b", "3.00", "–")], "note")
+
+
+@pytest.fixture
+def judged():
+    """Return findings in which each claim has another verdict."""
+    holds = {"first": (True, "+1.00"), "second": (False, "-2.00"), "third": (None, "+0.10")}
+    judged = {key: Verdict(text, value) for key, (value, text) in holds.items()}
+    return Findings([NUMBERS], (), judged, {}, "here")
+
+
+def test_every_cell_of_a_page_is_below_its_heading(judged, tmp_path):
+    page = documents.write_study("x", "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
+    heading = ["claim", "the paper", "source", "measured", "verdict"]
+    assert page_cases.tables(page, "claims") == [[heading, *CELLS]]
+    numbers = [list(NUMBERS.heading), *map(list, NUMBERS.rows)]
+    assert page_cases.tables(page, "results") == [numbers]
+    documents.write_markdown(tmp_path / "x.md", page.with_suffix(".json"))
+    written = (tmp_path / "x.md").read_text()
+    assert tables.tables(written) == {"claim": CELLS, "": numbers[1:]}
+    assert f"| {' | '.join(heading)} |" in written and "|  | x 1 | x 2 |" in written
+
+
+def test_every_printed_cell_is_below_its_heading(judged, monkeypatch, capsys):
+    monkeypatch.setattr(logs.console, "_width", 200)
+    documents.print_findings(TWO_CLAIMS, judged)
+    text = capsys.readouterr().out
+    assert tables.printed(text) == [list(NUMBERS.heading), *map(list, NUMBERS.rows)]
+    lines = [line for line in text.splitlines() if " is above " in line]
+    assert lines == [f"{row[4]}: {row[0]} ({row[2]}): {row[3]}" for row in CELLS]
+
+
+def test_every_cell_of_the_claims_page_is_below_its_heading(judged, tmp_path):
+    study("alpha")  # the documents of other names are ignored
+    documents.write_study("alpha", "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
+    text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
+    heading = ["claim", "the paper", "source", "command", "measured", "verdict"]
+    for paper, row in zip(("MMCL", "DeCL", "ours"), CELLS, strict=True):
+        [section] = [part for part in text.split("\n## ") if part.startswith(f"{paper} (")]
+        [first] = tables.tables(section).values()
+        expected = [*row[:3], f"`{ABOUT['command']}`", f"tiny, here: {row[3]}", f"**{row[4]}**"]
+        assert first[0] == expected  # measured claims come first
+        assert f"| {' | '.join(heading)} |" in section
+        assert all(row[2].startswith(paper) for row in first)
+
+
+def test_pipes_in_cells_are_escaped():
+    text = markdown.markdown_table(("a", "b"), [("x|y", "z")])
+    assert text == "| a | b |\n|---|---|\n| x\\|y | z |\n"
 
 
 def test_markdown_page_is_written_beside_its_document(trained_cells, tmp_path):

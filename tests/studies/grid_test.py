@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from tiny import TINY
 
@@ -12,6 +13,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.studies import grid
+from jaxssl.studies.grid import RunResult
 from jaxssl.studies.study import Setting
 
 CONFIG = Path(__file__).parents[2] / "configs" / "studies" / "tiny.py"
@@ -52,6 +54,68 @@ def test_every_cell_of_a_grid_is_trained_and_evaluated(setting, results):
     assert grid.describe_runs(results) == "digits (train), 3 steps, 1 seed"
 
 
+def made_up_grid():
+    """Return the results of two arms at three x, which all differ."""
+    return {
+        (arm, x): [
+            RunResult(
+                seed,
+                Path("nowhere"),
+                {grid.KNN: 10 * i + j + seed, grid.LINEAR: 60 + 10 * i + j - seed},
+                [{"epoch": e, "loss": 100 * seed + e} for e in (1.0, 2.0)],
+                60.0,
+            )
+            for seed in range(3)
+        ]
+        for i, arm in enumerate("ab")
+        for j, x in enumerate((16, 64, 256))
+    }
+
+
+BASE = {"raw": {grid.KNN: 1.0, grid.LINEAR: 2.0}, "untrained": {grid.KNN: 3.0, grid.LINEAR: 4.0}}
+
+
+@pytest.mark.parametrize("metric", [grid.KNN, grid.LINEAR])
+def test_every_accuracy_is_in_the_cell_of_its_arm_and_x(metric):
+    results = made_up_grid()
+    del results["b", 64]
+    table = grid.accuracy_table(results, "ab", (16, 64, 256), "B", metric, BASE)
+    assert tuple(table.heading) == ("", "B 16", "B 64", "B 256")
+    first = 1 if metric == grid.KNN else 59
+    assert [list(row) for row in table.rows] == [
+        ["a", *(f"{first + j:.2f} ± 1.00" for j in range(3))],
+        ["b", f"{first + 10:.2f} ± 1.00", "–", f"{first + 12:.2f} ± 1.00"],
+        ["raw, no training", *[f"{BASE['raw'][metric]:.2f}"] * 3],
+        ["untrained, no training", *[f"{BASE['untrained'][metric]:.2f}"] * 3],
+    ]
+    assert table.title == grid.METRIC_NAMES[metric]
+
+
+def test_plot_shows_the_mean_and_the_deviation_of_every_arm():
+    picture = grid.accuracy_picture(made_up_grid(), "ab", (16, 64, 256), "B", grid.KNN, BASE)
+    [axes] = picture.figure.axes
+    for i, (line, _, (bars,)) in enumerate(axes.containers):
+        means = 10 * i + 1 + np.arange(3)
+        np.testing.assert_allclose(line.get_xydata(), np.stack([[16, 64, 256], means], 1))
+        ends = [segment[:, 1] for segment in bars.get_segments()]
+        np.testing.assert_allclose(ends, np.stack([means - 1, means + 1], 1))
+    assert [container.get_label() for container in axes.containers] == ["a", "b"]
+    levels = {text.get_text(): text.xy[1] for text in axes.texts}
+    assert levels == {"raw": 1.0, "untrained": 3.0}
+
+
+def test_values_of_a_grid_are_by_cell_metric_and_seed():
+    results = made_up_grid()
+    pairs = grid.pair_values(results, "b", "a", (64,), grid.LINEAR, "B={}")
+    assert pairs == {"B=64": ([71, 70, 69], [61, 60, 59])}
+    assert grid.metrics_by_cell(results)["a", 256] == {
+        grid.KNN: [2, 3, 4],
+        grid.LINEAR: [62, 61, 60],
+    }
+    epochs, losses = grid.metric_curve(results["a", 16], "loss")
+    assert (epochs, losses) == ([1.0, 2.0], [[1, 101, 201], [2, 102, 202]])
+
+
 def test_rerunning_a_finished_grid_trains_nothing(setting, results, monkeypatch):
     monkeypatch.setattr(pretrain, "train", None)
     assert grid.run_grid(setting, CELLS) == results
@@ -73,6 +137,7 @@ def test_grid_baselines_are_raw_pixels_and_the_untrained_network(setting, result
     assert set(base) == {"raw", "untrained"}
     assert base == grid.baselines(result)
     assert base["raw"][grid.KNN] == pytest.approx(89.8, abs=0.5)  # README: 89.80
+    assert base["untrained"] != base["raw"] != result.metrics != base["untrained"]
 
 
 def test_diverged_run_of_a_grid_has_nan_metrics(setting, monkeypatch):

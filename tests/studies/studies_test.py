@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from study_cases import NAMES, setting, study
+from study_cases import EPOCHS, NAMES, setting, study
 
 from jaxssl.errors import UserError
 from jaxssl.studies import claims, documents, grid
@@ -133,6 +133,36 @@ def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
         (512, 0.5, 4000),
         (1024, 1.0, 4000),
     }
+
+
+def test_tuning_table_has_the_candidates_by_descending_knn_accuracy():
+    scores = {"t 0.1": (70.0, 95.0), "t 0.2": (90.0, 80.0), "t 0.3": (80.0, 99.0)}
+    results = {
+        ("simclr", text): [RunResult(0, Path("x"), {KNN: a, LINEAR: b}, [], 1.0)]
+        for text, (a, b) in scores.items()
+    }
+    results |= {("mmcl", "C 1"): results["simclr", "t 0.1"]}
+    table = study("tuning")._table("simclr", results)
+    assert tuple(table.heading) == ("constants", "k-NN", "linear")
+    assert [tuple(row) for row in table.rows] == [
+        ("t 0.2", "90.00", "80.00"),
+        ("t 0.3", "80.00", "99.00"),
+        ("t 0.1", "70.00", "95.00"),
+    ]
+
+
+def test_table_of_runs_has_the_metrics_of_each_run():
+    run = RunResult(2, Path("out/folder"), {KNN: 70.0, LINEAR: 95.0}, [], 90.0, "abc")
+    table = study("accuracy")._run_table({("tcl", 64): [run]})
+    names = grid.METRIC_NAMES[KNN], grid.METRIC_NAMES[LINEAR]
+    assert tuple(table.heading) == ("run", *names, "minutes", "commit", "folder")
+    row = "tcl, batch 64, seed 2", "70.00", "95.00", "1.5", "abc", "folder"
+    assert [tuple(row) for row in table.rows] == [row]
+
+
+@pytest.mark.parametrize(("epochs", "index"), [(EPOCHS, 0), ((1.0, 2.0, 3.0, 8.0, 10.0), 1)])
+def test_early_epoch_is_nearest_to_a_fifth_of_the_run(epochs, index):
+    assert study("convergence").early_index({"x": (list(epochs), [])}) == index
 
 
 def collapse_run(std, b):

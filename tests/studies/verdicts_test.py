@@ -94,3 +94,44 @@ def test_summaries_are_judged_by_welch_interval():
     assert verdict.holds is None
     assert verdicts.judge_summaries(claim(4.0), ours, theirs).holds is False
     assert verdicts.judge_summaries(claim(), ours._replace(mean=90.0), theirs).holds is True
+
+
+def test_welch_interval_has_unequal_deviations_and_numbers_of_runs():
+    ours, theirs = Summary(90.0, 3.0, 3), Summary(84.0, 0.5, 9)
+    samples = [
+        x.mean + x.deviation * v / v.std(ddof=1)
+        for x in (ours, theirs)
+        for v in [stats.norm.ppf((np.arange(x.runs) + 0.5) / x.runs)]
+    ]
+    expected = stats.ttest_ind(*samples, equal_var=False).confidence_interval()
+    verdict = verdicts.judge_summaries(claim(), ours, theirs)
+    text = "90.00 ± 3.00 (3 seeds) against 84.00 ± 0.50 (9 seeds): +6.00 "
+    assert verdict.measured == f"{text}[{expected.low:+.2f}, {expected.high:+.2f}]"
+
+
+def test_spread_is_over_the_finite_values():
+    assert verdicts.spread([1.0, math.nan, 2.0, 6.0]) == "3.00 ± 2.65 (1 of 4 not finite)"
+    assert verdicts.spread([1.25, None], 1) == "1.2 (1 of 2 not finite)"
+    assert verdicts.spread([math.nan]) == "–" and math.isnan(verdicts.mean([None]))
+
+
+def test_pair_with_a_value_that_is_not_finite_is_left_out_on_both_sides():
+    holes = [*OURS, math.nan, 99.0], [*THEIRS, 1.0, None]
+    verdict = verdicts.judge(claim(), *holes)
+    assert verdict.measured.removeprefix("(2 of 7 pairs not finite) ") == (
+        verdicts.judge(claim(), OURS, THEIRS).measured
+    )
+
+
+@pytest.mark.parametrize(
+    ("parts", "holds"),
+    [((True, True), True), ((True, None), None), ((None, False), False), ((True, False), False)],
+)
+def test_claim_of_several_parts_holds_if_all_parts_hold(parts, holds):
+    combined = verdicts.combine_verdicts({str(i): Verdict("x", p) for i, p in enumerate(parts)})
+    assert combined == Verdict("0: x; 1: x", holds)
+
+
+def test_similar_needs_the_whole_interval_inside_the_margin():
+    wide = {"x": ([1.0, 9.0, 5.0], [5.0, 5.0, 5.0])}  # of mean zero
+    assert verdicts.judge_similar(wide, 1.0).holds is None
