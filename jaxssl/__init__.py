@@ -27,7 +27,7 @@ FUNCTIONS["load_encoder"] = "jaxssl.pretrained.load"
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use, so that `import jaxssl` is quick and the losses need only jax.
+    # load_encoder is imported on first use, so that `import jaxssl` is quick and the losses need only jax.
     if name in MODULES:
         return importlib.import_module(f"jaxssl.{name}")
     if name in FUNCTIONS:

@@ -1,4 +1,4 @@
-"""Find components by name: losses, networks, heads, methods, augmentations, protocols, studies.
+"""Look up losses, networks, heads, methods, augmentations and protocols by name.
 
 A component is a public file of its group's folder that defines the group's factory. A new file is a
 new component without registration. Other files of the folder are not components, and files whose
@@ -19,7 +19,7 @@ from jaxssl.errors import UserError, suggest
 
 
 class Group(NamedTuple):
-    """Where to find the components of a group.
+    """The package and the naming rules in which one kind of component is looked up.
 
     Attributes:
         package: folder of the components, as a dotted name.
@@ -47,7 +47,7 @@ GROUPS = {
 
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
-    """Return the sorted names of a group's components, without importing them."""
+    """Return the sorted names of all components of a group (such as "loss") without imports."""
     package, factory = GROUPS[group]
     folder = importlib.import_module(package).__path__
     public = sorted(m.name for m in pkgutil.iter_modules(folder) if m.name[0] != "_")
@@ -72,7 +72,7 @@ def module(group: str, name: str) -> ModuleType:
 
 
 def factory(group: str, name: str) -> Callable[..., Any]:
-    """Return the factory of a component.
+    """Return the function that builds a component, such as the loss "nt_xent".
 
     Raises:
         UserError: if the group has no component of this name.
@@ -81,7 +81,7 @@ def factory(group: str, name: str) -> Callable[..., Any]:
 
 
 def _parse(name: str) -> ast.Module:
-    """Return the syntax tree of a module, which is empty if the module is not a Python file."""
+    """Parse a module's source, or return an empty syntax tree if it is not a Python file."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return ast.parse("")

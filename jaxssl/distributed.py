@@ -49,7 +49,9 @@ def initialize(
     process = _number("JAX_PROCESS_ID", environment) if process is None else process
     if coordinator is None and not _is_cluster(environment):
         if processes is not None or process is not None:
-            raise UserError("several processes need --coordinator=HOST:PORT, the first one's")
+            raise UserError(
+                "several processes need the address of the first one; pass --coordinator=HOST:PORT"
+            )
         return
     if coordinator is not None:
         _check_coordinator(coordinator, process)
@@ -107,7 +109,7 @@ def _check_coordinator(address: str, process: int | None) -> None:
 
 
 def _one_program_at_a_time() -> None:
-    """Run CPU programs one by one: collectives of two programs could deadlock on the threads."""
+    """Run CPU programs one at a time, because collectives of two programs could deadlock."""
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
@@ -147,12 +149,12 @@ def is_first_process() -> bool:
 
 
 def any_process(flag: bool) -> bool:
-    """Return whether the flag is set in any process. All processes must call this."""
+    """Return True if the flag is set in any process of the run. All processes must call this."""
     return bool(flag) if process_count() == 1 else bool(gather_processes(np.asarray(flag)).any())
 
 
 def raise_together(check: Callable[[], None]) -> None:
-    """Call ``check`` in all processes, and raise in all of them if it raises in one.
+    """Call ``check`` in all processes, and raise in all of them if one raises.
 
     Otherwise the other processes would wait for the failed one.
 
@@ -163,14 +165,14 @@ def raise_together(check: Callable[[], None]) -> None:
     error: Exception | None = None
     try:
         check()
-    except Exception as caught:  # raised below, in every process
+    except Exception as caught:  # The exception is raised below, in every process at once.
         error = caught
     if any_process(error is not None):
         raise error or UserError("another process of this run has stopped; see its message")
 
 
 def gather_processes(x: np.ndarray) -> np.ndarray:
-    """Stack the arrays ``x`` of all processes, which have one shape, along a new first axis."""
+    """Stack arrays of one shape from all processes along a new first axis."""
     x = np.asarray(x)
     if process_count() == 1:
         return x[None]
@@ -178,7 +180,7 @@ def gather_processes(x: np.ndarray) -> np.ndarray:
 
 
 def round_up(n: int, multiple: int) -> int:
-    """Return the smallest multiple of ``multiple`` that is not below n."""
+    """Return the smallest multiple of ``multiple`` that is >= n."""
     return -(-n // multiple) * multiple
 
 
@@ -188,7 +190,7 @@ def pad_rows(x: np.ndarray, num_rows: int) -> np.ndarray:
 
 
 def gather_process_rows(x: np.ndarray) -> np.ndarray:
-    """Concatenate the rows ``x`` [n, ...] of all processes. n may differ between processes."""
+    """Concatenate rows [n, ...] of all processes. n may differ between processes."""
     if process_count() == 1:
         return np.asarray(x)
     sizes = gather_processes(np.asarray(len(x), np.int32))
@@ -197,14 +199,14 @@ def gather_process_rows(x: np.ndarray) -> np.ndarray:
 
 
 def mean_over_processes(x: np.ndarray) -> float:
-    """Return the mean of the numbers ``x`` [n] of all processes. n may differ between them."""
+    """Average the numbers [n] of all processes. n may differ between processes."""
     sums = np.array([np.sum(x), len(x)], np.float32)
     sums = gather_processes(sums).astype(np.float64).sum(axis=0)
     return float(sums[0] / sums[1])
 
 
 def process_slice(n: int) -> slice:
-    """Return the slice of n rows that belongs to this process. The shares are almost equal."""
+    """Return this process's share of n rows as a slice. The shares are almost equal."""
     share = [round(n * i / process_count()) for i in range(process_count() + 1)]
     return slice(*share[process_index() :][:2])
 
@@ -215,7 +217,7 @@ def local_mesh() -> Mesh:
 
 
 def on_first_process(action: Callable[[], None]) -> None:
-    """Call ``action`` in the first process. The others wait, and fail if it fails."""
+    """Call ``action`` in the first process. The other processes wait, and fail if it fails."""
     raise_together(action if is_first_process() else lambda: None)
 
 
@@ -230,7 +232,7 @@ def replicated_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def replicate(tree: Any, mesh: Mesh) -> Any:
-    """Copy every array of ``tree`` to all devices. Each process has the arrays in NumPy."""
+    """Copy every array of ``tree``, which each process holds in NumPy, to all devices."""
     sharding = replicated_sharding(mesh)
     if sharding.is_fully_addressable:
         return jax.device_put(tree, sharding)
@@ -258,7 +260,7 @@ def data_sharding(mesh: Mesh) -> NamedSharding:
 
 
 def split_sharding(shape: Sequence[int], mesh: Mesh) -> NamedSharding:
-    """Return the sharding that splits the longest divisible axis, or else replicates."""
+    """Return the sharding that splits the longest divisible axis, or replicates if none is."""
     lengths = [n if n % mesh.size == 0 else 0 for n in shape]
     if mesh.size == 1 or not any(lengths):
         return replicated_sharding(mesh)
@@ -272,17 +274,17 @@ def shard(tree: Any, mesh: Mesh) -> Any:
 
 
 def local_rows(n: int, mesh: Mesh) -> np.ndarray:
-    """Return the sorted indices of the rows, of n, that lie on the devices of this process."""
+    """Return the indices, among n sharded rows, of the rows on the devices of this process."""
     slices = data_sharding(mesh).addressable_devices_indices_map((n,)).values()
     return np.unique(np.concatenate([np.arange(n)[index] for index in slices]))
 
 
 def shard_rows(tree: Any, mesh: Mesh, *, axis: int = 0) -> Any:
-    """Make global arrays, split along ``axis``, from the `local_rows` of every process."""
+    """Build global arrays, split along ``axis``, from the rows that each process holds."""
     sharding = NamedSharding(mesh, P(*[None] * axis, DATA_AXIS))
     return jax.tree.map(lambda x: jax.make_array_from_process_local_data(sharding, x), tree)
 
 
 def take_rows(tree: Any, indices: Array) -> Any:
-    """Take rows of every array by index. Packed examples have fewer rows than indices."""
+    """Select rows of every array of a batch by index. Packed arrays may be shorter."""
     return jax.tree.map(lambda x: x.at[indices[: len(x)]].get(mode="promise_in_bounds"), tree)

@@ -1,4 +1,4 @@
-"""The error for mistakes of the user, and helpers for its one-line messages."""
+"""UserError, the error for mistakes of the user, and helpers for one-line messages."""
 
 import difflib
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ MANY = 40
 
 
 class UserError(Exception):
-    """Invalid input. The message is one line: what is wrong, what is expected, how to mend it.
+    """Invalid input from the user. The one-line message says how to mend it.
 
     The command line prints the message and exits with status 2. Any other exception is a bug.
     """
@@ -17,7 +17,7 @@ class UserError(Exception):
 
 @contextmanager
 def explain_write_errors(path: Path, flag: str = "--out") -> Iterator[None]:
-    """Turn an OSError of the code inside into a UserError that names the path.
+    """Turn an OSError inside a with block into a UserError that names the path.
 
     Args:
         path: file or folder that the code writes.
@@ -33,7 +33,7 @@ def explain_write_errors(path: Path, flag: str = "--out") -> Iterator[None]:
 
 
 def one_line(error: Exception, most: int = 300) -> str:
-    """Return the message of a library's error as one printable line.
+    """Return the message of another library's exception as one printable line.
 
     Args:
         error: any exception. Without a message, the name of its class is returned.
@@ -62,7 +62,7 @@ def escape(text: str, keep: str = "") -> str:
 
 
 def suggest(word: str, valid: Iterable[str]) -> str:
-    """Return the end of a message about an unknown word: the closest match and all valid words.
+    """Return the end of an error message about an unknown word: closest match and valid words.
 
     Of more than `MANY` valid words, only the three closest are listed.
     """

@@ -13,7 +13,7 @@ besides the random generator:
   and Fisher).
 * glass_blur, elastic_transform: Gaussian filters reflect at the borders.
 * glass_blur: all pixels move at once, instead of being swapped one after the other.
-* zoom_blur, snow: zooms are about the exact centre; larger images get larger flakes.
+* zoom_blur, snow: zooms are about the exact centre. Larger images get larger flakes.
 * fog: the fractal is a sum of interpolated noise, as strong as that of diamond-square.
 * frost: ice is a ridged fractal instead of a crop of six photographs.
 * elastic_transform: the affine and the elastic displacement are added, and interpolated once.
@@ -39,20 +39,20 @@ from PIL import Image
 from jaxssl.augment import colour
 from jaxssl.augment.image import between, choose, random_noise, resample, to_normal
 
-SIDE = 32  # side in pixels of the images that the constants below are for
+SIDE = 32  # The severity constants below apply to images of this side in pixels.
 SEVERITIES = (1, 2, 3, 4, 5)
-JPEG_QUALITIES = (80, 65, 58, 50, 40)  # per severity
-BLOCK = 2**16  # pixels of the images that are corrupted at a time
+JPEG_QUALITIES = (80, 65, 58, 50, 40)  # Pillow's JPEG quality at severities 1 to 5
+BLOCK = 2**16  # number of pixels that are corrupted in one call
 
 
 def corrupt(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.ndarray:
-    """Apply a corruption to uint8 images.
+    """Apply an ImageNet-C corruption to uint8 images [n, h, w, c].
 
     The random numbers for image i depend only on the seed and i, and are equal for all severities.
 
     Args:
         name: one of `CORRUPTIONS`, such as "fog".
-        images: [n, h, w, c] uint8; c is 1 or 3.
+        images: [n, h, w, c] uint8, where c is 1 or 3.
         severity: one of `SEVERITIES`.
         seed: seed of the random numbers.
 
@@ -70,7 +70,7 @@ def corrupt(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.nd
     rows = max(min(BLOCK // (h * w), 256), 1)
     key, out = jax.random.key(seed), np.empty_like(images)
     for first in range(0, n, rows):
-        # The last block is padded by repetition, so that the program is compiled once.
+        # The last block is padded with repeated images, so that only one program is compiled.
         block = np.resize(images[first : first + rows], (rows, *images.shape[1:]))
         u = _draw_block(key, np.arange(first, first + rows, dtype=np.int32), images.shape[1:])
         block = np.asarray(_corrupt_block(name, u, block, severity))
@@ -79,13 +79,14 @@ def corrupt(name: str, images: np.ndarray, severity: int, *, seed: int) -> np.nd
 
 
 def draw(key: Array, shape: tuple[int, ...]) -> Array:
-    """Draw the uniform numbers in [0, 1) for any corruption of an image of shape [h, w, c]."""
-    # Enough for two passes of two numbers per pixel, or for a fractal with up to twice as many
-    # points per side.
+    """Draw uniform numbers in [0, 1), enough for any corruption of an image [h, w, c]."""
+    # A corruption needs at most two passes of two numbers per pixel, or a fractal with up to twice
+    # as many points per side.
     return jax.random.uniform(key, (4 * max(shape[:2]) ** 2 + 8,))
 
 
-# Apart from the corruptions, because the generator takes several times as long to compile.
+# The random numbers are a program apart from the corruptions. The generator takes several times as
+# long to compile, and this way it compiles once for all.
 @partial(jax.jit, static_argnums=2)
 def _draw_block(key: Array, index: ArrayLike, shape: tuple[int, ...]) -> Array:
     return jax.vmap(lambda i: draw(jax.random.fold_in(key, i), shape))(index)
@@ -99,7 +100,7 @@ def _corrupt_block(name: str, u: Array, images: Array, severity: Array) -> Array
 
 
 def jpeg_compression(images: np.ndarray, severity: int) -> np.ndarray:
-    """Encode images [n, h, w, c] uint8 as JPEG of low quality and decode them, with Pillow."""
+    """Encode uint8 images [n, h, w, c] as JPEG of low quality with Pillow and decode them."""
     out = np.empty_like(images)
     for i, image in enumerate(images):
         file = io.BytesIO()
@@ -110,14 +111,14 @@ def jpeg_compression(images: np.ndarray, severity: int) -> np.ndarray:
 
 
 def gaussian_noise(u: Array, image: Array, severity: Array) -> Array:
-    """Add Gaussian noise to every value."""
+    """Add Gaussian noise to every value of an image."""
     stddev = _select(severity, [0.04, 0.06, 0.08, 0.09, 0.10])
     return random_noise(_take(u, image.shape), image, stddev)
 
 
 def shot_noise(u: Array, image: Array, severity: Array) -> Array:
-    """Replace values by Poisson counts of photons."""
-    photons = _select(severity, [500, 250, 100, 75, 50])  # for a value of 1
+    """Replace the values of an image by Poisson counts of photons."""
+    photons = _select(severity, [500, 250, 100, 75, 50])  # photons for a pixel value of 1
     z = to_normal(_take(u, image.shape))
     expected = image * photons
     count = jnp.floor(expected + jnp.sqrt(expected) * z + (z**2 - 1) / 6 + 0.5)
@@ -125,14 +126,14 @@ def shot_noise(u: Array, image: Array, severity: Array) -> Array:
 
 
 def impulse_noise(u: Array, image: Array, severity: Array) -> Array:
-    """Set a fraction of the values to 0 or 1 (salt and pepper)."""
+    """Set a random fraction of an image's values to 0 or 1 (salt and pepper)."""
     fraction = _select(severity, [0.01, 0.02, 0.03, 0.05, 0.07])
     u = _take(u, image.shape)
     return jnp.where(u < fraction / 2, 0, jnp.where(u > 1 - fraction / 2, 1, image))
 
 
 def defocus_blur(u: Array, image: Array, severity: Array) -> Array:
-    """Average over a disk with a soft edge."""
+    """Average an image over a disk with a soft edge, as an unfocused lens does."""
     del u
     kernel = _select(severity, disks(_scale(image)))
     planes = jnp.moveaxis(image, 2, 0)[:, None]
@@ -143,10 +144,10 @@ def defocus_blur(u: Array, image: Array, severity: Array) -> Array:
 
 
 def disks(scale: float) -> np.ndarray:
-    """Return the kernels [5, k, k] of `defocus_blur` at each severity; each sums to 1."""
+    """Return the disk kernels [5, k, k] of `defocus_blur`, one per severity. Each sums to 1."""
     radius = scale * np.array([0.3, 0.4, 0.5, 1, 1.5])
     sigma = scale * np.array([0.4, 0.5, 0.6, 0.2, 0.1])
-    soft = math.ceil(scale)  # radius of the Gaussian filter, as in the authors' code
+    soft = math.ceil(scale)  # radius of the Gaussian filter as in the authors' code
     reach = math.ceil(radius[-1]) + soft
     x = np.arange(-reach, reach + 1)
     kernels = []
@@ -160,7 +161,7 @@ def disks(scale: float) -> np.ndarray:
 
 
 def glass_blur(u: Array, image: Array, severity: Array) -> Array:
-    """Blur, move pixels to random positions nearby, and blur again."""
+    """Blur an image, move its pixels to random positions nearby, and blur it again."""
     scale, (h, w, _) = _scale(image), image.shape
     sigma = scale * _select(severity, [0.05, 0.25, 0.4, 0.25, 0.4])
     twice = severity > 3
@@ -180,14 +181,14 @@ def glass_blur(u: Array, image: Array, severity: Array) -> Array:
 
 
 def motion_blur(u: Array, image: Array, severity: Array) -> Array:
-    """Blur along a random direction, within 45 degrees of the horizontal."""
+    """Blur an image along a random direction within 45 degrees of the horizontal."""
     radius = _select(severity, [6, 6, 6, 8, 9])
     sigma = _select(severity, [1, 1.5, 2, 2, 2.5])
     return _blur_along_line(image, between(u[0], -jnp.pi / 4, jnp.pi / 4), radius, sigma)
 
 
 def zoom_blur(u: Array, image: Array, severity: Array) -> Array:
-    """Average the image with zoomed ones, with zoom factors in steps of 0.01."""
+    """Average an image with enlarged copies, with zoom factors in steps of 0.01."""
     del u
     steps = _select(severity, [7, 12, 16, 21, 26])
     h, w = image.shape[:2]
@@ -200,7 +201,7 @@ def zoom_blur(u: Array, image: Array, severity: Array) -> Array:
 
 
 def snow(u: Array, image: Array, severity: Array) -> Array:
-    """Add streaks of falling flakes to a whitened image."""
+    """Whiten an image and add streaks of falling snowflakes."""
     mean = _select(severity, [0.1, 0.1, 0.15, 0.25, 0.3])
     stddev = _select(severity, [0.2, 0.2, 0.3, 0.3, 0.3])
     size = _select(severity, [1, 1, 1.75, 2.25, 1.25])
@@ -220,10 +221,10 @@ def snow(u: Array, image: Array, severity: Array) -> Array:
 
 
 def frost(u: Array, image: Array, severity: Array) -> Array:
-    """Add ice crystals to a darkened image."""
+    """Darken an image and add ice crystals."""
     image_weight = _select(severity, [1, 1, 0.9, 0.85, 0.75])
     ice_weight = _select(severity, [0.2, 0.3, 0.4, 0.4, 0.45])
-    # The ridges of a fractal are bright, branching lines where it crosses 0.5.
+    # A fractal crosses 0.5 along branching lines. These lines become the bright ridges of the ice.
     ridge = 1 - jnp.abs(2 * _fractal(u, image.shape, 1.25) - 1)
     ice = 0.1 + 0.9 * ridge**3
     tint = jnp.array([0.85, 0.95, 1.0] if image.shape[2] == 3 else [0.93], jnp.float32)
@@ -231,17 +232,17 @@ def frost(u: Array, image: Array, severity: Array) -> Array:
 
 
 def fog(u: Array, image: Array, severity: Array) -> Array:
-    """Add a bright fractal cloud, which reduces the contrast."""
+    """Add a bright fractal cloud to an image, which reduces its contrast."""
     strength = _select(severity, [0.2, 0.5, 0.75, 1, 1.5])
     decay = _select(severity, [3, 3, 2.5, 2, 1.75])
     brightest = jnp.max(image)
     clouded = image + strength * _fractal(u, image.shape, decay)
-    # Scaled to the brightest value of the image, so black images stay black.
+    # The result is scaled to the image's brightest value, so that a black image stays black.
     return jnp.clip(clouded * brightest / (brightest + strength), 0, 1)
 
 
 def brightness(u: Array, image: Array, severity: Array) -> Array:
-    """Raise the value in HSV, keeping hue and saturation."""
+    """Raise the value (V of HSV) of an image, and keep its hue and saturation."""
     del u
     value = jnp.max(image, axis=2, keepdims=True)
     raised = jnp.minimum(value + _select(severity, [0.05, 0.1, 0.15, 0.2, 0.3]), 1)
@@ -249,7 +250,7 @@ def brightness(u: Array, image: Array, severity: Array) -> Array:
 
 
 def contrast(u: Array, image: Array, severity: Array) -> Array:
-    """Reduce the distance of each channel from its mean."""
+    """Reduce the difference of each channel of an image from its mean."""
     del u
     mean = jnp.mean(image, axis=(0, 1), keepdims=True)
     factor = _select(severity, [0.75, 0.5, 0.4, 0.3, 0.15])
@@ -257,15 +258,16 @@ def contrast(u: Array, image: Array, severity: Array) -> Array:
 
 
 def elastic_transform(u: Array, image: Array, severity: Array) -> Array:
-    """Apply a random affine map and a smooth random displacement."""
+    """Distort an image by a random affine map and a smooth random displacement."""
     h, w, _ = image.shape
     side, scale = min(h, w), _scale(image)
     strength = scale * side * _select(severity, [0, 0.05, 0.08, 0.1, 0.1])
-    sigma = side * _select(severity, [0.05, 0.2, 0.06, 0.04, 0.03])  # the first has no effect
+    # At severity 1 sigma has no effect.
+    sigma = side * _select(severity, [0.05, 0.2, 0.06, 0.04, 0.03])
     bend = side * _select(severity, [0.08, 0.07, 0.06, 0.05, 0.03])
     taps = 2 * min(math.ceil(3 * 0.2 * side), side - 1) + 1
     smooth = 2 * colour.blur(_take(u[6:], (2, h, w)), taps, sigma) - 1
-    # The displacements of three corners of a central square determine the affine map.
+    # An affine map is determined by the random displacements of three corners of a central square.
     corners = between(u[:6], -bend, bend).reshape(2, 3)
     third = max(side // 3, 1)
     rows = jnp.arange(h, dtype=jnp.float32)[:, None]
@@ -280,7 +282,7 @@ def elastic_transform(u: Array, image: Array, severity: Array) -> Array:
 
 
 def pixelate(u: Array, image: Array, severity: Array) -> Array:
-    """Shrink and enlarge the image with a box filter."""
+    """Shrink an image with a box filter and enlarge it again."""
     del u
     scales = (0.95, 0.9, 0.85, 0.75, 0.65)
 
@@ -306,22 +308,22 @@ HIGHEST = lax.Precision.HIGHEST
 
 
 def _select(severity: ArrayLike, table: Sequence[float] | np.ndarray) -> Array:
-    """Return the row of a table of five that belongs to the severity."""
+    """Select the row of ``table`` for a severity from 1 to 5."""
     return jnp.asarray(np.asarray(table, np.float32))[jnp.asarray(severity) - 1]
 
 
 def _scale(image: Array) -> float:
-    """Return the factor on lengths for 32 x 32 pixels, >= 1."""
+    """Return the factor, >= 1, from lengths in 32 x 32 pixels to lengths in the image."""
     return max(min(image.shape[:2]) / SIDE, 1.0)
 
 
 def _take(u: Array, shape: tuple[int, ...]) -> Array:
-    """Return the first numbers of ``u`` as an array of the given shape."""
+    """Return the first numbers of the vector ``u`` as an array of the requested shape."""
     return u[: math.prod(shape)].reshape(shape)
 
 
 def _zoom_weights(n: int, factor: Array) -> Array:
-    """Return bilinear weights [n, n] that zoom n pixels about their centre."""
+    """Return bilinear weights [n, n] that zoom a line of n pixels about its centre."""
     i = jnp.arange(n, dtype=jnp.float32)
     source = (i - (n - 1) / 2) / factor + (n - 1) / 2
     return jnp.maximum(0, 1 - jnp.abs(i[None, :] - source[:, None]))
@@ -336,7 +338,7 @@ def _box_weights(size: int, n: int) -> np.ndarray:
 
 
 def _blur_along_line(image: Array, angle: Array, radius: Array, sigma: Array) -> Array:
-    """Average the nearest pixels along a line with half-Gaussian weights, repeating the edges.
+    """Average pixels along a line with half-Gaussian weights. Edge pixels are repeated.
 
     This is ImageMagick's motion blur with the same radius, sigma and angle.
     """
@@ -359,13 +361,14 @@ def _blur_along_line(image: Array, angle: Array, radius: Array, sigma: Array) ->
 
 
 def _fractal(u: Array, shape: tuple[int, ...], decay: Array | float) -> Array:
-    """Return [h, w, 1] in [0, 1], a sum of interpolated noise on 2 x 2, 4 x 4, ... points.
+    """Return fractal noise [h, w, 1] in [0, 1], a sum over grids of 2 x 2, 4 x 4, ... points.
 
     Each level is weaker than the one before by a factor of ``decay ** 2``.
     """
     n = max(shape[:2])
     levels = range(1, math.floor(math.log2(n)) + 1)
-    # One product for all levels: the noise of a level is a block of a block diagonal matrix.
+    # The noise of one level is a block of a block-diagonal matrix, so one product serves all
+    # levels.
     level = np.repeat(levels, [2**i for i in levels])
     same = (level[:, None] == level).astype(np.float32)
     strength = jnp.float32(decay) ** jnp.asarray(-2.0 * (level - 1), jnp.float32)

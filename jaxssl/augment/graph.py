@@ -1,4 +1,4 @@
-"""Augmentations of graphs, computed for all graphs of a row at once.
+"""Graph augmentations: drop nodes, perturb edges, mask features or keep a subgraph.
 
 A row of k packed graphs with N nodes and E edges is a dict {"x": [N, f], "graph": [N],
 "edge": [E, 2], "size": [k]}, see `jaxssl.data.graphs`. To drop a node, its graph is set to k; to
@@ -18,15 +18,16 @@ from jax import numpy as jnp
 
 CHOICES = ("drop_nodes", "perturb_edges", "mask_attributes", "subgraph")
 Row = dict[str, Array]
-Recipe = Callable[[Array, Row], Row]  # (keys [k], row) -> view
+# maps (keys [k], a row of k packed graphs) to one view of the row
+Recipe = Callable[[Array, Row], Row]
 
 
 class Layout(NamedTuple):
-    """Positions of the graphs in a row.
+    """Graph index of every node and edge in a row of packed graphs, and node offsets.
 
     Attributes:
         node_index: [N] int32, index of a node in its graph.
-        edge_graph: [E] int32, graph of an edge; k for padding.
+        edge_graph: [E] int32, graph of an edge, or k for padding.
         edge_index: [E] int32, index of an edge in its graph.
         first_node: [k] int32, index in the row of the first node of a graph.
         num_edges: [k] int32, number of edges of a graph.
@@ -42,12 +43,12 @@ class Layout(NamedTuple):
 def one_of(
     choices: Sequence[str], *, drop: float, perturb: float, add: bool, mask: float, keep: float
 ) -> Recipe:
-    """Return a recipe that applies a random choice to each graph; see `recipes.graph`."""
+    """Return a recipe that applies one randomly chosen operation to each graph of a row."""
 
     def apply(
         choice: str, row: Row, at: Layout, node_keys: Array, edge_keys: Array, start_keys: Array
     ) -> Row:
-        """Apply one operation to all graphs; keys [k] are per graph."""
+        """Apply one named operation to all graphs of a row, with one random key per graph."""
         if choice == "perturb_edges":
             keys = _fold_keys(edge_keys, at.edge_graph, at.edge_index)
             u = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(keys)
@@ -84,7 +85,7 @@ def one_of(
 
 
 def layout(row: Row) -> Layout:
-    """Return the positions of the graphs in a row that was not augmented."""
+    """Compute the positions of the nodes and edges of each graph in an unaugmented row."""
     n, k = row["graph"].shape[0], row["size"].shape[0]
     first_node = jnp.cumsum(row["size"]) - row["size"]
     edge_graph = row["graph"].at[row["edge"][:, 0]].get(mode="fill", fill_value=k)
@@ -100,7 +101,7 @@ def layout(row: Row) -> Layout:
 
 
 def drop_nodes(u: Array, row: Row, fraction: float) -> Row:
-    """Drop floor(fraction * n) of the n nodes of each graph, those with the smallest u [N].
+    """Drop floor(fraction * n) of the n nodes of each graph, the nodes with the smallest u [N].
 
     Edges of dropped nodes remain in the row. Networks must ignore them.
     """
@@ -108,7 +109,7 @@ def drop_nodes(u: Array, row: Row, fraction: float) -> Row:
 
 
 def mask_attributes(u: Array, noise: Array, row: Row, fraction: float) -> Row:
-    """Replace the features of floor(fraction * n) nodes, those with the smallest u, by noise.
+    """Replace the features of floor(fraction * n) nodes of each graph, lowest in u, by noise.
 
     Args:
         u: [N] uniform in [0, 1).
@@ -121,7 +122,7 @@ def mask_attributes(u: Array, noise: Array, row: Row, fraction: float) -> Row:
 
 
 def perturb_edges(u: Array, row: Row, at: Layout, fraction: float, add: bool) -> Row:
-    """Drop floor(fraction * m) of the m edges of each graph, and optionally add random ones.
+    """Drop floor(fraction * m) of the m edges of each graph. If ``add``, add as many random edges.
 
     Args:
         u: [E, 3] uniform in [0, 1). Edges with the smallest first numbers are dropped. The other
@@ -169,7 +170,7 @@ def subgraph(wait: Array, start: Array, row: Row, at: Layout, fraction: float) -
     a, b = row["edge"][:, 0], row["edge"][:, 1]
 
     def relax(state: tuple[Array, Array]) -> tuple[Array, Array]:
-        """Relax the arrival times along all edges, as Bellman and Ford."""
+        """Relax the arrival times along all edges once, as the Bellman-Ford algorithm does."""
         time, _ = state
         ends = time.at[row["edge"]].get(mode="fill", fill_value=jnp.inf)
         earliest = never.at[b].min(ends[:, 0], mode="drop").at[a].min(ends[:, 1], mode="drop")
@@ -183,7 +184,7 @@ def subgraph(wait: Array, start: Array, row: Row, at: Layout, fraction: float) -
 
 
 def rank(values: Array, group: Array) -> Array:
-    """Return [n] int32, the rank of each value in its group; ties are ranked in order."""
+    """Return the rank [n] of each value in its group as int32. Equal values keep their order."""
     order = jnp.lexsort((values, group))
     position = jnp.arange(len(order), dtype=jnp.int32)
     ordered = group[order]
@@ -193,7 +194,7 @@ def rank(values: Array, group: Array) -> Array:
 
 
 def make_graph_views(recipes: Sequence[Recipe]) -> Callable[[Array, Row, Array], dict[str, Row]]:
-    """Return a function that makes the random views of a batch of packed graphs.
+    """Return a function that draws random views of a batch of packed graphs.
 
     The function maps ``(key, graphs, index)`` to {"views": ...}. The graphs are r rows of k graphs,
     with "x" of any dtype. ``index`` [r k] holds their indices in the data set. The views have one
@@ -220,7 +221,7 @@ def make_graph_views(recipes: Sequence[Recipe]) -> Callable[[Array, Row, Array],
 
 
 class GraphInputs(NamedTuple):
-    """Input format of a graph network.
+    """Input format that a graph network expects.
 
     Attributes:
         num_tags: number of features per node.
@@ -232,41 +233,41 @@ class GraphInputs(NamedTuple):
     copies = 1
 
     def prepare(self, graphs: Row) -> Row:
-        """Return packed graphs as inputs for evaluation, without augmentation."""
+        """Prepare packed graphs as inputs for evaluation, without augmentation."""
         return as_float(graphs)
 
 
 def as_float(graphs: Row) -> Row:
-    """Cast the features "x" to float32."""
+    """Cast the node features "x" of packed graphs to float32."""
     return {**graphs, "x": graphs["x"].astype(jnp.float32)}
 
 
 def _select_lowest(
     values: Array, graph: Array, total: Array, fraction: float, minimum: int = 0
 ) -> Array:
-    """Return [n] bool, True for the max(minimum, floor(fraction * total)) lowest of each graph."""
+    """Mark the max(minimum, floor(fraction * total)) lowest values of each graph, bool [n]."""
     count = jnp.floor(fraction * total.astype(jnp.float32)).astype(jnp.int32)
     return rank(values, graph) < _gather(jnp.maximum(count, minimum), graph)
 
 
 def _drop(row: Row, dropped: Array) -> Row:
-    """Drop the nodes where ``dropped`` [N] is True."""
+    """Drop the nodes of a row of graphs where ``dropped`` [N] is True."""
     k = row["size"].shape[0]
     return {**row, "graph": jnp.where(dropped, k, row["graph"])}
 
 
 def _gather(per_graph: Array, graph: Array) -> Array:
-    """Return the value of each node's or edge's graph; 0 for padding."""
+    """Look up a per-graph value for each node or edge. Padding gets 0."""
     return per_graph.at[graph].get(mode="fill", fill_value=0)
 
 
 def _below(u: Array, bound: Array) -> Array:
-    """Map ``u``, uniform in [0, 1), to an integer in [0, bound); 0 if the bound is 0."""
+    """Map ``u``, uniform in [0, 1), to an integer in [0, bound), or to 0 if the bound is 0."""
     index = jnp.floor(u * bound.astype(jnp.float32)).astype(jnp.int32)
     return jnp.clip(index, 0, jnp.maximum(bound - 1, 0))
 
 
 def _fold_keys(keys: Array, graph: Array, index: Array) -> Array:
-    """Return a key for each node or edge, folded from its graph's key and its index."""
+    """Derive one random key per node or edge from its graph's key and its index."""
     graph_keys = keys[jnp.minimum(graph, len(keys) - 1)]
     return jax.vmap(jax.random.fold_in)(graph_keys, index)

@@ -1,4 +1,4 @@
-"""Geometric operations on one image [h, w, c], float in [0, 1]. Use `jax.vmap` for batches.
+"""Geometric operations on one image [h, w, c] with float values in [0, 1].
 
 A random operation turns uniform numbers ``u`` in [0, 1) into parameters and calls the deterministic
 operation of the same name. It takes numbers instead of a random key so that a recipe can draw all
@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 
 
 def crop_resize(image: Array, box: Array, size: int) -> Array:
-    """Crop to ``box`` and resize to ``size`` x ``size`` with an antialiased triangle filter.
+    """Crop an image to ``box`` and resize it to ``size`` x ``size`` with an antialiased filter.
 
     Equals Pillow's ``image.resize((size, size), BILINEAR, box=box)`` up to rounding.
 
@@ -29,17 +29,17 @@ def crop_resize(image: Array, box: Array, size: int) -> Array:
     left, top, right, bottom = box
     rows = _triangle_weights(top, bottom, image.shape[0], size)
     columns = _triangle_weights(left, right, image.shape[1], size)
-    # The weights sum to 1 up to rounding, so the result may leave [0, 1] slightly.
+    # The filter weights sum to 1 only up to rounding, so values may leave [0, 1] slightly.
     return jnp.clip(resample(rows, image, columns), 0, 1)
 
 
 def resample(rows: ArrayLike, image: Array, columns: ArrayLike) -> Array:
-    """Multiply the rows of an image [h, w, c] by weights [y, h] and its columns by [x, w]."""
+    """Resample an image [h, w, c] by row weights [y, h] and column weights [x, w]."""
     return jnp.einsum("yh,hwc,xw->yxc", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
 
 
 def resize(image: Array, size: int) -> Array:
-    """Resize the image [h, w, c] to [size, size, c]; return it unchanged if it has that size."""
+    """Resize an image [h, w, c] to [size, size, c]. An image of that size is unchanged."""
     h, w = image.shape[:2]
     if (h, w) == (size, size):
         return image
@@ -52,7 +52,7 @@ def random_crop_box(
     scale: Sequence[float],
     ratio: Sequence[float] = (3 / 4, 4 / 3),
 ) -> Array:
-    """Draw the box of Inception's random resized crop: area, aspect ratio and position.
+    """Draw the box of a random resized crop: area, aspect ratio and position.
 
     Args:
         u: [4] uniform in [0, 1): area, aspect ratio, left, top.
@@ -67,9 +67,13 @@ def random_crop_box(
         ValueError: if a range is empty or out of bounds.
     """
     if not 0 < scale[0] <= scale[1] <= 1:
-        raise ValueError(f"crop scale must satisfy 0 < smallest <= largest <= 1, got {scale}")
+        raise ValueError(
+            f"crop_scale must be (smallest, largest) with 0 < smallest <= largest <= 1, got {scale}"
+        )
     if not 0 < ratio[0] <= ratio[1]:
-        raise ValueError(f"crop ratio must satisfy 0 < smallest <= largest, got {ratio}")
+        raise ValueError(
+            f"crop_ratio must be (smallest, largest) with 0 < smallest <= largest, got {ratio}"
+        )
     h, w = shape[:2]
     area = h * w * between(u[0], *scale)
     log_ratio = jnp.log(jnp.asarray(ratio, jnp.float32))
@@ -87,7 +91,7 @@ def random_resized_crop(
     scale: Sequence[float],
     ratio: Sequence[float] = (3 / 4, 4 / 3),
 ) -> Array:
-    """`crop_resize` to a `random_crop_box`; with scale (1, 1), resize the whole image.
+    """Crop an image at a random box and resize it. Scale (1, 1) resizes the whole image.
 
     Args:
         u: [4] uniform in [0, 1): area, aspect ratio, left, top.
@@ -102,7 +106,7 @@ def random_resized_crop(
 
 
 def pad_crop(image: Array, corner: Array, pad: int) -> Array:
-    """Pad by reflection, then crop to the original size.
+    """Pad an image by reflection, then crop it to its original size at ``corner``.
 
     Args:
         image: [h, w, c].
@@ -118,14 +122,14 @@ def pad_crop(image: Array, corner: Array, pad: int) -> Array:
     """
     h, w = image.shape[:2]
     if not 0 <= pad < min(h, w):
-        raise ValueError(f"pad must be >= 0 and less than the sides, {h} x {w}, got {pad}")
+        raise ValueError(f"pad must be >= 0 and less than the image sides {h} x {w}, got {pad}")
     rows = _reflect(jnp.arange(h) + corner[1] - pad, h)
     columns = _reflect(jnp.arange(w) + corner[0] - pad, w)
     return _take(image, rows[:, None], columns[None, :])
 
 
 def random_pad_crop(u: Array, image: Array, pad: int) -> Array:
-    """`pad_crop` at a uniformly distributed corner.
+    """Pad an image by reflection, then crop it to its original size at a random corner.
 
     Args:
         u: [2] uniform in [0, 1): x, y of the corner.
@@ -136,17 +140,17 @@ def random_pad_crop(u: Array, image: Array, pad: int) -> Array:
 
 
 def flip(image: Array, condition: ArrayLike) -> Array:
-    """Mirror the image horizontally where ``condition`` is True."""
+    """Mirror an image horizontally where ``condition`` is True."""
     return jnp.where(condition, image[:, ::-1], image)
 
 
 def random_flip(u: Array, image: Array, probability: float = 0.5) -> Array:
-    """Mirror the image horizontally with ``probability``; ``u`` [] is uniform in [0, 1)."""
+    """Mirror an image horizontally with ``probability``. ``u`` [] is uniform in [0, 1)."""
     return flip(image, u < probability)
 
 
 def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) -> Array:
-    """Shear, rotate, zoom and shift about the centre, with bilinear interpolation.
+    """Shear, rotate, zoom and shift an image about its centre, with bilinear interpolation.
 
     Pixels outside the image take the value of the nearest edge.
 
@@ -154,7 +158,7 @@ def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) 
         image: [h, w, c].
         angle: rotation in radians, positive for clockwise.
         shear: horizontal shear, x += shear * y.
-        zoom: zoom factor; > 1 enlarges.
+        zoom: zoom factor. A factor > 1 enlarges.
         shift: [2] shift along x and y in pixels.
 
     Returns:
@@ -162,7 +166,7 @@ def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) 
     """
     h, w = image.shape[:2]
     cos, sin = jnp.cos(angle) / zoom, jnp.sin(angle) / zoom
-    # Map each pixel of the result to the source, by the inverse operations in reverse order.
+    # Each output pixel is mapped to its source position by the inverse operations in reverse order.
     x, y = jnp.meshgrid(
         _positions(w) - (w - 1) / 2 - shift[0], _positions(h) - (h - 1) / 2 - shift[1]
     )
@@ -174,7 +178,7 @@ def affine(image: Array, angle: Array, shear: Array, zoom: Array, shift: Array) 
 def random_affine(
     u: Array, image: Array, *, degrees: float, shear: float, zoom: float, shift: float
 ) -> Array:
-    """`affine` with uniformly distributed parameters.
+    """Apply an affine map with uniformly distributed parameters to an image.
 
     Args:
         u: [5] uniform in [0, 1): angle, shear, zoom, shift along x and y.
@@ -192,12 +196,12 @@ def random_affine(
 
 
 def random_noise(u: Array, image: Array, stddev: Array | float) -> Array:
-    """Add Gaussian noise of ``stddev`` and clip to [0, 1]; ``u`` [h, w, c] is in [0, 1)."""
+    """Add Gaussian noise of ``stddev`` to an image and clip to [0, 1]."""
     return jnp.clip(image + stddev * to_normal(u), 0, 1)
 
 
 def erase(image: Array, box: Array, value: float = 0.5) -> Array:
-    """Set the pixels with their centre in ``box`` to ``value``.
+    """Set the pixels of an image whose centre lies in ``box`` to ``value``.
 
     Args:
         image: [h, w, c].
@@ -219,9 +223,9 @@ def random_erase(
     ratio: Sequence[float] = (0.3, 3.3),
     value: float = 0.5,
 ) -> Array:
-    """Erase a random box with ``probability``.
+    """Erase a random box of an image with ``probability``.
 
-    A side of the box longer than that of the image is shortened; the paper draws again.
+    A box side longer than the image side is shortened. The paper draws again.
 
     Args:
         u: [5] uniform in [0, 1): whether to erase, then the numbers for `random_crop_box`.
@@ -229,10 +233,10 @@ def random_erase(
         probability: probability of erasing a box.
         scale: smallest and largest area, as a fraction of the image.
         ratio: smallest and largest width / height.
-        value: new value of the pixels; 0.5 becomes 0 in the input of a network.
+        value: new value of the pixels. 0.5 becomes 0 in the input of a network.
 
     References:
-        Zhong et al., Random Erasing Data Augmentation, 2020; the ranges are torchvision's.
+        Zhong et al., Random Erasing Data Augmentation, 2020. The ranges are torchvision's.
     """
     box = random_crop_box(u[1:], image.shape, scale, ratio)
     return jnp.where(u[0] < probability, erase(image, box, value), image)
@@ -244,13 +248,14 @@ def between(u: Array, low: Array | float, high: Array | float) -> Array:
 
 
 def choose(u: Array, n: int) -> Array:
-    """Map ``u``, uniform in [0, 1), to an integer in [0, n)."""
+    """Map ``u``, uniform in [0, 1), to a uniform integer in [0, n)."""
     return jnp.floor(u * n).astype(jnp.int32)
 
 
 def to_normal(u: Array) -> Array:
     """Map ``u``, uniform in [0, 1), to a standard normal number."""
-    # The shift by half a step of the generator keeps the result finite for u = 0.
+    # For u = 0 the inverse error function would be infinite. The generator's values are therefore
+    # shifted by half their spacing.
     return jnp.sqrt(2.0) * jax.scipy.special.erfinv(2 * u - 1 + 2.0**-23)
 
 
@@ -259,19 +264,19 @@ def _positions(n: int) -> Array:
 
 
 def _reflect(index: Array, n: int) -> Array:
-    """Reflect indices up to n - 1 outside of [0, n) at the first and last element."""
+    """Reflect indices outside of [0, n) at the first and last element, up to n - 1 beyond them."""
     return (n - 1) - jnp.abs((n - 1) - jnp.abs(index))
 
 
 def _take(image: Array, rows: Array, columns: Array) -> Array:
-    """Return the pixels at integer positions inside the image."""
-    h, w, c = image.shape  # a gather with a flat index is fastest
+    """Return the pixels of an image at integer positions inside it."""
+    h, w, c = image.shape  # XLA gathers fastest with one flat index.
     flat = jnp.reshape(image, (h * w, c))
     return flat.at[rows * w + columns].get(mode="promise_in_bounds")
 
 
 def _bilinear(image: Array, y: Array, x: Array) -> Array:
-    """Interpolate at fractional positions [h, w]; outside, the nearest edge counts."""
+    """Interpolate an image at fractional positions [h, w]. Outside, the nearest edge counts."""
     h, w = image.shape[:2]
     y, x = jnp.clip(y, 0, h - 1), jnp.clip(x, 0, w - 1)
     top, left = jnp.floor(y), jnp.floor(x)
@@ -284,7 +289,7 @@ def _bilinear(image: Array, y: Array, x: Array) -> Array:
 
 
 def _triangle_weights(low: Array, high: Array, length: int, size: int) -> Array:
-    """Return weights [size, length] of input pixels in output pixels; rows sum to 1."""
+    """Return triangle weights [size, length] from input pixels to output pixels. Rows sum to 1."""
     step = (high - low) / size
     support = jnp.maximum(step, 1)
     centre = low + (_positions(size) + 0.5) * step

@@ -13,7 +13,7 @@ def mix(
     mixup: float,
     cutmix: float,
 ) -> tuple[Array, Array]:
-    r"""Mix each example with another one by Mixup or CutMix.
+    r"""Mix each labelled example of a batch with another one by Mixup or CutMix.
 
     .. math:: \lambda \sim \text{Beta}(\alpha, \alpha), \quad t_i \leftarrow \lambda t_i +
         (1 - \lambda) t'_i
@@ -24,7 +24,7 @@ def mix(
 
     Args:
         key: random key. Devices that hold parts of one batch must pass the same key.
-        batch: images [b, h, w, c] and targets [b, classes]; rows of the targets sum to 1.
+        batch: images [b, h, w, c] and targets [b, classes] whose rows sum to 1.
         others: images and targets to mix with, of the same shapes.
         mixup: alpha of Mixup, >= 0; 0 disables it.
         cutmix: alpha of CutMix, >= 0; 0 disables it. One of the two must be positive. If both are,
@@ -55,6 +55,6 @@ def mix(
 
 
 def _within(n: int, low: Array, high: Array) -> Array:
-    """Return [n], True for indices in [low, high)."""
+    """Return a bool vector [n], True for indices in [low, high)."""
     index = jnp.arange(n, dtype=jnp.float32)
     return (index >= low) & (index < high)

@@ -13,18 +13,18 @@ from jax import numpy as jnp
 from jaxssl.augment import colour
 from jaxssl.augment.image import choose
 
-# The operations of RandAugment, and inversion, which only AutoAugment uses.
+# RandAugment uses all operations but inversion, which only AutoAugment uses.
 OPERATIONS = (
     *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
     *("brightness", "color", "contrast", "sharpness", "posterize", "solarize"),
     *("autocontrast", "equalize", "invert"),
 )
 RAND_OPERATIONS = len(OPERATIONS) - 1
-# Values at the largest level (Cubuk et al., 2019, table 6, for images of 331 pixels).
+# These are the values at the largest level (Cubuk et al., 2019, table 6, for images of 331 pixels).
 MAX_SHEAR, MAX_SHIFT, MAX_DEGREES, MAX_FACTOR = 0.3, 150 / 331, 30.0, 0.9
 FILL = 128 / 255
 
-# Cubuk et al. 2019, table 7.
+# AutoAugment's sub-policies for CIFAR-10 (Cubuk et al., 2019, table 7).
 CIFAR = """
 invert 0.1 -, contrast 0.2 6
 rotate 0.7 2, translate_x 0.3 9
@@ -53,7 +53,7 @@ equalize 0.8 -, invert 0.1 -
 translate_y 0.7 9, autocontrast 0.9 -
 """
 
-# Cubuk et al. 2019, table 9.
+# AutoAugment's sub-policies for ImageNet (Cubuk et al., 2019, table 9).
 IMAGENET = """
 posterize 0.4 8, rotate 0.6 9
 solarize 0.6 5, autocontrast 0.6 -
@@ -84,7 +84,7 @@ equalize 0.8 -, equalize 0.6 -
 
 
 def sub_policies(table: str) -> list[list[tuple[str, float, float]]]:
-    """Parse `CIFAR` or `IMAGENET` into rows of two (operation, probability, strength in [0, 1])."""
+    """Parse AutoAugment's table into rows of two (operation, probability, strength in [0, 1])."""
 
     def entry(text: str) -> tuple[str, float, float]:
         name, probability, level = text.split()
@@ -94,7 +94,7 @@ def sub_policies(table: str) -> list[list[tuple[str, float, float]]]:
 
 
 def transform(image: Array, matrix: Array, fill: float = FILL) -> Array:
-    """Affine map, as Pillow's ``image.transform(size, AFFINE, matrix, NEAREST)``.
+    """Apply an affine map, as Pillow's ``image.transform(size, AFFINE, matrix, NEAREST)``.
 
     Args:
         image: [c, h, w].
@@ -132,7 +132,7 @@ def rotation(degrees: Array | float, h: int, w: int) -> Array:
 
 
 def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array:
-    """Apply one of `OPERATIONS`.
+    """Apply one of the operations of RandAugment and AutoAugment to an image.
 
     Args:
         image: [c, h, w].
@@ -161,7 +161,7 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
         "sharpness": colour.smooth(image),
     }
     other = jnp.select([is_[name] for name in others], list(others.values()), image)
-    # Inversion is solarisation with threshold 0.
+    # Inversion is the same as solarisation with threshold 0.
     threshold = jnp.where(is_["invert"], 0, (1 - strength) * (256 / 255))
     bits = 8 - jnp.round(4 * strength).astype(jnp.int32)
     results = [
@@ -177,7 +177,7 @@ def apply(image: Array, operation: Array, strength: Array, sign: Array) -> Array
 
 
 def auto_augment(u: Array, image: Array, table: str) -> Array:
-    """AutoAugment: apply a random sub-policy of a table.
+    """Apply a random sub-policy of AutoAugment's ``table`` to an image.
 
     Args:
         u: [5] uniform in [0, 1): the sub-policy, then for each of its two operations whether to
@@ -201,7 +201,7 @@ def auto_augment(u: Array, image: Array, table: str) -> Array:
 
 
 def rand_augment(u: Array, image: Array, magnitude: float) -> Array:
-    """RandAugment: apply n operations, drawn from 14, with one magnitude.
+    """Apply RandAugment: n operations, drawn at random from 14, with one magnitude.
 
     Args:
         u: [n, 2] uniform in [0, 1): index and sign of each of n operations.
@@ -222,12 +222,15 @@ def rand_augment(u: Array, image: Array, magnitude: float) -> Array:
 
 
 def _apply_all(image: Array, operations: Array, strengths: Array, signs: Array) -> Array:
-    """Apply n operations in order; ``signs`` [n] are uniform in [0, 1), negative below 0.5."""
+    """Apply n operations in order.
+
+    A sign in ``signs`` [n] below 0.5 makes the strength negative.
+    """
 
     def step(image: Array, settings: tuple[Array, Array, Array]) -> tuple[Array, None]:
         return apply(image, *settings), None
 
-    # A scan, so that the operations are compiled once.
+    # A scan over the operations compiles their code only once.
     settings = (operations, strengths, jnp.where(signs < 0.5, -1.0, 1.0))
     return jax.lax.scan(step, image, settings)[0]
 

@@ -1,4 +1,4 @@
-"""Operations on one video [t, h, w, c], float in [0, 1]: windows, crops, flips, reversal.
+"""Operations on one video [t, h, w, c] in [0, 1]: frame windows, crops, flips, reversal.
 
 All frames of a video share one draw, so that motion in the view comes from motion in the video.
 Three channels are RGB, one is grey, and two are optical flow: displacements along x and y, where
@@ -15,22 +15,22 @@ from jax.typing import ArrayLike
 
 from jaxssl.augment import image as image_ops
 
-GREY, FLOW, RGB = 1, 2, 3  # numbers of channels
-CROP = 7 / 8  # side of each of the ten crops, relative to the short side: the usual 224 of 256
+GREY, FLOW, RGB = 1, 2, 3  # numbers of channels of grey video, optical flow and RGB video
+CROP = 7 / 8  # side of each of the ten crops divided by the short side, usually 224 / 256
 
 
 def per_frame(operation: Callable[[Array], Array], video: Array) -> Array:
-    """Apply an operation on images [h, w, c] to every frame."""
+    """Apply an operation on images [h, w, c] to every frame of a video."""
     return jax.vmap(operation)(video)
 
 
 def span(frames: int, stride: int) -> int:
-    """Return the number of frames from the first to the last frame of a `window`."""
+    """Return the number of frames from the first to the last of ``frames``, ``stride`` apart."""
     return (frames - 1) * stride + 1
 
 
 def window(video: Array, start: ArrayLike, frames: int, *, stride: int = 1) -> Array:
-    """Return ``frames`` frames, every ``stride``-th one from ``start`` on.
+    """Select ``frames`` frames of a video, every ``stride``-th one from ``start`` on.
 
     Args:
         video: [t, h, w, c].
@@ -49,30 +49,30 @@ def window(video: Array, start: ArrayLike, frames: int, *, stride: int = 1) -> A
 
 
 def random_window(u: Array, video: Array, frames: int, *, stride: int = 1) -> Array:
-    """`window` from a uniformly distributed start; ``u`` [] is uniform in [0, 1)."""
+    """Select a window of frames from a random start. ``u`` [] is uniform in [0, 1)."""
     start = image_ops.choose(u, _num_starts(video, frames, stride))
     return window(video, start, frames, stride=stride)
 
 
 def centre_window(video: Array, frames: int, *, stride: int = 1) -> Array:
-    """Return the `window` in the middle, rounded towards the start."""
+    """Select the window of frames in the middle of a video, rounded towards the start."""
     start = (_num_starts(video, frames, stride) - 1) // 2
     return window(video, start, frames, stride=stride)
 
 
 def reverse(video: Array, condition: ArrayLike) -> Array:
-    """Reverse the order of frames where ``condition`` is True. Flow changes its sign."""
+    """Reverse a video in time where ``condition`` is True. Optical flow changes its sign."""
     backwards = video[::-1]
     return jnp.where(condition, 1 - backwards if _is_flow(video) else backwards, video)
 
 
 def random_reverse(u: Array, video: Array, probability: float) -> Array:
-    """`reverse` with ``probability``; ``u`` [] is uniform in [0, 1)."""
+    """Reverse a video in time with ``probability``. ``u`` [] is uniform in [0, 1)."""
     return reverse(video, u < probability)
 
 
 def crop_resize(video: Array, box: Array, size: int) -> Array:
-    """`image.crop_resize` of all frames to one box [4]; returns [t, size, size, c]."""
+    """Crop all frames of a video to one box [4] and resize them to [t, size, size, c]."""
     return per_frame(lambda frame: image_ops.crop_resize(frame, box, size), video)
 
 
@@ -83,14 +83,14 @@ def random_resized_crop(
     scale: Sequence[float],
     ratio: Sequence[float] = (3 / 4, 4 / 3),
 ) -> Array:
-    """`image.random_resized_crop` of all frames to one box; ``u`` [4] is uniform in [0, 1)."""
+    """Crop all frames of a video to one random box and resize them. ``u`` [4] is in [0, 1)."""
     return per_frame(
         lambda frame: image_ops.random_resized_crop(u, frame, size, scale, ratio), video
     )
 
 
 def flip(video: Array, condition: ArrayLike) -> Array:
-    """Mirror horizontally where ``condition`` is True. Flow along x changes its sign."""
+    """Mirror a video horizontally where ``condition`` is True. Flow along x changes its sign."""
     mirrored = per_frame(lambda frame: image_ops.flip(frame, condition), video)
     if not _is_flow(video):
         return mirrored
@@ -99,12 +99,12 @@ def flip(video: Array, condition: ArrayLike) -> Array:
 
 
 def random_flip(u: Array, video: Array, probability: float = 0.5) -> Array:
-    """`flip` with ``probability``; ``u`` [] is uniform in [0, 1)."""
+    """Mirror a video horizontally with ``probability``. ``u`` [] is uniform in [0, 1)."""
     return flip(video, u < probability)
 
 
 def ten_crops(video: Array, size: int) -> Array:
-    """Return the crops at the corners and the centre, and their mirror images.
+    """Crop a video at its corners and its centre, and mirror each: ten crops.
 
     Each crop is a square of 7/8 of the short side, like 224 of 256 pixels. This equals resizing the
     short side to 8/7 ``size`` and cropping, without rounding to whole pixels.
@@ -134,7 +134,7 @@ def _is_flow(video: Array) -> bool:
 
 
 def _num_starts(video: Array, frames: int, stride: int) -> int:
-    """Return the number of frames at which a window can start."""
+    """Return the number of frames at which a window can start in a video."""
     needed = span(frames, stride)
     if len(video) < needed:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""From uint8 examples to inputs of a network: random views for training, plain ones to evaluate."""
+"""Turn uint8 examples into network inputs: random views to train, plain inputs to evaluate."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Augment = Callable[[Array, Any, Array], dict[str, Array]]
 
 
 class Inputs(NamedTuple):
-    """Input format of an image network.
+    """Input format that an image network expects.
 
     Attributes:
         size: side of an image in pixels.
@@ -35,15 +35,15 @@ class Inputs(NamedTuple):
     crop: float = 0.0
 
     kind = "image"
-    copies = 1  # inputs per image that `prepare` returns; their features are averaged
+    copies = 1  # Number of inputs that `prepare` returns per image. Their features are averaged.
 
     def prepare(self, images: Array) -> Array:
-        """See `preprocess`."""
+        """Map uint8 images [n, h, w, c] to network inputs for evaluation; see `preprocess`."""
         return preprocess(images, self)
 
 
 class VideoInputs(NamedTuple):
-    """Input format of a video network.
+    """Input format that a video network expects.
 
     Attributes:
         size: side of a frame in pixels.
@@ -63,7 +63,7 @@ class VideoInputs(NamedTuple):
 
     @property
     def span(self) -> int:
-        """Number of consecutive frames that the input is taken from."""
+        """Return the number of consecutive video frames that one input covers."""
         return video_ops.span(self.frames, self.stride)
 
     def prepare(self, videos: Array) -> Array:
@@ -80,7 +80,7 @@ class VideoInputs(NamedTuple):
 
 
 def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augment:
-    """Return a function that makes the random views of a batch.
+    """Return a function that draws the random views of a batch of images.
 
     The function maps ``(key, images, index)`` to a dict with "views" [V, b, s, s, c] and, with
     multi-crop, "crops" [L, b, t, t, c], as float32 in [-1, 1]. Images are uint8 [b, h, w, c], or a
@@ -101,7 +101,7 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
         def make_example(image: Array, i: Array) -> Array:
             keys = jax.random.split(jax.random.fold_in(key, i), len(recipes))
             image, views, first = to_float(image), [], 0
-            # Consecutive views with one recipe share a vmap, so that it is compiled once.
+            # Consecutive views with the same recipe share one vmap, so that it is compiled once.
             for recipe, repeats in itertools.groupby(recipes):
                 last = first + len(list(repeats))
                 source = image[first:last] if image_per_view else image
@@ -125,7 +125,7 @@ def make_views(recipes: Sequence[Recipe], crops: Sequence[Recipe] = ()) -> Augme
 
 
 def make_image_text_views(recipes: Sequence[Recipe]) -> Augment:
-    """Return a function that makes one view of each image and draws one of its captions.
+    """Return a function that draws one view of each image and one of its captions.
 
     The function maps ``(key, {"image", "text"}, index)`` to a dict with "views" [1, b, s, s, c] and
     "texts" [1, b, length]. "image" and ``index`` are as in `make_views`; "text" [b, k, length]
@@ -161,7 +161,7 @@ def preprocess(images: Array, inputs: Inputs) -> Array:
 
 
 def resize_images(images: Array, inputs: Inputs) -> Array:
-    """`preprocess` without `standardise`: float32 in [0, 1], of the network's size and channels."""
+    """Map uint8 images to float32 in [0, 1] with the network's size and channels."""
     if images.shape[3] > inputs.channels:
         raise ValueError(
             f"the network takes images of {inputs.channels} channel, these have {images.shape[3]}"
@@ -188,15 +188,15 @@ def standardise(images: Array, inputs: Inputs) -> Array:
 
 
 def to_float(images: Array) -> Array:
-    """Map uint8 in [0, 255] to float32 in [0, 1]."""
+    """Map uint8 images in [0, 255] to float32 in [0, 1]."""
     return images.astype(jnp.float32) / 255
 
 
 def normalise(images: Array) -> Array:
-    """Map [0, 1] to [-1, 1], the range of training views of all data sets."""
+    """Map images in [0, 1] to [-1, 1], the range of training views of all data sets."""
     return images * 2 - 1
 
 
 def to_uint8(views: Array) -> Array:
-    """Invert `normalise` and `to_float`, for display."""
+    """Map training views in [-1, 1] back to uint8 images for display."""
     return jnp.round((views + 1) * 127.5).astype(jnp.uint8)

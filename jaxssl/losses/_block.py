@@ -1,4 +1,4 @@
-"""Sums over one block of the similarity matrix, and their gradients, for `_row_sums`."""
+"""Row sums over one block of the similarity matrix, and their gradients (used by `_row_sums`)."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from jaxssl.losses.pairs import dot, log_sum_exp, log_zero
 
 
 class Config(NamedTuple):
-    """Static settings.
+    """Static settings of the blockwise row sums of a similarity matrix.
 
     Attributes:
         block_size: rows in a block.
@@ -28,7 +28,7 @@ class Config(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """L2-normalised rows [n, d], their ids [n], and their positions among all candidates [n]."""
+    """L2-normalised embeddings [n, d], their ids [n] and positions [n] among all candidates."""
 
     z: Array
     ids: Array
@@ -36,7 +36,7 @@ class Rows(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums over each anchor's row of logits ``l = cosine / temperature``; all [n].
+    """Sums over each anchor's row of logits ``l = cosine / temperature``, each [n].
 
     Attributes:
         positive: log of the sum of e^l over the positives.
@@ -52,7 +52,7 @@ class Sums(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block of anchors in the backward pass: their rows, their sums and the cotangents."""
+    """A block of anchors in the backward pass: embeddings, row sums and cotangents of the sums."""
 
     rows: Rows
     sums: Sums
@@ -60,7 +60,7 @@ class Block(NamedTuple):
 
 
 def add_block(config: Config, anchors: Rows, sums: Sums, candidates: Rows, inverse: Array) -> Sums:
-    """Add the terms of some candidates to the sums of some anchors.
+    """Add the exponentials of some candidates' logits to the row sums of some anchors.
 
     Args:
         config: static settings.
@@ -87,7 +87,9 @@ def add_block(config: Config, anchors: Rows, sums: Sums, candidates: Rows, inver
     def two_maxima() -> tuple[Array, Array]:
         return log_sum_exp(s * inverse, pos), log_sum_exp(s * inverse, neg)
 
-    # At these temperatures e^((s - 1) / temperature) is at least e^-80, which does not underflow.
+    # Up to 1 / temperature = 40, e^((s - 1) / temperature) is at least e^-80, which float32 can
+    # hold. One exponential then serves positives and negatives. Beyond 40, each sum subtracts its
+    # own maximum first.
     positive, negative = lax.cond(inverse <= 40, one_exponential, two_maxima)
     return Sums(
         jnp.logaddexp(sums.positive, positive),
@@ -100,7 +102,7 @@ def add_block(config: Config, anchors: Rows, sums: Sums, candidates: Rows, inver
 def block_gradient(
     config: Config, block: Block, candidates: Rows, inverse: Array, dv: Array
 ) -> tuple[Array, tuple[Array, Array]]:
-    """Differentiate the sums of a block of anchors.
+    """Compute the gradients of a block of anchors and of all candidates from the row sums.
 
     Args:
         config: static settings.
@@ -127,7 +129,7 @@ def block_gradient(
 def symmetric_gradient(
     config: Config, block: Block, everyone: Block, inverse: Array
 ) -> tuple[Array, Array]:
-    """Differentiate the sums of all anchors with respect to a block, if they are the candidates.
+    """Compute the gradient of a block when the anchors are also the candidates, as in SimCLR.
 
     Args:
         config: static settings.
@@ -151,7 +153,8 @@ def symmetric_gradient(
         logits = s * inverse
         return _logit_gradient(pos, neg, logits, rows) + _logit_gradient(pos, neg, logits, columns)
 
-    # A log sum is at least -1 / temperature, so e^60 leaves room for the cotangents.
+    # The log of a row sum is at least -1 / temperature. Up to 1 / temperature = 30 the exponents
+    # stay below 60, so that e^60 times the cotangent fits float32.
     g = lax.cond(inverse <= 30, one_exponential, two_exponentials)
     g += jnp.where(pos, rows.cotangents.total + columns.cotangents.total, 0)
     g_repulsion = rows.cotangents.repulsion + columns.cotangents.repulsion
@@ -161,7 +164,7 @@ def symmetric_gradient(
 
 
 def _masks(config: Config, anchors: Rows, candidates: Rows) -> tuple[Array, Array]:
-    """Return the [n, m] bool masks of positives and negatives."""
+    """Return two [n, m] bool masks: which candidates are positives, and which are negatives."""
     same = anchors.ids[:, None] == candidates.ids[None, :]
     pos = same & (anchors.position[:, None] != candidates.position[None, :])
     neg = ~same & (candidates.ids < 0)[None, :] if config.queue_only else ~same
@@ -169,7 +172,7 @@ def _masks(config: Config, anchors: Rows, candidates: Rows) -> tuple[Array, Arra
 
 
 def _expand(block: Block, axis: int) -> Block:
-    """Add an axis to sums and cotangents, so that they broadcast along rows or columns."""
+    """Add an axis to a block's sums and cotangents, to broadcast along rows or columns."""
     sums, cotangents = jax.tree.map(
         lambda x: jnp.expand_dims(x, axis), (block.sums, block.cotangents)
     )
@@ -177,14 +180,14 @@ def _expand(block: Block, axis: int) -> Block:
 
 
 def _logit_gradient(pos: Array, neg: Array, logits: Array, block: Block) -> Array:
-    """Gradient of each logit through the two log sums."""
+    """Compute the gradient of each logit [n, m] through the log sums of positives and negatives."""
     log_sum = jnp.where(pos, block.sums.positive, block.sums.negative)
     g = jnp.where(pos, block.cotangents.positive, jnp.where(neg, block.cotangents.negative, 0))
     return g * jnp.exp(jnp.minimum(logits - log_sum, 0))
 
 
 def _term_gradient(inverse: Array, block: Block) -> tuple[Array, Array]:
-    """Gradient of e^(l - 1 / temperature) through the log sums of positives and of negatives."""
+    """Return the factors from e^(logit - 1 / temperature) to gradients of the two log sums."""
 
     def scale(log_sum: Array) -> Array:
         return jnp.exp(jnp.minimum(inverse - log_sum, 60))
@@ -196,7 +199,7 @@ def _term_gradient(inverse: Array, block: Block) -> tuple[Array, Array]:
 def _add_repulsion(
     config: Config, s: Array, pos: Array, g: Array, g_repulsion: Array
 ) -> tuple[Array, Array]:
-    """Add the gradient through `Sums.repulsion`.
+    """Add the gradient of the repulsion, the sum of e^-cosine over the positives, to ``g``.
 
     It does not depend on the temperature, so its part of sum(g * s) is returned too, to be taken
     out of the gradient of 1 / temperature.

@@ -1,4 +1,4 @@
-"""Row sums of the similarity matrix without the matrix: in blocks, or around a ring of devices.
+"""Row sums of the similarity matrix, in blocks or in a ring of devices, without storing the matrix.
 
 In blocks, ``block_size`` rows of the [n, m] matrix are held at a time and computed again for the
 gradient. Around a ring, no device ever holds all candidates: they travel from device to device,
@@ -27,7 +27,7 @@ from jaxssl.losses.pairs import Pairs, count_positives, log_zero, unit
 
 
 class RowSums(NamedTuple):
-    """Sums over each anchor's row of logits ``l = cosine / temperature``; all [n].
+    """Sums over each anchor's row of logits ``l = cosine / temperature``, each [n].
 
     The log of an empty sum is a large negative number, so that arithmetic stays finite.
 
@@ -54,7 +54,7 @@ def row_sums(
     ring: bool = False,
     repulsion: bool = False,
 ) -> RowSums:
-    """Compute the row sums of all anchors.
+    """Compute the sums over positives and over negatives for all anchors, block by block.
 
     Args:
         pairs: n anchors, m candidates.
@@ -93,20 +93,23 @@ def row_sums(
 
 
 def takes_queue(hyper: Mapping[str, Any]) -> bool:
-    """Whether a loss that uses `row_sums` takes a queue with these hyper-parameters."""
+    """Return True if a `row_sums` loss with these settings accepts a queue of past keys (MoCo)."""
     return not hyper["ring"]
 
 
 def _ring_candidates(pairs: Pairs) -> Rows:
-    """This device's candidates, the first to travel from here."""
+    """Return this device's share of the candidates, which the ring sends from device to device."""
     if pairs.axis_name is None:
-        raise ValueError("ring needs pairs made with the axis_name of a mapped axis, got None")
+        raise ValueError(
+            "ring=True needs a mapped axis, got axis_name=None; "
+            "pass axis_name to pair_views or pair_towers, or set ring=False"
+        )
     devices = collectives.device_count(pairs.axis_name)
     if pairs.candidate.shape[0] != devices * pairs.anchor.shape[0]:
-        raise ValueError("ring takes no queue; set ring=False")
+        raise ValueError("ring=True cannot be used with a queue of past keys; set ring=False")
     if pairs.num_views > 0:
         return Rows(unit(pairs.anchor), pairs.anchor_id, pairs.self_index)
-    # Queries have position -1, which no key has, because no key is an anchor itself.
+    # Queries get position -1. A query is not itself a candidate, so no key may have that position.
     return Rows(unit(pairs.partner), pairs.anchor_id, jnp.zeros_like(pairs.self_index))
 
 
@@ -122,7 +125,8 @@ def _forward(config: Config, anchors: Rows, candidates: Rows, inverse: Array) ->
 
         return _map_blocks(config, add, (anchors, sums)), candidates
 
-    # The sums start from the data, so that they vary over the mapped axis as the data does.
+    # The initial sums are computed from the data. They thus vary over the mapped axis as the data
+    # do, which the type check of shard_map requires of a loop's carry.
     zero = jnp.zeros_like(anchors.z[:, 0])
     empty = zero + log_zero(zero.dtype)
     sums, _ = _around_ring(config, meet, Sums(empty, empty, zero, zero), candidates)
@@ -152,7 +156,7 @@ def _backward(config: Config, saved: Any, cotangents: Sums) -> tuple[Rows, Rows,
     start = (jnp.zeros_like(anchors.z), jnp.zeros_like(anchors.z[0, 0]))
     moving = (candidates, jnp.zeros_like(candidates.z))
     (du, dinverse), (_, dv) = _around_ring(config, meet, start, moving)
-    no_gradient: Any = None  # ids and positions are integers
+    no_gradient: Any = None  # integer ids and positions have no gradient
     return Rows(du, no_gradient, no_gradient), Rows(dv, no_gradient, no_gradient), dinverse
 
 
@@ -160,7 +164,7 @@ _sums.defvjp(_forward, _backward)
 
 
 def _map_blocks(config: Config, fn: Callable[[Any], Any], rows: Any) -> Any:
-    """Map ``fn`` over blocks of rows, a tree of arrays [n, ...], and join the results."""
+    """Map ``fn`` over blocks of rows, for a tree of arrays [n, ...], and join the results."""
     blocks, join = _split(config, rows)
     return jax.tree.map(join, lax.map(fn, blocks))
 
@@ -168,14 +172,14 @@ def _map_blocks(config: Config, fn: Callable[[Any], Any], rows: Any) -> Any:
 def _scan_blocks(
     config: Config, fn: Callable[[Any, Any], tuple[Any, Any]], carry: Any, rows: Any
 ) -> tuple[Any, Any]:
-    """Scan ``fn(carry, block)`` over blocks of rows and join the outputs."""
+    """Scan ``fn(carry, block)`` over blocks of rows and join the outputs along axis 0."""
     blocks, join = _split(config, rows)
     carry, out = lax.scan(fn, carry, blocks)
     return carry, jax.tree.map(join, out)
 
 
 def _split(config: Config, rows: Any) -> tuple[Any, Callable[[Array], Array]]:
-    """Split rows into blocks, the last padded with zeros, whose cotangents are zero too."""
+    """Split rows into blocks of equal length, the last one padded with zeros (cotangents too)."""
     n = jax.tree.leaves(rows)[0].shape[0]
     padding = -n % config.block_size
 
@@ -192,7 +196,7 @@ def _split(config: Config, rows: Any) -> tuple[Any, Callable[[Array], Array]]:
 def _around_ring(
     config: Config, meet: Callable[[Any, Any], tuple[Any, Any]], carry: Any, moving: Any
 ) -> tuple[Any, Any]:
-    """Apply ``meet`` to this device's candidates, then in a ring to every other device's."""
+    """Apply ``meet`` to the candidates of every device in turn, which are sent around a ring."""
     axis_name = config.ring
     if axis_name is None:
         return meet(carry, moving)

@@ -1,4 +1,4 @@
-"""Gradient accumulation with all negatives, for batches whose activations do not fit."""
+"""Gradient accumulation that keeps all negatives, for batches that do not fit into memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from jax import Array, lax
 def accumulate(
     encode: Callable[[Any], Any], loss: Callable[[Any], Array], batch: Any, num_chunks: int
 ) -> Array:
-    """Compute the loss of a batch with the activations of one chunk in memory at a time.
+    """Compute the loss of a whole batch while only one chunk's activations are in memory.
 
     Chunks are encoded one by one and only their embeddings are stored, so every anchor has the
     negatives of the whole batch. The backward pass encodes each chunk again. Value and gradient
@@ -43,14 +43,14 @@ def accumulate(
 
 
 def map_chunks(encode: Callable[[Any], Any], batch: Any, num_chunks: int) -> Any:
-    """Encode each chunk and stack the results on a new leading axis; see `accumulate`.
+    """Encode a batch chunk by chunk and stack the results: [num_chunks, b / num_chunks, ...].
 
     The backward pass encodes each chunk again.
     """
     lengths = sorted({x.shape[0] for x in jax.tree.leaves(batch)})
     if len(lengths) != 1:
-        raise ValueError(f"arrays of a batch must have one length, got lengths {lengths}")
+        raise ValueError(f"all arrays of a batch must have the same length, got lengths {lengths}")
     if num_chunks < 1 or lengths[0] % num_chunks:
-        raise ValueError(f"num_chunks must divide the batch of {lengths[0]}, got {num_chunks}")
+        raise ValueError(f"num_chunks must divide the batch size {lengths[0]}, got {num_chunks}")
     chunks = jax.tree.map(lambda x: x.reshape(num_chunks, -1, *x.shape[1:]), batch)
     return lax.map(jax.checkpoint(encode), chunks)

@@ -20,20 +20,20 @@ from jaxssl.losses.pairs import (
     unit,
 )
 
-# The constants of the recommended loss, defined only here. They are our choice, by accuracy on
+# This is the only definition of the recommended constants of AUC-CL. We chose them by accuracy on
 # held-out training images (docs/methods.md), because the paper gives neither a nor a weight of the
 # negatives. Both released implementations have a = 10. The released ImageNet code sums over B - 1
-# negatives with weight 32 / B, which is about 32 times their mean. The same weight makes 64 for the
+# negatives with weight 32 / B, which is about 32 times their mean. The same weight gives 64 for the
 # 2(B - 1) negatives of two views. alpha = 0.5 is the best column of the paper's Table 11. Both
-# released implementations have 1.
+# released implementations have alpha = 1.
 RECOMMENDED = {"a": 10.0, "alpha": 0.5, "negative_weight": 64.0}
 
 PRESETS = {
     "recommended": {**RECOMMENDED, "negative_reduction": "mean"},
-    # From the paper: eq. 8's sum over the negatives, and the best alpha of its Table 11. The paper
-    # gives no a. We chose a = 1, the largest cosine.
+    # The paper's setting: eq. 8's sum over the negatives, and the best alpha of its Table 11. The
+    # paper does not state a. We chose a = 1, the largest possible cosine.
     "paper": {"a": 1.0, "alpha": 0.5, "negative_weight": 1.0, "negative_reduction": "sum"},
-    # From the authors' CIFAR code. Their ImageNet code is the loss `auc_dino`.
+    # The constants of the authors' CIFAR code. The loss of their ImageNet code is `auc_dino`.
     "released_cifar": {
         "a": 10.0,
         "alpha": 1.0,
@@ -127,7 +127,7 @@ def auc_cl_loss(
     check(RANGES, similarity=similarity, negative_reduction=negative_reduction, form=form)
     check(RANGES, alpha=alpha, negative_weight=negative_weight)
     if form == "moments" and pairs.labelled:
-        raise ValueError('form="moments" needs pairs without labels; use form="matrix"')
+        raise ValueError('form="moments" cannot be used with labels; set form="matrix" or "auto"')
     one_positive = not pairs.labelled and pairs.num_views != 1
     compute = _by_moments if form == "moments" or form == "auto" and one_positive else _by_matrix
 
@@ -142,7 +142,7 @@ def auc_cl_loss(
     positive, has_positive, (count, first, second) = compute(
         pairs, positive_term, count_positive_as_negative
     )
-    if similarity == "unit":  # the moments of (1 + s) / 2
+    if similarity == "unit":  # moments of s become moments of (1 + s) / 2
         first, second = (count + first) / 2, (count + 2 * first + second) / 4
     negative = second - 2 * b * first + count * b**2 + 2 * alpha * first
     if negative_reduction == "mean":
@@ -154,7 +154,7 @@ def auc_cl_loss(
 def _by_matrix(
     pairs: Pairs, positive_term: Callable[[Array], Array], count_positive: bool
 ) -> tuple[Array, Array, Moments]:
-    """Return mean positive term, mask of anchors with positives, and moments of the negatives.
+    """Compute AUC-CL's terms from the similarity matrix [n, m].
 
     The moments are the number of an anchor's negatives, and the sums of their cosines and of their
     squared cosines.
@@ -169,7 +169,7 @@ def _by_matrix(
 def _by_moments(
     pairs: Pairs, positive_term: Callable[[Array], Array], count_positive: bool
 ) -> tuple[Array, Array, Moments]:
-    """Compute the same from the moments of all candidates, minus those that are no negatives."""
+    """Compute AUC-CL's terms from sums over all candidates, without the [n, m] similarities."""
     u = unit(pairs.anchor)
     to_partners = [jnp.sum(u * unit(p), axis=1) for p in partners(pairs, "auc_cl")]
     terms = [positive_term(s) for s in to_partners]
@@ -184,7 +184,7 @@ def _by_moments(
         batch = _moments(u if has_views else unit(pairs.partner))
         batch = collectives.sum(batch, pairs.axis_name)
         count, total, square = (x + y for x, y in zip(batch, queue, strict=True))
-        removed = [jnp.sum(u * u, axis=1)] if has_views else []  # the anchor itself
+        removed = [jnp.sum(u * u, axis=1)] if has_views else []  # the anchor itself is no negative
         removed += [] if count_positive else to_partners
     first, second = jnp.sum(u * total[None, :], axis=1), jnp.sum(dot(u, square) * u, axis=1)
     for sign, cosines in ((1, added), (-1, removed)):

@@ -1,4 +1,4 @@
-"""The loss of AUC-CL's released ImageNet code: DINO's teacher and student with the AUC loss."""
+"""Loss of AUC-CL's released ImageNet code: DINO's teacher and student under the AUC loss."""
 
 import jax
 from jax import Array, lax
@@ -23,7 +23,7 @@ def auc_dino_loss(
     student_temperature: Scalar = 0.1,
     teacher_temperature: Scalar = 0.04,
 ) -> Array:
-    r"""Compute the AUC loss of a linear score: student logits averaged by the teacher's softmax.
+    r"""Compute the AUC loss, with student logits averaged under the teacher's softmax as the score.
 
     .. math::
         s_{ij} = \frac12 \Big(1 + \mathrm{softmax}\Big(\frac{t_j - c}{\tau_t}\Big)
@@ -58,7 +58,7 @@ def auc_dino_loss(
         ValueError: if a hyper-parameter is out of range, or the centre has the wrong shape.
 
     References:
-        Sharma et al., AUC-CL, ICLR 2024, its released ImageNet code; no equation of the paper.
+        Sharma et al., AUC-CL, ICLR 2024, released ImageNet code. The paper has no such equation.
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021, eq. 1 to 4.
 
     Differs from the released code: negatives and B are taken over all devices. There each GPU uses
@@ -69,7 +69,7 @@ def auc_dino_loss(
     check(RANGES, alpha=alpha, negative_weight=negative_weight)
     dim = pairs.anchor.shape[1]
     if center is not None and center.shape != (dim,):
-        raise ValueError(f"center must have shape [{dim}], got {center.shape}")
+        raise ValueError(f"center must have shape [{dim}] like one embedding, got {center.shape}")
     teacher = lax.stop_gradient(promote(pairs.candidate))
     teacher = teacher if center is None else teacher - center[None, :]
     target = jax.nn.softmax(teacher / teacher_temperature, axis=1)
@@ -94,7 +94,7 @@ def objective(
     teacher_temperature: Number = 0.04,
     center_momentum: Number = 0.9,
 ) -> Objective:
-    """Return the loss with DINO's centre, a moving average of the teacher's outputs."""
+    """Return the AUC-DINO loss together with DINO's centre, a moving average of teacher outputs."""
     fixed = {
         "a": a,
         "b": b,

@@ -1,4 +1,4 @@
-"""Barlow Twins: make the cross-correlation of two views the identity."""
+"""Barlow Twins: bring the cross-correlation matrix of two views close to the identity."""
 
 from itertools import combinations
 
@@ -23,7 +23,7 @@ def barlow_twins_loss(
     scale: Scalar = 1.0,
     epsilon: Scalar = 1e-5,
 ) -> Array:
-    r"""Compute the squared distance of the features' cross-correlation C from the identity.
+    r"""Compute the squared distance of the features' cross-correlation matrix from the identity.
 
     .. math:: L = s \Big(\sum_d (1 - C_{dd})^2 + \lambda \sum_{d \ne e} C_{de}^2\Big), \quad
               C = \frac1B \sum_i \hat z^1_i {\hat z^2_i}^T
@@ -49,7 +49,8 @@ def barlow_twins_loss(
     check(RANGES, off_diagonal_weight=off_diagonal_weight, scale=scale, epsilon=epsilon)
     z = promote(stack_views(pairs, "barlow_twins"))
     centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
-    # Large embeddings are scaled down, so that their squares do not overflow.
+    # The centred embeddings are divided by their largest entry if it exceeds 1, because their
+    # squares could overflow.
     largest = jnp.maximum(collectives.max(jnp.abs(centred), pairs.axis_name), 1)
     centred = centred / largest
     variance = collectives.mean(jnp.mean(centred**2, axis=1, keepdims=True), pairs.axis_name)

@@ -8,7 +8,7 @@ from jaxssl.losses.pairs import Pairs, add_all, partners, unit
 
 
 def byol_loss(pairs: Pairs) -> Array:
-    r"""Compute the squared distance of the normalised prediction and target.
+    r"""Compute BYOL's loss: the squared distance of the normalised prediction and target embedding.
 
     .. math:: L_i = 2 - 2 \cos\big(q_i, \mathrm{stop}(k_i)\big)
 
@@ -29,7 +29,7 @@ def byol_loss(pairs: Pairs) -> Array:
 
 
 def negative_cosine(pairs: Pairs, name: str) -> Array:
-    """[n] mean of -cos(anchor, stop(partner)) over each anchor's partners."""
+    """Return -cos(anchor, stop_gradient(partner)) averaged over each anchor's partners, [n]."""
     u = unit(pairs.anchor)
     cosines = [jnp.sum(u * lax.stop_gradient(unit(p)), axis=1) for p in partners(pairs, name)]
     return -add_all(cosines) / len(cosines)

@@ -1,4 +1,4 @@
-"""CLIP: symmetric InfoNCE between two towers with a learned scale."""
+"""CLIP's loss: symmetric InfoNCE between an image and a text encoder, with a learned scale."""
 
 import math
 
@@ -21,7 +21,7 @@ def clip_loss(
     block_size: int | None = None,
     ring: bool = False,
 ) -> Array:
-    r"""Compute the cross-entropy of captions given images and of images given captions.
+    r"""Compute the cross-entropy of captions given images and that of images given captions.
 
     .. math:: L_i = -\frac12 \log \frac{e^{t s_{ii}}}{\sum_j e^{t s_{ij}}}
               -\frac12 \log \frac{e^{t s_{ii}}}{\sum_j e^{t s_{ji}}},

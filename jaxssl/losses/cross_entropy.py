@@ -1,4 +1,4 @@
-"""Cross-entropy with labels: the supervised baseline."""
+"""Supervised cross-entropy loss, the baseline with class labels."""
 
 import jax
 from jax import Array
@@ -13,7 +13,7 @@ RANGES = {"num_classes": "> 0", "label_smoothing": "in [0, 1]"}
 def cross_entropy_loss(
     pairs: Pairs, weights: Array, bias: Array, *, label_smoothing: Scalar = 0.0
 ) -> Array:
-    r"""Compute -log softmax of the label's logit.
+    r"""Compute the negative log softmax probability of each anchor's class.
 
     .. math:: L_i = -\sum_k y_{ik} \log \mathrm{softmax}_k(w_k \cdot z_i + b_k),
               \quad y_{ik} = (1 - \epsilon) [k = y_i] + \epsilon / K
@@ -36,11 +36,14 @@ def cross_entropy_loss(
     """
     check(RANGES, label_smoothing=label_smoothing)
     if not pairs.labelled:
-        raise ValueError("cross_entropy needs labels; set method.labels=True")
+        raise ValueError(
+            "the loss cross_entropy needs class labels, got none; set method.labels=True"
+        )
     d = pairs.anchor.shape[1]
     if weights.ndim != 2 or weights.shape[1] != d or bias.shape != weights.shape[:1]:
         raise ValueError(
-            f"weights and bias must be [K, {d}] and [K], got {weights.shape} and {bias.shape}"
+            f"weights and bias must have shapes [K, {d}] and [K] for K classes, "
+            f"got {weights.shape} and {bias.shape}"
         )
     num_classes = weights.shape[0]
     log_p = jax.nn.log_softmax(dot(promote(pairs.anchor), weights) + bias[None, :], axis=1)
@@ -49,7 +52,7 @@ def cross_entropy_loss(
 
 
 def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Objective:
-    """Return cross-entropy with a trained classifier, which starts at 0, and its batch accuracy."""
+    """Return cross-entropy with a trained linear classifier and its accuracy on the batch."""
     check(RANGES, num_classes=num_classes, label_smoothing=label_smoothing)
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:

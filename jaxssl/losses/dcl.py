@@ -1,4 +1,4 @@
-"""DCL: NT-Xent without the positive in the denominator."""
+"""DCL (decoupled contrastive loss): NT-Xent without the positive in the denominator."""
 
 from jax import Array
 from jax import numpy as jnp
@@ -22,7 +22,7 @@ RANGES = {"temperature": "> 0", "block_size": "> 0"}
 def dcl_loss(
     pairs: Pairs, *, temperature: Scalar = 0.1, block_size: int | None = None, ring: bool = False
 ) -> Array:
-    r"""Compute NT-Xent without the positive in the denominator.
+    r"""Compute DCL: NT-Xent without the positive in the denominator.
 
     .. math:: L_i = -\frac{1}{|P_i|} \sum_{p \in P_i} s_{ip}/\tau
               + \log \sum_{n \in N_i} e^{s_{in}/\tau}

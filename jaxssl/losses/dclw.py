@@ -1,4 +1,4 @@
-"""DCLW: DCL with larger weights for hard positives."""
+"""DCLW: the decoupled contrastive loss (DCL) with larger weights for hard positives."""
 
 import jax
 from jax import Array, lax
@@ -32,7 +32,7 @@ def dclw_loss(
     block_size: int | None = None,
     ring: bool = False,
 ) -> Array:
-    r"""Compute DCL with a positive term weighted by the distance of the positive pair.
+    r"""Compute DCL with each positive term weighted by the dissimilarity of the positive pair.
 
     .. math:: L_i &= -w_i p_i / \tau + \log \sum_{n \in N_i} e^{s_{in}/\tau} \\
               w_i &= 2 - B \, \mathrm{softmax}_i(p_i / \sigma)
@@ -64,7 +64,7 @@ def dclw_loss(
         sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
         log_negatives, positive = sums.negative, sums.mean_positive
     has_positive = count_positives(pairs) > 0
-    # Anchors without a positive are left out of the softmax.
+    # Anchors without a positive get log 0 here, so that the softmax over anchors ignores them.
     excluded = log_zero(positive.dtype)
     p = jnp.where(has_positive, positive * (temperature / sigma), excluded)
     p = lax.stop_gradient(p) if stop_weight_gradient else p

@@ -1,4 +1,4 @@
-"""Debiased contrastive loss: negatives corrected for the positives among them."""
+"""Debiased contrastive loss: NT-Xent corrected for false negatives of the anchor's class."""
 
 from jax import Array
 from jax import numpy as jnp
@@ -12,7 +12,7 @@ RANGES = {"temperature": "> 0", "positive_prior": "in [0, 1)"}
 def debiased_loss(
     pairs: Pairs, *, temperature: Scalar = 0.5, positive_prior: Scalar = 0.1
 ) -> Array:
-    r"""Compute NT-Xent with the expected share of false negatives subtracted from the negatives.
+    r"""Compute NT-Xent with the expected share of false negatives subtracted from the denominator.
 
     .. math:: L_i &= -\frac{1}{|P_i|} \sum_p
               \log \frac{e^{s_{ip}/\tau}}{e^{s_{ip}/\tau} + G_{ip}} \\
@@ -20,7 +20,7 @@ def debiased_loss(
               N e^{-1/\tau}\Big)
 
     Args:
-        pairs: n anchors, m candidates; N is the number of negatives of an anchor.
+        pairs: n anchors, m candidates. N is the number of negatives of an anchor.
         temperature: softmax temperature tau, > 0.
         positive_prior: pi, the probability that a negative is of the anchor's class, in [0, 1).
             With 0 and two views it is NT-Xent.
@@ -45,7 +45,7 @@ def corrected_softmax(
     temperature: Scalar,
     positive_prior: Scalar,
 ) -> Array:
-    """Compute the debiased loss [n] from the log of the (re-weighted) sum over negatives.
+    """Compute the debiased loss [n] from the log of each anchor's sum over its negatives.
 
     Args:
         logits: [n, m] similarity / temperature.
@@ -56,7 +56,7 @@ def corrected_softmax(
         positive_prior: pi, in [0, 1).
     """
     count = jnp.sum(neg, axis=1, keepdims=True, dtype=logits.dtype)
-    # The larger exponent is taken out of each term, so that no temperature overflows.
+    # The larger of the two exponents is subtracted, so that low temperatures do not overflow.
     shift = jnp.maximum(log_negatives[:, None], logits)
     candidate = jnp.exp(logits - shift)
     rest = jnp.exp(log_negatives[:, None] - shift) - count * positive_prior * candidate

@@ -1,4 +1,4 @@
-"""DeCL: a contrastive loss that is a sum over negatives, by Gamma variables and stochastic EM."""
+"""DeCL: a contrastive loss as a plain sum over negatives, by Gamma variables and stochastic EM."""
 
 import math
 from collections.abc import Mapping
@@ -42,10 +42,11 @@ WEIGHTS: Mapping[str, Schedule] = {
     "alternate": lambda step: 1 - jnp.asarray(step % 2, jnp.float32),
     "inverse": lambda step: 1 / (1 + jnp.asarray(step, jnp.float32)),
 }
-NOISE_KEY = 2**31 - 1  # folded into keys of the noise; larger than any index of an example
-MAX_LOG_SCALE = math.log(100.0)  # CLIP's bound
-MIN_SCORE = 1e-3  # lower bound of scores under noise
-MAX_LOG = 80.0  # bound on log(u times mean similarity), so that gradients fit float32
+# This number is folded into the random keys of the noise. It exceeds every example index.
+NOISE_KEY = 2**31 - 1
+MAX_LOG_SCALE = math.log(100.0)  # CLIP bounds its learned logit scale by 100 too.
+MIN_SCORE = 1e-3  # Scores with noise are clipped below at this value, so that their logs exist.
+MAX_LOG = 80.0  # Bound on log(u times mean similarity), so that gradients fit float32.
 
 
 RANGES = {
@@ -61,7 +62,7 @@ RANGES = {
 
 
 class _Noise(NamedTuple):
-    """Values [n, m] that are added to the scores, or to the similarities."""
+    """Random values [n, m] that are added to the scores, or to the similarities."""
 
     values: Array
     on_score: bool
@@ -76,7 +77,7 @@ def decl_loss(
     similarity: str = "cosine",
     include_positive: bool = False,
 ) -> Array:
-    r"""Compute DeCL, which replaces the log of a sum over negatives by a weighted sum.
+    r"""Compute DeCL, in which a weighted sum over negatives replaces the log of a sum.
 
     .. math:: L_i &= \lambda L^1_i + (1 - \lambda) L^2_i \\
               L^1_i &= u_i \frac{1}{|N_i|} \sum_n s_{in} - \log s_{i+}, \quad u_i = 1 / r_i \\
@@ -89,7 +90,7 @@ def decl_loss(
         pairs: n anchors, m candidates.
         rate: r, [n], > 0, an estimate of each anchor's mean similarity to its negatives. u is Gamma
             distributed with shape 1 and this rate. Pass r for the mean of u, r / Exponential(1) for
-            a sample. None computes r from this batch; the gradient of L^1 then equals DCL's.
+            a sample. None computes r from this batch. The gradient of L^1 then equals DCL's.
         weight: lambda, in [0, 1].
         temperature: softmax temperature tau, > 0.
         similarity: "cosine", or "neg_euclidean" for embeddings that are not normalised.
@@ -108,7 +109,7 @@ def decl_loss(
 
 
 def _log_mean(log_s: Array, neg: Array) -> Array:
-    """[n] log of each anchor's mean similarity to its negatives."""
+    """Compute the log of each anchor's mean similarity to its negatives, [n]."""
     count = jnp.maximum(jnp.sum(neg, axis=1, dtype=jnp.int32), 1)
     return log_sum_exp(log_s, neg) - jnp.log(count.astype(log_s.dtype))
 
@@ -142,7 +143,7 @@ def _loss(
 def _log_similarity(
     pairs: Pairs, temperature: Scalar, similarity: str, noise: _Noise | None
 ) -> Array:
-    """[n, m] similarity / temperature, with noise."""
+    """Compute similarity / temperature of each anchor and candidate [n, m], with optional noise."""
     s = cosine(pairs) if similarity == "cosine" else -distance(pairs)
     if noise is None:
         return s / temperature
@@ -164,7 +165,7 @@ def objective(
     noise_on: str = "similarity",
     learn_scale: bool = False,
 ) -> Objective:
-    """Return DeCL with its rates.
+    """Return DeCL with Gamma rates from a per-example buffer, momentum keys or the batch.
 
     Args:
         rate: source of the rates. "buffer": a moving average for every example; "momentum": the
@@ -190,7 +191,10 @@ def objective(
     check(RANGES, rate=rate, u=u, momentum=momentum, weight=weight, temperature=temperature)
     check(RANGES, similarity=similarity, noise=noise, noise_on=noise_on)
     if learn_scale and callable(temperature):
-        raise ValueError("temperature must be a number if learn_scale=True, got a schedule")
+        raise ValueError(
+            "temperature must be a number if learn_scale=True, got a schedule; "
+            "set a number or learn_scale=False"
+        )
     if isinstance(weight, str):
         weight = WEIGHTS[weight]
     fixed = {"momentum": momentum, "weight": weight, "temperature": temperature, "noise": noise}
@@ -208,7 +212,7 @@ def objective(
         if learn_scale:
             tau = jnp.exp(-jnp.minimum(params["logit_scale"], MAX_LOG_SCALE))
         added = None
-        if callable(noise) or noise > 0:  # no noise is not traced
+        if callable(noise) or noise > 0:
             added = _Noise(hyper["noise"] * gaussian(key, pairs), noise_on == "score")
         source = _keys_as_anchors(pairs) if rate == "momentum" else pairs
         log_rate = _log_mean(_log_similarity(source, tau, similarity, added), negatives(source))
@@ -230,24 +234,27 @@ def objective(
 
 def _keys_as_anchors(pairs: Pairs) -> Pairs:
     if pairs.num_views:
-        raise ValueError('rate="momentum" needs keys of a momentum network; use pair_towers')
+        raise ValueError(
+            'rate="momentum" needs keys of a momentum network, got views of one network; '
+            'use pair_towers or set rate="buffer"'
+        )
     return replace(pairs, anchor=lax.stop_gradient(pairs.partner))
 
 
 def exponential(key: Array, pairs: Pairs) -> Array:
-    """[n] samples of Exponential(1), the same for an example and view on any number of devices."""
-    # A sample of 0 would make the rate infinite.
+    """Draw Exponential(1) samples [n] that do not depend on the number of devices."""
+    # A sample of exactly 0 would make the Gamma rate infinite.
     return jnp.maximum(jax.vmap(jax.random.exponential)(_anchor_keys(key, pairs)), 1e-30)
 
 
 def gaussian(key: Array, pairs: Pairs) -> Array:
-    """[n, m] samples of Normal(0, 1), the same for an example and view on any number of devices."""
+    """Draw Normal(0, 1) samples [n, m] that do not depend on the number of devices."""
     keys = _anchor_keys(jax.random.fold_in(key, NOISE_KEY), pairs)
     return jax.vmap(lambda key: jax.random.normal(key, (pairs.candidate.shape[0],)))(keys)
 
 
 def _anchor_keys(key: Array, pairs: Pairs) -> Array:
-    """[n] keys, one for each example and view."""
+    """Derive one random key for each anchor's example and view, [n]."""
 
     def fold(index: Array, view: Array) -> Array:
         return jax.random.fold_in(jax.random.fold_in(key, index), view)

@@ -1,4 +1,4 @@
-"""DINO: self-distillation between softmaxes. Centring and sharpening prevent collapse."""
+"""DINO: match the student's softmax to the teacher's, which is centred and sharpened."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +33,7 @@ def dino_loss(
     student_temperature: Scalar = 0.1,
     teacher_temperature: Scalar = 0.04,
 ) -> Array:
-    r"""Compute the cross-entropy of the student's softmax relative to the teacher's.
+    r"""Compute the cross-entropy of the student's softmax under the centred teacher's softmax.
 
     .. math:: L_i = -\sum_k \mathrm{softmax}_k\Big(\frac{t_i - c}{\tau_t}\Big)
               \log \mathrm{softmax}_k\Big(\frac{s_i}{\tau_s}\Big)
@@ -70,7 +70,7 @@ def objective(
     teacher_temperature: Number = 0.04,
     center_momentum: Number = 0.9,
 ) -> Objective:
-    """Return DINO's loss with its centre, a moving average of the teacher's outputs."""
+    """Return DINO's loss with a centre that is a moving average of the teacher's outputs."""
     fixed = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
     check(RANGES, center_momentum=center_momentum, **fixed)
     centred = with_center(dino_loss, center_momentum, fixed)
@@ -80,7 +80,7 @@ def objective(
 def with_center(
     loss_fn: Callable[..., Array], center_momentum: Number, fixed: dict[str, Number]
 ) -> Objective:
-    r"""Return the objective of ``loss_fn(pairs, center, **fixed)`` with the centre as memory.
+    r"""Return ``loss_fn(pairs, center, **fixed)`` as an objective that keeps the teacher's centre.
 
     .. math:: c \leftarrow m c + (1 - m) \bar t
 

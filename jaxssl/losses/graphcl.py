@@ -1,4 +1,4 @@
-"""GraphCL's loss: DCL from graphs to their augmented copies."""
+"""GraphCL's loss: DCL in one direction, from graphs to their augmented copies."""
 
 from jax import Array
 
@@ -11,7 +11,7 @@ from jaxssl.losses.pairs import Pairs
 def graphcl_loss(
     pairs: Pairs, *, temperature: Scalar = 0.2, block_size: int | None = None, ring: bool = False
 ) -> Array:
-    r"""Compute -log of the positive's share of the sum over negatives, in one direction.
+    r"""Compute -log(e^positive / sum of e^negatives) from each query graph to the key graphs.
 
     .. math:: L_i = -\log \frac{e^{s_{i+}/\tau}}{\sum_{n \ne i} e^{s_{in}/\tau}}
 

@@ -1,4 +1,4 @@
-"""HCL: the debiased loss with larger weights for hard negatives."""
+"""HCL: the debiased contrastive loss with larger weights for hard negatives."""
 
 from jax import Array
 from jax import numpy as jnp
@@ -13,7 +13,7 @@ RANGES = {"temperature": "> 0", "beta": ">= 0", "positive_prior": "in [0, 1)"}
 def hcl_loss(
     pairs: Pairs, *, temperature: Scalar = 0.5, beta: Scalar = 1.0, positive_prior: Scalar = 0.1
 ) -> Array:
-    r"""Compute the debiased loss with importance weights that grow with a negative's similarity.
+    r"""Compute the debiased contrastive loss, with weights that grow with a negative's similarity.
 
     .. math:: \sum_n e^{s_{in}/\tau} \;\to\; \sum_n w_{in} e^{s_{in}/\tau}, \quad
               w_{in} = \frac{e^{\beta s_{in}/\tau}}{\frac1N \sum_k e^{\beta s_{ik}/\tau}}
@@ -21,7 +21,7 @@ def hcl_loss(
     The weights are differentiated.
 
     Args:
-        pairs: n anchors, m candidates; N is the number of negatives of an anchor.
+        pairs: n anchors, m candidates. N is the number of negatives of an anchor.
         temperature: softmax temperature tau, > 0.
         beta: concentration on hard negatives, >= 0. With 0 it is the debiased loss.
         positive_prior: pi, the probability that a negative is of the anchor's class, in [0, 1).
@@ -35,7 +35,7 @@ def hcl_loss(
     check(RANGES, temperature=temperature, beta=beta, positive_prior=positive_prior)
     logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
     count = jnp.sum(neg, axis=1, dtype=logits.dtype)
-    # log of N (sum of e^((1 + beta) l)) / (sum of e^(beta l)) with logits l.
+    # With logits l over N negatives, this is log(N sum(e^((1 + beta) l)) / sum(e^(beta l))).
     log_negatives = (
         log_sum_exp((1 + beta) * logits, neg)
         + jnp.log(jnp.maximum(count, 1))

@@ -1,4 +1,4 @@
-"""InfoNCE between two towers: MoCo-v3's scaled form, or MoCo-v2's with a queue in the pairs."""
+"""InfoNCE between queries and keys: MoCo-v3's scaled form, or MoCo-v2's with a queue of keys."""
 
 from jax import Array
 
@@ -22,7 +22,7 @@ def info_nce_loss(
     block_size: int | None = None,
     ring: bool = False,
 ) -> Array:
-    r"""Compute the cross-entropy of the key among all candidates, times 2 tau.
+    r"""Compute InfoNCE: the cross-entropy of a query's key among all keys, times 2 * temperature.
 
     .. math:: L_i = -2 \tau \log \frac{e^{s_{i+}/\tau}}{\sum_j e^{s_{ij}/\tau}}
 

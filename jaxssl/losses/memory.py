@@ -1,4 +1,4 @@
-"""Memory of objectives: per-example buffers, sharded over devices, and queues, equal on all.
+"""Buffers that losses keep between steps: one row per example (sharded), or a queue of past keys.
 
 A per-example buffer has one number for each example of the data set. Under a mapped axis, device i
 holds the rows i r to (i + 1) r - 1, where r is the length of its array. So the buffer may be
@@ -16,20 +16,20 @@ from jaxssl.losses.pairs import Pairs, by_view, unit
 
 
 def log_average(old: Array, new: Array, weight: Array | float) -> Array:
-    """log((1 - weight) e^old + weight e^new), or ``new`` where ``old`` is -inf (never seen)."""
+    """Return log((1 - weight) e^old + weight e^new), or ``new`` where ``old`` is -inf (unset)."""
     w_old, w_new = jnp.asarray(1 - weight, new.dtype), jnp.asarray(weight, new.dtype)
     mixed = jnp.logaddexp(jnp.log(w_old) + old, jnp.log(w_new) + new)
     return jnp.where(old == -jnp.inf, new, mixed)
 
 
 def read_examples(buffer: Array, pairs: Pairs) -> Array:
-    """[n] entries of the anchors' examples in this device's rows ``buffer`` [r]."""
+    """Read the anchors' entries [n] from a per-example buffer that is sharded over the devices."""
     if pairs.axis_name is None:
         return buffer[pairs.index]
     index = by_view(pairs, pairs.index)
     num_views, b = index.shape
     row, is_local = _local_rows(buffer, pairs)
-    # Only one device contributes an entry other than 0 to the sum.
+    # Each row lies on one device only. All other devices add 0, so the sum is that entry.
     entries = jnp.where(is_local, buffer[jnp.where(is_local, row, 0)], 0)
     entries = collectives.sum(entries, pairs.axis_name)
     first = collectives.device_index(pairs.axis_name) * b
@@ -38,7 +38,7 @@ def read_examples(buffer: Array, pairs: Pairs) -> Array:
 
 
 def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> Array:
-    """Return ``buffer`` with the entries of the global batch replaced.
+    """Return a per-example buffer with new values for the examples of the global batch.
 
     Args:
         buffer: [r], this device's rows.
@@ -53,24 +53,24 @@ def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = Fa
         value = jnp.mean(views, axis=0)
     value = collectives.gather(value, pairs.axis_name)
     row, is_local = _local_rows(buffer, pairs)
-    row = jnp.where(is_local, row, len(buffer))  # beyond the end, so that it is dropped
+    row = jnp.where(is_local, row, len(buffer))  # an index beyond the end is dropped by the scatter
     return buffer.at[row].set(value.astype(buffer.dtype), mode="drop")
 
 
 def _local_rows(buffer: Array, pairs: Pairs) -> tuple[Array, Array]:
-    """Return the local rows of the global batch's examples [B], and whether they are local."""
+    """Return the buffer rows [B] of the global batch, and which of them lie on this device."""
     index = collectives.gather(by_view(pairs, pairs.index)[0], pairs.axis_name)
     row = index - collectives.device_index(pairs.axis_name) * len(buffer)
     return row, (row >= 0) & (row < len(buffer))
 
 
 def empty_queue(key: Array, size: int, dim: int) -> dict[str, Array]:
-    """Create a queue of ``size`` random unit vectors [size, dim]."""
+    """Create a queue of ``size`` random unit vectors [size, dim] that stand for past keys."""
     return {"rows": unit(jax.random.normal(key, (size, dim))), "next": jnp.int32(0)}
 
 
 def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict[str, Array]:
-    """Replace the oldest rows of a queue by the L2-normalised rows of all devices.
+    """Replace the oldest entries of a queue of keys by the L2-normalised ``rows`` of all devices.
 
     Args:
         queue: from `empty_queue`.

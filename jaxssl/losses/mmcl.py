@@ -1,4 +1,4 @@
-"""MMCL: max-margin contrastive learning, an SVM for every anchor."""
+"""MMCL (max-margin contrastive learning): solve an SVM for every anchor against its negatives."""
 
 from functools import wraps
 from typing import Any, NamedTuple
@@ -12,8 +12,8 @@ from jaxssl.losses.objective import Metrics, Scalar, check, stateless
 from jaxssl.losses.pairs import Pairs, by_view, dot, negatives, stack_views, unit
 from jaxssl.solvers import DualSolution, svm_dual_admm, svm_dual_inv, svm_dual_pgd
 
-# The released code writes exp(-|u - v|^2 / s), so gamma = 1 / s. On CIFAR it multiplies gamma by 10
-# at epochs 75 and 125. The released runs use `pair_towers(z2, z1)`.
+# The released code writes the RBF kernel as exp(-|u - v|^2 / s), so gamma = 1 / s. Its CIFAR runs
+# multiply gamma by 10 at epochs 75 and 125, and pair the views as `pair_towers(z2, z1)`.
 PRESETS = {
     "paper_pgd": {"gamma": 0.1, "C": 100.0, "num_steps": 1000, "accelerated": False},
     "paper_inv": {"gamma": 0.1, "C": 100.0, "solver": "inv"},
@@ -37,7 +37,7 @@ RANGES = {
 
 
 class MMCLInfo(NamedTuple):
-    """Solutions of the SVMs.
+    """Solutions of the per-anchor SVMs of MMCL, with optimality certificates.
 
     Attributes:
         alpha: [n, m] weights of the candidates, >= 0. They are 0 for candidates that are not
@@ -46,7 +46,7 @@ class MMCLInfo(NamedTuple):
         at_bound: [n] fraction of the negatives with alpha = C, in [0, 1]: likely false negatives.
         kkt_residual: [n] largest change of alpha in a projected gradient step of length 1.
         suboptimality: [n] bound on (objective - optimum) / |objective|, valid for positive
-            semi-definite kernels with K(x, x) <= 1 such as rbf and linear; see `DualSolution`.
+            semi-definite kernels with K(x, x) <= 1, such as rbf and linear (see `DualSolution`).
         num_steps: [n] int32, solver steps.
     """
 
@@ -73,7 +73,7 @@ def mmcl_loss(
     accelerated: bool = True,
     alpha_init: Array | str | None = None,
 ) -> Array:
-    r"""Compute the kernels of the negatives, weighted by an SVM that separates the positive.
+    r"""Compute kernel values of positive and negatives, weighted by an SVM that separates them.
 
     .. math:: L_i &= \sum_j \alpha_{ij} (K(y_j, z_i) - K(x_i, z_i)) \\
               \alpha_i &= \arg\min_{0 \le a \le C} \frac{1}{2} a^\top \Delta_i a - 2 \cdot 1^\top a
@@ -84,7 +84,7 @@ def mmcl_loss(
     a constant in the gradient. The loss scales with the sum of alpha, so use Adam or LARS.
 
     Args:
-        pairs: n anchors, m candidates; x is ``pairs.partner``. `pair_towers(z2, z1)` gives the
+        pairs: n anchors, m candidates. x is ``pairs.partner``. `pair_towers(z2, z1)` gives the
             released code's B - 1 negatives in the first view, `pair_views([z1, z2])` the 2(B - 1)
             of Algorithm 1. Labels remove the anchor's class from its negatives.
         kernel: of normalised u, v: "rbf", exp(-gamma |u - v|^2); "linear", u.v; "tanh",
@@ -106,7 +106,7 @@ def mmcl_loss(
             saves steps but does not support labels. The released code draws relu(normal).
 
     Returns:
-        [n] float32, below 0 if the SVMs separate; 0 for an anchor without negatives.
+        [n] float32, below 0 if the SVMs separate. It is 0 for an anchor without negatives.
 
     Raises:
         ValueError: if there is only one view, a name is unknown, or labels are combined with "admm"
@@ -152,13 +152,13 @@ def mmcl_info(
     accelerated: bool = True,
     alpha_init: Array | str | None = None,
 ) -> MMCLInfo:
-    """Solve the SVMs of `mmcl_loss`, which has the same arguments. No gradient flows."""
+    """Solve the per-anchor SVMs of `mmcl_loss`, from the same arguments, without gradient."""
     check(RANGES, kernel=kernel, solver=solver, gamma=gamma, C=C, regularization=regularization)
     check(RANGES, num_steps=num_steps, tol=tol, step=step, alpha_init=alpha_init)
     pairs, gamma, eta = lax.stop_gradient((pairs, gamma, eta))
     neg = negatives(pairs)
-    # Every device computes the whole kernel matrix: gathering its rows would send m^2 numbers, and
-    # computing them costs less than a step of the solver.
+    # Every device computes the whole kernel matrix. To gather its rows would send m^2 numbers, and
+    # to compute them costs less than one step of the solver.
     candidate = unit(pairs.candidate)
     matrix = _kernel(kernel, candidate, candidate, gamma, eta)
     same_example = _same_example(pairs)
@@ -167,7 +167,7 @@ def mmcl_info(
     if masked and (solver != "pgd" or isinstance(alpha_init, str)):
         raise ValueError(
             f'solver="{solver}" with alpha_init={alpha_init!r} takes neither labels nor '
-            'batch_negatives=False; use solver="pgd" and alpha_init=None'
+            'batch_negatives=False; set solver="pgd" and alpha_init=None'
         )
     box: dict[str, Any] = {"C": C, "regularization": regularization}
     limits: dict[str, Any] = {"num_steps": num_steps, "tol": tol}
@@ -208,7 +208,7 @@ def _loss(pairs: Pairs, alpha: Array, kernel: str, gamma: Scalar, eta: Scalar) -
 
 
 def _kernel(kernel: str, u: Array, v: Array, gamma: Scalar, eta: Scalar) -> Array:
-    """[n, m] kernel of normalised (or zero) rows, [n, d] and [m, d]."""
+    """Compute the kernel [n, m] of normalised (or zero) rows [n, d] and [m, d]."""
     if kernel == "min":
         return _sum_of_minima(jax.nn.relu(u), jax.nn.relu(v))
     s = dot(u, v)
@@ -221,7 +221,7 @@ def _kernel(kernel: str, u: Array, v: Array, gamma: Scalar, eta: Scalar) -> Arra
 
 
 def _sum_of_minima(u: Array, v: Array) -> Array:
-    """[n, m] sum over features of the minimum of two entries, without an [n, m, d] array."""
+    """Compute the histogram intersection kernel [n, m]: the sum over features of min(u, v)."""
 
     @jax.checkpoint
     def add(total: Array, feature: tuple[Array, Array]) -> tuple[Array, None]:
@@ -232,12 +232,12 @@ def _sum_of_minima(u: Array, v: Array) -> Array:
 
 
 def _same_example(pairs: Pairs) -> Array:
-    """[n, V] int32 rows of the candidates of an anchor's example, its partner first."""
+    """Return the candidate indices [n, V] of the anchor's own example, its partner first."""
     if pairs.num_views == 0:
         b = pairs.anchor.shape[0]
         first = collectives.device_index(pairs.axis_name) * b
         return (first + jnp.arange(b, dtype=jnp.int32))[:, None]
-    stack_views(pairs, "mmcl")  # raises for a single view
+    stack_views(pairs, "mmcl")  # raises an error for a single view
     rows = by_view(pairs, pairs.self_index)
     shifted = [jnp.roll(rows, -k, axis=0) for k in range(1, pairs.num_views + 1)]
     return jnp.stack([view.reshape(-1) for view in shifted], axis=1)

@@ -1,4 +1,4 @@
-"""NNCLR: the nearest neighbour of a key takes the key's place as positive."""
+"""NNCLR: each key's nearest neighbour among past keys is the positive, instead of the key."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ RANGES = {"temperature": "> 0", "support_size": "> 0"}
 
 
 def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scalar = 0.1) -> Array:
-    r"""Compute InfoNCE with each anchor replaced by its nearest neighbour in a support set.
+    r"""Compute InfoNCE with each anchor replaced by its nearest neighbour among past keys.
 
     .. math:: L_i = -\log \frac{e^{NN(z_i) \cdot p_i / \tau}}{\sum_j e^{NN(z_i) \cdot p_j / \tau}}
 
@@ -46,14 +46,16 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
     if support is not None:
         d = neighbour.shape[1]
         if support.ndim != 2 or support.shape[1] != d:
-            raise ValueError(f"support must have shape [k, {d}], got {support.shape}")
+            raise ValueError(
+                f"support must have shape [k, {d}] like the embeddings, got {support.shape}"
+            )
         support = lax.stop_gradient(unit(support))
         neighbour = support[jnp.argmax(dot(neighbour, support), axis=1)]
     return nt_xent_loss(replace(pairs, anchor=neighbour), temperature=temperature)
 
 
 def objective(*, temperature: Number = 0.1, support_size: int = 16384) -> Objective:
-    """Return NNCLR with its support set, a queue of the last ``support_size`` keys.
+    """Return NNCLR with a queue of the last ``support_size`` keys, the support set of neighbours.
 
     The pairs of a method are predictions and keys. They are swapped for `nnclr_loss`, because the
     keys are replaced by their neighbours. All pairings of a step search the keys of earlier steps,

@@ -1,4 +1,4 @@
-"""NT-Xent: SimCLR's loss."""
+"""NT-Xent, the normalised temperature-scaled cross-entropy loss of SimCLR."""
 
 from jax import Array
 from jax import numpy as jnp
@@ -21,7 +21,7 @@ RANGES = {"temperature": "> 0", "block_size": "> 0"}
 def nt_xent_loss(
     pairs: Pairs, *, temperature: Scalar = 0.5, block_size: int | None = None, ring: bool = False
 ) -> Array:
-    r"""Compute -log softmax of the positives among all candidates, averaged over positives.
+    r"""Compute NT-Xent: -log softmax of an anchor's positives among all candidates.
 
     .. math:: L_i = -\frac{1}{|P_i|} \sum_{p \in P_i}
               \log \frac{e^{s_{ip}/\tau}}{\sum_{j \ne i} e^{s_{ij}/\tau}}

@@ -1,4 +1,4 @@
-"""Objectives: a loss with its trained parameters and memory, as optax pairs init and update."""
+"""Objectives: a loss bundled with its trained parameters and its state between steps."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,11 @@ from jaxssl import collectives
 from jaxssl.losses.pairs import Pairs, count_positives, pair_views
 
 Scalar = float | Array
-Schedule = Callable[[Array], Array]  # a function of the step
+Schedule = Callable[[Array], Array]  # maps the step number to a value
 Number = Scalar | Schedule
 Metrics = dict[str, Array]
-Ranges = Mapping[str, str | tuple[str, ...]]  # see `check`
+# hyper-parameter name to its valid values, see `check`
+Ranges = Mapping[str, str | tuple[str, ...]]
 
 PREDICATES: dict[str, Callable[[np.ndarray], Any]] = {
     "> 0": lambda x: x > 0,
@@ -28,19 +29,19 @@ PREDICATES: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 def mean_memory(memories: Sequence[Any]) -> Any:
-    """Average memories leaf by leaf."""
-    if len(memories) == 1:  # averaging would turn integers into floats
+    """Average the loss memories of several view pairings, leaf by leaf."""
+    if len(memories) == 1:  # Averaging would turn integer leaves into floats.
         return memories[0]
     return jax.tree.map(lambda *leaves: sum(leaves) / len(leaves), *memories)
 
 
 def last_memory(memories: Sequence[Any]) -> Any:
-    """Keep the memory of the last pairing, for objectives whose memory is a queue."""
+    """Keep the last view pairing's memory, for losses whose memory is a queue of keys."""
     return memories[-1]
 
 
 class Objective(NamedTuple):
-    """A loss as pure functions that a method calls, and the requirements of the loss.
+    """A loss as pure functions (init, apply), and its requirements of the training method.
 
     Attributes:
         init: ``(key, num_examples, dim) -> (params, memory)`` for embeddings of ``dim`` features.
@@ -85,7 +86,7 @@ def stateless(
     has_aux: bool = False,
     **needs: bool | Callable[[dict[str, Any]], bool],
 ) -> Callable[..., Objective]:
-    """Return the factory ``(**hyper) -> Objective`` of a loss without memory.
+    """Turn a loss function into a factory ``(**hyper) -> Objective`` without state between steps.
 
     Every hyper-parameter annotated as `Scalar` may also be a schedule.
 
@@ -128,18 +129,18 @@ def stateless(
 
         return Objective(init, loss)._replace(**flags)
 
-    # Configs read the names, defaults and types of the arguments from the signature.
+    # The config loader reads names, defaults and types of hyper-parameters from this signature.
     objective.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
     return objective
 
 
 def at_step(hyper: Mapping[str, Any], step: Array) -> dict[str, Any]:
-    """Evaluate every schedule in ``hyper`` at ``step``; other values are left unchanged."""
+    """Replace every schedule in ``hyper`` by its value at ``step``, and keep all other values."""
     return {k: v(step) if callable(v) else v for k, v in hyper.items()}
 
 
 def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
-    """Average losses over the anchors of all devices that have a positive.
+    """Average per-anchor losses [n] over the anchors of all devices that have a positive.
 
     Args:
         per_anchor: [n] losses.
@@ -193,7 +194,7 @@ def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Call
 
 
 def check(ranges: Ranges, **hyper: Any) -> None:
-    """Check hyper-parameters. Schedules, tracers, None and names without a range are skipped.
+    """Raise ValueError for a hyper-parameter out of its range; traced values are not checked.
 
     Args:
         ranges: for each name a key of `PREDICATES` such as "> 0", or a tuple of valid strings. A
@@ -220,15 +221,15 @@ def check(ranges: Ranges, **hyper: Any) -> None:
 
 
 def _or_schedule(annotation: Any) -> Any:
-    """Add `Schedule` to an annotation that contains `Scalar`."""
+    """Allow a `Schedule` wherever a type annotation allows a `Scalar`."""
     return annotation | Schedule if {float, Array} <= set(get_args(annotation)) else annotation
 
 
 def _pop_number(name: str, hyper: dict[str, Any]) -> float:
     """Remove the initial value of a learned hyper-parameter from ``hyper`` and return it."""
     if name not in hyper:
-        raise ValueError(f"learn names {name!r}, which must be one of {sorted(hyper)}")
+        raise ValueError(f"learn must name hyper-parameters of {sorted(hyper)}, got {name!r}")
     value = hyper.pop(name)
     if callable(value) or isinstance(value, str | bool):
-        raise ValueError(f"{name} is learned, so it must start from a number, got {value!r}")
+        raise ValueError(f"{name} is learned and must start from a number, got {value!r}")
     return float(value)

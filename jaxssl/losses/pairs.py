@@ -1,4 +1,4 @@
-"""Pairs of anchors and candidates: views, labels, queues and devices, reduced to ids.
+"""Pairs of anchors and candidates for the losses: positives are candidates with the anchor's id.
 
 A loss sees only `Pairs`. Two rows with equal ids are positives. An anchor is neither a positive nor
 a negative of itself. Ids replace [n, m] masks, so that blockwise losses never hold a mask.
@@ -15,14 +15,14 @@ from jax import numpy as jnp
 
 from jaxssl import collectives
 
-NO_ID = -1  # the id of queue rows, which are positives of no anchor
-ZERO = 1e-12  # embeddings whose entries are all smaller count as zero
+NO_ID = -1  # candidate_id of past keys in a queue, which are positives of no anchor
+ZERO = 1e-12  # An embedding whose entries are all smaller than this counts as zero.
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Pairs:
-    """n anchors of this device and m candidates of all devices.
+    """The input of a loss: n anchor embeddings of this device and m candidates of all devices.
 
     Attributes:
         anchor: [n, d] embeddings of this device, not normalised, ordered view by view.
@@ -34,8 +34,8 @@ class Pairs:
         candidate_id: [m] int32. `NO_ID` marks rows that are positives of no anchor.
         self_index: [n] int32, the row of anchor i among the candidates, or -1 if it is not there.
         index: [n] int32, the index of each anchor's example in the data set.
-        num_views: number of views of each example among the anchors; 0 for two towers, where the
-            anchors are not among the candidates. This and the next fields are static.
+        num_views: number of views of each example among the anchors. 0 means two towers, where
+            the anchors are not candidates. This and the next fields are static.
         labelled: True if ids are class labels.
         queue_only: True if only the rows of the queue are negatives.
         axis_name: mapped axis whose devices share the batch, or None.
@@ -61,12 +61,12 @@ def pair_views(
     *,
     axis_name: str | None = None,
 ) -> Pairs:
-    """Pair every view of every example with all others, as in SimCLR, SupCon and TCL.
+    """Pair every view of every example with all other views, as in SimCLR, SupCon and TCL.
 
     Args:
         views: [V, b, d], or V arrays [b, d]: V >= 1 views of this device's b examples. Anchors
             are ordered view by view.
-        index: [b] int, index of each example in the data set; default: its position in the batch.
+        index: [b] int, index of each example in the data set (default: position in the batch).
         labels: [b] int >= 0. If given, all views of a class are positives.
         axis_name: mapped axis whose devices share the batch, or None.
 
@@ -108,12 +108,12 @@ def pair_towers(
     gathered: Array | None = None,
     axis_name: str | None = None,
 ) -> Pairs:
-    """Pair queries with the keys of another tower, as in MoCo, BYOL and CLIP.
+    """Pair the queries of one network with the keys of another, as in MoCo, BYOL and CLIP.
 
     Args:
         query: [b, d] anchors. They are not among the candidates.
         key: [b, d]. Row i belongs to query i. Stop its gradient before, if the method does.
-        index: [b] int, index of each example in the data set; default: its position in the batch.
+        index: [b] int, index of each example in the data set (default: position in the batch).
         labels: [b] int >= 0. If given, all keys of a class are positives.
         queue: [k, d] additional negatives of all anchors, equal on all devices.
         batch_negatives: False takes negatives only from the queue, as MoCo-v2 and ReSSL do.
@@ -123,7 +123,7 @@ def pair_towers(
     Raises:
         ValueError: if an array has the wrong rank, shape or dtype, or there are no negatives.
     """
-    # Query and key are not stacked, so that no gradient is computed or sent for constant keys.
+    # Queries and keys stay separate arrays: stacked, constant keys would get a gradient too.
     query, key = _same_shape([query, key])
     b, d = query.shape
     index = _check_ids(index, b, "index", axis_name)
@@ -137,7 +137,7 @@ def pair_towers(
         queue_id = jnp.full_like(candidate_id, NO_ID, shape=(queue.shape[0],))
         candidate_id = jnp.concatenate([candidate_id, queue_id])
     elif not batch_negatives:
-        raise ValueError("batch_negatives=False needs a queue, got queue=None")
+        raise ValueError("batch_negatives=False needs a queue of past keys, got queue=None")
     return Pairs(
         anchor=query,
         candidate=candidate,
@@ -154,7 +154,7 @@ def pair_towers(
 
 
 def swap(pairs: Pairs) -> Pairs:
-    """Return two towers with queries and keys exchanged; pairs of views are returned unchanged.
+    """Exchange queries and keys of two towers. Pairs of views are returned unchanged.
 
     Raises:
         ValueError: if there is a queue, because its rows have no queries.
@@ -163,13 +163,15 @@ def swap(pairs: Pairs) -> Pairs:
         return pairs
     batch = pairs.anchor.shape[0] * collectives.device_count(pairs.axis_name)
     if pairs.candidate.shape[0] != batch:
-        raise ValueError("pairs with a queue cannot be swapped; make them without queue")
+        raise ValueError(
+            "swap needs pairs without a queue of past keys; call pair_towers with queue=None"
+        )
     labels = pairs.anchor_id if pairs.labelled else None
     return pair_towers(pairs.partner, pairs.anchor, pairs.index, labels, axis_name=pairs.axis_name)
 
 
 def stack_views(pairs: Pairs, name: str) -> Array:
-    """Stack this device's views, or its queries and keys, to [V, b, d].
+    """Stack this device's views, or its queries and keys, to one array [V, b, d].
 
     Args:
         pairs: n anchors.
@@ -186,7 +188,7 @@ def stack_views(pairs: Pairs, name: str) -> Array:
 
 
 def partners(pairs: Pairs, name: str) -> list[Array]:
-    """Return the key of each anchor, or the V - 1 other views of its example, each [n, d].
+    """List the positives [n, d] of the anchors: their keys, or the other V - 1 views.
 
     Args:
         pairs: n anchors.
@@ -203,34 +205,34 @@ def partners(pairs: Pairs, name: str) -> list[Array]:
 
 
 def by_view(pairs: Pairs, x: Array) -> Array:
-    """Reshape per-anchor values [n, ...] to [V, b, ...], with V = 1 for two towers."""
+    """Reshape per-anchor values [n, ...] to [V, b, ...], with V = 1 for queries and keys."""
     return x.reshape(max(pairs.num_views, 1), -1, *x.shape[1:])
 
 
 def gather_by_view(pairs: Pairs, x: Array) -> Array:
-    """Gather per-anchor values [n, ...] of all devices to [V, B, ...], in batch order."""
+    """Gather per-anchor values [n, ...] from all devices to [V, B, ...], in batch order."""
     return collectives.gather(by_view(pairs, x), pairs.axis_name, axis=1)
 
 
 def not_self(pairs: Pairs) -> Array:
-    """[n, m] bool mask of the positives and negatives of each anchor."""
+    """Return a bool mask [n, m] of each anchor's positives and negatives, without itself."""
     others = _arange(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]
     return others & (_from_queue(pairs) | _same_id(pairs)) if pairs.queue_only else others
 
 
 def positives(pairs: Pairs) -> Array:
-    """[n, m] bool mask of the candidates with the anchor's id, without the anchor itself."""
+    """Return a bool mask [n, m] of the candidates with the anchor's id, except the anchor."""
     others = _arange(pairs.candidate.shape[0])[None, :] != pairs.self_index[:, None]
     return _same_id(pairs) & others
 
 
 def negatives(pairs: Pairs) -> Array:
-    """[n, m] bool mask of the candidates with another id than the anchor."""
+    """Return a bool mask [n, m] of the candidates whose id differs from the anchor's."""
     return ~_same_id(pairs) & _from_queue(pairs) if pairs.queue_only else ~_same_id(pairs)
 
 
 def count_positives(pairs: Pairs) -> Array:
-    """[n] int32 number of positives of each anchor, computed without an [n, m] mask."""
+    """Count each anchor's positives [n] as int32, without an [n, m] mask."""
     ids = jnp.sort(pairs.candidate_id)
     first = jnp.searchsorted(ids, pairs.anchor_id, side="left", method="scan_unrolled")
     last = jnp.searchsorted(ids, pairs.anchor_id, side="right", method="scan_unrolled")
@@ -238,7 +240,7 @@ def count_positives(pairs: Pairs) -> Array:
 
 
 def unit(z: Array) -> Array:
-    """L2-normalise rows, in float32 or float64. A zero row gives zeros and no gradient.
+    """L2-normalise embeddings in float32 or float64. A zero row gives zeros and no gradient.
 
     Rows are first divided by their largest entry, so that squares do not overflow. Rows whose
     entries are all below `ZERO` count as zero, so that gradients do not overflow.
@@ -252,22 +254,22 @@ def unit(z: Array) -> Array:
 
 
 def promote(z: Array) -> Array:
-    """Cast to float32; float64 is left unchanged."""
+    """Cast an array to float32, or leave it unchanged if it is float64."""
     return z if z.dtype == jnp.float64 else z.astype(jnp.float32)
 
 
 def dot(x: Array, y: Array) -> Array:
-    """[n, m] inner products of rows [n, d] and [m, d], in full precision on every device."""
+    """Compute inner products [n, m] of rows [n, d] and [m, d] in full precision."""
     return jnp.matmul(x, y.T, precision=lax.Precision.HIGHEST)
 
 
 def cosine(pairs: Pairs) -> Array:
-    """[n, m] cosine similarity of anchors and candidates, float32 or float64, in [-1, 1]."""
+    """Compute the cosine similarity [n, m] of anchors and candidates, in [-1, 1]."""
     return dot(unit(pairs.anchor), unit(pairs.candidate))
 
 
 def log_sum_exp(logits: Array, where: Array) -> Array:
-    """[n] log of the sum of e^logits [n, m] over each row's masked entries.
+    """Compute log(sum(e^logits)) [n] over the masked entries of each row of logits [n, m].
 
     An empty sum gives a large negative number in place of -inf, so that arithmetic stays finite.
     """
@@ -275,28 +277,28 @@ def log_sum_exp(logits: Array, where: Array) -> Array:
 
 
 def log_zero(dtype: jnp.dtype) -> float:
-    """Finite substitute for log 0."""
+    """Return the large negative number that stands for log 0, so that arithmetic stays finite."""
     return float(jnp.finfo(dtype).min) / 4
 
 
 def zero_if_empty(log_sum: Array) -> Array:
-    """Replace the logs of empty sums from `log_sum_exp` by 0."""
+    """Replace the log of an empty sum, as `log_sum_exp` returns it, by 0."""
     return jnp.where(log_sum > log_zero(log_sum.dtype) / 2, log_sum, 0)
 
 
 def mean_where(x: Array, where: Array) -> Array:
-    """[n] mean of x [n, m] over each row's masked entries; 0 for a row without any."""
+    """Average the masked entries of each row of x [n, m]. A row without any gives 0."""
     count = jnp.sum(where, axis=1, dtype=x.dtype)
     return jnp.sum(jnp.where(where, x, 0), axis=1) / jnp.maximum(count, 1)
 
 
 def add_all(arrays: Sequence[Array]) -> Array:
-    """Sum of a non-empty sequence of arrays."""
+    """Add the arrays of a non-empty sequence."""
     return functools.reduce(operator.add, arrays)
 
 
 def distance(pairs: Pairs) -> Array:
-    """[n, m] Euclidean distance of anchors and candidates, not normalised, float32 or float64.
+    """Compute the Euclidean distance [n, m] of unnormalised anchors and candidates.
 
     The gradient between equal rows is 0.
     """
@@ -322,7 +324,7 @@ def _arange(n: int) -> Array:
 
 
 def _stack(views: Array | Sequence[Array]) -> Array:
-    """Stack views to [V, b, d] after checking shapes and dtypes."""
+    """Check the shapes and dtypes of views and stack them to [V, b, d]."""
     if not isinstance(views, jax.Array):
         return jnp.stack(_same_shape(views))
     if views.ndim == 0:
@@ -350,7 +352,7 @@ def _check_rows(shape: tuple[int, ...], dtype: jnp.dtype) -> None:
 
 
 def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> Array:
-    """Return [b] int32 ids; by default each example's position in the global batch."""
+    """Check ids and return them as int32 [b]. None gives positions in the global batch."""
     if ids is None:
         return collectives.device_index(axis_name) * b + _arange(b)
     ids = jnp.asarray(ids)

@@ -1,4 +1,4 @@
-"""ReSSL: match the student's relations to other examples with the teacher's."""
+"""ReSSL: match the student's similarities to other examples to the teacher's."""
 
 import jax
 from jax import Array, lax
@@ -22,7 +22,7 @@ RANGES = {"student_temperature": "> 0", "teacher_temperature": "> 0"}
 def ressl_loss(
     pairs: Pairs, *, student_temperature: Scalar = 0.1, teacher_temperature: Scalar = 0.04
 ) -> Array:
-    r"""Compute the cross-entropy of the query's and the key's softmax over the negatives.
+    r"""Compute the cross-entropy between the query's and the key's softmax over the negatives.
 
     .. math:: L_i = -\sum_{n \in N_i} \mathrm{softmax}_n\Big(\frac{k_i \cdot c_n}{\tau_t}\Big)
               \log \mathrm{softmax}_n\Big(\frac{q_i \cdot c_n}{\tau_s}\Big)

@@ -1,4 +1,4 @@
-"""SigLIP: a logistic loss for every pair."""
+"""SigLIP: a binary logistic loss for every pair of an image and a caption."""
 
 import math
 
@@ -13,7 +13,7 @@ LOG_SCALE = math.log(10.0)
 
 
 def siglip_loss(pairs: Pairs, logit_scale: Scalar = LOG_SCALE, bias: Scalar = -10.0) -> Array:
-    r"""Compute the logistic loss of each pair, summed over an anchor's candidates.
+    r"""Compute the logistic loss of every (anchor, candidate) pair, summed over the candidates.
 
     .. math:: L_i = -\sum_j \log \sigma\big(y_{ij} (t s_{ij} + b)\big), \quad t = e^{scale}
 
@@ -30,7 +30,7 @@ def siglip_loss(pairs: Pairs, logit_scale: Scalar = LOG_SCALE, bias: Scalar = -1
     References:
         Zhai et al., Sigmoid Loss for Language Image Pre-Training, 2023, algorithm 1.
     """
-    # Beyond t = e^60 the loss overflows float32.
+    # A scale above e^60 would overflow float32 in the loss.
     logits = cosine(pairs) * jnp.exp(jnp.minimum(logit_scale, 60.0)) + bias
     sign = jnp.where(positives(pairs), 1, -1).astype(logits.dtype)
     terms = jnp.where(not_self(pairs), jax.nn.softplus(-sign * logits), 0)

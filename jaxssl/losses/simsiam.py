@@ -8,7 +8,7 @@ from jaxssl.losses.pairs import Pairs
 
 
 def simsiam_loss(pairs: Pairs) -> Array:
-    r"""Compute the negative cosine of a prediction and its constant target.
+    r"""Compute the negative cosine of a predicted embedding and its target, which has no gradient.
 
     .. math:: L_i = -\cos\big(p_i, \mathrm{stop}(z_i)\big)
 

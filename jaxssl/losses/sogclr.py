@@ -1,4 +1,4 @@
-"""SogCLR: the global contrastive loss, with a moving average for every example."""
+"""SogCLR: global contrastive loss with a moving average of the denominator for every example."""
 
 import math
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ RANGES = {
 def sogclr_loss(
     pairs: Pairs, log_u: Array | None = None, *, temperature: Scalar = 0.1, gamma: Scalar = 0.9
 ) -> Array:
-    r"""Compute the contrastive loss with an estimate of the whole data set's denominator.
+    r"""Compute the contrastive loss with moving averages that estimate the data set's denominator.
 
     .. math:: L_i &= 2 \Big(-\frac{1}{|P_i|} \sum_p s_{ip}
               + \frac{1}{|N_i|} \sum_n \frac{e^{s_{in}/\tau}}{u_i} s_{in}\Big) \\
@@ -64,7 +64,7 @@ def sogclr_loss(
 class _Terms(NamedTuple):
     loss: Array
     log_u: Array
-    temperature_gradient: Array  # without rho
+    temperature_gradient: Array  # gradient without the constant rho
 
 
 def _terms(pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar) -> _Terms:
@@ -75,7 +75,7 @@ def _terms(pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
     logits = lax.stop_gradient(s) / tau
     log_mean = log_sum_exp(logits, neg) - jnp.log(num_neg)
     log_u = log_mean if log_u is None else log_average(log_u, log_mean, gamma)
-    # The weight is at most the number of negatives / gamma, whatever the temperature.
+    # The weight is at most (number of negatives) / gamma at every temperature.
     weight = jnp.where(neg, jnp.exp(jnp.where(neg, logits - log_u[:, None], 0)), 0)
     weight = weight / num_neg[:, None]
     loss = 2 * (jnp.sum(weight * s, axis=1) - mean_where(s, pos))
@@ -94,7 +94,7 @@ def objective(
     temperature_min: float = 0.05,
     temperature_max: float = 0.7,
 ) -> Objective:
-    """Return SogCLR with its moving averages, or iSogCLR, which trains a temperature per example.
+    """Return SogCLR with its moving averages, or iSogCLR, which trains one temperature per example.
 
     Args:
         temperature: tau, > 0. With individual temperatures their initial value, a number.
@@ -110,7 +110,10 @@ def objective(
         ValueError: if a value is out of range, or an individual temperature starts as a schedule.
     """
     if individual_temperature and callable(temperature):
-        raise ValueError("temperature must be a number if it is individual, got a schedule")
+        raise ValueError(
+            "temperature must be a number if individual_temperature=True, got a schedule; "
+            "set a number or individual_temperature=False"
+        )
     fixed = {
         "temperature": temperature,
         "gamma": gamma,
@@ -155,7 +158,7 @@ def objective(
 def _temperature_step(
     pairs: Pairs, memory: dict[str, Array], tau: Array, terms: _Terms, hyper: dict[str, Any]
 ) -> tuple[Array, Array]:
-    """Return the new buffer of the temperatures' gradients, and the anchors' temperatures [n]."""
+    """Take one iSogCLR step on the temperatures [n] of the anchors' examples."""
     momentum = hyper["temperature_momentum"]
     gradient = hyper["rho"] + terms.temperature_gradient
     old = read_examples(memory["gradient"], pairs)

@@ -1,4 +1,4 @@
-"""The spectral contrastive loss."""
+"""Spectral contrastive loss (SpectralCL): squared inner products of negatives against positives."""
 
 from jax import Array
 from jax import numpy as jnp
@@ -19,7 +19,7 @@ RANGES = {"mu": "> 0"}
 
 
 def spectral_loss(pairs: Pairs, *, mu: Scalar = 1.0) -> Array:
-    r"""Compute the squared inner products of the negatives minus twice those of the positives.
+    r"""Compute squared inner products of the negatives minus twice those of the positives.
 
     .. math:: L_i = \frac1\mu \Big(-\frac{2}{|P_i|} \sum_p z_i \cdot z_p
               + \frac{1}{|N_i|} \sum_n (z_i \cdot z_n)^2\Big)
@@ -46,12 +46,12 @@ def spectral_loss(pairs: Pairs, *, mu: Scalar = 1.0) -> Array:
 
 
 def _project_to_ball(z: Array, mu: Scalar) -> Array:
-    """Scale rows longer than sqrt(mu) to that length."""
+    """Scale embeddings longer than sqrt(mu) to the length sqrt(mu)."""
     z = promote(z)
     radius = jnp.sqrt(jnp.asarray(mu, z.dtype))
     largest = jnp.max(jnp.abs(z), axis=1, keepdims=True)
-    # A row with an entry above the radius is outside. It is left out of the squares, which could
-    # overflow.
+    # An embedding with one entry above the radius is certainly too long. It is left out of the
+    # squared norms, because its square could overflow.
     outside = largest >= radius
     square = jnp.sum(jnp.where(outside, 0, z) ** 2, axis=1, keepdims=True)
     outside |= square >= radius**2

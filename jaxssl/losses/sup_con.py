@@ -1,4 +1,4 @@
-"""SupCon: NT-Xent with all views of a class as positives."""
+"""SupCon (supervised contrastive loss): NT-Xent with all views of a class as positives."""
 
 from jax import Array
 
@@ -18,7 +18,7 @@ def sup_con_loss(
     block_size: int | None = None,
     ring: bool = False,
 ) -> Array:
-    r"""Compute SupCon's L_out: -log softmax of each positive, averaged over the positives.
+    r"""Compute SupCon's L_out: -log softmax of each positive, averaged over an anchor's positives.
 
     .. math:: L_i = -\frac{\tau}{\tau_0} \frac{1}{|P_i|} \sum_{p \in P_i}
               \log \frac{e^{s_{ip}/\tau}}{\sum_{j \ne i} e^{s_{ij}/\tau}}

@@ -1,4 +1,4 @@
-"""SwAV: predict the prototype assignment of the other view."""
+"""SwAV: predict the prototype assignment (code) of the other view."""
 
 import jax
 from jax import Array, lax
@@ -27,7 +27,7 @@ def swav_loss(
     epsilon: Scalar = 0.05,
     num_iters: int = 3,
 ) -> Array:
-    r"""Compute the cross-entropy of an anchor's prototype probabilities and its partner's code.
+    r"""Compute the cross-entropy of an anchor's prototype probabilities under its partner's code.
 
     .. math:: L_i = -\sum_k q_{i+,k} \log
               \frac{e^{z_i \cdot c_k / \tau}}{\sum_{k'} e^{z_i \cdot c_{k'} / \tau}}
@@ -55,7 +55,9 @@ def swav_loss(
     check(RANGES, temperature=temperature, epsilon=epsilon, num_iters=num_iters)
     d = pairs.anchor.shape[1]
     if prototypes.ndim != 2 or prototypes.shape[1] != d:
-        raise ValueError(f"prototypes must have shape [K, {d}], got {prototypes.shape}")
+        raise ValueError(
+            f"prototypes must have shape [K, {d}] like the embeddings, got {prototypes.shape}"
+        )
     prototypes = unit(prototypes)
     log_p = jax.nn.log_softmax(dot(unit(pairs.anchor), prototypes) / temperature, axis=1)
 
@@ -73,7 +75,7 @@ def swav_loss(
 def sinkhorn(
     scores: Array, *, epsilon: Scalar = 0.05, num_iters: int = 3, axis_name: str | None = None
 ) -> Array:
-    """Compute soft assignments of a batch to prototypes that use every prototype equally.
+    """Assign a batch softly to prototypes so that all prototypes are used equally (Sinkhorn).
 
     Args:
         scores: [b, K] similarities of this device's rows.

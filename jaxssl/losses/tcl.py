@@ -1,4 +1,4 @@
-"""TCL: the tuned contrastive loss."""
+"""TCL: SupCon with gradients tuned by k1 for hard positives and k2 for hard negatives."""
 
 from jax import Array, lax
 from jax import numpy as jnp
@@ -15,7 +15,7 @@ from jaxssl.losses.pairs import (
     positives,
 )
 
-# The paper's settings. It does not state its self-supervised temperature.
+# These are the paper's settings. The paper does not state its self-supervised temperature.
 PRESETS = {
     "supervised_cifar10": {"temperature": 0.1, "k1": 5000.0, "k2": 1.0},
     "supervised_cifar100": {"temperature": 0.1, "k1": 4000.0, "k2": 1.0},
@@ -33,7 +33,7 @@ def tcl_loss(
     block_size: int | None = None,
     ring: bool = False,
 ) -> Array:
-    r"""Compute SupCon with its gradient tuned by k1 for positives and k2 for negatives.
+    r"""Compute TCL: SupCon with gradients scaled by k1 for positives and k2 for negatives.
 
     .. math:: L_i &= -\frac{1}{|P_i|} \sum_{p \in P_i} \log \frac{e^{s_{ip}/\tau}}{D_i} \\
               D_i &= \sum_{p \in P_i} e^{s_{ip}/\tau} + k_1 \sum_{p \in P_i} e^{-s_{ip}}
@@ -45,9 +45,9 @@ def tcl_loss(
         pairs: n anchors, m candidates, with cosine similarities s. The paper uses labels, or three
             views.
         temperature: softmax temperature tau, > 0.
-        k1: strength of the gradient of hard positives, >= 0; the paper's range is >= 1. It is in
+        k1: strength of the gradient of hard positives, >= 0. The paper uses >= 1. It is in
             the thousands with labels, and 1 without.
-        k2: strength of the gradient of hard negatives, >= 0; the paper's range is >= 1.
+        k2: strength of the gradient of hard negatives, >= 0. The paper uses >= 1.
         block_size: rows of the [n, m] matrix held at a time, >= 1; None holds all of them.
         ring: pass the candidates around the devices instead of gathering them.
 
@@ -71,7 +71,8 @@ def tcl_loss(
     else:
         sums = row_sums(pairs, temperature, block_size=block_size, ring=ring, repulsion=True)
         _, log_positives, log_negatives, mean_positive, repulsion = sums
-    # log D with the largest exponent taken out. k1 and k2 may be 0, so their logs are not taken.
+    # The log of the denominator D is computed with its largest exponent subtracted. The logs of k1
+    # and k2 are avoided, because both may be 0.
     shift = jnp.maximum(jnp.maximum(log_positives, log_negatives), 0)
     total = (
         jnp.exp(log_positives - shift)
@@ -111,7 +112,7 @@ def tcl_gradients(
     check(RANGES, temperature=temperature, k1=k1, k2=k2)
     s, pos, neg = lax.stop_gradient(cosine(pairs)), positives(pairs), negatives(pairs)
     count = jnp.maximum(jnp.sum(pos, axis=1, keepdims=True, dtype=s.dtype), 1)
-    # All terms are divided by e^shift, so that none overflows.
+    # All exponentials are divided by e^shift, the largest of them, so that none overflows.
     shift = jnp.maximum(jnp.max(jnp.where(pos | neg, s, -1), axis=1) / temperature, 0)[:, None]
     exponential = jnp.exp(s / temperature - shift)
     repulsion = k1 * jnp.exp(-s - shift)
@@ -134,7 +135,7 @@ def _with_metrics(
     ring: bool = False,
     gradients: bool = False,
 ) -> tuple[Array, Metrics]:
-    """`tcl_loss`, with the mean of `tcl_gradients` as metrics; they need the [n, m] matrix."""
+    """Return `tcl_loss` and, as metrics, the mean strengths of attraction and repulsion."""
     loss = tcl_loss(pairs, temperature=temperature, k1=k1, k2=k2, block_size=block_size, ring=ring)
     if not gradients:
         return loss, {}

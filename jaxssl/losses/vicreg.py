@@ -1,4 +1,4 @@
-"""VICReg: variance, invariance and covariance."""
+"""VICReg: variance, invariance and covariance terms instead of negatives."""
 
 from itertools import combinations
 
@@ -26,7 +26,7 @@ def vicreg_loss(
     covariance_weight: Scalar = 1.0,
     epsilon: Scalar = 1e-4,
 ) -> Array:
-    r"""Compute VICReg: equal views, features of standard deviation 1, uncorrelated features.
+    r"""Compute VICReg's terms: equal views, features of standard deviation 1, no correlations.
 
     .. math:: L = \lambda \frac{1}{B d} \sum_i |z^1_i - z^2_i|^2
               + \frac\mu2 \sum_v \frac1d \sum_d \max\big(0, 1 - \sqrt{C^v_{dd} + \epsilon}\big)

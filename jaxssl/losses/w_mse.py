@@ -1,4 +1,4 @@
-"""W-MSE: whiten the embeddings, then minimise the distance between views."""
+"""W-MSE: whiten the embeddings of each view, then minimise the distance between views."""
 
 from itertools import combinations
 
@@ -14,7 +14,7 @@ RANGES = {"epsilon": "in [0, 1]"}
 
 
 def w_mse_loss(pairs: Pairs, *, epsilon: Scalar = 1e-3) -> Array:
-    r"""Compute the squared distance of whitened and normalised views.
+    r"""Compute the squared distance between the whitened, normalised embeddings of two views.
 
     .. math:: L = \frac1B \sum_i \big(2 - 2 \cos(W_1 (z^1_i - m_1), W_2 (z^2_i - m_2))\big), \quad
               W_v = L_v^{-1}, \; L_v L_v^T = (1 - \epsilon) C_v + \epsilon I
@@ -50,11 +50,12 @@ def w_mse_loss(pairs: Pairs, *, epsilon: Scalar = 1e-3) -> Array:
 
 
 def _whiten(z: Array, epsilon: Scalar, axis_name: str | None) -> Array:
-    """Transform rows [b, d] to mean 0 and identity covariance over the global batch."""
+    """Whiten embeddings [b, d]: mean 0 and identity covariance over the global batch."""
     batch = z.shape[0] * collectives.device_count(axis_name)
     centred = z - collectives.mean(jnp.mean(z, axis=0, keepdims=True), axis_name)
-    # Entries are scaled to at most 1, so that their squares do not overflow. The identity is scaled
-    # too, but not below the weight that keeps the factorisation positive definite.
+    # Entries are scaled to at most 1, so that their squares do not overflow. The identity that
+    # regularises the covariance is scaled likewise, but stays large enough for the Cholesky
+    # factorisation.
     scale = jnp.maximum(collectives.max(jnp.abs(centred), axis_name), 1)
     centred = centred / scale
     weight = jnp.maximum(epsilon / scale**2, jnp.minimum(epsilon, 64 * jnp.finfo(z.dtype).eps))

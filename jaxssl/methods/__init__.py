@@ -1,1 +1,1 @@
-"""Methods: training pipelines from a batch to a loss."""
+"""Training methods (siamese, momentum, two_tower): from a batch of views to a loss."""

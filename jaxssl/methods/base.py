@@ -1,4 +1,4 @@
-"""The interface of a method: a batch becomes embeddings, embeddings become pairs, pairs a loss."""
+"""Interface of a training method: a batch becomes embeddings, then pairs, then a loss."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -12,13 +12,13 @@ from jaxssl.losses.pairs import Pairs
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
-# "views" [V, b, h, w, c] float, for multi-crop also "crops" [L, b, s, s, c] float,
-# "index" [b] int, "label" [b] int. Views may be dicts of arrays instead of one array.
+# A batch holds "views" [V, b, h, w, c] float, "index" [b] int and "label" [b] int. With multi-crop
+# it also holds "crops" [L, b, s, s, c] float. Views may be dicts of arrays.
 Batch = dict[str, Any]
 
 
 class Carried(NamedTuple):
-    """Non-trainable state carried between steps.
+    """Non-trainable state between steps: BatchNorm statistics, momentum network, loss memory.
 
     Attributes:
         batch_stats: running statistics of BatchNorm, by network.
@@ -45,7 +45,7 @@ def _accept_views(num_views: int, num_crops: int) -> None:
 
 
 class Method(NamedTuple):
-    """Pure functions that the training step and evaluation call.
+    """A training method as pure functions, called by the training step and by evaluation.
 
     Attributes:
         encoder: the networks.
@@ -77,12 +77,12 @@ class Method(NamedTuple):
 
 
 def image_groups(batch: Batch) -> list[Any]:
-    """Return the views of a batch, followed by its small crops if it has any."""
+    """Return the views of a batch, followed by its small multi-crop images if it has any."""
     return [batch[name] for name in ("views", "crops") if name in batch]
 
 
 def count_views(group: Any) -> int:
-    """Return the number of views in a group."""
+    """Return the number of views in an array [V, b, ...] or in a dict of such arrays."""
     return jax.tree.leaves(group)[0].shape[0]
 
 
@@ -95,7 +95,7 @@ def weighted_loss(
     step: Array,
     key: Array,
 ) -> tuple[Array, Any, Metrics]:
-    """Sum an objective over several pairings of one batch, with weights.
+    """Sum the loss over several view pairings of one batch, with a weight for each.
 
     Every term starts from the memory of the previous step and draws from a random key of its own.
     The new memories are merged.

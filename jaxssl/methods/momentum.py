@@ -1,4 +1,4 @@
-"""Momentum contrast: queries of the trained network against keys that have no gradient.
+"""The momentum method of MoCo and BYOL: queries contrast with keys that have no gradient.
 
 MoCo, BYOL, SimSiam, DINO, NNCLR and ReSSL are this method with different settings and losses.
 """
@@ -23,7 +23,7 @@ from jaxssl.methods.base import Batch, Carried, Method, count_views, image_group
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
-# "schedule": see jaxssl.training.schedules.
+# "schedule" names a function of `jaxssl.training.schedules`.
 PRESETS = {
     "moco_v3": {"momentum": {"schedule": "cosine", "start": 0.99, "end": 1.0}},
     "moco_v2": {"momentum": 0.999, "symmetric": False, "queue_size": 65536},
@@ -41,7 +41,7 @@ TARGET_NETWORKS = ("net", "projector")
 
 
 class _Settings(NamedTuple):
-    """The arguments of `method`; ``has_target`` is False if momentum is 0."""
+    """Settings of the momentum method. ``has_target`` is False if there is no momentum network."""
 
     encoder: Encoder
     objective: Objective
@@ -64,7 +64,7 @@ def method(
     evaluate: str = "online",
     labels: bool = False,
 ) -> Method:
-    """Build the momentum method for two or more views.
+    """Build the momentum method (MoCo, BYOL, DINO) for two or more views.
 
     Queries are predictions of the trained network, or its embeddings if it has no predictor. Keys
     are embeddings of the momentum (EMA) network, theta_k = m theta_k + (1 - m) theta. Every query
@@ -91,7 +91,7 @@ def method(
     has_target = callable(momentum) or bool(momentum > 0)
     if evaluate not in ("online", "target") or (evaluate == "target" and not has_target):
         raise ValueError(
-            'method.evaluate must be "online", or "target" if there is a momentum network, '
+            'method.evaluate must be "online", or "target" with momentum > 0, '
             f"got {evaluate!r} with momentum={momentum}"
         )
     settings = _Settings(
@@ -119,7 +119,8 @@ def _init(settings: _Settings, key: Array, batch: Batch, num_examples: int) -> t
     target = ()
     if settings.has_target:
         variables = {"params": _select(params), "batch_stats": _select(stats)}
-        target = jax.tree.map(jnp.copy, variables)  # the step donates the buffers of params
+        # Copies are needed because the training step donates the buffers of params.
+        target = jax.tree.map(jnp.copy, variables)
     params["objective"], memory = settings.objective.init(objective_key, num_examples, dim)
     queue = empty_queue(queue_key, settings.queue_size, dim) if settings.queue_size else ()
     return params, Carried(stats, target, {"objective": memory, "queue": queue})
@@ -174,7 +175,7 @@ def _embed(
     key: Array,
     axis_name: str | None,
 ) -> tuple[Array, Array, Array, Any, Any]:
-    """Embed the views with the trained network and with the momentum network.
+    """Embed the views with the trained network (queries) and the momentum network (keys).
 
     Returns:
         Embeddings of the trained network, its predictions (the queries), keys, and the new
@@ -196,7 +197,7 @@ def _embed(
     target = carried.target
     if settings.has_target:
         variables = target["params"], target["batch_stats"]
-        # No key: the momentum network has no stochastic depth.
+        # The momentum network gets no random key, which switches its stochastic depth off.
         keys, _, target_stats = networks.embed(
             settings.encoder, *variables, [key_views], key=None, **common
         )
@@ -210,15 +211,15 @@ def _check_views(settings: _Settings, num_views: int, num_crops: int) -> None:
     del num_crops
     if num_views < 2 or (num_views > 2 and not settings.symmetric):
         raise ValueError(
-            f'method "momentum" takes two views, or more if symmetric; got {num_views}'
+            f'method "momentum" needs views=2, or more with symmetric=True, got views={num_views}'
         )
 
 
 def _pairings(settings: _Settings, num_queries: int, num_keys: int) -> list[tuple[int, int]]:
-    """List (query, key) numbers: every query with each key of another view."""
+    """List the pairs (query, key) of view numbers: each query with every other view's key."""
     if settings.symmetric:
         return [(q, k) for k in range(num_keys) for q in range(num_queries) if q != k]
-    # Without a momentum network query 1 is the view of the only key.
+    # Without a momentum network, the only key is computed from view 1, so query 1 has no pair.
     skipped = () if settings.has_target else (1,)
     return [(q, 0) for q in range(num_queries) if q not in skipped]
 
@@ -237,5 +238,5 @@ def _target_backbone(params: Any, carried: Carried) -> tuple[Any, Any]:
 
 
 def _select(tree: Any) -> dict[str, Any]:
-    """Return the branches of the networks that the momentum network has."""
+    """Select the parameters of the sub-networks that the momentum network also has."""
     return {name: tree[name] for name in TARGET_NETWORKS}

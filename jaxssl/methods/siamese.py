@@ -1,4 +1,4 @@
-"""The siamese method of SimCLR: one network embeds all views, and one loss contrasts them."""
+"""The siamese method of SimCLR: one network embeds all views and one loss contrasts them."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from jaxssl.models.encoder import Encoder
 
 
 def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> Method:
-    """Build the siamese method for V >= 1 views.
+    """Build the siamese method (SimCLR, SupCon, Barlow Twins) for one or more views.
 
     With multi-crop every small crop is a query to each of the V views, which are the only keys.
     The loss is the mean over all pairs of a query view and a key view, as in SwAV.
@@ -59,11 +59,11 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
             value, memory, metrics = objective.loss(pairs, *args, step=step, key=key)
             return value, (Carried(stats, (), memory), metrics, views)
 
-        # A single labelled view counts as one pair of views.
+        # A single view has no pair of views. With class labels it counts as one pair.
         view_pairs = max(num_views * (num_views - 1), 1)
         total = view_pairs + num_views * len(crops)
         terms = [(view_pairs / total, pairs)]
-        # All crops share the gathered views, so that their gradient is also sent once.
+        # All multi-crop terms reuse the gathered views, so that their gradient is sent only once.
         gathered = pairs.candidate.reshape(num_views, -1, z.shape[2])
         for crop in crops:
             for view, keys in zip(views, gathered, strict=True):

@@ -1,4 +1,4 @@
-"""Two trained towers: images and captions (CLIP), or two views of a graph (GraphCL)."""
+"""The two-tower method: image and text networks (CLIP), or two views of a graph (GraphCL)."""
 
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from jaxssl.models.encoder import Encoder
 def method(
     encoder: Encoder, objective: Objective, *, symmetric: bool = False, labels: bool = False
 ) -> Method:
-    """Build the two-tower method.
+    """Build the two-tower method: CLIP for images with captions, GraphCL for graphs.
 
     Embeddings of the first tower are the anchors, embeddings of the second tower are their keys,
     and gradients flow into both. With a network for captions (``encoder.text``) the towers embed
@@ -56,7 +56,7 @@ def method(
     def embed_towers(
         params: Any, stats: Any, batch: Batch, key: Array, axis_name: str | None
     ) -> tuple[Array, dict]:
-        """Return embeddings [2, b, d] and the new BatchNorm statistics."""
+        """Embed both towers' inputs to [2, b, d], and return the new BatchNorm statistics."""
         groups, index = image_groups(batch), batch["index"]
         check_views(count_views(batch["views"]), len(groups) - 1)
         common = {"index": index, "axis_name": axis_name}
@@ -95,6 +95,7 @@ def method(
 def _check_views(expected: int, num_views: int, num_crops: int) -> None:
     if num_crops or num_views != expected:
         raise ValueError(
-            f'method "two_tower" takes {expected} view{"s" * (expected > 1)} here; set '
+            f'method "two_tower" takes {expected} view{"s" * (expected > 1)}, got {num_views} '
+            f"and {num_crops} crops; set "
             f"views={expected} and crops.number=0"
         )

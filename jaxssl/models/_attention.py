@@ -30,10 +30,10 @@ def attend(q: Array, k: Array, v: Array, *, causal: bool = False) -> Array:
 
 @jax.custom_vjp
 def _softmax(logits: Array) -> Array:
-    """Softmax over the last axis in float32; the backward pass reads the rounded weights."""
+    """Compute a float32 softmax that keeps only its rounded weights for the backward pass."""
     weights = nn.softmax(logits.astype(jnp.float32)).astype(logits.dtype)
-    # Without the barrier, XLA stores the float32 exponentials for the backward pass, which raises
-    # the memory of a ViT's training step by a fifth.
+    # Without this barrier XLA stores the float32 exponentials for the backward pass. A ViT's
+    # training step would then need a fifth more memory.
     return lax.optimization_barrier(weights)
 
 

@@ -1,11 +1,11 @@
-"""Layers and initialisers that several networks share."""
+"""A convolution and initialisers that several networks use."""
 
 from functools import partial
 
 import flax.linen as nn
 import jax
 
-# PyTorch's default initialiser of Conv2d and Linear: uniform, variance 1 / (3 fan_in).
+# PyTorch initialises Conv2d and Linear like this by default: uniform with variance 1 / (3 fan_in).
 TORCH_KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 exact_gelu = partial(jax.nn.gelu, approximate=False)
@@ -19,8 +19,9 @@ def square_conv(
     *,
     kernel_init: nn.initializers.Initializer,
 ) -> nn.Conv:
-    """Return a convolution without bias, padded by ``side // 2`` on all sides unless given."""
-    # Explicit padding, as in PyTorch: "SAME" would pad a strided convolution on one side only.
+    """Return a bias-free convolution with equal padding on all sides (default ``side // 2``)."""
+    # The padding is explicit, as in PyTorch. "SAME" would pad a strided convolution on one side
+    # only.
     return nn.Conv(
         width,
         (side, side),

@@ -1,4 +1,4 @@
-"""BatchNorm and LayerNorm with float32 statistics. Call them inside a module's compact method.
+"""BatchNorm and LayerNorm with float32 statistics, for a compact method of a Flax module.
 
 The result has the dtype of the input and the parameters. Mixing it with float32 statistics needs
 standard dtype promotion, which is enabled here even if the caller asks for strict promotion.
@@ -15,7 +15,7 @@ from jaxssl import collectives
 
 
 def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) -> Array:
-    """Normalise over all axes but the last (Ioffe and Szegedy, Batch Normalization, 2015).
+    """Normalise an array over all axes but the last (BatchNorm, Ioffe and Szegedy, 2015).
 
     Args:
         x: [..., c].
@@ -24,7 +24,7 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
         **options: arguments of `flax.linen.BatchNorm`, such as ``use_bias``.
 
     Returns:
-        Array like ``x``. The momentum of the running statistics is 0.9; the running variance is the
+        Array like ``x``. The momentum of the running statistics is 0.9. The running variance is the
         biased estimate.
     """
     norm = nn.BatchNorm(
@@ -38,7 +38,7 @@ def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) 
 
 
 class MaskedBatchNorm(nn.Module):
-    """BatchNorm over unmasked rows. Devices are weighted by their number of unmasked rows.
+    """BatchNorm over unmasked rows, with devices weighted by their number of unmasked rows.
 
     Attributes:
         momentum: weight of the old running statistics in an update.
@@ -50,7 +50,7 @@ class MaskedBatchNorm(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, mask: Array, *, train: bool, axis_name: str | None) -> Array:
-        """Normalise rows [n, c]; only rows where ``mask`` [n] is True enter the statistics."""
+        """Normalise rows [n, c]. Only rows where ``mask`` [n] is True enter the statistics."""
         c = x.shape[1]
         running_mean = self.variable("batch_stats", "mean", lambda: jnp.zeros(c, jnp.float32))
         running_var = self.variable("batch_stats", "var", lambda: jnp.ones(c, jnp.float32))
@@ -75,14 +75,14 @@ class MaskedBatchNorm(nn.Module):
 
 
 def layer_norm(x: Array, epsilon: float = 1e-6) -> Array:
-    """Normalise [..., c] over the last axis (Ba et al., Layer Normalization, 2016)."""
+    """Normalise an array [..., c] over the last axis (LayerNorm, Ba et al., 2016)."""
     norm = nn.LayerNorm(epsilon=epsilon)
     with jax.numpy_dtype_promotion("standard"):
         return norm(x)
 
 
 def keep_sums_over_devices(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Rematerialisation policy that saves only the results of sums over devices.
+    """Rematerialisation policy for `nn.remat` that saves only results of sums over devices.
 
     These are the BatchNorm statistics. Recomputing them would send them a second time.
     """

@@ -1,4 +1,4 @@
-"""The transformer block and the learned positions that several networks share."""
+"""Transformer block and learned position embeddings, for the vision and text transformers."""
 
 import math
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, scale: Array | None = None) -> Array:
-        """Map tokens [n, t, dim] to tokens of the same shape.
+        """Apply the transformer block to tokens [n, t, dim], with an unchanged shape.
 
         Args:
             x: tokens [n, t, dim].
@@ -61,7 +61,7 @@ class Block(nn.Module):
 def learned_positions(
     module: nn.Module, rows: int, columns: int, dim: int, init: Initializer
 ) -> Array:
-    """Return the parameter "positions" [1 + rows * columns, dim] of a compact module.
+    """Create the position embeddings [1 + rows * columns, dim] as a trained parameter.
 
     The first row belongs to the class token. The parameter gets its size from the first images.
 
@@ -72,7 +72,8 @@ def learned_positions(
     if module.has_variable("params", "positions"):
         count = module.get_variable("params", "positions").shape[0] - 1
     side = math.isqrt(count)
-    # The parameter stores only the number of patches, which identifies a grid if it is square.
+    # The parameter stores the number of patches only. That number determines the grid only if the
+    # grid is square.
     if (rows, columns) != (side, side):
         raise ValueError(
             f"learned positions need a square grid, expected {side} x {side} patches, got {rows} x "

@@ -1,4 +1,4 @@
-"""CLIP's ResNets: a stem of three convolutions, anti-aliased strides, attention pooling.
+"""ResNets as in CLIP: three-convolution stem, anti-aliased strides, attention pooling.
 
 References:
     Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
@@ -18,20 +18,20 @@ from jaxssl.models._layers import TORCH_KERNEL_INIT, square_conv
 from jaxssl.models._norms import batch_norm
 from jaxssl.models._transformer import learned_positions
 
-# size: (blocks per stage, width, feature dimension)
+# Maps the size to (blocks per stage, width, feature dimension).
 SIZES = {
     "50": ((3, 4, 6, 3), 64, 1024),
     "101": ((3, 4, 23, 3), 64, 512),
     "50x4": ((4, 6, 10, 6), 80, 640),
 }
-# stem: smallest side of an image, which the stem and three stages reduce to one position
+# Maps the stem to the smallest side of an image, in pixels. Stem and stages reduce that side to 1.
 STEMS = {"cifar": 8, "imagenet": 32}
 ATTENTION_INIT = nn.initializers.variance_scaling(1.0, "fan_in", "normal")
 _conv = partial(square_conv, kernel_init=TORCH_KERNEL_INIT)
 
 
 class Block(nn.Module):
-    """Bottleneck of expansion 4 with anti-aliased stride, initialised as its shortcut.
+    """Bottleneck block of CLIP's ResNets (expansion 4) with an anti-aliased stride.
 
     A stride is an average pool, before the last convolution of the bottleneck and before the
     convolution of the shortcut.
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Map feature maps [n, h, w, c] to [n, h // stride, w // stride, 4 width]."""
+        """Apply the block to feature maps [n, h, w, c]: [n, h // s, w // s, 4 width]."""
         norm = partial(batch_norm, train=train, axis_name=axis_name)
         out = 4 * self.width
         y = nn.relu(norm(_conv(self.width, 1)(x)))
@@ -59,10 +59,10 @@ class Block(nn.Module):
 
 
 class AttentionPool(nn.Module):
-    """Attention with a single query: the mean of the tokens, which is also a key and value.
+    """Attention pooling whose single query is the mean token, which is also a key and value.
 
     Attributes:
-        heads: number of heads; must divide the channels of the feature maps.
+        heads: number of heads, a divisor of the channels of the feature maps.
         dim: dimension of the result.
     """
 
@@ -71,7 +71,7 @@ class AttentionPool(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Map feature maps [n, h, w, c] to [n, dim].
+        """Pool feature maps [n, h, w, c] to features [n, dim].
 
         Raises:
             ValueError: if the maps are not square, or differ in size from the first ones.
@@ -91,7 +91,7 @@ class AttentionPool(nn.Module):
 
 
 class ClipResNet(nn.Module):
-    """Stem, stages of bottlenecks, attention pooling.
+    """CLIP's ResNet: a stem, stages of bottleneck blocks and attention pooling.
 
     See `net` for the attributes. ``stages`` holds the number of blocks in each stage. ``width`` is
     the number of channels inside the blocks of the first stage, which doubles with every stage.
@@ -107,7 +107,7 @@ class ClipResNet(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map images [n, h, w, c] to features [n, dim]; ``keys`` are not used.
+        """Map images [n, h, w, c] to features [n, dim]. ``keys`` are not used.
 
         Raises:
             ValueError: if the images are too small, not square, or differ in size from the images
@@ -141,7 +141,7 @@ def net(
     num_heads: int | None = None,
     dim: int | None = None,
 ) -> nn.Module:
-    """Return a `ClipResNet` for square images of one size.
+    """Build a ResNet as in CLIP for square images of one size.
 
     The attention pooling has a learned position for every cell of the last feature map, which is
     smaller than the image by a factor of 32 ("imagenet") or 8 ("cifar"). So the first call fixes
@@ -151,8 +151,8 @@ def net(
         size: "50", "101" or "50x4", with 1024, 512 and 640 features.
         stem: "imagenet", which reduces the sides by 4, or "cifar", the same three convolutions
             without stride and pooling, for images of 8 to 64 pixels (not in the paper).
-        width: channels inside the first stage's blocks; even and >= 2. Default: 64, 64 or 80.
-        num_heads: heads of the attention pooling; must divide 32 ``width``. Default: ``width / 2``,
+        width: channels inside the first stage's blocks, even and >= 2. Default: 64, 64 or 80.
+        num_heads: heads of the attention pooling, dividing 32 ``width``. Default: ``width / 2``,
             which gives a head dimension of 64.
         dim: feature dimension, >= 1. Default: that of ``size``.
 
@@ -161,7 +161,7 @@ def net(
 
     References:
         Radford et al., 2021. Kernels, positions and the last norm of each block are initialised as
-        in the released code. The biases of the pooling start at 0; there they are uniform.
+        in the released code. Biases of the pooling start at 0, not uniform as in that code.
     """
     require_choice(SIZES, size=size)
     require_choice(STEMS, stem=stem)
@@ -173,12 +173,12 @@ def net(
     require_at_least(1, dim=dim)
     heads = width // 2 if num_heads is None else num_heads
     if heads < 1 or 32 * width % heads:
-        raise ValueError(f"net.num_heads must divide 32 net.width = {32 * width}, got {heads}")
+        raise ValueError(f"net.num_heads must divide 32 * net.width = {32 * width}, got {heads}")
     return ClipResNet(stages, width, heads, dim, stem)
 
 
 def average_pool(x: Array, stride: int) -> Array:
-    """Average over squares of ``stride`` pixels, dropping incomplete squares at the edges.
+    """Average an image over squares of ``stride`` pixels, without incomplete squares.
 
     Args:
         x: [n, h, w, c].

@@ -10,7 +10,7 @@ from jaxssl.models._norms import batch_norm
 
 
 class ConvNet(nn.Module):
-    """A 3x3 convolution, BatchNorm and ReLU per stage, then global average pooling.
+    """Small convolutional network: 3x3 convolution, BatchNorm and ReLU per stage, then pooling.
 
     See `net` for the attributes.
     """
@@ -22,7 +22,7 @@ class ConvNet(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map images [n, h, w, c] to features [n, f]; ``keys`` are not used."""
+        """Map images [n, h, w, c] to features [n, f]. ``keys`` are not used."""
         del keys
         for width, stride in zip(self.widths, self.strides, strict=True):
             conv = nn.Conv(
@@ -40,7 +40,7 @@ class ConvNet(nn.Module):
 def net(
     *, widths: tuple[int, ...] = (32, 64, 128), strides: tuple[int, ...] = (2, 2, 2)
 ) -> nn.Module:
-    """Return a `ConvNet`.
+    """Build the small convolutional network, one stage for each entry of ``widths``.
 
     Args:
         widths: channels of each stage, >= 1. The last one is the feature dimension.
@@ -57,7 +57,7 @@ def net(
 def strided_conv(
     x: Array, kernel: Array, strides: tuple[int, int], padding: Any, **options: Any
 ) -> Array:
-    """Convolution with the signature of `jax.lax.conv_general_dilated`, fast on CPUs.
+    """Convolve as `jax.lax.conv_general_dilated` does, but faster on CPUs.
 
     XLA's gradient of a strided convolution is slow on CPUs if the images are small. On CPUs, this
     function therefore multiplies a matrix of image patches by the kernel, which makes the gradient
@@ -86,7 +86,7 @@ def strided_conv(
         y = jnp.matmul(patches.reshape(-1, len(matrix)), matrix, precision=precision)
         return y.reshape(*patches.shape[:3], -1)
 
-    if max(strides) == 1:  # XLA's convolution is as fast
+    if max(strides) == 1:  # XLA's convolution is as fast at stride 1.
         return convolution(x, kernel)
     return lax.platform_dependent(x, kernel, cpu=matrix_product, default=convolution)
 
@@ -94,10 +94,10 @@ def strided_conv(
 def _extract_patches(
     x: Array, window: tuple[int, int], strides: tuple[int, int], padding: Any
 ) -> Array:
-    """Return [n, h', w', kh * kw * c], the inputs under the window at each of its positions."""
+    """Return the inputs under the window at each position, [n, h', w', kh * kw * c]."""
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     n, h, w, c = x.shape
-    rows, columns = h - window[0] + 1, w - window[1] + 1  # window positions at stride 1
+    rows, columns = h - window[0] + 1, w - window[1] + 1  # number of window positions at stride 1
     shifted = [
         lax.slice(x, (0, i, j, 0), (n, i + rows, j + columns, c), (1, *strides, 1))
         for i in range(window[0])

@@ -16,7 +16,7 @@ PRECISIONS = {"float32": jnp.float32, "bf16": jnp.bfloat16}
 
 
 class Encoder(NamedTuple):
-    """The networks of a method, and how they are run.
+    """The networks of a training method, with their precision and order of application.
 
     Images, here and below, may also be dicts of arrays. A row of such an array may hold k examples
     (packed graphs), and the backbone returns the k examples one after the other.
@@ -40,13 +40,13 @@ class Encoder(NamedTuple):
     text: "Encoder | None" = None
 
     def modules(self) -> dict[str, nn.Module]:
-        """Return the networks by name, in the order in which they are applied."""
+        """Return the backbone, projector and predictor by name, in their order of application."""
         modules = {"net": self.net, "projector": self.projector}
         return modules if self.predictor is None else {**modules, "predictor": self.predictor}
 
 
 def init(encoder: Encoder, key: Array, groups: list[Any]) -> tuple[dict, dict, int]:
-    """Initialise the networks.
+    """Initialise the backbone, projector and predictor on a batch of views.
 
     Args:
         encoder: the networks.
@@ -82,7 +82,7 @@ def embed(
     key: Array | None,
     axis_name: str | None,
 ) -> tuple[Array, Array, dict]:
-    """Apply the networks in training mode to all views of a batch.
+    """Apply backbone, projector and predictor in training mode to all views of a batch.
 
     The views of a group go through the backbone together, so that BatchNorm uses the statistics of
     all of them in the global batch. All groups go through the heads together.
@@ -95,7 +95,7 @@ def embed(
         views: groups of views [V_g, b, h, w, c]; the views of a group have one size. Arrays with k
             examples in a row are [V_g, b / k, ...].
         index: [b] indices of the examples in the data set, which random draws are keyed by.
-        key: random key of the step; None turns stochastic depth off.
+        key: random key of the step. None turns stochastic depth off.
         axis_name: the mapped axis over which devices share the batch, or None.
 
     Returns:
@@ -121,7 +121,7 @@ def embed(
         if keys is None:
             return None
         numbers = jnp.arange(first, first + num_views, dtype=jnp.int32)
-        each = jax.vmap(jax.random.fold_in, (0, None))  # over the examples of a row
+        each = jax.vmap(jax.random.fold_in, (0, None))  # one key for each example of a row
         fold = jax.vmap(jax.vmap(each, (None, 0)), (0, None))
         return fold(keys, numbers).reshape(-1)
 
@@ -155,7 +155,7 @@ def embed(
 
 
 def features(encoder: Encoder, params: Any, stats: Any, images: Any) -> Array:
-    """Apply the backbone in evaluation mode: [n, f] float32 features.
+    """Apply the backbone in evaluation mode and return features [n, f] in float32.
 
     ``params`` and ``stats`` are the variables of the backbone.
     """
@@ -174,7 +174,7 @@ def features_in_training(
     axis_name: str | None,
     keys: Array | None,
 ) -> tuple[Array, Any]:
-    """Apply the backbone in training mode: [n, f] float32 features and the new statistics."""
+    """Apply the backbone in training mode: features [n, f] and new BatchNorm statistics."""
     dtype = PRECISIONS[encoder.precision]
     h, updated = encoder.net.apply(
         {"params": _cast(params, dtype), "batch_stats": stats},
@@ -188,7 +188,7 @@ def features_in_training(
 
 
 def project(encoder: Encoder, params: Any, stats: Any, h: Array) -> Array:
-    """Apply the projector in evaluation mode to features [n, f]: [n, d] float32 embeddings."""
+    """Apply the projector in evaluation mode to features [n, f] and return embeddings [n, d]."""
     dtype = PRECISIONS[encoder.precision]
     variables = {"params": _cast(params, dtype), "batch_stats": stats}
     z: Any = encoder.projector.apply(variables, _cast(h, dtype), train=False)
@@ -200,7 +200,7 @@ def _first_view(group: Any) -> Any:
 
 
 def _cast(tree: Any, dtype: Any) -> Any:
-    """Cast floating-point leaves. Integer leaves (indices) are left unchanged."""
+    """Cast floating-point leaves of a tree. Integer leaves (indices) are left unchanged."""
 
     def cast(x: Array) -> Array:
         return x.astype(dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x
@@ -211,7 +211,7 @@ def _cast(tree: Any, dtype: Any) -> Any:
 def find_channels(
     net: nn.Module, variables: VariableDict, sides: tuple[int, ...], known: tuple[int, ...] = (3, 1)
 ) -> int:
-    """Find the number of channels of the images, or videos, that a backbone takes.
+    """Find the number of channels of the images or videos that a backbone accepts.
 
     Args:
         net: the backbone.
@@ -226,7 +226,7 @@ def find_channels(
         image = jax.ShapeDtypeStruct((1, *sides, channels), jnp.float32)
         try:
             jax.eval_shape(lambda x: net.apply(variables, x, train=False), image)
-        except Exception:  # flax raises several kinds for a kernel of another shape
+        except Exception:  # Flax raises several exception types for a kernel of another shape.
             continue
         return channels
-    raise ValueError(f"the backbone takes no images of {' x '.join(map(str, sides))}")
+    raise ValueError(f"the backbone accepts no images of {' x '.join(map(str, sides))}")

@@ -1,4 +1,4 @@
-"""The graph isomorphism network (GIN) on packed graphs."""
+"""GIN, the graph isomorphism network, on packed graphs."""
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ EXAMPLES = "graph"
 
 
 class GIN(nn.Module):
-    r"""Graph isomorphism network with a BatchNorm after each layer.
+    r"""Graph isomorphism network (GIN) with a BatchNorm after each layer.
 
     .. math:: h_v \leftarrow BN(ReLU(MLP(h_v + \sum_{u \sim v} h_u)))
 
@@ -34,10 +34,10 @@ class GIN(nn.Module):
         axis_name: str | None = None,
         keys: Array | None = None,
     ) -> Array:
-        """Map r rows of k packed graphs to features [r k, layers * width].
+        """Map r rows of k packed graphs each to features [r * k, layers * width].
 
         Args:
-            x: packed graphs, see `jaxssl.augment.graph`; "x" is float.
+            x: packed graphs as in `jaxssl.augment.graph`, with float "x".
             train: whether BatchNorm uses the statistics of the batch, over all real nodes.
             axis_name: name of the mapped axis whose devices share the batch, or None.
             keys: not used.
@@ -47,12 +47,14 @@ class GIN(nn.Module):
         """
         del keys
         if not isinstance(x, dict):
-            raise ValueError("net.name='gin' takes graphs, not images; set augment.name=graph")
+            raise ValueError(
+                "net.name='gin' takes graphs, got images; set augment.name=graph or another network"
+            )
         rows, n, _ = x["x"].shape
         k = x["size"].shape[1]
         row = jnp.arange(rows, dtype=jnp.int32)
-        # Number the nodes and graphs of all rows consecutively. Padding gets the first index out of
-        # range, which the gathers and scatters below ignore.
+        # Nodes and graphs are numbered consecutively over all rows. Padding gets the first index
+        # out of range, which the gathers and scatters below ignore.
         is_node = x["graph"] < k
         graph = jnp.where(is_node, x["graph"] + k * row[:, None], rows * k).reshape(-1)
         is_node = is_node.reshape(-1)
@@ -64,14 +66,15 @@ class GIN(nn.Module):
             h = nn.relu(nn.Dense(self.width, kernel_init=TORCH_KERNEL_INIT)(h))
             h = nn.relu(nn.Dense(self.width, kernel_init=TORCH_KERNEL_INIT)(h))
             h = MaskedBatchNorm()(h, is_node, train=train, axis_name=axis_name)
-            # Edges may lead to dropped nodes, which must not contribute to their neighbours.
+            # Some edges still point to dropped nodes. Their features are set to 0, so that they add
+            # nothing to their neighbours.
             h = jnp.where(is_node[:, None], h, 0)
             features.append(jax.ops.segment_sum(h, graph, rows * k))
         return jnp.concatenate(features, axis=1)
 
 
 def net(*, width: int = 32, layers: int = 3) -> nn.Module:
-    """Return a `GIN` with ``layers * width`` features.
+    """Build a GIN with ``layers * width`` features.
 
     Args:
         width: width of each layer, >= 1.
@@ -90,7 +93,7 @@ def net(*, width: int = 32, layers: int = 3) -> nn.Module:
 
 
 def _sum_neighbours(h: Array, edge: Array) -> Array:
-    """Sum over the neighbours of each node; edges are undirected."""
+    """Sum the features of each node's neighbours. Edges are undirected."""
     ends = h.at[edge].get(mode="fill", fill_value=0)
     total = jnp.zeros_like(h).at[edge[:, 0]].add(ends[:, 1], mode="drop")
     return total.at[edge[:, 1]].add(ends[:, 0], mode="drop")

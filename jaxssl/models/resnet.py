@@ -10,16 +10,17 @@ from jaxssl.models._checks import require_at_least, require_choice
 from jaxssl.models._layers import square_conv
 from jaxssl.models._norms import batch_norm, keep_sums_over_devices
 
-# depth: (blocks per stage, whether the blocks are bottlenecks)
+# Maps the depth to (blocks per stage, True if the blocks are bottlenecks).
 DEPTHS = {
     18: ((2, 2, 2, 2), False),
     34: ((3, 4, 6, 3), False),
     50: ((3, 4, 6, 3), True),
     101: ((3, 4, 23, 3), True),
 }
-# stem: (side, stride, padding) of its convolution
+# Maps the stem to the (side, stride, padding) of its convolution.
 STEMS = {"cifar": (3, 1, 1), "cifar_wide": (3, 1, 2), "imagenet": (7, 2, 3)}
-# Kaiming-normal by fan-out, as in torchvision; Flax's default is LeCun-normal by fan-in.
+# Kernels start Kaiming-normal by fan-out, as in torchvision. Flax's default is LeCun-normal by
+# fan-in.
 _conv = partial(square_conv, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"))
 
 
@@ -41,7 +42,7 @@ class Block(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Map feature maps [n, h, w, c] to [n, h / stride, w / stride, out]."""
+        """Apply the block to feature maps [n, h, w, c]: [n, h / stride, w / stride, out]."""
         norm = partial(batch_norm, train=train, axis_name=axis_name)
         ones, zeros = nn.initializers.ones, nn.initializers.zeros
         last_norm = partial(norm, scale_init=zeros if self.zero_init else ones)
@@ -82,7 +83,7 @@ class ResNet(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map images [n, h, w, c] to features [n, f]; ``keys`` are not used."""
+        """Map images [n, h, w, c] to features [n, f]. ``keys`` are not used."""
         del keys
         x = _conv(self.width, *STEMS[self.stem])(x)
         x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
@@ -93,7 +94,7 @@ class ResNet(nn.Module):
         def run(block: Block, x: Array) -> Array:
             return block(x, train=train, axis_name=axis_name)
 
-        # Rematerialising the class instead of the call would rename the parameters.
+        # The call is rematerialised instead of the class, which would rename the parameters.
         run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
         for stage, blocks in enumerate(self.stages):
             for i in range(blocks):
@@ -111,13 +112,13 @@ def net(
     zero_init_residual: bool = False,
     remat: bool = False,
 ) -> nn.Module:
-    """Return a ResNet with 8 ``width`` features (depth 18, 34) or 32 ``width`` (50, 101).
+    """Build a ResNet with 8 ``width`` features (depth 18, 34) or 32 ``width`` (50, 101).
 
     Args:
         depth: 18, 34, 50 or 101.
         stem: "cifar" for images of about 32 pixels, "imagenet" for 224, or "cifar_wide", which is
             solo-learn's variant of "cifar": a padding of 2 turns 32 pixels into 34.
-        width: channels of the first stage, >= 1; 64 in the paper.
+        width: channels of the first stage, >= 1 (64 in the paper).
         zero_init_residual: whether the last BatchNorm scale of every block is initialised with 0,
             so that the block starts as its shortcut (Goyal et al., Accurate, Large Minibatch SGD,
             2017).

@@ -1,4 +1,4 @@
-"""S3D, an Inception network for videos [n, t, h, w, c]: RGB, grey or optical flow."""
+"""S3D, an Inception network for videos [n, t, h, w, c] (RGB, grey or optical flow)."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -12,8 +12,8 @@ from jaxssl.models._checks import require_choice
 from jaxssl.models._norms import batch_norm, keep_sums_over_devices
 
 EXAMPLES = "video"
-# Channels of the four branches of an Inception block: (1x1), (1x1, separable 3x3x3), (1x1,
-# separable 3x3x3), (pool and 1x1). The numbers are those of Inception-v1.
+# Channels of the four branches of an Inception block, as in Inception-v1: (1x1), (1x1, separable
+# 3x3x3), (1x1, separable 3x3x3), (pool and 1x1).
 Branches = tuple[int, int, int, int, int, int]
 STAGES: tuple[tuple[Branches, ...], ...] = (
     ((64, 96, 128, 16, 32, 32), (128, 128, 192, 32, 96, 64)),
@@ -26,17 +26,17 @@ STAGES: tuple[tuple[Branches, ...], ...] = (
     ),
     ((256, 160, 320, 32, 128, 128), (384, 192, 384, 48, 128, 128)),
 )
-BLOCKS = {"all": None, "first": 1}  # setting: number of blocks that each stage keeps
+BLOCKS = {"all": None, "first": 1}  # maps the setting to the number of blocks that each stage keeps
 STEM = (64, 192)
-# The smallest video that leaves one position. Time is reduced by 8 and each side by 32, rounded up
-# except in the last pool, which has no padding.
+# A video of this size leaves one position after all pools. Time is reduced by 8 and each side by
+# 32, rounded up except in the last pool, which has no padding.
 MIN_FRAMES, MIN_SIDE = 5, 17
-# As in CoCLR. The BatchNorm after each convolution removes the scale.
+# CoCLR initialises kernels like this. The BatchNorm after each convolution removes their scale.
 KERNEL_INIT = nn.initializers.normal(0.01)
 
 
 class Separable(nn.Module):
-    """Separable 3D convolution: one over space, then one over time, each with BatchNorm and ReLU.
+    """Separable 3D convolution over space, then time, each with BatchNorm and ReLU.
 
     Attributes:
         width: output channels of both convolutions.
@@ -57,8 +57,8 @@ class Separable(nn.Module):
         side, stride, norm = self.side, self.stride, {"train": train, "axis_name": axis_name}
         x = _conv_norm_relu(x, self.width, (side, side), (stride, stride), **norm)
         n, t, h, w, c = x.shape
-        # Space is flattened so that two axes suffice. XLA's convolutions over
-        # three axes are 3 to 70 times slower on CPUs.
+        # Height and width are flattened, so that the convolution has two axes. On CPUs XLA's
+        # convolutions over three axes are 3 to 70 times slower.
         x = x.reshape(n, t, h * w, c)
         x = _conv_norm_relu(x, self.width, (side, 1), (stride, 1), **norm)
         x = x.reshape(n, -1, h, w, c)
@@ -69,7 +69,7 @@ class Separable(nn.Module):
 
 
 class Stem(nn.Module):
-    """The convolutions and pools before the Inception blocks.
+    """Stem of S3D: the convolutions and pools before the Inception blocks.
 
     Attributes:
         widths: channels of the first two convolutions, and of the third.
@@ -92,7 +92,7 @@ class Stem(nn.Module):
 
 
 class Inception(nn.Module):
-    """Inception block: four parallel branches, concatenated.
+    """Inception block of S3D: four parallel branches, concatenated along the channels.
 
     Attributes:
         branches: channels of the branches, see `Branches`.
@@ -107,7 +107,8 @@ class Inception(nn.Module):
         """Map [n, t, h, w, c] to [n, t, h, w, d], where d sums the branches' output channels."""
         norm = {"train": train, "axis_name": axis_name}
         one, two_in, two, three_in, three, four = self.branches
-        # The 1x1 convolutions of three branches have the same input: one convolution is faster.
+        # Three branches start with a 1x1 convolution of the same input. One joint convolution is
+        # faster.
         y = _conv_norm_relu(x, one + two_in + three_in, (1, 1), **norm)
         first, second, third = jnp.split(y, (one, one + two_in), axis=-1)
         second = Separable(two, 3, 1, self.gating)(second, **norm)
@@ -118,7 +119,7 @@ class Inception(nn.Module):
 
 
 class S3D(nn.Module):
-    """S3D (Xie et al., Rethinking Spatiotemporal Feature Learning, 2018); with gating, S3D-G.
+    """S3D video network (Xie et al., 2018). With gating it is S3D-G.
 
     Attributes:
         stem: channels of the stem.
@@ -136,7 +137,7 @@ class S3D(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map videos [n, t, h, w, c] to features [n, f]; ``keys`` are not used.
+        """Map videos [n, t, h, w, c] to features [n, f]. ``keys`` are not used.
 
         Raises:
             ValueError: if the videos are smaller than 5 frames of 17 x 17 pixels.
@@ -152,7 +153,7 @@ class S3D(nn.Module):
         def run(block: nn.Module, x: Array) -> Array:
             return block(x, train=train, axis_name=axis_name)
 
-        # Rematerialising the class instead of the call would rename the parameters.
+        # The call is rematerialised instead of the class, which would rename the parameters.
         run = nn.remat(run, policy=keep_sums_over_devices) if self.remat else run
         x = run(Stem(self.stem, self.gating), x)
         for stage, blocks in enumerate(self.stages):
@@ -208,7 +209,7 @@ def net(
 def max_pool(
     x: Array, window: Sequence[int], stride: Sequence[int], padding: Sequence[int]
 ) -> Array:
-    """Max-pool over time and space. Padding never is the maximum, as in PyTorch.
+    """Max-pool a video over time and space. As in PyTorch, padding is never the maximum.
 
     Args:
         x: [n, t, h, w, c].
@@ -219,15 +220,16 @@ def max_pool(
     Returns:
         [n, t', h', w', c]. An axis of length l becomes (l + 2 padding - window) // stride + 1.
     """
-    # Maxima of shifted arrays, one axis after the other. XLA fuses them into one loop, whereas the
-    # gradient of its window reduction is a scatter. Equal values share the gradient.
+    # The maximum is taken over shifted arrays, one axis after the other, and XLA fuses the shifts
+    # into one loop. The gradient of XLA's window reduction would be a slow scatter. Equal values
+    # share the gradient.
     for axis, (size, step, pad) in enumerate(zip(window, stride, padding, strict=True), start=1):
         if size == 1 and step == 1:
             continue
         pads = [(0, 0, 0)] * x.ndim
         pads[axis] = (pad, pad, 0)
         padded = lax.pad(x, jnp.array(-jnp.inf, x.dtype), pads)
-        last = padded.shape[axis] - size  # start of the last window
+        last = padded.shape[axis] - size  # start of the last pooling window
         shifted = (lax.slice_in_dim(padded, i, i + last + 1, step, axis=axis) for i in range(size))
         x = reduce(jnp.maximum, shifted)
     return x
@@ -242,8 +244,9 @@ def _conv_norm_relu(
     train: bool,
     axis_name: str | None,
 ) -> Array:
-    """Convolve over the two axes before the channels, then apply BatchNorm and ReLU."""
-    # Explicit padding, as in PyTorch: "SAME" would pad a strided convolution on one side only.
+    """Convolve a video over the two axes before the channels, then apply BatchNorm and ReLU."""
+    # The padding is explicit, as in PyTorch. "SAME" would pad a strided convolution on one side
+    # only.
     padding = [(side // 2, side // 2) for side in window]
     conv = nn.Conv(width, window, stride, padding, use_bias=False, kernel_init=KERNEL_INIT)
     return nn.relu(batch_norm(conv(x), train=train, axis_name=axis_name))

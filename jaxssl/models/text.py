@@ -1,8 +1,8 @@
-"""CLIP's text transformer: causal attention over byte-pair tokens, read at the end-of-text token.
+"""CLIP's text transformer: causal attention, with the feature at the end-of-text token.
 
 References:
     Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021,
-    section 2.4; Ilharco et al., OpenCLIP, 2021. Details left open follow the released code.
+    section 2.4. Ilharco et al., OpenCLIP, 2021. Details left open follow the released code.
 """
 
 import flax.linen as nn
@@ -15,14 +15,14 @@ from jaxssl.models._norms import layer_norm
 from jaxssl.models._transformer import Block
 
 EXAMPLES = "text"
-# As in CLIP. Embeddings start with a variance of 5e-4, of which this is 2 %, so public weights
-# need the same value.
+# CLIP uses this LayerNorm epsilon. Embeddings start with a variance of 5e-4, of which it is 2 %, so
+# public weights need exactly this value.
 EPSILON = 1e-5
 ACTIVATIONS = {"quick_gelu": lambda x: x * nn.sigmoid(1.702 * x), "gelu": exact_gelu}
 
 
 class TextTransformer(nn.Module):
-    """Token embeddings and learned positions, followed by causal transformer blocks.
+    """CLIP's text transformer: token and position embeddings, then causal transformer blocks.
 
     See `net` for the attributes.
     """
@@ -39,7 +39,7 @@ class TextTransformer(nn.Module):
     def __call__(
         self, tokens: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map texts [n, length] to features [n, dim].
+        """Map texts [n, length] of token ids to features [n, dim].
 
         Args:
             tokens: integers in [0, vocabulary), 1 <= length <= context. The end-of-text token is
@@ -64,7 +64,7 @@ class TextTransformer(nn.Module):
         table = self.param("embedding", nn.initializers.normal(0.02), (self.vocabulary, self.dim))
         positions = self.param("positions", nn.initializers.normal(0.01), (self.context, self.dim))
         x = jnp.take(table, tokens, axis=0) + positions[None, :length]
-        # Rematerialising the class instead of the call would rename the parameters.
+        # The call is rematerialised instead of the class, which would rename the parameters.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for _ in range(self.layers):
             x = run(self._make_block(), x)
@@ -77,8 +77,9 @@ class TextTransformer(nn.Module):
         return Block(
             self.heads,
             qkv_init=normal(self.dim**-0.5),
-            # The released code scales by ``dim`` even where the fan-in is 4 dim. Dividing by the
-            # number of branches, 2 layers, keeps the variance of their sum independent of it.
+            # The released code scales by ``dim`` even where the fan-in is 4 dim. The division by
+            # the number of residual branches, 2 layers, keeps the variance of their sum the same at
+            # every depth.
             out_init=normal((self.dim * 2 * self.layers) ** -0.5),
             mlp_init=normal((2 * self.dim) ** -0.5),
             activation=ACTIVATIONS[self.activation],
@@ -97,18 +98,18 @@ def net(
     activation: str = "quick_gelu",
     remat: bool = False,
 ) -> nn.Module:
-    """Return a `TextTransformer`, by default that of CLIP's ViT-B/32 without its projection.
+    """Build a text transformer, by default CLIP's ViT-B/32 text network without its projection.
 
     It has V d + t d + L (12 d^2 + 13 d) + 2 d parameters, with vocabulary V, context t, dimension d
     and L layers.
 
     Args:
-        vocabulary: number of tokens in the vocabulary, >= 1; 49 408 in CLIP.
-        context: largest number of tokens in a text, >= 1; 77 in CLIP. Compute grows with the length
+        vocabulary: number of tokens in the vocabulary, >= 1 (49 408 in CLIP).
+        context: largest number of tokens of a text, >= 1 (CLIP: 77). Compute grows with the length
             of the texts passed in, so short texts may be cut to save time.
         dim: dimension of tokens and features, >= 1, a multiple of ``num_heads``; 640 with RN50x4.
         layers: number of blocks, >= 1.
-        num_heads: number of attention heads, >= 1; CLIP's heads have dimension 64.
+        num_heads: number of attention heads, >= 1. CLIP's heads have dimension 64.
         activation: "quick_gelu", x sigmoid(1.702 x), as in OpenAI's models, or "gelu", the exact
             one, as in OpenCLIP.
         remat: whether to store only the input of each block and recompute the block in the backward
@@ -119,7 +120,7 @@ def net(
 
     References:
         Radford et al., 2021, section 2.4 and table 20. Kernels, embeddings and positions are
-        initialised as in the released code. The MLP biases start at 0; there they are uniform.
+        initialised as in the released code. The MLP biases start at 0, where that code draws them.
     """
     require_choice(ACTIVATIONS, "text.", activation=activation)
     sizes = {"vocabulary": vocabulary, "context": context, "dim": dim, "layers": layers}

@@ -1,4 +1,4 @@
-"""Vision transformers, by default as in MoCo-v3: fixed positions and a frozen patch projection.
+"""Vision transformers, by default as in MoCo-v3 (fixed positions, frozen patch projection).
 
 References:
     Dosovitskiy et al., An Image Is Worth 16x16 Words, 2021;
@@ -15,18 +15,19 @@ from jaxssl.models._checks import require_at_least, require_choice
 from jaxssl.models._norms import layer_norm
 from jaxssl.models._transformer import Block, learned_positions
 
-# size: (dim, layers, heads). "small" has 12 heads as in MoCo-v3; DeiT and DINO use 6.
+# Maps the size to (dim, layers, heads). "small" has 12 heads as in MoCo-v3, where DeiT and DINO use
+# 6.
 SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 12), "base": (768, 12, 12)}
 POOLS = ("token", "mean")
 POSITIONS = ("fixed", "learned")
 XAVIER = nn.initializers.xavier_uniform()
-# The kernel [dim, 3 dim] holds three matrices [dim, dim]. Each gets its own Xavier bound,
+# The attention kernel [dim, 3 dim] holds three matrices [dim, dim]. Each needs its own Xavier bound
 # sqrt(6 / (dim + dim)) = sqrt(3 / fan_in), which is LeCun's bound for the whole kernel.
 XAVIER_OF_THREE = nn.initializers.lecun_uniform()
 
 
 class Patches(nn.Module):
-    """Cut images into square patches and project each one.
+    """Patch embedding of a ViT: square patches of an image, each projected linearly.
 
     Attributes:
         dim: dimension of a patch embedding.
@@ -40,7 +41,7 @@ class Patches(nn.Module):
 
     @nn.compact
     def __call__(self, images: Array) -> Array:
-        """Map images [n, h, w, c] to [n, (h / p) (w / p), dim], in row-major order."""
+        """Map images [n, h, w, c] to patch embeddings [n, (h / p) (w / p), dim], row by row."""
         n, h, w, c = images.shape
         p = self.size
         x = images.reshape(n, h // p, p, w // p, p, c).swapaxes(2, 3)
@@ -53,7 +54,7 @@ class Patches(nn.Module):
 
 
 class ViT(nn.Module):
-    """Vision transformer: a class token and patch embeddings, followed by transformer blocks.
+    """Vision transformer (ViT): class token and patch embeddings, then transformer blocks.
 
     Attributes:
         dim: dimension of the tokens and of the features.
@@ -84,7 +85,7 @@ class ViT(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map images [n, h, w, c] to features [n, dim]; ``keys`` [n] drive stochastic depth.
+        """Map images [n, h, w, c] to features [n, dim]. ``keys`` [n] drive stochastic depth.
 
         Raises:
             ValueError: if a side of the images is not a multiple of the patch size, or if the grid
@@ -95,7 +96,7 @@ class ViT(nn.Module):
         p = self.patch_size
         if h % p or w % p:
             raise ValueError(
-                f"sides of images must be multiples of net.patch_size={p}, got {h} x {w}"
+                f"the sides of images must be multiples of net.patch_size={p}, got {h} x {w}"
             )
         name = "frozen_patches" if self.freeze_patches else "patches"
         x = Patches(self.dim, p, self.freeze_patches, name=name)(x)
@@ -110,7 +111,7 @@ class ViT(nn.Module):
         if train and keys is not None and self.drop_path > 0:
             factors = depth_scales(keys, layers=self.layers, drop_path=self.drop_path)
             scales = jnp.moveaxis(factors.astype(x.dtype), 1, 0)
-        # Rematerialising the class instead of the call would rename the parameters.
+        # The call is rematerialised instead of the class, which would rename the parameters.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for scale in scales:
             block = Block(
@@ -138,7 +139,7 @@ def net(
     positions: str = "fixed",
     remat: bool = False,
 ) -> nn.Module:
-    """Return a `ViT` for images whose sides are multiples of the patch size.
+    """Build a vision transformer for images whose sides are multiples of the patch size.
 
     Args:
         size: "tiny" (192 features), "small" (384) or "base" (768), each with 12 layers.
@@ -189,7 +190,7 @@ def net(
 
 
 def positions(rows: int, columns: int, dim: int) -> np.ndarray:
-    r"""Return fixed position embeddings: sines and cosines of the row and of the column.
+    r"""Return fixed position embeddings: sines and cosines of each patch's row and column.
 
     .. math:: (\sin r\omega_k, \cos r\omega_k, \sin c\omega_k, \cos c\omega_k),
         \quad \omega_k = 10000^{-4k/d}, \quad k = 0 \dots d/4 - 1
@@ -212,7 +213,7 @@ def positions(rows: int, columns: int, dim: int) -> np.ndarray:
 
 
 def depth_scales(keys: Array, *, layers: int, drop_path: float) -> Array:
-    r"""Draw the factors of stochastic depth on the attention and MLP branch of every layer.
+    r"""Draw the stochastic-depth factors of the attention and MLP branches of all layers.
 
     The factor of layer l = 0 .. L - 1 is 0 with probability r_l = drop_path l / (L - 1), else
     1 / (1 - r_l), so that its mean is 1. Branches, layers and images are independent.

@@ -1,4 +1,4 @@
-"""MMCL's SVM duals, solved for all anchors at once.
+"""Solvers of the SVM dual problems of MMCL, for all anchors at once.
 
 alpha = svm_dual_pgd(kernel, positive, excluded, C=100.0, tol=1e-4, num_steps=1000).alpha
 """
@@ -7,7 +7,7 @@ from jaxssl.solvers.svm_dual import DualSolution, svm_dual_admm, svm_dual_inv, s
 
 __all__ = [
     "DualSolution",
-    "svm_dual_admm",  # ADMM, fewest steps
-    "svm_dual_inv",  # the clipped unconstrained solution
+    "svm_dual_admm",  # ADMM needs the fewest steps.
+    "svm_dual_inv",  # the unconstrained solution, clipped to the box
     "svm_dual_pgd",  # projected gradient descent
 ]

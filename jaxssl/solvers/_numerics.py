@@ -1,4 +1,4 @@
-"""Linear algebra and iteration that the solvers share."""
+"""Linear algebra and row-wise iteration for the SVM solvers."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ POWER_STEPS = 50
 def extrapolate(
     new: Array, old: Array, point: Array, momentum: Array, *, restart: bool
 ) -> tuple[Array, Array]:
-    r"""Compute Nesterov's next point and momentum parameter, with adaptive restart.
+    r"""Compute the next point and momentum of Nesterov's method with adaptive restart.
 
     .. math:: y^+ = x^+ + \frac{a(1-a)}{a^2+a'} (x^+ - x), \quad
               a' = \frac{\sqrt{a^4+4a^2}-a^2}{2}
@@ -50,7 +50,7 @@ def iterate_rows(
     tol: float | Array | None,
     check_every: int,
 ) -> tuple[Any, Array]:
-    """Iterate n problems together until each of them is solved.
+    """Iterate n independent problems together until each is solved or ``num_steps`` is reached.
 
     Args:
         advance: one step, state -> state.
@@ -76,7 +76,7 @@ def iterate_rows(
         state, done, steps, total = carry
         count = jnp.minimum(check_every, num_steps - total)
         new = repeat(count, state)
-        # Solved problems are frozen, so that a result does not depend on the other problems.
+        # Solved problems are frozen, so that one problem's result does not depend on the others.
         state = jax.tree.map(lambda old, new: jnp.where(done[:, None], old, new), state, new)
         steps = jnp.where(done, steps, steps + count)
         errors = error(state)
@@ -90,16 +90,17 @@ def iterate_rows(
 
 
 def spectral_radius(matvec: Callable[[Array], Array], size: int, dtype: Any) -> Array:
-    """Slightly over-estimate the largest |eigenvalue| of a symmetric matrix by power iteration.
+    """Estimate the largest |eigenvalue| of a symmetric matrix from above, by power iteration.
 
     Power iteration converges from below. One per cent and the norm of the residual are added. The
     residual is zero after convergence and covers the gap before it.
     """
-    # A fixed random start is not orthogonal to the top eigenvector of matrices met in practice.
+    # The random start vector is fixed. In practice it is not orthogonal to the top eigenvector.
     vector = jax.random.normal(jax.random.key(0), (size,), dtype)
 
     def shrink(vector: Array) -> Array:
-        # Dividing by the largest entry first keeps the squares of tiny and huge entries in range.
+        # The vector is first divided by its largest entry, so that its squares neither overflow nor
+        # underflow.
         vector = vector / jnp.maximum(jnp.max(jnp.abs(vector), initial=0), tiny(dtype))
         return vector / jnp.maximum(jnp.linalg.norm(vector), 1)
 
@@ -112,19 +113,19 @@ def spectral_radius(matvec: Callable[[Array], Array], size: int, dtype: Any) -> 
 
 
 def product(left: Array, right: Array) -> Array:
-    """Matrix product in full precision."""
+    """Multiply two matrices in full float32 precision, also on a GPU."""
     return jnp.matmul(left, right, precision=lax.Precision.HIGHEST)
 
 
 def inverse(matrix: Array) -> Array:
-    """Invert a symmetric [m, m] matrix by Cholesky, or by LU if it is not positive definite."""
+    """Invert a symmetric matrix [m, m] by Cholesky, or by LU if it is not positive definite."""
     root = inverse_root(matrix)
     definite = jnp.all(jnp.isfinite(root))
     return lax.cond(definite, lambda: product(root.T, root), lambda: jnp.linalg.inv(matrix))
 
 
 def inverse_root(matrix: Array) -> Array:
-    """Invert the lower Cholesky factor; not finite if the matrix is not positive definite.
+    """Invert the lower Cholesky factor. The result is not finite for an indefinite matrix.
 
     The factor is computed recursively from quarters. On a CPU, large LAPACK calls start threads
     that keep the cores busy for some time, which doubles the time of the next operation.
@@ -146,7 +147,7 @@ def _inverse_root(matrix: Array, leaf: int) -> Array:
 
 
 def small_inverse(block: Array) -> Array:
-    """Invert symmetric blocks [n, q, q]. The result is finite for singular blocks."""
+    """Invert symmetric blocks [n, q, q]. The result is finite even for singular blocks."""
     size = block.shape[1]
     if size == 1:
         return finite(1 / not_zero(block))
@@ -158,17 +159,17 @@ def small_inverse(block: Array) -> Array:
 
 
 def times(block: Array, vector: Array) -> Array:
-    """Multiply matrices [n, q, q] by vectors [n, q]."""
+    """Multiply a batch of matrices [n, q, q] by a batch of vectors [n, q]."""
     return jnp.sum(block * vector[:, None, :], axis=2)
 
 
 def not_zero(x: Array) -> Array:
-    """Replace entries near 0 by the smallest normal number, for a denominator."""
+    """Replace denominators near 0 by the smallest normal number of their dtype."""
     return jnp.where(jnp.abs(x) < tiny(x.dtype), tiny(x.dtype), x)
 
 
 def tiny(dtype: Any) -> float:
-    """Smallest normal number, for a denominator that may be 0."""
+    """Return the smallest normal number of a dtype, a lower bound for denominators."""
     return float(jnp.finfo(dtype).tiny)
 
 
@@ -179,7 +180,7 @@ def finite(x: Array) -> Array:
 
 
 def require_positive(**numbers: Any) -> None:
-    """Raise ValueError for a Python number that is not positive; arrays may be traced."""
+    """Raise ValueError for a Python number that is not positive. Arrays are not checked."""
     for name, value in numbers.items():
         if isinstance(value, int | float) and not value > 0:
             raise ValueError(f"{name} must be > 0, got {value}")

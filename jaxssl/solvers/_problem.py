@@ -1,4 +1,4 @@
-"""The SVM duals of `svm_dual` in centred form: their data, gradients and certificates."""
+"""The SVM dual problems of MMCL in centred form, with gradients and optimality certificates."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from jaxssl.solvers._numerics import finite, iterate_rows, product, require_posi
 
 
 class DualSolution(NamedTuple):
-    """Solution and certificates for each anchor; all 0 for an anchor without free rows.
+    """Solution and optimality certificates of each anchor's SVM. An anchor without negatives has 0.
 
     Attributes:
         alpha: [n, m] in [0, C], 0 on the excluded rows.
@@ -30,14 +30,14 @@ class DualSolution(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The duals in the form that the module's docstring derives."""
+    """The SVM dual problems of all anchors in centred form, as the module docstring derives."""
 
-    matrix: Array  # [m, m] K' + beta I
-    row: Array  # [n, m] k'
-    offset: Array  # [n, 1] t
-    upper: Array  # [n, m] C on free rows, 0 on excluded rows
-    positive: Array  # [n, 1]
-    beta: Array  # []
+    matrix: Array  # [m, m] centred kernel plus ridge, K' + beta I
+    row: Array  # [n, m] centred kernel rows k' of the positives
+    offset: Array  # [n, 1] offset t of each problem
+    upper: Array  # [n, m] upper bound of alpha: C, or 0 on excluded rows
+    positive: Array  # [n, 1] index of each anchor's positive
+    beta: Array  # [] ridge term (regularization)
 
 
 def make_problem(
@@ -49,7 +49,7 @@ def make_problem(
     *,
     mask: bool,
 ) -> Problem:
-    """Check the arguments, centre the kernel and select each anchor's rows."""
+    """Check the solver's arguments, centre the kernel and select each anchor's rows."""
     n, m = positive.shape[0], kernel.shape[0]
     if kernel.shape != (m, m):
         raise ValueError(f"kernel must have shape [m, m], got {kernel.shape}")
@@ -57,9 +57,11 @@ def make_problem(
         raise ValueError(f"positive must be [n] integers, got {positive.dtype}{positive.shape}")
     is_mask = excluded.dtype == jnp.bool_
     if is_mask and not mask:
-        raise ValueError("excluded must be [n, q] integers, got a mask; use svm_dual_pgd")
+        raise ValueError(
+            "excluded must be [n, q] integers for this solver, got a bool mask; use svm_dual_pgd"
+        )
     if excluded.ndim != 2 or excluded.shape[0] != n or (is_mask and excluded.shape[1] != m):
-        raise ValueError(f"excluded must have {n} rows, got shape {excluded.shape}")
+        raise ValueError(f"excluded must have {n} rows, one per anchor, got shape {excluded.shape}")
     require_positive(C=C, regularization=regularization)
     dtype = jnp.float64 if kernel.dtype == jnp.float64 else jnp.float32
     kernel, C, beta = lax.stop_gradient(
@@ -85,10 +87,11 @@ def make_problem(
 
 
 def dual_gradient(problem: Problem, alpha: Array) -> Array:
-    """[n, m] Delta_i a_i - 2 on the free rows, for a that is 0 on the excluded rows."""
+    """Compute the gradient Delta_i a_i - 2 of each SVM dual [n, m] on its free rows."""
     image = product(alpha, problem.matrix)
     total = jnp.sum(alpha, axis=1, keepdims=True)
-    # k'a is an entry of the product. beta does not enter, because a of the positive is 0.
+    # The product k'a is read off as one entry of the image. Its ridge term vanishes, because alpha
+    # of the positive is 0.
     along = jnp.take_along_axis(image, problem.positive, axis=1)
     return image - total * problem.row + (total * problem.offset - along - 2)
 
@@ -101,7 +104,7 @@ def solve_rows(
     tol: float | Array | None,
     check_every: int,
 ) -> DualSolution:
-    """Run `iterate_rows` on ``state``, whose first array is the solution."""
+    """Iterate the SVM duals with ``advance`` and return the solution with its certificates."""
 
     def error(state: Any) -> Array:
         return certify(problem, state[0], jnp.zeros_like(problem.positive[:, 0])).suboptimality
@@ -111,10 +114,11 @@ def solve_rows(
 
 
 def certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
-    """Compute the certificates of ``alpha``."""
+    """Compute the optimality certificates of the SVM solutions ``alpha`` [n, m]."""
     gradient = jnp.where(problem.upper > 0, dual_gradient(problem, alpha), 0)
     objective = jnp.sum(alpha * (gradient / 2 - 1), axis=1)
-    # The subgradient of least norm: at a bound, only components that lead into the box count.
+    # At a bound only the component of the gradient that points into the box counts. This is the
+    # subgradient of least norm.
     inward = jnp.where(alpha <= 0, jnp.minimum(gradient, 0), gradient)
     inward = jnp.where(alpha >= problem.upper, jnp.maximum(inward, 0), inward)
     gap = jnp.sum(inward * inward, axis=1) / (2 * problem.beta)

@@ -1,4 +1,4 @@
-r"""MMCL's SVM duals of all anchors, solved together on their shared kernel matrix K [m, m].
+r"""Solvers for the SVM duals of all anchors of MMCL, which share one kernel matrix K [m, m].
 
 Anchor i separates its positive x = ``positive[i]`` from the free rows, which are all rows except
 ``excluded[i]``:
@@ -45,7 +45,8 @@ from jaxssl.solvers._problem import (
     solve_rows,
 )
 
-CHECK_EVERY = 8  # PGD steps between two evaluations of the certificate, which costs one step
+# PGD steps between two evaluations of the certificate, each of which costs one step
+CHECK_EVERY = 8
 
 
 def svm_dual_pgd(
@@ -63,7 +64,7 @@ def svm_dual_pgd(
     init: Array | str | None = None,
     tol: float | Array | None = None,
 ) -> DualSolution:
-    r"""Solve all duals by projected gradient descent, with one matrix product per step.
+    r"""Solve all SVM duals by projected gradient descent, with one matrix product per step.
 
     .. math:: a_i^+ = \mathrm{clip}(y_i - \eta_i (\Delta_i y_i - 2), 0, C)
 
@@ -109,7 +110,7 @@ def svm_dual_pgd(
     if init is None:
         init = jnp.zeros_like(problem.row)
     if init.shape != problem.row.shape:
-        raise ValueError(f"init must have shape {problem.row.shape}, got {init.shape}")
+        raise ValueError(f"init must have shape {problem.row.shape} like alpha, got {init.shape}")
     start = lax.stop_gradient(init.astype(problem.row.dtype))
 
     def advance(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -135,14 +136,14 @@ def svm_dual_admm(
     tol: float | Array | None = None,
     check_every: int = 4,
 ) -> DualSolution:
-    r"""Solve all duals by over-relaxed ADMM on one factorisation, in far fewer steps than PGD.
+    r"""Solve all SVM duals by over-relaxed ADMM. It needs one factorisation and few steps.
 
     .. math:: x = (\Delta_i + \rho I)^{-1} (2 \cdot 1 + \rho (z - u)), \quad
               w = 1.6 x - 0.6 z + u, \quad z^+ = \mathrm{clip}(w, 0, C), \quad u^+ = w - z^+
 
     All inverses follow from (K' + (beta + rho) I)^-1. rho = 1.2 sqrt((tr K' / m + beta)(lambda_1 +
     beta)). If K' is indefinite (tanh) or some K_xx > 1 (poly), Delta_i may be indefinite. Then rho
-    bounds its norm and there is no over-relaxation, which is slow; `svm_dual_pgd` is faster.
+    bounds its norm and there is no over-relaxation, which is slow. `svm_dual_pgd` is faster.
 
     The arguments are as in `svm_dual_pgd`, but ``excluded`` is [n, q] int32 with small q, and the
     certificate is evaluated every ``check_every`` > 0 steps.
@@ -182,7 +183,7 @@ def svm_dual_inv(
     C: float | Array = jnp.inf,
     regularization: float | Array = 0.1,
 ) -> DualSolution:
-    r"""Clip the unconstrained optimum, as MMCL-INV does. Not optimal where a bound is active.
+    r"""Clip the unconstrained optimum of each SVM dual (MMCL-INV). Active bounds make it inexact.
 
     .. math:: a_i = \mathrm{clip}(2 \Delta_i^{-1} 1, 0, C)
 
@@ -200,12 +201,12 @@ def svm_dual_inv(
     problem = make_problem(kernel, positive, excluded, C, regularization, mask=False)
     matrix = inverse(problem.matrix)
     solve = _inverter(problem, excluded, 0 * problem.beta, matrix)
-    # 2 (K' + beta I)^-1 1 is constant because K'1 = 0.
+    # The image (K' + beta I)^-1 (2 1) is constant, because K'1 = 0.
     image = jnp.full_like(problem.row, 2) / problem.beta
     total = jnp.full_like(problem.offset, 2 * kernel.shape[0])
     free = problem.upper > 0
     alpha = jnp.where(free, finite(solve(image, total, 2.0)), 0)
-    # One step of iterative refinement removes the rounding errors of the corrections.
+    # One step of iterative refinement removes rounding errors from the low-rank corrections.
     residual = jnp.where(free, -dual_gradient(problem, alpha), 0)
     image = product(residual, matrix)
     alpha = finite(alpha + solve(image, jnp.sum(residual, axis=1, keepdims=True), 0.0))
@@ -214,7 +215,7 @@ def svm_dual_inv(
 
 
 def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
-    """Step size eta, [n, 1] or [1, 1]."""
+    """Return the step size of projected gradient descent, [n, 1] or [1, 1]."""
     dtype, m = problem.row.dtype, problem.row.shape[1]
     if isinstance(step, str) and step != "frobenius":
         raise ValueError(f"step must be a number, None or 'frobenius', got {step!r}")
@@ -223,10 +224,11 @@ def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
     if step is not None:
         square = _squared_norm(problem)
         return jnp.where(square > 0, lax.rsqrt(jnp.maximum(square, tiny(dtype))), 0)
-    # Delta_i is a principal block of D = K' + t11' - k'1' - 1k' + beta I over all m rows. K'1 = 0,
-    # so along 1 and across it D is [[m t + beta, -sqrt(m) k'], [-sqrt(m) k', K' + beta I]]. Its
-    # norm is at most the norm of the 2x2 matrix of norms, whatever the signs of t and of K'. If
-    # D >= 0, then |k'|^2 <= lambda_1 t and the bound is below lambda_1 + m t + beta.
+    # This bounds the largest eigenvalue of every problem's matrix Delta_i, a principal block of D =
+    # K' + t11' - k'1' - 1k' + beta I over all m rows. Because K'1 = 0, D is [[m t + beta, -sqrt(m)
+    # k'], [-sqrt(m) k', K' + beta I]] along 1 and across it. Its norm is at most the norm of the
+    # 2x2 matrix of norms, whatever the signs of t and of K'. If D >= 0, then |k'|^2 <= lambda_1 t
+    # and the bound is below lambda_1 + m t + beta.
     across = spectral_radius(lambda v: product(problem.matrix, v), m, dtype)
     along = m * jnp.abs(problem.offset) + problem.beta
     between = jnp.sum(problem.row * problem.row, axis=1, keepdims=True)
@@ -235,7 +237,7 @@ def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
 
 
 def _squared_norm(problem: Problem) -> Array:
-    """[n, 1] ||Delta_i||_F^2, where Delta_jl = matrix_jl + c_j + c_l with c = t / 2 - k'."""
+    """Compute the squared Frobenius norm [n, 1] of every problem's matrix Delta_i."""
     free = (problem.upper > 0).astype(problem.row.dtype)
     c = free * (problem.offset / 2 - problem.row)
     squares = product(free, problem.matrix * problem.matrix)
@@ -250,7 +252,7 @@ def _squared_norm(problem: Problem) -> Array:
 def _inverter(
     problem: Problem, excluded: Array, rho: Array, matrix: Array
 ) -> Callable[[Array, Array, float], Array]:
-    """Return the solver of (Delta_i + rho I) y_i = v_i.
+    """Return the function that solves (Delta_i + rho I) y_i = v_i for all anchors.
 
     ``matrix`` is M = (K' + (beta + rho) I)^-1. Let gamma = beta + rho, E the excluded rows, e the
     unit vector of the positive among them, S = M_EE^-1 and B = K' + gamma I over the free rows.
@@ -269,7 +271,7 @@ def _inverter(
     diagonal = jnp.take_along_axis(problem.row, problem.positive, axis=1)
     gamma, t = problem.beta + rho, problem.offset
     sums = jnp.sum(block, axis=2)
-    # 1'p, 1'q and k''q, and the determinant of the rank-2 correction.
+    # These are the products 1'p, 1'q and k''q, and the determinant of the rank-2 correction.
     a = m / gamma - jnp.sum(sums, axis=1, keepdims=True) / gamma**2
     b = 1 - jnp.sum(sums * unit, axis=1, keepdims=True) / gamma
     c = gamma + diagonal - jnp.sum(times(block, unit) * unit, axis=1, keepdims=True)
@@ -278,7 +280,8 @@ def _inverter(
     def solve(image: Array, total: Array, at_positive: float) -> Array:
         deleted = jnp.take_along_axis(image, excluded, axis=1)
         weights = times(block, deleted)
-        # With y0 = B^-1 v: y = y0 + (kappa - t sigma) p + sigma q, sigma = 1'y and kappa = k'y.
+        # With y0 = B^-1 v, the solution is y = y0 + (kappa - t sigma) p + sigma q, where sigma =
+        # 1'y and kappa = k'y.
         sum0 = (total - jnp.sum(weights, axis=1, keepdims=True)) / gamma
         along0 = at_positive - jnp.sum(weights * unit, axis=1, keepdims=True)
         sigma = ((1 - b) * sum0 + a * along0) / determinant
@@ -294,17 +297,18 @@ def _inverter(
 
 
 def _penalty(problem: Problem, kernel: Array) -> tuple[Array, Array]:
-    """ADMM's rho and over-relaxation, from K only, so that all devices choose the same."""
+    """Choose ADMM's penalty rho and over-relaxation from the kernel, equally on all devices."""
     m, dtype = kernel.shape[0], problem.row.dtype
     eye = jnp.eye(m, dtype=dtype)
     top = spectral_radius(lambda v: product(problem.matrix, v), m, dtype)
     centred, diagonal = jnp.diagonal(problem.matrix), jnp.diagonal(kernel)
     usual = 1.2 * jnp.sqrt(jnp.maximum(jnp.mean(centred), problem.beta) * top)
-    # If K' >= 0 and K_xx <= 1, every Delta_x - beta I is a Gram matrix. The shift covers rounding.
+    # If K' >= 0 and K_xx <= 1, every Delta_x - beta I is a Gram matrix. The shift covers rounding
+    # errors.
     shift = jnp.maximum(problem.beta / m, 100 * float(jnp.finfo(dtype).eps) * top)
     root = inverse_root(problem.matrix + (shift - problem.beta) * eye)
     convex = jnp.all(jnp.isfinite(root)) & (jnp.max(diagonal) <= 1 + shift)
-    # Otherwise 1.2 times a bound on the norm of every Delta_x, as in `_step_size`.
+    # Otherwise rho is 1.2 times a bound on the norm of every Delta_x, computed as in `_step_size`.
     along = m * jnp.max(jnp.abs(centred - problem.beta + 1 - diagonal)) + problem.beta
     between = jnp.max(jnp.linalg.norm(problem.matrix, axis=1)) + problem.beta
     safe = 1.2 * (jnp.maximum(top, along) + m**0.5 * between)

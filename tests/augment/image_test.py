@@ -165,7 +165,7 @@ def test_random_pad_crop_draws_corners_uniformly():
     corners = [padded[y : y + 5, x : x + 5] for y in range(3) for x in range(3)]
     counts = [(actual == corner).all(axis=(1, 2)).mean() for corner in corners]
     np.testing.assert_allclose(counts, 1 / 9, atol=0.02)
-    with pytest.raises(ValueError, match="less than the sides, 5 x 5"):
+    with pytest.raises(ValueError, match="less than the image sides 5 x 5"):
         ops.pad_crop(image, jnp.zeros(2, jnp.int32), 5)
 
 

@@ -151,8 +151,8 @@ def test_grey_videos_change_only_in_brightness_and_contrast():
     [
         ({"flip": 1.5}, None, r"flip must be in \[0, 1\], got 1.5"),
         ({"reverse": -0.1}, None, r"reverse must be in \[0, 1\], got -0.1"),
-        ({"frames": 0}, None, "frames and stride must be >= 1, got 0 and 1"),
-        ({"stride": 0}, None, "frames and stride must be >= 1, got 4 and 0"),
+        ({"frames": 0}, None, "augment.frames and augment.stride must be >= 1, got 0 and 1"),
+        ({"stride": 0}, None, "augment.frames and augment.stride must be >= 1, got 4 and 0"),
         (
             {"frames": 7},
             (6, 8, 8, 3),

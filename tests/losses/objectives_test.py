@@ -323,7 +323,7 @@ def test_invalid_arguments_of_losses_raise_at_trace_time(call, message):
 @pytest.mark.parametrize(
     ("name", "hyper", "message"),
     [
-        ("auc_cl", {"learn": ("c",)}, "learn names 'c'"),
+        ("auc_cl", {"learn": ("c",)}, "learn must name .* got 'c'"),
         ("nt_xent", {"learn": ("temperature",), "temperature": lambda step: 1.0}, "is learned"),
         ("nt_xent", {"temprature": 1.0}, "unexpected keyword argument 'temprature'"),
         ("decl", {"rate": "queue"}, 'rate must be one of "buffer", "momentum", "batch"'),

@@ -104,7 +104,7 @@ def test_swapping_pairs_exchanges_queries_and_keys():
     chex.assert_trees_all_equal(swapped, expected)
     views = pair_views(z)
     assert swap(views) is views
-    with pytest.raises(ValueError, match="pairs with a queue cannot be swapped"):
+    with pytest.raises(ValueError, match="swap needs pairs without a queue"):
         swap(pair_towers(z[0], z[1], queue=z[0]))
 
 

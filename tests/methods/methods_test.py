@@ -350,9 +350,9 @@ def test_bfloat16_training_stores_float32_parameters():
         (
             lambda: momentum.method(ENCODER, byol(), momentum=0.0, evaluate="target"),
             2,
-            "if there is a momentum network, got 'target' with momentum=0.0",
+            "with momentum > 0, got 'target' with momentum=0.0",
         ),
-        (lambda: momentum.method(ENCODER, byol()), 1, "takes two views, or more .* got 1"),
+        (lambda: momentum.method(ENCODER, byol()), 1, "needs views=2, .* got views=1"),
         (lambda: momentum.method(ENCODER, byol(), symmetric=False), 3, "two views, .* got 3"),
         (
             lambda: siamese.method(ENCODER._replace(num_chunks=4), nt_xent()),

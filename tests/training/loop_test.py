@@ -255,7 +255,7 @@ def test_another_config_in_the_workdir_is_rejected(tiny, whole):
         ({"net.strides": "(2,)"}, "must have equal lengths"),
         ({"accumulate_steps": "4"}, "must divide the 2 images of a batch on each of 8 devices"),
         ({"loss.name": "byol"}, "method 'siamese' cannot train loss 'byol'"),
-        ({"loss.learn": "('c',)"}, "learn names 'c'"),
+        ({"loss.learn": "('c',)"}, "learn must name .* got 'c'"),
         ({"loss.similarity": "dot"}, 'similarity must be one of "cosine", "unit"'),
         ({"eval.knn": "nearest"}, "eval.knn='nearest' is unknown"),
         ({"eval.protocols": "('lineer',)"}, "protocol 'lineer' is unknown; did you mean 'linear'"),

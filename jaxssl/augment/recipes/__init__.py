@@ -1,4 +1,4 @@
-"""Recipes of random views, one per file. `augment.name` in a config names the file.
+"""Recipes of random views, one per file. The config key `augment.name` names the file.
 
 A file defines ``recipe(**hyper) -> (key, image) -> view``, where the image is [h, w, c] and the
 view [size, size, c], both float in [0, 1]. Every recipe has an argument ``size``, to which images

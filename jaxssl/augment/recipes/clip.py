@@ -1,4 +1,4 @@
-"""CLIP's views of images with captions."""
+"""CLIP's augmentation of images that have captions."""
 
 import jax
 from jax import Array
@@ -15,7 +15,7 @@ def recipe(
     crop_scale: tuple[float, float] = (0.9, 1.0),
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Recipe:
-    """CLIP's augmentation: a random resized crop that keeps nearly the whole image.
+    """Build CLIP's augmentation: a random crop of nearly the whole image, resized.
 
     There are no flips and no changes of colour, because captions may mention both. One of the
     captions of an image is drawn for each view.

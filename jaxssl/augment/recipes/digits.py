@@ -1,4 +1,4 @@
-"""Views of handwritten digits."""
+"""Augmentation of handwritten digits."""
 
 import jax
 from jax import Array
@@ -20,7 +20,7 @@ def recipe(
     jitter: float = 0.4,
     noise: float = 0.05,
 ) -> Recipe:
-    """Augmentation of digits: crop, small affine map, brightness and contrast, noise; no flip.
+    """Build the augmentation of digits: crop, small affine map, brightness, contrast, noise.
 
     Args:
         size: side of a view in pixels.

@@ -1,4 +1,4 @@
-"""GraphCL's views of graphs."""
+"""GraphCL's augmentation of graphs."""
 
 from jaxssl.augment import graph as graph_ops
 from jaxssl.augment.recipes._common import require_fractions
@@ -15,7 +15,7 @@ def recipe(
     mask: float = 0.1,
     keep: float = 0.8,
 ) -> graph_ops.Recipe:
-    """GraphCL's augmentation: one operation per graph, drawn from ``choices``.
+    """Build GraphCL's augmentation: one operation per graph, drawn from ``choices``.
 
     Args:
         choices: any of "drop_nodes", "perturb_edges", "mask_attributes", "subgraph"; none leaves

@@ -1,4 +1,4 @@
-"""Views for supervised training: crop, flip, AutoAugment or RandAugment, random erasing."""
+"""Augmentation for supervised training: crop, flip, AutoAugment or RandAugment, random erasing."""
 
 import jax
 from jax import Array
@@ -24,7 +24,7 @@ def recipe(
     magnitude: float = 10,
     erasing: float = 0.0,
 ) -> Recipe:
-    """Augmentation for supervised training: crop, flip, a policy, random erasing.
+    """Build the augmentation for supervised training: crop, flip, policy, random erasing.
 
     Args:
         size: side of a view in pixels.

@@ -1,4 +1,4 @@
-"""SimCLR's views."""
+"""SimCLR's augmentation: random resized crop, flip, colour jitter, grayscale, blur."""
 
 import jax
 from jax import Array
@@ -27,7 +27,7 @@ def recipe(
     solarize: float = 0.0,
     erasing: float = 0.0,
 ) -> Recipe:
-    """SimCLR's augmentation: random resized crop, flip, colour jitter, grayscale, blur.
+    """Build SimCLR's augmentation: random resized crop, flip, colour jitter, grayscale, blur.
 
     Solarisation and random erasing are optional, as is the blur.
 
@@ -66,7 +66,7 @@ def recipe(
         image = image_ops.random_resized_crop(u[:4], image, size, crop_scale, crop_ratio)
         image = image_ops.random_flip(u[4], image, flip)
         image = jnp.moveaxis(image, 2, 0)
-        # Skip operations with probability zero, so that they are not compiled.
+        # Operations with probability 0 are skipped here, so that XLA does not compile them.
         if jitter:
             image = colour.random_jitter(u[5:11], image, **strengths, probability=jitter)
         if grayscale:

@@ -1,4 +1,4 @@
-"""CoCLR's views of videos."""
+"""CoCLR's augmentation of videos."""
 
 import jax
 from jax import Array
@@ -30,7 +30,7 @@ def recipe(
     blur_kernel: int = 0,
     blur_sigma: tuple[float, float] = (0.1, 2.0),
 ) -> Recipe:
-    """CoCLR's augmentation: a window of frames, then SimCLR's operations, equal for all frames.
+    """Build CoCLR's augmentation: a window of frames, then SimCLR's operations on all frames.
 
     The recipe maps (key, video [t, h, w, c]) to a view [frames, size, size, c]. Flow gets no colour
     jitter, grayscale and blur. Grey videos only change in brightness and contrast.
@@ -38,7 +38,7 @@ def recipe(
     Args:
         size: side of a view in pixels.
         frames: number of frames of a view, from a random start.
-        stride: distance between frames; 2 keeps every other one. Flow of skipped frames is dropped.
+        stride: distance between frames (2: every other one). Flow of skipped frames is dropped.
         crop_scale: smallest and largest area of the crop, as a fraction of the frame; (1, 1)
             resizes the whole frames.
         crop_ratio: smallest and largest width / height of the crop.
@@ -68,7 +68,9 @@ def recipe(
     """
     require_fractions(flip=flip, reverse=reverse, jitter=jitter, grayscale=grayscale, blur=blur)
     if min(frames, stride) < 1:
-        raise ValueError(f"frames and stride must be >= 1, got {frames} and {stride}")
+        raise ValueError(
+            f"augment.frames and augment.stride must be >= 1, got {frames} and {stride}"
+        )
     kernel = blur_kernel_side(blur_kernel, size)
 
     def change_colours(u: Array, frame: Array) -> Array:
@@ -93,10 +95,12 @@ def recipe(
     def view(key: Array, video: Array) -> Array:
         channels = video.shape[3]
         if channels not in (video_ops.GREY, video_ops.FLOW, video_ops.RGB):
-            raise ValueError(f"video must have 1, 2 or 3 channels, got {channels}")
+            raise ValueError(
+                f"videos must have 1 (grey), 2 (flow) or 3 (RGB) channels, got {channels}"
+            )
         u = jax.random.uniform(key, (16,))
         video = video_ops.random_window(u[0], video, frames, stride=stride)
-        # Skip operations with probability zero, so that they are not compiled.
+        # Operations with probability 0 are skipped here, so that XLA does not compile them.
         if reverse:
             video = video_ops.random_reverse(u[1], video, reverse)
         video = video_ops.random_resized_crop(u[2:6], video, size, crop_scale, crop_ratio)

@@ -1,4 +1,4 @@
-"""DINO's head: an MLP followed by inner products with prototypes."""
+"""DINO's projector: an MLP followed by inner products with prototypes."""
 
 import flax.linen as nn
 from jax import Array
@@ -9,7 +9,7 @@ from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu
 
 
 class DinoHead(nn.Module):
-    """MLP with a normalised output, and inner products with weight-normalised prototypes.
+    """DINO's projector: an MLP with normalised output, scored against unit-length prototypes.
 
     See `head` for the attributes, which have the prefix ``proj_`` there.
     """
@@ -22,15 +22,16 @@ class DinoHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Map features [n, f] to scores [n, d]."""
+        """Map features [n, f] to prototype scores [n, d]."""
         del train, axis_name
-        # The released code truncates at 2, which is 100 standard deviations.
+        # The released code truncates this normal distribution at 2, which is 100 standard
+        # deviations.
         init = nn.initializers.normal(0.02)
         for _ in range(self.layers - 1):
             x = exact_gelu(nn.Dense(self.hidden_dim, kernel_init=init)(x))
         x = nn.Dense(self.bottleneck_dim, kernel_init=init)(x)
-        # The scores depend only on the directions of the prototypes, but longer prototypes turn
-        # more slowly. This is PyTorch's default, as in the released code.
+        # Prototypes start as PyTorch's default, as in the released code. Their length does not
+        # change the scores, but longer prototypes turn more slowly in training.
         shape = (self.bottleneck_dim, self.output_dim)
         kernel = self.param("prototypes", TORCH_KERNEL_INIT, shape)
         scores = unit(x).astype(x.dtype) @ unit(kernel.T).astype(kernel.dtype).T
@@ -48,7 +49,7 @@ def head(
     proj_layers: int = 3,
     norm_last_layer: bool = True,
 ) -> nn.Module:
-    """Return DINO's projector: GELU activations, no BatchNorm, scores for prototypes.
+    """Build DINO's projector: GELU activations, no BatchNorm, scores for prototypes.
 
     Args:
         proj_hidden_dim: width of the hidden layers, >= 1.

@@ -10,7 +10,7 @@ from jaxssl.models._layers import exact_gelu
 from jaxssl.models._norms import batch_norm
 
 NORMS = ("bn", "none")
-# Options of the BatchNorm after the last layer; None is no BatchNorm.
+# Maps proj_last_norm to BatchNorm options of the last layer. None means no BatchNorm.
 LAST_NORMS: dict[str, dict[str, Any] | None] = {
     "none": None,
     "bn": {},
@@ -21,7 +21,7 @@ ACTIVATIONS = {"relu": nn.relu, "gelu": exact_gelu}
 
 
 class MLP(nn.Module):
-    """[Dense, norm, activation] x (layers - 1), then Dense and the last norm.
+    """MLP head: (layers - 1) times Dense, norm and activation, then Dense and a last norm.
 
     Dense layers before a BatchNorm have no bias, because the norm would remove it.
 
@@ -63,7 +63,7 @@ def head(
     proj_last_bias: bool = True,
     proj_activation: str = "relu",
 ) -> nn.Module:
-    """Return an MLP projector, by default SimCLR's.
+    """Build an MLP projector, by default SimCLR's.
 
     Settings of published methods:
 
@@ -82,7 +82,7 @@ def head(
     Args:
         proj_hidden_dim: width of the hidden layers, >= 1.
         proj_output_dim: d, embedding dimension, >= 1.
-        proj_layers: number of Dense layers, >= 0; with 0, the embeddings are the features.
+        proj_layers: number of Dense layers, >= 0. With 0, the embeddings are the features.
         proj_norm: norm of the hidden layers, "bn" or "none".
         proj_last_norm: norm of the output: "none", "bn", "bn_scale" (without shift) or "bn_fixed"
             (without scale and shift).
@@ -115,13 +115,13 @@ def predictor(
     pred_norm: str = "bn",
     pred_last_norm: str = "none",
 ) -> nn.Module:
-    """Return an MLP predictor, by default BYOL's. Its output is as wide as its input.
+    """Build an MLP predictor, by default BYOL's, whose output is as wide as its input.
 
     MoCo-v3 uses ``pred_last_norm="bn_fixed"``, SimSiam ``pred_hidden_dim=512``.
 
     Args:
         pred_hidden_dim: width of the hidden layers, >= 1.
-        pred_layers: number of Dense layers, >= 0; with 0, the predictions are the projections.
+        pred_layers: number of Dense layers, >= 0. With 0, the predictions are the projections.
         pred_norm: norm of the hidden layers, "bn" or "none".
         pred_last_norm: norm of the output: "none", "bn", "bn_scale" or "bn_fixed", as in `head`.
 
@@ -136,7 +136,7 @@ def predictor(
 
 
 def _checked(module: MLP, prefix: str) -> MLP:
-    """Return the module if its settings are valid; ``prefix`` precedes their names in errors."""
+    """Return the MLP if its settings are valid. Errors put ``prefix`` before a setting's name."""
     require_at_least(1, prefix, hidden_dim=module.hidden_dim)
     require_at_least(0, prefix, layers=module.layers)
     require_choice(NORMS, prefix, norm=module.norm)
