@@ -35,7 +35,7 @@ FILES = {"list": "component_list"}  # a module `list` would hide the type in thi
 
 
 def main() -> None:
-    """Run `jaxssl COMMAND [arguments]`."""
+    """Run the command line `jaxssl COMMAND [arguments]`."""
     words = sys.argv[1:3]
     for command in (" ".join(words), *words[:1]):
         if command in COMMANDS:
@@ -62,7 +62,7 @@ def run(command: str, arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(command: str, arguments: list[str]) -> int:
-    # Libraries log errors through absl and raise them too. The exception is enough.
+    # absl would print a library's error a second time. The raised exception is enough.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     file = FILES.get(command, command.replace(" ", "_"))
     module = importlib.import_module(f"jaxssl.cli.{file}")
@@ -74,7 +74,8 @@ def _run(command: str, arguments: list[str]) -> int:
         return 0
     outlive_terminal()
     try:
-        for name in module.FLAGS:  # a second command in the same process starts from the defaults
+        # A second command in the same process must start from the default flags.
+        for name in module.FLAGS:
             module.FLAGS[name].unparse()
         rest, overrides = split_overrides(arguments)
         module.FLAGS.set_gnu_getopt(True)  # allow flags after positional arguments
@@ -94,20 +95,20 @@ def _run(command: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         show_error("interrupted")
         return 130
-    except RuntimeError as error:  # the base class of JAX's errors
+    except RuntimeError as error:  # RuntimeError is the base class of JAX's errors.
         return _fail_of_another_process(error)
     return 0
 
 
 def _fail_of_another_process(error: RuntimeError) -> int:
-    """Report that another process has ended if JAX's error may mean that; else raise the error."""
+    """Report that another process of the run has ended, if JAX's error may mean that."""
     import jax
 
     if jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
         raise error
     _fail(RuntimeError("another process of this run has ended or cannot be reached: see its log"))
     sys.stderr.flush()
-    os._exit(1)  # a normal exit would wait for the other process
+    os._exit(1)  # A normal exit would wait for the other process.
 
 
 def define_processes(values: flags.FlagValues) -> None:
@@ -137,7 +138,7 @@ def start_jax(values: flags.FlagValues) -> None:
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Split arguments into the others and the config overrides.
+    """Split command-line arguments into config overrides and all others.
 
     Args:
         argv: arguments, among them ``--config.KEY=VALUE`` or ``--config.KEY VALUE``.
@@ -164,7 +165,7 @@ def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
 
 
 def parse_step(text: str | None) -> int | str | None:
-    """Return the value of --step: a number, "last", "best", or None.
+    """Parse the flag --step: a checkpoint number, "last", "best", or None.
 
     Raises:
         UserError: on any other text.

@@ -1,4 +1,4 @@
-"""Convert TFRecord files of TFDS to files that can be read by index.
+"""Convert TFRecord files of a TFDS data set to files that can be read by index.
 
 usage: jaxssl data convert DIR
 
@@ -18,12 +18,12 @@ FOLDER = flags.DEFINE_string("folder", None, "Same as DIR.", FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Call `jaxssl.data.convert.convert` with the flags."""
+    """Convert the data set that the flags name with `jaxssl.data.convert.convert`."""
     from jaxssl.data.convert import convert
     from jaxssl.training.console import show
 
     if overrides:
-        raise UserError("the command has no config; leave the --config flags out")
+        raise UserError("data convert takes no --config flags; leave them out")
     if FOLDER.value is None:
         raise UserError("name the folder to convert: jaxssl data convert DIR")
     count = convert(Path(FOLDER.value).expanduser())

@@ -1,4 +1,4 @@
-"""Draw images and their views.
+"""Draw training images and their augmented views into a picture file.
 
 usage: jaxssl data show --config NAME [--out PNG] [--config.KEY=VALUE ...]
 
@@ -21,7 +21,7 @@ ROWS = flags.DEFINE_integer("rows", 8, "Number of images.", lower_bound=1, flag_
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Call `jaxssl.evaluation.gallery.write_sheet` with the flags."""
+    """Draw a sheet of images and views with `jaxssl.evaluation.gallery.write_sheet`."""
     from jaxssl import distributed
     from jaxssl.data import source
     from jaxssl.errors import UserError, explain_write_errors
@@ -36,7 +36,10 @@ def main(overrides: list[tuple[str, str]]) -> None:
     logs.log_to_screen()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
     if modality.dataset_kind(settings) != "image":
-        raise UserError(f"views by augment.name={settings.augment.name!r} are not pictures")
+        raise UserError(
+            f"augment.name={settings.augment.name!r} makes no pictures; "
+            "show an image or video config"
+        )
     train = source.load(settings.data, settings.data.train_split)
     with explain_write_errors(out):
         gallery.write_sheet(settings, train, ROWS.value, out)

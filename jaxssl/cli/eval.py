@@ -1,4 +1,4 @@
-"""Evaluate encoders.
+"""Evaluate pretrained encoders.
 
 usage: jaxssl eval --workdir DIR [--protocols knn,linear]
        jaxssl eval --weights FILE --dataset NAME [--protocols knn,linear]
@@ -42,14 +42,14 @@ SEED = flags.DEFINE_integer(
     flag_values=FLAGS,
 )
 OUT = flags.DEFINE_string("out", None, "Folder of results.json; default: the workdir.", FLAGS)
-# Keys that may be set beside --suite: where data sets are stored and how they are read.
+# Only these config keys may be set beside --suite, because a suite names its data sets.
 SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 cli.define_processes(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Call `jaxssl.evaluation.run.evaluate` or `jaxssl.evaluation.suite.run` with the flags."""
-    # Imported here, so that wrong flags are reported at once.
+    """Evaluate a run, a weights file or a suite of data sets, as the flags say."""
+    # configs is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.configs import base
     from jaxssl.errors import UserError
     from jaxssl.evaluation import run

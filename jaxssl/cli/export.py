@@ -24,10 +24,10 @@ OUT = flags.DEFINE_string("out", None, "Folder to write to; default: DIR/export.
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Call `jaxssl.pretrained.export.export` with the flags."""
+    """Export a run's encoder with `jaxssl.pretrained.export.export`."""
     if overrides:
-        raise UserError("the config of the run is used; leave the --config flags out")
-    # Imported here, so that wrong flags are reported at once.
+        raise UserError("export takes the config of the run; leave the --config flags out")
+    # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl import distributed
     from jaxssl.pretrained.export import export
     from jaxssl.training.console import show

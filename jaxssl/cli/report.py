@@ -1,4 +1,4 @@
-"""Write the report of a run, or compare runs.
+"""Write the HTML report of a run, or compare several runs.
 
 usage: jaxssl report DIR [DIR ...] [--out FILE.html]
 
@@ -21,10 +21,10 @@ OUT = flags.DEFINE_string(
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Call `jaxssl.report.comparison.write_page` with the flags."""
+    """Write the report page with `jaxssl.report.comparison.write_page`."""
     if overrides:
-        raise UserError("the configs of the runs are used; leave the --config flags out")
-    # Imported here, so that wrong flags are reported at once.
+        raise UserError("report takes the configs of the runs; leave the --config flags out")
+    # The report code is imported after the flags are checked, so that wrong flags fail at once.
     from jaxssl.report.comparison import write_page
     from jaxssl.training.console import show
 

@@ -1,4 +1,4 @@
-"""Reproduce a claim of a paper.
+"""Reproduce a claim of a paper by a study.
 
 usage: jaxssl study                                            list all studies
        jaxssl study NAME [--scale tiny|small|paper] [...]      run a study
@@ -56,7 +56,7 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, for studies of 
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """List the studies, summarise their claims, or call a study's `run`."""
+    """List the studies, summarise the verdicts on their claims, or run one study."""
     name, names = NAME.value, components.names("study")
     if name is None:
         for study in names:
@@ -104,7 +104,8 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
             raise UserError(f"--{flag} is not used by the study {name!r}; leave it out")
     start = time.perf_counter()
     with explain_write_errors(setting.out):
-        setting.out.mkdir(parents=True, exist_ok=True)  # fail before the work, not after it
+        # An unwritable folder must fail before the work, not after it.
+        setting.out.mkdir(parents=True, exist_ok=True)
     findings = study.run(setting)
     title = components.summary("study", name).rstrip(".")
     about = _provenance(_command(name, overrides), time.perf_counter() - start)
@@ -119,7 +120,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
 
 
 def _stem(name: str, setting: Any) -> str:
-    """Return the stem of the study's file names; partial studies have different stems."""
+    """Return the stem of a study's file names. Partial studies get stems of their own."""
     run = [setting.workdir.resolve().name] if setting.workdir else []
     steps = ["equal_steps"] if setting.equal_steps else []
     return "-".join([name, *setting.methods, *map(str, setting.batch_sizes), *steps, *run])

@@ -31,8 +31,8 @@ cli.define_processes(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Call `jaxssl.evaluation.pretrain.train` or `jaxssl.training.dry_run.dry_run`."""
-    # Imported here, so that wrong flags are reported at once.
+    """Pretrain, or with --dry_run only check the config and its memory."""
+    # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.training import config
 
     settings = config.load(CONFIG.value, overrides)

@@ -1,4 +1,4 @@
-"""Cache decoded arrays in files beside a prepared set."""
+"""Cache of decoded arrays (labels, pixels) in files beside a prepared data set."""
 
 import contextlib
 import logging
@@ -16,7 +16,7 @@ log = logging.getLogger("jaxssl")
 def load_or_compute(
     path: Path, shape: tuple[int, ...], dtype: type, compute: Callable[[], np.ndarray]
 ) -> np.ndarray:
-    """Return the array in a file. Compute and write it if the file is missing or unusable.
+    """Read an array from its cache file. If the file is missing or unusable, compute and write it.
 
     The file is an .npy file followed by a checksum of the array. Without the checksum, a damaged
     label would go unnoticed.
@@ -32,7 +32,7 @@ def load_or_compute(
         if (cached.shape, cached.dtype) == (shape, dtype) and _checksum(cached) == _tail(path):
             return cached
     except (OSError, ValueError, EOFError, MemoryError, OverflowError, SyntaxError):
-        pass  # missing or unreadable
+        pass  # The cache file is missing or unreadable.
     log.info("data       reading %s once, for %s", path.parent, path.name)
     array = compute()
     temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")

@@ -1,4 +1,4 @@
-"""Shuffled batches of a split, kept on the device or streamed.
+"""Shuffled training batches, kept on the device or streamed from the host.
 
 A batch depends only on the seed and its number. It does not depend on the way it is read, on worker
 processes, devices, hosts or restarts. The position in the data is therefore one number.
@@ -29,14 +29,14 @@ from jaxssl.data.source import Source
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
-READ_AHEAD = 2**33  # bytes of batches that reading threads hold on the host
-PREFETCH = 2  # batches that are sent to the device ahead of time
-POSITION = "next_index"  # key of the checkpointed position
-ENDLESS = 2**40  # number of batches of an endless stream
+READ_AHEAD = 2**33  # limit in bytes on batches that reading threads hold in host memory
+PREFETCH = 2  # number of batches that are sent to the device ahead of time
+POSITION = "next_index"  # key under which a checkpoint stores the position in the stream
+ENDLESS = 2**40  # number of batches that stands for an endless stream
 
 
 class Batches(NamedTuple):
-    """An endless stream of batches on the mesh, whose position can be checkpointed.
+    """Endless stream of training batches on the device mesh, with a position for checkpoints.
 
     Attributes:
         next: () -> {"input", "label": int32 [B], "index": int32 [B]}, sharded by examples. The
@@ -71,7 +71,7 @@ class Batches(NamedTuple):
 
 
 class Order(NamedTuple):
-    """The order of the examples.
+    """Random order of the training examples, a new one in each epoch.
 
     Attributes:
         num_examples: number of examples of the training split.
@@ -102,7 +102,7 @@ def make_batches(
     parts: int = 1,
     captions: bool = False,
 ) -> Batches:
-    """Make shuffled batches of ``source``, in a new order each epoch.
+    """Build the stream of shuffled batches of ``source``, in a new order each epoch.
 
     Args:
         source: the training split.
@@ -159,7 +159,7 @@ def make_batches(
 
 
 class _Stream:
-    """An iterator of batches that knows its position and can start at any position."""
+    """Iterator over batches that knows its position and can start at any position."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class _Stream:
     def take(self, n: int, k: int) -> tuple[Batch, jax.Array]:
         assert self._cache is not None
         indices = self._cache.indices(self._position, n, k)
-        self._batches = None  # `next` starts again at the new position
+        self._batches = None  # `next` starts again at the new position.
         self._position += n
         return self._cache.data(), indices
 
@@ -222,7 +222,7 @@ class _Stream:
 
 
 class _LocalReader(NamedTuple):
-    """Reads this process' rows of every batch."""
+    """Reader of the rows of each batch that belong to this process."""
 
     order: Order
     rows: np.ndarray
@@ -236,7 +236,7 @@ class _LocalReader(NamedTuple):
 
 
 class _DeviceCache:
-    """All examples on every device. Batches are sent as indices and gathered on the devices."""
+    """Batches from a copy of all examples on every device, gathered there by index."""
 
     def __init__(self, source: Source, local: _LocalReader, mesh: Mesh, captions: bool) -> None:
         self._source, self._local, self._mesh = source, local, mesh
@@ -245,7 +245,7 @@ class _DeviceCache:
         self._data: Batch | None = None
 
     def data(self) -> Batch:
-        """Return all examples in the form of a batch. The first call sends them."""
+        """Return all cached examples in the form of one batch. The first call sends them."""
         if self._data is not None:
             return self._data
         images, labels = self._source.images(0)[:], self._source.labels
@@ -256,13 +256,14 @@ class _DeviceCache:
         return data
 
     def indices(self, position: int, n: int, k: int) -> jax.Array:
-        """Return the indices [k, B] of n batches from ``position`` on, then copies of the last."""
+        """Return the indices [k, B] of n batches from ``position`` on, padded by the last batch."""
         rows = [self._local.indices(position + min(i, n - 1)) for i in range(k)]
         return distributed.shard_rows(np.stack(rows), self._mesh, axis=1)
 
     def batches(self, position: int) -> Iterator[Batch]:
         for step in itertools.count(position):
-            # The images are an argument. As constants they would be part of the program.
+            # The cached images are an argument of the jitted function. As constants, XLA would copy
+            # them into the program.
             yield self._gather(
                 self.data(), distributed.shard_rows(self._local.indices(step), self._mesh)
             )
@@ -276,22 +277,23 @@ def _permutation(n: int, seed: int, epoch: int) -> np.ndarray:
 def _stream_batches(
     local: _LocalReader, share: int, workers: int, mesh: Mesh, position: int
 ) -> Iterator[Batch]:
-    # Each thread holds this process' share of a batch, `share` bytes.
+    # Each reading thread holds this process's share of a batch in memory, ``share`` bytes.
     threads = 1 if workers else max(1, min(16, files.cpu_count(), READ_AHEAD // share))
     steps = grain.MapDataset.range(position, ENDLESS)
     stream = steps.map(local).to_iter_dataset(grain.ReadOptions(threads, threads))
     if workers:
         if not absl.flags.FLAGS.is_parsed():
-            absl.flags.FLAGS.mark_as_parsed()  # Grain's workers read the flags
+            absl.flags.FLAGS.mark_as_parsed()  # Grain's worker processes read the flags.
         stream = stream.mp_prefetch(grain.MultiprocessingOptions(workers), _start_worker)
-        # Without a copy, JAX on a CPU would keep the shared memory of the processes in use.
+        # The batch is copied. Without a copy, JAX on a CPU would keep the shared memory of the
+        # reading processes in use.
         stream = stream.map(lambda batch: jax.tree.map(np.array, batch))
     stream = stream.map(lambda batch: distributed.shard_rows(batch, mesh))
     return iter(grain.experimental.ThreadPrefetchIterDataset(stream, prefetch_buffer_size=PREFETCH))
 
 
 def _start_worker(index: int, count: int) -> None:
-    """Let a worker process end with the run, and not by signals sent to the process group.
+    """Make a reading process end with the run, and ignore signals to the process group.
 
     A run that is asked to stop may need more batches before it stops.
     """
@@ -309,7 +311,7 @@ def _exit_with_parent() -> None:
 
 
 def check_batch(batch_size: int, num_examples: int, num_devices: int) -> None:
-    """Raise UserError if the batch size does not fit the training split or the devices."""
+    """Raise UserError if batch_size does not fit the training split or the number of devices."""
     if not 1 <= batch_size <= num_examples:
         raise UserError(
             f"batch_size must be between 1 and the {num_examples} training examples, got "

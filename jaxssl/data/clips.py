@@ -1,11 +1,11 @@
-"""Resize clips and choose windows of their frames."""
+"""Resize video clips and select windows of their frames."""
 
 import numpy as np
 from PIL import Image
 
 
 def resize(clip: np.ndarray, side: int) -> np.ndarray:
-    """Resize the frames of a clip [t, h, w, c] uint8 to [t, side, side, c], channel by channel."""
+    """Resize the frames of a uint8 clip [t, h, w, c] to [t, side, side, c]."""
     if clip.shape[1:3] == (side, side):
         return clip
     t, _, _, c = clip.shape
@@ -19,7 +19,7 @@ def resize(clip: np.ndarray, side: int) -> np.ndarray:
 def window(
     clip: np.ndarray, frames: int, stride: int, rng: np.random.Generator | None = None
 ) -> np.ndarray:
-    """Take every ``stride``-th frame of a part of a clip. A clip that is too short is repeated.
+    """Take every ``stride``-th frame of a random part of a clip. A short clip is repeated.
 
     Args:
         clip: [t, h, w, c], t > 0.

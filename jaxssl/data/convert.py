@@ -1,4 +1,4 @@
-"""Convert a set that TFDS prepared as TFRecord to ArrayRecord: jaxssl data convert DIR.
+"""Convert a TFRecord data set of TFDS to ArrayRecord: `jaxssl data convert DIR`.
 
 DIR is the folder of a version, such as ~/tensorflow_datasets/cifar10/3.0.2. ArrayRecord files,
 which can be read by index, are written beside the TFRecord files, and dataset_info.json lists both
@@ -19,11 +19,11 @@ from jaxssl.data.integrity import INFO, JSON_ERRORS, MAX_SHARDS
 from jaxssl.errors import UserError, one_line
 
 OLD, NEW = "tfrecord", "array_record"
-TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # TFDS' default file names
+TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # TFDS names files like this by default.
 
 
 def convert(directory: Path) -> int:
-    """Write the ArrayRecord files of a prepared set.
+    """Write the ArrayRecord files of a TFRecord data set, and return the number of records.
 
     A file is renamed to its final name when it is complete, and dataset_info.json is updated when
     all files are. An interrupted conversion can be repeated.
@@ -32,7 +32,7 @@ def convert(directory: Path) -> int:
         directory: folder of a version of a set, with its dataset_info.json.
 
     Returns:
-        The number of records; 0 if the set was converted before.
+        The number of records, or 0 if the set was converted before.
 
     Raises:
         UserError: if the directory does not hold such a set, a file is damaged, or nothing can be
@@ -70,12 +70,12 @@ def convert(directory: Path) -> int:
 
 
 def _list_shards(info: dict) -> list[tuple[str, str, int]]:
-    """Return for each shard its TFRecord file, its ArrayRecord file and its number of records."""
+    """List each shard's TFRecord file, ArrayRecord file and number of records."""
     shards = []
     for split in info["splits"]:
         lengths = split.get("shardLengths", [])
         if len(lengths) > MAX_SHARDS:
-            raise ValueError(f"{len(lengths)} shards")
+            raise ValueError(f"the split has {len(lengths)} shards")
         for i, length in enumerate(lengths):
             old, new = (_file_name(split, info["name"], i, len(lengths), f) for f in (OLD, NEW))
             shards.append((old, new, int(length)))
@@ -85,7 +85,7 @@ def _list_shards(info: dict) -> list[tuple[str, str, int]]:
 
 
 def _file_name(split: dict, name: str, shard: int, num_shards: int, file_format: str) -> str:
-    """Return the name of a shard's file by the split's template, which may be hostile."""
+    """Return the name of a shard's file by the split's template, which is not trusted."""
     values = {
         "DATASET": name,
         "SPLIT": split["name"],
@@ -102,7 +102,7 @@ def _file_name(split: dict, name: str, shard: int, num_shards: int, file_format:
 
 
 def _convert_shard(source: Path, target: Path, length: int) -> int:
-    """Copy the records of a file and return their number, which must be ``length``."""
+    """Copy the records of one shard and check that there are ``length`` of them."""
     temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}.tmp")
     count = 0
     try:

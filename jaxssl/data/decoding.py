@@ -1,4 +1,4 @@
-"""Decode images from bytes, and cut and resize them on the host."""
+"""Decode images from bytes, and crop and resize them on the host."""
 
 import contextlib
 import io
@@ -12,15 +12,17 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-# Pillow must not try other formats. For EPS files it would run Ghostscript.
+# Pillow is restricted to these formats. For an EPS file it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-MAX_PIXELS = 2**26  # of an image; a small file may claim any number
+# Damaged EXIF data may raise any error when Pillow writes them back. The rotation of the image
+# comes before that.
+MAX_PIXELS = 2**26
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-CENTRE_SHARE = 0.875  # share of the short side that `centre` keeps
+CENTRE_SHARE = 0.875  # share of the short side that the centre crop keeps
 
 
 class Crop(NamedTuple):
-    """A random resized crop.
+    """Settings of a random resized crop that the host cuts.
 
     Attributes:
         size: side of the result in pixels.
@@ -34,7 +36,7 @@ class Crop(NamedTuple):
 
 
 class Crops(NamedTuple):
-    """The crops that the host cuts from each example of a batch.
+    """Random crops that the host cuts from each example of a batch.
 
     Attributes:
         views: one random crop for each view. () cuts the image's `centre` once for all views.
@@ -64,32 +66,34 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     """
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
-    except UnidentifiedImageError as error:  # whose message shows a memory address
-        raise OSError("is not an image in a supported format") from error
+    except UnidentifiedImageError as error:  # Pillow's message would show a memory address.
+        raise OSError(f"is not an image in a supported format ({', '.join(FORMATS)})") from error
     if math.prod(picture.size) > MAX_PIXELS:
         raise OSError(f"has {picture.width} x {picture.height} pixels, more than {MAX_PIXELS}")
     if data.startswith(PNG_SIGNATURE):
         _check_png(data)
     picture.load()
     if upright and "exif" in picture.info:
-        # EXIF data may hold anything; the image is rotated before Pillow writes them again.
+        # EXIF data may hold anything. Pillow first rotates the image and then fails to write them.
         with contextlib.suppress(Exception):
             ImageOps.exif_transpose(picture, in_place=True)
     if picture.mode.startswith("I"):
         values = np.asarray(picture, np.int32)
         if not 0 <= values.min() <= values.max() < 2**16:
             raise OSError("has values outside 0..65535")
-        picture = Image.fromarray(((values + 128) // 257).astype(np.uint8))  # rounded
+        # 16-bit values, rounded to 8 bits
+        picture = Image.fromarray(((values + 128) // 257).astype(np.uint8))
     elif picture.mode == "F":
         raise OSError("has floating-point values of an unknown range")
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")
     mode = "L" if channels == 1 else "RGB"
-    return picture if picture.mode == mode else picture.convert(mode)  # convert always copies
+    # `convert` always copies, even to the same mode.
+    return picture if picture.mode == mode else picture.convert(mode)
 
 
 def _check_png(data: bytes) -> None:
-    """Raise OSError if a checksum is wrong. Pillow does not verify the pixels' checksums.
+    """Raise OSError if a PNG checksum is wrong, because Pillow does not verify those of pixels.
 
     Pillow's `Image.verify` would need to parse the file a second time, which small images feel.
     """
@@ -107,18 +111,18 @@ def _check_png(data: bytes) -> None:
 
 
 def from_pixels(values: np.ndarray) -> Image.Image:
-    """Convert uint8 pixels [h, w, 1 or 3] to an image."""
+    """Convert uint8 pixels [h, w, 1 or 3] to a Pillow image."""
     return Image.fromarray(values[:, :, 0] if values.shape[2] == 1 else values)
 
 
 def pixels(picture: Image.Image) -> np.ndarray:
-    """Convert an image to uint8 pixels [h, w, c]."""
+    """Convert a Pillow image to uint8 pixels [h, w, c]."""
     values = np.asarray(picture)
     return values[:, :, None] if values.ndim == 2 else values
 
 
 def centre(picture: Image.Image, size: int) -> np.ndarray:
-    """Cut the central square, seven eighths of the short side, and resize it to [size, size, c].
+    """Crop the central square, 7/8 of the short side, and resize it to [size, size, c].
 
     This is ImageNet's test crop, which resizes the short side to 256 and cuts out 224 pixels, in
     one step.
@@ -131,7 +135,7 @@ def centre(picture: Image.Image, size: int) -> np.ndarray:
 def random_crops(
     picture: Image.Image, crops: Sequence[Crop], rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Draw and cut random resized crops, each [size, size, c].
+    """Draw and cut random resized crops of an image, each [size, size, c].
 
     Boxes have the same distribution as `jaxssl.augment.image.random_crop_box`.
     """
@@ -139,7 +143,8 @@ def random_crops(
     out = []
     for crop in crops:
         u = rng.random(4)
-        if tuple(crop.scale) == (1, 1):  # the ratio is ignored, as on the device
+        # The whole image is wanted, so the ratio is ignored, as on the device.
+        if tuple(crop.scale) == (1, 1):
             out.append(_resize(picture, (0, 0, width, height), crop.size))
             continue
         area = width * height * (crop.scale[0] + u[0] * (crop.scale[1] - crop.scale[0]))

@@ -1,4 +1,4 @@
-"""Read the files of a folder or an archive by name. Archives are never unpacked to disk."""
+"""Read files from a folder or an archive by name. Archives are never unpacked to disk."""
 
 import gzip
 import hashlib
@@ -40,7 +40,7 @@ ReadBytes = Callable[[], bytes]
 
 
 def locate(path: str) -> tuple[Path, str]:
-    """Split a path into (folder or archive, folder inside the archive).
+    """Split `data.path` into (folder or archive, folder inside the archive).
 
     Raises:
         UserError: if the path does not exist, or is a file but not an archive.
@@ -118,7 +118,7 @@ def cpu_count() -> int:
 
 
 def fingerprint(root: Path, suffixes: tuple[str, ...]) -> str:
-    """Hash names, sizes and modification times of a folder's files, or of an archive.
+    """Hash the names, sizes and modification times of a folder's files, or of an archive.
 
     Files in a folder are ignored if their names do not end with one of ``suffixes``.
     """
@@ -129,14 +129,14 @@ def fingerprint(root: Path, suffixes: tuple[str, ...]) -> str:
         path = f"{root}/{name}" if name else root
         try:
             status = os.stat(path)
-        except OSError:  # a broken symbolic link
+        except OSError:  # A broken symbolic link has no size.
             status = os.lstat(path)
         digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
 def _list_folder(root: Path) -> list[str]:
-    """Return the sorted relative paths of all files below a folder.
+    """List the relative paths of all files below a folder, sorted.
 
     Symbolic links are followed, but no folder is entered twice.
     """
@@ -190,9 +190,9 @@ def _zip_entries(root: Path, max_bytes: int) -> Iterator[tuple[str, ReadBytes]]:
 
 def _read_from_folder(path: Path, max_bytes: int) -> bytes:
     status = path.stat()
-    # A symbolic link may lead to a device or a pipe, which may never end.
+    # A symbolic link may lead to a device or a pipe, and reading that may never end.
     if not stat.S_ISREG(status.st_mode):
-        raise OSError("is not a regular file")
+        raise OSError("is not a regular file (a device, a pipe or a folder)")
     if status.st_size > max_bytes:
         raise OSError(_too_large(max_bytes))
     return path.read_bytes()
@@ -203,7 +203,7 @@ class _SparseEntryError(Exception):
 
 
 class _TarEntry(tarfile.TarInfo):
-    """A tar entry that raises errors where the tarfile module continues silently.
+    """Tar entry that raises errors for damage that the tarfile module ignores.
 
     At a damaged header, tarfile would end the archive. For an entry that claims to be huge, it
     would seek beyond the end of the file. Long names and the maps of sparse files would be read
@@ -267,7 +267,7 @@ def _too_large(max_bytes: int) -> str:
 
 
 def _safe_name(name: str, root: Path) -> str:
-    """Normalise an entry's name to slashes without a leading "./", and refuse paths outside."""
+    """Normalise the name of an archive entry, and refuse paths outside of the archive."""
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", str(path)):
         raise _unsafe(root, name, "points out of the archive")

@@ -12,13 +12,13 @@ import numpy as np
 
 from jaxssl.distributed import round_up
 
-ROUND = 8  # the padded numbers of nodes and edges of a packed row are multiples of this
+ROUND = 8  # Padded numbers of nodes and edges are multiples of this.
 
 Packed = dict[str, np.ndarray]
 
 
 class Graph(NamedTuple):
-    """An undirected graph.
+    """An undirected graph: node tags and edges.
 
     Attributes:
         tag: [n] int32, the tag of each node, in [0, number of tags).
@@ -30,21 +30,21 @@ class Graph(NamedTuple):
 
 
 class Room(NamedTuple):
-    """The capacity of a row in nodes and edges."""
+    """Capacity of a packed row in nodes and edges."""
 
     nodes: int
     edges: int
 
 
 def decode(record: Mapping[str, Any]) -> Graph:
-    """Convert a record of a prepared set to a graph."""
+    """Convert a record of a prepared data set to a graph."""
     return Graph(np.asarray(record["tag"], np.int32), np.asarray(record["edge"], np.int32))
 
 
 def pack(
     graphs: Sequence[Graph], rows: int, num_tags: int, room: Room, size: int | None = None
 ) -> Packed:
-    """Pack graphs in order, the same number into each row.
+    """Pack graphs in order into rows, the same number into each row.
 
     Args:
         graphs: n graphs.
@@ -89,12 +89,12 @@ def pack(
 
 
 def sizes_of(graphs: Sequence[Graph]) -> np.ndarray:
-    """Return the number of nodes and edges of each graph, int64 [n, 2]."""
+    """Return the numbers of nodes and edges of each graph, int64 [n, 2]."""
     return np.array([(len(graph.tag), len(graph.edge)) for graph in graphs], np.int64)
 
 
 def room_for(sizes: np.ndarray, rows: int) -> Room:
-    """Return the room that the rows of a batch need.
+    """Return the capacity that the rows of a packed batch need.
 
     Args:
         sizes: [n, 2] nodes and edges of each graph, in the order of the batch, n > 0.
@@ -105,7 +105,7 @@ def room_for(sizes: np.ndarray, rows: int) -> Room:
 
 
 def largest(rooms: Sequence[Room]) -> Room:
-    """Return room that is enough for each of the given ones."""
+    """Return a row capacity that is at least each of ``rooms``."""
     return Room(max(room.nodes for room in rooms), max(room.edges for room in rooms))
 
 
@@ -126,12 +126,12 @@ class GraphArray:
         return len(self.graphs)
 
     def block(self, indices: slice, size: int, rows: int) -> Packed:
-        """Pack consecutive graphs, and empty ones up to ``size`` graphs, into rows."""
+        """Pack consecutive graphs into rows, padded with empty ones up to ``size`` graphs."""
         room = self._room(size, rows)
         return pack(self.graphs[indices], rows, self.num_tags, room, size)
 
     def _room(self, size: int, rows: int) -> Room:
-        """Return room for any k consecutive graphs, so that all blocks have one shape."""
+        """Return a row capacity for any k consecutive graphs, so that all blocks have one shape."""
         if (size, rows) not in self._rooms:
             k = -(-size // rows)
             total = np.cumsum(np.pad(sizes_of(self.graphs), ((1, k), (0, 0))), axis=0)

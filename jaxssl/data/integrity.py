@@ -1,4 +1,4 @@
-"""Check the files beside a prepared set before TFDS reads them."""
+"""Check the metadata of a prepared data set before TFDS reads it."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,19 +11,19 @@ from array_record.python.array_record_module import ArrayRecordReader
 from jaxssl.errors import UserError, one_line
 
 INFO, FEATURES = "dataset_info.json", "features.json"
-# TFDS imports the module that a prepared set names for a feature, so other modules are refused.
+# TFDS imports any module that the metadata name for a feature, so only its own are allowed.
 TFDS_FEATURES = "tensorflow_datasets.core.features."
-MAX_CLASSES = 10**6  # TFDS generates a name for each class
+MAX_CLASSES = 10**6  # limit on classes, because TFDS generates a name for each
 MAX_RECORDS, MAX_SHARDS = 2**40, 10**6
-MAX_SIDE = 2**16  # pixels
-# Errors that reading an unexpected JSON document may raise.
+MAX_SIDE = 2**16  # largest image side in pixels
+# Reading unexpected JSON may raise any of these errors.
 JSON_ERRORS = (OSError, ValueError, OverflowError, RecursionError, KeyError, TypeError)
 JSON_ERRORS += (AttributeError,)
 
 
 @contextmanager
 def guard(folder: Path) -> Iterator[None]:
-    """Check the files of a prepared set, then run the body, which reads the set.
+    """Check a prepared data set's files, then run the with block that reads them.
 
     Raises:
         UserError: if the set is damaged, in place of the many exceptions of TFDS.
@@ -39,7 +39,7 @@ def guard(folder: Path) -> Iterator[None]:
 
 
 def check_files(folder: Path) -> None:
-    """Raise UserError if the set's JSON files name code to import, or impossible sizes."""
+    """Raise UserError if a data set's JSON files name code to import or impossible sizes."""
     for name, check in ((FEATURES, _check_features), (INFO, _check_splits)):
         path = folder / name
         if not path.exists():
@@ -52,14 +52,15 @@ def check_files(folder: Path) -> None:
 
 def check_num_records(folder: Path, split: str, expected: int) -> None:
     """Raise UserError if the files of a split do not hold the expected number of records."""
-    paths = sorted(folder.glob(f"*-{split}.array_record-*"))  # TFDS' default file names
+    # TFDS names files like this by default.
+    paths = sorted(folder.glob(f"*-{split}.array_record-*"))
     count = sum(ArrayRecordReader(str(path)).num_records() for path in paths)
     if paths and count != expected:
         raise _damaged(folder, f"{split}: {count} records, not {expected}")
 
 
 def image_shape(folder: Path, shape: Any) -> tuple[int | None, int | None, int]:
-    """Validate the shape [h, w, c] of a set's images. An alpha channel is not counted.
+    """Validate the image shape [h, w, c] in the metadata. An alpha channel is not counted.
 
     Args:
         folder: the prepared set, for the message.
@@ -75,7 +76,7 @@ def image_shape(folder: Path, shape: Any) -> tuple[int | None, int | None, int]:
 
 
 def clip_shape(folder: Path, shape: Any) -> tuple[int | None, int, int, int]:
-    """Validate the shape [t, h, w, c] of a set's clips.
+    """Validate the clip shape [t, h, w, c] in the metadata.
 
     Args:
         folder: the prepared set, for the message.
@@ -91,7 +92,7 @@ def clip_shape(folder: Path, shape: Any) -> tuple[int | None, int, int, int]:
 
 
 def num_tags(folder: Path, metadata: Mapping[str, Any]) -> int:
-    """Return the number of node tags in the metadata of a set of graphs.
+    """Return the number of node tags in the metadata of a graph data set.
 
     Raises:
         UserError: if it is missing or impossible.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-BLOCK = 256  # rows that a thread decodes at a time
+BLOCK = 256  # rows that a thread decodes in one task
 
 
 class LazyArray:
@@ -22,7 +22,7 @@ class LazyArray:
         shape: tuple[int, ...],
         threads: int = 1,
     ) -> None:
-        """Wrap a function that decodes rows.
+        """Wrap a function that decodes rows by index.
 
         Args:
             decode: maps indices [k] to the k rows.
@@ -33,7 +33,7 @@ class LazyArray:
         self.shape = shape
 
     def __len__(self) -> int:
-        """Return the number of rows."""
+        """Return the number of rows of the array."""
         return self.shape[0]
 
     def __getitem__(self, key: Any) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Sizes of common data sets, for dry runs that do not open them."""
+"""Sizes of common data sets, so that a dry run need not open them."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from jaxssl.data import source
 
 
 class Metadata(NamedTuple):
-    """Sizes of the training split that the recipes use.
+    """Image shape, number of examples and classes of a training split.
 
     Attributes:
         shape: [h, w, c] of an image. Images of many sizes are resized to it.
@@ -26,7 +26,7 @@ COMMON = {
     "digits": Metadata((8, 8, 1), 1297, 10),
     "cifar10": Metadata((32, 32, 3), 50_000, 10),
     "cifar100": Metadata((32, 32, 3), 50_000, 100),
-    "stl10": Metadata((96, 96, 3), 105_000, 10),  # train and unlabelled
+    "stl10": Metadata((96, 96, 3), 105_000, 10),  # labelled and unlabelled training images
     "fashion_mnist": Metadata((28, 28, 1), 60_000, 10),
     "imagenet100": Metadata((256, 256, 3), 126_689, 100, one_size=False),
     "imagenet2012": Metadata((256, 256, 3), 1_281_167, 1000, one_size=False),
@@ -34,7 +34,7 @@ COMMON = {
 
 
 def find_metadata(data: Mapping[str, Any], size: int) -> Metadata:
-    """Look up the sizes of a training split. Open the data set if it is not listed here.
+    """Look up the sizes of a training split, or read them from the data set.
 
     Args:
         data: the group `config.data`.

@@ -1,4 +1,4 @@
-"""Choose the way in which training examples get to the device."""
+"""Choose whether training examples are cached on the device or streamed from the host."""
 
 import math
 from typing import NamedTuple
@@ -11,14 +11,14 @@ from jaxssl.data.source import Source
 from jaxssl.errors import UserError, suggest
 
 CACHES = ("auto", "device", "none")
-# "auto" keeps a set on the device if it takes at most 1 GiB, or this share of the device's memory
-# if that is known and larger.
+# cache="auto" keeps a data set on the device if it takes at most 1 GiB, or at most this share of
+# the device memory if that is larger.
 CACHE_BYTES = 2**30
 CACHE_SHARE = 1 / 8
 
 
 class Plan(NamedTuple):
-    """The way in which training examples get to the device.
+    """How training examples get to the device: cached there, or streamed by processes.
 
     Attributes:
         cached: whether all examples are kept on the device. If not, they are streamed.
@@ -34,7 +34,7 @@ class Plan(NamedTuple):
 
 
 def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int = -1) -> Plan:
-    """Choose the way in which examples get to the device.
+    """Choose how training examples get to the device.
 
     Args:
         source: the training split.
@@ -61,7 +61,7 @@ def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int
     if source.kind == "graph":
         if cache == "device":
             raise UserError(
-                "data.cache='device': graphs are packed on the host, leave it at 'auto'"
+                "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"
             )
         return Plan(False, False, 0, "kept in memory, packed on the host by threads")
     cached, why = False, "pictures of many sizes"
@@ -86,6 +86,6 @@ def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int
 
 
 def _cache_limit() -> float:
-    """Return the bytes of images that "auto" keeps on a device."""
+    """Return the largest data set in bytes that cache="auto" keeps on a device."""
     sizes = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
     return max(CACHE_BYTES, CACHE_SHARE * min(sizes))

@@ -1,4 +1,4 @@
-"""Find data sets by name, and prepare them as ArrayRecord files if that was not done before."""
+"""Find data sets by name, and prepare them as ArrayRecord files if necessary."""
 
 import importlib.util
 import logging
@@ -21,14 +21,14 @@ from jaxssl.data.formats.published import BUILDERS as PUBLISHED
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
-# Names that stand for some classes of a TFDS set: the set, and the list of classes.
+# These names stand for some classes of a TFDS data set: (the data set, the list of classes).
 SUBSETS = {"imagenet100": ("imagenet2012", Path(__file__).with_name("imagenet100.txt"))}
 FORMAT = "array_record"
 IN_MEMORY = "python"  # name of sets that are given as Python objects, see in_memory.py
 
 
 def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a data set. Prepare the set first if necessary.
+    """Return the TFDS builder of a data set, which is prepared first if necessary.
 
     Args:
         data: the group `config.data`. "name" is a file of `formats` or `toy`, or a TFDS name. "dir"
@@ -79,12 +79,12 @@ def needs_path(name: str) -> bool:
 
 
 def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
-    """Raise UserError if the prepared set has no ArrayRecord files."""
+    """Raise UserError if a prepared data set has no ArrayRecord files."""
     info: Any = builder.info
     formats = {file_format.value for file_format in info.available_file_formats()}
     if FORMAT in formats:
         return
-    # TFDS forgets the alternative formats of a set if it has code for it.
+    # TFDS loses the alternative formats of a data set if it has code for that data set.
     if FORMAT in info.as_proto.alternative_file_formats:
         info.add_alternative_file_format(FORMAT)
         return
@@ -97,7 +97,7 @@ def _check_format(name: str, builder: tfds.core.DatasetBuilder) -> None:
 def _find_builder(
     name: str, data: Mapping[str, Any], data_dir: str | None
 ) -> tfds.core.DatasetBuilder:
-    """Return the builder of a set, prepared or not. The files of a prepared set are checked."""
+    """Return the builder of a data set, prepared or not, after checking prepared files."""
     root = Path(data_dir or constants.DATA_DIR).expanduser() / name
     if not needs_path(name):
         for path in sorted(root.glob(f"**/{integrity.INFO}")):
@@ -131,7 +131,7 @@ def _make_builder(
         valid |= {*tfds.list_builders(with_community_datasets=False)}
         raise UserError(f"data.name={name!r} is unknown{suggest(name, sorted(valid))}") from error
     except ImportError as error:
-        try:  # a prepared set can be read without its code
+        try:  # A prepared data set can be read without its code.
             return read_only_builder.builder_from_files(name, data_dir=data_dir)
         except tfds.core.DatasetNotFoundError:
             raise UserError(_needs_tensorflow(name)) from error
@@ -141,7 +141,7 @@ def _make_builder(
 
 
 def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
-    """Write the set. TFDS writes into a temporary folder and renames it at the end."""
+    """Write a data set. TFDS writes to a temporary folder, and renames it at the end."""
     without = (*components.names("data"), *components.names("toy"), *PUBLISHED)
     if name not in without and importlib.util.find_spec("tensorflow") is None:
         raise UserError(_needs_tensorflow(name))
@@ -157,7 +157,7 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
     except RuntimeError as error:
         if "write() failed" not in str(error):
             raise
-        raise OSError(str(error)) from error  # ArrayRecord's error for a full disk
+        raise OSError(str(error)) from error  # ArrayRecord raises this error for a full disk.
 
 
 def _needs_tensorflow(name: str) -> str:

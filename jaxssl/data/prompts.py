@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 from jaxssl.errors import UserError, suggest
 
-# Templates of each ensemble; {} stands for the class name.
+# Each prompt ensemble lists templates, where {} stands for the class name.
 PROMPTS: dict[str, tuple[str, ...]] = {
     "plain": ("{}",),
     "photo": ("a photo of a {}.",),
-    # Seven of CLIP's eighty templates, chosen on ImageNet by forward selection (notebook "Prompt
-    # Engineering for ImageNet" in the released code). "itap" means "I took a picture".
+    # These are seven of CLIP's eighty templates, chosen on ImageNet by forward selection (notebook
+    # "Prompt Engineering for ImageNet" in the released code). "itap" means "I took a picture".
     "simple7": (
         "itap of a {}.",
         "a bad photo of the {}.",
@@ -23,7 +23,7 @@ PROMPTS: dict[str, tuple[str, ...]] = {
         "art of the {}.",
         "a photo of the small {}.",
     ),
-    # For handwritten digits; these are our templates.
+    # We wrote these templates for handwritten digits.
     "digits": (
         "a handwritten {}",
         "the digit {} written by hand",
@@ -32,14 +32,14 @@ PROMPTS: dict[str, tuple[str, ...]] = {
         "a scan of a handwritten number {}",
     ),
 }
-# Sets of digits name their classes by the figure.
+# The digit data sets name their classes "0" to "9", and a prompt needs the word.
 SPOKEN = dict(
     zip("0123456789", "zero one two three four five six seven eight nine".split(), strict=True)
 )
 
 
 def fill(ensemble: str, class_names: Iterable[str]) -> list[list[str]]:
-    """Fill in the templates of an ensemble for every class.
+    """Fill each template of a prompt ensemble with every class name.
 
     Args:
         ensemble: a name in `PROMPTS`.

@@ -12,13 +12,13 @@ from jaxssl.data.source import Source
 
 Batch = dict[str, Any]
 
-# The rows of graphs have room for the batches of this many epochs. A larger batch of a later epoch
-# would be compiled again.
+# Rows of packed graphs have room for the batches of this many epochs. A larger batch later would
+# compile a second program.
 EPOCHS = 100
 
 
 class Reader(NamedTuple):
-    """Reads batches of images or clips. Worker processes receive a copy.
+    """Reader of image or clip batches, which is copied to worker processes.
 
     Attributes:
         source: the training split.
@@ -71,7 +71,7 @@ class Reader(NamedTuple):
 
 
 class GraphReader(NamedTuple):
-    """Reads batches of packed graphs. All graphs are kept in memory.
+    """Reader of packed graph batches, which keeps all graphs in memory.
 
     Attributes:
         graphs: the graphs of the training split.
@@ -94,19 +94,20 @@ class GraphReader(NamedTuple):
     room: Room
 
     def __call__(self, step: int, indices: np.ndarray) -> Batch:
-        """Pack this process' graphs at ``indices`` [b] for batch number ``step``."""
-        # All processes measure the whole batch, so that their rows have the same room.
+        """Pack this process's graphs at ``indices`` [b] for batch number ``step``."""
+        # Every process measures the whole batch, so that the rows of all processes have equal
+        # capacity.
         needed = graphs.room_for(self.sizes[self.order(step)], self.rows)
         rows = self.rows * len(indices) // self.batch_size
         return self._pack(indices, rows, graphs.largest([self.room, needed]))
 
     def example(self) -> Batch:
-        """Return a batch of the first two graphs in one row."""
+        """Return an example batch: the first two graphs in one row."""
         indices = np.arange(min(2, len(self.graphs)), dtype=np.int32)
         return self._pack(indices, 1, graphs.room_for(self.sizes[indices], 1))
 
     def shapes(self) -> Batch:
-        """Return the shapes of a whole batch as `jax.ShapeDtypeStruct`."""
+        """Return the shapes of a whole graph batch as `jax.ShapeDtypeStruct`."""
         b, r, (nodes, edges) = self.batch_size, self.rows, self.room
         shape = jax.ShapeDtypeStruct
         packed = {
@@ -125,7 +126,7 @@ class GraphReader(NamedTuple):
 def graph_reader(
     source: Source, order: Callable[[int], np.ndarray], batch_size: int, rows: int
 ) -> GraphReader:
-    """Make a `GraphReader` of all graphs of a split, see its attributes for the arguments."""
+    """Build a `GraphReader` of all graphs of a split."""
     array = source.graph_array
     sizes = graphs.sizes_of(array.graphs)
     steps = range(EPOCHS * (len(sizes) // batch_size))

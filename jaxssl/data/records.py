@@ -1,4 +1,4 @@
-"""The records of a prepared split, and their conversion to examples."""
+"""Records of a prepared split, and their conversion to examples."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from jaxssl.data import decoding, tokens
 from jaxssl.errors import UserError, one_line
 
 UNLABELLED = -1
-CAPTION_FEATURES = ("captions", "caption")  # feature names in our prepared sets and in TFDS' sets
-CAPTIONS_PER_IMAGE = 5  # COCO's retrieval protocol uses five
+CAPTION_FEATURES = ("captions", "caption")  # caption feature names in our data sets and in TFDS
+CAPTIONS_PER_IMAGE = 5  # COCO's retrieval protocol uses five captions per image.
 
 Record = Mapping[str, Any]
 
 
 class Example(NamedTuple):
-    """A decoded example.
+    """A decoded example: its image, clip or graph, its label and its captions.
 
     Attributes:
         input: a Pillow image, a clip [t, h, w, c] or a `jaxssl.data.graphs.Graph`.
@@ -32,7 +32,7 @@ class Example(NamedTuple):
 
 
 class CaptionReader(NamedTuple):
-    """Tokenize the captions of a record.
+    """Function that tokenizes the captions of a record.
 
     Attributes:
         feature: name of the feature that holds the captions.
@@ -43,22 +43,22 @@ class CaptionReader(NamedTuple):
     context: int
 
     def __call__(self, record: Record) -> np.ndarray:
-        """Return [`CAPTIONS_PER_IMAGE`, context] int32. Fewer captions are repeated in order."""
+        """Tokenize a record's captions to int32 [`CAPTIONS_PER_IMAGE`, context]."""
         captions = record[self.feature]
-        if isinstance(captions, Mapping):  # in COCO, captions also have an id
+        if isinstance(captions, Mapping):  # COCO's captions also have an id.
             captions = captions["text"]
         if isinstance(captions, str | bytes):
             captions = [captions]
         texts = [x.decode() if isinstance(x, bytes) else str(x) for x in captions]
         if not texts:
-            raise UserError("an image has no caption; remove it from the set")
+            raise UserError("an image of the data set has no caption; remove the image")
         texts = [texts[i % len(texts)] for i in range(CAPTIONS_PER_IMAGE)]
         return tokens.tokenize(texts, self.context)
 
 
 @dataclass(frozen=True)
 class PreparedSplit:
-    """A split as it was prepared, and how its records are read.
+    """One prepared split of a data set, and how its records are read.
 
     Attributes:
         records: random access to dicts of features.
@@ -83,19 +83,19 @@ class PreparedSplit:
     captions: CaptionReader | None = None
 
     def read_records(self, indices: Iterable[int] | np.ndarray) -> list[Record]:
-        """Read records by index. Records of the same file are read together."""
+        """Read records of a prepared split by index, one file after the other."""
         indices = [int(index) for index in indices]
         read_many: Any = getattr(self.records, "__getitems__", None)
         try:
             return list(read_many(indices)) if read_many else [self.records[i] for i in indices]
-        except Exception as error:  # a damaged file raises many kinds of errors
+        except Exception as error:  # A damaged file raises many exception types.
             raise UserError(
                 f"records of {self.path or 'a data set'} cannot be read ({one_line(error)}); "
                 "prepare or copy the set again"
             ) from error
 
     def label_of(self, record: Record) -> int:
-        """Return the label of a record, or `UNLABELLED`.
+        """Return the label of a record, or `UNLABELLED` (-1).
 
         Raises:
             UserError: if the label is not below `num_classes`.

@@ -25,14 +25,15 @@ from jaxssl.data.records import (
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
-IN_MEMORY = 2**32  # bytes; larger arrays of decoded images are decoded again at each use
-SMALL = 64  # pixels a side; decoding smaller images in threads would mostly wait for the GIL
+IN_MEMORY = 2**32  # largest array in bytes that is kept decoded in memory
+# Smaller images (sides in pixels) decode so fast that threads would mostly wait for the GIL.
+SMALL = 64
 KINDS = {"image": "images", "graph": "graphs", "video": "clips"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A split of a data set, made of parts of prepared splits in a fixed order.
+    """A data set's split, made of parts of prepared splits in a fixed order.
 
     Attributes:
         name: name of the data set.
@@ -55,11 +56,11 @@ class Source:
     kind: str = "image"
 
     def __len__(self) -> int:
-        """Return the number of examples."""
+        """Return the number of examples of the split."""
         return sum(len(indices) for _, indices in self.parts)
 
     def describe(self) -> str:
-        """Describe the split for the start-up summary."""
+        """Describe the split in one line of the start-up summary."""
         size = "x".join(map(str, self.shape)) if self.one_size else "many sizes"
         if self.kind == "graph":
             size = f"nodes with {self.shape[0]} tags"
@@ -68,22 +69,22 @@ class Source:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes."""
+        """Return the number of classes of the data set."""
         return len(self.class_names)
 
     @property
     def captioned(self) -> bool:
-        """Whether the images have captions."""
+        """Return True if the images have captions."""
         return all(part.captions is not None for part, _ in self.parts)
 
     @property
     def one_size(self) -> bool:
-        """Whether all images have the same height and width."""
+        """Return True if all images have the same height and width."""
         return None not in self.shape
 
     @cached_property
     def labelled(self) -> bool:
-        """Whether the examples have labels, judged by the first example of every part."""
+        """Return True if the first example of every part has a label."""
         return bool(self.class_names) and all(
             part.label_of(part.read_records(indices[:1])[0]) != UNLABELLED
             for part, indices in self.parts
@@ -92,7 +93,7 @@ class Source:
 
     @cached_property
     def labels(self) -> np.ndarray:
-        """Labels of all examples, int32 [n]; -1 is unlabelled."""
+        """Return the labels of all examples, int32 [n]. Unlabelled examples have -1."""
         if not self.class_names:
             return np.full(len(self), UNLABELLED, np.int32)
         labels = [_labels(part)[indices] for part, indices in self.parts]
@@ -100,7 +101,7 @@ class Source:
 
     @cached_property
     def texts(self) -> np.ndarray:
-        """Tokens of the captions of all images, int32 [n, k, length]."""
+        """Return the caption tokens of all images, int32 [n, k, length]."""
         texts = []
         for part, indices in self.parts:
             if part.captions is not None:
@@ -134,7 +135,8 @@ class Source:
                     out[i] = Example(part.input_of(record), label, tokens)
                 except UserError:
                     raise
-                except Exception as error:  # Pillow's decoders raise many kinds of errors
+                # Pillow's decoders raise many exception types for damaged data.
+                except Exception as error:
                     raise UserError(
                         f"{self.kind} {indices[i]} of {self.name!r} cannot be decoded ({error}); "
                         "prepare the set again"
@@ -143,7 +145,7 @@ class Source:
         return out
 
     def shape_at(self, size: int) -> tuple[int, int, int]:
-        """Return [h, w, c] of the images if images of different sizes are cut to ``size``."""
+        """Return the image shape [h, w, c], where images of different sizes are cut to ``size``."""
         h, w, c = self.shape
         return (h, w, c) if self.one_size else (size, size, c)
 
@@ -174,7 +176,7 @@ class Source:
         if len(self) * math.prod(shape) > IN_MEMORY:
             return self.lazy_images(size)
         if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
-            return self.lazy_images(size)[:]  # too many records to cache all of them
+            return self.lazy_images(size)[:]  # There are too many records to cache all of them.
 
         def decode(part: PreparedSplit) -> np.ndarray:
             whole = replace(self, parts=((part, np.arange(len(part.records))),))
@@ -196,7 +198,7 @@ class Source:
 
     @cached_property
     def graph_array(self) -> GraphArray:
-        """All graphs, decoded."""
+        """Decode all graphs of the split to one `GraphArray`."""
         examples = self.read(np.arange(len(self)))
         return GraphArray([example.input for example in examples], self.shape[0])
 
@@ -207,7 +209,7 @@ class Source:
 
 
 class Splits(NamedTuple):
-    """The splits of a run.
+    """The training, bank and test splits of a run.
 
     Attributes:
         train: split for pretraining.
@@ -221,7 +223,7 @@ class Splits(NamedTuple):
 
     @property
     def labelled(self) -> bool:
-        """Whether evaluation has the labels that it needs."""
+        """Return True if the bank and test splits have the labels that evaluation needs."""
         return self.bank.labelled and self.test.labelled
 
 
@@ -249,7 +251,7 @@ def load(data: Mapping[str, Any], split: str, kind: str = "image") -> Source:
 
 
 def read_classes(path: Path) -> list[str]:
-    """Read class names from a text file, one a line.
+    """Read class names from a text file with one class a line.
 
     Text after a tab, and lines that start with #, are ignored.
 
@@ -321,7 +323,7 @@ def _decode_clip(record: Mapping[str, Any], side: int) -> np.ndarray:
 
 
 def _find_features(name: str, features: Any, kind: str) -> tuple[str, str | None]:
-    """Return the names of the image and label features. "" if images are not needed."""
+    """Return the names of the image and label features of a data set."""
     images = [key for key, f in features.items() if isinstance(f, tfds.features.Image)]
     labels = [key for key, f in features.items() if isinstance(f, tfds.features.ClassLabel)]
     if not images and kind == "image":
@@ -331,7 +333,7 @@ def _find_features(name: str, features: Any, kind: str) -> tuple[str, str | None
 
 
 def _find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
-    """Return the prepared splits that a split consists of, and the indices of their records."""
+    """Return the prepared splits that a split expression names, with record indices."""
     try:
         parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(info.splits)
     except (ValueError, AssertionError) as error:
@@ -350,7 +352,7 @@ def _find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarra
 
 
 def _select_classes(source: Source, names: Sequence[str], path: Any) -> Source:
-    """Return the examples of some classes. Their labels are the indices in ``names``."""
+    """Keep the examples of the classes ``names``, relabelled by their index in ``names``."""
     if not source.class_names:
         raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")
     unknown = [name for name in names if name not in source.class_names]
@@ -379,7 +381,7 @@ def _labels(part: PreparedSplit) -> np.ndarray:
 
 
 def _map_records(part: PreparedSplit, indices: np.ndarray, function: Callable) -> list[Any]:
-    """Apply a function to records, which are read in blocks."""
+    """Apply a function to the records of a prepared split, read in blocks."""
     blocks = (indices[start : start + BLOCK] for start in range(0, len(indices), BLOCK))
     return [function(record) for block in blocks for record in part.read_records(block)]
 
@@ -391,7 +393,7 @@ def _cached(
     dtype: type,
     compute: Callable[[], np.ndarray],
 ) -> np.ndarray:
-    """Return an array [n, *shape] with a row for each record, from the cache if possible."""
+    """Return an array [n, *shape] with a row per record, from the cache file if possible."""
     if part.path is None:
         return compute()
     path = part.path.with_name(f"decoded-{part.path.name}-{name}.npy")

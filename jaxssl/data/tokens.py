@@ -1,4 +1,4 @@
-"""Tokenize texts for CLIP: byte pairs of lower-case UTF-8, by the package instant-clip-tokenizer.
+"""Tokenize texts for CLIP by byte pairs, with the package instant-clip-tokenizer.
 
 The package splits, lower-cases and joins byte pairs as CLIP's released code does, but does not
 clean texts. `clean_text` does so with the standard library. It is close to CLIP, which uses ftfy.
@@ -17,12 +17,12 @@ from jaxssl.errors import UserError
 START, END = 49406, 49407
 VOCABULARY = 49408
 CONTEXT = 77
-# Curly to straight quotes, as ftfy does. CLIP's token for 's has a straight quote.
+# Curly quotes become straight ones, as ftfy does. CLIP's token for 's has a straight quote.
 QUOTES = str.maketrans({c: "'" for c in "‘’‚‛ʼ"} | {c: '"' for c in "“”„‟"})
 
 
 def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
-    """Convert each text to `START`, its token ids, `END` and zeros.
+    """Convert each text to token ids: `START`, byte pairs, `END`, then zeros.
 
     Case is ignored, and any white space only separates words. "<|endoftext|>" in a text is read
     letter by letter. CLIP would read it as `END`, which would move the position of its feature. For
@@ -54,7 +54,7 @@ def tokenize(texts: Sequence[str], context: int = CONTEXT) -> np.ndarray:
 
 
 def clean_text(text: str) -> str:
-    """Remove common artefacts of web pages from a text.
+    """Remove common artefacts of web pages from a caption.
 
     HTML entities become characters, even if they were escaped twice. Curly quotes become straight.
     Accents are joined with their letters (NFC). Half a surrogate pair becomes "?". Unlike CLIP's
@@ -67,9 +67,9 @@ def clean_text(text: str) -> str:
 
 @cache
 def _tokenizer() -> Any:
-    """Create the tokenizer once: it takes 0.1 s and cannot be pickled."""
+    """Create the CLIP tokenizer once, because it takes 0.1 s and cannot be pickled."""
     try:
-        # Optional, and without type information.
+        # The package is optional and has no type annotations.
         from instant_clip_tokenizer import Tokenizer  # pyright: ignore[reportAttributeAccessIssue]
     except ImportError as error:
         raise UserError(

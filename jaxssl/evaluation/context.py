@@ -1,4 +1,4 @@
-"""Build the contexts of protocols: features, images and encoder on a data set."""
+"""Build the contexts that protocols evaluate: features, images and encoder on a data set."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,15 +23,15 @@ from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, make_encod
 from jaxssl.training import modality
 from jaxssl.training.build import make_augment
 
-BLOCK = 256  # images whose views are made together
+BLOCK = 256  # number of images whose random views are made together
 
 
 class _Programs(NamedTuple):
-    """Jitted ``(variables, examples) -> [n, f]``, shared by pretrained and untrained variables."""
+    """Jitted feature functions, which pretrained and untrained weights share."""
 
     encode: Callable[..., Array]
     encode_views: Callable[..., Array]
-    embed_images: Callable[..., Array] | None = None  # None without a text tower
+    embed_images: Callable[..., Array] | None = None  # None without a text network
     embed_texts: Callable[..., Array] | None = None
 
 
@@ -46,7 +46,7 @@ def make_contexts(
     features: bool = True,
     seed: int,
 ) -> Iterator[tuple[str, EvalContext]]:
-    """Yield each kind of features with the context that protocols run on.
+    """Yield each kind of features with the context that protocols evaluate.
 
     Args:
         pretrained: the encoder.
@@ -87,7 +87,7 @@ def make_contexts(
 
 
 def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
-    """Return the inputs and labels of evaluation's "train" part (the bank) and its "test" part.
+    """Return inputs and labels of evaluation's training part (the bank) and test part.
 
     Images of different sizes are cropped to the network's size. A split that does not fit into
     memory is decoded when it is read.
@@ -103,7 +103,7 @@ def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
 
 
 def resolve_inputs(inputs: Any, test: source.Source) -> Any:
-    """Return the settings of evaluation's inputs on a data set.
+    """Adapt an encoder's input settings to a data set, or raise UserError if they do not fit.
 
     Raises:
         UserError: if the encoder cannot take its examples.
@@ -128,14 +128,14 @@ def resolve_inputs(inputs: Any, test: source.Source) -> Any:
         raise UserError(
             f"the encoder takes images of {inputs.channels} channel, {test.name!r} has {channels}"
         )
-    # Images of different sizes are centre-cropped when they are read.
+    # Images of different sizes are already centre-cropped when they are read.
     return inputs if test.one_size else inputs._replace(crop=0.0)
 
 
 def _make_programs(pretrained: PretrainedEncoder, inputs: Any, layer: str) -> _Programs:
     encode = encode_views = make_encode(pretrained, inputs, layer)
     if inputs.kind == "image" and inputs.crop:
-        # Views are not cropped: they have the network's size already.
+        # Random views are not cropped again, because they already have the network's size.
         encode_views = make_encode(pretrained, inputs._replace(crop=0.0), layer)
     if pretrained.encoder.text is None:
         return _Programs(encode, encode_views)
@@ -151,7 +151,10 @@ def _make_run(variables: Any, mesh: Mesh) -> Callable[..., np.ndarray]:
 
 
 def _features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) -> Features:
-    """This process's part of the features and labels. Without ``encode`` features are empty."""
+    """Return this process's share of features and labels.
+
+    Without ``encode``, features are empty.
+    """
     columns = []
     for split in (data["train"], data["test"]):
         part = distributed.process_slice(len(split["label"]))
@@ -161,7 +164,7 @@ def _features(encode: Callable[..., np.ndarray] | None, data: dict[str, Any]) ->
 
 
 def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Array]:
-    """Return the jitted ``(key, uint8 images, index) -> uint8 [n, s, s, c]``: a view of each."""
+    """Return the jitted function that draws one random view of each image as uint8."""
     if config is None:
         augment = make_views([recipes.simclr(size=inputs.size)])
     else:
@@ -171,7 +174,7 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Ar
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:
         batch: Any = images
-        if has_text:  # the view of the text is not used
+        if has_text:  # The view of the caption is not used.
             batch = {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
         return to_uint8(augment(key, batch, index)["views"])[0]
 
@@ -181,7 +184,7 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Ar
 def _encode_views(
     augment: Any, encode: Callable[..., np.ndarray], images: np.ndarray, number: int, seed: int
 ) -> np.ndarray:
-    """Return features of ``number`` random views of each image, [number, n, f]."""
+    """Return the features of ``number`` random views of each image, [number, n, f]."""
     key, blocks = jax.random.key(seed), []
     size = min(BLOCK, len(images))
     for first in range(0, len(images), size):

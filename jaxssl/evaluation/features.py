@@ -1,4 +1,4 @@
-"""Extract the features of a data set block by block, and NumPy helpers for features."""
+"""Extract the features of a data set block by block."""
 
 import math
 import tempfile
@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from jaxssl import distributed
 
 BLOCK = 256  # images per block
-IN_MEMORY = 2**32  # bytes; larger feature arrays are kept in a temporary file
+IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary file
 
 
 def extract(
@@ -23,7 +23,7 @@ def extract(
     mesh: jax.sharding.Mesh,
     part: slice | None = None,
 ) -> np.ndarray:
-    """Compute ``apply(variables, block)`` for blocks of images, each split over the mesh.
+    """Compute ``apply(variables, block)`` for blocks of images, each split over the devices.
 
     Args:
         images: [n, h, w, c] uint8, or an object with a length and a method
@@ -46,7 +46,8 @@ def extract(
     block = min(BLOCK, 1 << max(4, (end - begin - 1).bit_length()))
     block = distributed.round_up(block, mesh.size)
     features: np.ndarray | None = None
-    pending: tuple[int, int, Array] | None = None  # computed while the next block is read
+    # This block is computed while the next one is read.
+    pending: tuple[int, int, Array] | None = None
 
     def fetch(start: int, count: int, result: Array) -> None:
         nonlocal features
@@ -57,7 +58,8 @@ def extract(
 
     for start in range(begin, end, block):
         places = slice(start, min(start + block, end))
-        # The last block is padded: one compilation, and an even split over the devices.
+        # The last block is padded, so that one program serves all blocks and splits evenly over the
+        # devices.
         if hasattr(images, "block"):
             padded = images.block(places, block, mesh.size)
         else:
@@ -74,7 +76,7 @@ def extract(
 
 
 def l2_normalise(rows: np.ndarray) -> np.ndarray:
-    """Divide each row of [n, d] by its L2 norm; a row of zeros stays zero."""
+    """L2-normalise each row of [n, d]. A row of zeros stays zero."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 

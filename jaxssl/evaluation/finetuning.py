@@ -1,4 +1,4 @@
-"""Train a linear classifier on a pretrained backbone, with or without the backbone itself."""
+"""Train a linear classifier on a backbone, which is fine-tuned or frozen."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -25,12 +25,12 @@ from jaxssl.evaluation.training_settings import Training, learning_rates, make_o
 from jaxssl.models import encoder as networks
 from jaxssl.pretrained.encoder import PretrainedEncoder
 
-RATIO = (3 / 4, 4 / 3)  # range of the aspect ratio of a random resized crop
+RATIO = (3 / 4, 4 / 3)  # range of a random resized crop's aspect ratio
 AUGMENTS = ("resized", "pad", "simclr")
 
 
 class Classifier(NamedTuple):
-    """A backbone and a linear layer: logits are features @ kernel + bias.
+    """A backbone and a linear layer, with logits = features @ kernel + bias.
 
     Attributes:
         variables: {"params", "batch_stats"} of the backbone.
@@ -67,7 +67,7 @@ class _State(NamedTuple):
 def make_tuner(
     pretrained: PretrainedEncoder, training: Training, num_classes: int, mesh: Mesh
 ) -> Tuner:
-    """Return functions that train a linear layer, and the backbone unless it is frozen.
+    """Build the functions that train a linear layer, and the backbone unless it is frozen.
 
     Batches are split over the mesh. Every random draw is keyed by seed, step and the index of the
     example, so that the same seed gives the same classifier on any number of devices that divide
@@ -108,7 +108,8 @@ def make_tuner(
             for number, rate in enumerate(rates, start=1):
                 numbers = (np.int32(number), np.float32(rate), np.float32(weight_decay))
                 state, loss = step(state, frozen, batches.next(), key, *numbers)
-                if late is not None:  # fetched one step late, so that the device stays busy
+                # Losses are read one step late, so that the device stays busy.
+                if late is not None:
                     losses.append(float(late))
                 late = loss
                 last = number == resolved.steps
@@ -122,7 +123,7 @@ def make_tuner(
         return last
 
     def logits(classifier: Classifier, source: Source) -> np.ndarray:
-        # Images of different sizes are centre-cropped when they are read.
+        # Images of different sizes are already centre-cropped when they are read.
         crop = pretrained.inputs.crop if source.one_size else 0.0
         images = source.images(pretrained.inputs.size)
         return extract(images, partial(predict, crop=crop), classifier._replace(loss=None), mesh)
@@ -137,11 +138,11 @@ def check_labels(source: Source) -> None:
     if unlabelled:
         raise ValueError(f"{unlabelled} of {len(labels)} training images have no label")
     if len(np.unique(labels)) < 2:
-        raise ValueError("the training images are of one class; a classifier needs two or more")
+        raise ValueError("the training images have one class, expected two or more")
 
 
 def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Compute accuracies in percent.
+    """Compute top-1, top-5 and mean per-class accuracy in percent from logits.
 
     Args:
         logits: [n, c].
@@ -163,7 +164,7 @@ def accuracies(logits: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 def _make_step(
     pretrained: PretrainedEncoder, training: Training, num_classes: int, mesh: Mesh
 ) -> Callable[..., tuple[_State, Array]]:
-    """The jitted ``(state, frozen, batch, key, number, rate, weight_decay) -> (state, loss)``."""
+    """Build the jitted training step of a classifier."""
     axis = distributed.DATA_AXIS
     train_mode = training.moving_statistics or not training.frozen
 
@@ -214,7 +215,7 @@ def _make_step(
 
 
 def _reversed(x: Array, axis: str) -> Array:
-    """The rows of this device after the whole batch is put in reverse order."""
+    """Return this device's rows of the whole batch in reverse order."""
     first = collectives.device_index(axis) * len(x)
     return lax.dynamic_slice_in_dim(collectives.gather(x, axis)[::-1], first, len(x))
 
@@ -248,15 +249,15 @@ def _linear(head: dict[str, Array], h: Array) -> Array:
 
 
 def _host_crops(training: Training, size: int) -> Crops:
-    """The crops that the host cuts from images of different sizes."""
+    """Return the crops that the host cuts from images of different sizes, or None."""
     views = () if training.augment == "pad" else (Crop(size, training.crop_scale, RATIO),)
     return Crops(views, (), size)
 
 
 def _views(key: Array, batch: dict[str, Any], training: Training, inputs: Inputs) -> Array:
-    """Return one view of each image, [b, s, s, c] in [0, 1], keyed by the example's index."""
+    """Draw one augmented view of each image, [b, s, s, c] in [0, 1]."""
     images, scale, kind = batch["input"], training.crop_scale, training.augment
-    if isinstance(images, dict):  # cropped on the host
+    if isinstance(images, dict):  # The images were cropped on the host.
         images, scale = images["views"][:, 0], (1.0, 1.0)
     if images.shape[3] > inputs.channels:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Write gallery.npz, the images of a run's report: views, nearest neighbours, an embedding map.
+"""Write gallery.npz, the images of a run's report: views, neighbours and an embedding map.
 
 `jaxssl.evaluation.loss_inspection` adds the arrays that show a batch as the loss sees it.
 """
@@ -28,7 +28,7 @@ from jaxssl.training.build import make_augment, make_crops
 
 FLOW = 2  # channels of optical flow, which cannot be shown as colours
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
-MATCHED = 10_000  # maximum number of test images in `nearest_classes`
+MATCHED = 10_000  # largest number of test images for `nearest_classes`
 
 
 def write(
@@ -39,7 +39,7 @@ def write(
     data: dict[str, dict[str, Any]],
     encoder: PretrainedEncoder,
 ) -> Path:
-    """Write gallery.npz, which `jaxssl.report` shows.
+    """Write gallery.npz, the images that `jaxssl.report` shows.
 
     Args:
         workdir: workdir of the run.
@@ -110,7 +110,7 @@ def nearest_classes(
     test_labels: np.ndarray,
     seed: int = 0,
 ) -> np.ndarray:
-    """Count pairs of the class of a test image and the class of its nearest training image.
+    """Count test images by their class and the class of their nearest training image.
 
     Args:
         train: [n, f] features.
@@ -139,7 +139,7 @@ def nearest_classes(
 def example_views(
     config: ConfigDict, source: Source, count: int
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the first images of a source and their views, augmented as in training.
+    """Return the first images of a data set and their views, augmented as in training.
 
     Returns:
         uint8 images [n, h, w, c], cropped to the size of the views if their sizes differ, and
@@ -174,7 +174,7 @@ def frame_grid(clip: np.ndarray) -> np.ndarray:
 
 
 def _as_images(examples: np.ndarray, is_video: bool) -> np.ndarray:
-    """Return images unchanged, and `frame_grid` of each clip of [..., t, h, w, c]."""
+    """Return images unchanged, and each clip of [..., t, h, w, c] as a grid of frames."""
     if not is_video:
         return examples
     grids = [frame_grid(clip) for clip in examples.reshape(-1, *examples.shape[-4:])]
@@ -182,7 +182,7 @@ def _as_images(examples: np.ndarray, is_video: bool) -> np.ndarray:
 
 
 def write_sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> None:
-    """Write a PNG with the first images of a source, their labels and their views.
+    """Write a PNG file with the first images of a data set, their labels and their views.
 
     Raises:
         OSError: if the file cannot be written.
@@ -218,12 +218,13 @@ def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.
 
 def _map(features: np.ndarray, seed: int) -> np.ndarray:
     """Compute a t-SNE map [n, 2] of the features by cosine distance."""
-    from sklearn.manifold import TSNE  # imported here because it takes a second
+    # scikit-learn is imported here because the import takes a second.
+    from sklearn.manifold import TSNE
 
     perplexity = min(30.0, (len(features) - 1) / 3)
     tsne = TSNE(
         metric="cosine", init="random", perplexity=perplexity, max_iter=500, random_state=seed
     )
-    # One thread: the steps are too short for more, and the number of threads changes the map.
+    # One thread is enough for such short steps, and the map would depend on the number of threads.
     with threadpool_limits(1):
         return tsne.fit_transform(features)

@@ -1,4 +1,4 @@
-"""Find each anchor's hardest negatives in a batch, and the share of them of the anchor's class."""
+"""Find each anchor's hardest negatives in a batch, and how many share the anchor's class."""
 
 from typing import NamedTuple
 
@@ -8,10 +8,10 @@ from jaxssl.evaluation.features import l2_normalise
 
 
 class HardNegatives(NamedTuple):
-    """The k most similar other images of each of n images.
+    """Indices and similarities of the k most similar other images of each of n images.
 
     Attributes:
-        index: [n, k] int32, the images, most similar first; k < n.
+        index: [n, k] int32, the images, most similar first. k < n.
         similarity: [n, k] float32, cosine similarities.
         same_class: share of false negatives among them, images of the anchor's class. None if no
             pair is labelled.
@@ -27,7 +27,7 @@ class HardNegatives(NamedTuple):
 def hardest_negatives(
     embeddings: np.ndarray, labels: np.ndarray | None, number: int
 ) -> HardNegatives:
-    """Find the images whose embeddings have the largest cosine similarity with each image.
+    """Find the k other images with the largest cosine similarity to each image.
 
     Args:
         embeddings: [n, d], not necessarily normalised. A zero row has similarity 0 to every row.
@@ -53,7 +53,7 @@ def hardest_negatives(
 
 
 def same_class_share(labels: np.ndarray | None, mask: np.ndarray) -> float | None:
-    """Compute the share of pairs with equal labels among the labelled pairs of a mask.
+    """Return the share of pairs with equal labels among the labelled pairs of a mask.
 
     Args:
         labels: [n] int, -1 for unlabelled images; None without labels.

@@ -19,17 +19,18 @@ from threadpoolctl import threadpool_limits
 from jaxssl import distributed
 from jaxssl.evaluation.sampling import stratified
 
-# C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that is more.
+# The L2 strength C is chosen on at most this many examples, or on CHOICE_OF_CLASS per class if that
+# is more.
 CHOICE = 10_000
 CHOICE_OF_CLASS = 50
-COARSE = 10  # tolerance of the fits that choose C, relative to the last fit's
-TRANSPOSED = 2**31  # bytes; larger feature arrays are not stored in transposed order too
-SCORES = 2**26  # scores (examples x classes) computed at a time
-ROUNDING = 1e-6  # gradient norms below this count as zero
+COARSE = 10  # factor by which fits that choose C are less exact than the last fit
+TRANSPOSED = 2**31  # Larger feature arrays (in bytes) are not also stored transposed.
+SCORES = 2**26  # number of scores (examples times classes) that are computed at once
+ROUNDING = 1e-6  # smaller gradient norms count as zero
 
 
 class Fit(NamedTuple):
-    """A fitted classifier: the class of x [f] is argmax of x @ weights + bias.
+    """A fitted linear classifier, which predicts argmax(x @ weights + bias) for x [f].
 
     Attributes:
         weights: [f, c].
@@ -45,7 +46,7 @@ class Fit(NamedTuple):
 
 
 class Examples(NamedTuple):
-    """Labelled examples as `regression` reads them.
+    """Labelled examples on the devices, as the regression reads them.
 
     Attributes:
         x: [n, f] float32, standardised.
@@ -88,7 +89,7 @@ def fit_probe(
     max_iter: int,
     seed: int,
 ) -> Probe:
-    """Fit a logistic regression on standardised features and choose its L2 strength.
+    """Fit a logistic regression on standardised features and choose its L2 strength C.
 
     The features are distributed over the devices. With several processes, each passes its share of
     the examples and gets the classifier fitted on all of them.
@@ -115,11 +116,11 @@ def fit_probe(
     num_classes = int(labels.max()) + 1
     x, mean, scale, gram = _standardise(x, is_real)
     covariance = np.asarray(gram, np.float64) / len(labels)
-    # A product along contiguous rows is fast on a CPU: x.T @ residual takes five times as long.
+    # On a CPU, a product along contiguous rows is fast. x.T @ residual takes five times as long.
     transposed = jnp.array(x.T) if x.nbytes <= TRANSPOSED * mesh.size else None
     examples = Examples(x, transposed, y, num_classes, covariance)
 
-    # `rows` are the rows of x that are real, in the order of the labels.
+    # `rows` are the rows of x that are examples, not padding, in the order of the labels.
     rows = indices = np.flatnonzero(distributed.replicate_global(is_real, mesh))
     subset, subset_labels = examples, labels
     limit = max(CHOICE, CHOICE_OF_CLASS * num_classes)
@@ -160,7 +161,7 @@ def _choose(
     tolerance: float,
     max_iter: int,
 ) -> tuple[float, Fit]:
-    """Choose C, smallest first, by the accuracy on held-out rows and labels."""
+    """Choose the L2 strength C, smallest first, by the accuracy on held-out examples."""
     x, labels = held_out
     fits: list[Fit] = []
     hits: list[np.ndarray] = []
@@ -197,13 +198,13 @@ def _distribute(features: np.ndarray, labels: np.ndarray) -> tuple[Array, Array,
 
 
 def _is_worse(hit: np.ndarray, other: np.ndarray) -> bool:
-    """Return True if ``hit`` has fewer hits than ``other`` by more than one standard error."""
+    """Return True if ``hit`` is less accurate than ``other`` by more than one standard error."""
     lost, won = int(np.sum(other & ~hit)), int(np.sum(hit & ~other))
     return bool(lost - won > np.sqrt(lost + won))
 
 
 def scores(probe: Probe, features: np.ndarray) -> np.ndarray:
-    """Compute the logits [m, c] of features [m, f]."""
+    """Compute the logits [m, c] of a fitted probe for features [m, f]."""
     x = np.asarray((features - probe.mean) / probe.scale, np.float32)
     return x @ probe.fit.weights + probe.fit.bias
 
@@ -269,13 +270,13 @@ def regression(
             objective, first.ravel(), jac=True, method="L-BFGS-B", callback=stop, options=options
         )
     v = result.x.reshape(f + 1, c).astype(np.float32)
-    # The gradient at zero weights vanishes for uninformative features: that is the optimum.
+    # For uninformative features the gradient vanishes at zero weights, which are then the optimum.
     relative_norm = float(np.linalg.norm(result.jac) / zero_norm) if zero_norm > ROUNDING else 0.0
     return Fit(np.asarray(transform) @ v[:-1], v[-1], relative_norm, result.nit)
 
 
 def _parts(examples: Examples, share: Array) -> Iterator[tuple[Array, Array | None, Array, Array]]:
-    """Yield the examples in parts with at most `SCORES` scores; usually there is one part."""
+    """Yield the examples in parts of at most `SCORES` scores. Usually there is one part."""
     size = max(1, SCORES // examples.num_classes)
     if len(examples.x) <= size:
         yield examples.x, examples.transposed, examples.labels, share
@@ -295,7 +296,7 @@ def _weights(v: Array, transform: Array) -> Array:
 def _part(
     weights: Array, bias: Array, x: Array, transposed: Array | None, labels: Array, share: Array
 ) -> tuple[Array, Array]:
-    """Loss of some examples, and its gradient [f + 1, c] by the weights and, in row f, the bias."""
+    """Compute the loss of some examples, and its gradient [f + 1, c] (row f: the bias)."""
     dot = partial(jnp.matmul, precision=lax.Precision.HIGHEST)
     log_p = jax.nn.log_softmax(dot(x, weights) + bias[None, :])
     target = jax.nn.one_hot(labels, len(bias))
@@ -309,7 +310,7 @@ def _part(
 def _regularise(
     value: Array, gradient: Array, weights: Array, transform: Array, strength: float
 ) -> tuple[Array, Array]:
-    """Add the L2 term, and transform the gradient to whitened coordinates."""
+    """Add the L2 term to the loss, and transform its gradient to whitened coordinates."""
     by_weights = gradient[:-1] + strength * weights
     whitened = jnp.matmul(transform.T, by_weights, precision=lax.Precision.HIGHEST)
     gradient = jnp.concatenate([whitened, gradient[-1:]])
@@ -318,7 +319,7 @@ def _regularise(
 
 @jax.jit
 def _standardise(x: Array, is_real: Array) -> tuple[Array, Array, Array, Array]:
-    """Standardise the real rows and set the padding to 0.
+    """Standardise the features of real examples, and set padding rows to 0.
 
     Returns:
         Rows of mean 0 and standard deviation 1, the mean, the standard deviation (1 for constant

@@ -1,4 +1,4 @@
-"""A batch of training images as the loss sees it: hardest negatives and MMCL's support vectors."""
+"""Hardest negatives and MMCL's support vectors of a batch of training images, for the report."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,17 +17,18 @@ from jaxssl.training import logs, metrics_writer, schedules
 from jaxssl.training.build import build
 from jaxssl.training.config import arguments
 
-SIZE = 256  # images
+SIZE = 256  # number of images in the inspected batch
 QUERIES, HARDEST = 8, 8
 ANCHORS = 6
-SHOWN = 3, 5, 3  # negatives shown per SVM: alpha at the bound, the largest below it, alpha = 0
-THUMBNAIL = 64  # pixels; the short side of a thumbnail is less than twice this
+# negatives shown per SVM: alpha at the bound, the largest alpha below it, alpha = 0
+SHOWN = 3, 5, 3
+THUMBNAIL = 64  # The short side of a thumbnail is less than twice this, in pixels.
 
 
 def arrays(
     workdir: Path, config: ConfigDict, train: Source, encoder: PretrainedEncoder
 ) -> dict[str, Any]:
-    """Return the arrays of gallery.npz that describe a random batch of training images.
+    """Compute the arrays of gallery.npz that describe a random batch of training images.
 
     Args:
         workdir: workdir of the run; its log has the learned settings.
@@ -54,7 +55,7 @@ def arrays(
     if config.loss.name == "mmcl":
         settings = mmcl_settings(workdir, config, len(train), encoder.metadata["step"])
         out |= _support(z, labels, settings)
-    # Store only the images that are shown, and renumber the indices.
+    # Only the images that are shown are stored, so the indices are renumbered.
     names = [name for name in out if name.endswith(("_query", "_place"))]
     used = np.unique(np.concatenate([out[name].ravel() for name in names]))
     used = used[used >= 0]
@@ -93,7 +94,7 @@ def one_of_each(labels: np.ndarray, number: int) -> np.ndarray:
 
 
 def thumbnails(images: np.ndarray) -> np.ndarray:
-    """Average large uint8 images [n, h, w, c] down by an integer factor."""
+    """Shrink large uint8 images [n, h, w, c] by averaging over an integer factor."""
     n, h, w, c = images.shape
     factor = max(1, min(h, w) // THUMBNAIL)
     h, w = h // factor, w // factor
@@ -102,7 +103,7 @@ def thumbnails(images: np.ndarray) -> np.ndarray:
 
 
 def _embeddings(images: np.ndarray, train: Source, encoder: PretrainedEncoder) -> np.ndarray:
-    # Images of different sizes are cropped when they are read.
+    # Images of different sizes are already cropped when they are read.
     inputs = encoder.inputs if train.one_size else encoder.inputs._replace(crop=0.0)
     mesh = distributed.local_mesh()
     variables = distributed.replicate(encoder.variables, mesh)
@@ -138,7 +139,7 @@ def _support(z: np.ndarray, labels: np.ndarray, settings: Mapping[str, Any]) -> 
 
 
 def _shown(alpha: np.ndarray, others: np.ndarray, bound: float) -> np.ndarray:
-    """Select an anchor's negatives to show, in groups of fixed sizes `SHOWN`, padded with -1.
+    """Select an anchor's negatives to show, in three groups of fixed size, padded with -1.
 
     The groups are: alpha at the bound, the largest alpha below it, and alpha = 0. Negatives of
     equal alpha keep the order of ``others``.

@@ -14,7 +14,7 @@ def _parse_numbers(text: str) -> tuple[float, ...]:
     return tuple(float(number) for number in text.strip("()").split(",") if number.strip())
 
 
-# Details that a weights file does not record, and how their values are parsed.
+# A weights file does not record these details. Each name has the function that parses its value.
 WEIGHTS_OPTIONS: dict[str, Callable[[str], Any]] = {
     "net.num_heads": int,
     "net.stem": str,
@@ -62,7 +62,7 @@ def data_config(
     dataset: str | None,
     overrides: Sequence[tuple[str, str]] = (),
 ) -> ConfigDict | None:
-    """Return the group `config.data` to evaluate on, or None for the unchanged data set of the run.
+    """Return the config group `data` of another data set, or None for the run's data set.
 
     Args:
         path: workdir of a run, or a weights file.
@@ -80,7 +80,7 @@ def data_config(
         run = read_config(path).data
         data = run if dataset is None else data
         data.dir = run.dir
-        data.context = run.get("context", data.context)  # the text tower fixes the text length
+        data.context = run.get("context", data.context)  # The text network fixes the text length.
     if dataset is not None:
         data.name = dataset
     config = ConfigDict({"data": data})

@@ -1,4 +1,4 @@
-"""Pretrain an encoder and evaluate it: the training loop together with evaluation."""
+"""Pretrain an encoder and then evaluate it."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from jaxssl.training.state import TrainState
 
 
 def train(config: ConfigDict, workdir: Path, splits: Splits | None = None) -> None:
-    """Pretrain, evaluate and report; resume from the workdir's last checkpoint if there is one.
+    """Pretrain, evaluate and write the report, starting from the last checkpoint if there is one.
 
     Args:
         config: complete and locked, from `jaxssl.training.config.load`.
@@ -51,7 +51,7 @@ def _check(config: ConfigDict) -> None:
 
 
 def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.Probe | None]:
-    """Return the description and the probe of the k-NN accuracy that a run logs."""
+    """Return the k-NN probe that training logs, and its description."""
     if not splits.labelled:
         return f"none: {splits.train.name} has no labels", None
     settings = knn.PRESETS[config.eval.knn]
@@ -63,7 +63,7 @@ def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.
     data = arrays(splits, modality.get(config).inputs(config, splits.train.shape))
 
     def probe(state: TrainState) -> dict[str, float]:
-        """k-NN accuracy on the test split, with the training split as the bank."""
+        """Compute the k-NN accuracy on the test split, with the training split as the bank."""
         mesh = distributed.local_mesh()
         variables = (state.params, state.carried._replace(memory=()))
         variables = distributed.replicate_locally(variables, mesh)
@@ -82,7 +82,7 @@ def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.
 
 
 def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
-    """Print the results of a finished run; return False if it has not been evaluated yet."""
+    """Print the results of a finished run. Return False if it has not been evaluated yet."""
     if config.eval.protocols and not (workdir / "report.html").exists():
         return False
     if rows := results.read_results(workdir):

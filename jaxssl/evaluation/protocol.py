@@ -1,4 +1,4 @@
-"""The types of evaluation: a protocol, what it is given, and the results that it returns."""
+"""The types of evaluation: Protocol, EvalContext (its input) and Result (its output)."""
 
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-if TYPE_CHECKING:  # a protocol can be imported without the data layer
+if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
     from jaxssl.data.source import Source
     from jaxssl.pretrained.encoder import PretrainedEncoder
 
@@ -30,7 +30,7 @@ class Features(NamedTuple):
 
 
 class EvalContext(NamedTuple):
-    """Everything that a protocol may use: features, images and the network.
+    """Everything that an evaluation protocol may use: features, images and the encoder.
 
     Attributes:
         features: features of the labelled training images and the test images. They are empty if
@@ -64,7 +64,7 @@ class EvalContext(NamedTuple):
 
 
 class Result(NamedTuple):
-    """One number that a protocol reports.
+    """One number that an evaluation protocol reports.
 
     Attributes:
         metric: name of the metric, such as "knn_top1".
@@ -85,7 +85,7 @@ class Result(NamedTuple):
 
 
 class Protocol(NamedTuple):
-    """An evaluation protocol. A file of `jaxssl.evaluation.protocols` defines one as ``protocol``.
+    """An evaluation protocol, defined as ``protocol`` by a file of `evaluation/protocols`.
 
     Attributes:
         run: ``(context, *, seed, preset) -> list[Result]``, where context is an `EvalContext`. It

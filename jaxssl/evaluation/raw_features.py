@@ -1,4 +1,4 @@
-"""Features without a network: a baseline for pretrained and untrained encoders."""
+"""Features without a network (pixels, node counts), a baseline for pretrained encoders."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,13 +13,13 @@ from jaxssl.augment.views import Inputs, resize_images
 from jaxssl.data.graphs import GraphArray
 from jaxssl.evaluation.features import extract
 
-MAX_DEGREE = 32  # larger node degrees are counted as this one
-IMAGE_SIZE = 32  # pixels a side, to which larger images are resized
-FRAME_SIZE = 16  # pixels a side of the frames of clips
+MAX_DEGREE = 32  # Larger node degrees are counted as this one.
+IMAGE_SIZE = 32  # Larger images are resized to this many pixels a side.
+FRAME_SIZE = 16  # Frames of clips are resized to this many pixels a side.
 
 
 def make_encode(kind: str, mesh: Mesh) -> Callable[..., np.ndarray]:
-    """Return the ``(examples, part=None) -> [n, f]`` float32 of a kind of examples.
+    """Return the function that computes raw features [n, f] for images, clips or graphs.
 
     Args:
         kind: "image", "video" or "graph".
@@ -31,7 +31,7 @@ def make_encode(kind: str, mesh: Mesh) -> Callable[..., np.ndarray]:
 
 
 def graph_histograms(graphs: GraphArray, part: slice | None = None) -> np.ndarray:
-    """Count the degrees and tags of each graph's nodes.
+    """Count the degrees and tags of each graph's nodes as features.
 
     Returns:
         [n, f] float32: counts of degrees 0 to 32, counts of tags, log(1 + nodes), log(1 + edges).
@@ -46,7 +46,7 @@ def graph_histograms(graphs: GraphArray, part: slice | None = None) -> np.ndarra
 
 
 def pixels(images: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
-    """Return pixels in [0, 1], [n, f]. Images larger than `IMAGE_SIZE` are resized to it."""
+    """Return pixels in [0, 1] as features [n, f], from images resized to at most 32 x 32."""
     if max(images.shape[1:3]) <= IMAGE_SIZE:
         images = images[part or slice(None)]
         return np.reshape(images, (len(images), -1)) / np.float32(255)
@@ -54,11 +54,11 @@ def pixels(images: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
 
 
 def clip_pixels(clips: Any, mesh: Mesh, part: slice | None = None) -> np.ndarray:
-    """Return the pixels of all frames in [0, 1], [n, f], resized to `FRAME_SIZE` a side."""
+    """Return pixels of all frames in [0, 1] as features [n, f], resized to 16 x 16."""
     return extract(clips, _shrink, Inputs(FRAME_SIZE, clips.shape[4]), mesh, part)
 
 
 @partial(jax.jit, static_argnums=0)
 def _shrink(inputs: Inputs, block: Array) -> Array:
-    images = block.reshape(-1, *block.shape[-3:])  # all frames of clips
+    images = block.reshape(-1, *block.shape[-3:])  # all frames of the clips
     return resize_images(images, inputs).reshape(len(block), -1)

@@ -1,4 +1,4 @@
-"""Evaluate an encoder with protocols; write results.json and the report."""
+"""Evaluate an encoder with protocols, and write results.json and the report."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ def evaluate(
     page: bool = True,
     splits: source.Splits | None = None,
 ) -> list[dict[str, Any]]:
-    """Evaluate an encoder without training it; write results.json and, for a run, report.html.
+    """Evaluate an encoder without training it, and write results.json and report.html.
 
     Args:
         encoder_or_path: workdir of a run, a weights file, or an encoder.
@@ -158,7 +158,7 @@ def _check_kinds(names: Sequence[str] | None) -> list[str]:
 
 
 def _feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[str, Any]:
-    """The fields of a results row that identify the encoder and its features."""
+    """Return the fields of a results row that identify the encoder and its features."""
     facts = encoder.metadata
     return {
         **{name: facts.get(name) for name in ("source", "loss", "checkpoint")},
@@ -175,7 +175,7 @@ def _data_fields(
     path: Path | None,
     seed: int,
 ) -> dict[str, Any]:
-    """The fields of a results row that identify the data set and the random draws.
+    """Return the fields of a results row that identify the data set and the random draws.
 
     The hash "data" distinguishes data sets, networks and files (``path``) of the same name.
     """
@@ -195,7 +195,7 @@ def _data_fields(
 def _run_protocol(
     one: Selected, context: EvalContext, kind: str, seed: int, *, strict: bool
 ) -> list[Result]:
-    """Run a protocol. If it does not fit, log a warning, or raise UserError if ``strict``."""
+    """Run one protocol. If it does not fit, log a warning, or raise UserError if ``strict``."""
     start = time.perf_counter()
     preset = {"preset": one.preset} if one.preset else {}
     try:
@@ -237,7 +237,7 @@ def _write_gallery(
     features: Features,
     encoder: PretrainedEncoder,
 ) -> None:
-    """Write gallery.npz unless it is up to date; it needs the features of all examples."""
+    """Write gallery.npz unless it is up to date. It needs the features of all examples."""
     if distributed.process_count() == 1 and gallery.read_step(path) != encoder.metadata["step"]:
         inputs = arrays(splits, encoder.inputs)
         gallery.write(path, config, splits, features, inputs, encoder)

@@ -1,10 +1,10 @@
-"""Random samples of examples."""
+"""Random samples of a data set's examples."""
 
 import numpy as np
 
 
 def subset(n: int, limit: int | None, *, seed: int) -> np.ndarray:
-    """Draw at most ``limit`` of n examples; return their sorted indices."""
+    """Draw at most ``limit`` of n examples, and return their sorted indices."""
     if limit is None or n <= limit:
         return np.arange(n)
     return np.sort(np.random.default_rng(seed).choice(n, limit, replace=False))

@@ -1,4 +1,4 @@
-"""Select protocols by name, and drop the ones that a data set or several processes rule out."""
+"""Select protocols by name, and drop the ones that do not fit the data set or the processes."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +15,7 @@ from jaxssl.training.modality import MODALITIES
 
 
 class Selected(NamedTuple):
-    """A protocol to run.
+    """An evaluation protocol and its preset, selected to run.
 
     Attributes:
         text: the request, "NAME" or "NAME:PRESET".
@@ -31,7 +31,7 @@ class Selected(NamedTuple):
 
 
 def select_protocols(names: Iterable[str], examples: str = "image") -> list[Selected]:
-    """Look up protocols by name.
+    """Look up evaluation protocols by NAME or NAME:PRESET.
 
     Args:
         names: "NAME", "NAME:PRESET", or "all" for every protocol that fits the kind of examples.

@@ -1,4 +1,4 @@
-"""A suite: one protocol on many data sets, for one or several encoders, printed as a table."""
+"""A suite: evaluate one or several encoders on many data sets, and print a table."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ PER_DATASET = ("protocol", "metric")  # fields of the suite that a data set may 
 
 
 class Suite(NamedTuple):
-    """The content of a suite file.
+    """The content of a suite file: data sets, protocol and metric.
 
     Attributes:
         protocol: "NAME" or "NAME:PRESET".
@@ -89,7 +89,7 @@ def run(
 
 
 def read(path: Path) -> Suite:
-    """Read a suite file.
+    """Read a suite file, a Python file with get_suite().
 
     Raises:
         UserError: if the file cannot be run, or its suite is not valid.
@@ -114,7 +114,7 @@ def read(path: Path) -> Suite:
 
 
 def table(suite: Suite, rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Build the table: a row per encoder, a column per data set, their mean and the wins.
+    """Build the suite's table: a row per encoder, a column per data set, their mean and the wins.
 
     Wins count the data sets on which an encoder has the best value, rounded to two decimals. Ties
     count for every encoder.

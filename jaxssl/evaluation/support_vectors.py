@@ -14,13 +14,13 @@ from jaxssl.losses.mmcl import RANGES, mmcl_info, mmcl_loss
 from jaxssl.losses.objective import check
 from jaxssl.losses.pairs import pair_towers
 
-# Traced arguments of the compiled program, so that other values do not recompile it.
+# These are traced arguments of the compiled program, so that other values do not recompile it.
 NUMBERS = ("gamma", "eta", "C", "regularization")
 DEFAULTS = {name: inspect.signature(mmcl_loss).parameters[name].default for name in NUMBERS}
 
 
 class SupportVectors(NamedTuple):
-    """The SVMs of n anchors, each against the n - 1 other images.
+    """Statistics of MMCL's SVMs of n anchors, each against the n - 1 other images.
 
     Attributes:
         alpha: [n, n] float32 in [0, C], the weight of image j in the SVM of anchor i, and 0 for

@@ -1,4 +1,4 @@
-"""Settings of a classifier's training, its optimiser and its learning rates."""
+"""Settings of a classifier's training: batch size, steps, optimiser and learning rates."""
 
 from typing import Any, NamedTuple
 
@@ -66,7 +66,7 @@ class Training(NamedTuple):
 
 
 def resolve(training: Training, num_examples: int, num_devices: int) -> Training:
-    """Return the settings with the batch size and steps that a training set of this size gets.
+    """Return training settings with batch size and steps for a training set of this size.
 
     The batch size is at most the number of examples and a multiple of the number of devices.
 
@@ -92,7 +92,7 @@ def peak_lr(training: Training, lr: float) -> float:
 
 
 def learning_rates(resolved: Training, lr: float, num_examples: int) -> np.ndarray:
-    """Return the learning rate of each step, [steps] float32."""
+    """Return the learning rate of each training step, [steps] float32."""
     per_epoch = num_examples // resolved.batch_size
     relative = schedules.learning_rate(
         resolved.schedule,
@@ -107,7 +107,7 @@ def learning_rates(resolved: Training, lr: float, num_examples: int) -> np.ndarr
 
 
 def make_optimiser(training: Training, lr: Any, weight_decay: Any) -> optax.GradientTransformation:
-    """Return the optimiser of one step. Rate and decay may be traced numbers."""
+    """Build the optimiser of one step. Learning rate and weight decay may be traced."""
     return optim.optimiser(
         training.optimiser,
         lambda _: lr,
@@ -121,7 +121,7 @@ def make_optimiser(training: Training, lr: Any, weight_decay: Any) -> optax.Grad
 def summarise(
     training: Training, lr: float, weight_decay: float, num_examples: int, num_devices: int
 ) -> dict[str, Any]:
-    """Return the settings in effect on a training set of this size, for the details of a row."""
+    """Return the settings in effect on a training set of this size, for a results row."""
     resolved = resolve(training, num_examples, num_devices)
     rate = {"lr": lr, "peak_lr": peak_lr(resolved, lr), "weight_decay": weight_decay}
     cut = {"batch_size_asked": training.batch_size, "training_images": num_examples}

@@ -276,7 +276,7 @@ def test_single_caption_of_an_image_is_repeated(found):
 
 
 def test_image_without_a_caption_is_rejected():
-    with refused("an image has no caption; remove it from the set"):
+    with refused("an image of the data set has no caption; remove the image"):
         CaptionReader("captions", CONTEXT)({"captions": np.array([], object)})
 
 

@@ -184,5 +184,7 @@ def test_graph_batches_follow_the_order_of_the_epoch(opened, devices, parts):
 
 def test_graphs_cannot_be_cached_on_the_device(opened):
     settings = {"seed": 0, "crops": Crops((), (), 0), "mesh": distributed.make_mesh()}
-    with refused("data.cache='device': graphs are packed on the host, leave it at 'auto'"):
+    with refused(
+        "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"
+    ):
         make_batches(opened, BATCH, cache="device", **settings)

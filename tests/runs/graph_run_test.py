@@ -264,7 +264,7 @@ def test_graphs_with_other_tags_and_images_are_rejected(tiny, sets, whole, tmp_p
         ({"predictor.name": "mlp"}, "does not use a predictor; set predictor.name=none"),
         ({"augment.choices": "('drop',)"}, "augment.choices must be any of drop_nodes"),
         ({"net.width": "0"}, "net.width must be >= 1"),
-        ({"data.cache": "device"}, "data.cache='device': graphs are packed on the host"),
+        ({"data.cache": "device"}, "data.cache='device' cannot hold graphs"),
         ({"batch_size": "64"}, "batch_size must be between 1 and the 40"),
     ],
 )

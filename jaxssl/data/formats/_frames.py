@@ -1,4 +1,4 @@
-"""Read clips [t, s, s, c] of uint8 pixels from video files or from folders of frames."""
+"""Read uint8 video clips [t, s, s, c] from video files or from folders of frames."""
 
 import io
 import re
@@ -15,11 +15,11 @@ from jaxssl.data.formats.user_files import abbreviate
 from jaxssl.errors import UserError, one_line
 
 SUFFIXES = (".mp4", ".avi", ".mkv", ".webm", ".mov")
-# FFmpeg must not try other formats. A playlist may name any file or host.
+# FFmpeg is restricted to these formats. A playlist could name any file or host.
 FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,avi,matroska,webm"
 FLOW_NAME = re.compile(r"flow_([xy])_(.+)")
-MAX_CLIP = 2**31  # bytes of a video file, and of the decoded frames of a clip
-MAX_INCOMPLETE = 2 * MAX_CLIP  # bytes of decoded frames of clips that are not complete yet
+MAX_CLIP = 2**31  # largest video file, and largest decoded clip, in bytes
+MAX_INCOMPLETE = 2 * MAX_CLIP  # largest total size of decoded frames of unfinished clips, in bytes
 
 
 def read_clips(
@@ -28,7 +28,7 @@ def read_clips(
     channels: int,
     size: int,
 ) -> Iterator[tuple[str, np.ndarray | str]]:
-    """Read clips. Each one is yielded as soon as its last file was read.
+    """Read video clips, and yield each as soon as its last file was read.
 
     Args:
         everything: files in any order, as `files.read_files` yields them.
@@ -62,7 +62,7 @@ def read_clips(
                 if num_bytes[clip] > MAX_CLIP:
                     raise OSError(_too_long())
                 frames.setdefault(clip, {})[name] = pixels
-            except Exception as error:  # decoders raise many kinds of errors
+            except Exception as error:  # Decoders raise many exception types for damaged data.
                 file = f"{PurePosixPath(name).name}: " if name != clip else ""
                 reasons[clip] = file + one_line(error)
                 frames.pop(clip, None)
@@ -81,9 +81,9 @@ def read_clips(
 def _join(
     names: Sequence[str], frames: Mapping[str, np.ndarray], channels: int
 ) -> np.ndarray | str:
-    """Join the files of a clip in order, or return the reason why that fails."""
+    """Join the frames of a clip in order, or return the reason why that fails."""
     parts = [frames[name] for name in names]
-    if parts[0].ndim == 4:  # a video
+    if parts[0].ndim == 4:  # The part is a whole video.
         return parts[0]
     sides = sorted({len(part) for part in parts})
     if len(sides) > 1:
@@ -101,44 +101,44 @@ def _join(
 
 
 def _decode_video(data: bytes, size: int) -> np.ndarray:
-    """Decode a video to [t, s, s, 3]. The end of a video that was cut short may go unnoticed."""
+    """Decode a video file to [t, s, s, 3]. A video cut short at its end may go unnoticed."""
     import av
     from av.error import FFmpegError
 
     try:
         container: Any = av.open(io.BytesIO(data), options={"format_whitelist": FORMATS})
-    except FFmpegError as error:  # whose message shows a memory address
+    except FFmpegError as error:  # FFmpeg's message would show a memory address.
         raise OSError("is not a video in a supported format, or is cut short") from error
     frames = []
     with container:
         stream = container.streams.best("video")
         if stream is None:
-            raise OSError("has no pictures")
+            raise OSError("has no pictures, only sound or data")
         if stream.width * stream.height > decoding.MAX_PIXELS:
             raise OSError(f"has {stream.width} x {stream.height} pixels, too many")
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
             picture = frame.to_image()
-            if frame.rotation:  # recorded with a turned phone
+            if frame.rotation:  # The video was recorded with a turned phone.
                 picture = picture.rotate(frame.rotation, expand=True)
             frames.append(_centre_square(picture, size))
             if len(frames) * frames[0].nbytes > MAX_CLIP:
                 raise OSError(_too_long())
     if not frames:
-        raise OSError("has no frames")
+        raise OSError("has no frames that can be decoded")
     return np.stack(frames)
 
 
 def _decode_frame(data: bytes, channels: int, size: int) -> np.ndarray:
-    """Decode a frame to [s, s, 3], or a plane of optical flow to [s, s, 1]."""
+    """Decode an image file to a frame [s, s, 3], or an optical-flow plane to [s, s, 1]."""
     if not data:
-        raise OSError("is empty")
+        raise OSError("is an empty file")
     channels = 1 if channels == 2 else 3
     return _centre_square(decoding.open_picture(data, channels, upright=True), size)
 
 
 def _centre_square(picture: Image.Image, size: int) -> np.ndarray:
-    """Cut the centre square of a picture, reduced to ``size`` pixels a side if it is larger."""
+    """Crop the centre square of a picture, reduced to at most ``size`` pixels a side."""
     side = min(picture.size)
     left, top = ((length - side) // 2 for length in picture.size)
     size = min(side, size)
@@ -151,7 +151,7 @@ def _too_long() -> str:
 
 
 def channels_of(frames: Sequence[str], path: str) -> int:
-    """Return 2 if the pictures are optical flow by their names, else 3.
+    """Return 2 channels if the file names are those of optical flow, else 3.
 
     Raises:
         UserError: if only some are optical flow.
@@ -171,10 +171,10 @@ def _match_flow(name: str) -> re.Match[str] | None:
 
 
 def is_video(name: str) -> bool:
-    """Return True if the file name is that of a video."""
+    """Return True if a file name has the ending of a video."""
     return name.lower().endswith(SUFFIXES)
 
 
 def by_numbers(name: str) -> list[Any]:
-    """Return a sorting key that puts 2.jpg before 10.jpg."""
+    """Return a sort key that puts 2.jpg before 10.jpg."""
     return [int(x) if i % 2 else x for i, x in enumerate(re.split("([0-9]+)", name))]

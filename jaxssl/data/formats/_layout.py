@@ -1,4 +1,4 @@
-"""Splits and classes from the folders that hold the examples, for pictures and clips.
+"""Derive splits and classes of pictures and clips from the folders that hold them.
 
 `Builder` is the part that the TFDS builders of `folder` and `video` share.
 """
@@ -20,7 +20,7 @@ SPLITS = ("train", "training", "test", "testing", "val", "valid", "validation", 
 
 
 class Layout(NamedTuple):
-    """The splits and classes of a user's files.
+    """Splits, classes and file names of a user's data set.
 
     Attributes:
         splits: for each split the names of its examples and their classes. "" is no class.
@@ -39,25 +39,25 @@ class Layout(NamedTuple):
 
 
 class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Examples with their class and file name. Unreadable ones are listed in the metadata."""
+    """TFDS builder of examples with class and file name, which skips unreadable files."""
 
     VERSION = tfds.core.Version("1.0.0")
     noun = "pictures"
     title = "Pictures"
-    feature = "image"  # name of the feature that holds the example
+    feature = "image"  # name of the TFDS feature that holds the example
     builder_config: user_files.Config  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @abstractmethod
     def _feature(self) -> tfds.features.FeatureConnector:
-        """Return the feature that holds an example."""
+        """Return the TFDS feature that holds an example."""
 
     @abstractmethod
     def _read(self, classes: Mapping[str, str]) -> Iterator[tuple[str, Any, tuple[int, int] | str]]:
-        """Read the named examples: name, content, and two sizes or why it cannot be read."""
+        """Read examples by name: name, content, and two sizes or the reason of a failure."""
 
     @abstractmethod
     def _shape(self, sizes: set[tuple[int, int]]) -> list[int | None] | None:
-        """Return the shape for the metadata, from the sizes of all examples."""
+        """Return the shape that the metadata record, from the sizes of all examples."""
 
     def _make_info(self, metadata: dict[str, Any]) -> tfds.core.DatasetInfo:
         classes = self.builder_config.contents.classes
@@ -80,7 +80,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     def _generate_examples(
         self, split: str, sizes: set[tuple[int, int]]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        # Splits are generated in order, so the last one completes the metadata of the set.
+        # Splits are generated in order, so the last one completes the metadata of the data set.
         config, metadata = self.builder_config, self.info.metadata
         layout: Layout = config.contents
         classes, reasons = layout.splits[split], []
@@ -106,7 +106,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def check_fraction(data: Mapping[str, Any]) -> None:
-    """Raise UserError if `data.test_fraction` is not in [0, 1)."""
+    """Raise UserError if the config key `data.test_fraction` is not in [0, 1)."""
     if not 0 <= data["test_fraction"] < 1:
         raise UserError(f"data.test_fraction must be in [0, 1), got {data['test_fraction']}")
 
@@ -165,7 +165,7 @@ def assign(
 
 
 def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str, str]]:
-    """Return the class of each example by split. All are "train" if no folders are splits."""
+    """Return the class of each example by split. All are "train" if no folder is a split."""
     splits = {p[0]: {} for p in parts.values() if len(p) > 1 and p[0].lower() in SPLITS}
     if len(splits) < 2:
         return {"train": {name: "/".join(p[:-1]) for name, p in parts.items()}}
@@ -181,7 +181,7 @@ def _split(parts: Mapping[str, Sequence[str]], path: str) -> dict[str, dict[str,
 
 
 def _common_folders(names: Sequence[str]) -> list[str]:
-    """Return the folders around all examples, but never the folder of a single class."""
+    """List the folders around all examples, but never the folder of a single class."""
     folders = sorted({name.rpartition("/")[0] for name in names})
     if len(folders) == 1:
         return folders[0].split("/")[:-1]
@@ -192,7 +192,7 @@ def _common_folders(names: Sequence[str]) -> list[str]:
 def _split_off_test(
     train: Mapping[str, str], fraction: float, keys: Mapping[str, str]
 ) -> dict[str, dict[str, str]]:
-    """Split into "train" and "test". The test examples of a class have the smallest hashes.
+    """Split off a "test" part: the examples of each class with the smallest hashes.
 
     Each split gets at least one example of a class. A class of one example is in "train" only.
     """

@@ -1,4 +1,4 @@
-"""Read image files and check that they can be decoded."""
+"""Read image files and check that Pillow can decode them."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,14 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jaxssl.data import decoding, files
 
-GROUP = 2**18  # bytes of images that a thread checks at a time
+GROUP = 2**18  # bytes of image files that a thread checks in one task
 CHANNELS = 3
 
 
 def read_checked(
     pictures: Iterable[tuple[str, files.ReadBytes]],
 ) -> Iterator[tuple[str, bytes, tuple[int, int] | str]]:
-    """Read images and decode them in threads, in order.
+    """Read image files and check in threads that they decode. The order is kept.
 
     Yields:
         Name, content, and (height, width), or the reason why the image cannot be decoded.
@@ -52,6 +52,6 @@ def image_size(data: bytes) -> tuple[int, int] | str:
         return "is empty"
     try:
         picture = decoding.open_picture(data, CHANNELS, upright=True)
-    except Exception as error:  # Pillow's decoders raise many kinds of errors
+    except Exception as error:  # Pillow's decoders raise many exception types for damaged data.
         return str(error) or type(error).__name__
     return picture.height, picture.width

@@ -1,4 +1,4 @@
-"""Pictures with captions: `data.name=captions data.path=PATH`.
+"""Data set of pictures with captions: `data.name=captions data.path=PATH`.
 
 The path is a folder or an archive of pictures with a table `captions.csv`, `.txt` or `.tsv`. The
 table's header names the columns "image" and "caption". A picture may have several rows. The key
@@ -24,7 +24,7 @@ CAPTION_COLUMNS = ("caption", "text", "comment")
 
 
 class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """The content of picture files with their captions, sorted by name."""
+    """TFDS builder of pictures with their captions, sorted by file name."""
 
     name = "captions"
     VERSION = tfds.core.Version("1.0.0")
@@ -68,7 +68,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a folder with captions in its present state.
+    """Return the TFDS builder of a folder with captions as it is now.
 
     Args:
         data: "path", "labels" (another table) and "on_error".
@@ -106,7 +106,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
 
 
 def parse_captions(table: str, path: str) -> dict[str, list[str]]:
-    """Return the captions of each picture in a table with a header.
+    """Parse a table of captions with a header: file name to captions.
 
     Args:
         table: its text, separated by tabs if the header has one, else by commas.
@@ -121,7 +121,7 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
     try:
         fields = list(reader.fieldnames or ())
         rows = [(reader.line_num, row) for row in reader]
-    except csv.Error as error:  # for example a quote that is never closed
+    except csv.Error as error:  # For example, a quote is never closed.
         raise UserError(f"the captions of {path} cannot be read: {error}") from error
     image, caption = (
         next((field for field in fields if field.strip().lower() in names), None)
@@ -134,7 +134,7 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
         )
     captions: dict[str, list[str]] = {}
     for number, row in rows:
-        if None in row:  # DictReader puts additional columns there
+        if None in row:  # DictReader puts additional columns under the key None.
             raise UserError(
                 f"line {number} of the captions of {path} has more columns than the header; quote "
                 f"captions that contain {separator!r}"
@@ -149,7 +149,7 @@ def parse_captions(table: str, path: str) -> dict[str, list[str]]:
 
 
 def _match(captions: dict[str, list[str]], pictures: list[str], path: str) -> dict[str, list[str]]:
-    """Return captions by the pictures' paths. The table may omit the folders."""
+    """Match captions to picture files. The table may omit the folders."""
     by_name: dict[str, list[str]] = {}
     for picture in pictures:
         by_name.setdefault(PurePosixPath(picture).name, []).append(picture)

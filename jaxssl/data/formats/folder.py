@@ -1,4 +1,4 @@
-"""Pictures of a folder or an archive: `data.name=folder data.path=PATH`.
+"""Data set of pictures in a folder or an archive: `data.name=folder data.path=PATH`.
 
 The class of a picture is the folder that holds it. These layouts are understood:
 
@@ -30,7 +30,7 @@ log = logging.getLogger("jaxssl")
 
 
 class Builder(_layout.Builder, skip_registration=True):
-    """The content of picture files, with class and file name.
+    """TFDS builder of pictures with class and file name.
 
     The metadata hold the pictures' size if all have the same, and the pictures left out.
     """
@@ -54,7 +54,7 @@ class Builder(_layout.Builder, skip_registration=True):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a folder in its present state.
+    """Return the TFDS builder of a folder of pictures as it is now.
 
     Args:
         data: "path", "labels" (a CSV file), "test_fraction", "split_seed" and "on_error".

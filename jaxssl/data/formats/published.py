@@ -21,20 +21,21 @@ from jaxssl.data import decompression, files
 from jaxssl.errors import UserError
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
-MAX_FILE = 2**33  # bytes; STL-10's unlabelled images have 2.8e9
+MAX_FILE = 2**33  # largest file in bytes (STL-10's unlabelled images have 2.8e9)
 
-Split = tuple[np.ndarray, dict[str, np.ndarray]]  # images [n, h, w, c], and labels [n] by feature
+# images [n, h, w, c], and labels [n] by feature name
+Split = tuple[np.ndarray, dict[str, np.ndarray]]
 
 
 class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """A TFDS builder for the files that the authors of a data set publish."""
+    """TFDS builder for the files that the authors of a data set publish."""
 
-    path = ""  # the user's copy of the files; "" downloads them
+    path = ""  # path of the user's copy of the files, or "" to download them
 
     def _read_all(
         self, dl_manager: Any, urls: Mapping[str, str], names: Iterable[str]
     ) -> dict[str, bytes]:
-        """Return the content of the named files, from the user's copy or downloaded."""
+        """Read the named files of a data set, from the user's copy or downloaded."""
         if self.path:
             members = files.read_files(*files.locate(self.path), max_bytes=MAX_FILE)
         else:
@@ -67,14 +68,14 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         return UserError(f"{file} of {self.name} is damaged: {problem}; download it again")
 
     def _rows(self, data: bytes, shape: tuple[int, ...], file: str) -> np.ndarray:
-        """Return the bytes of a file as [n, *shape]."""
+        """Reshape the bytes of a file to an array [n, *shape]."""
         size = math.prod(shape)
         if not data or len(data) % size:
             raise self._damaged(file, f"it has {len(data)} bytes, expected a multiple of {size}")
         return np.frombuffer(data, np.uint8).reshape(-1, *shape)
 
     def _check_labels(self, labels: np.ndarray, key: str, number: int, file: str) -> np.ndarray:
-        """Return the labels if there are ``number`` of them, all of them valid."""
+        """Return the labels of a file after checking their number and range."""
         features: Any = self.info.features
         classes = features[key].num_classes
         if len(labels) != number:
@@ -88,7 +89,8 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         features: Any = self.info.features
         try:
             features[key].names = data.decode().split()
-        except ValueError as error:  # not text, or not one name for each class
+        # The file is not text, or does not have one name for each class.
+        except ValueError as error:
             raise self._damaged(file, error) from error
 
     def _generate_examples(self, split: Split, prefix: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -122,7 +124,7 @@ class Cifar10(_PublishedBuilder, tfds.image_classification.Cifar10, skip_registr
         }
 
     def _parse(self, parts: Mapping[str, bytes]) -> Split:
-        """Parse rows of the labels, one byte each, and the red, green and blue plane."""
+        """Parse CIFAR's binary rows: label bytes, then the red, green and blue planes."""
         keys, blocks = self._cifar_info.label_keys, []
         for file, data in parts.items():
             block = self._rows(data, (len(keys) + 3072,), file)
@@ -142,7 +144,7 @@ class Cifar100(Cifar10, tfds.image_classification.Cifar100, skip_registration=Tr
 
 
 class Mnist(_PublishedBuilder, tfds.image_classification.MNIST, skip_registration=True):
-    """MNIST from its four idx files. Its relatives are derived from it."""
+    """MNIST from its four idx files. Fashion-MNIST and Kuzushiji-MNIST derive from it."""
 
     name = "mnist"
     url_infos = tfds.image_classification.MNIST.url_infos
@@ -164,7 +166,7 @@ class Mnist(_PublishedBuilder, tfds.image_classification.MNIST, skip_registratio
         return splits
 
     def _idx(self, data: bytes, shape: tuple[int, ...], file: str) -> np.ndarray:
-        """Parse two zeros, 8 for bytes, the number of axes, their lengths, and [n, *shape]."""
+        """Parse an idx file: two zeros, type 8 (bytes), number of axes, lengths, data."""
         axes = 1 + len(shape)
         magic, start = bytes((0, 0, 8, axes)), 4 + 4 * axes
         if not data.startswith(magic) or len(data) < start:
@@ -206,7 +208,8 @@ class Stl10(_PublishedBuilder, stl10_dataset_builder.Builder, skip_registration=
         self._set_class_names("label", contents["class_names.txt"], "class_names.txt")
         splits = {}
         for split, (image, *label) in parts.items():
-            planes = self._rows(contents[image], (3, 96, 96), image)  # columns first
+            # The file stores columns first.
+            planes = self._rows(contents[image], (3, 96, 96), image)
             labels = np.full(len(planes), -1)
             for file in label:
                 labels = self._rows(contents[file], (), file).astype(int) - 1

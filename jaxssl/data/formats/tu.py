@@ -1,4 +1,4 @@
-"""Graphs of the TU collection: `data.name=tu data.path=PATH`.
+"""Graph data sets of the TU collection: `data.name=tu data.path=PATH`.
 
 The path is a folder or an archive, or a folder in an archive, that holds the text files of one set.
 These are either the files that the authors of the collection publish,
@@ -29,11 +29,11 @@ from jaxssl.errors import UserError, one_line
 
 URL = "https://www.chrsmrrs.com/graphkerneldatasets/NAME.zip"
 PARTS = ("A", "graph_indicator", "graph_labels", "node_labels")
-MAX_FILE = 2**32  # bytes of a text file
+MAX_FILE = 2**32  # largest text file in bytes
 
 
 class Graphs(NamedTuple):
-    """All graphs of a set.
+    """All graphs of a TU data set, with their classes.
 
     Attributes:
         graphs: in the order of the files.
@@ -47,7 +47,7 @@ class Graphs(NamedTuple):
 
 
 class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Graphs in a fixed random order, so that a slice of a split is a random sample."""
+    """TFDS builder of graphs in a fixed random order, so that slices are random samples."""
 
     name = "tu"
     VERSION = tfds.core.Version("1.0.0")
@@ -84,7 +84,7 @@ class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a set of graphs in its present state.
+    """Return the TFDS builder of a TU data set as its files are now.
 
     Args:
         data: "path" and "on_error".
@@ -101,7 +101,7 @@ def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetB
 
 
 def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
-    """Read the graphs of the one set in a folder or an archive.
+    """Read the graphs of the only TU data set in a folder or an archive.
 
     Args:
         root: the folder or archive.
@@ -115,7 +115,7 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
     for name, read in files.read_files(root, inside, max_bytes=MAX_FILE):
         path = PurePosixPath(name)
         if path.suffix != ".txt" or "idx" in path.stem or "README" in path.stem:
-            continue  # cross-validation folds, and descriptions
+            continue  # cross-validation folds and descriptions
         try:
             texts[path.with_suffix("").as_posix()] = read()
         except OSError as error:
@@ -143,7 +143,7 @@ def read_tu_graphs(root: Path, inside: str = "") -> Graphs:
 
 
 def _set_names(texts: Mapping[str, bytes]) -> set[str]:
-    """Return the paths of the sets without endings. A set may have more files than `PARTS`."""
+    """Return the paths of the TU data sets in a folder, without file endings."""
     many = {stem.removesuffix("_A") for stem in texts if stem.endswith("_A")}
     parts = {stem for stem in texts if re.search(rf"_({'|'.join(PARTS)})$", stem)}
     others = set(texts) - parts
@@ -187,7 +187,7 @@ def _parse_one_file(text: bytes) -> Graphs:
         tags, edges = [], []
         for node in range(number):
             tag, degree, *rest = next(lines).split()
-            neighbours = rest[: int(degree)]  # attributes may follow
+            neighbours = rest[: int(degree)]  # Attributes may follow the neighbours.
             if len(neighbours) < int(degree):
                 raise ValueError(f"node {node} has {len(neighbours)} of {degree} neighbours")
             tags.append(int(tag))
@@ -198,7 +198,7 @@ def _parse_one_file(text: bytes) -> Graphs:
 
 
 def _normalise(graphs: Sequence[tuple[np.ndarray, np.ndarray]], labels: list[int]) -> Graphs:
-    """Number the tags from 0, remove self-loops, and keep each edge once."""
+    """Number node tags from 0, remove self-loops and keep each edge once."""
     if not graphs or not all(len(tags) for tags, _ in graphs):
         raise ValueError("it has no graphs, or a graph without nodes")
     all_tags = np.unique(np.concatenate([tags for tags, _ in graphs]))
@@ -218,11 +218,11 @@ def _require_nodes(edges: np.ndarray, n: int, first: int) -> None:
 
 
 def _integers(text: bytes) -> np.ndarray:
-    """Return all integers of a text, which commas or white space separate."""
+    """Parse all integers of a text, separated by commas or white space."""
     return np.array(text.replace(b",", b" ").split(), np.int64)
 
 
 def _first_column(text: bytes) -> np.ndarray:
-    """Return the first number of each line. In some sets, nodes have several tags."""
+    """Parse the first number of each line. In some data sets nodes have several tags."""
     rows = [row.partition(b",")[0] for row in text.splitlines() if row.strip()]
     return np.array(rows, np.int64)

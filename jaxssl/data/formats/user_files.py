@@ -1,4 +1,4 @@
-"""Name prepared sets by the content of the user's files, so that changed files are prepared again.
+"""Name prepared data sets by a fingerprint of the user's files, to prepare changed files again.
 
 The name of a prepared set contains a fingerprint of the files and of the settings. Sets prepared
 from earlier content stay on disk beside it.
@@ -18,12 +18,12 @@ from jaxssl.data import files, integrity
 from jaxssl.errors import UserError, printable, suggest
 
 ON_ERROR = ("stop", "skip")
-RULES_VERSION = 1  # increase it when the same files are to be prepared differently
-MAX_NAMED = 3  # files that a message names
+RULES_VERSION = 1  # Increase this number when the same files must be prepared differently.
+MAX_NAMED = 3  # number of files that an error message names
 
 
 class UserFiles(NamedTuple):
-    """The files that `data.path` names.
+    """The user's files that the config key `data.path` names.
 
     Attributes:
         path: as the user wrote it.
@@ -42,7 +42,7 @@ class UserFiles(NamedTuple):
 
 @dataclasses.dataclass
 class Config(tfds.core.BuilderConfig):
-    """TFDS configuration of a set of user files. Its name holds the fingerprint.
+    """TFDS configuration of a user's data set. Its name holds the fingerprint of the files.
 
     Attributes:
         root: the folder or archive.
@@ -55,12 +55,12 @@ class Config(tfds.core.BuilderConfig):
     root: Path = Path()
     inside: str = ""
     on_error: str = "stop"
-    contents: Any = dataclasses.field(default=None, repr=False)  # TFDS logs the other fields
+    contents: Any = dataclasses.field(default=None, repr=False)  # TFDS would log this field.
     frame_size: int = 0
 
 
 def locate(data: Mapping[str, Any], expected: str, suffixes: tuple[str, ...]) -> UserFiles:
-    """Find the files that `data.path` names, and fingerprint them.
+    """Find the files that `data.path` names, and compute their fingerprint.
 
     Args:
         data: the group `config.data`.
@@ -81,7 +81,7 @@ def locate(data: Mapping[str, Any], expected: str, suffixes: tuple[str, ...]) ->
 
 
 def list_names(source: UserFiles) -> list[str]:
-    """Return the names of all files.
+    """List the names of all files of a user's data set.
 
     Raises:
         UserError: if the archive has no such folder.
@@ -102,7 +102,7 @@ def find_prepared(
     *,
     default: str,
 ) -> tuple[Config, tfds.core.DatasetBuilder | None]:
-    """Return the configuration of a set, and its builder if it is prepared.
+    """Return the configuration of a user's data set, and its builder if it is prepared.
 
     The name consists of the path's last part and a fingerprint. If the set is prepared, the user's
     files are not read again.
@@ -127,13 +127,13 @@ def find_prepared(
 
 
 def abbreviate(items: Sequence[str]) -> str:
-    """List the first items, and the number of the others."""
+    """List the first items of a collection and the number of the others, for messages."""
     more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
     return ", ".join(map(printable, items[:MAX_NAMED])) + more
 
 
 def unreadable(noun: str, path: Any, reasons: Sequence[str]) -> UserError:
-    """Return the error for "pictures" or "clips" that cannot be read.
+    """Return the error for unreadable pictures or clips.
 
     Args:
         noun: "pictures" or "clips".

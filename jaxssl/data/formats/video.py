@@ -1,4 +1,4 @@
-"""Videos of a folder or an archive: `data.name=video data.path=PATH`.
+"""Data set of videos in a folder or an archive: `data.name=video data.path=PATH`.
 
 The path holds video files, or, if it has none, folders of frames. Their class is the folder around
 them:
@@ -28,13 +28,13 @@ from jaxssl.data.formats.user_files import abbreviate
 from jaxssl.errors import UserError
 
 log = logging.getLogger("jaxssl")
-# Appended to the clips' names before they are hashed to select the test split. Prepared sets of
-# earlier versions were split this way.
+# This suffix is appended to a clip's name before the hash that selects the test split. Earlier
+# versions split prepared data sets this way.
 HASH_SUFFIX = ".ppm"
 
 
 class Builder(_layout.Builder, skip_registration=True):
-    """The pixels of clips, with class and file name.
+    """TFDS builder of video clips with class and file name.
 
     The metadata hold the shape [frames, s, s, c] and the clips left out. The number of frames is
     None if clips differ in it. s is the largest side of a frame. Smaller frames are resized when
@@ -74,7 +74,7 @@ class Builder(_layout.Builder, skip_registration=True):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder of a folder of videos in its present state.
+    """Return the TFDS builder of a folder of videos as it is now.
 
     Args:
         data: "path", "frame_size", "test_fraction", "split_seed" and "on_error".

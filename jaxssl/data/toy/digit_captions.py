@@ -21,7 +21,7 @@ TEMPLATES = (
 
 
 class Builder(digits.Builder):
-    """`jaxssl.data.toy.digits` with five generated captions an image.
+    """TFDS builder of scikit-learn's digits with five generated captions an image.
 
     A caption names the digit, the thickness of its strokes and its slant. Thickness and slant are
     measured on the image and divided into thirds: the mean of its pixels, and the slope of the main
@@ -58,17 +58,17 @@ class Builder(digits.Builder):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder. ``data`` is not used."""
+    """Return the TFDS builder of the captioned digits."""
     return Builder(data_dir=data_dir)
 
 
 def ink(images: np.ndarray) -> np.ndarray:
-    """Return the mean of each image's pixels, [n]."""
+    """Return the mean pixel of each image, [n], a measure of stroke thickness."""
     return images.reshape(len(images), -1).mean(axis=1)
 
 
 def lean(images: np.ndarray) -> np.ndarray:
-    """Return how far ink moves to the right from each row to the row above, [n]."""
+    """Return how far each digit leans to the right from row to row, [n]."""
     weight = images / np.maximum(images.sum(axis=(1, 2), keepdims=True), 1)
     rows, columns = np.mgrid[: images.shape[1], : images.shape[2]]
     x = columns - (weight * columns).sum(axis=(1, 2), keepdims=True)

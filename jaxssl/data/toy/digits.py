@@ -1,4 +1,4 @@
-"""1 797 images of handwritten digits, bundled with scikit-learn."""
+"""Data set of scikit-learn's 1 797 images of handwritten digits."""
 
 import io
 from collections.abc import Iterator, Mapping
@@ -52,13 +52,14 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder. ``data`` is not used."""
+    """Return the TFDS builder of the handwritten digits."""
     return Builder(data_dir=data_dir)
 
 
 def load_splits() -> dict[str, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return (images [1797, 8, 8] uint8, labels, indices of the split) for "train" and "test"."""
-    from sklearn.datasets import load_digits  # slow to import, and only needed to prepare
+    # scikit-learn is slow to import, and only needed to prepare the data.
+    from sklearn.datasets import load_digits
 
     digits: Any = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))

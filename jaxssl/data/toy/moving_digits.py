@@ -10,13 +10,13 @@ from jaxssl.data.toy import digits
 
 SIZES = {"train": 600, "test": 200}
 FRAMES, SIDE = 12, 32
-SCALE = 2  # enlarges scikit-learn's 8 pixels a side
-SPEED = 2.0, 3.0  # range of the pixels a frame along the path
+SCALE = 2  # factor by which scikit-learn's 8 x 8 digits are enlarged
+SPEED = 2.0, 3.0  # range of a digit's speed in pixels a frame
 RADIUS = 3.0, 4.5  # range of the radius of circles and oscillations in pixels
 
 
 class Draw(NamedTuple):
-    """The random parameters of a path.
+    """Random parameters of a moving digit's path.
 
     Attributes:
         distance: [t] pixels along the path since the first frame.
@@ -29,7 +29,8 @@ class Draw(NamedTuple):
     radius: float
 
 
-# Each motion returns pixels to the right and down. As y points down, a growing angle is clockwise.
+# Each motion returns the displacement in pixels to the right and down. Because y points down, a
+# growing angle turns clockwise.
 MOTIONS: dict[str, Callable[[Draw], tuple[Any, Any]]] = {
     "right": lambda draw: (draw.distance, 0),
     "left": lambda draw: (-draw.distance, 0),
@@ -91,12 +92,12 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder. ``data`` is not used."""
+    """Return the TFDS builder of the moving digits."""
     return Builder(data_dir=data_dir)
 
 
 def draw_video(rng: np.random.Generator, motion: str, image: np.ndarray) -> np.ndarray:
-    """Move an image over a black canvas from a uniformly random start. It wraps around the edges.
+    """Move a digit over a black canvas from a random start. It wraps around the edges.
 
     Args:
         rng: the same numbers are drawn for every motion.

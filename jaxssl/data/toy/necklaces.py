@@ -8,15 +8,15 @@ import tensorflow_datasets as tfds
 
 from jaxssl.data.graphs import Graph
 
-# Sizes of the groups of adjacent ring nodes that have a pendant.
+# Each class lists the sizes of the groups of adjacent ring nodes that have a pendant.
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}
 SIZES = {"train": 800, "test": 200}
 RING = 14, 20  # range of the number of ring nodes
-TWIGS = 3, 8  # range of the number of nodes beyond ring and pendants
+TWIGS = 3, 8  # range of the number of nodes beside ring and pendants
 
 
 class Builder(tfds.core.GeneratorBasedBuilder):
-    """Rings of 14 to 20 nodes, four of which have a pendant. The class is how these are grouped.
+    """TFDS builder of ring graphs of 14 to 20 nodes with four pendants, classed by their grouping.
 
     Three to eight more nodes are added one by one, each to a pendant or to a node added before. All
     classes have the same distribution of degrees, so degrees do not reveal the class.
@@ -51,12 +51,12 @@ class Builder(tfds.core.GeneratorBasedBuilder):
 
 
 def builder(data: Mapping[str, Any], data_dir: str | None) -> tfds.core.DatasetBuilder:
-    """Return the TFDS builder. ``data`` is not used."""
+    """Return the TFDS builder of the necklace graphs."""
     return Builder(data_dir=data_dir)
 
 
 def necklace(rng: np.random.Generator, groups: tuple[int, ...]) -> Graph:
-    """Draw a ring with groups of adjacent pendants, at least two nodes apart from each other."""
+    """Draw a ring graph with groups of adjacent pendants, at least two nodes apart."""
     n = int(rng.integers(RING[0], RING[1] + 1))
     gaps = rng.multinomial(n - sum(groups) - 2 * len(groups), [1 / len(groups)] * len(groups)) + 2
     marked, start = [], 0

@@ -1,4 +1,4 @@
-"""Evaluation protocols, one file each: features, images or a network in, results out.
+"""Evaluation protocols, one file each: k-NN, linear probe, fine-tuning and others.
 
 A file of this folder that defines ``protocol``, a `jaxssl.evaluation.protocol.Protocol`, adds a
 protocol with the name of the file. Most files also define ``evaluate``, the same computation as a

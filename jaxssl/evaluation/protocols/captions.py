@@ -1,4 +1,4 @@
-"""Image-text retrieval: is the matching caption or image among the k nearest?"""
+"""Image-text retrieval: recall of the matching caption or image among the k nearest."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ PRESETS: dict[str, dict[str, Any]] = {"default": {"k": (1, 5, 10)}}
 def evaluate(
     images: np.ndarray, captions: np.ndarray, image_of: np.ndarray, *, k: tuple[int, ...]
 ) -> dict[str, float]:
-    """Compute recall at k in both directions by cosine similarity, in percent.
+    """Compute image-text recall at k in both directions by cosine similarity, in percent.
 
     An image counts if one of its captions is among the k nearest captions, a caption if its image
     is among the k nearest images.
@@ -47,7 +47,7 @@ def evaluate(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
-    """Run `evaluate` on the test images and all their distinct captions."""
+    """Evaluate image-text retrieval on the test images and all their distinct captions."""
     del seed
     if (
         context.embed_images is None
@@ -61,7 +61,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     texts = context.test.texts
     image_of = np.repeat(np.arange(len(texts)), texts.shape[1])
     of_all = np.concatenate([image_of[:, None], texts.reshape(len(image_of), -1)], axis=1)
-    unique = np.unique(of_all, axis=0)  # sets with fewer captions repeat them
+    unique = np.unique(of_all, axis=0)  # Images with fewer captions repeat them.
     image_of, tokens = unique[:, 0], unique[:, 1:].astype(np.int32)
     embeddings = context.embed_images(), context.embed_texts(tokens)
     scores = evaluate(*embeddings, image_of, **PRESETS[preset])

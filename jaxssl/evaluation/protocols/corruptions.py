@@ -1,4 +1,4 @@
-"""Robustness to common corruptions: a classifier fitted on clean images, tested on corrupted ones.
+"""Robustness to common corruptions: accuracy of a linear probe on corrupted test images.
 
 The corruptions are in `jaxssl.augment.corruptions`. The classifier is the linear probe with the
 preset `fast`, so that most of the time goes into the features of the 75 corrupted test sets.
@@ -14,8 +14,8 @@ from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 from jaxssl.evaluation.protocols.linear import PRESETS as PROBES
 from jaxssl.evaluation.sampling import subset
 
-# severities: of each corruption. limit: maximum number of test images, drawn at random. The other
-# settings are the linear probe's.
+# "severities" applies to each corruption. "limit" is the largest number of test images, drawn at
+# random. The other settings belong to the linear probe.
 PRESETS = {
     "quick": {"severities": (3,), "limit": 1000, **PROBES["fast"]},
     "common": {"severities": (1, 2, 3, 4, 5), "limit": None, **PROBES["fast"]},
@@ -62,13 +62,13 @@ def evaluate(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
-    """Run `evaluate`; also report the accuracy on clean images and the mean over corruptions.
+    """Evaluate the accuracy on clean images, under each corruption, and its mean.
 
     Raises:
         ValueError: if the context has no images.
     """
     if context.test is None or context.encode is None:
-        raise ValueError("corruptions need images")
+        raise ValueError("corruptions need a data set of images")
     encode = context.encode
     settings = dict(PRESETS[preset])
     severities, limit = settings.pop("severities"), settings.pop("limit")

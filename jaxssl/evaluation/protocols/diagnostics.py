@@ -1,4 +1,4 @@
-"""Diagnostics of features, without training: rank, spread, agreement of views, confused classes.
+"""Diagnostics of features without training: rank, spread, agreement of views, confused classes.
 
 The class metrics are left out without labels.
 """
@@ -14,19 +14,20 @@ from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.sampling import subset
 from jaxssl.training import collapse
 
-# features: maximum number of training features (RankMe uses 25 600). images, views, delta: LiDAR's;
-# its paper uses more images and views. Alignment and uniformity use the first two views.
+# "features" is the largest number of training features (RankMe uses 25 600). "images", "views" and
+# "delta" belong to LiDAR, whose paper uses more images and views. Alignment and uniformity use the
+# first two views.
 PRESETS = {
     "default": {"features": 25_600, "images": 500, "views": 10, "delta": 1e-4},
     "paper": {"features": 25_600, "images": 1000, "views": 50, "delta": 1e-4},
 }
 VIEW_METRICS = ("lidar", "alignment", "uniformity")
-MATRIX = 100  # maximum number of classes for which the confusion matrix is stored
-PAIRS = 10  # number of most confused pairs that are stored
+MATRIX = 100  # largest number of classes for which the confusion matrix is stored
+PAIRS = 10  # number of most confused class pairs that are stored
 
 
 def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str, float]:
-    """Compute the metrics that need no labels.
+    """Compute the feature diagnostics that need no labels.
 
     Args:
         train: [n, f] features of images.
@@ -42,7 +43,7 @@ def evaluate(train: np.ndarray, views: np.ndarray, *, delta: float) -> dict[str,
         ValueError: if a feature is not finite, or as `jaxssl.training.collapse.lidar`.
     """
     if not (np.isfinite(train).all() and np.isfinite(views).all()):
-        raise ValueError("features must be finite, some are not")
+        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
     view_metrics = jax.device_get(collapse.embedding_metrics(views[:2]))
     return {
         "rankme": collapse.rankme(train),
@@ -83,7 +84,7 @@ def confusion(
 
 
 def confused_pairs(counts: np.ndarray) -> list[tuple[int, int, float]]:
-    """List pairs of classes by the percentage of their images that are mistaken for each other.
+    """List pairs of classes by the percentage of their images that are confused.
 
     Args:
         counts: [c, c], the confusion matrix.
@@ -99,13 +100,13 @@ def confused_pairs(counts: np.ndarray) -> list[tuple[int, int, float]]:
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
-    """Run `evaluate` on training images and their views; with labels, add the class metrics.
+    """Evaluate the diagnostics on training images and their views, and on labels if present.
 
     Raises:
         ValueError: as `evaluate`, and if the context has no images.
     """
     if context.train is None or context.views is None:
-        raise ValueError("diagnostics need images")
+        raise ValueError("diagnostics need a data set of images")
     settings, features = PRESETS[preset], context.features
     train = features.train[subset(len(features.train), settings["features"], seed=seed)]
     images = context.train.images(context.size)
@@ -116,7 +117,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     details = {"preset": preset, **settings, "features": len(train), "images": len(drawn)}
     results = []
     for name, value in metrics.items():
-        # Views of raw pixels may have another size than the images.
+        # Views of raw pixels may have other dimensions than the images.
         dimensions = (views if name in VIEW_METRICS else train).shape[-1]
         unit = "%" if name == "dead_dimensions" else ""
         results.append(Result(name, value, None, {**details, "dimensions": dimensions}, unit))

@@ -1,4 +1,4 @@
-"""Few-shot episodes: nearest class mean among a few classes, over many random tasks."""
+"""Few-shot episodes: classification by nearest class mean in many small random tasks."""
 
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "cosine_5way_20shot": {**CDFSL, "shots": 20, "distance": "cosine"},
 }
 DISTANCES = ("euclidean", "cosine")
-BLOCK = 20  # episodes at a time: 5 ways x 35 examples x 2048 features take 28 MB
+BLOCK = 20  # episodes computed at once (5 ways x 35 examples x 2048 features take 28 MB)
 
 
 def evaluate(
@@ -75,7 +75,7 @@ def evaluate(
 
 
 def draw(labels: np.ndarray, ways: int, each: int, episodes: int, seed: int) -> np.ndarray:
-    """Draw the examples of every episode.
+    """Draw the classes and examples of every few-shot episode.
 
     Args:
         labels: [m] int.
@@ -107,7 +107,7 @@ def draw(labels: np.ndarray, ways: int, each: int, episodes: int, seed: int) -> 
 
 @partial(jax.jit, static_argnames=("shots", "distance"))
 def _accuracies(h: Array, index: np.ndarray, *, shots: int, distance: str) -> Array:
-    """[episodes] shares of correctly classified queries."""
+    """Return the share of correctly classified queries in each episode, [episodes]."""
 
     def one(index: Array) -> Array:
         examples = h[index]
@@ -116,7 +116,8 @@ def _accuracies(h: Array, index: np.ndarray, *, shots: int, distance: str) -> Ar
         if distance == "cosine":
             queries, prototypes, length = unit(queries), unit(prototypes), jnp.zeros(len(index))
         else:
-            # Centring leaves distances unchanged and avoids cancellation. |q|^2 is a constant of q.
+            # Centring the prototypes leaves distances unchanged and avoids cancellation. |q|^2 is
+            # dropped, because it is the same for all classes.
             centre = jnp.mean(prototypes, axis=0)
             queries = queries - centre[None, None, :]
             prototypes = prototypes - centre[None, :]
@@ -129,7 +130,7 @@ def _accuracies(h: Array, index: np.ndarray, *, shots: int, distance: str) -> Ar
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "cdfsl_5way_20shot") -> list[Result]:
-    """Run `evaluate` on the test images; report the mean with a 95 % confidence interval.
+    """Evaluate few-shot episodes on the test images, with a 95 % confidence interval.
 
     Episodes are drawn from the test split only, because the network may have been pretrained on the
     training images. CD-FSL evaluates novel classes, which is up to the data set here.

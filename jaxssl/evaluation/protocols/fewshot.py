@@ -14,7 +14,7 @@ from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.protocols.linear import fit
 
-# ELEVATER's settings, which are the same for every number of shots.
+# ELEVATER's settings are the same for every number of shots.
 ELEVATER = {
     "draws": 3,
     "lr": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
@@ -31,15 +31,16 @@ PRESETS: dict[str, dict[str, Any]] = {
     "elevater_20": {"shots": (20,), **ELEVATER},
     "elevater_50": {"shots": (50,), **ELEVATER},
 }
-DECAYS = np.logspace(-6, 6, 97)  # weight decays that ELEVATER chooses from
-COARSE, SPANS = 16, (8, 4, 2, 1)  # its search: every 16th decay, then neighbours of the best
-EPSILON = 1e-5  # BatchNorm's
+DECAYS = np.logspace(-6, 6, 97)  # weight decays that ELEVATER searches
+# ELEVATER first tries every 16th decay, then neighbours of the best.
+COARSE, SPANS = 16, (8, 4, 2, 1)
+EPSILON = 1e-5  # epsilon of BatchNorm
 
 
 def evaluate(
     features: Features, *, shots: int, draws: int, C: float, max_iter: int, seed: int
 ) -> np.ndarray:
-    """Compute the test accuracy of logistic regression on each draw of training examples.
+    """Compute the test accuracy of logistic regression for each draw of training examples.
 
     Features are L2-normalised. The draws do not depend on the features, so that features can be
     compared.
@@ -48,7 +49,7 @@ def evaluate(
         features: features of a training and a test set.
         shots: examples per class.
         draws: number of draws.
-        C: inverse L2 strength; it is fixed because there are too few labels to choose it.
+        C: inverse L2 strength, fixed because there are too few labels to choose it.
         max_iter: maximum number of L-BFGS steps.
         seed: seed of the draws.
 
@@ -61,7 +62,7 @@ def evaluate(
     labels = features.train_labels
     train, test = l2_normalise(features.train), l2_normalise(features.test)
     accuracy = []
-    # The matrix products are too small for several BLAS threads.
+    # The matrix products are too small to gain from several BLAS threads.
     with threadpool_limits(1):
         for draw in range(draws):
             rng = np.random.default_rng((seed, shots, draw))
@@ -85,7 +86,7 @@ def elevater(
     momentum: float,
     seed: int,
 ) -> dict[str, np.ndarray]:
-    """Compute the accuracy of ELEVATER's linear probe, tuned on the shots alone.
+    """Compute the accuracy of ELEVATER's linear probe, tuned on the few labels alone.
 
     The classifier is a BatchNorm without scale and offset, then a linear layer. It is trained by
     SGD with L2 on weights and biases. To choose learning rate and weight decay, some shots of each
@@ -150,7 +151,8 @@ def elevater(
         final_batches = batches(c * shots, batch_size, epochs, rng)
         steps = len(final_batches)
         rates = warmup_cosine(steps, warmup_epochs * steps // epochs)
-        start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)  # PyTorch's init
+        # as PyTorch initialises a linear layer
+        start = rng.uniform(-(f**-0.5), f**-0.5, (f + 1, c)).astype(np.float32)
         count = partial(num_correct, start=start, momentum=momentum)
         constant = np.ones(len(search_batches), np.float32)
         score = partial(count, fitted, held, search_batches, constant)
@@ -246,12 +248,12 @@ def num_correct(
         hit = (jnp.argmax(logits, axis=1) == test[1]) & jnp.all(jnp.isfinite(logits), axis=1)
         return jnp.zeros(start.shape[1], jnp.int32).at[test[1]].add(hit.astype(jnp.int32))
 
-    # Not vmapped: the logits of all settings at once would be large.
+    # The settings are evaluated one after the other. The logits of all of them would be large.
     return lax.map(count, jax.vmap(train_one)(lr, decay))
 
 
 def batches(n: int, batch_size: int, epochs: int, rng: np.random.Generator) -> np.ndarray:
-    """Shuffle n examples each epoch and divide them into batches.
+    """Shuffle n examples in each epoch and divide them into batches.
 
     Returns:
         [steps, min(n, batch_size)] int32 indices. The last batch of an epoch is padded with -1. It
@@ -267,7 +269,7 @@ def batches(n: int, batch_size: int, epochs: int, rng: np.random.Generator) -> n
 
 
 def warmup_cosine(steps: int, warmup_steps: int) -> np.ndarray:
-    """[steps] float32 rates: linear from 0 to 1 in ``warmup_steps`` < ``steps``, then cosine."""
+    """Return learning-rate factors [steps]: linear warm-up from 0 to 1, then cosine decay."""
     step = np.arange(steps)
     fall = np.pi * (step - warmup_steps) / (steps - warmup_steps)
     rise = step / max(warmup_steps, 1)
@@ -275,7 +277,7 @@ def warmup_cosine(steps: int, warmup_steps: int) -> np.ndarray:
 
 
 def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw ``shots`` examples of each class in ``labels`` [n].
+    """Draw ``shots`` examples of each class from ``labels`` [n].
 
     Returns:
         [classes, shots] indices.
@@ -293,7 +295,7 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
-    """Run the probe of a preset for each number of shots; report mean and std over the draws."""
+    """Evaluate the few-shot probe for each number of shots, as mean and std over the draws."""
     settings = dict(PRESETS[preset])
     results = []
     for shots in settings.pop("shots"):
@@ -315,7 +317,7 @@ def _on_device(x: np.ndarray, y: np.ndarray) -> tuple[Array, Array]:
 
 
 def _moments(x: Array, real: Array) -> tuple[Array, Array]:
-    """Mean and variance [1, f] of the rows of x [n, f] where real [n, 1] is 1."""
+    """Return mean and variance [1, f] of the unmasked rows of x [n, f]."""
     count = jnp.sum(real)
     mean = jnp.sum(real * x, axis=0, keepdims=True) / count
     return mean, jnp.sum(real * (x - mean) ** 2, axis=0, keepdims=True) / count

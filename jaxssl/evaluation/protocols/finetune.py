@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from jaxssl.pretrained.encoder import PretrainedEncoder
 
 METRICS = ("top1", "top5", "mean_per_class")
-# MoCo-v3's transfer, which runs DeiT's code: rate lr * batch / 512, crop and flip, no RandAugment.
-# Differs from the released code: stochastic depth is the pretrained network's (there 0.1, on Pets
-# 0), and a patch projection that pretraining froze stays frozen.
+# MoCo-v3's transfer runs DeiT's code: learning rate lr * batch / 512, crop and flip, no
+# RandAugment. Differs from the released code: stochastic depth is the pretrained network's (there
+# 0.1, on Pets 0), and a patch projection that pretraining froze stays frozen.
 MOCO_V3 = Training(
     optimiser="adamw",
     batch_size=1024,
@@ -48,10 +48,10 @@ def _moco_v3(*decays: float, **changes: float) -> dict[str, Any]:
     return {"training": training, "lr": (3e-4,), "weight_decay": decays, "validation": 0.2}
 
 
-# Arguments of `evaluate`.
+# Each preset holds arguments of `evaluate`.
 PRESETS = {
-    # Seconds on a laptop with a small network. No flips, because they change the class in some data
-    # sets, such as digits.
+    # This preset takes seconds on a laptop with a small network. It has no flips, because flips
+    # change the class in data sets such as digits.
     "quick": {
         "training": Training(
             optimiser="adamw",
@@ -65,11 +65,11 @@ PRESETS = {
         "weight_decay": (0.01,),
         "validation": 0.2,
     },
-    # For data sets without a preset of their own.
+    # This preset is for data sets that have none in MoCo-v3's README.
     "moco_v3": _moco_v3(0.1, 0.3),
     "moco_v3_mix": _moco_v3(0.1, 0.3, mixup=0.8, cutmix=1.0),
-    # The commands of MoCo-v3's README. They ask for erasing on Flowers, which its datasets.py, the
-    # replacement of DeiT's, does not do.
+    # The presets below follow the commands of MoCo-v3's README. The README asks for erasing on
+    # Flowers, but its datasets.py, which replaces DeiT's, does not erase.
     "moco_v3_cifar10": _moco_v3(0.1, mixup=0.8, cutmix=1.0),
     "moco_v3_cifar100": _moco_v3(0.1, mixup=0.5, cutmix=1.0),
     "moco_v3_flowers": _moco_v3(0.3, erasing=0.25),
@@ -154,7 +154,7 @@ def search(
     metric: str = "top1",
     seed: int,
 ) -> list[dict[str, float]]:
-    """Return the pairs of "lr" and "weight_decay" with their "validation_METRIC" in percent.
+    """Return the "validation_METRIC" in percent of each pair of "lr" and "weight_decay".
 
     Raises:
         ValueError: if no image would be left for validation.
@@ -176,7 +176,7 @@ def search(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
-    """Run `evaluate` with the settings of a preset.
+    """Evaluate fine-tuning with the settings of a preset.
 
     Raises:
         ValueError: as `evaluate`, and if there is no encoder of images to fine-tune.

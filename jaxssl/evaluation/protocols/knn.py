@@ -13,29 +13,31 @@ from jax import numpy as jnp
 from jaxssl import distributed
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
-# The settings of public implementations. Each preset gives the predictions of its implementation.
+# These are settings of public implementations. Each preset gives the predictions of its
+# implementation.
 PRESETS: dict[str, dict[str, Any]] = {
-    # zhirongw/lemniscate.pytorch test.py `kNN`; lightly utils/benchmarking/knn.py `knn_predict`.
+    # Sources: zhirongw/lemniscate.pytorch test.py `kNN`, lightly utils/benchmarking/knn.py
+    # `knn_predict`.
     "instdisc": {"k": 200, "temperature": 0.1},
-    # leftthomas/SimCLR, chingyaoc/DCL and anshulbshah/MMCL CIFAR100: main.py `test`.
+    # Sources: leftthomas/SimCLR, chingyaoc/DCL and anshulbshah/MMCL CIFAR100, each main.py `test`.
     "cifar_simclr": {"k": 200, "temperature": 0.5},
-    # facebookresearch/dino and rohan1561/AUC-CL: eval_knn.py `knn_classifier`. k=20 also in
-    # vturrisi/solo-learn utils/knn.py. MoCo-v3's code has no k-NN.
+    # Sources: facebookresearch/dino and rohan1561/AUC-CL, each eval_knn.py `knn_classifier`. k=20
+    # is also in vturrisi/solo-learn utils/knn.py. MoCo-v3's code has no k-NN.
     "moco_v3_10": {"k": 10, "temperature": 0.07},
     "moco_v3_20": {"k": 20, "temperature": 0.07},
     "moco_v3_100": {"k": 100, "temperature": 0.07},
     "moco_v3_200": {"k": 200, "temperature": 0.07},
-    # lemniscate.pytorch test.py `NN`: the class of the nearest neighbour.
+    # Source: lemniscate.pytorch test.py `NN`, the class of the nearest neighbour.
     "uniform": {"k": 1, "temperature": 1.0},
-    # rohan1561/AUC-CL cifar/main.py `test`; this weight has no temperature.
+    # Source: rohan1561/AUC-CL cifar/main.py `test`. The weight "linear" has no temperature.
     "auc_cl_cifar": {"k": 200, "temperature": 1.0, "weight": "linear"},
 }
 WEIGHTS = ("exp", "linear")
-QUERY_BLOCK = 100  # queries per block; their similarities stay in cache
-BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at a time
-THREADS = min(8, os.cpu_count() or 1)  # concurrent searches
-MAX_CLASSES = 100_000  # votes are counted in a table of all classes
-MAX_EXPONENT = 60.0  # of a vote; a sum of exp(60) over any bank is finite in float32
+QUERY_BLOCK = 100  # queries per block, so few that their similarities stay in cache
+BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at once
+THREADS = min(8, os.cpu_count() or 1)  # number of concurrent searches
+MAX_CLASSES = 100_000  # Votes are counted in a table of all classes, which must fit into memory.
+MAX_EXPONENT = 60.0  # largest exponent of a vote, so that sums of votes stay finite in float32
 
 
 def evaluate(
@@ -60,8 +62,8 @@ def evaluate(
         train_labels: [n] int in [0, `MAX_CLASSES`).
         test_features: [m, f], possibly a memory map.
         test_labels: [m] int in [0, `MAX_CLASSES`). Classes that the bank lacks get no votes.
-        k: number of neighbours; at most n are used.
-        temperature: T, > 0; ignored by the weight "linear".
+        k: number of neighbours. At most n are used.
+        temperature: T, > 0. Ignored by the weight "linear".
         weight: weight of a vote, see `votes`.
 
     Returns:
@@ -96,7 +98,7 @@ def _check(
     test_features: Array | np.ndarray,
     test_labels: Array | np.ndarray,
 ) -> None:
-    """Check the input before processes wait for each other; raise ValueError as `evaluate`."""
+    """Check the input of all processes before they wait for each other."""
     _check_labels(train_labels, train_features, None)
     _check_labels(test_labels, test_features, None)
     if distributed.process_count() > 1:
@@ -115,7 +117,7 @@ def predict(
     num_classes: int | None = None,
     weight: str = "exp",
 ) -> np.ndarray:
-    """Rank the classes of each query by votes; ties go to the smaller class.
+    """Rank the classes of each query by votes. Ties go to the smaller class index.
 
     Args:
         train_features: [n, f], the bank, possibly a memory map.
@@ -155,7 +157,7 @@ def votes(
     temperature: float,
     weight: str = "exp",
 ) -> Array:
-    r"""Sum the weights of each query's neighbours by class.
+    r"""Sum the vote weights of each query's neighbours by class.
 
     .. math:: v_c = \sum_{j: y_j = c} e^{s_j / T} \quad \mathrm{or} \quad
         \sum_{j: y_j = c} (1 + s_j) / 2
@@ -192,7 +194,7 @@ def votes(
 def neighbours(
     bank: Array | np.ndarray, queries: Array | np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k rows of the bank with the largest cosine similarity to each query.
+    """Return the top-k cosine-similarity neighbours of each query, [m, k] indices.
 
     Bank and queries are processed in blocks. Beyond the arguments and the result, this needs about
     four times `BANK_BLOCK` bytes, and `QUERY_BLOCK` rows of similarities per thread.
@@ -229,7 +231,7 @@ def neighbours(
 def _neighbours_over_processes(
     bank: Array | np.ndarray, labels: np.ndarray, queries: Array | np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Similarities and labels of the nearest rows in the banks of all processes."""
+    """Return similarities and labels of the nearest examples in the banks of all processes."""
     if distributed.process_count() == 1:
         similarity, index = neighbours(bank, queries, k)
         return similarity, labels[index]
@@ -241,7 +243,7 @@ def _neighbours_over_processes(
     for part in _parts(int(np.max(query_lengths)), size):
         block = np.asarray(queries[part], np.float32)
         padded = distributed.pad_rows(block, part.stop - part.start)
-        # Each process searches its bank for the neighbours of every process' queries.
+        # Each process searches its share of the bank for the neighbours of every process's queries.
         everyone = distributed.gather_processes(padded).reshape(-1, bank.shape[1])
         similarity, index = neighbours(bank, everyone, k)
         short = ((0, 0), (0, k - index.shape[1]))
@@ -259,7 +261,7 @@ def _neighbours_over_processes(
 
 
 def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """`neighbours` for a block of normalised queries."""
+    """Find the k nearest bank examples for one block of normalised queries."""
     m, f = queries.shape
     # On a CPU, top_k runs on one core and a matrix product on all, so threads overlap the two.
     threads = min(THREADS, -(-m // QUERY_BLOCK))
@@ -282,12 +284,12 @@ def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarra
 
 
 def _update_and_wait(best: tuple[Array, Array], queries: Array, bank: Array, first: int) -> Any:
-    """`_update`, without asynchronous dispatch: blocks of the bank would pile up in memory."""
+    """Merge a part of the bank into the nearest neighbours and wait, to bound the memory."""
     return jax.block_until_ready(_update(*best, queries, bank, first))
 
 
 def _parts(length: int, size: int) -> list[slice]:
-    """Divide a range into as few nearly equal parts of about ``size`` as possible."""
+    """Divide a range into the fewest nearly equal parts of about ``size``."""
     size = -(-length // max(1, round(length / max(1, size))))
     return [slice(first, min(first + size, length)) for first in range(0, length, size)]
 
@@ -315,7 +317,7 @@ def _unit_rows(features: Array | np.ndarray, part: slice, name: str) -> Array:
 def _update(
     similarity: Array, index: Array, queries: Array, bank: Array, first: int
 ) -> tuple[Array, Array]:
-    """Merge the nearest rows found so far with a part of the bank that begins at ``first``."""
+    """Merge the nearest neighbours so far with the bank rows from ``first`` on."""
 
     def update_block(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         query, old, old_index = block
@@ -328,7 +330,7 @@ def _update(
 def merge_nearest(
     similarity: Array, index: Array, new: Array, first: int | Array
 ) -> tuple[Array, Array]:
-    """Merge the k nearest rows [m, k] with similarities [m, n] to the rows from ``first`` on."""
+    """Merge the k nearest neighbours [m, k] with similarities [m, n] to rows from ``first`` on."""
     k = similarity.shape[1]
     new, new_index = lax.top_k(new, min(k, new.shape[1]))
     new = jnp.concatenate([similarity, new], axis=1)
@@ -348,7 +350,7 @@ def _ranking(
     num_classes: int,
     top: int,
 ) -> np.ndarray:
-    """The first ``top`` columns of `predict`."""
+    """Return the ``top`` best classes of each query, after a check of the arguments."""
     if k < 1 or not 0 < temperature < np.inf:
         raise ValueError(f"k must be >= 1 and temperature > 0, got {k} and {temperature}")
     if weight not in WEIGHTS:
@@ -370,7 +372,7 @@ def _ranking(
 def _check_labels(
     labels: Array | np.ndarray, features: Array | np.ndarray, num_classes: int | None
 ) -> np.ndarray:
-    """Return the labels as int32, after checking that they are class numbers of the features."""
+    """Return labels as int32 after checking that each feature row has a class index."""
     labels = np.asarray(labels)
     if labels.shape != features.shape[:1]:
         raise ValueError(
@@ -387,7 +389,7 @@ def _check_labels(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> list[Result]:
-    """Run `evaluate` with the settings of a preset."""
+    """Evaluate k-NN classification with the settings of a preset."""
     del seed
     settings = PRESETS[preset]
     scores = evaluate(*context.features, **settings)

@@ -27,8 +27,9 @@ HCL = Training(
     moving_statistics=True,
     augment="simclr",
 )
-# C: inverse L2 strengths to choose from. validation: share of the training set to choose on.
-# tolerance: gradient norm at which a fit ends, relative to the norm at zero weights.
+# "C" lists inverse L2 strengths to choose from. "validation" is the share of the training set to
+# choose on. "tolerance" is the gradient norm at which a fit ends, relative to the norm at zero
+# weights.
 FAST: dict[str, Any] = {
     "C": (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0),
     "validation": 0.2,
@@ -37,10 +38,11 @@ FAST: dict[str, Any] = {
 }
 PRESETS: dict[str, dict[str, Any]] = {
     "fast": FAST,
-    # CoCLR's and MMCL's probe for videos, on features averaged over ten crops. Standardisation
-    # after the L2 normalisation takes the place of their last BatchNorm.
+    # CoCLR and MMCL probe videos like this, on features averaged over ten crops. Standardisation
+    # after the L2 normalisation replaces their last BatchNorm.
     "video": {**FAST, "normalised": True},
-    # MoCo-v3's script. Its learning rate is lr * batch / 256, 0.4 at 1024.
+    # These are the settings of MoCo-v3's script. Its learning rate is lr * batch / 256, 0.4 at
+    # batch size 1024.
     "paper_imagenet": {
         "training": Training(batch_size=1024, epochs=90, lr_batch=256, head_std=0.01, frozen=True),
         "lr": 0.1,
@@ -51,7 +53,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lr": 1e-3,
         "weight_decay": 1e-6,
     },
-    # solo-learn's settings.
+    # These are solo-learn's settings.
     "cifar_sgd": {
         "training": Training(
             batch_size=256, epochs=100, schedule="step", milestones=(60, 80), frozen=True
@@ -59,8 +61,9 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lr": 0.1,
         "weight_decay": 0.0,
     },
-    # As the released code of HCL and MMCL, for comparison with its numbers: BatchNorm of the frozen
-    # backbone is in training mode, and the best test accuracy of every 5th epoch is reported.
+    # This preset follows the released code of HCL and MMCL, for comparison with its numbers: the
+    # frozen backbone's BatchNorm is in training mode, and the best test accuracy of every 5th epoch
+    # is reported.
     "hcl_quirks": {"training": HCL, "lr": 1e-3, "weight_decay": 1e-6, "best_of_every": 5},
 }
 
@@ -184,7 +187,7 @@ def evaluate_on_crops(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "fast") -> list[Result]:
-    """Run `evaluate` or `evaluate_on_crops` with the settings of a preset.
+    """Evaluate the linear probe with the settings of a preset.
 
     Presets that train on crops give no results for raw pixels.
     """

@@ -1,4 +1,4 @@
-"""k-NN classification with noise on the similarities, a test of the margins of a representation.
+"""k-NN accuracy with noise on the similarities, a test of the margins between classes.
 
 Gaussian noise is added to the cosine similarities, and the noisy similarities choose the neighbours
 and vote. DeCL (2022, fig. 2) perturbs the similarities in training instead.
@@ -18,7 +18,8 @@ from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.sampling import subset
 from jaxssl.losses.pairs import unit
 
-# stddevs, draws: of the noise. limit: maximum number of queries, drawn at random.
+# "stddevs" and "draws" belong to the noise. "limit" is the largest number of queries, drawn at
+# random.
 PRESETS = {
     "cifar_simclr": {
         "stddevs": (0.0, 0.05, 0.1, 0.2, 0.3, 0.5),
@@ -28,8 +29,8 @@ PRESETS = {
         "temperature": knn.PRESETS["cifar_simclr"]["temperature"],
     }
 }
-QUERY_BLOCK = 100  # queries per block
-BANK_BLOCK = 2**16  # rows of the bank per block
+QUERY_BLOCK = 100  # number of queries per block
+BANK_BLOCK = 2**16  # number of bank examples per block
 
 
 def evaluate(
@@ -84,7 +85,7 @@ def evaluate(
 def neighbours(
     bank: np.ndarray, queries: np.ndarray, k: int, stddevs: Array, key: Array
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the k rows of the bank with the largest noisy cosine similarity, at each noise level.
+    """Find the k nearest neighbours by noisy cosine similarity, at each noise level.
 
     Args:
         bank: [n, f].
@@ -113,7 +114,7 @@ def neighbours(
     return similarity, index
 
 
-# Compiled separately, so that only this small program is recompiled for another feature width.
+# This program is separate, so that another feature width recompiles only this small part.
 @jax.jit
 def _cosine(queries: Array, bank: Array) -> Array:
     return jnp.matmul(unit(queries), unit(bank).T, precision=lax.Precision.HIGHEST)
@@ -121,7 +122,7 @@ def _cosine(queries: Array, bank: Array) -> Array:
 
 @partial(jax.jit, static_argnums=3)
 def _noise(key: Array, query_index: Array, first: int, rows: int) -> Array:
-    """Draw the noise [q, rows] of queries [q] for the rows of the bank from ``first`` on."""
+    """Draw the noise [q, rows] on similarities of queries [q] to bank rows from ``first`` on."""
 
     def of_query(i: Array) -> Array:
         return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, i), first), (rows,))
@@ -133,7 +134,7 @@ def _noise(key: Array, query_index: Array, first: int, rows: int) -> Array:
 def _update(
     similarity: Array, index: Array, stddevs: Array, exact: Array, noise: Array, first: int
 ) -> tuple[Array, Array]:
-    """Merge the nearest rows found so far with a part of the bank that begins at ``first``."""
+    """Merge the nearest neighbours so far with the bank rows from ``first`` on."""
 
     def at_level(level: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         stddev, old, old_index = level
@@ -143,7 +144,7 @@ def _update(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> list[Result]:
-    """Run `evaluate` on at most ``limit`` test images; report mean and std over the draws."""
+    """Evaluate noisy k-NN on at most ``limit`` test images, as mean and std over the draws."""
     settings = dict(PRESETS[preset])
     limit, features = settings.pop("limit"), context.features
     drawn = subset(len(features.test), limit, seed=seed)

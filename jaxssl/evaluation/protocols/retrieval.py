@@ -1,4 +1,4 @@
-"""Retrieval: is an image of the same class among the k nearest ones?"""
+"""Image retrieval: is an image of the same class among the k nearest?"""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from jaxssl.evaluation.protocols.knn import neighbours
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},
-    # MMCL's and CoCLR's protocol for videos
+    # This is MMCL's and CoCLR's protocol for videos.
     "mmcl_video": {"k": (1, 5, 10, 20, 50), "centred": True, "within": False},
-    # As in metric learning, within the test set
+    # Within the test set, as in metric learning.
     "within": {"k": (1, 5, 10), "centred": False, "within": True},
 }
 
-BLOCK = 2**23  # neighbours held in memory at a time, with ``within``
+BLOCK = 2**23  # number of neighbours held in memory at once with ``within``
 
 
 def evaluate(
     features: Features, *, k: tuple[int, ...], centred: bool = False, within: bool = False
 ) -> dict[str, float]:
-    r"""Compute recall at k: the share of queries with an image of their label among the k nearest.
+    r"""Compute recall at k: the share of queries with an image of their class among the k nearest.
 
     Each test image is a query. Neighbours are found by cosine similarity; ties go to the smaller
     index. ``within`` adds the mean average precision at R, where R is the number of images in the
@@ -69,7 +69,8 @@ def evaluate(
     for first in range(0, len(queries), size):
         part = np.arange(first, min(first + size, len(queries)))
         _, index = neighbours(bank, queries[part], most + 1)
-        # Move the query to the end and drop it. Among many equal images it may not be found at all.
+        # The query itself is moved to the end and dropped. Among many equal images it may be
+        # missing.
         order = np.argsort(index == part[:, None], axis=1, kind="stable")[:, :most]
         hits = labels[np.take_along_axis(index, order, axis=1)] == labels[part][:, None]
         recall = {f"retrieval_r{n}": hits[:, :n].any(axis=1) for n in k}
@@ -81,7 +82,7 @@ def evaluate(
 
 
 def _average_precision(hits: np.ndarray, relevant: np.ndarray) -> np.ndarray:
-    """Average precision at R [m].
+    """Return each query's average precision over its R relevant images (AP at R), [m].
 
     Args:
         hits: [m, >= max(relevant)] bool, whether each neighbour has the label, nearest first.
@@ -99,7 +100,7 @@ def _centred(features: np.ndarray) -> np.ndarray:
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
-    """Run `evaluate` with the settings of a preset."""
+    """Evaluate image retrieval with the settings of a preset."""
     del seed
     settings = PRESETS[preset]
     scores = evaluate(context.features, **settings)

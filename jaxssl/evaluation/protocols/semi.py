@@ -29,16 +29,17 @@ QUICK = {
 }
 SIMCLR = Training(nesterov=True, batch_size=4096, lr_batch=256)
 SWAV = Training(batch_size=256, epochs=20, schedule="step", milestones=(12, 16), gamma=0.2)
-# Settings by share of the labels.
+# Each preset maps a share of the labels to training settings.
 PRESETS = {
-    # Seconds on a laptop with a small network. No flips, because they change the class in some data
-    # sets, such as digits.
+    # This preset takes seconds on a laptop with a small network. It has no flips, because flips
+    # change the class in data sets such as digits.
     "quick": {0.01: QUICK, 0.1: QUICK},
     "simclr": {
         0.01: {"training": SIMCLR._replace(epochs=60), "lr": 0.05, "weight_decay": 0.0},
         0.1: {"training": SIMCLR._replace(epochs=30), "lr": 0.05, "weight_decay": 0.0},
     },
-    # SwAV's settings, also used by Barlow Twins and others. The linear layer has another rate.
+    # These are SwAV's settings, also used by Barlow Twins. The linear layer has a higher learning
+    # rate.
     "swav": {
         0.01: {"training": SWAV._replace(head_lr=250.0), "lr": 0.02, "weight_decay": 0.0},
         0.1: {"training": SWAV._replace(head_lr=20.0), "lr": 0.01, "weight_decay": 0.0},
@@ -81,7 +82,7 @@ def evaluate(
         Assignments, 2020.
     """
     finetuning.check_labels(train)
-    scores, tuners = {}, {}  # shares with equal training settings share the compiled step
+    scores, tuners = {}, {}  # Label shares with equal settings use the same compiled step.
     for share, settings in shares.items():
         subset = train.take(stratified(train.labels, share, seed=seed, least=1))
         hyper = {name: settings[name] for name in ("lr", "weight_decay")}
@@ -103,7 +104,7 @@ def evaluate(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Result]:
-    """Run `evaluate` with the settings of a preset.
+    """Evaluate semi-supervised fine-tuning with the settings of a preset.
 
     Raises:
         ValueError: as `evaluate`, and if there is no encoder of images to fine-tune.

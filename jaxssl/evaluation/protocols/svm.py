@@ -16,12 +16,12 @@ from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)
 PRESETS: dict[str, dict[str, Any]] = {
-    # Without standardisation, and the better of two machines, as the released code.
+    # The released code does not standardise features, and reports the better of two SVMs.
     "graphcl": {"C": STRENGTHS, "machines": ("kernel", "linear"), "standardised": False},
     "kernel": {"C": STRENGTHS, "machines": ("kernel",), "standardised": True},
 }
 FOLDS, INNER = 10, 5
-KERNEL_BYTES = 2**32  # maximum memory of the kernel matrices of concurrent folds
+KERNEL_BYTES = 2**32  # largest memory in bytes of the kernel matrices of concurrent folds
 
 
 def evaluate(
@@ -33,7 +33,7 @@ def evaluate(
     standardised: bool,
     seed: int,
 ) -> np.ndarray:
-    """Compute the accuracy on each of ten stratified folds.
+    """Compute the SVM's accuracy on each of ten stratified folds.
 
     Five-fold cross-validation on the other nine folds chooses C for each machine, and then the
     machine.
@@ -64,7 +64,7 @@ def evaluate(
             f"ten folds need two classes of {FOLDS} examples or more, got {counts.tolist()}"
         )
     if not np.isfinite(features).all():
-        raise ValueError("features must be finite")
+        raise ValueError("features must be finite, got NaN or infinity; check the encoder")
     folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
     wide = features.astype(np.float64)
 
@@ -91,12 +91,12 @@ def _fit(
     test: np.ndarray,
     C: tuple[float, ...],
 ) -> tuple[float, float]:
-    """Return the cross-validation accuracy in training, and the test accuracy in percent."""
+    """Return an SVM's cross-validation accuracy in training, and its test accuracy in percent."""
     train_x, test_x = x[train], x[test]
     # scikit-learn's annotation of ``dual`` lacks bool.
     model: Any = LinearSVC(dual=False, max_iter=1000)  # pyright: ignore[reportArgumentType]
     if machine == "kernel":
-        # Precomputed, because SVC would compute the kernel again for each C.
+        # The kernel is precomputed, because SVC would compute it again for each C.
         gamma = 1 / (x.shape[1] * max(train_x.var(), 1e-12))
         train_x, test_x = (
             np.exp(-gamma * euclidean_distances(rows, x[train], squared=True))
@@ -110,12 +110,12 @@ def _fit(
 
 
 def _identify(source: Any) -> list[tuple[Any, int]]:
-    """Return the prepared split and the index there of each example of a source."""
+    """Return each example's prepared split and its index there, to recognise duplicates."""
     return [(part.path, index) for part, indices in source.parts for index in indices.tolist()]
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "graphcl") -> list[Result]:
-    """Run `evaluate` on the labelled examples of both splits, without duplicates."""
+    """Evaluate SVMs on the labelled examples of both splits, without duplicates."""
     settings = PRESETS[preset]
     features, labels = context.features.train, context.features.train_labels
     if context.train is not None and context.test is not None:

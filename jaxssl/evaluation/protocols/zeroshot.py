@@ -37,7 +37,7 @@ def evaluate(
     classes = np.stack([_normalise(rows).mean(axis=0) for rows in prompt_embeddings])
     scores = _normalise(images) @ _normalise(classes).T
     if not np.isfinite(scores).all():
-        raise ValueError("embeddings must be finite")
+        raise ValueError("image and prompt embeddings must be finite, got NaN or infinity")
     ranked = np.argsort(-scores, axis=1, kind="stable")[:, :5]
     hit = ranked == labels[:, None]
     return {
@@ -47,7 +47,7 @@ def evaluate(
 
 
 def run(context: EvalContext, *, seed: int, preset: str = "photo") -> list[Result]:
-    """Run `evaluate` on the test images with the prompts of a preset for each class name."""
+    """Evaluate zero-shot classification with the prompts of a preset for each class name."""
     del seed
     if context.embed_images is None or context.embed_texts is None or context.test is None:
         raise ValueError("zero-shot classification needs an image-text network")
