@@ -1,4 +1,4 @@
-"""Evaluate encoders: `python eval.py` is the same as `jaxssl eval`; --help lists the flags."""
+"""Evaluate encoders. `python eval.py` is the same as `jaxssl eval` (--help lists the flags)."""
 
 from jaxssl import cli
 

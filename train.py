@@ -1,4 +1,4 @@
-"""Pretrain an encoder: `python train.py` is the same as `jaxssl train`; --help lists the flags."""
+"""Pretrain an encoder. `python train.py` is the same as `jaxssl train` (--help lists the flags)."""
 
 from jaxssl import cli
 

@@ -249,7 +249,7 @@ def _linear(head: dict[str, Array], h: Array) -> Array:
 
 
 def _host_crops(training: Training, size: int) -> Crops:
-    """Return the crops that the host cuts from images of different sizes, or None."""
+    """Return the crops that the host cuts from images of different sizes."""
     views = () if training.augment == "pad" else (Crop(size, training.crop_scale, RATIO),)
     return Crops(views, (), size)
 

@@ -1,1 +1,1 @@
-"""Pretrained encoders: loading, weights of other projects, and export."""
+"""Pretrained encoders: load a run or public weights, and export."""

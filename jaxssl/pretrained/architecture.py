@@ -12,15 +12,16 @@ from jaxssl.models import resnet, vit
 from jaxssl.pretrained import parameter_names
 
 MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
-# An encoder begins where one of these names ends.
+# The prefix of an encoder's array names ends where one of these names begins.
 MARKS = ("layer1.0.conv1.weight", "patch_embed.proj.weight", "conv_proj.weight")
-# Of two encoders, the one that is not meant for use: a momentum copy, but DINO's student.
+# If a file has two encoders, names that match this pattern belong to the one not meant for use: a
+# momentum copy, or DINO's student.
 SECONDARY = re.compile(r"momentum|encoder_k|student|target|ema\b|_ema")
 HEADS = re.compile(
     r"(fc|heads?|head_dist|mlp_head|pre_logits|linear|classifier|project(or|ion)\w*|prototypes|"
     r"predict(or|ion)\w*|online_\w+|momentum_\w+|queue\w*|dino_head|last_layer)\b"
 )
-# torchvision's names of a ViT to timm's, which DINO and MoCo-v3 use as well.
+# Maps torchvision's array names of a ViT to timm's, which DINO and MoCo-v3 use too.
 TORCHVISION_VIT = {
     r"class_token": "cls_token",
     r"conv_proj\.": "patch_embed.proj.",
@@ -36,15 +37,16 @@ TORCHVISION_VIT = {
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 IMAGENET_CROP = 0.875
-WIDE_HEADS = {1280: 16}  # heads by width, for ViTs without 64 channels a head
+# Maps the width to the number of heads, for ViTs without 64 channels a head.
+WIDE_HEADS = {1280: 16}
 
 
 class Shaped(Protocol):
-    """An array that has not been read from its file."""
+    """Name, shape and dtype of an array that has not been read from its file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
+        """Return the shape of the unread array."""
         ...
 
 
@@ -52,7 +54,7 @@ Read = Callable[[Any], np.ndarray]
 
 
 class EncoderArrays(NamedTuple):
-    """The arrays of an encoder in a checkpoint.
+    """The arrays of an encoder in another project's checkpoint, with their name prefix.
 
     Attributes:
         arrays: by their public names, without heads.
@@ -66,7 +68,7 @@ class EncoderArrays(NamedTuple):
 
 
 def find_encoder(tree: Mapping[str, Any]) -> EncoderArrays:
-    """Find the encoder in a checkpoint.
+    """Find the encoder in a checkpoint of another project.
 
     If there are two, the one trained by gradients is used, such as MoCo's ``base_encoder`` or
     ``encoder_q``. For DINO it is the teacher.
@@ -76,7 +78,7 @@ def find_encoder(tree: Mapping[str, Any]) -> EncoderArrays:
     """
     arrays: dict[str, Shaped] = {}
     for number, (name, value) in enumerate(_flatten(tree, "", 0)):
-        # A dict that occurs in several places is visited once for each.
+        # A dict that occurs at several keys is visited once for each, so the total is limited.
         if number >= MAX_NODES:
             raise ValueError(f"the file has more than {MAX_NODES} values")
         if hasattr(value, "shape"):
@@ -106,7 +108,7 @@ def find_encoder(tree: Mapping[str, Any]) -> EncoderArrays:
 def infer(
     encoder: EncoderArrays, read: Read, *, num_heads: int | None, stem: str | None
 ) -> tuple[dict[str, Any], Inputs]:
-    """Infer the network, as the group `net` of a config, and the usual settings of its images.
+    """Infer the network (as the config group `net`) and its usual input settings.
 
     Args:
         encoder: the arrays.
@@ -123,25 +125,25 @@ def infer(
 
 
 def abbreviate(items: list[str], most: int = 3) -> str:
-    """List the first items and the number of all."""
+    """List the first items of a collection and the number of all, for messages."""
     text = ", ".join(item[:80] for item in items[:most])
     return f"{text} ... ({len(items)})" if len(items) > most else text or "nothing"
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Return a contiguous copy in native byte order.
+    """Return a contiguous float32 copy of an array in native byte order.
 
     Raises:
         ValueError: if the numbers are complex.
     """
     if array.dtype.kind == "c":
         raise ValueError("the arrays must be real, got complex numbers")
-    with np.errstate(all="ignore"):  # values that are not finite are checked later
+    with np.errstate(all="ignore"):  # Values that are not finite are checked later.
         return np.array(array, np.float32, order="C")
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """Yield every value with its name, including dicts, and None for a key that is not a string."""
+    """Yield every value of a nested checkpoint with its dotted name."""
     for key, value in tree.items():
         if not isinstance(key, str):
             yield "", None
@@ -160,7 +162,7 @@ def _timm_name(name: str) -> str:
 
 
 def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
-    """Return the shape [out, in, side, side] of the first convolution."""
+    """Return the shape [out, in, side, side] of an encoder's first convolution."""
     shape = encoder.arrays[name].shape if name in encoder.arrays else None
     if shape is None or len(shape) != 4 or shape[2] != shape[3] or shape[1] not in (1, 3):
         fault = "is missing" if shape is None else f"has shape {list(shape)}"
@@ -184,8 +186,8 @@ def _infer_resnet(encoder: EncoderArrays, stem: str | None) -> tuple[dict[str, A
     if side not in (3, 7):
         raise ValueError(f"the kernel conv1.weight must be 3 x 3 or 7 x 7, got {side} x {side}")
     if stem is None:
-        # Solo-learn pads the 3 x 3 kernel by two pixels. Its files have a classifier beside the
-        # backbone.
+        # Solo-learn pads the 3 x 3 kernel by two pixels. Its files are recognised by the classifier
+        # beside the backbone.
         parent = re.sub(r"(momentum_)?(backbone|encoder)\.$", "", encoder.prefix)
         solo = parent != encoder.prefix and f"{parent}classifier.weight" in encoder.other_names
         stem = "imagenet" if side == 7 else "cifar_wide" if solo else "cifar"
@@ -218,8 +220,11 @@ def _infer_vit(
     net["positions"] = "fixed" if fixed else "learned"
     if num_heads is None:
         if dim % 64:
-            raise ValueError(f"set num_heads: it cannot be inferred for a ViT of width {dim}")
-        # MoCo-v3's small ViT has 12 heads. Of the public ViTs, only MoCo-v3's have fixed positions.
+            raise ValueError(
+                f"num_heads cannot be inferred for a ViT of width {dim}; set num_heads"
+            )
+        # MoCo-v3's small ViT has 12 heads. MoCo-v3's ViTs are the only public ones with fixed
+        # positions.
         moco = fixed or re.search(r"(base|momentum)_encoder\.$", encoder.prefix)
         num_heads = 12 if moco and dim == 384 else WIDE_HEADS.get(dim, dim // 64)
     net["num_heads"] = num_heads
@@ -231,7 +236,7 @@ def _imagenet_inputs(size: int, channels: int) -> Inputs:
 
 
 def _inputs(size: int, channels: int, statistics: Mapping[str, tuple[float, ...]]) -> Inputs:
-    """Return input settings. A network of one channel gets the mean of the channels' statistics."""
+    """Return input settings. One channel gets the mean of the three channels' statistics."""
     mean, std = statistics["mean"], statistics["std"]
     if channels == 1:
         mean, std = ((round(sum(values) / 3, 4),) for values in (mean, std))

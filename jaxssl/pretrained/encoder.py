@@ -1,4 +1,4 @@
-"""A pretrained encoder: networks, variables, input settings and metadata in one type."""
+"""PretrainedEncoder: networks, variables, input settings and metadata in one type."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -53,7 +53,7 @@ def make_apply(pretrained: PretrainedEncoder) -> Callable[[Any, Array], Array]:
 def make_encode(
     pretrained: PretrainedEncoder, inputs: Any, layer: str = "backbone"
 ) -> Callable[[dict[str, Any], Array], Array]:
-    """Return the jitted ``(variables, uint8 images) -> [n, f]`` float32.
+    """Return the jitted feature function ``(variables, uint8 images) -> [n, f]`` float32.
 
     Args:
         pretrained: the networks. Variables are an argument of the result, so that one compiled
@@ -71,7 +71,7 @@ def make_encode(
 
     def encode(variables: dict[str, Any], images: Array) -> Array:
         h = _features(pretrained.encoder, variables, inputs.prepare(images))
-        if inputs.copies > 1:  # several crops of one example
+        if inputs.copies > 1:  # The features of several crops of one example are averaged.
             h = h.reshape(-1, inputs.copies, h.shape[1]).mean(axis=1)
         return h if layer == "backbone" else _project(pretrained.encoder, variables, h)
 
@@ -79,14 +79,16 @@ def make_encode(
 
 
 def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, Any], Array], Array]:
-    """Return the jitted ``(variables, tokens [n, length]) -> [n, d]`` float32 of the text tower.
+    """Return the jitted text function ``(variables, tokens [n, length]) -> [n, d]`` float32.
 
     Raises:
         ValueError: if the encoder has no text tower.
     """
     tower = pretrained.encoder.text
     if tower is None:
-        raise ValueError("the encoder has no text tower")
+        raise ValueError(
+            "the encoder has no text network; load a model that was trained on captions"
+        )
 
     def encode(variables: dict[str, Any], tokens: Array) -> Array:
         text = variables["text"]
@@ -96,7 +98,7 @@ def make_encode_text(pretrained: PretrainedEncoder) -> Callable[[dict[str, Any],
 
 
 def require_finite(variables: Any, source: Any) -> None:
-    """Raise UserError if a leaf is not finite. An encoder could still return finite features.
+    """Raise UserError if an array is not finite, because features may be finite all the same.
 
     Args:
         variables: NumPy arrays.

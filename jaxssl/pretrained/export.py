@@ -23,7 +23,7 @@ from jaxssl.training.atomic_files import write_bytes, write_text
 def export(
     path: Path, formats: list[str], *, step: int | str | None = None, out: Path | None = None
 ) -> list[Path]:
-    """Export a backbone with its model card.
+    """Export the backbone of a run or a weights file, with its model card.
 
     Args:
         path: workdir of a run, or a weights file.
@@ -71,7 +71,7 @@ def export(
 
 
 def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, results: Path) -> str:
-    """Return the card of all exported files of this checkpoint, earlier ones too."""
+    """Return the model card of all files exported from this checkpoint, earlier ones included."""
     names = [stem + suffix for suffix, _ in FORMATS.values()]
     files = [name for name in names if (out / name).exists()]
     label = pretrained.metadata["step"], "pretrained"
@@ -90,7 +90,8 @@ def _torch(pretrained: PretrainedEncoder, header: str) -> bytes:
         raise UserError("--to torch needs PyTorch: pip install 'jaxssl[torch]'") from error
     arrays = weights.public_arrays(pretrained)
     state: Any = OrderedDict((name, torch.tensor(array)) for name, array in arrays.items())
-    # PyTorch keeps the versions of modules here, and ignores names that are no module.
+    # PyTorch keeps the versions of modules in this attribute, and ignores names that are no
+    # modules. The header is stored as such a name.
     state._metadata = OrderedDict({weights.HEADER: header})
     file = io.BytesIO()
     torch.save(state, file)
@@ -109,7 +110,7 @@ def _stablehlo(pretrained: PretrainedEncoder, header: str) -> bytes:
     return bytes(jax_export.export(program, platforms=platforms)(images).serialize())
 
 
-# Suffix and writer of each format.
+# Maps each export format to its file suffix and its writer.
 FORMATS: dict[str, tuple[str, Callable[[PretrainedEncoder, str], bytes]]] = {
     "safetensors": (".safetensors", _safetensors),
     "torch": (".pth", _torch),

@@ -1,4 +1,4 @@
-"""Validate the input settings of a network that a file or a user specifies."""
+"""Validate a network's input settings from a file or a user."""
 
 import math
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, vit
 
-MAX_SIZE = 8192  # pixels a side
+MAX_SIZE = 8192  # largest image side in pixels
 MAX_LAYERS = 1000
-MAX_POSITIONS = 1 << 24  # numbers in the positions of one image
+MAX_POSITIONS = 1 << 24  # largest number of values in the position embeddings of one image
 
 
 def override(inputs: Inputs, net: nn.Module, **settings: Any) -> Inputs:
-    """Replace input settings by a user's.
+    """Replace input settings of a network by the user's.
 
     Args:
         inputs: the settings of the file, or the defaults.
@@ -46,7 +46,7 @@ def override(inputs: Inputs, net: nn.Module, **settings: Any) -> Inputs:
 
 
 def validate(settings: Mapping[str, Any]) -> Inputs:
-    """Return `Inputs` with these fields. ``mean`` and ``std`` may be a number or a list.
+    """Validate input settings. ``mean`` and ``std`` may be a number or a list.
 
     Raises:
         ValueError: if a value has the wrong type or is out of range.
@@ -77,7 +77,7 @@ def validate(settings: Mapping[str, Any]) -> Inputs:
 
 
 def check_limits(net: nn.Module, size: int) -> None:
-    """Refuse networks that would exhaust time or memory before their arrays are compared.
+    """Raise ValueError for a network that would exhaust time or memory.
 
     Raises:
         ValueError: if the network has too many layers, or too many positions for images of this
@@ -91,13 +91,14 @@ def check_limits(net: nn.Module, size: int) -> None:
         raise ValueError(f"the network must have at most {MAX_LAYERS} layers, got {layers}")
     if positions > MAX_POSITIONS:
         raise ValueError(
-            f"too many positions: a ViT of width {net.dim} with patches of {net.patch_size} pixels "
+            f"too many positions in a ViT of width {net.dim} with patches of {net.patch_size} "
+            "pixels "
             f"on images of {size}"
         )
 
 
 def _numbers(value: Any) -> tuple[float, ...]:
-    """Return one or several numbers, or () if one of them is no finite number."""
+    """Return one or several numbers as a tuple, or () if one of them is not a finite number."""
     values = tuple(value) if isinstance(value, list | tuple) else (value,)
     try:
         return tuple(_number(x) for x in values)

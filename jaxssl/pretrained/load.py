@@ -23,7 +23,7 @@ Apply = Callable[[Any, Array], Array]
 def load_encoder(
     path: str | Path, step: int | str | None = None, **overrides: Any
 ) -> tuple[Apply, Any, Callable[[Array], Array]]:
-    """Load a pretrained backbone for use in any JAX project.
+    """Load a pretrained backbone as a pure function, for use in any JAX project.
 
         apply, variables, preprocess = jaxssl.load_encoder("runs/digits")
         features = apply(variables, preprocess(images))
@@ -49,7 +49,7 @@ def load_encoder(
 def load_pretrained(
     path: str | Path, step: int | str | None = None, **overrides: Any
 ) -> PretrainedEncoder:
-    """Load the encoder of `load_encoder` with its projector, input settings and metadata."""
+    """Load a pretrained encoder with projector, input settings and metadata."""
     path = Path(path)
     if is_run(path):
         if overrides:
@@ -63,7 +63,7 @@ def load_pretrained(
 
 
 def is_run(path: Path) -> bool:
-    """Return True if a path is meant to be the workdir of a run, not a weights file."""
+    """Return True if a path names the workdir of a run, False for a weights file."""
     return path.is_dir() or path.suffix.lower() not in weights.SUFFIXES
 
 
@@ -89,7 +89,7 @@ def _load_run(workdir: Path, step: int | str | None) -> PretrainedEncoder:
 
     @functools.cache
     def untrained(seed: int) -> dict[str, Any]:
-        # Equal to the start of a run with this seed, to the bit.
+        # The untrained variables are equal to the start of a run with this seed, to the bit.
         method = build(config, max(restored.data["num_examples"], config.batch_size)).method
         views = kind.view_shapes(config, inputs)
 
@@ -104,7 +104,7 @@ def _load_run(workdir: Path, step: int | str | None) -> PretrainedEncoder:
 
 
 def _variables(config: ConfigDict, params: Any, carried: Any) -> dict[str, Any]:
-    """The variables that are evaluated: the EMA network's where the method says so."""
+    """Return the variables to evaluate: the momentum network's if the method says so."""
     stats = carried["batch_stats"]
     towers = {}
     if "text" in params:
@@ -115,7 +115,7 @@ def _variables(config: ConfigDict, params: Any, carried: Any) -> dict[str, Any]:
 
 
 def _by_network(params: Mapping[str, Any], stats: Mapping[str, Any]) -> dict[str, Any]:
-    # Checkpoints do not store empty trees.
+    # A checkpoint does not store empty trees, so they are added here.
     return {
         name: {"params": params.get(name, {}), "batch_stats": stats.get(name, {})}
         for name in ("net", "projector")

@@ -1,4 +1,4 @@
-"""Write the model card of an export: network, image settings, training, results, usage."""
+"""Write the model card of an export: network, image settings, training, results and usage."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def write(
     files: Sequence[str],
     results: Sequence[Mapping[str, Any]],
 ) -> str:
-    """Return the card as Markdown.
+    """Return the model card of an exported encoder as Markdown.
 
     Args:
         pretrained: the exported encoder.
@@ -170,7 +170,7 @@ def _timm_vit(net: vit.ViT, inputs: Inputs) -> list[str]:
 
 
 def _torchvision_resnet(net: resnet.ResNet, channels: int) -> list[str]:
-    """The lines that build the network, or none if torchvision does not have it."""
+    """Return the Python lines that build the network in torchvision, or [] if it lacks it."""
     form = (net.stages, net.bottleneck)
     depths = [depth for depth, other in resnet.DEPTHS.items() if other == form]
     if not depths or net.width != 64:
@@ -206,7 +206,7 @@ def _torch_convnet(net: convnet.ConvNet, channels: int) -> list[str]:
 
 
 def _settings(group: Mapping[str, Any]) -> str:
-    """A group of the config as its name and settings."""
+    """Format a config group as its component's name and settings, for the model card."""
     name = str(group.get("name", ""))
     settings = ", ".join(f"{key}={value}" for key, value in group.items() if key != "name")
     return f"{name} ({settings})" if settings else name

@@ -1,4 +1,4 @@
-"""Public names and layouts of our networks' parameters, for reading and for writing.
+"""Map our networks' parameters to the names and layouts of public implementations.
 
 ResNets have torchvision's names and ViTs timm's. Stage i of a ConvNet is ``stages.i.conv.weight``
 and ``stages.i.norm.{weight,bias,running_mean,running_var}``. Arrays with a public name have
@@ -17,7 +17,7 @@ NETS = {"convnet": convnet.net, "resnet": resnet.net, "vit": vit.net}
 
 
 class Layout(NamedTuple):
-    """Conversions of an array between two layouts.
+    """Conversions of an array between our layout and PyTorch's.
 
     Attributes:
         ours: from PyTorch's layout to ours.
@@ -29,7 +29,7 @@ class Layout(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A parameter or statistic.
+    """One parameter or statistic with its name in our network and its public name.
 
     Attributes:
         name: public name.
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
 
 
 def _to_oihw(x: np.ndarray) -> np.ndarray:
-    """[height, width, in, out] to [out, in, height, width]."""
+    """Transpose a kernel [height, width, in, out] to [out, in, height, width]."""
     return x.transpose(3, 2, 0, 1)
 
 
@@ -59,7 +59,7 @@ POSITIONS = Layout(lambda x: x.reshape(x.shape[1:]), lambda x: x[None])
 
 
 def _patches(side: int) -> Layout:
-    """Patch projection: a convolution in PyTorch, a matrix in ours."""
+    """Return the layout of a patch projection: a convolution in PyTorch, a matrix here."""
 
     def ours(x: np.ndarray) -> np.ndarray:
         return _to_hwio(x).reshape(-1, x.shape[0])
@@ -68,7 +68,7 @@ def _patches(side: int) -> Layout:
 
 
 def make_net(config: Mapping[str, Any]) -> nn.Module:
-    """Return the backbone of the group `net` of a config.
+    """Build the backbone of the config group `net`.
 
     Raises:
         ValueError: if the network or a setting is unknown.
@@ -81,11 +81,13 @@ def make_net(config: Mapping[str, Any]) -> nn.Module:
     try:
         return NETS[name](**settings)
     except TypeError as error:
-        raise ValueError(f"{name} does not have all of the settings {sorted(settings)}") from error
+        raise ValueError(
+            f"network {name!r} does not have all of the settings {sorted(settings)}"
+        ) from error
 
 
 def entries(net: nn.Module) -> list[Entry]:
-    """Return an entry for every array of a network's variables.
+    """List a parameter-name entry for every array of a network's variables.
 
     Raises:
         ValueError: if the network has no public names.
@@ -100,7 +102,7 @@ def entries(net: nn.Module) -> list[Entry]:
 
 
 def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
-    """Return a ViT's fixed positions, which have a public name but are not a parameter of ours.
+    """Return a ViT's fixed positions, which other projects store as a parameter.
 
     Args:
         net: the backbone.
@@ -132,7 +134,8 @@ def _resnet(net: resnet.ResNet) -> list[Entry]:
         for c in range(convolutions):
             table += [_conv(f"{public}.conv{c + 1}", ours, c)]
             table += _batch_norm(f"{public}.bn{c + 1}", ours, c)
-        # The first block of a stage changes the shape, except for the first stage of basic blocks.
+        # The first block of a stage changes the shape of its input, except in the first stage of a
+        # ResNet with basic blocks.
         if i == 0 and (net.bottleneck or stage > 0):
             table += [_conv(f"{public}.downsample.0", ours, convolutions)]
             table += _batch_norm(f"{public}.downsample.1", ours, convolutions)

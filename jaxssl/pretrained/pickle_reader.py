@@ -1,4 +1,4 @@
-"""Read pickles of PyTorch without running code that they name.
+"""Read PyTorch's pickles without running the code that they name.
 
 A pickle is a program. Calls of PyTorch's functions that rebuild tensors return descriptions of the
 tensors. Every other name becomes a placeholder that does nothing.
@@ -32,13 +32,13 @@ STORAGES = {
 }
 DTYPES = {"uint16": np.uint16, "uint32": np.uint32, "uint64": np.uint64}
 MAX_AXES = 16
-MAX_ITEMS = 10_000  # of a tuple, with the items of nested tuples
+MAX_ITEMS = 10_000  # largest number of items of a tuple, nested tuples included
 FILL_OPCODES = ("APPEND", "APPENDS", "SETITEM", "SETITEMS", "ADDITEMS", "BUILD")
-MAX_EXPANSION = 1 << 20  # numbers that a tensor may repeat by a stride of 0
+MAX_EXPANSION = 1 << 20  # how many numbers a tensor may repeat by a stride of 0
 
 
 class Storage(NamedTuple):
-    """A storage, or a part of one.
+    """A storage of numbers in a PyTorch file, or a part of one.
 
     Attributes:
         key: name of the storage in its file.
@@ -54,7 +54,7 @@ class Storage(NamedTuple):
 
 
 class Tensor(NamedTuple):
-    """A view of a storage. Offset and strides count numbers, not bytes."""
+    """A view of a PyTorch storage. Offset and strides count numbers, not bytes."""
 
     storage: Storage
     offset: int
@@ -63,27 +63,27 @@ class Tensor(NamedTuple):
 
 
 class Inert:
-    """Placeholder for an unknown class or function. It accepts every call and does nothing."""
+    """Placeholder for an unknown class or function in a pickle, which does nothing."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Inert":
-        """Ignore the arguments."""
+        """Create the placeholder and ignore the arguments."""
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing."""
+        """Ignore the arguments of the class in the pickle."""
 
     def __setstate__(self, state: Any) -> None:
-        """Do nothing."""
+        """Ignore the state that the pickle sets."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Do nothing."""
+        """Ignore the item that the pickle sets."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> "Inert":
-        """Return another placeholder."""
+        """Return another placeholder for the result of a call."""
         return Inert()
 
     def append(self, item: Any) -> None:
-        """Do nothing."""
+        """Ignore the item that the pickle appends."""
 
     extend = add = append
 
@@ -94,7 +94,7 @@ class Dict(dict):
     state: Any = None
 
     def __setstate__(self, state: Any) -> None:
-        """Keep the attributes apart, so that they cannot replace methods."""
+        """Store the attributes in ``state``, so that they cannot replace methods."""
         self.state = state
 
 
@@ -110,18 +110,19 @@ class _TorchName:
         return Inert() if self.call is None else self.call(*args)
 
     def __setstate__(self, state: Any) -> None:
-        """Ignore the state: a pickle cannot change a replacement."""
+        """Ignore the state, because a pickle must not change a replacement."""
 
 
 def check(file: IO[bytes] | mmap.mmap) -> bytes:
-    """Read one pickle without executing it, and leave the file at the pickle's end.
+    """Check one pickle without executing it, and leave the file at the pickle's end.
 
     Raises:
         ValueError: if it is cut off, if its memo indices would exhaust memory, or if its tuples are
             nested so deeply that hashing one would not end or would exhaust the stack.
     """
     start, sizes = file.tell(), _TupleSizes()
-    with warnings.catch_warnings(action="ignore"):  # about invalid escapes in strings
+    # The warnings are about invalid escapes in strings.
+    with warnings.catch_warnings(action="ignore"):
         for number, (opcode, argument, _) in enumerate(pickletools.genops(cast(IO[bytes], file))):
             puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
             if puts and int(argument or 0) > number:
@@ -135,7 +136,7 @@ def check(file: IO[bytes] | mmap.mmap) -> bytes:
 
 
 class _TupleSizes:
-    """The stack of the pickle machine. Each value is the number of items that its hash reads.
+    """Model of the pickle machine's stack that counts the items of nested tuples.
 
     A short pickle can hold a tuple that contains another tuple twice, which contains a third one
     twice, and so on. Python would hash 2^depth items when the outer tuple becomes a key of a dict.
@@ -147,7 +148,7 @@ class _TupleSizes:
         self.memo: dict[int, int] = {}
 
     def step(self, opcode: pickletools.OpcodeInfo, argument: Any) -> None:
-        """Apply one instruction."""
+        """Apply one pickle instruction to the modelled stack."""
         stack, name = self.stack, opcode.name
         if name == "MARK":
             self.marks.append(len(stack))
@@ -186,7 +187,7 @@ class _TupleSizes:
 
 
 def load(text: bytes) -> tuple[Any, dict[str, np.dtype]]:
-    """Load a pickle that `check` returned.
+    """Load a pickle that `check` returned, and give names and dtypes of its storages.
 
     Returns:
         The object, made of dicts, lists, numbers, strings, `Tensor` and `Inert`, and the type of
@@ -195,7 +196,8 @@ def load(text: bytes) -> tuple[Any, dict[str, np.dtype]]:
     Raises:
         Exception: of any type, if the pickle is damaged.
     """
-    unpickler = _Unpickler(io.BytesIO(text), encoding="latin-1")  # for strings of Python 2
+    # Latin-1 reads the strings of Python 2.
+    unpickler = _Unpickler(io.BytesIO(text), encoding="latin-1")
     with warnings.catch_warnings(action="ignore"):
         return unpickler.load(), unpickler.storages
 
@@ -206,7 +208,7 @@ class _Unpickler(pickle.Unpickler):
         self.storages: dict[str, np.dtype] = {}
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a new replacement for a supported name and `Inert` for others. Import nothing."""
+        """Return a replacement for a class named in a pickle, without importing anything."""
         if (module, name) == ("collections", "OrderedDict"):
             return Dict
         if module in ("torch", "torch.storage") and name in STORAGES:
@@ -218,13 +220,13 @@ class _Unpickler(pickle.Unpickler):
         return Inert
 
     def persistent_load(self, pid: Any) -> Any:
-        """Return a storage without reading its numbers."""
+        """Return a storage named in a pickle, without reading its numbers."""
         kind, storage, key, _, count, *view = pid
         dtype = getattr(storage, "dtype", None)
         if kind != "storage" or dtype is None:
             return Inert()
         if not isinstance(key, str) or not _natural(count):
-            raise ValueError(f"a storage has key {_brief(key)} and size {_brief(count)}")
+            raise ValueError(f"a storage has the invalid key {_brief(key)} or size {_brief(count)}")
         self.storages[key] = dtype
         first = 0
         if view and view[0] is not None:
@@ -241,7 +243,7 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     fits = len(shape) == len(strides) <= MAX_AXES
     if not fits or not all(map(_natural, (offset, *shape, *strides))):
         texts = [", ".join(map(_brief, x[:4])) for x in (shape, strides)]
-        raise ValueError(f"a tensor has shape [{texts[0]}] and strides [{texts[1]}]")
+        raise ValueError(f"a tensor has the invalid shape [{texts[0]}] or strides [{texts[1]}]")
     size, last = 1, offset
     for length, stride in zip(shape, strides, strict=True):
         size *= length
@@ -263,7 +265,7 @@ def _rebuild_typed_tensor(
     dtype: Any,
     *_: Any,
 ) -> Any:
-    """`_rebuild_tensor` for an untyped storage."""
+    """Rebuild a tensor from an untyped storage and a dtype."""
     if not isinstance(storage, Storage) or not isinstance(dtype, _TorchName) or dtype.dtype is None:
         return Inert()
     size = dtype.dtype.itemsize
@@ -277,7 +279,8 @@ def _rebuild_parameter(tensor: Any = None, *_: Any) -> Any:
 
 def _rebuild_subclass(rebuild: Any, kind: Any, args: Any, *_: Any) -> Any:
     """Rebuild a tensor of a subclass, or with attributes."""
-    # `_TupleSizes` counts the items of tuples, not of lists.
+    # The arguments must be a tuple, because `_TupleSizes` counts the items of tuples but not of
+    # lists.
     return rebuild(*args) if isinstance(rebuild, _TorchName) and type(args) is tuple else Inert()
 
 
@@ -296,5 +299,5 @@ def _natural(number: Any) -> bool:
 
 
 def _brief(value: Any) -> str:
-    """A number or string, or the type of anything else, whose text may be endless."""
+    """Return a number or string as text, and only the type of anything else."""
     return f"{value!r:.40}" if type(value) in (int, str) else type(value).__name__

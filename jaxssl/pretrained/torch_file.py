@@ -15,13 +15,14 @@ import numpy as np
 from jaxssl.pretrained import pickle_reader
 from jaxssl.pretrained.pickle_reader import Tensor
 
-MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001  # the first two pickles of the older format
+# contents of the first two pickles of the format before version 1.6
+MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 Read = Callable[[Tensor], np.ndarray]
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[Any, Read]]:
-    """Open a file without running code that it contains.
+    """Open a file of `torch.save` without running code that it contains.
 
     Yields:
         The saved object, made of dicts, lists, numbers and strings, with a `pickle_reader.Tensor`
@@ -36,19 +37,21 @@ def opened(path: Path) -> Iterator[tuple[Any, Read]]:
             with zipfile.ZipFile(file) as archive:
                 yield _open_zip(archive)
         else:
-            # The map is not closed here: arrays may refer to it after this context ends.
+            # The memory map is not closed here, because arrays may refer to it after this context
+            # ends.
             yield _open_stream(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
 
 
 def _open_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
     names = [name for name in archive.namelist() if name.split("/", 1)[-1] == "data.pkl"]
     if len(names) != 1:
-        raise ValueError("a zip archive, but not one of torch.save")
+        raise ValueError("a zip archive, but not of torch.save")
     prefix = names[0].removesuffix("data.pkl")
 
-    @lru_cache(maxsize=1)  # tensors that share a storage mostly follow each other
+    @lru_cache(maxsize=1)  # Tensors that share a storage mostly follow each other.
     def entry(name: str) -> bytes:
-        # torch.save does not compress. Refusing compression bounds memory by the size of the file.
+        # torch.save does not compress. The refusal of compression bounds memory by the size of the
+        # file.
         if archive.getinfo(prefix + name).compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"entry {name!r:.60} is compressed; torch.save compresses nothing")
         return archive.read(prefix + name)
@@ -72,7 +75,7 @@ def _open_stream(file: mmap.mmap) -> tuple[Any, Read]:
     saved, dtypes = next_pickle()
     keys, _ = next_pickle()
 
-    # After the pickles, each storage follows: the count of its numbers, then the numbers.
+    # Each storage follows after the pickles: first the count of its numbers, then the numbers.
     storages, position = {}, file.tell()
     for key in keys:
         (count,) = struct.unpack_from("<q", file, position)
@@ -100,7 +103,7 @@ def _view(tensor: Tensor, buffer: bytes | mmap.mmap, start: int) -> np.ndarray:
     storage = tensor.storage
     size = storage.dtype.itemsize
     start += storage.first * size
-    # This raises if the storage is shorter than the pickle claims.
+    # NumPy raises an error if the storage is shorter than the pickle claims.
     flat = np.frombuffer(buffer, storage.dtype, storage.count, start)
     strides = tuple(stride * size for stride in tensor.strides)
     return np.lib.stride_tricks.as_strided(

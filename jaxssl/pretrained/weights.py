@@ -1,4 +1,4 @@
-"""Read the weights of public implementations, and write ours under the same names.
+"""Read weights of public implementations, and write ours under the same names.
 
 `load` reads ResNets and ViTs of torchvision, timm, MoCo-v3, solo-learn and DINO, and files of
 `jaxssl export`. See docs/weights.md.
@@ -28,22 +28,22 @@ from jaxssl.pretrained.architecture import EncoderArrays, Read, abbreviate, as_f
 from jaxssl.pretrained.encoder import PretrainedEncoder, require_finite
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
-HEADER = "jaxssl"  # name of the metadata entry of our files
-VERSION = 2  # version 1 had no digest
-CHECKED = ("net", "inputs", "precision")  # header entries that the digest covers
+HEADER = "jaxssl"  # name of the metadata entry in exported files
+VERSION = 2  # Version 1 had no digest of the arrays.
+CHECKED = ("net", "inputs", "precision")  # header entries that the digest of the arrays also covers
 
 log = logging.getLogger("jaxssl")
 
 
 class SafetensorsEntry(NamedTuple):
-    """An array of a .safetensors file that has not been read."""
+    """Name and position of an array in a .safetensors file that has not been read."""
 
     name: str
     shape: tuple[int, ...]
 
 
 class Content(NamedTuple):
-    """The content of an open weights file.
+    """The arrays and the header of an open weights file.
 
     Attributes:
         tree: entries by name, or nested dicts of them. Each has a shape.
@@ -105,13 +105,13 @@ def load(
     except OSError as error:
         reason = error.strerror or one_line(error, 600)
         raise UserError(f"{path} cannot be read: {reason}") from error
-    except Exception as error:  # a damaged file may raise anything
+    except Exception as error:  # A damaged file may raise anything.
         reason = f"{type(error).__name__}: {one_line(error, 600)}"
         raise UserError(f"{path} is damaged, cut off or no weights file ({reason})") from error
 
 
 def public_arrays(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
-    """Return the backbone's arrays by their public names, float32, in PyTorch's layout.
+    """Return the backbone's arrays by public name, as float32 in PyTorch's layout.
 
     Raises:
         ValueError: if its network has no public names.
@@ -125,7 +125,7 @@ def public_arrays(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
 
 
 def header(pretrained: PretrainedEncoder) -> str:
-    """Return the metadata of an exported file as JSON."""
+    """Return the metadata of an exported weights file as JSON."""
     net, metadata = pretrained.variables["net"], pretrained.metadata
     apply = partial(pretrained.encoder.net.apply, train=False)
     features: Any = jax.eval_shape(apply, net, _image(pretrained.inputs))
@@ -141,7 +141,7 @@ def header(pretrained: PretrainedEncoder) -> str:
 
 
 def _digest(entries: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
-    """SHA-256 of the arrays and of `CHECKED`: the file formats have no checksum of their own."""
+    """Return the SHA-256 of the arrays and of `CHECKED`. The file formats have no checksum."""
     text = json.dumps([entries[name] for name in CHECKED], sort_keys=True)
     digest = hashlib.sha256(text.encode())
     for path, leaf in jax.tree.leaves_with_path(variables):
@@ -214,7 +214,7 @@ def _make_untrained(net: nn.Module, inputs: Inputs) -> Callable[[int], dict[str,
 
 
 def _parse_header(text: str, num_arrays: int) -> tuple[dict[str, Any], dict[str, Any], Inputs]:
-    """Return the header of one of our files, its network's config and its input settings.
+    """Parse the header of an exported file: entries, network config and input settings.
 
     Raises:
         ValueError: if the header is not valid.
@@ -233,7 +233,7 @@ def _parse_header(text: str, num_arrays: int) -> tuple[dict[str, Any], dict[str,
 def _read_variables(
     net: nn.Module, inputs: Inputs, arrays: EncoderArrays, read: Read
 ) -> dict[str, Any]:
-    """Read the network's variables.
+    """Read the network's variables from a weights file and check their names and shapes.
 
     Raises:
         ValueError: if the names or shapes of the arrays do not match the network.
@@ -280,7 +280,7 @@ def _leaf(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 def _shape_in(layout: Any, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of an array in the other layout, or None if it has another number of axes."""
+    """Return an array's shape in the other layout, or None if the number of axes differs."""
     try:
         return layout(np.broadcast_to(np.float32(0), shape)).shape
     except (ValueError, IndexError):
@@ -292,7 +292,7 @@ def _image(inputs: Inputs) -> jax.ShapeDtypeStruct:
 
 
 def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, Any]) -> None:
-    """Log the network, its place in the checkpoint, and the names that are ignored."""
+    """Log the loaded network, its prefix in the file and the names that are ignored."""
     settings = ", ".join(f"{key}={value}" for key, value in config.items() if key != "name")
     place = f", at {arrays.prefix!r}" if arrays.prefix else ""
     groups = sorted({_distinct_start(name, arrays.prefix) for name in arrays.other_names})
@@ -301,7 +301,7 @@ def _log_choice(path: Path, arrays: EncoderArrays, config: Mapping[str, Any]) ->
 
 
 def _distinct_start(name: str, prefix: str) -> str:
-    """The start of a name up to the first part in which it differs from the prefix."""
+    """Return the start of a name up to the first part that differs from the prefix."""
     parts, shared = name.split("."), 0
     for part, other in zip(parts, prefix.split("."), strict=False):
         if part != other:

@@ -20,26 +20,27 @@ from jaxssl.report.workdir import flatten, format_setting, is_finite, metric_ser
 from jaxssl.training import atomic_files
 from jaxssl.training.config import CHANGEABLE_KEYS
 
-MAX_LOSSES = 3  # in the title
-ABSENT = "(absent)"  # in place of the value of a setting
-# Percentages for which less is better. Metrics in other units are not ranked.
+MAX_LOSSES = 3  # largest number of losses named in the page title
+ABSENT = "(absent)"  # text in place of a setting that a run lacks
+# For these percentages less is better. Metrics in other units are not ranked.
 LOWER_IS_BETTER = ("corruption_drop", "dead_dimensions", "most_confused_pair")
 BEST = "★"
-# Results are comparable if these fields agree: (label, field of a row of results.json).
+# Results are comparable if these fields agree. Each entry is (label, field of a row of
+# results.json).
 DATA_FIELDS = (
     ("data set", "dataset"),
     ("fitted on", "bank"),
     ("tested on", "split"),
     ("features", "layer"),
 )
-# Settings of config.data that decide which images of a folder are tested.
+# These settings of config.data decide which images of a folder are tested.
 FOLDER_SETTINGS = ("path", "classes", "labels", "test_fraction", "split_seed")
 
-Cells = dict[int, list[dict[str, Any]]]  # by index of the group: the rows of its runs
+Cells = dict[int, list[dict[str, Any]]]  # maps a group's index to the result rows of its runs
 
 
 def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
-    """Write the report of one run, or a comparison of several.
+    """Write the report page of one run, or the comparison page of several.
 
     Args:
         workdirs: one or more.
@@ -66,7 +67,7 @@ def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
-    """Write a page that compares runs.
+    """Write an HTML page that compares several runs.
 
     Args:
         workdirs: two or more.
@@ -131,7 +132,7 @@ def _format_time(seconds: float) -> str:
 
 
 def _group_results(groups: Sequence[Group]) -> dict[tuple, dict[tuple, Cells]]:
-    """Return the cells of all tables, by data source and by protocol, preset, metric and unit."""
+    """Group results by data source, and by protocol, preset, metric and unit."""
     tables: dict[tuple, dict[tuple, Cells]] = {}
     for index, group in enumerate(groups):
         for run in group.runs:
@@ -144,7 +145,7 @@ def _group_results(groups: Sequence[Group]) -> dict[tuple, dict[tuple, Cells]]:
 
 
 def _data_source(row: Mapping[str, Any], run: Run) -> tuple[tuple[str, str], ...]:
-    """Return names and values of the settings that agree between comparable results."""
+    """Return names and values of the data settings that agree between comparable results."""
     source = [(label, str(row.get(field))) for label, field in DATA_FIELDS]
     data = run.config.get("data", {})
     is_folder = data.get("name") == "folder"
@@ -165,7 +166,7 @@ def _differences(sources: Sequence[tuple]) -> list[str]:
 
 
 def _result(source: tuple, lines: Mapping[tuple, Cells], groups: Sequence[Group]) -> dict[str, Any]:
-    """The table of one data source, with a column for each group that has a result."""
+    """Build the table of one data source, with a column for each group that has a result."""
     columns = sorted({index for cells in lines.values() for index in cells})
     heads = []
     for group in (groups[index] for index in columns):
@@ -187,13 +188,13 @@ def _result(source: tuple, lines: Mapping[tuple, Cells], groups: Sequence[Group]
 
 
 def _mean(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the mean over the seeds, None without results or if one is not finite."""
+    """Return the mean result over the seeds, or None without finite results."""
     values = [row["value"] for row in rows]
     return fmean(values) if values and all(map(isfinite, values)) else None
 
 
 def _best(metric: str, unit: str, cells: Cells) -> set[int]:
-    """Return the indices of the best cells to two decimals, none if all are equal."""
+    """Return the indices of the best results to two decimals, or none if all are equal."""
     means = {index: _mean(rows) for index, rows in cells.items()}
     rounded = {index: round(mean, 2) for index, mean in means.items() if mean is not None}
     if unit != "%" or len(set(rounded.values())) < 2:
@@ -203,7 +204,7 @@ def _best(metric: str, unit: str, cells: Cells) -> set[int]:
 
 
 def _value(rows: Sequence[Mapping[str, Any]], num_runs: int, *, best: bool) -> str | Cell:
-    """A result, or the mean over seeds with their number."""
+    """Format a result, or the mean over seeds with the number of seeds."""
     if not rows:
         return "–"
     text = format_value(rows[0])
@@ -218,7 +219,7 @@ def _value(rows: Sequence[Mapping[str, Any]], num_runs: int, *, best: bool) -> s
 
 
 def _settings_table(groups: Sequence[Group]) -> Table:
-    """The settings that differ between the columns."""
+    """Build the table of settings that differ between the compared runs."""
     configs = [dict(flatten(group.runs[0].config)) for group in groups]
     keys = sorted({key for config in configs for key in config if key != "seed"})
     rows = []
@@ -238,7 +239,7 @@ def _settings_table(groups: Sequence[Group]) -> Table:
 
 
 def _format_setting(value: Any) -> str:
-    """A setting in full precision, so that small differences show."""
+    """Format a setting in full precision, so that small differences show."""
     if value == ABSENT:
         return "–"
     return str(value) if isinstance(value, float) else format_setting(value) or "empty"

@@ -1,4 +1,4 @@
-"""Training curves: of one run by step, of several runs by epoch."""
+"""Training curves of one run by step, or of several runs by epoch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from jaxssl.report.workdir import flatten, is_finite, metric_series
 
 
 class Curve(NamedTuple):
-    """A figure of training curves.
+    """Title, axes and metrics of a figure of training curves.
 
     Attributes:
         label: of the vertical axis.
@@ -50,7 +50,7 @@ RUN_CURVES = (
     *(SPREAD, RANK, ALIGNMENT, UNIFORMITY),
     Curve("learning rate", "learning_rate", "Bends in the other curves may start here."),
 )
-# The loss is left out: its values are not comparable between methods.
+# The loss has no curve here, because its values are not comparable between methods.
 COMPARISON_CURVES = (
     Curve("online k-NN top-1, %", "knn_top1", "Measured during training: higher is better."),
     *(SPREAD, RANK),
@@ -59,11 +59,11 @@ COMPARISON_CURVES = (
     *(ALIGNMENT, UNIFORMITY),
 )
 RUN_LINES = (("#0b5394", "-"), ("#b45309", "--"))
-# Okabe and Ito's palette, which is safe for colour-blind readers.
+# This is the palette of Okabe and Ito, which is safe for colour-blind readers.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#000000", "#cc79a7", "#e69f00", "#56b4e9")
-MAX_MARKERS = 10  # on a line of a comparison
-NARROW = 16  # characters of names that fit side by side in a legend
-# Settings that the online k-NN accuracy depends on.
+MAX_MARKERS = 10  # markers on a line of a comparison
+NARROW = 16  # legend names up to this many characters fit side by side
+# The online k-NN accuracy depends on these settings.
 KNN_SETTINGS = (
     "eval.knn",
     *(f"data.{key}" for key in ("name", "path", "classes")),
@@ -72,17 +72,17 @@ KNN_SETTINGS = (
 
 
 def run_curves(metrics: Sequence[Mapping[str, Any]]) -> list[Image]:
-    """Draw the curves of one run by step, one figure for each recorded metric."""
+    """Draw the training curves of one run by step, one figure for each recorded metric."""
     return [image for curve in RUN_CURVES if (image := _run_curve(curve, metrics))]
 
 
 def comparison_curves(groups: Sequence[Group]) -> list[Image]:
-    """Draw the curves of several runs by epoch, one figure for each recorded metric."""
+    """Draw the training curves of several runs by epoch, one figure for each recorded metric."""
     return [image for curve in COMPARISON_CURVES if (image := _comparison_curve(curve, groups))]
 
 
 def _run_curve(curve: Curve, metrics: Sequence[Mapping[str, Any]]) -> Image | None:
-    """Draw a figure of one run. Values that are not finite are gaps."""
+    """Draw one figure of a run's training curves. Values that are not finite are gaps."""
     series = {key.replace("_", " "): metric_series(metrics, key) for key in curve.keys.split()}
     series = {name: (x, y) for name, (x, y) in series.items() if x}
     if not series:
@@ -120,7 +120,7 @@ def _comparison_curve(curve: Curve, groups: Sequence[Group]) -> Image | None:
                 missing.append(run.name)
                 continue
             axes.plot(x, y, **style, markevery=max(1, len(x) // MAX_MARKERS), label=label)
-            label = None  # one entry of the legend for all seeds
+            label = None  # one legend entry for all seeds
             ends.append(f"{run.name} {_ends(y)}")
     if not ends:
         return None
@@ -138,7 +138,7 @@ def _ends(values: Sequence[float]) -> str:
 
 
 def _warn_of_other_knn(groups: Iterable[Group]) -> str:
-    """Return a warning if the k-NN accuracies of the runs were measured in different ways."""
+    """Return a warning if the runs measured their k-NN accuracies in different ways."""
     configs = [dict(flatten(group.runs[0].config)) for group in groups]
     different = [k for k in KNN_SETTINGS if len({str(config.get(k)) for config in configs}) > 1]
     if not different:

@@ -1,4 +1,4 @@
-"""The images of a run's report, from gallery.npz: views, neighbours, confusion, negatives, map."""
+"""Images of a run's report from gallery.npz: views, neighbours, confusion, negatives, map."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,16 +11,16 @@ from matplotlib.patheffects import withStroke
 from jaxssl.report.images import MARKERS, Image, embed_png, figure_png, thumbnail
 from jaxssl.report.page import Cell, Table
 
-MAX_LEGEND = 20  # classes, so that the legend stays smaller than the map
-MAX_MATRIX = 20  # classes; above this, the most confused pairs are listed
+MAX_LEGEND = 20  # largest number of classes in a legend, which should stay smaller than the map
+MAX_MATRIX = 20  # Above this number of classes, only the most confused pairs are listed.
 NUM_PAIRS = 20
-SAME_CLASS = "= "  # before the class of a negative that has the anchor's class
+SAME_CLASS = "= "  # stands before the class of a negative that has the anchor's class
 
 Gallery = Mapping[str, np.ndarray]
 
 
 def gallery_sections(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values for `templates/run.html`, with None for sections without arrays."""
+    """Return the template values of all gallery sections, with None for missing ones."""
     return {
         "num_frames": int(gallery.get("frames", 0)),
         "views": _views(gallery) if "pairs" in gallery else None,
@@ -34,12 +34,12 @@ def gallery_sections(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, A
 
 
 def class_name(names: Sequence[str] | np.ndarray, label: int) -> str:
-    """Return the name of a class, "unlabelled" for label -1, "" for a set without classes."""
+    """Return a class name, "unlabelled" for label -1, or "" for a data set without classes."""
     return str(names[label]) if label >= 0 else "unlabelled" if len(names) else ""
 
 
 def _views(gallery: Gallery) -> list[list[Image]]:
-    """An image and its augmented views, for each image."""
+    """Build rows of images, each with its augmented views."""
     return [
         [
             thumbnail(gallery["pairs_original"][n], f"image {n + 1}, original", "first"),
@@ -50,7 +50,7 @@ def _views(gallery: Gallery) -> list[list[Image]]:
 
 
 def _image_cell(pixels: np.ndarray, alt: str, lines: Sequence[str], css: str = "") -> Cell:
-    """An image above lines of text, which are also part of its description."""
+    """Build a table cell of an image above lines of text."""
     lines = list(filter(None, lines))
     image = thumbnail(pixels, ", ".join([alt, *lines]), css)
     return Cell(note="\n".join(lines), image=image)
@@ -62,7 +62,7 @@ def _image_table(title: str, first: str, rows: Sequence[Sequence[str | Cell]]) -
 
 
 def _neighbours(gallery: Gallery) -> dict[str, Any]:
-    """Test images beside the nearest training images."""
+    """Build the section of test images beside their nearest training images."""
     names, labels = gallery["class_names"], gallery["neighbour_label"]
     query_labels = gallery["query_label"][:, None]
     labelled = (query_labels >= 0) & (labels >= 0)
@@ -84,7 +84,7 @@ def _neighbours(gallery: Gallery) -> dict[str, Any]:
 
 
 def _confusion(gallery: Gallery) -> dict[str, Any]:
-    """How often the nearest training image of a test image is of another class.
+    """Build the section that counts how often nearest neighbours have another class.
 
     `nearest_classes` has rows (class of the test image, class of the neighbour, count).
     """
@@ -123,7 +123,7 @@ def _matrix(classes: np.ndarray, counts: np.ndarray, names: np.ndarray) -> Table
 
 
 def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | None:
-    """The most frequent confusions, None without any."""
+    """Build the table of the most frequent confusions, or None without any."""
     wrong = counts[counts[:, 0] != counts[:, 1]]
     share = 100 * wrong[:, 2] / sizes[wrong[:, 0]]
     rows = [
@@ -154,7 +154,7 @@ def _negative(gallery: Gallery, query: int, other: int, alt: str, number: str) -
 
 
 def _hardest(gallery: Gallery) -> dict[str, Any]:
-    """Training images beside the other images of their block with the most similar embeddings."""
+    """Build the section of anchors beside their hardest negatives."""
     hardest, similarity = gallery["hard_place"], gallery["hard_similarity"]
     rows = [
         [
@@ -184,8 +184,8 @@ def _hardest(gallery: Gallery) -> dict[str, Any]:
 
 
 def _support(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
-    """Negatives by their weight in the SVMs that MMCL solves for some anchors."""
-    negatives, alpha = gallery["svm_place"], gallery["svm_alpha"]  # -1: no image
+    """Build the section of negatives by their weight in MMCL's SVMs."""
+    negatives, alpha = gallery["svm_place"], gallery["svm_alpha"]  # -1 means no image.
     bound = float(gallery["svm_C"])
     columns = np.flatnonzero((negatives >= 0).any(axis=0))
     rows = []
@@ -213,7 +213,7 @@ def _support(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _map(gallery: Gallery) -> Image:
-    """Test images on a plane."""
+    """Draw the map of test images on a plane."""
     points, labels = gallery["map"], gallery["map_label"]
     classes = np.unique(labels)
     figure = Figure(figsize=(5, 5.6), layout="constrained")

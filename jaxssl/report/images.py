@@ -1,4 +1,4 @@
-"""Images for pages: figures and thumbnails as data URIs, and the style of all figures."""
+"""Figures and thumbnails of report pages as data URIs, and the style of all figures."""
 
 import io
 from base64 import b64encode
@@ -8,12 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
-THUMBNAIL = 64  # pixels: larger images are averaged down, browsers enlarge smaller ones
+# Larger images are averaged down to this side in pixels. Browsers enlarge smaller ones.
+THUMBNAIL = 64
 # Series differ in marker and dashes, so that they can be told apart without colour.
 MARKERS = "o^sDvPX*<>hd"
 DASHES = ("-", "--", "-.", ":")
 STYLE: dict[Any, Any] = {
-    "text.parse_math": False,  # class names may contain "$"
+    "text.parse_math": False,  # Class names may contain "$".
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -22,7 +23,7 @@ STYLE: dict[Any, Any] = {
 
 
 class Image(NamedTuple):
-    """An image inside a page.
+    """An image embedded in a report page, with its description.
 
     Attributes:
         src: the PNG as a data URI.
@@ -38,19 +39,19 @@ class Image(NamedTuple):
 
 
 def embed_png(png: bytes, alt: str, css: str = "", caption: str = "") -> Image:
-    """Return a PNG as an image of a page."""
+    """Embed a PNG as an image of a report page."""
     return Image(f"data:image/png;base64,{b64encode(png).decode()}", alt, css, caption)
 
 
 def figure_png(figure: Figure, dpi: int = 180) -> bytes:
-    """Draw a figure as a PNG."""
+    """Draw a matplotlib figure as PNG bytes."""
     png = io.BytesIO()
     figure.savefig(png, format="png", dpi=dpi)
     return png.getvalue()
 
 
 def thumbnail(pixels: np.ndarray, alt: str, css: str = "") -> Image:
-    """Return a small version of an image.
+    """Return a small version of an image for a report page.
 
     Args:
         pixels: uint8 [h, w, 1 or 3].

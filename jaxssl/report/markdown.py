@@ -1,4 +1,4 @@
-"""Tables and wrapped text in Markdown."""
+"""Write tables and wrapped text in Markdown."""
 
 import re
 import textwrap
@@ -8,7 +8,7 @@ WIDTH = 100  # characters of a line in docs/
 
 
 def markdown_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as lines of Markdown, each ending in a newline; pipes in cells are escaped."""
+    """Format a table as lines of Markdown. Pipes in cells are escaped."""
     lines = [_line(heading), "|" + "---|" * len(heading), *map(_line, rows)]
     return "\n".join(lines) + "\n"
 

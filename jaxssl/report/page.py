@@ -1,4 +1,4 @@
-"""Render the templates of the reports: HTML pages that need no other file and no network."""
+"""Render the report templates to HTML pages that need no other file and no network."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from jaxssl.report.images import Image
 
 
 class Cell(NamedTuple):
-    """A cell of a table that holds more than text.
+    """A table cell of a report page that holds more than text.
 
     Attributes:
         text: the text, possibly empty.
@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of a page.
+    """A table of a report page.
 
     Attributes:
         css: class in `templates/style.css`.
@@ -44,7 +44,7 @@ class Table(NamedTuple):
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template to a page. All values are escaped.
+    """Render a report template to an HTML page. All values are escaped.
 
     Args:
         template: name of a file in `templates/`.
@@ -54,12 +54,12 @@ def render(template: str, **values: Any) -> str:
 
 
 def breakable(text: str) -> Markup:
-    """Escape a text and allow line breaks after its underscores."""
+    """Escape a text for HTML and allow line breaks after its underscores."""
     return Markup(str(escape(text)).replace("_", "_<wbr>"))
 
 
 def percent(share: float) -> str:
-    """Format a share between 0 and 1."""
+    """Format a share between 0 and 1 as a percentage."""
     return f"{100 * share:.1f} %"
 
 

@@ -1,4 +1,4 @@
-"""Read, write and print results.json: a list of rows, one result each."""
+"""Read, write and print results.json, a list of rows with one result each."""
 
 import json
 import math
@@ -13,9 +13,10 @@ from jaxssl.errors import UserError, one_line
 from jaxssl.training import atomic_files
 from jaxssl.training.console import show, show_table
 
-KINDS = ("raw", "untrained", "pretrained")  # features: two baselines, then the evaluated network
+# kinds of features: two baselines, then the evaluated network
+KINDS = ("raw", "untrained", "pretrained")
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
-# Fields that identify a result, together with the metric and the preset.
+# These fields identify a result, together with the metric and the preset.
 KEY = (
     *("source", "step", "features", "layer", "dataset", "data", "bank", "split", "seed"),
     "protocol",
@@ -23,7 +24,7 @@ KEY = (
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows of results.json, or [] without the file.
+    """Read the rows of results.json, or [] without the file.
 
     Raises:
         UserError: if the file is damaged.
@@ -101,7 +102,7 @@ def describe_source(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def format_value(row: Mapping[str, Any]) -> str:
-    """Return the value of a result with its spread."""
+    """Format the value of a result with its spread."""
     if not math.isfinite(row["value"]):
         return "not finite"
     if "ci95" in row["details"]:
@@ -116,7 +117,7 @@ def metric_name(row: Mapping[str, Any]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """A row for each metric, a column for each kind of features."""
+    """Build a results table: a row for each metric, a column for each kind of features."""
     table = Table()
     for heading in ("metric", "protocol"):
         table.add_column(heading)

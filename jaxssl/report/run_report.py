@@ -39,19 +39,19 @@ PROTOCOLS = {
     "svm": "support vector machines in ten-fold cross-validation over all examples",
     "zeroshot": "class whose prompts are nearest",
 }
-# Fields of a row of results.json that are not settings of its protocol.
+# These fields of a row of results.json are not settings of its protocol.
 NOT_SETTINGS = (
     *("protocol", "metric", "value", "std", "unit", "features", "details"),
     *("source", "loss", "checkpoint", "step", "layer", "dataset", "data", "bank", "split", "seed"),
 )
-MAX_LIST = 12  # longer lists, and dicts such as confusion matrices, are left out of the page
+MAX_LIST = 12  # The page leaves out longer lists, and dicts such as confusion matrices.
 
 Row = Mapping[str, Any]
-Kinds = dict[str, Row]  # rows by kind of features
+Kinds = dict[str, Row]  # result rows by kind of features
 
 
 def write_report(workdir: Path, out: Path | None = None) -> Path:
-    """Write the report of a run from the files of its workdir that exist.
+    """Write the HTML report of a run from the files that its workdir has.
 
     Args:
         workdir: folder with config.json, metrics.jsonl, results.json and gallery.npz.
@@ -115,20 +115,21 @@ def _facts(config: Mapping[str, Any], metrics: Sequence[Row], rows: Sequence[Row
 
 
 def _results(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """A table for each encoder and data set of results.json."""
+    """Build a results table for each encoder and data set of results.json."""
     pretrained_steps = {row["step"] for row in rows if row["features"] == "pretrained"}
     groups: dict[tuple, dict[tuple, Kinds]] = {}
     for row in rows:
         layer = "backbone" if row.get("layer") == "pixels" else row.get("layer")
         names = ("source", "dataset", "data", "bank", "split", "seed")
-        # The baselines stand beside every checkpoint.
+        # The baselines (raw pixels, untrained network) stand beside the results of every
+        # checkpoint.
         is_pretrained = row["features"] == "pretrained"
         steps = {row["step"]} if is_pretrained else pretrained_steps or {None}
         metric = row["protocol"], row.get("details", {}).get("preset"), row["metric"]
         for step in sorted(steps, key=str):
             group = groups.setdefault((layer, *(row.get(name) for name in names), step), {})
             group.setdefault(metric, {})[row["features"]] = row
-    if pretrained_steps:  # baselines of metrics that the pretrained network lacks are left out
+    if pretrained_steps:  # Baselines of metrics that the pretrained network lacks are left out.
         groups = {
             key: {metric: kinds for metric, kinds in group.items() if "pretrained" in kinds}
             for key, group in groups.items()
@@ -137,7 +138,7 @@ def _results(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _result(metrics: Sequence[Kinds]) -> dict[str, Any]:
-    """The table of one encoder on one data set, and a description of both."""
+    """Build the results table of one encoder on one data set, with a description of both."""
     body, previous = [], None
     for kinds in metrics:
         last = kinds.get("pretrained") or list(kinds.values())[-1]
@@ -152,7 +153,7 @@ def _result(metrics: Sequence[Kinds]) -> dict[str, Any]:
 
 
 def _settings(kinds: Kinds) -> str:
-    """Describe how a metric was measured; settings that differ between columns stand together."""
+    """Describe how a metric was measured, with settings that differ between columns last."""
     settings: dict[str, list[str]] = {}
     for row in (kinds[kind] for kind in KINDS if kind in kinds):
         extra = {key: value for key, value in row.items() if key not in NOT_SETTINGS}

@@ -1,4 +1,4 @@
-"""Read the runs of a comparison and group runs that differ in the seed alone."""
+"""Read the runs of a comparison, and group runs that differ only in the seed."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MAX_NAME = 40  # characters of a name in a legend
 
 
 class Run(NamedTuple):
-    """A workdir.
+    """A run to compare: its workdir, config, results and metrics.
 
     Attributes:
         name: name of the folder, or its path where two folders have the same name.
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Runs of one step that differ in the seed alone: a column of the comparison.
+    """Runs that differ only in the seed, which form one column of the comparison.
 
     Attributes:
         name: the names of the runs.
@@ -52,7 +52,7 @@ class Group(NamedTuple):
 
     @property
     def short_name(self) -> str:
-        """The name for a legend, without the middle of a long name."""
+        """Return the group's name for a legend, without the middle of a long name."""
         half = MAX_NAME // 2
         return (
             self.name if len(self.name) <= MAX_NAME else f"{self.name[:half]}…{self.name[-half:]}"
@@ -60,12 +60,12 @@ class Group(NamedTuple):
 
     @property
     def seeds(self) -> str:
-        """The number of seeds in words, "" for a single run."""
+        """Return the number of seeds of the group in words, or "" for a single run."""
         return f"{len(self.runs)} seeds" if len(self.runs) > 1 else ""
 
 
 def read_runs(workdirs: Sequence[Path]) -> list[Run]:
-    """Read the runs of workdirs.
+    """Read config, results and metrics of the runs to compare.
 
     Raises:
         UserError: for a folder that holds no run or is named twice, or a damaged file.
@@ -80,7 +80,7 @@ def read_runs(workdirs: Sequence[Path]) -> list[Run]:
 
 
 def check_workdirs(workdirs: Sequence[Path]) -> None:
-    """Raise a UserError for a folder that holds no run or is named twice."""
+    """Raise UserError for a folder that holds no run or is named twice."""
     seen: dict[Path, Path] = {}
     for path in workdirs:
         if not (path / "config.json").is_file():
@@ -92,13 +92,13 @@ def check_workdirs(workdirs: Sequence[Path]) -> None:
 
 
 def group_by_seed(runs: Sequence[Run]) -> list[Group]:
-    """Group the runs that differ in the seed alone, in the order of the runs."""
+    """Group the runs that differ only in the seed, in the order of the runs."""
     groups: list[list[Run]] = []
     groups_of: dict[tuple, list[list[Run]]] = {}
     for run in runs:
         rest = {k: v for k, v in flatten(run.config) if k not in ("seed", *CHANGEABLE_KEYS)}
         same = groups_of.setdefault((json.dumps(rest, sort_keys=True), run.step), [])
-        # Runs with the same seed are not independent samples.
+        # Runs with the same seed are not independent samples, so they form separate groups.
         open_groups = [members for members in same if _seed(run) not in map(_seed, members)]
         if open_groups:
             open_groups[0].append(run)
@@ -148,7 +148,7 @@ def _of_one_seed(rows: list[dict[str, Any]], seed: Any) -> list[dict[str, Any]]:
 
 
 def _training_seconds(log: Path) -> float | None:
-    """Return the time from start to end of training, None if the log does not hold both."""
+    """Return the training time in seconds, or None if the log lacks its start or end."""
     if not log.exists():
         return None
     starts: list[datetime] = []

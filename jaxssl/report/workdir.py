@@ -20,12 +20,12 @@ def explain_damage(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:  # damaged files raise errors of many types
+    except Exception as error:  # Damaged files raise many exception types.
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Return a config.json after checking that its groups are dicts, {} without the file."""
+    """Read a run's config.json and check that its groups are dicts, or return {} without it."""
     if not path.exists():
         return {}
     with explain_damage(path):
@@ -37,7 +37,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a metrics.jsonl: steps with numbers, or null."""
+    """Read the rows of a run's metrics.jsonl: steps with numbers, or null."""
     with explain_damage(path):
         rows = metrics_writer.read_metrics(path)
         for row in rows:
@@ -50,7 +50,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def read_gallery(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of a gallery.npz, {} without the file."""
+    """Read the arrays of a run's gallery.npz, or {} without the file."""
     if not path.exists():
         return {}
     with explain_damage(path), np.load(path, allow_pickle=False) as file:
@@ -60,25 +60,25 @@ def read_gallery(path: Path) -> dict[str, np.ndarray]:
 def metric_series(
     metrics: Iterable[Mapping[str, Any]], key: str, by: str = "step"
 ) -> tuple[list[float], list[float]]:
-    """Return ``by`` and a metric from the lines that have both, with NaN for null."""
+    """Return the values of ``by`` and of a metric from rows that have both, with NaN for null."""
     rows = [(row[by], row[key]) for row in metrics if key in row and is_finite(row.get(by))]
     return [x for x, _ in rows], [math.nan if y is None else float(y) for _, y in rows]
 
 
 def is_finite(value: float | None) -> TypeGuard[float]:
-    """Return True if the value is a finite number."""
+    """Return True if a value is a finite number."""
     return value is not None and math.isfinite(value)
 
 
 def format_setting(value: Any) -> str:
-    """Return a value of a config as text."""
+    """Format a config value as text for the report."""
     if isinstance(value, list):
         return ", ".join(map(format_setting, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys and their values."""
+    """Yield the dotted keys of a nested config with their values."""
     for key, value in config.items():
         if isinstance(value, dict) and value:
             yield from flatten(value, f"{prefix}{key}.")

@@ -1,1 +1,1 @@
-"""Studies, which test claims of papers: one file each, as described in `jaxssl.studies.study`."""
+"""Studies, which test claims of papers: one file each, as `jaxssl.studies.study` describes."""

@@ -1,4 +1,4 @@
-"""All methods at one batch size, SimCLR and AUC-CL at several: the figures of docs/results.md."""
+"""Accuracy of all methods at one batch size, and of SimCLR and AUC-CL at several."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,12 +32,12 @@ SWEEP = (
     "simclr_tuned",
     "auc_cl",
     "auc_cl_sum",
-)  # at all batch sizes
+)  # trained at all batch sizes
 BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 TOLERANCE = 1.0  # points below a published accuracy that still count as reached: ours
 CLAIMS = read_claims("accuracy")
-# claim: (arm, batch size, depth of the ResNet, metric, published)
+# Published accuracies: claim to (method, batch size, depth of the ResNet, metric, published).
 ABSOLUTE = {
     "simclr_512": ("simclr", 512, 50, KNN, 84.9),
     "auc_cl_128": ("auc_cl", 128, 18, LINEAR, 88.4),
@@ -45,7 +45,7 @@ ABSOLUTE = {
 
 
 def run(setting: Setting) -> Findings:
-    """Train the arms at the scale's batch size, and some of them at other sizes."""
+    """Train all methods at the scale's batch size, and some of them at other batch sizes."""
     arms = select_methods(setting.methods, tuple(ARMS))
     default = grid.cell_config(setting, {}).batch_size
     cells_of_size = grid.batch_size_cells(setting, BATCHES)
@@ -77,7 +77,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _run_table(results: Results) -> Table:
-    """Return a table with a row for each run."""
+    """Build a table with a row for each run."""
     rows = [
         (
             f"{arm}, batch {size}, seed {run.seed}",
@@ -118,7 +118,7 @@ def _verdicts(setting: Setting, results: Results, sizes: Sequence[int]) -> dict[
         if (above, size) in results and (below, size) in results:
             [pair] = grid.pair_values(results, above, below, [size], metric).values()
             verdicts[key] = judge(CLAIMS[key], *pair, top=100.0).after(f"B={size}")
-    # An accuracy is compared with the paper's only with the paper's epochs and images.
+    # The result is compared with the paper's accuracy only with the paper's epochs and images.
     as_paper = setting.scale == "paper" and config.epochs == 200 and not setting.equal_steps
     as_paper = as_paper and config.data.name == "cifar10" and config.data.train_split == "train"
     for key, (arm, size, depth, metric, published) in ABSOLUTE.items():

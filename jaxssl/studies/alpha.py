@@ -17,10 +17,10 @@ from jaxssl.training import collapse
 ALPHAS = (0.0, 0.1, 0.5, 0.7, 1.0)
 PRINTED = "auc_cl_sum"
 ARMS = (PRINTED, "auc_cl")
-NOMINAL = 2.0  # points
-ARRIVED = 0.9  # mean b from which on a run that has not collapsed will not collapse
+NOMINAL = 2.0  # accuracy difference in percentage points that counts as nominal
+ARRIVED = 0.9  # From this mean b on, a run that has not collapsed will not collapse.
 RATE = {"schedule.name": "constant", "schedule.warmup_epochs": 0.0}
-LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # on the digits
+LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # settings of the longer runs on the digits
 CLAIMS = read_claims("alpha")
 PUBLISHED = Table(
     "Published: CIFAR-10, k-NN (k=200), batch 128 (AUC-CL Table 11)",
@@ -66,7 +66,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _judge_collapse(runs: list[RunResult]) -> Verdict:
-    """Judge runs at alpha = 0: True if all collapsed, False if none did although b has arrived."""
+    """Judge whether all runs at alpha = 0 collapsed."""
     last = [run.history[-1] for run in runs]
     std, b = ([row[key] for row in last] for key in ("feature_std", "b"))
     text = f"std × √d {spread(std, 3)}, k-NN {spread(grid.seed_values(runs, KNN))}"

@@ -13,7 +13,7 @@ AUGMENTS = {
     "SimAugment": {"augment.name": "simclr", "augment.crop_scale": (0.2, 1.0), **SIZE},
     "AutoAugment": {"augment.name": "policy", "augment.policy": "autoaugment_cifar", **SIZE},
 }
-TCL = {"SimAugment": {"loss.k2": 1.2}}  # Appendix A.2.4
+TCL = {"SimAugment": {"loss.k2": 1.2}}  # from Appendix A.2.4 of the TCL paper
 SMALL_IMAGES = {
     "own": {},
     "crop": {"augment.name": "policy", "augment.size": 16, "augment.pad": 2, "augment.flip": 0.0},
@@ -28,6 +28,6 @@ SMALL_IMAGES = {
 
 
 def run(setting: Setting) -> Findings:
-    """Train both losses with each augmentation; digits are neither flipped nor recoloured."""
+    """Train TCL and SupCon with each augmentation. Digits are neither flipped nor recoloured."""
     cells = SMALL_IMAGES if setting.scale == "tiny" else AUGMENTS
     return compare_losses(setting, CLAIMS["tcl_above"], "views", cells, tcl=TCL)

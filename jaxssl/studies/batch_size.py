@@ -1,4 +1,4 @@
-"""Accuracy against batch size: which losses keep their accuracy in small batches.
+"""Accuracy by batch size, to find losses that keep their accuracy in small batches.
 
 Every method is trained at every batch size with all other settings equal. All runs have the same
 number of epochs, as in the papers: a smaller batch takes more steps, which alone may raise its
@@ -18,7 +18,7 @@ from jaxssl.studies.verdicts import judge, judge_all, spread
 BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 CLAIMS = read_claims("batch_size")
-# Claims that the first arm is above the second at every batch size.
+# Each claim says that the first method is more accurate than the second at every batch size.
 PAIRS = {
     "auc_cl_above_simclr": ("auc_cl", "simclr", KNN),
     "auc_cl_above_tuned": ("auc_cl", "simclr_tuned", KNN),
@@ -27,7 +27,7 @@ PAIRS = {
     "decl_above_simclr": ("decl", "simclr", KNN),
     "decl_above_tuned": ("decl", "simclr_tuned", KNN),
 }
-# Claims that the accuracy of the first arm changes less than that of the second.
+# Each claim says that the first method's accuracy depends less on the batch size than the second's.
 CHANGES = {
     "auc_cl_stable": ("auc_cl", "simclr", KNN),
     "auc_cl_stable_moco": ("auc_cl", "moco_v3", LINEAR),
@@ -49,7 +49,7 @@ PUBLISHED = Table(
 
 
 def run(setting: Setting) -> Findings:
-    """Train the grid and compare."""
+    """Train every method at every batch size and judge the claims."""
     default = [name for name in METHODS if name not in (*LABELLED, *ON_REQUEST)]
     methods = select_methods(setting.methods, default, (*ON_REQUEST, *LABELLED))
     cells = grid.batch_size_cells(setting, BATCHES)

@@ -18,7 +18,7 @@ PUBLISHED = Table(
 
 
 def run(setting: Setting) -> Findings:
-    """Train both losses at each batch size."""
+    """Train MMCL and SimCLR at each batch size."""
     arms = {"simclr": METHODS["simclr"], "mmcl": mmcl(setting)}
     cells = grid.batch_size_cells(setting, {**BATCHES, "paper": (64, 128, 256)})
     results = grid.run_grid(setting, grid.cross(arms, cells))

@@ -11,7 +11,8 @@ from jaxssl.studies.tcl_comparison import compare_losses
 PAPER = "tcl"
 FLAGS = ("batch_sizes", "equal_steps")
 CLAIMS = read_claims("batch_size_tcl")
-# (learning rate, k1) by batch size in images. Appendix A.2.2 counts views.
+# Maps the batch size in images to (learning rate, k1). Appendix A.2.2 counts views instead of
+# images.
 TUNED = {
     16: (8e-3, 5000.0),
     32: (9e-3, 7500.0),
@@ -23,7 +24,7 @@ TUNED = {
 
 
 def run(setting: Setting) -> Findings:
-    """Train both losses at each batch size."""
+    """Train TCL and SupCon at each batch size."""
     is_paper = setting.scale == "paper"
     sizes = {**BATCHES, "paper": tuple(TUNED)} if is_paper else BATCHES
     cells = {str(size): cell for size, cell in grid.batch_size_cells(setting, sizes).items()}

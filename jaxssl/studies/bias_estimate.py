@@ -1,4 +1,4 @@
-"""Estimate bias and variance of minibatch gradients relative to the gradient of all examples."""
+"""Estimate bias and variance of minibatch gradients relative to the full-data gradient."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,8 +14,8 @@ from scipy.stats import norm
 from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_views
 
-Embed = Callable[[Any, Array], Array]  # (params, index [b]) -> [V, b, d]
-CHUNK = 32  # draws that are computed together and form one group of the jackknife
+Embed = Callable[[Any, Array], Array]  # maps (params, index [b]) to embeddings [V, b, d]
+CHUNK = 32  # random batches that are computed together and form one group of the jackknife
 
 
 class BiasEstimate(NamedTuple):
@@ -96,7 +96,7 @@ def estimate_gradient_bias(
 
     @jax.jit
     def group(keys: Array) -> tuple[Array, Array]:
-        """Return mean gradient and mean squared norm of the draws of a group."""
+        """Return the mean gradient and mean squared norm of a group of random batches."""
         g = jax.vmap(draw)(keys)
         return jnp.mean(g, axis=0), jnp.mean(jnp.sum(g**2, axis=2), axis=0)
 
@@ -105,7 +105,7 @@ def estimate_gradient_bias(
     means, squares = zip(*(jax.device_get(group(group_keys)) for group_keys in keys), strict=True)
     means = np.stack(means).astype(np.float64)  # [groups, visits, parameters]
     squares = np.mean(np.stack(squares).astype(np.float64), axis=0)
-    width = float(norm.ppf((1 + level) / 2))  # standard errors
+    width = float(norm.ppf((1 + level) / 2))  # width of the confidence interval in standard errors
     return [_summary(means[:, v], squares[v], truth, width) for v in range(len(visits))]
 
 
@@ -120,7 +120,7 @@ def _draw(
     visits: Sequence[int],
     key: Array,
 ) -> Array:
-    """Return [visits, parameters], the gradient of a random batch after each of the visits."""
+    """Return the gradient of a random batch after each of the visits, [visits, parameters]."""
     gradients, epochs_seen, state = [], 0, memory
     for number, visit in enumerate(visits):
         chain, index_key, loss_key = jax.random.split(jax.random.fold_in(key, number), 3)
@@ -138,7 +138,7 @@ def _draw(
 def _epoch(
     objective: Objective, z: Array, learned: Any, batch_size: int, memory: Any, key: Array
 ) -> Any:
-    """Return the memory after one more epoch, without an incomplete last batch."""
+    """Return the loss memory after one more epoch, without an incomplete last batch."""
     order_key, loss_key = jax.random.split(key)
     batches = z.shape[1] // batch_size
     examples = jnp.arange(z.shape[1], dtype=jnp.int32)
@@ -163,7 +163,7 @@ def _gradient(
     index: Array,
     key: Array,
 ) -> Array:
-    """Return [parameters], the gradient of a batch."""
+    """Return the gradient of a batch, [parameters]."""
 
     def loss(params: Any) -> Array:
         pairs = pair_views(embed(params, index), index)
@@ -189,7 +189,8 @@ def _summary(means: np.ndarray, square: float, truth: np.ndarray, width: float) 
         for v in (value - width * error, value, value + width * error)
     )
     mean = means.mean(axis=0)
-    # The square of the mean of n draws contains 1 / n of the variance, which is negligible here.
+    # The squared mean of n random gradients exceeds the true square by 1 / n of the variance, which
+    # is negligible here.
     variance = max(square - float(mean @ mean), 0.0)
     cosine = float(mean @ truth / (np.linalg.norm(mean) * size))
     return BiasEstimate(middle, low, high, float(np.sqrt(variance)) / size, cosine)

@@ -57,7 +57,7 @@ A claim that was measured at several scales has a verdict for each of them.
 
 
 class UnstudiedClaim(NamedTuple):
-    """A claim that no study tests.
+    """A claim of a paper that no study tests, with the reason.
 
     Attributes:
         claim: the claim.
@@ -71,7 +71,7 @@ class UnstudiedClaim(NamedTuple):
 
 
 def read_unstudied_claims() -> list[UnstudiedClaim]:
-    """Return the claims of claims.toml that no study tests."""
+    """Read the claims of claims.toml that no study tests."""
     claims = []
     for entry in claims_file()["unstudied"]:
         claim = Claim(**{key: entry[key] for key in Claim._fields if key in entry})
@@ -85,7 +85,7 @@ def read_unstudied_claims() -> list[UnstudiedClaim]:
 
 
 def write_claims(folder: Path, page: Path) -> Path:
-    """Write a page of Markdown from the documents of studies below a folder.
+    """Write a Markdown page of all claims from the study documents below a folder.
 
     Args:
         folder: searched recursively.

@@ -1,4 +1,4 @@
-"""k-NN accuracy against the epoch: which method learns soonest.
+"""K-NN accuracy by epoch, to find the method that learns soonest.
 
 The default methods are the ones that the text of the paper names, or LightlyAI's benchmark, the
 source of its figure. --methods takes others.
@@ -48,11 +48,12 @@ FIGURE_METHODS = ("simclr", *NEGATIVE_FREE)
 DEFAULT = ("auc_cl", "simclr_tuned", *FIGURE_METHODS)
 FLAGS = ("methods",)
 CLAIMS = read_claims("convergence")
-Series = dict[str, tuple[list[float], list[list[float]]]]  # epochs and seeds' values, by method
+# maps a method to (epochs, k-NN accuracies of each seed)
+Series = dict[str, tuple[list[float], list[list[float]]]]
 
 
 def run(setting: Setting) -> Findings:
-    """Read the online k-NN accuracy of every method's runs."""
+    """Read the online k-NN accuracy of every method's runs and judge the claims."""
     others = [name for name in ALL if name not in DEFAULT]
     methods = select_methods(setting.methods, DEFAULT, others)
     faster = {} if setting.scale == "paper" else {"byol": FASTER, "dino": FASTER}
@@ -80,7 +81,7 @@ def early_index(series: Series) -> int:
 
 
 def curve_findings(series: Series, verdicts: dict[str, Verdict], where: str) -> Findings:
-    """Return a plot of the curves and a table of three epochs."""
+    """Return a plot of the accuracy curves, a table of three epochs and the verdicts."""
     epochs = next(iter(series.values()))[0]
     chosen = sorted({early_index(series), len(epochs) // 2, len(epochs) - 1})
     rows = [(name, *(spread(values[i]) for i in chosen)) for name, (_, values) in series.items()]

@@ -1,4 +1,4 @@
-"""k-NN accuracy of MMCL's variants and SimCLR against the epoch."""
+"""K-NN accuracy of MMCL's variants and SimCLR by epoch."""
 
 from statistics import fmean
 
@@ -10,13 +10,13 @@ from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.verdicts import judge_all, judge_similar
 
 PAPER = "mmcl"
-CLOSE = 1.0  # points
+CLOSE = 1.0  # accuracy difference in percentage points that counts as close
 VARIANTS = ("mmcl_pgd", "mmcl_inv")
 CLAIMS = read_claims("convergence_mmcl")
 
 
 def run(setting: Setting) -> Findings:
-    """Read the online k-NN accuracy of the runs."""
+    """Read the online k-NN accuracy of the runs of MMCL and SimCLR and judge the claims."""
     arms = {
         "simclr": METHODS["simclr"],
         "mmcl_pgd": mmcl(setting),

@@ -1,4 +1,4 @@
-"""Write the findings of a study: a JSON document, an HTML page, PNG figures, Markdown, a print."""
+"""Write the findings of a study as JSON, HTML, PNG figures, Markdown and on the screen."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def write_study(
     findings: Findings,
     about: Mapping[str, Any],
 ) -> Path:
-    """Write NAME.json, NAME.html and NAME_*.png into the output folder.
+    """Write a study's NAME.json, NAME.html and NAME_*.png into the output folder.
 
     Args:
         name: of the files: the name of the study, then after a "-" any options.
@@ -79,7 +79,7 @@ def write_study(
 
 
 def write_markdown(path: Path, document: Path) -> None:
-    """Write a page of Markdown from a document of `write_study`; copy the document beside it."""
+    """Write a study's Markdown page, and copy its JSON document beside it."""
     study = read_document(document)
     copy = path.with_suffix(".json")
     facts = {"scale": study["scale"], "on": study["where"]}
@@ -121,7 +121,7 @@ def print_findings(claims: Mapping[str, Claim], findings: Findings) -> None:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Read a document of `write_study`.
+    """Read the JSON document of a study.
 
     Raises:
         UserError: if the document is damaged.
@@ -139,7 +139,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def claim_cells(claim: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the row of a document's claim in a table with `CLAIM_HEADING`."""
+    """Return the table row of a claim, with the columns of `CLAIM_HEADING`."""
     quote = f"“{claim['quote']}”" if claim["quote"] else ""
     paper = " ".join(filter(None, [quote, claim["published"]]))
     measured = claim["figure"] or "–", claim["verdict"] or NOT_RUN
@@ -166,7 +166,7 @@ def markdown_claim(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def to_json(value: Any) -> Any:
-    """Convert to JSON types: keys become strings, numbers that are not finite become null."""
+    """Convert to JSON types. Keys become strings, and numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {_key(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

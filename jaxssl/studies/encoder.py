@@ -15,7 +15,7 @@ CONVNETS = {
 RESNETS: dict[str, dict[str, Any]] = {
     f"ResNet-{depth}": {"net.depth": depth} for depth in (18, 34, 50, 101)
 }
-RESNETS["ResNet-101"]["optim.lr"] = 0.09  # Appendix A.2.1
+RESNETS["ResNet-101"]["optim.lr"] = 0.09  # from Appendix A.2.1 of the TCL paper
 PUBLISHED = Table(
     "Published: ImageNet-100 (TCL, Section 5.2.1; Fig. 5.1 has no numbers)",
     ("", "ResNet-18", "ResNet-34"),
@@ -24,6 +24,6 @@ PUBLISHED = Table(
 
 
 def run(setting: Setting) -> Findings:
-    """Train both losses with each encoder."""
+    """Train TCL and SupCon with each encoder."""
     cells = RESNETS if setting.scale == "paper" else CONVNETS
     return compare_losses(setting, CLAIMS["tcl_above"], "encoder", cells, PUBLISHED)

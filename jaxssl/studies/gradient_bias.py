@@ -1,4 +1,4 @@
-"""Bias of the minibatch gradient relative to the gradient of the whole data set, by batch size.
+"""Bias of the minibatch gradient relative to the full-data gradient, by batch size.
 
 Gradients are taken with respect to a linear map of fixed embeddings or, with --workdir RUN, with
 respect to a trained encoder and its projector on images of the run's training set. The reference is
@@ -45,25 +45,28 @@ from jaxssl.studies.verdicts import bonferroni_level, combine_verdicts, decide
 from jaxssl.training.config import arguments, factory, read_config
 from jaxssl.training.console import show
 
-EXAMPLES, CLASSES, DIM = 512, 10, 16  # of the fixed embeddings
-WITHIN, BETWEEN = 0.6, 0.3  # standard deviations of examples in a class, views of an example
-IMAGES = 256  # of the training set of a run
-SMALL = 0.1  # a smaller bias counts as none
-BATCHES = (8, 16, 32, 64)  # at most N / 8: the bias vanishes at N, without replacement
+# numbers of examples, classes and dimensions of the fixed embeddings
+EXAMPLES, CLASSES, DIM = 512, 10, 16
+WITHIN, BETWEEN = 0.6, 0.3  # standard deviations of examples in a class, and of views of an example
+IMAGES = 256  # number of training images of a run that are used
+SMALL = 0.1  # A smaller bias counts as none.
+# at most N / 8, because the bias of batches without replacement vanishes at N
+BATCHES = (8, 16, 32, 64)
 VISITS = (0, 1, 3, 10, 30)
-DRAWS, ENCODER_DRAWS = 4096, 512  # half as many for losses with memory
+DRAWS, ENCODER_DRAWS = 4096, 512  # half as many for losses with state between steps
 WITH_MEMORY = ("sogclr", "decl", "decl_mean")
 
-# Returns the objective at a batch size, and the objective for the reference gradient.
+# Maps the batch size to the objective, and to the objective of the reference gradient.
 Arm = Callable[[int], tuple[Objective, Objective | None]]
-Estimates = Mapping[str, Mapping[int, Mapping[int, BiasEstimate]]]  # by loss, batch size, visits
+# bias by loss, batch size and number of visits
+Estimates = Mapping[str, Mapping[int, Mapping[int, BiasEstimate]]]
 
 FLAGS = ("methods", "batch_sizes", "workdir")
 CLAIMS = read_claims("gradient_bias")
 
 
 class Point(NamedTuple):
-    """Where gradients are taken: an embedding function with its parameters."""
+    """An embedding function with the parameters at which gradients are computed."""
 
     embed: Embed
     params: Any
@@ -72,7 +75,7 @@ class Point(NamedTuple):
 
 
 def run(setting: Setting) -> Findings:
-    """Measure every loss at every batch size."""
+    """Measure the gradient bias of every loss at every batch size."""
     point = _encoder(setting.workdir) if setting.workdir else _linear_map()
     arms = _arms(setting, point.num_examples)
     names = setting.methods or tuple(arms)
@@ -123,7 +126,7 @@ def _constant(objective: Objective, target: Objective | None = None) -> Arm:
 
 def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
     def objective(name: str, **changes: Any) -> Objective:
-        """The loss of a method, with learned parameters at their initial values."""
+        """Return the loss of a method, with learned parameters at their initial values."""
         loss = cell_config(setting, METHODS[name]).loss
         return factory("loss", loss.name)(**{**arguments(loss), **changes})
 
@@ -148,7 +151,7 @@ def _arms(setting: Setting, num_examples: int) -> dict[str, Arm]:
 
 
 def _linear_map() -> Point:
-    """The identity map of Gaussian classes of embeddings, with two noisy views of each example."""
+    """Return an identity map on Gaussian embeddings, with two noisy views of each example."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(CLASSES, DIM))
     examples = centres[np.arange(EXAMPLES) % CLASSES] + WITHIN * rng.normal(size=(EXAMPLES, DIM))
@@ -159,7 +162,7 @@ def _linear_map() -> Point:
 
 
 def _encoder(workdir: Path) -> Point:
-    """The network of a run in evaluation mode, on two views of its first training images."""
+    """Return the network of a run in evaluation mode, with two views of its first images."""
     network = load_pretrained(workdir)
     if "projector" not in network.variables or not (workdir / "config.json").exists():
         raise UserError(f"--workdir must be a run with a projector, got {workdir}")
@@ -170,7 +173,7 @@ def _encoder(workdir: Path) -> Point:
     views = jnp.asarray(pairs[:, :2].swapaxes(0, 1))
     net, projector = network.variables["net"], network.variables["projector"]
     stats = net["batch_stats"], projector["batch_stats"]
-    inputs = network.inputs._replace(crop=0.0)  # views already have the network's size
+    inputs = network.inputs._replace(crop=0.0)  # Views already have the network's size.
 
     def embed(params: Any, index: Array) -> Array:
         batch = views[:, index]
@@ -214,7 +217,7 @@ def _pictures(estimates: Estimates, sizes: tuple[int, ...]) -> list[Picture]:
     axis = {"ylabel": "bias, |E g - g*| / |g*|", "yscale": "log"}
     figure, axes = make_axes(xlabel="batch size", **axis)
     for i, (name, by_size) in enumerate(estimates.items()):
-        # Side by side, so that no bar hides another.
+        # Intervals are drawn side by side, so that none hides another.
         xs = [size * 2 ** (0.05 * (i - len(estimates) / 2)) for size in sizes]
         _plot_bias(axes, i, name, xs, [list(by_size[size].values())[-1] for size in sizes])
     axes.set_xscale("log", base=2)
@@ -302,7 +305,7 @@ def _judge_unbiased(estimate: BiasEstimate) -> Verdict:
 def _exponent(
     biases: Mapping[int, BiasEstimate], width: float = 1.96
 ) -> tuple[float, float] | None:
-    """Fit the slope of log bias against log B by weighted least squares.
+    """Fit the slope of log bias against log batch size by weighted least squares.
 
     Args:
         biases: by batch size.

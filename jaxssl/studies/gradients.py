@@ -1,4 +1,4 @@
-"""TCL's gradients from positives and negatives over training, for k1 and k2.
+"""TCL's gradients from positives and negatives during training, for k1 and k2.
 
 The gradients are the mean over positives of |P - X - Y| / tau and the mean over negatives of
 P / tau, averaged over the batch (see `jaxssl.losses.tcl_gradients`). SupCon is TCL with k1 = 0 and
@@ -11,7 +11,7 @@ from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import finite, judge, judge_all, mean, spread, within
 
-# As in Figures 5.5, 5.7 and 5.8.
+# These settings are those of Figures 5.5, 5.7 and 5.8 of the thesis.
 ARMS = {
     "SupCon": (0.0, 1.0),
     "k1=5000": (5000.0, 1.0),
@@ -30,7 +30,7 @@ CLAIMS = read_claims("gradients")
 
 
 def run(setting: Setting) -> Findings:
-    """Train with labels and record the gradients."""
+    """Train with labels and record the gradients from positives and negatives."""
     cells = {
         name: {**METHODS["tcl_labels"], "loss.k1": k1, "loss.k2": k2, "loss.gradients": True}
         for name, (k1, k2) in ARMS.items()
@@ -40,7 +40,7 @@ def run(setting: Setting) -> Findings:
         key: {name: grid.metric_curve(runs, key, points=20) for name, runs in results.items()}
         for key in KEYS
     }
-    means = {  # over training, for each seed
+    means = {  # mean over training, for each seed
         key: {
             name: [mean(seed) for seed in zip(*values, strict=True)]
             for name, (_, values) in curves.items()
@@ -91,7 +91,7 @@ def _verdicts(
 
 
 def _judge_closed(sup_con: list[float], restored: list[float], gap: Verdict) -> Verdict:
-    """Judge whether the gradients are within a tenth of SupCon's, if there is a gap to close."""
+    """Judge whether TCL's gradients are within a tenth of SupCon's, if there is a gap."""
     changes = finite(100 * (r / s - 1) for r, s in zip(restored, sup_con, strict=True))
     holds, text = within(changes, CLOSED, digits=1)
     if len(changes) > 1:

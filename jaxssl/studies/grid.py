@@ -23,16 +23,17 @@ RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
 KNN, LINEAR = "knn_top1", "linear_top1"
 METRIC_NAMES = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
-MAX_NAME = 120  # characters of a folder's name
+MAX_NAME = 120  # longest folder name of a run, in characters
 
-# The compared methods. All other settings come from the scale's config. The settings are the
-# papers', except for AUC-CL, where the paper leaves constants open, and for the tuned SimCLR.
+# Settings of the compared methods. All other settings come from the scale's config. The settings
+# are the papers', except for AUC-CL, where the paper leaves constants open, and for the tuned
+# SimCLR.
 METHODS: dict[str, dict[str, Any]] = {
     "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
     "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
     "dcl": {"loss.name": "dcl", "loss.temperature": 0.1},
     "sogclr": {"loss.name": "sogclr", "loss.temperature": 0.1},
-    "moco_v3": {  # with solo-learn's temperature for CIFAR
+    "moco_v3": {  # the temperature is solo-learn's for CIFAR
         "method.name": "momentum",
         "predictor.name": "mlp",
         "loss.name": "info_nce",
@@ -51,11 +52,12 @@ METHODS: dict[str, dict[str, Any]] = {
     },
 }
 LABELLED = ("sup_con", "tcl_labels")
-ON_REQUEST = ("auc_cl_sum",)  # left out of studies of all methods, unless --methods names it
+# Studies of all methods leave this one out, unless --methods names it.
+ON_REQUEST = ("auc_cl_sum",)
 
 
 class RunResult(NamedTuple):
-    """A finished run.
+    """A finished run of a study with its metrics.
 
     Attributes:
         seed: of the run.
@@ -74,13 +76,14 @@ class RunResult(NamedTuple):
     commit: str = ""
 
 
-Cell = Mapping[str, Any]  # values of config keys
-Results = Mapping[Any, list[RunResult]]  # by cell, usually (arm, x): a result for each seed
+Cell = Mapping[str, Any]  # values of the config keys that one run changes
+# maps a cell, usually (method, x), to the results of all seeds
+Results = Mapping[Any, list[RunResult]]
 Baselines = Mapping[str, Mapping[str, float]]
 
 
 def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunResult]]:
-    """Train and evaluate every cell with every seed, resuming an earlier command.
+    """Train and evaluate every cell of a grid with every seed, after an earlier command if any.
 
     Args:
         setting: scale, data set, seeds and folder.
@@ -110,12 +113,12 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
 
 
 def cross(arms: Mapping[str, Cell], xs: Mapping[Any, Cell]) -> dict[tuple[str, Any], Cell]:
-    """Return the cells (arm, x) of a grid of all arms and all x."""
+    """Return the grid cells (method, x) of all methods and all values of x."""
     return {(arm, x): {**cell, **xs[x]} for arm, cell in arms.items() for x in xs}
 
 
 def batch_size_cells(setting: Setting, batch_sizes: Mapping[str, Sequence[int]]) -> dict[int, Cell]:
-    """Return a cell for each requested batch size, by default for the scale's batch sizes."""
+    """Return a grid cell for each requested batch size, by default the scale's batch sizes."""
     sizes = setting.batch_sizes or scale_value(setting, batch_sizes)
     return {size: batch_size_values(setting, size) for size in sizes}
 
@@ -130,14 +133,14 @@ def batch_size_values(setting: Setting, size: int) -> dict[str, Any]:
 
 
 def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
-    """Return a metric of each seed."""
+    """Return a metric of each seed's run."""
     return [result.metrics[metric] for result in results]
 
 
 def pair_values(
     results: Results, above: str, below: str, xs: Sequence[Any], metric: str, label: str = "{}"
 ) -> Pairs:
-    """Return the values of two arms at every x, by ``label`` with x put in."""
+    """Pair the metrics of two methods at every x, with a label for each x."""
     return {
         label.format(x): (
             seed_values(results[above, x], metric),
@@ -166,7 +169,7 @@ def accuracy_table(
     metric: str,
     base: Baselines,
 ) -> Table:
-    """Return a table with a row for each arm and baseline, and a column for each x."""
+    """Build an accuracy table: a row for each method and baseline, a column for each x."""
     rows = []
     for arm in arms:
         cells = [results.get((arm, x)) for x in xs]
@@ -188,7 +191,7 @@ def accuracy_picture(
     *,
     log: str = "",
 ) -> Picture:
-    """Return a plot of the arms against x, with the baselines as horizontal lines."""
+    """Plot the accuracy of each method against x, with the baselines as horizontal lines."""
     series = {arm: (xs, [seed_values(results[arm, x], metric) for x in xs]) for arm in arms}
     levels = {kind: metrics[metric] for kind, metrics in base.items()}
     name = METRIC_NAMES[metric]
@@ -208,7 +211,7 @@ def grid_findings(
     log: str = "",
     **data: Any,
 ) -> Findings:
-    """Return the findings of a grid: its accuracies as tables and plots, and its verdicts.
+    """Return a grid's findings: accuracies as tables and plots, and the verdicts.
 
     Args:
         results: a result list for each (arm, x).
@@ -234,7 +237,7 @@ def grid_findings(
 
 
 def describe_runs(results: Results) -> str:
-    """Return data set, training length and number of seeds of a grid, in words."""
+    """Describe data set, training length and number of seeds of a grid."""
     first = next(iter(results.values()))
     settings = config.read_config(first[0].workdir)
     data = Path(settings.data.path).name or settings.data.name
@@ -266,17 +269,18 @@ def metric_curve(
     recorded = [line for line in lines if line] or [[{"epoch": 0.0, key: math.nan}]]
     every = max(1, len(recorded[0]) // points) if points else 1
     steps = range(0, min(map(len, recorded)), every)
-    # A run without a line stopped at a non-finite value before the first evaluation.
+    # A run without a line of metrics stopped at a non-finite value before the first evaluation.
     values = [[line[i][key] if len(line) > i else math.nan for line in lines] for i in steps]
     return [recorded[0][i]["epoch"] for i in steps], values
 
 
 def cell_config(setting: Setting, cell: Cell) -> ConfigDict:
-    """Return the effective config of a cell."""
+    """Return the complete config of one cell of a grid."""
     values = {"data.name": setting.dataset} if setting.dataset else {}
     values |= dict(setting.overrides)
     values |= {key: _text(value) for key, value in cell.items()}
-    values |= {"eval.protocols": "()"}  # runs are evaluated here, without a page for each
+    # Runs are evaluated by the study, without a report page for each.
+    values |= {"eval.protocols": "()"}
     return config.load(setting.config, list(values.items()))
 
 
@@ -287,11 +291,11 @@ def run_name(setting: Setting, cell: Cell) -> str:
     """
     values = {**dict(setting.overrides), **{key: _text(value) for key, value in cell.items()}}
     values = dict(sorted(values.items()))
-    bare = setting._replace(overrides=())  # already among the values
+    bare = setting._replace(overrides=())  # The overrides are already among the values.
     target = cell_config(bare, values).to_dict()
     for key in list(values):
         rest = {other: text for other, text in values.items() if other != key}
-        # Other values depend on names and presets.
+        # Other values depend on names and presets, so these are never dropped.
         keep = key == "seed" or key.endswith((".name", ".preset"))
         if not keep and cell_config(bare, rest).to_dict() == target:
             values = rest
@@ -307,7 +311,7 @@ def run_name(setting: Setting, cell: Cell) -> str:
 
 
 def _run(setting: Setting, cell: Cell) -> tuple[RunResult, bool]:
-    """Return the result of a run, and whether the run was trained just now."""
+    """Return the result of a run, and True if the run was trained just now."""
     workdir = setting.out / "runs" / run_name(setting, cell)
     settings, path = cell_config(setting, cell), workdir / RESULT_FILE
     is_new = not path.exists()
@@ -346,13 +350,13 @@ def _null_to_nan(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _train(settings: ConfigDict, workdir: Path) -> Mapping[str, float | None]:
     fault = workdir / nonfinite.FILE_NAME
-    fault.unlink(missing_ok=True)  # of an earlier command
+    fault.unlink(missing_ok=True)  # left by an earlier command
     try:
         pretrain.train(settings, workdir)
     except UserError:
         if not fault.exists():
             raise
-        return dict.fromkeys((KNN, LINEAR))  # training diverged, which is a result too
+        return dict.fromkeys((KNN, LINEAR))  # Diverged training is a result too.
     rows = run.evaluate(workdir, PROTOCOLS, kinds=("pretrained",), page=False)
     return _metrics(rows, "pretrained")
 
@@ -364,7 +368,7 @@ def _metrics(rows: Sequence[Mapping[str, Any]], kind: str) -> dict[str, float]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Write the lines of a run to its train.log, but not to the screen."""
+    """Write a run's log to its train.log, but not to the screen."""
     logs.log_to_screen()
     before, console.screen.quiet = console.screen.quiet, True
     try:
@@ -383,5 +387,5 @@ def _explain_stop(workdir: Path) -> Iterator[None]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as it is given on the command line."""
+    """Return a config value as it is written on the command line."""
     return value if isinstance(value, str) else repr(value)

@@ -1,4 +1,4 @@
-"""TCL's k1: accuracy with labels against the pull on positives."""
+"""TCL's k1, accuracy with labels by the strength of attraction to positives."""
 
 from jaxssl.studies import grid
 from jaxssl.studies.grid import KNN, LINEAR, METHODS, accuracy_picture
@@ -7,7 +7,7 @@ from jaxssl.studies.verdicts import judge, judge_all
 
 PAPER = "tcl"
 K1 = (1.0, 100.0, 1000.0, 5000.0, 50000.0)
-PEAK = 5000.0  # the best value in the thesis
+PEAK = 5000.0  # best value of k1 in the thesis
 CLAIMS = read_claims("k1")
 PUBLISHED = Table(
     "Published: CIFAR-100, ResNet-50 (TCL, Section 5.4 and Table 5.1; Fig. 5.6 has no numbers)",
@@ -17,7 +17,7 @@ PUBLISHED = Table(
 
 
 def run(setting: Setting) -> Findings:
-    """Train with each k1, and SupCon."""
+    """Train TCL with each k1, and SupCon."""
     cells = grid.cross({"tcl": METHODS["tcl_labels"]}, {k1: {"loss.k1": k1} for k1 in K1})
     cells["sup_con", 0.0] = METHODS["sup_con"]
     results = grid.run_grid(setting, cells)

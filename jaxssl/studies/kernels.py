@@ -1,4 +1,4 @@
-"""MMCL's kernels: linear, tanh and rbf."""
+"""MMCL with a linear, tanh or RBF kernel."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from jaxssl.studies.verdicts import judge
 
 PAPER = "mmcl"
 KERNELS = ("linear", "tanh", "rbf")
-# The paper calls it sigma^2, but its code uses it as this factor.
+# The paper calls this factor sigma^2, but its code multiplies by it, so it is our gamma.
 CIFAR100_GAMMA = {
     "schedule": "steps",
     "values": {"0": 0.02, "75": 0.2, "125": 2.0},
@@ -24,13 +24,16 @@ PUBLISHED = Table(
 
 
 def mmcl(setting: Setting) -> dict[str, Any]:
-    """Return MMCL's settings with the rbf kernel, on CIFAR-100 with the paper's gamma schedule."""
+    """Return MMCL's settings with the RBF kernel, on CIFAR-100 with the paper's gamma schedule."""
     gamma = {"loss.gamma": CIFAR100_GAMMA} if setting.dataset == "cifar100" else {}
     return {**METHODS["mmcl"], **gamma}
 
 
 def run(setting: Setting) -> Findings:
-    """Train with each kernel; gamma is 0.5 for rbf and 1 for tanh, as the paper does not say."""
+    """Train MMCL with each kernel.
+
+    The paper gives no gamma, so it is 0.5 for RBF and 1 for tanh.
+    """
     gamma = {"tanh": {"loss.gamma": 1.0}}
     cells = {name: {"loss.kernel": name, **gamma.get(name, {})} for name in KERNELS}
     results = grid.run_grid(setting, grid.cross({"mmcl": mmcl(setting)}, cells))

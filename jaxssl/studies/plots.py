@@ -1,4 +1,4 @@
-"""Plots of studies."""
+"""Plots of the studies."""
 
 from collections.abc import Mapping, Sequence
 from statistics import stdev
@@ -13,7 +13,7 @@ from jaxssl.studies.verdicts import finite, mean
 
 
 def make_axes(**settings: Any) -> tuple[Figure, Axes]:
-    """Return a figure with one set of axes, which have the settings."""
+    """Return a matplotlib figure with one set of axes in the style of the studies."""
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         return figure, figure.add_subplot(**settings)

@@ -1,4 +1,4 @@
-"""Noise on every similarity during training: how much accuracy it costs DeCL and SimCLR.
+"""How much accuracy noise on the similarities costs DeCL and SimCLR.
 
 Gaussian noise is drawn in every step, in the same way for both losses. The paper does not say where
 it adds the noise, so both readings are trained: noise on each cosine, before the temperature, and
@@ -23,7 +23,7 @@ CLAIMS = read_claims("similarity_noise")
 
 
 def run(setting: Setting) -> Findings:
-    """Train both losses under each noise."""
+    """Train DeCL and SimCLR under each noise."""
     cells = grid.cross(ARMS, {std: {"loss.noise": std} for std in STDDEVS})
     results = grid.run_grid(setting, cells)
     verdicts = {

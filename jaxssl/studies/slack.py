@@ -1,4 +1,4 @@
-"""MMCL's slack penalty C: small values bind, values above 20 never do.
+"""MMCL's slack penalty C, whose small values bind while values above 20 never do.
 
 With beta = 0.1 no dual variable of the rbf kernel exceeds about 20, so C = 100 never binds.
 """
@@ -10,13 +10,13 @@ from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, spread
 
 PAPER = "mmcl"
-MARGIN = 0.5  # points
+MARGIN = 0.5  # accuracy margin in percentage points
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CLAIMS = read_claims("slack")
 
 
 def run(setting: Setting) -> Findings:
-    """Train with each C."""
+    """Train MMCL with each slack penalty C."""
     cells = grid.cross({"mmcl": mmcl(setting)}, {c: {"loss.C": c} for c in PENALTIES})
     results = grid.run_grid(setting, cells)
     knn = {c: grid.seed_values(results["mmcl", c], KNN) for c in PENALTIES}

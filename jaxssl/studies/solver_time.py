@@ -1,4 +1,4 @@
-"""Time of a training step against the batch size: SimCLR, MMCL with both solvers, and DeCL.
+"""Time of a training step by batch size, for SimCLR, MMCL's solvers and DeCL.
 
 The study times the value and gradient of each loss on random embeddings, and a whole training step
 of the scale's network. The losses take turns, so that a busy machine slows all of them equally. The
@@ -35,7 +35,8 @@ from jaxssl.training.state import make_train_step
 
 BATCHES = {"tiny": (32, 64, 128, 256), "small": (64, 128, 256), "paper": (64, 128, 256, 512)}
 DIM, ROUNDS = 128, 7
-MAX_RATIO = {"mmcl_pgd": 2.0, "mmcl_inv": 2.0, "decl": 1.1}  # of SimCLR's time, as claimed
+# largest time relative to SimCLR's, as the papers claim
+MAX_RATIO = {"mmcl_pgd": 2.0, "mmcl_inv": 2.0, "decl": 1.1}
 PAPER = "mmcl"
 LOSSES = {
     "simclr": METHODS["simclr"],
@@ -127,7 +128,7 @@ def _step(setting: Setting, name: str, batch: int) -> Call:
 
 
 def _median_seconds(calls: Mapping[str, Call]) -> dict[str, float]:
-    """Return the median time of each call; the calls take turns."""
+    """Return the median time in seconds of each call. The calls take turns."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for name in calls:
         jax.block_until_ready(calls[name]())

@@ -18,7 +18,7 @@ from jaxssl.errors import UserError, suggest
 
 
 class Setting(NamedTuple):
-    """How large a study is.
+    """Scale, seeds, output folder and overrides of a study.
 
     Attributes:
         scale: name of a file of `configs/studies/`.
@@ -50,7 +50,7 @@ class Claim(NamedTuple):
 
     Attributes:
         text: the tested claim in our words. A threshold that we chose is marked "ours".
-        source: paper and place, as in "DeCL, Table 1"; "ours, no paper" if no paper claims it.
+        source: paper and place, as in "DeCL, Table 1", or "ours, no paper" if no paper claims it.
         quote: the paper's own words, "" if it only has numbers.
         published: the paper's numbers, in words.
         difference: the difference that the paper reports, in the unit of our measurement (the
@@ -65,7 +65,7 @@ class Claim(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The measurement of a claim in words, and whether the claim holds (None: cannot be told)."""
+    """Measurement of a claim in words, and whether the claim holds (None: undecided)."""
 
     measured: str
     holds: bool | None
@@ -76,7 +76,7 @@ class Verdict(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of texts. The first cell of a row is its head."""
+    """Table of texts in a study. The first cell of a row is its head."""
 
     title: str
     heading: Sequence[str]
@@ -85,7 +85,7 @@ class Table(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """A figure with its file name (without suffix), description for screen readers, and caption."""
+    """Figure of a study with file name (without suffix), description and caption."""
 
     name: str
     figure: Figure
@@ -94,7 +94,7 @@ class Picture(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """The result of a study.
+    """Tables, figures and verdicts of a study.
 
     Attributes:
         tables: in the order of the page.
@@ -113,23 +113,23 @@ class Findings(NamedTuple):
 
 @functools.cache
 def claims_file() -> dict[str, Any]:
-    """Return the content of claims.toml."""
+    """Read claims.toml, the list of all claims."""
     path = Path(__file__).with_name("claims.toml")
     return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
 def read_claims(study: str) -> dict[str, Claim]:
-    """Return the claims of a study from claims.toml."""
+    """Read the claims of a study from claims.toml."""
     return {name: Claim(**fields) for name, fields in claims_file().get(study, {}).items()}
 
 
 def scale_value(setting: Setting, values: Mapping[str, Any]) -> Any:
-    """Return the value of a scale. Scales that are not listed use the value of "paper"."""
+    """Return the value for a scale. Scales that are not listed use the value of "paper"."""
     return values.get(setting.scale, values["paper"])
 
 
 def scale_config(folder: Path, scale: str, paper: str = "") -> Path:
-    """Return the config of a scale, such as paper.py, or paper_tcl.py where the paper has one."""
+    """Return the config file of a scale: paper.py, or for example paper_tcl.py if it exists."""
     config = folder / f"{scale}_{paper}.py"
     return config if config.exists() else folder / f"{scale}.py"
 
@@ -137,7 +137,7 @@ def scale_config(folder: Path, scale: str, paper: str = "") -> Path:
 def select_methods(
     requested: Sequence[str], default: Sequence[str], others: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the requested methods, or the default ones if none are requested.
+    """Return the methods that --methods names, or the default ones if it names none.
 
     Args:
         requested: the value of --methods.

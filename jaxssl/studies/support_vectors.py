@@ -1,4 +1,4 @@
-"""MMCL's support vectors: which images they are, and whether they are of the query's class.
+"""MMCL's support vectors, and how many have the class of the query.
 
 The study solves the SVMs of a finished MMCL run for two views of its first training images, with
 the run's kernel. The negatives of a query are the first views of all other images. C is the run's,
@@ -29,12 +29,12 @@ from jaxssl.studies.verdicts import judge, spread
 from jaxssl.training.config import read_config
 
 IMAGES = 256
-BINDING_C = 1.0  # lets some negatives reach the bound
-NUM_QUERIES, NUM_NEGATIVES = 6, 5  # of the picture
+BINDING_C = 1.0  # a C so small that some negatives reach the bound
+NUM_QUERIES, NUM_NEGATIVES = 6, 5  # numbers of queries and negatives in the picture
 FLAGS = ("workdir",)
 PAPER = "mmcl"
 CLAIMS = read_claims("support_vectors")
-COLUMNS = {  # head of a column: field of `SupportVectors`
+COLUMNS = {  # maps a column's head to a field of `SupportVectors`
     "support vectors": "support",
     "at C": "at_bound",
     "same class: support vectors": "same_class_support",
@@ -44,11 +44,11 @@ COLUMNS = {  # head of a column: field of `SupportVectors`
 
 
 class Analysis(NamedTuple):
-    """The support vectors of a run.
+    """The support vectors of a run with the images and labels of the batch.
 
     Attributes:
         C: of the run.
-        own: support vectors with the run's C.
+        at_run_C: support vectors with the run's C.
         binding: support vectors with `BINDING_C`.
         images: [n, h, w, c] uint8, the analysed images.
         labels: [n], or None for an unlabelled data set.
@@ -56,21 +56,21 @@ class Analysis(NamedTuple):
     """
 
     C: float
-    own: SupportVectors
+    at_run_C: SupportVectors
     binding: SupportVectors
     images: np.ndarray
     labels: np.ndarray | None
     class_names: Sequence[str]
 
     def class_name(self, index: int) -> str:
-        """The class of an image; "" if it has none."""
+        """Return the class name of an image, or "" if it has none."""
         if self.labels is None or self.labels[index] < 0:
             return ""
         return str(self.class_names[self.labels[index]])
 
 
 def run(setting: Setting) -> Findings:
-    """Analyse --workdir, or an MMCL run of every seed."""
+    """Analyse the support vectors of --workdir, or of an MMCL run of every seed."""
     if setting.workdir:
         workdirs, where = [setting.workdir], str(setting.workdir)
     else:
@@ -80,17 +80,17 @@ def run(setting: Setting) -> Findings:
     runs = [_analyse(workdir) for workdir in workdirs]
     data = {
         name: {f: [getattr(getattr(run, name), f) for run in runs] for f in COLUMNS.values()}
-        for name in ("own", "binding")
+        for name in ("at_run_C", "binding")
     }
     rows = [
         (label, *(spread(_points(shares)) for shares in data[name].values()))
         for name, label in (
-            ("own", f"C = {runs[0].C:g} (the run's)"),
+            ("at_run_C", f"C = {runs[0].C:g} (the run's)"),
             ("binding", f"C = {BINDING_C:g}"),
         )
     ]
     comparisons = {
-        "same_class": (data["own"]["same_class_support"], data["own"]["same_class_all"]),
+        "same_class": (data["at_run_C"]["same_class_support"], data["at_run_C"]["same_class_all"]),
         "false_negatives": (data["binding"]["same_class_bound"], [_below(run) for run in runs]),
     }
     verdicts = {
@@ -122,7 +122,7 @@ def _analyse(workdir: Path) -> Analysis:
     labels = train.labels[: len(images)] if train.labelled else None
     return Analysis(
         C=settings["C"],
-        own=support_vectors(z1, z2, labels, **settings),
+        at_run_C=support_vectors(z1, z2, labels, **settings),
         binding=support_vectors(z1, z2, labels, **{**settings, "C": BINDING_C}),
         images=images,
         labels=labels,
@@ -142,7 +142,7 @@ def _points(shares: Sequence[float | None]) -> list[float]:
 
 
 def _picture(run: Analysis) -> Picture:
-    """Show queries, their support vectors with the largest alpha, and other images."""
+    """Draw queries, their support vectors with the largest alpha, and other images."""
     labels = np.zeros(len(run.images)) if run.labels is None else run.labels
     queries = loss_inspection.one_of_each(labels, NUM_QUERIES)
     columns = 2 * NUM_NEGATIVES + 1
@@ -170,7 +170,7 @@ def _picture(run: Analysis) -> Picture:
 
 
 def _show(axes: Axes, run: Analysis, query: int, index: int, title: str) -> None:
-    """Show an image, in a dashed frame if it is not of the query's class."""
+    """Draw an image, in a dashed frame if it is not of the query's class."""
     image = run.images[index]
     image = image[:, :, 0] if image.shape[2] == 1 else image
     axes.axis("on")

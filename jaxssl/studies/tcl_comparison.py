@@ -18,7 +18,7 @@ def compare_losses(
     *tables: Table,
     tcl: Mapping[str, Cell] | None = None,
 ) -> Findings:
-    """Train both losses on every value of an axis.
+    """Train TCL and SupCon on every value of an axis and judge the claim.
 
     Args:
         setting: scale, data set, seeds and folder.

@@ -1,4 +1,4 @@
-"""Noise in the denominator of a two-score loss: direct descent against DeCL's Gamma variables.
+"""Noise in the denominator of a two-score loss, direct descent against DeCL.
 
 The study minimises -log(e^s1 / (e^s1 + e^s2)) with Gaussian noise on the denominator in every step
 (the paper writes the ratio, the log is ours). Direct descent divides by the noisy denominator. DeCL
@@ -21,27 +21,28 @@ from matplotlib.figure import Figure
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import decide, judge, spread
 
-STEPS, RATE = 500, 0.2  # as in the paper
-RUNS, SHOWN = 1000, 10  # the paper has ten
+STEPS, RATE = 500, 0.2  # number of steps and learning rate, as in the paper
+RUNS, SHOWN = 1000, 10  # number of runs, and of runs in the picture (the paper has ten)
 REGULARISER = 0.1
 AVERAGE = 0.1  # weight of a new denominator in the rate, which the paper does not state
-VARIANCES = (0.2, 0.1)  # without and with the regulariser, as in the paper
-WINDOW = 50  # steps over which the picture averages
-JUMP = 10.0  # a step that moves a score further has divided by almost zero
-ARMS = ("direct", "decl", "decl_mean")  # decl_mean uses the mean 1 / rate in place of u
+VARIANCES = (0.2, 0.1)  # noise variances without and with the regulariser, as in the paper
+WINDOW = 50  # number of steps over which the picture averages
+JUMP = 10.0  # A step that moves a score further than this has divided by almost zero.
+# decl_mean uses the mean 1 / rate instead of a Gamma sample u.
+ARMS = ("direct", "decl", "decl_mean")
 CLAIMS = read_claims("toy_noise")
 PRINTED = (2.97, 0.34)
 
 
 class Ends(NamedTuple):
-    """The runs of an arm: [runs, 2] end points and [runs] largest steps."""
+    """End points [runs, 2] and largest steps [runs] of one method's runs."""
 
     last: np.ndarray
     largest_steps: np.ndarray
 
 
 def run(setting: Setting) -> Findings:
-    """Run both methods from the same starts under the same noise."""
+    """Run direct descent and DeCL from the same starts under the same noise."""
     del setting
     optimum = _optimum()
     paths = {
@@ -64,7 +65,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _measure(path: np.ndarray) -> Ends:
-    """Measure the path [runs, steps, 2] of an arm; the end is a mean over the noise."""
+    """Measure end points and largest steps of the paths [runs, steps, 2] of one method."""
     steps = np.abs(np.diff(path, axis=1)).max(axis=(1, 2))
     return Ends(path[:, -100:].mean(axis=1), steps)
 
@@ -107,7 +108,7 @@ def _verdicts(ends: Mapping[tuple[str, float], Ends], optimum: np.ndarray) -> di
 
 
 def _judge_jumps(direct: int, decl: int) -> Verdict:
-    """Judge whether direct descent jumps in more of the `RUNS` than DeCL."""
+    """Judge whether direct descent jumps in more runs than DeCL."""
     shares = np.array([direct, decl]) / RUNS
     error = float(np.sqrt(np.sum(shares * (1 - shares)) / RUNS))
     gap = float(shares[0] - shares[1])
@@ -116,7 +117,7 @@ def _judge_jumps(direct: int, decl: int) -> Verdict:
 
 
 def _judge_bias(offsets: dict[str, np.ndarray]) -> Verdict:
-    """Judge which mean end point is nearer to the optimum, from the offsets of all runs."""
+    """Judge which method's mean end point is nearer to the optimum."""
     biases = {name: float(np.linalg.norm(runs.mean(axis=0))) for name, runs in offsets.items()}
     errors = {
         name: float(np.sqrt(np.trace(np.cov(runs.T)) / len(runs))) for name, runs in offsets.items()
@@ -138,7 +139,7 @@ def _optimum() -> np.ndarray:
 
 @partial(jax.jit, static_argnums=0)
 def _descend(name: str, variance: float, weight: float) -> Array:
-    """Return [runs, steps, 2], the scores."""
+    """Descend on the noisy two-score loss and return the scores [runs, steps, 2]."""
 
     def run(key: Array) -> Array:
         start_key, noise_key = jax.random.split(key)
@@ -150,11 +151,11 @@ def _descend(name: str, variance: float, weight: float) -> Array:
             e = jnp.exp(s)
             noisy = jnp.sum(e) + jnp.sqrt(variance) * jax.random.normal(noise)
             rate = (1 - AVERAGE) * rate + AVERAGE * noisy
-            # A rate is positive, but the average of noisy denominators may not be.
+            # The rate must be positive, but an average of noisy denominators may not be.
             sampled = jax.random.exponential(draw) if name == "decl" else 1.0
             pull = e / noisy if name == "direct" else e * sampled / jnp.maximum(rate, 1e-3)
             gradient = pull - jnp.array([1.0, 0.0]) + 2 * weight * s
-            s = jnp.clip(s - RATE * gradient, -1e6, 50.0)  # so that exp stays finite
+            s = jnp.clip(s - RATE * gradient, -1e6, 50.0)  # The clip keeps exp finite.
             return (s, rate), s
 
         keys = jax.random.split(noise_key, STEPS)
@@ -164,7 +165,7 @@ def _descend(name: str, variance: float, weight: float) -> Array:
 
 
 def _distance(run: np.ndarray, optimum: np.ndarray) -> np.ndarray:
-    """Return [steps], the distance of the mean of the last `WINDOW` steps to the optimum."""
+    """Return the distance of the mean of the last `WINDOW` steps to the optimum, [steps]."""
     sums = np.cumsum(np.concatenate([np.zeros((1, 2)), run]), axis=0)
     last = np.arange(1, len(sums))
     first = np.maximum(last - WINDOW, 0)

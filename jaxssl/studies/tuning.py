@@ -14,7 +14,7 @@ from jaxssl.studies.verdicts import mean, spread
 
 FLAGS = ("methods",)
 BATCH_SIZE = 64
-# The part of the training split for training, the part for validation, and epochs.
+# Maps a data set to the slice to train on, the slice to validate on, and the epochs.
 SPLITS = {
     "tiny": ("train[:80%]", "train[80%:]", 20),
     "small": ("train[:16%]", "train[16%:20%]", 10),
@@ -59,7 +59,7 @@ CANDIDATES: dict[str, list[Values]] = {
 
 
 def run(setting: Setting) -> Findings:
-    """Train with each candidate and classify the validation split."""
+    """Train with each candidate setting and classify the validation split."""
     methods = select_methods(setting.methods, tuple(CANDIDATES))
     train, validation, epochs = scale_value(setting, SPLITS)
     common = {
@@ -84,7 +84,7 @@ def run(setting: Setting) -> Findings:
 
 
 def _table(method: str, results: Results) -> Table:
-    """Return a table of the tried settings of a method, by descending k-NN accuracy."""
+    """Build a table of a method's candidate settings, by descending k-NN accuracy."""
     candidates = {text: runs for (name, text), runs in results.items() if name == method}
     rows = [
         (text, *(spread(grid.seed_values(runs, metric)) for metric in (KNN, LINEAR)))

@@ -42,7 +42,7 @@ PUBLISHED = Table(
 
 
 def run(setting: Setting) -> Findings:
-    """Train the four arms at every batch size."""
+    """Train DeCL and SimCLR, normalised or not, at every batch size."""
     cells = grid.batch_size_cells(setting, BATCHES)
     results = grid.run_grid(setting, grid.cross(ARMS, cells))
     sizes = tuple(cells)
@@ -62,6 +62,6 @@ def run(setting: Setting) -> Findings:
 
 
 def _leads(results: Results, kind: str, sizes: Sequence[int]) -> list[float]:
-    """Return DeCL's lead over SimCLR for each seed, the mean over the batch sizes."""
+    """Return DeCL's lead over SimCLR for each seed, averaged over the batch sizes."""
     pairs = grid.pair_values(results, f"decl{kind}", f"simclr{kind}", sizes, KNN)
     return np.mean([np.subtract(*pair) for pair in pairs.values()], axis=0).tolist()

@@ -1,4 +1,4 @@
-"""Decide whether a claim holds: intervals of differences between runs."""
+"""Decide whether a claim holds, by confidence intervals of differences between runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import inf, isfinite, nan, sqrt
@@ -9,24 +9,25 @@ from scipy import stats
 
 from jaxssl.studies.study import Claim, Verdict
 
-LEVEL = 0.95  # of all intervals
+LEVEL = 0.95  # confidence level of all intervals
 
-Pairs = Mapping[str, tuple[Sequence[float], Sequence[float]]]  # (ours, theirs) by name
+# maps a name to the paired values (ours, theirs)
+Pairs = Mapping[str, tuple[Sequence[float], Sequence[float]]]
 
 
 def finite(values: Iterable[float | None]) -> list[float]:
-    """Return the finite values. Diverged runs have NaN or None."""
+    """Return the finite values of a list. Diverged runs have NaN or None."""
     return [value for value in values if value is not None and isfinite(value)]
 
 
 def mean(values: Iterable[float | None]) -> float:
-    """Return the mean of the finite values, NaN without any."""
+    """Return the mean of the finite values, or NaN without any."""
     numbers = finite(values)
     return fmean(numbers) if numbers else nan
 
 
 def spread(values: Sequence[float | None], digits: int = 2) -> str:
-    """Return mean ± standard deviation as text, a dash without finite values."""
+    """Format mean ± standard deviation of the finite values, or a dash without any."""
     numbers = finite(values)
     if not numbers:
         return "–"
@@ -44,7 +45,7 @@ def interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, floa
 
 
 def decide(low: float, high: float, difference: float | None = None) -> bool | None:
-    """Decide from its interval whether a difference is above zero.
+    """Decide from a difference's interval whether the difference is above zero.
 
     Args:
         low: lower end of the interval.
@@ -69,7 +70,7 @@ def judge(
     level: float = LEVEL,
     digits: int = 2,
 ) -> Verdict:
-    """Judge a claim that ``ours`` are above ``theirs``, paired by seed.
+    """Judge a claim that the values ``ours`` are above ``theirs``, paired by seed.
 
     Args:
         claim: with the paper's difference, if it reports one.
@@ -101,7 +102,7 @@ def judge(
 
 
 def judge_all(claim: Claim, pairs: Pairs, **options: Any) -> Verdict:
-    """Judge a claim about every pair, with Bonferroni's correction and the options of `judge`.
+    """Judge a claim about every pair, with Bonferroni's correction.
 
     The intervals hold together at `LEVEL`. The claim holds if all of them lie above zero.
     """
@@ -136,7 +137,7 @@ def within(
 
 
 class Summary(NamedTuple):
-    """Mean and standard deviation over runs."""
+    """Mean and standard deviation of a metric over runs, with their number."""
 
     mean: float
     deviation: float
@@ -159,12 +160,12 @@ def judge_summaries(claim: Claim, ours: Summary, theirs: Summary) -> Verdict:
 
 
 def bonferroni_level(number: int) -> float:
-    """Return the level at which ``number`` intervals hold together at `LEVEL`."""
+    """Return the confidence level at which ``number`` intervals hold together at `LEVEL`."""
     return 1 - (1 - LEVEL) / max(number, 1)
 
 
 def combine_verdicts(parts: Mapping[str, Verdict]) -> Verdict:
-    """Return the verdict of a claim that holds if all its parts do."""
+    """Combine verdicts into one for a claim that holds if all its parts hold."""
     measured = "; ".join(f"{name}: {part.measured}" for name, part in parts.items())
     decisions = [part.holds for part in parts.values()]
     return Verdict(measured, False if False in decisions else None if None in decisions else True)

@@ -1,4 +1,4 @@
-"""TCL without labels against SimCLR: how much its third view gives, and how much its loss.
+"""TCL without labels against SimCLR, separating its third view from its loss.
 
 Both losses have the temperature 0.2, which solo-learn uses for SimCLR. The thesis states none.
 """
@@ -23,7 +23,7 @@ PUBLISHED = Table(
 
 
 def run(setting: Setting) -> Findings:
-    """Train both losses with each number of views."""
+    """Train TCL and SimCLR with each number of views."""
     results = grid.run_grid(setting, grid.cross(ARMS, {n: {"views": n} for n in VIEWS}))
     linear = {cell: grid.seed_values(runs, LINEAR) for cell, runs in results.items()}
     equal = grid.pair_values(results, "tcl", "simclr", VIEWS, LINEAR, "{} views")

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
 
-LARGEST = 2**31  # whole numbers are smaller, because JAX counts in 32 bits
+LARGEST = 2**31  # Integers must be smaller, because JAX counts in 32 bits.
 _INTS = (
     "seed batch_size total_steps views accumulate_steps log_every max_skipped data.split_seed "
     "data.context data.frame_size data.workers crops.number"
@@ -26,7 +26,8 @@ _TEXTS = (
     "data.classes data.labels data.on_error data.cache optim.name optim.lr_scaling schedule.name "
     "eval.knn"
 )
-# Keys that every run reads. The types of other keys are the annotations of a component's factory.
+# Every run reads these config keys. The types of all other keys are the annotations of a
+# component's factory.
 TYPES: dict[str, Any] = {
     **dict.fromkeys(_INTS.split(), int),
     **dict.fromkeys(_FLOATS.split(), float),
@@ -39,7 +40,7 @@ TYPES: dict[str, Any] = {
 
 
 def check_common_keys(config: ConfigDict) -> None:
-    """Raise UserError if a key of `TYPES` is missing or has a value of another type."""
+    """Raise UserError if a config key of every run is missing or has a wrong type."""
     for key, kind in TYPES.items():
         node: Any = config
         for name in key.split("."):
@@ -50,7 +51,7 @@ def check_common_keys(config: ConfigDict) -> None:
 
 
 def argument_types(factory: Callable[..., Any]) -> dict[str, Any]:
-    """Return the type of each argument of a component's factory.
+    """Return the type of each argument of a component's factory function.
 
     The type of an argument without an annotation is Any, or a tuple of str if its default is one.
     """
@@ -63,20 +64,20 @@ def argument_types(factory: Callable[..., Any]) -> dict[str, Any]:
 
 
 def require(key: str, value: Any, kind: Any) -> None:
-    """Raise UserError if the value of a key does not fit a type."""
+    """Raise UserError if the value of a config key does not fit its type."""
     if not fits(value, kind):
         text = " ".join(repr(value).split())[:80]
         raise UserError(f"config key {key!r} expects {_describe(kind)}, got {text}")
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Return True if a value of a config can be passed to an argument of this annotation."""
+    """Return True if a config value can be passed to an argument with this annotation."""
     origin, inner = typing.get_origin(kind) or kind, typing.get_args(kind)
     if kind is Any:
         return True
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, one) for one in inner)
-    if origin is Callable:  # config values are callable as schedules only
+    if origin is Callable:  # A config value is callable only as a schedule.
         return is_schedule(value)
     if origin is tuple:
         if not isinstance(value, tuple | list):
@@ -93,7 +94,7 @@ def fits(value: Any, kind: Any) -> bool:
 
 
 def is_schedule(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Return True for a mapping that `jaxssl.training.schedules.from_spec` reads."""
+    """Return True for a mapping that describes a schedule."""
     return isinstance(value, Mapping | ConfigDict) and "schedule" in value
 
 

@@ -17,24 +17,24 @@ PATIENCE = 10.0  # seconds of waiting for a lock after which a message is logged
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Replace a file by a JSON document."""
+    """Replace a file atomically by a JSON document."""
     write_text(path, json.dumps(document, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by UTF-8 text."""
+    """Replace a file atomically by UTF-8 text."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file."""
+    """Replace a file atomically by bytes."""
     # The name is unique because several processes may write the same file at once.
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with partial.open("xb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())  # otherwise a machine crash could leave an empty file
+            os.fsync(file.fileno())  # Without this call a machine crash could leave an empty file.
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -29,7 +29,7 @@ from jaxssl.training.state import Augment, TrainState
 
 
 class Setup(NamedTuple):
-    """The components that a config describes.
+    """Method, optimiser, augmentation and schedules that a config describes.
 
     Attributes:
         method: networks and objective as pure functions.
@@ -60,7 +60,7 @@ def build(
     crops: Crops | None = None,
     numbers: Mapping[str, Any] | None = None,
 ) -> Setup:
-    """Build the components of a run.
+    """Build method, optimiser, augmentation and schedules from a config.
 
     Args:
         config: complete.
@@ -86,7 +86,7 @@ def build(
     length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
 
     def make_scheduled(group: str, skip: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Return the arguments of a group, with schedules as functions of the step."""
+        """Return the arguments of a config group, with schedules as functions of the step."""
         values = arguments(config[group].to_dict())
         return {k: schedules.from_spec(v, **length) for k, v in values.items() if k not in skip}
 
@@ -121,7 +121,7 @@ def build(
 
 
 def shared_numbers(config: ConfigDict) -> dict[str, float]:
-    """Return the numbers that a compiled program takes as arguments, by dotted key.
+    """Return the config's numbers that a compiled program takes as arguments, by dotted key.
 
     They are the learning rate, and every number of the loss for which the loss accepts a schedule.
     A number that is 0 is not among them, because a loss leaves out the operations of a term with
@@ -129,7 +129,8 @@ def shared_numbers(config: ConfigDict) -> dict[str, float]:
     """
     make_objective = factory("loss", config.loss.name)
     values = {
-        name: _constant(1.0) if isinstance(value, Mapping) else value  # a schedule of the config
+        # The config has a schedule here.
+        name: _constant(1.0) if isinstance(value, Mapping) else value
         for name, value in arguments(config.loss.to_dict()).items()
     }
     numbers = {"optim.lr": config.optim.lr}
@@ -138,7 +139,7 @@ def shared_numbers(config: ConfigDict) -> dict[str, float]:
         if parameter.annotation == Number and isinstance(value, float) and value != 0:
             try:
                 make_objective(**{**values, name: _constant(value)})
-            except ValueError:  # a learned number, whose value initialises a parameter
+            except ValueError:  # A learned hyper-parameter's value initialises a parameter.
                 continue
             numbers[f"loss.{name}"] = value
     return numbers
@@ -157,7 +158,7 @@ def _constant(value: Any) -> schedules.Schedule:
 def initial_state(
     config: ConfigDict, setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
 ) -> TrainState:
-    """Return the untrained state of a run.
+    """Return the untrained training state of a run.
 
     Args:
         config: complete.
@@ -175,7 +176,7 @@ def initial_state(
 def make_init(
     config: ConfigDict, setup: Setup, example: dict[str, Any], num_examples: int, mesh: Mesh
 ) -> Callable[[int], TrainState]:
-    """Return the function ``seed -> state``, which is compiled once. See `initial_state`."""
+    """Return the function ``seed -> untrained training state``, which is compiled once."""
     sharded, components = config.optim.sharded, (setup.method, setup.optimiser, setup.augment)
     try:
         return state.make_init(*components, example, num_examples, mesh, sharded=sharded)
@@ -184,7 +185,7 @@ def make_init(
 
 
 def make_networks(config: ConfigDict) -> Encoder:
-    """Build the networks of a config."""
+    """Build backbone, projector, predictor and text network of a config."""
     if config.precision not in PRECISIONS:
         raise UserError(
             f"precision={config.precision!r} is unknown{suggest(config.precision, PRECISIONS)}"
@@ -202,7 +203,7 @@ def _make(group: str, config: ConfigDict) -> Any:
 
 
 def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
-    """Build the function that makes the views and small crops of a batch.
+    """Build the function that draws the views and small crops of a batch.
 
     Args:
         config: complete. The second of its views may have other settings.
@@ -238,7 +239,7 @@ def make_crops(config: ConfigDict) -> Crops:
 
 
 def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:
-    """Return the batches of a run.
+    """Build the stream of training batches of a run.
 
     Raises:
         UserError: as `jaxssl.data.batches.make_batches`.
@@ -257,7 +258,7 @@ def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:
 
 
 def _recipe_arguments(config: ConfigDict) -> list[dict[str, Any]]:
-    """Return the arguments of the recipe for the first view, the second view and small crops."""
+    """Return the augmentation arguments of the first view, the second view and small crops."""
     base = arguments(config.augment.to_dict())
     small = config.crops.to_dict()
     small.pop("number")
@@ -265,13 +266,14 @@ def _recipe_arguments(config: ConfigDict) -> list[dict[str, Any]]:
 
 
 def _crop(values: Mapping[str, Any]) -> Crop | None:
-    """Return the random resized crop of a recipe, or None if it crops in another way."""
+    """Return a recipe's random resized crop, or None if the recipe crops in another way."""
     if "crop_scale" not in values or values.get("crop") == "pad":
         return None
     scale, ratio = tuple(values["crop_scale"]), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
     try:
         u = jax.ShapeDtypeStruct((4,), jnp.float32)
-        jax.eval_shape(lambda u: random_crop_box(u, (1, 1), scale, ratio), u)  # checks both ranges
+        # This checks both ranges.
+        jax.eval_shape(lambda u: random_crop_box(u, (1, 1), scale, ratio), u)
     except ValueError as error:
         raise UserError(str(error)) from error
     return Crop(values["size"], scale, ratio)

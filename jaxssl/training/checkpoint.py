@@ -1,4 +1,4 @@
-"""Checkpoints: everything that the next step reads, written by Orbax in the background.
+"""Checkpoints of everything that the next step reads, written by Orbax in the background.
 
 A checkpoint stores a checksum of every array, and a digest of its metadata. A checkpoint that was
 cut off or altered is therefore never restored.
@@ -25,13 +25,14 @@ from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
 from jaxssl.training.logs import log
 
-NUM_LATEST = 2  # latest checkpoints that are kept, in case the last one is damaged
-DAMAGED = "damaged"  # folder of a workdir for damaged checkpoints
-STRAGGLER_SECONDS = 0.5  # time in which the other arrays of a damaged checkpoint fail, too
+NUM_LATEST = 2  # number of latest checkpoints to keep, in case the last one is damaged
+DAMAGED = "damaged"  # folder in the workdir for damaged checkpoints
+# time in which the remaining arrays of a damaged checkpoint also fail to load
+STRAGGLER_SECONDS = 0.5
 
 
 class Restored(NamedTuple):
-    """A checkpoint.
+    """A restored checkpoint: training state, data position, config and step.
 
     Attributes:
         step: number of steps done.
@@ -49,7 +50,7 @@ class Restored(NamedTuple):
 
 
 class Manager:
-    """Writes the checkpoints of a workdir. Keeps the latest ones and the one of the best k-NN.
+    """Writer of a run's checkpoints, which keeps the latest ones and the one of the best k-NN.
 
     Orbax can keep the best checkpoint itself, but it reads the metric from a file without a digest.
     """
@@ -65,7 +66,7 @@ class Manager:
     def save(
         self, step: int, state: Any, data: Any, config: dict[str, Any], knn_top1: float | None
     ) -> None:
-        """Start writing a checkpoint. The state may be donated as soon as this returns."""
+        """Start to write a checkpoint. The state may be donated as soon as this returns."""
         sums = dict(zip(_names(state), map(int, jax.device_get(_checksums(state))), strict=True))
         facts = json.dumps({"data": data, "config": config, "score": knn_top1, "checksums": sums})
         items = ocp.args.Composite(
@@ -76,7 +77,7 @@ class Manager:
         self._orbax.save(step, args=items)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        """Tell Orbax which of the checkpoints to keep, from the oldest to the latest."""
+        """Tell Orbax which checkpoints to keep, in order from the oldest to the latest."""
         del context
         existing = [checkpoint.step for checkpoint in checkpoints]
         best = _best({step: self._scores.get(step) for step in existing})
@@ -94,15 +95,15 @@ class Manager:
 def steps(workdir: Path) -> list[int]:
     """Return the steps of the complete checkpoints in a workdir, sorted."""
     folder = workdir / "checkpoints"
-    # A manager of Orbax would make the processes of a run wait for each other. Here, one process
-    # may look before another has made the folder.
+    # Orbax's manager would make the processes of a run wait for each other. Here one process may
+    # look before another has made the folder.
     if not folder.is_dir():
         return []
     return sorted(entry.step for entry in ocp.path.step.standard_name_format().find_all(folder))
 
 
 def best_step(workdir: Path) -> int:
-    """Return the step with the best online k-NN accuracy, the latest of equals.
+    """Return the step with the best logged k-NN accuracy, the latest of equals.
 
     Raises:
         UserError: if no checkpoint has an accuracy that can be read.
@@ -129,7 +130,7 @@ def _best(scores: Mapping[int, float | None]) -> int | None:
 
 
 def restore(workdir: Path, template: Any, step: int | None = None) -> Restored:
-    """Read a checkpoint onto the devices of ``template``, whichever devices wrote it.
+    """Restore a checkpoint onto the devices of ``template``, whichever devices wrote it.
 
     Args:
         workdir: workdir of the run.
@@ -145,8 +146,9 @@ def restore(workdir: Path, template: Any, step: int | None = None) -> Restored:
     )
 
     def read(checkpoints: ocp.CheckpointManager, step: int) -> Any:
-        # Not strict, because per-example buffers are padded with zeros to a multiple of the device
-        # count. Zeros do not change a checksum, so the checksums still detect other changes.
+        # The restore is not strict, because per-example buffers are padded with zeros to a multiple
+        # of the device count. Zeros do not change a checksum, so the checksums still detect other
+        # changes.
         args = ocp.args.Composite(state=ocp.args.StandardRestore(target, strict=False))
         return checkpoints.restore(step, args=args)["state"]
 
@@ -168,7 +170,7 @@ def restore_arrays(workdir: Path, step: int | None = None) -> Restored:
 
 
 def set_aside(workdir: Path, damaged: Sequence[int]) -> None:
-    """Move damaged checkpoints out of the way of the run that will write their steps again."""
+    """Move damaged checkpoints aside, so that the run can write their steps again."""
     for step in damaged:
         to = workdir / DAMAGED / str(step)
         while to.exists():
@@ -233,7 +235,7 @@ def _check(workdir: Path, step: int) -> None:
 
 @contextmanager
 def _stragglers_ignored() -> Iterator[None]:
-    """Hide the late errors of a damaged checkpoint, of which one has been reported already."""
+    """Hide the late errors of a damaged checkpoint, after the first was reported."""
     usual = sys.unraisablehook
 
     def hook(unraisable: Any) -> None:
@@ -248,10 +250,11 @@ def _stragglers_ignored() -> Iterator[None]:
 
 
 def _guarded(workdir: Path, step: int, read: Callable[[], Any]) -> Any:
-    """Call ``read``, and raise UserError for any exception."""
+    """Call ``read`` on a checkpoint, and raise UserError for any exception."""
     try:
         return read()
-    except Exception as error:  # Orbax and TensorStore raise many types for a damaged file
+    # Orbax and TensorStore raise many exception types for a damaged file.
+    except Exception as error:
         raise UserError(
             f"checkpoint {_folder(workdir, step)} is damaged or incomplete: {one_line(error, 200)}"
         ) from error
@@ -265,7 +268,7 @@ def _read_facts(workdir: Path, step: int) -> dict[str, Any]:
     """Read the metadata of a checkpoint without Orbax, which would wait for all processes."""
     document = json.loads((_folder(workdir, step) / "facts" / "metadata").read_text())
     if document["digest"] != _digest(document["facts"]):
-        raise ValueError("its metadata does not match its digest")
+        raise ValueError("its metadata file does not match its digest")
     return json.loads(document["facts"])
 
 
@@ -274,14 +277,14 @@ def _digest(text: str) -> str:
 
 
 def _names(tree: Any) -> list[str]:
-    """Return names of the arrays, the same for trees of tuples, dicts and dataclasses."""
+    """Return the arrays' names, which are the same for trees of tuples, dicts and dataclasses."""
     paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(tree))
     return [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
 
 
 @jax.jit
 def _checksums(tree: Any) -> list[Array]:
-    """Compute a number for every array that changes with any single entry."""
+    """Compute a checksum of every array that changes with any single entry."""
 
     def checksum(x: Array) -> Array:
         if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -290,27 +293,29 @@ def _checksums(tree: Any) -> list[Array]:
             x = x.astype(jnp.uint8)
         bits = lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
         bits = bits.astype(jnp.uint32).reshape(-1)
-        # Odd factors are invertible modulo 2^32. The sum of integers does not depend on the order.
+        # Odd factors are invertible modulo 2^32, so every entry counts. A sum of integers does not
+        # depend on the order of summation.
         return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
 
     return [checksum(x) for x in jax.tree.leaves(tree)]
 
 
 def _checksum(x: np.ndarray) -> int:
-    """Compute `_checksums` of one NumPy array on the host."""
+    """Compute the checksum of one NumPy array on the host."""
     bits = np.ascontiguousarray(x).reshape(-1).view(f"uint{8 * x.dtype.itemsize}")
     factors = np.arange(1, 2 * bits.size, 2, dtype=np.uint32)
     return int(np.sum(bits.astype(np.uint32) * factors, dtype=np.uint32))
 
 
 def _verify(state: Any, expected: Mapping[str, int]) -> None:
-    """Raise ValueError unless the arrays have the expected names and checksums."""
+    """Raise ValueError unless a checkpoint's arrays have the expected names and checksums."""
     names = _names(state)
     if set(names) != set(expected):
         name = min(set(names) ^ set(expected))
         raise ValueError(f"the array {name!r} is missing or unexpected")
     leaves = jax.tree.leaves(state)
-    on_host = all(isinstance(x, np.ndarray) for x in leaves)  # not worth a compiled program
+    # Arrays on the host are not worth a compiled program.
+    on_host = all(isinstance(x, np.ndarray) for x in leaves)
     sums = map(_checksum, leaves) if on_host else jax.device_get(_checksums(state))
     for name, checksum in zip(names, sums, strict=True):
         if int(checksum) != expected[name]:
@@ -324,7 +329,7 @@ def _open_for_reading(workdir: Path) -> ocp.CheckpointManager:
 
 
 def _read_numpy(folder: Path) -> Any:
-    """Read the arrays of a checkpoint as NumPy arrays, without other processes."""
+    """Read the arrays of a checkpoint as NumPy arrays, without the other processes."""
     process = distributed.process_index()
     options = ocp.options.MultiprocessingOptions()
     if distributed.process_count() > 1:
@@ -344,5 +349,5 @@ def _read_numpy(folder: Path) -> Any:
 
 
 def _keep_message(message: logging.LogRecord) -> bool:
-    """Drop a warning of Orbax: the folder of one item has no metadata of a whole checkpoint."""
+    """Filter out Orbax's warning that the folder of one item has no checkpoint metadata."""
     return "Metadata file does not exist" not in message.getMessage()

@@ -1,4 +1,4 @@
-"""Measure representation collapse, of the embeddings of a batch and of the features of a set."""
+"""Measure representation collapse in the embeddings of a batch or the features of a data set."""
 
 import jax
 import numpy as np
@@ -9,23 +9,23 @@ from jax import numpy as jnp
 from jaxssl.losses.pairs import unit
 
 # Features with a standard deviation below this have collapsed. Evenly spread features have 1.
-COLLAPSED_STD = 0.2  # a mean cosine of about 0.96
+COLLAPSED_STD = 0.2  # corresponds to a mean cosine of about 0.96
 # Features have also collapsed if their rank is below this share of the largest possible rank, or
 # below this number.
 COLLAPSED_RANK_SHARE, COLLAPSED_RANK = 0.1, 1.5
 DEAD = 1e-6  # standard deviation of a dead dimension, relative to the largest feature
-RANKME_EPS = 1e-7  # epsilon of the paper for float32
+RANKME_EPS = 1e-7  # epsilon of the RankMe paper for float32
 
 
 @jax.jit
 def embedding_metrics(embeddings: Array) -> dict[str, Array]:
-    r"""Measure the spread and the agreement of embeddings, scaled to unit length.
+    r"""Measure the spread and the agreement of embeddings scaled to unit length.
 
     * feature_std: mean standard deviation of a dimension, times sqrt(d). It is 1 for embeddings
       spread evenly over the sphere, and 0 if all are equal (Chen and He, SimSiam, 2021).
     * effective_rank: RankMe, exp of the entropy of the normalised singular values, in
       [1, min(V B, d)] (Garrido et al., RankMe, 2023, eq. 1).
-    * alignment: mean squared distance between two views of an example, in [0, 4]; lower is closer.
+    * alignment: mean squared distance between two views of an example, in [0, 4]. Lower is closer.
     * uniformity: log of the mean of exp(-2 |u - v|^2) over different examples, in [-8, 0]; lower is
       more uniform (both Wang and Isola, 2020).
     * positive_similarity, negative_similarity: mean cosine of two views of one example, and of
@@ -59,7 +59,7 @@ def embedding_metrics(embeddings: Array) -> dict[str, Array]:
 
 
 def rankme(features: np.ndarray) -> float:
-    r"""Compute the effective rank: exp of the entropy of the normalised singular values.
+    r"""Compute RankMe, the effective rank of features: exp(entropy of the singular values).
 
     .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \sigma_k / \sum_j \sigma_j + \epsilon
 
@@ -67,7 +67,7 @@ def rankme(features: np.ndarray) -> float:
         features: [n, d], neither centred nor scaled to unit length. The paper uses 25 600 rows.
 
     Returns:
-        A number in [1, min(n, d)], up to the influence of epsilon; 0 if all features are 0.
+        A number in [1, min(n, d)], up to the influence of epsilon, or 0 if all features are 0.
 
     References:
         Garrido et al., RankMe, 2023, eq. 1.
@@ -92,7 +92,7 @@ def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
             raised.
 
     Returns:
-        A number in [1, min(n - 1, d)]; 0 if the mean views of all images are equal.
+        A number in [1, min(n - 1, d)], or 0 if the mean views of all images are equal.
 
     Raises:
         ValueError: with only one view or image, or if delta is not positive.
@@ -111,14 +111,14 @@ def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
     scatter += max(delta, 1e-13 * np.trace(scatter)) * np.eye(d)
     factor = np.linalg.cholesky(scatter)
     between = (means - means.mean(axis=0)) / np.sqrt(n)
-    # factor^-1 S_b factor^-T has the same eigenvalues.
+    # factor^-1 S_b factor^-T has the same eigenvalues as S_w^{-1/2} S_b S_w^{-1/2}.
     whitened = scipy.linalg.solve_triangular(factor, between.T, lower=True)
     eigenvalues = _eigenvalues_of_gram(whitened.T)
     return _exp_entropy(eigenvalues / eigenvalues.sum()) if eigenvalues.any() else 0.0
 
 
 def feature_std(features: np.ndarray) -> float:
-    """Compute the mean standard deviation of features [n, d] at unit length, times sqrt(d).
+    """Compute the mean standard deviation of unit-length features [n, d], times sqrt(d).
 
     It is in [0, 1], as in `embedding_metrics`: 1 for features spread evenly over the sphere, 0 if
     all have the same direction.
@@ -129,14 +129,14 @@ def feature_std(features: np.ndarray) -> float:
 
 
 def dead_dimensions(features: np.ndarray) -> float:
-    """Return the percentage of dimensions of features [n, d] that are equal for all examples."""
+    """Return the percentage of feature dimensions [n, d] that are equal for all examples."""
     largest = np.max(np.abs(features), initial=0)
     spread = np.asarray(features, np.float64).std(axis=0)
     return 100 * float(np.mean(spread <= DEAD * largest))
 
 
 def describe_collapse(*, rank: float, spread: float, most: int) -> str:
-    """Describe whether features have collapsed.
+    """Describe in words whether features have collapsed.
 
     * complete collapse: nearly all features have the same direction; ``spread`` is below
       `COLLAPSED_STD`.
@@ -162,7 +162,7 @@ def _mean(x: Array, where: Array) -> Array:
 
 
 def _eigenvalues_of_gram(rows: np.ndarray) -> np.ndarray:
-    """Compute squared singular values of rows [n, d] float64 from the smaller Gram matrix."""
+    """Compute squared singular values of [n, d] float64 features from the smaller Gram matrix."""
     n, d = rows.shape
     gram = rows.T @ rows if d <= n else rows @ rows.T
     eigenvalues = np.linalg.eigvalsh(gram)

@@ -11,7 +11,7 @@ OTHER_KEYS = "it needs keys of another network or a predictor; set method.name=m
 
 
 def check_compatibility(config: ConfigDict, objective: Objective) -> None:
-    """Check that the method can train the objective, and that the network takes the views.
+    """Check that the method can train the loss, and that the network takes the views.
 
     Raises:
         UserError: if not; the message says what to change.
@@ -35,7 +35,7 @@ def check_compatibility(config: ConfigDict, objective: Objective) -> None:
 
 
 def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
-    """Return why the method cannot train the objective, or None if it can."""
+    """Return why the method cannot train the loss, or None if it can."""
     method, labels = config.method.name, config.method.get("labels", False)
     if method != "momentum" and objective.needs_other_keys:
         return OTHER_KEYS
@@ -61,7 +61,7 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
 
 
 def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) -> None:
-    """Check that the data set has the labels that the method and the loss need.
+    """Check that the data set has the class labels that the method and the loss need.
 
     Args:
         config: complete.
@@ -86,5 +86,5 @@ def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) ->
 
 
 def has_text(config: ConfigDict) -> bool:
-    """Return whether a config has a network for captions; old configs lack the key "text"."""
+    """Return True if a config has a network for captions. Old configs lack the key "text"."""
     return "text" in config and config.text.name != "none"

@@ -1,4 +1,4 @@
-"""Keep compiled programs on disk, so that the next run starts without compiling."""
+"""Keep compiled programs on disk, so that the next run need not compile them."""
 
 import hashlib
 import os
@@ -29,7 +29,7 @@ def enable() -> None:
 
 
 def fast_compile_options() -> dict[str, int]:
-    """Return compiler options of `jax.jit` for a program that runs once, such as an initialiser.
+    """Return `jax.jit` compiler options for a program that runs once, such as an initialiser.
 
     On a CPU, a lower optimisation level compiles five times as fast and gives the same numbers. An
     optimisation level in XLA_FLAGS is respected.
@@ -40,7 +40,7 @@ def fast_compile_options() -> dict[str, int]:
 
 
 def describe() -> str:
-    """Return in words where compiled programs are kept."""
+    """Describe in words where compiled programs are kept."""
     folder = _setting("jax_compilation_cache_dir")
     if not folder or not _setting("jax_enable_compilation_cache"):
         return "not kept (set JAX_COMPILATION_CACHE_DIR to a folder)"
@@ -48,11 +48,11 @@ def describe() -> str:
 
 
 def _setting(name: str) -> Any:
-    return getattr(jax.config, name)  # JAX defines its settings at run time
+    return getattr(jax.config, name)  # JAX defines its settings at run time.
 
 
 def _machine() -> str:
-    """Return a name for the CPU's instruction set; hosts that share a home folder may differ."""
+    """Return a name for the CPU's instruction set, because hosts may share a home folder."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = next(line for line in lines if line.startswith(("flags", "Features")))

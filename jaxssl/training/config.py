@@ -29,14 +29,16 @@ from jaxssl.training._config_types import (
     require,
 )
 
-# Groups that name a component. The name of an optional one may be "none".
+# Each of these groups names a component. The name of an optional component may be "none".
 GROUPS = ("net", "text", "loss", "method", "augment", "head", "predictor")
 OPTIONAL = ("text", "predictor")
-# Groups with arguments of augment that differ in some views, and the further keys of each group.
+# These groups hold the augment arguments that differ in some views, and the further keys of each
+# group.
 VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
-# A run resumes with other values of these keys, which do not change its result.
+# A run can resume with other values of these keys, because they do not change its result.
 CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded")
-NETWORKS = ("net", "text", "head", "predictor")  # whole numbers in these groups are sizes
+# In these groups integers are sizes, not hyper-parameters.
+NETWORKS = ("net", "text", "head", "predictor")
 LOWEST = {"total_steps": 0, "epochs": 0, "seed": 0, "crops.number": 0}
 LOWEST |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps", "max_skipped"), 1)
 MOST_VIEWS = 1000
@@ -45,7 +47,7 @@ FOLDER = Path(jaxssl.__file__).parent / "configs"
 
 
 def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
-    """Return the effective config of a config file and overrides.
+    """Return the complete config of a config file and command-line overrides.
 
     Args:
         path: a Python file with `get_config() -> ConfigDict`, or the name of a packaged config,
@@ -70,7 +72,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
         UserError: as `load`.
     """
     config = _unlocked(config, "config")
-    # Names and presets come first, because they decide which other keys exist.
+    # Names and presets are set first, because they decide which other keys exist.
     choices = [item for item in overrides if _is_choice(item[0])]
     for key, text in sorted(choices, key=lambda item: item[0].endswith(".preset")):
         group, leaf = key.split(".")
@@ -122,7 +124,7 @@ def find(path: str | Path) -> Path:
 
 
 def read_config(workdir: Path) -> ConfigDict:
-    """Return the effective config of a run.
+    """Read the complete config of a run from its workdir.
 
     Raises:
         UserError: if the workdir has no readable config.
@@ -136,12 +138,12 @@ def read_config(workdir: Path) -> ConfigDict:
             f"jaxssl train --workdir {workdir}"
         ) from error
     if not isinstance(config.get("data"), ConfigDict) or "loss" not in config:
-        raise UserError(f"{path} is no config of a run; choose another --workdir")
+        raise UserError(f"{path} is not the config of a run; choose another --workdir")
     return config
 
 
 def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
-    """Set values of existing keys.
+    """Set existing config keys to new values.
 
     Args:
         config: changed in place.
@@ -157,12 +159,12 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) ->
             with config.unlocked():
                 config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
         node = _find_group(config, key)
-        with node.ignore_type():  # a preset may have set a value of another valid type
+        with node.ignore_type():  # A preset may have set a value of another valid type.
             node[leaf] = _convert(key, text, _type_of(config, key, node[leaf]))
 
 
 def factory(group: str, name: str) -> Callable[..., Any]:
-    """Return the factory of the component that ``config[group].name`` names.
+    """Return the factory function of the component that ``config[group].name`` names.
 
     Raises:
         UserError: if the group has no component of this name.
@@ -177,12 +179,12 @@ def _no_component() -> None:
 
 
 def arguments(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keyword arguments in a group: all keys except "name" and "preset"."""
+    """Return a group's keyword arguments for its factory: all keys except "name" and "preset"."""
     return {k: v for k, v in config.items() if k not in ("name", "preset")}
 
 
 def label(group: str, config: Mapping[str, Any]) -> str:
-    """Return a component with its settings that differ from the defaults.
+    """Return a component's name with the settings that differ from the defaults.
 
     For example "auc_cl (released_cifar, alpha=0.5)".
     """
@@ -197,7 +199,7 @@ def label(group: str, config: Mapping[str, Any]) -> str:
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return "key: theirs -> ours" for each key whose values differ in two configs."""
+    """List "key: theirs -> ours" for each key that differs between two configs."""
     lines = []
     for key in sorted(set(ours) | set(theirs)):
         a, b = ours.get(key), theirs.get(key)
@@ -209,7 +211,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str 
 
 
 def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
-    """Return the `differences` that prevent a run from resuming.
+    """List the config differences that prevent a run from resuming.
 
     Args:
         ours: the config of this command.
@@ -220,7 +222,7 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
 
 
 def validate(config: ConfigDict) -> None:
-    """Check types, and ranges that no component checks.
+    """Check types of config values, and ranges that no component checks.
 
     Raises:
         UserError: on a missing key, or a value of another type or out of its range.
@@ -254,15 +256,15 @@ def validate(config: ConfigDict) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as it reads back from JSON."""
+    """Return a config value as it reads back from JSON."""
     return list(value) if isinstance(value, tuple) else value
 
 
 def _run_file(path: Path) -> ConfigDict:
-    """Return the unlocked config of a Python file, whose groups are not complete yet."""
+    """Execute a config file and return its unlocked config, without defaults."""
     spec = importlib.util.spec_from_file_location(f"jaxssl_config_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise UserError(f"config file {str(path)!r} must be a Python file with a name in .py")
+        raise UserError(f"config file {str(path)!r} must be a Python file whose name ends in .py")
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -292,13 +294,13 @@ def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
 
 
 def _is_choice(key: str) -> bool:
-    """Return True for keys such as "loss.name" and "loss.preset"."""
+    """Return True for keys that choose a component, such as "loss.name" and "loss.preset"."""
     group, _, leaf = key.partition(".")
     return group in GROUPS and leaf in ("name", "preset")
 
 
 def _complete(group: str, config: ConfigDict) -> ConfigDict:
-    """Fill in the missing arguments of a group from its preset and its factory's defaults."""
+    """Fill in a group's missing arguments from its preset and its factory's defaults."""
     values = config.to_dict()
     name, preset = values.pop("name"), values.pop("preset", None)
     parameters = inspect.signature(factory(group, name)).parameters.values()
@@ -319,7 +321,7 @@ def _complete(group: str, config: ConfigDict) -> ConfigDict:
 
 
 def _find_group(config: ConfigDict, key: str) -> ConfigDict:
-    """Return the group that holds a key, and refuse keys that do not exist."""
+    """Return the config group that holds a key, and raise UserError for an unknown key."""
     node, prefix = config, ""
     while True:
         name, dot, _ = key.removeprefix(prefix).partition(".")
@@ -334,7 +336,7 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
 
 
 def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
-    """Return the type that a key expects."""
+    """Return the type that a config key expects."""
     group, _, leaf = key.partition(".")
     if key in TYPES:
         return TYPES[key]
@@ -345,7 +347,7 @@ def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
 
 
 def _convert(key: str, text: str, kind: Any) -> Any:
-    """Read the text of a value as the type that its key expects."""
+    """Convert a command-line text to the type that its config key expects."""
     value = _parse(text)
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     alternatives = typing.get_args(kind) if is_union else (kind,)
@@ -365,11 +367,11 @@ def _convert(key: str, text: str, kind: Any) -> Any:
 
 
 def _parse(text: str) -> Any:
-    """Return a Python literal, a bool for true or false in any case, or else the text."""
+    """Parse a command-line text as a Python literal, a bool in any case, or a string."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text  # the last three are raised by unhashable keys and by deep nesting
+        return text  # The last three errors come from unhashable keys and from deep nesting.
     return tuple(value) if isinstance(value, list) else value

@@ -22,7 +22,8 @@ from jaxssl.training.state import make_train_step
 HEADROOM = 0.9  # share of the available memory that a step may take
 
 
-# A batch, the size of the training set, the crops that the host cuts, and a description.
+# The tuple holds a batch, the size of the training set, the crops that the host cuts, and a
+# description.
 _Input = tuple[Any, int, Crops | None, str]
 
 
@@ -118,7 +119,7 @@ def _mebibytes(num_bytes: float) -> str:
 
 
 def _available_memory() -> int:
-    """Return the bytes that all devices have together, or 0 if unknown."""
+    """Return the memory of all devices together in bytes, or 0 if unknown."""
     stats = [device.memory_stats() for device in jax.devices()]
     if all(stats):
         return sum((s or {}).get("bytes_limit", 0) for s in stats)

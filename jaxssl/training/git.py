@@ -1,4 +1,4 @@
-"""The git commit of the source code, which is stored with measured figures."""
+"""Find the git commit of the source code, which is stored with measured figures."""
 
 import functools
 import os
@@ -11,7 +11,7 @@ def current_commit() -> str:
     """Return the commit of the checkout that holds this file, or "" outside of a checkout.
 
     "-dirty" is appended if files were changed since the commit. The environment variable
-    JAXSSL_COMMIT overrides the result; set it for copies of the files without a git folder.
+    JAXSSL_COMMIT overrides the result. Set it for copies of the files without a git folder.
     """
     if os.environ.get("JAXSSL_COMMIT"):
         return os.environ["JAXSSL_COMMIT"]
@@ -21,5 +21,5 @@ def current_commit() -> str:
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    except OSError:  # git is not installed
+    except OSError:  # git is not installed.
         return ""

@@ -46,7 +46,7 @@ def log_to_screen(process: int = 0) -> None:
 
 
 class _LogFile(logging.FileHandler):
-    """A log file whose write errors are raised: a full disk stops the run."""
+    """Log file that raises write errors, so that a full disk stops the run."""
 
     def emit(self, record: logging.LogRecord) -> None:
         super().emit(record)

@@ -39,14 +39,15 @@ from jaxssl.training.programs import Programs, make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import check_name, check_same_config, open_workdir
 
-# The aimed length of one call of the training program. A stop request waits for the end of a call.
+# One call of the training program takes about this many seconds. A stop request waits for the end
+# of a call.
 CALL_SECONDS = 0.5
 
 Probe = Callable[[TrainState], dict[str, float]]
 
 
 class Evaluation(NamedTuple):
-    """The functions of `jaxssl.evaluation.pretrain` that a run calls.
+    """The evaluation functions that a pretraining run calls, such as the k-NN probe.
 
     Attributes:
         check: ``(config) -> None`` raises UserError for settings that evaluation rejects.
@@ -64,7 +65,7 @@ class Evaluation(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Everything that a run is made of, apart from its state."""
+    """Config, data, programs and writers of a pretraining run, apart from its training state."""
 
     config: ConfigDict
     workdir: Path
@@ -81,7 +82,7 @@ def train(
     evaluation: Evaluation | None = None,
     splits: source.Splits | None = None,
 ) -> None:
-    """Pretrain, then evaluate. A workdir with checkpoints is resumed from the last one.
+    """Pretrain, then evaluate. A workdir with checkpoints resumes from the last one.
 
     All processes of a run call this. The first one writes.
 
@@ -124,7 +125,8 @@ def train(
         save_every = max(1, round(config.checkpoint.every * setup.steps_per_epoch))
         periods = config.log_every, eval_every, save_every
         call_steps, calls = 1, 0
-        losses: list[tuple[Array, int]] = []  # (array, n): n losses of a call since the last report
+        # pairs (array, n) with n losses of a call since the last report
+        losses: list[tuple[Array, int]] = []
         unreported = None
         unit = source.KINDS[run.splits.train.kind]
         with reporter.progress_bar(step, total, unit):
@@ -148,7 +150,8 @@ def train(
                     unreported, losses = (step, metrics, losses), []
                 elif calls == 1:
                     jax.block_until_ready(metrics)
-                    reporter.restart_clock(step)  # compilation does not count for the speed
+                    # The time of compilation does not count for the speed.
+                    reporter.restart_clock(step)
                 if calls <= 2:
                     call_steps = _steps_per_call(metrics, n, start, programs.most_steps)
                 if unreported and (saving or stopping):
@@ -177,7 +180,7 @@ def _set_up(
     evaluation: Evaluation | None,
     splits: source.Splits | None,
 ) -> _Run:
-    """Check the config and build everything that a run needs, without writing."""
+    """Check the config and build everything that a run needs, without writing files."""
     logs.log_to_screen(distributed.process_index())
     check_name(workdir)
     check_same_config(config, workdir)
@@ -194,7 +197,7 @@ def _set_up(
 
 
 def _is_finished(run: _Run, template: TrainState) -> bool:
-    """Return whether the checkpoint of the last step exists and is not damaged."""
+    """Return True if the checkpoint of the last step exists and is not damaged."""
     total = run.setup.total_steps
     if total not in checkpoint.steps(run.workdir):
         return False
@@ -212,7 +215,7 @@ def _show_finished(run: _Run, evaluation: Evaluation | None) -> None:
 
 
 def _resume(run: _Run, state: TrainState) -> tuple[int, TrainState]:
-    """Restore the last readable checkpoint. Return 0 and ``state`` if there is none."""
+    """Restore the last readable checkpoint, or return step 0 and ``state`` if there is none."""
     if not checkpoint.steps(run.workdir):
         return 0, state
     restored = checkpoint.restore(run.workdir, state)
@@ -222,7 +225,7 @@ def _resume(run: _Run, state: TrainState) -> tuple[int, TrainState]:
 
 
 def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
-    """Log the settings of a run."""
+    """Log the settings of a run at its start."""
     step = int(state.step)
     log.info("%s: %s", f"resumes at step {step}" if step else "begins", run.workdir)
     log.info("data       %s", run.splits.train.describe())
@@ -234,7 +237,7 @@ def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
 
 
 def _steps_per_call(metrics: Any, n: int, start: float, most: int) -> int:
-    """Choose the number of steps of the next calls from a call of n steps that began at ``start``.
+    """Choose the number of steps of the next calls from the time that a call of n steps took.
 
     Several processes must choose the same number, so it does not depend on their clocks. They read
     stop requests only when they log.
@@ -246,8 +249,8 @@ def _steps_per_call(metrics: Any, n: int, start: float, most: int) -> int:
 
 
 def _agree_to_stop(stop: Sequence[int], logging: bool) -> bool:
-    """Return whether to stop after this step. Several processes agree when they log."""
-    stopping = bool(stop)  # read once: a signal may arrive at any moment
+    """Return True to stop after this step. Several processes agree on it when they log."""
+    stopping = bool(stop)  # The list is read only once, because a signal may arrive at any moment.
     if distributed.process_count() > 1:
         return logging and distributed.any_process(stopping)
     return stopping
@@ -260,7 +263,7 @@ def _exit_if_stopped(step: int, total: int, stop: Sequence[int]) -> None:
     if step < total or distributed.any_process(bool(stop)):
         then = "resumes there" if step < total else "evaluates"
         log.info("stopped at step %d of %d; the same command %s", step, total, then)
-        # Without a signal here, another process has received one.
+        # If this process has no signal, another process of the run has received one.
         sys.exit(128 + (stop[0] if stop else signal.SIGTERM))
 
 
@@ -303,5 +306,5 @@ def _stop_requests() -> Iterator[list[int]]:
         yield received
     finally:
         for number, handler in previous.items():
-            # None is a handler that was not installed from Python.
+            # A previous handler of None was not installed from Python, so the default replaces it.
             signal.signal(number, handler or signal.SIG_DFL)

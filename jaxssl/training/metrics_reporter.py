@@ -1,4 +1,4 @@
-"""Report the metrics of a run: to metrics.jsonl, TensorBoard, the log and a progress bar."""
+"""Report the metrics of a run to metrics.jsonl, TensorBoard, the log and a progress bar."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ from jaxssl.training.nonfinite import LossMonitor
 
 
 class MetricsReporter:
-    """Fetches the metrics of steps from the device and reports them. Only one process writes.
+    """Reporter that fetches training metrics from the device. Only the first process writes.
 
     Args:
         config: of the run.
@@ -36,11 +36,11 @@ class MetricsReporter:
         self._writer = MetricsWriter(workdir, step) if distributed.is_first_process() else None
         self._monitor = LossMonitor(skipped)
         self._bar: progress.Progress | None = None
-        self._figures: dict[str, float] = {}  # the latest value of each metric
+        self._figures: dict[str, float] = {}  # latest value of each metric
         self.restart_clock(step)
 
     def restart_clock(self, step: int) -> None:
-        """Measure the speed from this step and this moment."""
+        """Measure the training speed from this step and this moment on."""
         self._clock = step, time.perf_counter()
 
     def report(
@@ -50,7 +50,7 @@ class MetricsReporter:
         losses: Sequence[tuple[Array, int]],
         evaluate: Callable[[], Mapping[str, float]] | None = None,
     ) -> dict[str, float]:
-        """Wait for a step and report its metrics.
+        """Wait for a training step and report its metrics.
 
         Args:
             step: number of the step.
@@ -71,8 +71,8 @@ class MetricsReporter:
         skipped, in_a_row = int(values["skipped_steps"]), int(values["skipped_in_a_row"])
         self._monitor.check(step, [float(x) for array, n in losses for x in array[:n]], skipped)
         if in_a_row >= self._config.max_skipped:
-            return values  # the run stops
-        # Skipped steps do not advance the schedule.
+            return values  # The run stops now.
+        # Skipped steps do not advance the learning-rate schedule.
         scheduled = step - 1 - skipped + (in_a_row > 0)
         values |= {
             "images_per_second": self._config.batch_size * speed,
@@ -93,7 +93,7 @@ class MetricsReporter:
             self._writer.sync()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the metrics files."""
         if self._writer:
             self._writer.close()
 

@@ -17,7 +17,7 @@ Shape = tuple[int | None, ...]
 
 
 class Modality(NamedTuple):
-    """The functions of training and evaluation that depend on the kind of examples.
+    """Functions of training and evaluation that depend on the kind of examples.
 
     Attributes:
         make_views: ``(recipes of the views, recipes of the small crops) -> augment``.
@@ -33,13 +33,13 @@ class Modality(NamedTuple):
 
 
 def example_kind(config: Mapping[str, Any]) -> str:
-    """Return the kind of examples of a run, which the recipe of its views determines."""
+    """Return the kind of examples of a run, which the augmentation recipe determines."""
     recipe = components.module("augment", config["augment"]["name"])
     return getattr(recipe, "EXAMPLES", "image")
 
 
 def dataset_kind(config: Mapping[str, Any]) -> str:
-    """Return the kind of the data set. Sets of images may have captions."""
+    """Return the kind of examples in the data set. Image data sets may have captions."""
     kind = example_kind(config)
     return "image" if kind == "image_text" else kind
 
@@ -50,7 +50,7 @@ def network_kind(net: str) -> str:
 
 
 def get(config: Mapping[str, Any]) -> Modality:
-    """Return the modality of a run."""
+    """Return the modality (views and inputs) of a run's kind of examples."""
     return MODALITIES[example_kind(config)]
 
 

@@ -1,4 +1,4 @@
-"""Monitor the loss for spikes, and explain why steps were not finite."""
+"""Detect spikes of the loss, and explain why training steps were not finite."""
 
 import math
 from collections import deque
@@ -9,17 +9,18 @@ import numpy as np
 
 from jaxssl.training.logs import log
 
-FILE_NAME = "fault.json"  # in the workdir
+FILE_NAME = "fault.json"  # name of the diagnosis file in the workdir
 WINDOW = 256  # number of earlier losses that a loss is compared with
 MIN_LOSSES = 32  # number of losses before the first comparison
-SPIKE = 10.0  # a spike exceeds the median by so many median absolute deviations
-# The quantities of a step, in the order of their computation.
+SPIKE = 10.0  # number of median absolute deviations above the median that make a spike
+# These are the quantities of a training step, in the order of their computation.
 ORDER = ("parameters", "statistics", "views", "embeddings", "loss", "gradient")
-Measures = Mapping[str, Mapping[str, tuple[Any, Any]]]  # see `jaxssl.training.state.make_diagnosis`
+# See `jaxssl.training.state.make_diagnosis`.
+Measures = Mapping[str, Mapping[str, tuple[Any, Any]]]
 
 
 class LossMonitor:
-    """Logs spikes of the loss and skipped steps.
+    """Monitor that logs spikes of the loss and skipped steps.
 
     Args:
         skipped: steps skipped before.
@@ -55,7 +56,7 @@ class LossMonitor:
 
 
 class Fault(NamedTuple):
-    """The reason why a run stopped.
+    """The reason why a run stopped, in words and as data.
 
     Attributes:
         document: content of fault.json.
@@ -69,7 +70,7 @@ class Fault(NamedTuple):
 def describe(
     first: int, skipped: int, indices: Callable[[int], np.ndarray], measures: Measures
 ) -> Fault:
-    """Describe why steps were skipped.
+    """Describe why training steps were skipped.
 
     Args:
         first: number of the first step that was skipped, counted from 1.

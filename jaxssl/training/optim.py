@@ -1,4 +1,4 @@
-"""Optimisers by name, with the field's exclusions from weight decay and learning-rate scaling."""
+"""Optimisers by name, with the usual exclusions from weight decay and layer-wise scaling."""
 
 from typing import Any, cast
 
@@ -10,11 +10,11 @@ from jax import numpy as jnp
 from jaxssl.training.schedules import Schedule
 
 LR_SCALING = ("linear", "sqrt", "none")
-FROZEN = "frozen_"  # parameters of modules whose names begin so are not trained
+FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
 
 
 def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
-    """Return the peak learning rate of a global batch.
+    """Return the peak learning rate, scaled by the global batch size.
 
     Args:
         lr: base rate.
@@ -40,7 +40,7 @@ def optimiser(
     trust_coefficient: float = 0.001,
     lars_clip: bool = False,
 ) -> optax.GradientTransformation:
-    r"""Return the gradient transformation of an optimiser.
+    r"""Return the gradient transformation of a named optimiser.
 
     .. math::
         v \leftarrow m v + q (g + w p), \quad p \leftarrow p - \eta_t v, \quad q_{sgd} = 1, \quad
@@ -100,7 +100,7 @@ def optimiser(
 def _larc(
     lr: Schedule, weight_decay: float | Schedule, trust_coefficient: float, cap: bool
 ) -> optax.GradientTransformation:
-    """Add the weight decay and scale by larc's ratio, which needs both norms separately."""
+    """Add the weight decay and scale by LARC's ratio, which needs both norms separately."""
 
     def init(params: optax.Params) -> optax.OptState:
         del params
@@ -117,7 +117,7 @@ def _larc(
             w = jnp.asarray(decay, p.dtype)
             p_norm, g_norm = jnp.linalg.norm(p), jnp.linalg.norm(g)
             ratio = trust_coefficient * p_norm / (g_norm + w * p_norm + 1e-8)
-            if cap:  # a rate of 0 gives infinity, hence 1
+            if cap:  # A learning rate of 0 gives a ratio of infinity, which is cut to 1.
                 ratio = jnp.minimum(ratio / jnp.asarray(rate, p.dtype), 1)
             return jnp.where((p_norm > 0) & (g_norm > 0), ratio * (g + w * p), g)
 

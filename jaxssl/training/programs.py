@@ -1,4 +1,4 @@
-"""The compiled programs of a run. Runs of one process that differ only in numbers share them."""
+"""The compiled programs of a run, shared by runs of one process that differ only in numbers."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -24,11 +24,11 @@ from jaxssl.training.state import (
     make_train_steps,
 )
 
-MOST_STEPS = 100  # in one call
+MOST_STEPS = 100  # largest number of training steps in one call
 
 
 class Programs(NamedTuple):
-    """The computations of a run on its devices.
+    """The compiled functions of a run: initialiser, training steps and features.
 
     Attributes:
         init: ``seed -> state``, untrained.
@@ -47,7 +47,7 @@ class Programs(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """Programs of all runs that differ only in their seed and numbers; see `Programs`."""
+    """Compiled programs that runs share if they differ only in seed and numbers."""
 
     init: Callable[[int], TrainState]
     steps: Steps
@@ -61,7 +61,7 @@ _cache: dict[Any, _Shared] = {}  # the programs of the latest run
 def make_programs(
     config: ConfigDict, setup: Setup, batches: Batches, shape: tuple[int | None, ...], mesh: Mesh
 ) -> Programs:
-    """Return the programs of a run.
+    """Return the compiled programs of a run, from the cache if possible.
 
     The learning rate and the numbers of the loss are arguments of the compiled training step. The
     next run of this process compiles nothing if it differs from this one only in them or in the
@@ -118,7 +118,7 @@ def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
 def _make_shared(
     config: ConfigDict, setup: Setup, batches: Batches, shape: tuple[int | None, ...], mesh: Mesh
 ) -> _Shared:
-    # The programs must not keep ``batches`` alive, which holds the data set.
+    # The programs must not keep ``batches`` alive, because that object holds the data set.
     num_examples, crops, resident = batches.num_examples, batches.crops, batches.take is not None
 
     def make_step(numbers: dict[str, Array]) -> Step:
@@ -132,18 +132,19 @@ def _make_shared(
             sharded=config.optim.sharded,
         )
 
-    # Neither the initial weights nor the features depend on the numbers.
+    # Neither the initial weights nor the features depend on the numbers of the config.
     init = make_init(config, setup, batches.example, num_examples, mesh)
-    # XLA compiles a convolution inside a loop on a CPU to code that takes 50 times as long.
+    # On a CPU, XLA compiles a convolution inside a loop to code that takes 50 times as long.
     loops = jax.default_backend() != "cpu" or not _has_convolution(setup, batches.example)
-    # A streamed run uses the same program as a resident one, so that both give the same bits.
+    # A streamed run uses the same program as a run with cached data, so that both give the same
+    # bits.
     steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
     inputs = modality.get(config).inputs(config, shape)
     return _Shared(init, steps, make_encoder(setup.method, inputs), loops)
 
 
 def _has_convolution(setup: Setup, example: Batch) -> bool:
-    """Return whether the views or the backbone use a convolution on this platform."""
+    """Return True if the views or the backbone use a convolution on this platform."""
 
     def forward(key: Array, images: Any, index: Array) -> Array:
         views = setup.augment(key, images, index)

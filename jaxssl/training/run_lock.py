@@ -1,4 +1,4 @@
-"""Allow one run at a time in a workdir."""
+"""Lock a workdir, so that one run at a time uses it."""
 
 import errno
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ from filelock import FileLock, LeaseCompromise, LeaseSettingsMismatch, SoftFileL
 from jaxssl.errors import UserError
 from jaxssl.training.logs import log
 
-NAME = "lock"  # locked by the operating system while a run holds the workdir
-OWNER = "lock.owner"  # names the process and host of the run, which touches it while it is alive
-HEARTBEAT = 10.0  # seconds between two touches
-# A run on another host is considered dead after so many seconds without a touch. Caches of shared
-# file systems may show a new time only after a minute.
+NAME = "lock"  # file that the operating system locks while a run holds the workdir
+OWNER = "lock.owner"  # file with the run's process and host, touched while the run is alive
+HEARTBEAT = 10.0  # seconds between two touches of the owner file
+# A run on another host counts as dead after so many seconds without a touch. Caches of shared file
+# systems may show a new time only after a minute.
 LEASE = 100.0
 NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager
 def lock(workdir: Path) -> Iterator[None]:
-    """Hold the lock of a workdir.
+    """Hold the lock of a workdir inside a with block.
 
     The operating system releases the lock of a process that has ended, however it ended. Where
     hosts share a file system that does not share locks, or has none, the owner file tells whether a
@@ -57,7 +57,7 @@ def lock(workdir: Path) -> Iterator[None]:
 
 
 def _acquire(lease: SoftFileLease, workdir: Path) -> None:
-    """Take the lease of a workdir; wait for the touch of a run that may be alive on another host.
+    """Take the lease of a workdir, after waiting for a run that may be alive on another host.
 
     The lease of a dead process of this host is taken over at once.
     """
@@ -67,7 +67,8 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
         try:
             lease.acquire(timeout=1)
         except Timeout:
-            if lease.owner is None:  # unreadable, and nobody has completed it for a second
+            # The owner file is unreadable, and nobody has completed it for a second.
+            if lease.owner is None:
                 lease.force_break()
             else:
                 log.info("waiting to see whether the run that wrote %s is alive", path)

@@ -29,7 +29,7 @@ DECAYS = ("constant", "cosine", "linear", "step")
 
 
 def from_spec(spec: Any, *, steps_per_epoch: int, total_steps: int) -> Any:
-    """Return the schedule that a mapping describes, or any other value unchanged.
+    """Return the schedule that a config mapping describes, or any other value unchanged.
 
     Args:
         spec: a plain value, or a mapping whose "schedule" is one of
@@ -94,7 +94,7 @@ def learning_rate(
     milestones: Sequence[int] = (),
     gamma: float = 0.1,
 ) -> Schedule:
-    r"""Return a linear warm-up to the peak, followed by a decay.
+    r"""Return a learning-rate schedule: linear warm-up to the peak, then a decay.
 
     .. math::
         \text{warm-up: } \eta_t = \eta (a + (1 - a) t / w), \quad t < w \\
@@ -153,7 +153,7 @@ def _number(key: str, value: Any) -> float:
 
 
 def _values(values: Any, scale: int) -> dict[float, float]:
-    """Return {step: value}; the given times may be strings, because keys of JSON are strings."""
+    """Return {step: value} of a schedule, whose times may be strings as in JSON."""
     if not isinstance(values, Mapping):
         raise ValueError(f"values of a steps schedule must be {{when: value}}, got {values!r}")
     steps = {}
@@ -171,23 +171,23 @@ def _values(values: Any, scale: int) -> dict[float, float]:
 
 
 def _piecewise_constant(values: Mapping[float, float]) -> optax.Schedule:
-    """Return the value of the latest time that has passed. The first time is 0."""
+    """Return the schedule with the value of the latest time that has passed."""
     times = sorted(values)
     constants = [optax.constant_schedule(values[time]) for time in times]
     return optax.join_schedules(constants, times[1:])  # pyright: ignore[reportArgumentType]
 
 
 def _decay(name: str, start: float, end: float, steps: int) -> optax.Schedule:
-    """Go from ``start`` to ``end`` in ``steps`` steps, along a half cosine or a line."""
+    """Decay from ``start`` to ``end`` in ``steps`` steps, along a half cosine or a line."""
     if name != "cosine":
         return optax.linear_schedule(start, end, steps)
-    # A cosine from `start` itself would divide by it, and it may be 0.
+    # optax's cosine would divide by its initial value, and `start` may be 0.
     share = optax.cosine_decay_schedule(1.0, steps)
     return lambda step: end + (start - end) * share(step)
 
 
 def _warm_up(decay: optax.Schedule, low: float, high: float, steps: int) -> optax.Schedule:
-    """Prepend a line from ``low`` to ``high`` to a schedule."""
+    """Prepend a linear warm-up from ``low`` to ``high`` to a schedule."""
     if steps == 0:
         return decay
     return optax.join_schedules([optax.linear_schedule(low, high, steps), decay], [steps])

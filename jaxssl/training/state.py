@@ -18,16 +18,18 @@ from jaxssl import collectives, distributed
 from jaxssl.methods.base import Batch, Carried, Method
 from jaxssl.training import compile_cache
 
-# (key, input, index) -> {"views": [V, b, h, w, c], ...}, the entries that a method's batch needs.
+# Signature: (key, input, index) -> {"views": [V, b, h, w, c], ...}, the entries that a method's
+# batch needs.
 Augment = Callable[[Array, Any, Array], dict[str, Array]]
-# (state, batch) -> (state, metrics, embeddings [V, B, d])
+# Signature: (state, batch) -> (state, metrics, embeddings [V, B, d]).
 Step = Callable[["TrainState", Batch], tuple["TrainState", dict[str, Array], Array]]
-# (state, data, indices [k, B], n) -> (state, metrics and embeddings of the last step, losses [k])
+# Signature: (state, data, indices [k, B], n) -> (state, metrics and embeddings of the last step,
+# losses [k]).
 Steps = Callable[..., tuple["TrainState", dict[str, Array], Array, Array]]
 
 
 class TrainState(struct.PyTreeNode):
-    """Everything that the next step reads besides its batch. All of it is checkpointed.
+    """Everything that the next training step reads besides its batch. All is checkpointed.
 
     Attributes:
         step: number of steps taken, including skipped ones.
@@ -47,7 +49,7 @@ class TrainState(struct.PyTreeNode):
 
 
 class Gradient(NamedTuple):
-    """The result of `make_gradient`'s function, over the whole batch."""
+    """Gradient, loss, metrics and new state of one global batch."""
 
     views: dict[str, Any]
     grads: Any
@@ -66,7 +68,7 @@ def make_init(
     *,
     sharded: bool = False,
 ) -> Callable[[int], TrainState]:
-    """Return the function ``seed -> state`` that draws an untrained state.
+    """Return the function ``seed -> untrained training state``.
 
     Args:
         method: the method to train.
@@ -92,7 +94,8 @@ def make_init(
         skipped = jnp.zeros(2, jnp.int32)
         return TrainState(jnp.int32(0), skipped, run_key, params, carried, optimiser.init(params))
 
-    # Initialise under jit with out_shardings: no transfer, and no host materialises remote shards.
+    # The state is initialised under jit with out_shardings. It is never transferred, and no host
+    # holds the shards of other hosts.
     layout = shardings(method, jax.eval_shape(init, np.uint32(0)), mesh, sharded)
     options = compile_cache.fast_compile_options()
     jitted = jax.jit(init, out_shardings=layout, compiler_options=options)
@@ -102,13 +105,13 @@ def make_init(
 def init_variables(
     method: Method, views: Batch, num_examples: int, key: Array
 ) -> tuple[Any, Carried]:
-    """Draw the initial variables of a run with this key. ``views`` may be shapes."""
+    """Draw the initial parameters and state of a method. ``views`` may be shapes."""
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), views)
     return method.init(jax.random.split(key)[0], blank, num_examples)
 
 
 def _clear_padding(method: Method, carried: Carried, num_examples: int) -> Carried:
-    """Set the padding rows of per-example buffers to 0, so that it may be cut or extended."""
+    """Set the padding of per-example buffers to 0, so that it may be cut or extended."""
 
     def clear(x: Array) -> Array:
         real = jnp.arange(len(x), dtype=jnp.int32) < num_examples
@@ -121,7 +124,7 @@ def _clear_padding(method: Method, carried: Carried, num_examples: int) -> Carri
 
 
 def shardings(method: Method, state: TrainState, mesh: Mesh, sharded: bool) -> TrainState:
-    """Return the sharding of every array of a state.
+    """Return the sharding of every array of a training state.
 
     Per-example buffers are sharded over the devices along axis 0. With ``sharded`` the optimiser's
     state is sharded too: every device stores and updates its part, and sends the updated parameters
@@ -148,7 +151,7 @@ def shardings(method: Method, state: TrainState, mesh: Mesh, sharded: bool) -> T
 def make_gradient(
     method: Method, augment: Augment, mesh: Mesh
 ) -> Callable[[TrainState, Batch], Gradient]:
-    """Return the function that computes the gradient of a batch split over the mesh.
+    """Return the function that computes the gradient of a batch split over the devices.
 
     Value, gradient and carried state equal those of the whole batch on one device, because every
     random draw is keyed by the step and the example.
@@ -167,7 +170,8 @@ def make_gradient(
             key=objective_key,
             axis_name=axis,
         )
-        # The mean of the local gradients is the global gradient: see jaxssl/collectives.py.
+        # The mean of the devices' local gradients is the global gradient, as jaxssl/collectives.py
+        # explains.
         grads, metrics = collectives.mean((grads, {"loss": loss, **metrics}), axis)
         return Gradient(views, grads, metrics, carried, embeddings)
 
@@ -216,7 +220,7 @@ def make_train_step(
         updates, opt_state = optimiser.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         outcome = metrics["loss"], grads, params, opt_state, carried.batch_stats
-        # Losses replace a row of NaN by zeros, so the embeddings are checked themselves.
+        # Losses replace an embedding of NaN by zeros, so the embeddings themselves are checked.
         lost = jnp.sum(~jnp.isfinite(embeddings), dtype=jnp.int32)
         finite = _all_finite(outcome) & (lost == 0)
         carried = method.after(params, carried, state.step)
@@ -292,7 +296,7 @@ def make_train_steps(
 def make_diagnosis(
     method: Method, augment: Augment, mesh: Mesh
 ) -> Callable[[TrainState, Batch], dict[str, dict[str, tuple[Array, Array]]]]:
-    """Return the jitted ``(state, batch) -> {quantity: {module: (norm, not_finite)}}`` of a step.
+    """Return the jitted function that measures the norms of all quantities of a step.
 
     The quantities come in the order of their computation: parameters, statistics, views,
     embeddings, terms of the loss, gradient. Each module has its Euclidean norm and its number of
@@ -316,7 +320,7 @@ def make_diagnosis(
 
 
 def _measure(tree: Any) -> dict[str, tuple[Array, Array]]:
-    """Return the Euclidean norm and the number of values that are not finite, by module."""
+    """Return each module's Euclidean norm and number of values that are not finite."""
     sums: dict[str, tuple[Array, Array]] = {}
     for path, x in jax.tree_util.tree_leaves_with_path(tree):
         name = "/".join(jax.tree_util.keystr(path, simple=True, separator="/").split("/")[:2])
@@ -328,7 +332,7 @@ def _measure(tree: Any) -> dict[str, tuple[Array, Array]]:
 
 
 def _in_layout_of_params(grads: Any) -> Any:
-    """Give gradients the memory layout of parameters.
+    """Give gradients the memory layout of the parameters.
 
     A GPU's convolutions return the gradient of a kernel in another layout. XLA would compute the
     optimiser's update in that layout, and transpose parameters and moments there and back.
@@ -341,12 +345,12 @@ def _in_layout_of_params(grads: Any) -> Any:
 
 
 def _all_finite(tree: Any) -> Array:
-    """Return whether all numbers of a tree are finite, with one reduction per array shape."""
+    """Return True if all numbers of a tree are finite, with one reduction per array shape."""
     by_shape: dict[tuple[int, ...], Array] = {}
     for x in jax.tree.leaves(tree):
         if jnp.issubdtype(x.dtype, jnp.floating):
             by_shape[x.shape] = by_shape.get(x.shape, True) & jnp.isfinite(x)
     each = jnp.stack([jnp.all(finite) for finite in by_shape.values()])
-    # A sort gives their minimum and is never fused. A fused reduction would be recomputed for every
-    # array that waits for it, and would take ten times as long to compile.
+    # The first entry of a sort is the minimum. XLA never fuses a sort, whereas it would recompute a
+    # fused reduction for every array that waits for it, and take ten times as long to compile.
     return jnp.sort(each)[0]

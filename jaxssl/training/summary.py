@@ -62,7 +62,7 @@ def lines(
 
 
 def _settings(group: ConfigDict) -> str:
-    """Format a group of the config as "name (preset): key=value, ..."."""
+    """Format a config group as "name (preset): key=value, ..."."""
     preset = f" ({group['preset']})" if "preset" in group else ""
     values = ", ".join(f"{key}={_value(value)}" for key, value in arguments(group).items())
     return f"{group['name']}{preset}" + (f": {values}" if values else "")

@@ -1,4 +1,4 @@
-"""Open the workdir of a run: its lock, its config, its log, and errors of writing to it."""
+"""Open the workdir of a run: its lock, config and log, with clear write errors."""
 
 import errno
 import fnmatch
@@ -15,7 +15,7 @@ from jaxssl.training import atomic_files, logs
 from jaxssl.training.config import conflicts, read_config
 from jaxssl.training.run_lock import lock
 
-# Errors besides which a run cannot go on writing: a full disk, a quota, a read-only file system.
+# A run cannot continue after these errors: a full disk, a quota, a read-only file system.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -57,7 +57,7 @@ def check_name(workdir: Path) -> None:
 
 @contextmanager
 def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
-    """Lock the workdir, write the config to it, and log to its train.log.
+    """Lock a run's workdir, write the config to it, and log to its train.log.
 
     Raises:
         UserError: if another run holds the lock or has another config, or if the workdir cannot be
@@ -69,13 +69,14 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
             def enter() -> None:
                 workdir.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(lock(workdir))
-                check_same_config(config, workdir)  # again: only now can no other run write it
+                # The check is repeated, because only now can no other run write the config.
+                check_same_config(config, workdir)
                 atomic_files.write_json(workdir / "config.json", config.to_dict())
                 stack.enter_context(logs.log_to_file(workdir / "train.log"))
 
             distributed.on_first_process(enter)
             yield
-    except Exception as error:  # Orbax raises several types for a full disk
+    except Exception as error:  # Orbax raises several exception types for a full disk.
         if not _is_write_error(error, workdir):
             raise
         texts = [text for text in map(os.strerror, UNWRITABLE) if text in str(error)]
@@ -87,7 +88,7 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
 
 
 def _is_write_error(error: Exception, workdir: Path) -> bool:
-    """Return whether writing to the workdir failed, rather than, say, reading an image."""
+    """Return True if an error comes from writing to the workdir, not from other files."""
     if not isinstance(error, OSError):
         return any(os.strerror(number) in str(error) for number in UNWRITABLE)
     path = Path(error.filename or workdir)
