@@ -51,7 +51,7 @@ BATCH, RATES = 512, (0.1, 0.03, 0.01)
 
 
 def seconds(fn: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds of a call, and its result."""
+    """Call ``fn`` and return its seconds and its result."""
     start = time.perf_counter()
     result = jax.block_until_ready(fn())
     return time.perf_counter() - start, result
@@ -72,7 +72,7 @@ def synthetic(n: int, m: int, f: int = 512, classes: int = 10) -> Features:
 
 
 def random_patches(images: np.ndarray, filters: np.ndarray) -> np.ndarray:
-    """Return [n, 512]: responses to 64 patches by sign, averaged over the four quarters."""
+    """Compute image features [n, 512]: signed responses to 64 patches, averaged by quarter."""
 
     @jax.jit
     def block(x: jax.Array) -> jax.Array:
@@ -120,7 +120,7 @@ def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
 
 
 def brute_force(features: Features) -> Callable[[], np.ndarray]:
-    """Return scikit-learn's predictions with the same votes."""
+    """Return a function that predicts the same k-NN votes with scikit-learn."""
     train, test = (
         x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
         for x in (features.train, features.test)
@@ -132,9 +132,9 @@ def brute_force(features: Features) -> Callable[[], np.ndarray]:
 
 
 def memory_above(folder: Path) -> float:
-    """Return the MB that k-NN needs beyond its input."""
+    """Return the memory in MB that k-NN needs beyond its input."""
     bank, labels, queries = (np.load(folder / f"{x}.npy") for x in ("train", "labels", "test"))
-    knn.predict(bank[:1000], labels[:1000], queries[:300], **HYPER)  # compiles
+    knn.predict(bank[:1000], labels[:1000], queries[:300], **HYPER)  # The first call compiles.
     before = resident("VmRSS")
     knn.predict(bank, labels, queries, **HYPER)
     return resident("VmHWM") - before
@@ -142,13 +142,14 @@ def memory_above(folder: Path) -> float:
 
 def resident(line: str) -> float:
     """Return the MB of this process: now ("VmRSS") or at most ("VmHWM"), as reported by Linux."""
-    # getrusage would start from the peak of the parent process.
+    # getrusage would start from the peak of the parent process, so the figure is read from /proc.
     status = Path("/proc/self/status").read_text()
     return float(status.split(f"{line}:")[1].split()[0]) / 1024
 
 
 def nearest(features: Features, rounds: int) -> None:
-    # scikit-learn uses Euclidean distance, where a zero row is as close as a cosine of 1/2.
+    # scikit-learn uses Euclidean distance, where a zero row is as close as a cosine of 1/2. Zero
+    # rows are therefore dropped.
     bank, queries = (x.any(axis=1) for x in (features.train, features.test))
     features = Features(*(x[bank] for x in features[:2]), *(x[queries] for x in features[2:]))
     hyper = {**HYPER, "num_classes": 10}
@@ -179,7 +180,7 @@ def nearest(features: Features, rounds: int) -> None:
 
 @threadpool_limits.wrap(limits=1)
 def sgd(x: np.ndarray, y: np.ndarray, rate: float, epochs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return weights [f, 10] and bias [10] after SGD with momentum 0.9 and a cosine rate."""
+    """Train weights [f, 10] and bias [10] by SGD with momentum 0.9 and a cosine rate."""
     try:
         import torch
     except ImportError:
@@ -262,7 +263,7 @@ def protocols(workdir: Path) -> None:
 
 
 def main() -> None:
-    """Print all tables."""
+    """Print the tables of evaluation times."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="data directory with CIFAR-10")
     parser.add_argument("--workdir", type=Path, help="of a run whose protocols are timed")

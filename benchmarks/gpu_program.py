@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-os.environ["JAX_PLATFORMS"] = "cpu"  # the device that runs this script
+os.environ["JAX_PLATFORMS"] = "cpu"  # The script itself runs on a CPU.
 
 import jax
 from jax.experimental import topologies
@@ -52,13 +52,13 @@ BYTES = {"pred": 1, "s8": 1, "u8": 1, "bf16": 2, "f16": 2, "s32": 4, "u32": 4, "
 BYTES |= {"s64": 8, "u64": 8, "f64": 8}
 KERNELS = ("fusion", "copy", "custom-call", "sort", "convolution", "dot")
 INSTRUCTION = re.compile(r"\s+(?:ROOT )?%(\S+) = (.*?) ([\w\-]+)\((.*?)\)(?:, |$)")
-WORKSPACE = re.compile(r", [su]8\[\d+\]")  # upper limit of a library's workspace
-# The first word that JAX's name of an operation contains decides the part.
+WORKSPACE = re.compile(r", [su]8\[\d+\]")  # HLO shape of the upper limit of a library's workspace
+# The first of these words in JAX's name of an operation decides its part of the step.
 PARTS = (("transpose(jvp", "backward"), ("jvp(", "forward"), ("vmap(", "augmentation"))
 
 
 def program(network: str, batch: int, precision: str) -> tuple[str, int]:
-    """Return the compiled text of a step, and its temporary memory in bytes."""
+    """Compile a training step and return its program text and temporary memory in bytes."""
     config, parts, state, batches = begin(network, batch, precision, distributed.make_mesh())
     try:
         described = topologies.get_topology_desc(
@@ -75,7 +75,7 @@ def program(network: str, batch: int, precision: str) -> tuple[str, int]:
     given = jax.tree.map(lambda x: shape(x, split), batches.next())
     state = jax.tree.map(shape, state, shardings(parts.method, state, mesh, False))
     step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
-    # Use cuBLAS for matrix products, because Triton's tiles are chosen on a device.
+    # Matrix products use cuBLAS, because Triton's tiles are chosen on a device.
     options = {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
     compiled = step.lower(state, given).compile(options)
     return compiled.as_text(), compiled.memory_analysis().temp_size_in_bytes
@@ -113,7 +113,7 @@ def kernels(text: str, computation: str, turns: int = 1) -> Iterator[tuple[str, 
 
 
 def main() -> None:
-    """Print a table with a row for each network, batch size and precision."""
+    """Print kernels and bytes for each network, batch size and precision."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=["resnet18"], choices=NETWORKS)
     parser.add_argument("--batches", nargs="+", type=int, default=[128])

@@ -230,7 +230,7 @@ def streams(rounds: int) -> None:
                 )
                 first.append(seconds(stream.next))
                 count = max(1, 1024 // size)
-                seconds(stream.next, 8)  # drop batches that were read ahead
+                seconds(stream.next, 8)  # The batches that were read ahead are dropped.
                 rates.append(size / seconds(stream.next, count))
                 stream.close()
             kind = f"{workers} processes" if workers else "threads"
@@ -253,7 +253,7 @@ def streams(rounds: int) -> None:
 
 
 def main() -> None:
-    """Print all tables."""
+    """Print the tables of input times."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=1, help="ResNet-18 steps a round")

@@ -1,4 +1,4 @@
-"""Check memory, speed and files of a long run: 20 000 steps of a tiny recipe.
+"""Check memory, speed and files of a long run: 20 000 steps on a tiny network.
 
     python benchmarks/long_run.py [--steps 20000]
 
@@ -32,7 +32,7 @@ SETTINGS = {
     "augment.size": "8",
     "head.proj_hidden_dim": "8",
     "head.proj_output_dim": "6",
-    "checkpoint.every": "5",  # 405 steps
+    "checkpoint.every": "5",  # 405 steps between checkpoints
     "eval.every": "10",
     "eval.protocols": "()",
 }
@@ -46,7 +46,7 @@ def resident() -> float:
 
 
 def watch(workdir: Path, samples: list[tuple[int, float, int]], done: threading.Event) -> None:
-    """Append (step, memory, number of files) four times a second."""
+    """Append (step, memory, number of files) to ``samples`` four times a second."""
     metrics = workdir / "metrics.jsonl"
     while not done.wait(0.25):
         if not metrics.exists() or not (tail := metrics.read_bytes()[-4000:].splitlines()[:-1]):
@@ -57,7 +57,7 @@ def watch(workdir: Path, samples: list[tuple[int, float, int]], done: threading.
 
 
 def main() -> None:
-    """Run and print the table."""
+    """Run 20 000 steps and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=20_000)
     steps = parser.parse_args().steps

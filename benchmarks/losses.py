@@ -34,7 +34,7 @@ WIDTHS = (10, 10, 30, 10, 10, 10, 16)
 
 
 class Row(NamedTuple):
-    """Functions to time, their arguments, and the project's targets."""
+    """Two functions to compare in time, their arguments, and the target ratio."""
 
     name: str
     ours: Callable[..., Any]
@@ -44,18 +44,18 @@ class Row(NamedTuple):
 
 
 def embeddings(views: int, b: int, d: int = 128) -> Array:
-    """Return [views, b, d] on the sphere in 16 clusters, like those of a half-trained encoder."""
+    """Draw unit embeddings [views, b, d] in 16 clusters, as of a half-trained encoder."""
     rng = np.random.default_rng(0)
     centre = rng.normal(size=(16, d))[np.arange(b) % 16]
     z = centre + 0.5 * rng.normal(size=(b, d)) + 0.2 * rng.normal(size=(views, b, d))
     return jnp.asarray(z / np.linalg.norm(z, axis=-1, keepdims=True), jnp.float32)
 
 
-# MMCL's duals as in the released code, with a dense matrix for every anchor.
+# The released code of MMCL builds its SVM duals like this, with a dense matrix for every anchor.
 
 
 def problem(views: int, b: int) -> tuple[Array, Array, Array]:
-    """Return the kernel matrix, each anchor's positive row and its excluded rows."""
+    """Return the kernel matrix, each anchor's positive index and its excluded indices."""
     rows = embeddings(views, b).reshape(views * b, -1)
     kernel = jnp.exp(-BETA * (2 - 2 * jnp.matmul(rows, rows.T, precision=HIGHEST)))
     own = jnp.arange(views * b, dtype=jnp.int32)
@@ -64,7 +64,7 @@ def problem(views: int, b: int) -> tuple[Array, Array, Array]:
 
 
 def dense(kernel: Array, positive: Array, excluded: Array) -> tuple[Array, Array]:
-    """Return Delta [n, f, f] and the indices [n, f] of the f rows of every anchor."""
+    """Return each anchor's dense dual matrix [n, f, f] and the indices [n, f] of its free rows."""
     m, q = kernel.shape[0], excluded.shape[1]
     gone = jnp.any(jnp.arange(m)[None, :, None] == excluded[:, None, :], axis=2)
     free = jnp.argsort(gone, axis=1, stable=True)[:, : m - q]
@@ -74,7 +74,7 @@ def dense(kernel: Array, positive: Array, excluded: Array) -> tuple[Array, Array
 
 
 def spread(alpha: Array, free: Array, m: int) -> Array:
-    """Scatter [n, f] to all m rows."""
+    """Scatter the solution [n, f] on free rows to all m candidates."""
     n = alpha.shape[0]
     return jnp.zeros((n, m), alpha.dtype).at[jnp.arange(n)[:, None], free].set(alpha)
 
@@ -161,13 +161,13 @@ def all_losses() -> Iterator[Row]:
 
 
 def compare(row: Row, rounds: int, seconds: float) -> list[str]:
-    """Return the cells of a table row."""
+    """Time both functions in turns and return the cells of a table row."""
     begin = time.perf_counter()
     sides = [side for side in (row.ours, row.reference) if side is not None]
     compiled = [jax.jit(side).lower(*row.args).compile() for side in sides]
     memory = [run.memory_analysis().temp_size_in_bytes / 1e6 for run in compiled]
     first, once = zip(*[call(run, row.args) for run in compiled], strict=True)
-    # A function that takes this long is called only once.
+    # A function that already took this long is called only once.
     sides = zip(compiled, once, strict=True)
     taken = [[t if t > seconds / 2 else clock(run, row.args) for run, t in sides]]
     while len(taken) < rounds and time.perf_counter() - begin < seconds:
@@ -185,7 +185,7 @@ def compare(row: Row, rounds: int, seconds: float) -> list[str]:
 
 
 def clock(run: Callable[..., Any], args: tuple[Array, ...]) -> float:
-    """Return the seconds of a call: the fastest of all calls within half a second."""
+    """Return the fastest of all calls within half a second, in seconds."""
     taken: list[float] = []
     while sum(taken) < 0.5:
         taken.append(call(run, args)[1])
@@ -193,14 +193,14 @@ def clock(run: Callable[..., Any], args: tuple[Array, ...]) -> float:
 
 
 def call(run: Callable[..., Any], args: tuple[Array, ...]) -> tuple[Any, float]:
-    """Return the result of a call and its seconds."""
+    """Call a compiled function and return its result and its seconds."""
     start = time.perf_counter()
     out = jax.block_until_ready(run(*args))
     return out, time.perf_counter() - start
 
 
 def line(cells: Sequence[str]) -> str:
-    """Return the cells aligned in columns."""
+    """Format table cells in aligned columns."""
     first, *others = cells
     wide = zip(others, WIDTHS, strict=True)
     return first.ljust(38) + "".join(cell.rjust(width) for cell, width in wide)
@@ -226,7 +226,7 @@ def main() -> None:
             bar.update(task, description=row.name)
             console.print(line(compare(row, options.rounds, options.seconds)), markup=False)
             bar.advance(task)
-    views = jnp.stack([jax.random.normal(jax.random.key(0), (64, 128))] * 2)  # identical views
+    views = jnp.stack([jax.random.normal(jax.random.key(0), (64, 128))] * 2)  # two identical views
     for name, loss in (("ours", with_gradient(losses.nt_xent)), ("optax", optax_ntxent)):
         run = jax.jit(lambda z, loss=loss: loss(z[0], z[1], temperature=0.005))
         finite = all(jnp.isfinite(x).all() for x in jax.tree.leaves(run(views)))

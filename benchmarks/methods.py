@@ -110,7 +110,7 @@ METHODS: dict[str, dict[str, str]] = {
 
 
 def train(overrides: dict[str, str], seed: int, batch: int, epochs: int) -> dict[str, float]:
-    """Train and evaluate one run; return its accuracies, loss and speed."""
+    """Train and evaluate one run, and return its accuracies, loss and speed."""
     rate = {} if "optim.lr" in overrides else {"optim.lr": str(3e-3 * (batch / 64) ** 0.5)}
     settings = {"seed": str(seed), "batch_size": str(batch), "epochs": str(epochs)}
     settings |= {"schedule.warmup_epochs": str(epochs / 20)} | rate | overrides
@@ -167,7 +167,7 @@ def table(lines: list[dict]) -> str:
 
 
 def main() -> None:
-    """Train the missing runs and print the table."""
+    """Train the missing runs and print the table of all methods."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--batch", type=int, nargs="+", default=[64])

@@ -1,4 +1,4 @@
-"""Measure correctness, speed and accuracy on an accelerator, in pieces for short sessions.
+"""Measure correctness, speed and accuracy on an accelerator, in many short jobs.
 
     python benchmarks/record.py --minutes 9 --out OUT                   # run the next pieces
     python benchmarks/record.py --merge OUT                             # add to docs/record.json
@@ -13,7 +13,7 @@ the whole plan is run. See docs/record.md.
 
 import time
 
-STARTED = time.monotonic()  # before the other imports, which take time too
+STARTED = time.monotonic()  # The clock starts before the other imports, which take time too.
 
 import argparse
 import json
@@ -38,18 +38,20 @@ from jaxssl.errors import UserError, explain_write_errors, one_line
 from jaxssl.training import atomic_files, git, metrics_writer
 
 WORKER = ROOT / "benchmarks" / "record_pieces.py"
-RESERVE = 15.0  # seconds reserved at the end to stop pieces and to write OUT
-GRACE = 8.0  # seconds that a stopped piece has to write its checkpoint
-LARGEST = 15 * 2**20  # largest size of a file in OUT, in bytes
-HELD = 0.85  # share of the device's memory that pieces may use together
+RESERVE = 15.0  # seconds reserved at the end to stop jobs and to write the folder OUT
+GRACE = 8.0  # seconds that a stopped job has to write its checkpoint
+LARGEST = 15 * 2**20  # largest size of a file in the folder OUT, in bytes
+HELD = 0.85  # share of the device's memory that concurrent jobs may use together
 PARTS = ("figures", "unfinished", "failed")  # sections of a record
-LOG = 20_000  # number of characters kept from the end of a piece's log
-KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")  # files of a run
-FIELDS = {"settings", "commit", "device", "versions", "minutes", "beside", "values"}  # of a figure
+LOG = 20_000  # number of characters kept from the end of a job's log
+# files of a training run that are kept
+KEPT = ("config.json", "metrics.jsonl", "results.json", "train.log")
+# fields of a measured figure
+FIELDS = {"settings", "commit", "device", "versions", "minutes", "beside", "values"}
 
 
 class Device(NamedTuple):
-    """The device that runs the pieces.
+    """The accelerator that runs the measurements, with memory and versions.
 
     Attributes:
         name: name of the device and number of CPU cores.
@@ -65,12 +67,12 @@ class Device(NamedTuple):
 
 
 class Job:
-    """A piece that is running in a subprocess."""
+    """A measurement that is running in a subprocess."""
 
     def __init__(self, piece: Piece, work: Path, device: Device) -> None:
         self.piece, self.start = piece, time.monotonic()
         self.workdir = folder_of(work, piece.name)
-        self.shared = 0.0  # sum of seconds times the number of concurrent runs
+        self.shared = 0.0  # sum over time of seconds times the number of concurrent runs
         self.stopped = False
         self.resumed = progress(self.workdir) > 0
         label = piece.name.replace("/", "-")
@@ -80,7 +82,7 @@ class Job:
         atomic_files.write_json(source, task)
         self.result.unlink(missing_ok=True)
         environment = {**os.environ, "JAXSSL_COMMIT": git.current_commit(), "PYTHONUNBUFFERED": "1"}
-        if piece.alone:  # leave memory for PyTorch
+        if piece.alone:  # leaves memory for PyTorch
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         elif device.memory:
             share = min(HELD, piece.memory / device.memory)
@@ -91,55 +93,57 @@ class Job:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
-                start_new_session=True,  # this process receives Ctrl-C and stops the pieces
+                # Ctrl-C reaches this process only, which then stops the subprocesses.
+                start_new_session=True,
             )
 
     @property
     def seconds(self) -> float:
-        """Seconds since the start."""
+        """Return the seconds since the start of the job."""
         return time.monotonic() - self.start
 
     def has_data(self) -> bool:
-        """Return True if the run has prepared and opened its data."""
+        """Return True if the training run has prepared and opened its data."""
         return (self.workdir / "config.json").exists()
 
 
 def folder_of(work: Path, name: str, commit: str | None = None) -> Path:
-    """Return the folder of a run. Only the commit that started a run resumes it."""
+    """Return the folder of a training run. Only the commit that started a run resumes it."""
     return work / (commit or git.current_commit()) / name
 
 
 def stop(jobs: list[Job]) -> None:
-    """Ask all pieces for a checkpoint, wait for it briefly, and end them."""
+    """Ask all running jobs for a checkpoint, wait for it briefly, and end them."""
     for job in jobs:
         job.stopped = True
-        job.process.terminate()  # once: a second signal would end a run without a checkpoint
+        # only once, because a second signal would end a run without a checkpoint
+        job.process.terminate()
     last = time.monotonic() + GRACE
     for job in jobs:
         try:
             job.process.wait(max(0.1, last - time.monotonic()))
         except subprocess.TimeoutExpired:
-            os.killpg(job.process.pid, signal.SIGKILL)  # and its child processes
+            os.killpg(job.process.pid, signal.SIGKILL)  # ends the child processes too
             job.process.wait()
 
 
 def do_pieces(
     plan: list[Piece], record: Mapping[str, Any], out: Path, work: Path, minutes: float
 ) -> None:
-    """Run the next pieces, and write OUT after each of them."""
+    """Run the next measurements of the plan, and write OUT after each of them."""
     end = STARTED + 60 * minutes - (0 if math.isinf(minutes) else RESERVE)
     for folder, flag in ((out, "--out"), (work, "--work")):
         with explain_write_errors(folder, flag):
             folder.mkdir(parents=True, exist_ok=True)
     fresh = read_record(out / "figures.json", record["scale"])
-    # Pieces in OUT are done, and their times improve the estimates.
+    # Measurements in OUT are done, and their times improve the estimates.
     known = {part: {**record[part], **fresh[part]} for part in PARTS}
     device = find_device(work)
     if device.is_cpu and record["scale"] == "paper":
         raise UserError("no accelerator was found, and a CPU would take weeks; try --scale tiny")
     estimates = Estimates(plan, known, device.name)
     pending = [piece for piece in plan if piece.name not in known["figures"]]
-    # Pieces that failed with this commit come last.
+    # Measurements that failed with this commit come last.
     failed = {name for name, x in known["failed"].items() if x["commit"] == git.current_commit()}
     pending.sort(key=lambda piece: piece.name in failed)
     print(f"{device.name}: {len(pending)} of {len(plan)} pieces are left", flush=True)
@@ -165,9 +169,9 @@ def do_pieces(
                     runs = estimates.side_by_side(piece, left, most_runs(piece, device))
                 needed = MARGIN * rest[piece.name] * estimates.minutes(piece, runs)
                 if needed > left:
-                    continue  # too long for this call
+                    continue  # The measurement is too long for this call.
                 if not fits(piece, running, device, runs, prepared):
-                    break  # the next piece of the plan waits for its turn
+                    break  # The next measurement of the plan waits for its turn.
                 print(f"starts {piece.name}, about {needed:.1f} minutes", flush=True)
                 pending.remove(piece)
                 running.append(Job(piece, work, device))
@@ -193,7 +197,7 @@ def do_pieces(
 
 
 def find_device(work: Path) -> Device:
-    """Return the device, found by a subprocess that releases its memory.
+    """Find the accelerator in a subprocess, so that its memory is released.
 
     Raises:
         UserError: if JAX does not start.
@@ -202,7 +206,7 @@ def find_device(work: Path) -> Device:
     atomic_files.write_json(source, {"name": ""})
     command = [sys.executable, str(WORKER), str(source), str(target)]
     whole = {**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    whole["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "1.0"  # reports the whole memory
+    whole["XLA_PYTHON_CLIENT_MEM_FRACTION"] = "1.0"  # reports the whole memory of the device
     done = subprocess.run(command, capture_output=True, text=True, env=whole)
     if done.returncode:
         reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
@@ -213,13 +217,13 @@ def find_device(work: Path) -> Device:
 
 
 def most_runs(piece: Piece, device: Device) -> int:
-    """Return how many runs like this piece fit on the device and the CPU."""
+    """Return how many training runs like this one fit on the device and the CPU."""
     by_memory = HELD * device.memory / piece.memory if device.memory and piece.memory else 1
     return max(1, min(int(by_memory), device.cores // piece.cores))
 
 
 def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: bool) -> bool:
-    """Return True if a piece can start beside the running ones."""
+    """Return True if a measurement can start beside the running ones."""
     pieces = [job.piece for job in running]
     if not pieces:
         return True
@@ -236,13 +240,14 @@ def fits(piece: Piece, running: list[Job], device: Device, runs: int, prepared: 
 
 
 def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Device) -> None:
-    """Record the figure of a piece that has ended, or the progress of an unfinished run."""
+    """Record the figure of a measurement that has ended, or the progress of an unfinished run."""
     name, minutes = job.piece.name, job.seconds / 60
     before = known["unfinished"].get(name)
     if before and job.resumed:
         minutes += before["minutes"]
     entry = {
-        "settings": {k: v for k, v in job.piece.settings.items() if k != "data"},  # a local path
+        # "data" is a local path.
+        "settings": {k: v for k, v in job.piece.settings.items() if k != "data"},
         "commit": git.current_commit(),
         "device": device.name,
         "minutes": max(0.01, round(minutes, 2)),
@@ -262,13 +267,13 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
         print(f"stopped {name} at {100 * share:.0f} %", flush=True)
     else:
         lines = job.log.read_text(errors="replace").strip().splitlines()
-        reason = lines[-1][:300] if lines else "no output"  # log.txt has more
+        reason = lines[-1][:300] if lines else "no output"  # log.txt has the whole output.
         fresh["failed"][name] = {"commit": git.current_commit(), "reason": reason}
         print(f"failed {name}: {reason}", flush=True)
 
 
 def progress(workdir: Path) -> float:
-    """Return the share of a run that its last checkpoint has reached."""
+    """Return the share of a training run that its last checkpoint has reached."""
     try:
         settings = json.loads((workdir / "config.json").read_text())
         steps = [int(x.name) for x in (workdir / "checkpoints").iterdir() if x.name.isdecimal()]
@@ -279,7 +284,7 @@ def progress(workdir: Path) -> float:
         ]
         return round(min(1.0, lines[-1]["epoch"] / settings["epochs"]), 3)
     except (OSError, ValueError, LookupError):
-        return 0.0  # the run does not exist
+        return 0.0  # The run does not exist yet.
 
 
 def write_logs(path: Path, work: Path) -> None:
@@ -296,7 +301,7 @@ def write_runs(path: Path, work: Path, fresh: Mapping[str, Any]) -> None:
         for name in names:
             folder = folder_of(work, name, fresh["figures"][name]["commit"])
             kept = [folder / file for file in KEPT if (folder / file).exists()]
-            # Text compresses to less than half.
+            # Text compresses to less than half its size.
             size = sum(file.stat().st_size for file in kept) / 2
             if archive.fp.tell() + size > LARGEST:
                 print(f"runs.zip is full: {name} stays in {folder}")
@@ -345,7 +350,7 @@ def merge(source: Path, pages: Path, scale: str) -> None:
 
 
 def read_record(path: Path, scale: str) -> dict[str, Any]:
-    """Read figures, unfinished runs and failures by name; a missing file is an empty record.
+    """Read figures, unfinished runs and failures by name. A missing file is an empty record.
 
     Raises:
         UserError: if the file is damaged or of another scale.

@@ -22,21 +22,21 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "tests"))  # test cases of the losses, and their oracles
 
 ORACLE = 3e-5  # largest relative error of a float32 loss against its float64 oracle
-GRADIENT = 1e-4  # bound of a loss's gradient in float32, relative to its largest entry
-HALF = 2.0**-6  # bound of a bfloat16 gradient: two units in the last place
-SOLVER = 1e-3  # bound relative to the largest dual variable
-STEP = 1e-2  # bound relative to the norm of a step's update in float32
-LEARNING_RATE = 0.1  # of plain SGD, where the update is proportional to the gradient
-BATCH = 16  # images in a step
+GRADIENT = 1e-4  # bound of a float32 loss gradient's error, relative to its largest entry
+HALF = 2.0**-6  # bound of a bfloat16 gradient's error: two units in the last place
+SOLVER = 1e-3  # bound of a solver's error, relative to the largest dual variable
+STEP = 1e-2  # bound of a float32 update's error, relative to the norm of the update
+LEARNING_RATE = 0.1  # learning rate of plain SGD, where the update is proportional to the gradient
+BATCH = 16  # number of images in a step
 
 
 def cpu() -> jax.Device:
-    """Return the CPU device, which computes the reference."""
+    """Return the CPU device, which computes the reference values."""
     return jax.devices("cpu")[0]
 
 
 def summary(deviations: Mapping[str, float], bound: float) -> dict[str, Any]:
-    """Return the figures of a check. With a NaN, the largest deviation is None and out of bound."""
+    """Summarise a check's deviations. With a NaN, the check fails."""
     beyond = sorted(name for name, value in deviations.items() if not value <= bound)
     largest = float(np.max(list(deviations.values())))
     return {
@@ -48,7 +48,7 @@ def summary(deviations: Mapping[str, float], bound: float) -> dict[str, Any]:
 
 
 def check_losses(*, cases: str, part: Sequence[int]) -> dict[str, Any]:
-    """Check the losses on all kinds of pairs: values by float64 loops, gradients by the CPU.
+    """Check losses on all kinds of pairs: values by float64 loops, gradients by the CPU.
 
     Args:
         cases: "all" settings of the tests, or only the "defaults".
@@ -89,7 +89,7 @@ def check_losses(*, cases: str, part: Sequence[int]) -> dict[str, Any]:
 
 
 def solver_problems() -> dict[str, Callable[[jax.Array], Any]]:
-    """Return for each solver a function of embeddings [m, d]; their first half are positives."""
+    """Return for each solver a function of embeddings [m, d] that solves its duals."""
 
     def dual(solve: Callable[..., Any], **options: Any) -> Callable[[jax.Array], Any]:
         def run(z: jax.Array) -> Any:
@@ -149,7 +149,7 @@ def check_steps(*, precision: str, steps: Sequence[Sequence[str]]) -> dict[str, 
 def take_step(
     arm: str, network: str, precision: str, device: jax.Device, start: TrainState | None
 ) -> tuple[np.ndarray, TrainState]:
-    """Return the update of a step as one vector, and the state before the step."""
+    """Take a training step and return its update as one vector, and the state before it."""
     from record_plan import ARMS
 
     nets = {"resnet18": {}, "convnet": {"net.name": "convnet"}}
@@ -167,7 +167,7 @@ def take_step(
         parts = build(config, len(images), crops=batches.crops)
         if start is None:
             start = initial_state(config, parts, batches.example, len(images), mesh)
-        # A copy, because the step donates its state.
+        # The state is copied, because the step donates it.
         state = jax.tree.map(jnp.copy, start)
         state = jax.device_put(state, shardings(parts.method, state, mesh, False))
         step = make_train_step(parts.method, parts.optimiser, parts.augment, mesh)
@@ -178,14 +178,14 @@ def take_step(
 
 
 def load_config(name: str, values: Mapping[str, Any], data: Sequence[Sequence[str]] = ()) -> Any:
-    """Return the effective config of a file of `configs/studies/` with changed values."""
+    """Return the complete config of a file of `configs/studies/` with changed values."""
     own = [(key, x if isinstance(x, str) else repr(x)) for key, x in values.items()]
     path = ROOT / "configs" / "studies" / f"{name}.py"
     return configs.load(path, [*map(tuple, data), *own])
 
 
 def on_both(function: Callable[[jax.Array], Any], z: Any) -> tuple[Any, Any]:
-    """Return the results of a function on the device and on the CPU."""
+    """Call a function on the accelerator and on the CPU, and return both results."""
     return tuple(
         jax.device_get(jax.jit(function)(jax.device_put(z, device)))
         for device in (jax.devices()[0], cpu())

@@ -1,4 +1,4 @@
-"""Run one piece of the record; `record.py` starts this script as a subprocess.
+"""Run one measurement of the record, as a subprocess of `record.py`.
 
     python benchmarks/record_pieces.py PIECE.json RESULT.json
 
@@ -28,8 +28,9 @@ from jaxssl.evaluation import pretrain
 from jaxssl.training import atomic_files, compile_cache, logs, metrics_writer
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
-TRACED = 20  # number of traced steps
-KNN = {"0.1": "knn:instdisc", "0.5": "knn:cifar_simclr"}  # k = 200; keys are temperatures
+TRACED = 20  # number of training steps in the profiler trace
+# Maps the temperature to the k-NN preset with k = 200.
+KNN = {"0.1": "knn:instdisc", "0.5": "knn:cifar_simclr"}
 
 
 def check(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
@@ -65,7 +66,7 @@ def trace(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
     run(3)
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # a Python trace would slow the host and cause gaps
+    options.python_tracer_level = 0  # A Python trace would slow the host and cause gaps.
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, profiler_options=options):
             run(TRACED)
@@ -94,7 +95,7 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
     out: dict[str, Any] = {"layer": {}, "step": {}, "refused": {}}
 
     def refuse(form: str, error: Exception) -> None:
-        """Record that a kernel does not accept these shapes."""
+        """Record that an attention kernel does not accept these shapes."""
         out["refused"][form] = " ".join(str(error).split())[:200]
 
     layers = {}
@@ -135,14 +136,15 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     values = {**settings["values"], "eval.knn": "instdisc", "eval.protocols": "()"}
     config = checks.load_config(settings["config"], values, settings["data"])
     about = {"data": Path(config.data.path).name or config.data.name, "epochs": config.epochs}
-    about["loss"] = config.loss.to_dict()  # explicit, because presets may change
+    # Presets may change later, so all loss settings are recorded.
+    about["loss"] = config.loss.to_dict()
     logs.log_to_screen()
     try:
         pretrain.train(config, workdir)
     except UserError:
         if not (workdir / nonfinite.FILE_NAME).exists():
             raise
-        return {**about, "last": None, "best": None}  # a run that diverged is a result too
+        return {**about, "last": None, "best": None}  # A run that diverged is a result too.
     lines = metrics_writer.read_metrics(workdir / "metrics.jsonl")
     curve = [[x["epoch"], x["loss"], x["knn_top1"]] for x in lines if "knn_top1" in x]
     speeds = [line["images_per_second"] for line in lines[1:]]
@@ -163,7 +165,7 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
 
 
 def about() -> dict[str, Any]:
-    """Return the device and the versions."""
+    """Return the device and the versions of the measurement."""
     device = jax.devices()[0]
     memory = (device.memory_stats() or {}).get("bytes_limit")
     versions = {"python": platform.python_version()}
@@ -180,7 +182,7 @@ def about() -> dict[str, Any]:
 
 
 def _train_step(network: str | None) -> Any:
-    """Return the module `train_step`, with a small network that PyTorch has not."""
+    """Import the module `train_step`, with a small network that PyTorch lacks."""
     import shared
     import train_step
 
@@ -192,7 +194,7 @@ def _train_step(network: str | None) -> Any:
 
 
 def _step(network: str, batch: int, precision: str) -> tuple[Any, Any, Any]:
-    """Return state, batches and the jitted step of a row of `train_step.py`."""
+    """Return state, batches and the jitted training step of a row of `train_step.py`."""
     from shared import begin
 
     from jaxssl import distributed
@@ -225,7 +227,7 @@ def _jax_attention(implementation: str) -> Any:
 
 
 def _layer(function: Any, q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array) -> Any:
-    """Return a function that runs the forward and backward pass."""
+    """Return a function that runs the forward and backward pass of an attention layer."""
 
     @jax.jit
     def both(q: jax.Array, k: jax.Array, v: jax.Array) -> Any:
@@ -236,7 +238,7 @@ def _layer(function: Any, q: jax.Array, k: jax.Array, v: jax.Array, g: jax.Array
 
 
 def main(source: Path, target: Path) -> None:
-    """Run a piece; without a name, only write the device."""
+    """Run one measurement, or without a name only write the device."""
     logging.getLogger("absl").setLevel(logging.ERROR)
     compile_cache.enable()
     piece = json.loads(source.read_text())

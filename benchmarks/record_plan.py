@@ -1,4 +1,4 @@
-"""The plan of the record: its pieces in the order in which they run, and their estimated times.
+"""The plan of the record: its measurements in order, and their estimated times.
 
 A piece is a check, a measurement or a training run in a process of its own; `record_pieces.py` runs
 it. Estimates are guesses for an H200 until the record has measured times.
@@ -24,8 +24,8 @@ METHOD_NAMES = {
     "moco_v3": "MoCo-v3",
     "barlow_twins": "Barlow Twins",
 }
-# Network, optimiser, augmentation and epochs are the scale's for all methods. These are the losses
-# with their papers' settings, and the heads that a method cannot do without.
+# Losses with their papers' settings, and the heads that a method needs. Network, optimiser,
+# augmentation and epochs are the scale's for all methods.
 ARMS: dict[str, dict[str, Any]] = {
     **{arm: accuracy.ARMS[arm] for arm in ("simclr", "mmcl_inv", "decl", "tcl", "moco_v3")},
     f"auc_cl_{AUC_CL}": {**METHODS["auc_cl"], "loss.preset": AUC_CL},
@@ -35,7 +35,7 @@ ARMS: dict[str, dict[str, Any]] = {
         "predictor.name": "mlp",
         "loss.name": "byol",
     },
-    "barlow_twins": {  # solo-learn's loss and projector for CIFAR-10
+    "barlow_twins": {  # loss and projector as in solo-learn for CIFAR-10
         "loss.name": "barlow_twins",
         "loss.preset": "solo_learn",
         "loss.scale": 0.1,
@@ -45,15 +45,16 @@ ARMS: dict[str, dict[str, Any]] = {
     },
 }
 SWEPT = ("simclr", f"auc_cl_{AUC_CL}")  # methods that run at all batch sizes
-# Minutes of a run relative to SimCLR's: three views, or a second network without gradient.
+# Minutes of a run relative to SimCLR's, because of three views or a second network without
+# gradient.
 COSTS = {"tcl": 1.5, "byol": 1.3, "moco_v3": 1.3, "mmcl_inv": 1.2}
-BUSY = 0.6  # assumed share of the time in which a run keeps the device busy, before a trace
+BUSY = 0.6  # share of the time in which a run keeps the device busy, until a trace measures it
 LEAST = 0.2  # smallest share of a stopped run from which its whole time is estimated
-MARGIN = 1.1  # a piece starts if this multiple of its estimate is left
+MARGIN = 1.1  # A measurement starts if this multiple of its estimate is left.
 
 
 class Piece(NamedTuple):
-    """A part of the record that runs in one process.
+    """One measurement of the record, which runs in one process.
 
     Attributes:
         name: "KIND/NAME".
@@ -73,12 +74,12 @@ class Piece(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Name of the function that runs the piece."""
+        """Return the name of the function that runs the measurement."""
         return self.name.partition("/")[0]
 
 
 class Scale(NamedTuple):
-    """The size of the pieces.
+    """Size of the measurements of a scale: networks, batch sizes, seeds.
 
     Attributes:
         config: file of `configs/studies/` that all runs start from.
@@ -159,7 +160,7 @@ SCALES = {
 
 
 def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
-    """Return all pieces of a scale, in order: checks, speed, methods, batch sizes, further seeds.
+    """Return all measurements of a scale in order: checks, speed, methods, batch sizes, seeds.
 
     Args:
         name: one of `SCALES`.
@@ -202,7 +203,7 @@ def make_plan(name: str, data: Sequence[Sequence[str]] = ()) -> list[Piece]:
 
 
 def family(name: str) -> str:
-    """Return the name of a piece without its seed; pieces of a family take equally long."""
+    """Return a measurement's name without its seed. Equal names take equally long."""
     return re.sub(r"-s\d+$", "", name)
 
 
@@ -220,13 +221,14 @@ def busy_share(record: Mapping[str, Any], device: str) -> float:
 
 
 class Estimates:
-    """Estimated times of pieces on a device, from times that the record has measured there."""
+    """Estimated times of the measurements on a device, from the record's times there."""
 
     def __init__(self, plan: Iterable[Piece], record: Mapping[str, Any], device: str) -> None:
         self.busy = busy_share(record, device)
         planned = {piece.name: piece.minutes for piece in plan}
         self._families: dict[str, list[float]] = {}
-        self._ratios: dict[str, list[float]] = {}  # measured time over planned time, by kind
+        # measured time over planned time, by kind of measurement
+        self._ratios: dict[str, list[float]] = {}
         for name, figure in {**record["figures"], **record["unfinished"]}.items():
             if figure["device"] == device and name in planned:
                 share = figure.get("share", 1.0)  # share that an unfinished run has reached
@@ -240,7 +242,7 @@ class Estimates:
                 self._families.setdefault(family(name), []).append(alone)
 
     def minutes(self, piece: Piece, runs: int = 1) -> float:
-        """Return the minutes of a piece while ``runs`` training runs share the device.
+        """Estimate the minutes of a measurement while ``runs`` training runs share the device.
 
         This is the longest measured time of its family. Without one, it is the plan's estimate
         times the median ratio of measured to planned time of its kind. For a piece that was stopped
@@ -259,4 +261,4 @@ class Estimates:
             each = MARGIN * self.minutes(piece, runs)
             return runs / each if math.isinf(left) else runs * (left // each)
 
-        return max(range(1, most + 1), key=finished)  # the smallest number of equally good ones
+        return max(range(1, most + 1), key=finished)  # the smallest of equally good numbers

@@ -32,7 +32,7 @@ Figure = Mapping[str, Any]
 
 
 def pages(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tables of each page."""
+    """Return the tables of each documentation page."""
     kinds: dict[str, dict[str, Figure]] = {}
     for name, figure in record["figures"].items():
         kind, _, rest = name.partition("/")
@@ -158,7 +158,7 @@ def _methods(figures: Mapping[str, Figure], scale: str) -> str:
         "standard deviation over seeds; k-NN with k = 200, of the last epoch where not said "
         "otherwise. The best epoch has the best online k-NN on the test images, which flatters."
     )
-    if scale != "paper":  # lightly's data and network are those of the scale paper
+    if scale != "paper":  # lightly uses the data and the network of the scale "paper".
         heading, rows = heading[:-1], [row[:-1] for row in rows]
     return f"**All methods.** {note}\n\n{markdown_table(heading, rows)}"
 

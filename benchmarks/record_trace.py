@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-# The first word that JAX's name of the operation contains, or else the kernel's name, decides.
+# The first of these words in JAX's name of the operation decides the group, or else the kernel's
+# name.
 GROUPS = (
     ("conv_general_dilated", "convolutions"),
     ("dot_general", "matrix products"),
@@ -17,7 +18,7 @@ KERNELS = (
     (("cudnn", "conv", "wgrad", "dgrad", "fprop", "xmma"), "convolutions"),
     (("gemm", "cutlass", "cublas"), "matrix products"),
 )
-CONTAINERS = ("while", "call", "conditional")  # their kernels are events too
+CONTAINERS = ("while", "call", "conditional")  # Their inner kernels are events too.
 SHOWN = ("convolutions", "matrix products", "BatchNorm", "other kernels", "gaps")
 INSTRUCTION = re.compile(r'^\s+(?:ROOT )?%(\S+) = .*?(?:op_name="([^"]*)"|$)', re.MULTILINE)
 
@@ -30,7 +31,7 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 
 
 def summarise(events: Iterable[Mapping[str, Any]], program: str, steps: int) -> dict[str, Any]:
-    """Return the shares of the time in groups of kernels, and in gaps between kernels.
+    """Return the shares of a step's time in groups of kernels, and in gaps between kernels.
 
     A kernel counts for the operation that it ends with: a convolution that is fused with a ReLU may
     count as either. Concurrent kernels share their time.
@@ -59,14 +60,14 @@ def summarise(events: Iterable[Mapping[str, Any]], program: str, steps: int) -> 
 
 
 def kernel_name(text: str) -> str:
-    """Return the name of an instruction as it appears in names of kernels."""
+    """Return the name of an HLO instruction as it appears in names of kernels."""
     return re.sub(r"\W", "_", text)
 
 
 def _kernels(
     events: list[Mapping[str, Any]], names: Mapping[str, str]
 ) -> Iterable[tuple[float, float, str]]:
-    """Yield (start, end, group) of each kernel.
+    """Yield (start, end, group) of each kernel in the trace.
 
     Only the stream lanes of a device are read, because other lanes repeat them. On a CPU, a kernel
     is an event with the name of an instruction of the program.

@@ -20,19 +20,19 @@ NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
     "resnet50": ({**LARGE, "net.depth": "50", "net.stem": "imagenet"}, (128,)),
     "vit_s": ({**LARGE, "net.name": "vit", "net.size": "small"}, (128,)),
 }
-# Configs of networks for CPUs. Their steps are timed without augmentation.
+# Configs of small networks for CPUs. Their steps are timed without augmentation.
 SMALL = {"digits": "digits.py", "small": "studies/small.py"}
 SMALL_BATCH = 64
 
 
 def source_of(records: list, shape: tuple) -> Source:
-    """Return a split of images in memory, which are encoded files or uint8 arrays."""
+    """Return a data split held in memory, of encoded files or uint8 arrays."""
     part = PreparedSplit([{"image": record, "label": 0} for record in records])
     return Source("made", "train", ((part, np.arange(len(records))),), ("a", "b"), shape)
 
 
 def spread(values: list[float], digits: int = 2) -> str:
-    """Return "median [smallest-largest]"."""
+    """Format values as "median [smallest-largest]"."""
     low, middle, high = min(values), float(np.median(values)), max(values)
     return f"{middle:.{digits}f} [{low:.{digits}f}-{high:.{digits}f}]"
 
@@ -40,7 +40,7 @@ def spread(values: list[float], digits: int = 2) -> str:
 def begin(
     network: str, batch: int, precision: str, mesh: Mesh
 ) -> tuple[Any, Setup, TrainState, Batches]:
-    """Return config, parts, state and batches of a network of `NETWORKS` or `SMALL`.
+    """Return config, setup, state and batches of a benchmark's network.
 
     Images are random.
     """

@@ -13,13 +13,13 @@ from torch.nn import functional as F
 VERSION = f"torch {torch.__version__}"
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 JITTER, HUE, TEMPERATURE = 0.8, 0.2, 0.2
-# RGB to luma and two colour axes; a change of hue rotates them.
+# The matrix maps RGB to luma and two colour axes, which a change of hue rotates.
 YIQ = torch.tensor([[0.299, 0.587, 0.114], [0.596, -0.274, -0.321], [0.211, -0.523, 0.311]])
 
 
 def network(name: str) -> tuple[nn.Module, int]:
     """Return a backbone without classifier, and its number of features."""
-    import torchvision  # imported here, because small networks do not need it
+    import torchvision  # Small networks do not need torchvision, so it is imported here.
 
     if name == "vit_s":
         net = torchvision.models.VisionTransformer(
@@ -29,7 +29,7 @@ def network(name: str) -> tuple[nn.Module, int]:
         return net, 384
     net = getattr(torchvision.models, name)()
     features, net.fc = net.fc.in_features, nn.Identity()
-    if name == "resnet18":  # CIFAR's stem
+    if name == "resnet18":  # the stem for CIFAR
         net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
     return net, features
 
@@ -70,7 +70,7 @@ def views_of(images: Tensor, size: int) -> Tensor:
 
 
 def nt_xent(z: Tensor, temperature: float = TEMPERATURE) -> Tensor:
-    """Return NT-Xent of embeddings [2 b, d]: all first views, then all second views."""
+    """Compute NT-Xent of embeddings [2 b, d]: all first views, then all second views."""
     n = len(z)
     z = F.normalize(z.float())
     logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)
@@ -79,7 +79,7 @@ def nt_xent(z: Tensor, temperature: float = TEMPERATURE) -> Tensor:
 
 
 def auc_cl(z: Tensor, b: Tensor, *, a: float, alpha: float, weight: float, unit: bool) -> Tensor:
-    """Return AUC-CL (2024), eq. 8.
+    """Compute AUC-CL's loss (2024, eq. 8).
 
     Args:
         z: embeddings [2 b, d]: all first views, then all second views.
@@ -110,7 +110,7 @@ def descend(loss: Tensor, optimiser: torch.optim.Optimizer) -> Tensor:
 
 
 class SmallStep:
-    """Training step of a small network of strided convolutions, without augmentation.
+    """PyTorch training step of a small network of strided convolutions, without augmentation.
 
     Args:
         views: [2 b, h, w, c] float32: all first views, then all second views.
@@ -138,7 +138,7 @@ class SmallStep:
         half: bool,
     ) -> None:
         if DEVICE == "cpu":
-            torch.set_num_threads(len(os.sched_getaffinity(0)))  # like XLA
+            torch.set_num_threads(len(os.sched_getaffinity(0)))  # as many threads as XLA uses
         layers, channels = [], views.shape[3]
         for width, stride in zip(widths, strides, strict=True):
             layers += [nn.Conv2d(channels, width, 3, stride, 1, bias=False)]
@@ -168,20 +168,20 @@ class SmallStep:
             return self.loss_fn(self.model(x), **self.hyper)
 
     def step(self) -> Tensor:
-        """Take a step and return the loss."""
+        """Take a training step and return the loss."""
         loss = self.loss(self.x)
         return descend(loss, self.optimiser)
 
     def wait(self, loss: Tensor) -> float:
-        """Wait until the device has finished."""
+        """Wait until the device has finished, and return the loss."""
         return loss.item()
 
 
 class TrainStep:
-    """Training step on images in the device's memory."""
+    """PyTorch training step on images in the device's memory."""
 
     def __init__(self, name: str, batch: int, precision: str) -> None:
-        torch.set_float32_matmul_precision("high")  # TF32, JAX's default
+        torch.set_float32_matmul_precision("high")  # TF32 is JAX's default too.
         torch.backends.cudnn.benchmark = True
         self.size = 32 if name == "resnet18" else 224
         self.batch, self.half = batch, precision == "bf16"
@@ -203,7 +203,7 @@ class TrainStep:
             return nt_xent(self.model(x))
 
     def step(self) -> Tensor:
-        """Take a step and return the loss."""
+        """Take a training step and return the loss."""
         chosen = torch.randperm(len(self.images), device=DEVICE)[: self.batch]
         images = self.images[chosen].float() / 255
         with torch.no_grad():
@@ -212,5 +212,5 @@ class TrainStep:
         return descend(loss, self.optimiser)
 
     def wait(self, loss: Tensor) -> float:
-        """Wait until the device has finished."""
+        """Wait until the device has finished, and return the loss."""
         return loss.item()

@@ -38,7 +38,7 @@ from unittest import mock
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-# Leave memory for PyTorch.
+# JAX does not preallocate memory here, so that PyTorch has some.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 import jax
@@ -77,7 +77,7 @@ class Timed:
         self.call, self.wait, self.number = call, wait, number
         self.rounds: list[float] = []  # seconds of a call, for each round
         self.host: list[float] = []  # seconds that the host was busy, for each round
-        for _ in range(2):  # the first call compiles
+        for _ in range(2):  # The first call compiles.
             wait(call())
 
     def turn(self, seconds: float) -> None:
@@ -95,7 +95,7 @@ class Timed:
 
 
 def side() -> int:
-    """Return the number of rows of the large matrix."""
+    """Return the number of rows of the large matrix that measures peak speed."""
     return 2048 if jax.default_backend() == "cpu" else 8192
 
 
@@ -107,7 +107,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     augment = jax.jit(parts.augment)
     views = augment(key, given["input"], given["index"])["views"]
     ready = network in SMALL
-    if ready:  # by example, like a batch
+    if ready:  # example by example, like a batch
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
     loop = jax.default_backend() != "cpu" or ready  # see jaxssl/training/programs.py
@@ -117,7 +117,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     places = jnp.tile(jnp.arange(batch, dtype=jnp.int32), (MOST_STEPS, 1))
     state_of_xla = jax.tree.map(jnp.copy, state)
 
-    # Each part has its own arrays, because the step donates the state.
+    # Each part of the step has its own arrays, because the step donates the state.
     params = jax.tree.map(jnp.copy, {k: state.params[k] for k in ("net", "projector")})
     stats = jax.tree.map(jnp.copy, state.carried.batch_stats)
     moved = jax.tree.map(jnp.copy, (state.params, state.opt_state))
@@ -129,7 +129,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
     forward = jax.jit(embed)
     z = forward(params, views)
-    # The gradient of a sum of the embeddings with respect to all parameters.
+    # This is the gradient of a sum of the embeddings with respect to all parameters.
     both = jax.jit(jax.grad(lambda params, views: jnp.vdot(embed(params, views), z)))
     of_loss = arguments(config.loss.to_dict())
     of_loss.pop("learn", None)
@@ -195,13 +195,13 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
 
 def _as_they_are(key: jax.Array, views: jax.Array, index: jax.Array) -> dict[str, jax.Array]:
-    """Replace the augmentation if views [b, V, s, s, c] are given."""
+    """Replace the augmentation by the views [b, V, s, s, c] that are passed in."""
     del key, index
     return {"views": jnp.moveaxis(views, 1, 0)}
 
 
 def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, Timed]:
-    """Return the same step in PyTorch."""
+    """Return the same training step in PyTorch."""
     if network not in SMALL:
         peer = torch_step.TrainStep(network, batch, precision)
         return {"PyTorch": Timed(peer.step, peer.wait)}
@@ -231,7 +231,7 @@ def peers(network: str, batch: int, precision: str, made_of: Any) -> dict[str, T
 
 
 def measure(network: str, batch: int, precision: str, rounds: int, seconds: float) -> dict:
-    """Return all numbers of one row."""
+    """Measure all numbers of one row of the tables."""
     timed, operations, made_of = ours(network, batch, precision)
     if torch_step:
         timed |= peers(network, batch, precision, made_of)
@@ -254,7 +254,7 @@ def measure(network: str, batch: int, precision: str, rounds: int, seconds: floa
 
 
 def show(rows: list[dict]) -> None:
-    """Print both tables."""
+    """Print the tables of step times and parts."""
     heads = ["network", "batch", "precision", "images/s", "TFLOP/s", "% of the matrix product"]
     heads += ["PyTorch's time / ours", "eager PyTorch's / ours", "with XLA's convolution / ours"]
     lines = []
@@ -307,7 +307,7 @@ def main() -> None:
             for precision in args.precisions or (("float32",) if small else DTYPES):
                 rows.append(measure(network, batch, precision, args.rounds, args.seconds))
                 jax.clear_caches()
-                if args.json:  # write each row as soon as it is measured
+                if args.json:  # Each row is written as soon as it is measured.
                     document = {"device": device, "versions": versions, "rows": rows}
                     args.json.write_text(json.dumps(document, indent=1))
                 print(f"measured: {network}, batch {batch}, {precision}", flush=True)

@@ -31,7 +31,7 @@ from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import make_train_step
 
-# B - 1 negatives as in the released code, instead of the 2 (B - 1) of Algorithm 1.
+# There are B - 1 negatives as in the released code, instead of the 2 (B - 1) of Algorithm 1.
 TOWERS = {"method.name": "momentum", "method.momentum": "0.0", "method.symmetric": "False"}
 LOSSES = {
     "nt_xent": {"loss.name": "nt_xent"},
@@ -55,7 +55,7 @@ LOSSES = {
 
 
 class Bare:
-    """A jitted step on one batch in the device's memory."""
+    """A jitted training step on one batch in the device's memory."""
 
     def __init__(self, overrides: dict[str, str], batch_size: int) -> None:
         config = load(
@@ -72,7 +72,7 @@ class Bare:
         self.run(2)
 
     def run(self, steps: int) -> float:
-        """Return the seconds of a step."""
+        """Run training steps and return the seconds of one step."""
         start = time.perf_counter()
         for _ in range(steps):
             self.state, metrics, _ = self.step(self.state, self.batch)
@@ -94,7 +94,7 @@ def losses(rounds: int) -> None:
 
 
 def trainer(rounds: int) -> None:
-    """Print the speed of a whole run relative to a bare step."""
+    """Print the speed of a whole run relative to a bare training step."""
     bare, ratios = Bare({}, 64), []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(rounds):
@@ -107,7 +107,7 @@ def trainer(rounds: int) -> None:
             workdir = Path(folder) / str(number)
             pretrain.train(config, workdir)
             rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
-            # The first line includes compilation, the last one waits for the evaluation.
+            # The first line includes compilation, and the last one waits for the evaluation.
             inside = 1 / np.mean([1 / row["images_per_second"] for row in rows[1:-1]])
             after = bare.run(100)
             ratios.append(inside / (64 / ((before + after) / 2)))
@@ -116,7 +116,7 @@ def trainer(rounds: int) -> None:
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables of loss times and trainer overhead."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds

@@ -12,7 +12,7 @@ from jaxssl.configs import cifar10_cross_entropy
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_cross_entropy` with changes."""
+    """Return the config of `cifar10_cross_entropy` with the settings that this recipe changes."""
     config = cifar10_cross_entropy.get_config()
     config.data.name = "cifar100"
     config.loss.num_classes = 100

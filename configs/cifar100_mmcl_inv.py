@@ -1,6 +1,6 @@
 """MMCL with the matrix inverse on CIFAR-100 with a ResNet-50.
 
-Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 8; the settings are the
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 8. The settings are the
 released code's.
 Command: python train.py --config configs/cifar100_mmcl_inv.py
 Expected (published, not run here): 68.81 % top-1, linear (Adam 1e-3, batch 512, 100 epochs, best
@@ -14,7 +14,7 @@ from jaxssl.configs import cifar100_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar100_mmcl_pgd` with changes."""
+    """Return the config of `cifar100_mmcl_pgd` with the settings that this recipe changes."""
     config = cifar100_mmcl_pgd.get_config()
     gamma = config.loss.gamma
     config.loss = ConfigDict({"name": "mmcl", "preset": "paper_inv", "gamma": gamma})

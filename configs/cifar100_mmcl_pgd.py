@@ -1,12 +1,12 @@
 """MMCL with projected gradients on CIFAR-100 with a ResNet-50.
 
-Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 8; the settings are the
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 8. The settings are the
 released code's.
 Command: python train.py --config configs/cifar100_mmcl_pgd.py
 Expected (published, not run here): 68.0 % top-1, linear (Adam 1e-3, batch 512, 100 epochs, best of
 every fifth), 400 epochs; k-NN (k=200, T=0.5) 55.35 at 200 epochs (Table 6).
-Notes: The loss has 2(B - 1) negatives, as in the paper; the released code has B - 1. gamma changes
-after whole epochs counted from 0; the code counts from 1.
+Notes: The loss has 2(B - 1) negatives, as in the paper. The released code has B - 1. gamma changes
+after whole epochs counted from 0. The code counts from 1.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "cifar100"
     config.batch_size = 256
@@ -23,7 +23,8 @@ def get_config() -> ConfigDict:
     config.augment = ConfigDict({"name": "simclr", "size": 32, "blur": 0.5, "blur_kernel": 3})
     config.net = ConfigDict({"name": "resnet", "depth": 50, "stem": "cifar"})
     config.head = ConfigDict({"name": "mlp", "proj_hidden_dim": 512, "proj_output_dim": 128})
-    # The paper's "sigma^2" of CIFAR-100 is the factor in exp(-gamma |u - v|^2) in its code.
+    # The paper's "sigma^2" for CIFAR-100 is, in its code, the factor gamma in exp(-gamma |u -
+    # v|^2).
     values = {"0": 0.02, "75": 0.2, "125": 2.0}
     gamma = {"schedule": "steps", "values": values, "unit": "epochs"}
     config.loss = ConfigDict({"name": "mmcl", "preset": "released_cifar", "gamma": gamma})

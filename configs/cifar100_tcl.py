@@ -12,7 +12,7 @@ from jaxssl.configs import cifar10_tcl
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_tcl` with changes."""
+    """Return the config of `cifar10_tcl` with the settings that this recipe changes."""
     config = cifar10_tcl.get_config()
     config.data.name = "cifar100"
     return config

@@ -12,10 +12,10 @@ from jaxssl.configs import cifar10_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_tcl_supervised` with changes."""
+    """Return the config of `cifar10_tcl_supervised` with the settings that this recipe changes."""
     config = cifar10_tcl_supervised.get_config()
     config.data.name = "cifar100"
-    config.batch_size = 128  # the thesis counts views: 256
+    config.batch_size = 128  # The thesis counts views, 256 in a batch.
     config.loss.preset = "supervised_cifar100"
     config.optim.lr = 0.2
     return config

@@ -13,7 +13,7 @@ from jaxssl.configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_auc_cl` with changes."""
+    """Return the config of `cifar10_auc_cl` with the settings that this recipe changes."""
     config = cifar10_auc_cl.get_config()
     config.net.depth = 50
     config.loss = ConfigDict({"name": "auc_cl", "preset": "released_cifar"})

@@ -3,8 +3,8 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
 Command: python train.py --config configs/cifar10_cross_entropy.py
 Expected (published, not run here): 95.0 % top-1.
-Notes: No settings are published; ours are the settings of cifar10_tcl_supervised with 128 images
-and 150 epochs. The metric is the accuracy of the trained classifier; the linear probe is fitted
+Notes: No settings are published. Ours are the settings of cifar10_tcl_supervised with 128 images
+and 150 epochs. The metric is the accuracy of the trained classifier. The linear probe is fitted
 from scratch.
 """
 
@@ -14,9 +14,9 @@ from jaxssl.configs import cifar10_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_tcl_supervised` with changes."""
+    """Return the config of `cifar10_tcl_supervised` with the settings that this recipe changes."""
     config = cifar10_tcl_supervised.get_config()
-    config.batch_size = 128  # our choice
+    config.batch_size = 128  # our choice, because the paper gives no value
     config.epochs = 150  # our choice: the epochs of both stages
     config.views = 1
     config.head = ConfigDict({"name": "mlp", "proj_layers": 0})

@@ -1,11 +1,11 @@
 """DINO on CIFAR-10 with a ResNet-18.
 
-Paper: Caron et al., DINO, 2021; the settings are solo-learn's published ones for this data set.
+Paper: Caron et al., DINO, 2021. The settings are solo-learn's published ones for this data set.
 Command: python train.py --config configs/cifar10_dino.py
 Expected (published, not run here): 89.52 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Notes: Prototypes are trained from the start; the published run freezes them for an epoch. We
-evaluate the teacher. Here the linear probe is fitted on frozen features; the published classifier
+Notes: Prototypes are trained from the start. The published run freezes them for an epoch. We
+evaluate the teacher. Here the linear probe is fitted on frozen features. The published classifier
 was trained along with the encoder.
 """
 
@@ -15,7 +15,7 @@ from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_simclr` with changes."""
+    """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2})
     config.second_view = ConfigDict({"solarize": 0.2})

@@ -1,12 +1,12 @@
 """MoCo-v2+ on CIFAR-10 with a ResNet-18: both directions, a queue.
 
-Paper: Chen et al., MoCo-v2, 2020; the settings are solo-learn's published ones for this data set,
+Paper: Chen et al., MoCo-v2, 2020. The settings are solo-learn's published ones for this data set,
 row MoCo V2+.
 Command: python train.py --config configs/cifar10_moco_v2.py
 Expected (published, not run here): 92.94 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Notes: One queue holds 32768 keys of both views; the published run has two queues of that length.
-Here the linear probe is fitted on frozen features; the published classifier was trained along with
+Notes: One queue holds 32768 keys of both views. The published run has two queues of that length.
+Here the linear probe is fitted on frozen features. The published classifier was trained along with
 the encoder.
 """
 
@@ -16,7 +16,7 @@ from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_simclr` with changes."""
+    """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 32, "blur": 0.5})
     config.head.proj_norm = "none"

@@ -1,11 +1,11 @@
 """MoCo-v3 on CIFAR-10 with a ResNet-18.
 
-Paper: Chen, Xie and He, MoCo-v3, 2021; the settings are solo-learn's published ones for this data
+Paper: Chen, Xie and He, MoCo-v3, 2021. The settings are solo-learn's published ones for this data
 set.
 Command: python train.py --config configs/cifar10_moco_v3.py
 Expected (published, not run here): 93.10 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Notes: Here the linear probe is fitted on frozen features; the published classifier was trained
+Notes: Here the linear probe is fitted on frozen features. The published classifier was trained
 along with the encoder.
 """
 
@@ -15,7 +15,7 @@ from jaxssl.configs import cifar10_byol
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_byol` with changes."""
+    """Return the config of `cifar10_byol` with the settings that this recipe changes."""
     config = cifar10_byol.get_config()
     config.head.proj_last_norm = "bn_fixed"
     config.method.preset = "moco_v3"

@@ -1,11 +1,11 @@
 """NNCLR on CIFAR-10 with a ResNet-18.
 
-Paper: Dwibedi et al., With a Little Help from My Friends, 2021; the settings are solo-learn's
+Paper: Dwibedi et al., With a Little Help from My Friends, 2021. The settings are solo-learn's
 published ones for this data set.
 Command: python train.py --config configs/cifar10_nnclr.py
 Expected (published, not run here): 91.88 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Notes: Here the linear probe is fitted on frozen features; the published classifier was trained
+Notes: Here the linear probe is fitted on frozen features. The published classifier was trained
 along with the encoder.
 """
 
@@ -15,7 +15,7 @@ from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_simclr` with changes."""
+    """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2})
     config.second_view = ConfigDict({"solarize": 0.2})

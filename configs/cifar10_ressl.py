@@ -1,10 +1,10 @@
 """ReSSL on CIFAR-10 with a ResNet-18: strong views against weak ones.
 
-Paper: Zheng et al., ReSSL, 2021; the settings are solo-learn's published ones for this data set.
+Paper: Zheng et al., ReSSL, 2021. The settings are solo-learn's published ones for this data set.
 Command: python train.py --config configs/cifar10_ressl.py
 Expected (published, not run here): 90.63 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Notes: Here the linear probe is fitted on frozen features; the published classifier was trained
+Notes: Here the linear probe is fitted on frozen features. The published classifier was trained
 along with the encoder.
 """
 
@@ -14,7 +14,7 @@ from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_simclr` with changes."""
+    """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 32, "saturation": 0.2, "blur": 0.5})
     config.second_view = ConfigDict({"jitter": 0.0, "grayscale": 0.0, "blur": 0.0})

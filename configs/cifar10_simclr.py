@@ -1,12 +1,12 @@
 """SimCLR on CIFAR-10 with a ResNet-18: the base of the other CIFAR baselines.
 
-Paper: Chen et al., SimCLR, 2020; the settings are solo-learn's published ones for this data set
+Paper: Chen et al., SimCLR, 2020. The settings are solo-learn's published ones for this data set
 (row SimCLR of Tables 3 and 5.2 of AUC-CL and TCL).
 Command: python train.py --config configs/cifar10_simclr.py
 Expected (published, not run here): 90.74 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Notes: The projector has BatchNorm; the published one has none. Here the linear probe is fitted on
-frozen features; the published classifier was trained along with the encoder.
+Notes: The projector has BatchNorm. The published one has none. Here the linear probe is fitted on
+frozen features. The published classifier was trained along with the encoder.
 """
 
 from ml_collections import ConfigDict
@@ -15,7 +15,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "cifar10"
     config.batch_size = 256
@@ -28,6 +28,6 @@ def get_config() -> ConfigDict:
     config.optim.update(name="larc", lr=0.4, lr_scaling="linear", weight_decay=1e-4)
     config.optim.update(trust_coefficient=0.02, lars_clip=True)
     config.schedule.warmup_epochs = 10.0
-    config.eval.every = 25.0  # our choice
-    config.eval.protocols = ("knn", "linear")  # our choice
+    config.eval.every = 25.0  # our choice, because the paper gives no value
+    config.eval.protocols = ("knn", "linear")  # our choice, because the paper gives no value
     return config

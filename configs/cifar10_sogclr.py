@@ -13,7 +13,7 @@ from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_simclr` with changes."""
+    """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.epochs = 200
     config.augment = ConfigDict({"name": "simclr", "size": 32})  # our choice

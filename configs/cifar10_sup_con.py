@@ -14,7 +14,7 @@ from jaxssl.configs import cifar10_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_tcl_supervised` with changes."""
+    """Return the config of `cifar10_tcl_supervised` with the settings that this recipe changes."""
     config = cifar10_tcl_supervised.get_config()
     config.loss = ConfigDict({"name": "sup_con", "temperature": 0.1})
     return config

@@ -5,7 +5,7 @@ Command: python train.py --config configs/cifar10_tcl.py
 Expected (published, not run here): 91.8 % top-1, linear, batch 256, 1000 epochs.
 Notes: The paper does not state the temperature (0.2, solo-learn's for SimCLR), the warm-up (10
 epochs, solo-learn's) and the third view (augmented like the first two). The projector has
-BatchNorm; the published one has none.
+BatchNorm. The published one has none.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_simclr` with changes."""
+    """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.views = 3
     config.loss = ConfigDict(

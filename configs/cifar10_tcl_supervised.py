@@ -3,7 +3,7 @@
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
 Command: python train.py --config configs/cifar10_tcl_supervised.py
 Expected (published, not run here): 96.4 % top-1, linear, 100 + 50 epochs.
-Notes: The published second stage is SGD for 50 epochs; here it is the linear probe at the end of
+Notes: The published second stage is SGD for 50 epochs. Here it is the linear probe at the end of
 the same command. Crop and projector are the released code's.
 """
 
@@ -13,12 +13,12 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "cifar10"
-    config.batch_size = 64  # the thesis counts views: 128
+    config.batch_size = 64  # The thesis counts views, 128 in a batch.
     config.epochs = 100
-    # Crop and projector are the released code's; the thesis does not state them.
+    # Crop and projector come from the released code. The thesis does not state them.
     config.augment = ConfigDict({"name": "policy", "size": 32, "crop": "pad", "pad": 4})
     config.augment.policy = "autoaugment_cifar"
     config.net = ConfigDict({"name": "resnet", "depth": 50, "stem": "cifar"})

@@ -1,11 +1,11 @@
 """W-MSE on CIFAR-10 with a ResNet-18.
 
-Paper: Ermolov et al., Whitening for Self-Supervised Representation Learning, 2021; the settings
+Paper: Ermolov et al., Whitening for Self-Supervised Representation Learning, 2021. The settings
 are solo-learn's published ones for this data set.
 Command: python train.py --config configs/cifar10_w_mse.py
 Expected (published, not run here): 88.67 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
-Notes: The whole batch is whitened at once with epsilon 1e-3 (our choice); the published run whitens
+Notes: The whole batch is whitened at once with epsilon 1e-3 (our choice). The published run whitens
 random parts of 128 with epsilon 0. Here the linear probe is fitted on frozen features; the
 published classifier was trained along with the encoder.
 """
@@ -16,7 +16,7 @@ from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_simclr` with changes."""
+    """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.augment.update(crop_scale=(0.2, 1.0), blur=0.0)
     config.head.update(proj_hidden_dim=1024, proj_output_dim=64)

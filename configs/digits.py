@@ -1,6 +1,6 @@
 """AUC-CL on scikit-learn's handwritten digits: the demo.
 
-Paper: Sharma et al., AUC-CL, ICLR 2024; the settings are ours.
+Paper: Sharma et al., AUC-CL, ICLR 2024. The settings are ours.
 Command: python train.py
 Expected on the 500 test images, mean and deviation over seeds 0, 1, 2: one-shot 82.88 ± 2.05 %,
 five-shot 95.29 ± 0.51 %, linear (fast) 99.67 ± 0.23 %, k-NN (k=200, T=0.5) 96.47 ± 0.23 %.
@@ -13,7 +13,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.batch_size = 64
     config.epochs = 100

@@ -12,7 +12,7 @@ from jaxssl.configs import cifar10_tcl_supervised
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_tcl_supervised` with changes."""
+    """Return the config of `cifar10_tcl_supervised` with the settings that this recipe changes."""
     config = cifar10_tcl_supervised.get_config()
     config.data.name = "fashion_mnist"
     config.augment.update(size=28, policy="none")

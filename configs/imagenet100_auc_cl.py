@@ -13,7 +13,7 @@ from jaxssl.configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_auc_cl` with changes."""
+    """Return the config of `cifar10_auc_cl` with the settings that this recipe changes."""
     config = cifar10_auc_cl.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.batch_size = 256
@@ -21,5 +21,5 @@ def get_config() -> ConfigDict:
     config.augment.update(size=224, blur=0.5)
     config.augment.update(brightness=0.8, contrast=0.8, saturation=0.8, hue=0.2)
     config.net.stem = "imagenet"
-    config.head.proj_hidden_dim = 2048  # not stated in the paper
+    config.head.proj_hidden_dim = 2048  # our choice, because the paper gives no value
     return config

@@ -1,11 +1,11 @@
 """BYOL on ImageNet-100 with a ResNet-18.
 
-Paper: Grill et al., Bootstrap Your Own Latent, 2020; the settings are solo-learn's published ones
+Paper: Grill et al., Bootstrap Your Own Latent, 2020. The settings are solo-learn's published ones
 for this data set.
 Command: python train.py --config configs/imagenet100_byol.py
 Expected (published, not run here): 80.16 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
-Notes: The 100 classes are CMC's; solo-learn does not state which classes it used.
+Notes: The 100 classes are CMC's. Solo-learn does not state which classes it used.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from jaxssl.configs import cifar10_byol
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_byol` with changes."""
+    """Return the config of `cifar10_byol` with the settings that this recipe changes."""
     config = cifar10_byol.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.epochs = 400

@@ -14,7 +14,7 @@ from jaxssl.configs import imagenet100_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """Return `imagenet100_mmcl_pgd` with changes."""
+    """Return the config of `imagenet100_mmcl_pgd` with the settings that this recipe changes."""
     config = imagenet100_mmcl_pgd.get_config()
     config.loss = ConfigDict({"name": "mmcl", "preset": "paper_inv"})
     return config

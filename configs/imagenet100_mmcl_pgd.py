@@ -14,7 +14,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.batch_size = 128
@@ -27,6 +27,6 @@ def get_config() -> ConfigDict:
     config.loss = ConfigDict({"name": "mmcl", "preset": "paper_pgd"})
     config.optim.update(name="lars", lr=1.2, weight_decay=1e-6)
     config.schedule.warmup_epochs = 20.0
-    config.eval.knn = "moco_v3_20"  # our choice
-    config.eval.protocols = ("knn:moco_v3_20", "linear")  # k-NN is our choice
+    config.eval.knn = "moco_v3_20"  # our choice, because the paper gives no value
+    config.eval.protocols = ("knn:moco_v3_20", "linear")  # The k-NN protocol is our choice.
     return config

@@ -1,10 +1,10 @@
 """SimCLR on ImageNet-100 with a ResNet-18.
 
-Paper: Chen et al., SimCLR, 2020; the settings are solo-learn's published ones for this data set.
+Paper: Chen et al., SimCLR, 2020. The settings are solo-learn's published ones for this data set.
 Command: python train.py --config configs/imagenet100_simclr.py
 Expected (published, not run here): 77.64 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
-Notes: The projector has BatchNorm; the published one has none. The 100 classes are CMC's;
+Notes: The projector has BatchNorm. The published one has none. The 100 classes are CMC's;
 solo-learn does not state which classes it used.
 """
 
@@ -14,7 +14,7 @@ from jaxssl.configs import cifar10_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_simclr` with changes."""
+    """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.data.update(name="imagenet100", test_split="validation")
     config.epochs = 400

@@ -14,7 +14,7 @@ from jaxssl.configs import imagenet100_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `imagenet100_simclr` with changes."""
+    """Return the config of `imagenet100_simclr` with the settings that this recipe changes."""
     config = imagenet100_simclr.get_config()
     config.net.depth = 50
     config.head.update(proj_hidden_dim=2048, proj_output_dim=128)

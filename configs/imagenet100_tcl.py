@@ -12,7 +12,7 @@ from jaxssl.configs import imagenet100_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `imagenet100_simclr` with changes."""
+    """Return the config of `imagenet100_simclr` with the settings that this recipe changes."""
     config = imagenet100_simclr.get_config()
     config.views = 3
     config.head.proj_output_dim = 256

@@ -6,7 +6,7 @@ Expected (published, not run here): 73.5 % top-1, linear (SGD 0.1, batch 1024, 9
 256, 400 epochs; 69.5 at 100, 75.5 at 800.
 Notes: Colour distortions are SwAV's, sizes of crops the released code's, projector and weight decay
 our choice. The loss is the one of cifar10_auc_cl. The released code implements another method, with
-a momentum teacher; this config follows the paper.
+a momentum teacher. This config follows the paper.
 """
 
 from ml_collections import ConfigDict
@@ -15,10 +15,11 @@ from jaxssl.configs import imagenet100_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """Return `imagenet100_auc_cl` with changes."""
+    """Return the config of `imagenet100_auc_cl` with the settings that this recipe changes."""
     config = imagenet100_auc_cl.get_config()
     config.data.name = "imagenet2012"
-    # Numbers and sizes of crops are the paper's; it does not state scales, which are the code's.
+    # Numbers and sizes of crops are the paper's. The paper does not state their scales, which come
+    # from the released code.
     config.augment.crop_scale = (0.4, 1.0)
     config.crops = ConfigDict({"number": 8, "size": 96, "crop_scale": (0.05, 0.4)})
     config.epochs = 400

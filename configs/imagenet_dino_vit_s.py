@@ -1,13 +1,13 @@
 """DINO on ImageNet with a ViT-S: multi-crop.
 
-Paper: Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021; the released
+Paper: Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021. The released
 code's plain run.
 Command: python train.py --config configs/imagenet_dino_vit_s.py
 Expected (published, not run here): 69.3 % top-1, k-NN (k=20, T=0.07), 74.0 % linear, batch 512,
 100 epochs (the authors' README).
-Notes: Prototypes are trained from the start; the released code freezes them for an epoch. Positions
+Notes: Prototypes are trained from the start. The released code freezes them for an epoch. Positions
 are fixed, not trained. The last learning rate is 0, not 1e-6. The gradient is clipped by its global
-norm; the code clips parameter by parameter.
+norm. The code clips parameter by parameter.
 """
 
 from ml_collections import ConfigDict
@@ -16,7 +16,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.update(name="imagenet2012", test_split="validation")
     config.batch_size = 512

@@ -5,7 +5,7 @@ views are the released code's.
 Command: python train.py --config configs/imagenet_mmcl_inv.py
 Expected (published, not run here): 63.8 % top-1, linear (SGD 1.6, batch 4096), batch 256, 100
 epochs, if that row is this solver's.
-Notes: The released config of this name runs projected gradients; this one runs the inverse.
+Notes: The released config of this name runs projected gradients. This one runs the inverse.
 """
 
 from ml_collections import ConfigDict
@@ -14,7 +14,7 @@ from jaxssl.configs import imagenet_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """Return `imagenet_mmcl_pgd` with changes."""
+    """Return the config of `imagenet_mmcl_pgd` with the settings that this recipe changes."""
     config = imagenet_mmcl_pgd.get_config()
     config.loss = ConfigDict({"name": "mmcl", "preset": "paper_inv"})
     return config

@@ -1,9 +1,9 @@
 """MoCo-v2 on ImageNet with a ResNet-50: a queue, one direction.
 
-Paper: Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020; the released code.
+Paper: Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020. The released code.
 Command: python train.py --config configs/imagenet_moco_v2.py
 Expected (published, not run here): 67.5 % top-1, linear, batch 256, 200 epochs (71.1 at 800).
-Notes: The released code shuffles the batch over devices; here BatchNorm sees the global batch.
+Notes: The released code shuffles the batch over devices. Here BatchNorm sees the global batch.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from jaxssl.configs import imagenet_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `imagenet_simclr` with changes."""
+    """Return the config of `imagenet_simclr` with the settings that this recipe changes."""
     config = imagenet_simclr.get_config()
     config.batch_size = 256
     config.epochs = 200

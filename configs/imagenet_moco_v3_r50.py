@@ -1,7 +1,7 @@
 """MoCo-v3 on ImageNet with a ResNet-50.
 
-Paper: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021;
-the released code.
+Paper: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
+The released code.
 Command: python train.py --config configs/imagenet_moco_v3_r50.py
 Expected (published, not run here): 68.9 % top-1, linear (SGD 0.1, batch 1024, 90 epochs), batch
 4096, 100 epochs.
@@ -14,7 +14,7 @@ from jaxssl.configs import imagenet_simclr
 
 
 def get_config() -> ConfigDict:
-    """Return `imagenet_simclr` with changes."""
+    """Return the config of `imagenet_simclr` with the settings that this recipe changes."""
     config = imagenet_simclr.get_config()
     config.augment = ConfigDict({"name": "simclr", "size": 224, "crop_scale": (0.2, 1.0)})
     config.augment.update(saturation=0.2, blur=1.0)

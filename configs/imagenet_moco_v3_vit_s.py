@@ -1,7 +1,7 @@
 """MoCo-v3 on ImageNet with a ViT-S.
 
-Paper: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021;
-the released code.
+Paper: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
+The released code.
 Command: python train.py --config configs/imagenet_moco_v3_vit_s.py
 Expected (published, not run here): 73.2 % top-1, linear (SGD, batch 1024, 90 epochs), batch 4096,
 300 epochs.
@@ -14,7 +14,7 @@ from jaxssl.configs import imagenet_moco_v3_r50
 
 
 def get_config() -> ConfigDict:
-    """Return `imagenet_moco_v3_r50` with changes."""
+    """Return the config of `imagenet_moco_v3_r50` with the settings that this recipe changes."""
     config = imagenet_moco_v3_r50.get_config()
     config.epochs = 300
     config.augment.crop_scale = (0.08, 1.0)

@@ -13,7 +13,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.update(name="imagenet2012", test_split="validation")
     config.batch_size = 4096
@@ -25,6 +25,6 @@ def get_config() -> ConfigDict:
     config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.1})
     config.optim.update(name="lars", lr=0.3, lr_scaling="linear", weight_decay=1e-6)
     config.schedule.warmup_epochs = 10.0
-    config.eval.knn = "moco_v3_20"  # our choice
-    config.eval.protocols = ("knn:moco_v3_20", "linear")  # k-NN is our choice
+    config.eval.knn = "moco_v3_20"  # our choice, because the paper gives no value
+    config.eval.protocols = ("knn:moco_v3_20", "linear")  # The k-NN protocol is our choice.
     return config

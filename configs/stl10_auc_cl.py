@@ -15,7 +15,7 @@ from jaxssl.configs import cifar10_auc_cl
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_auc_cl` with changes."""
+    """Return the config of `cifar10_auc_cl` with the settings that this recipe changes."""
     config = cifar10_auc_cl.get_config()
     config.data.update(name="stl10", train_split="train+unlabelled", bank_split="train")
     config.net.depth = 50

@@ -15,7 +15,7 @@ from jaxssl.configs import cifar10_decl
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_decl` with changes."""
+    """Return the config of `cifar10_decl` with the settings that this recipe changes."""
     config = cifar10_decl.get_config()
     config.data.update(name="stl10", train_split="train+unlabelled", bank_split="train")
     return config

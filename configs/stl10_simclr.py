@@ -13,7 +13,7 @@ from jaxssl.configs import stl10_decl
 
 
 def get_config() -> ConfigDict:
-    """Return `stl10_decl` with changes."""
+    """Return the config of `stl10_decl` with the settings that this recipe changes."""
     config = stl10_decl.get_config()
     config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.5})
     return config

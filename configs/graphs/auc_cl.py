@@ -1,9 +1,9 @@
 """AUC-CL on a set of the TU collection: GraphCL with another loss.
 
-Paper: Sharma et al., AUC-CL, ICLR 2024, which has no graphs; the setting is GraphCL's.
+Paper: Sharma et al., AUC-CL, ICLR 2024, which has no graphs. The setting is GraphCL's.
 Command: python train.py --config configs/graphs/auc_cl.py --config.data.path=NCI1.zip
 Expected: nothing is published.
-Notes: All settings except the loss are GraphCL's; the combination is ours.
+Notes: All settings except the loss are GraphCL's. The combination is ours.
 """
 
 from ml_collections import ConfigDict
@@ -12,7 +12,7 @@ from jaxssl.configs.graphs import graphcl
 
 
 def get_config() -> ConfigDict:
-    """Return `graphcl` with changes."""
+    """Return the config of `graphcl` with the settings that this recipe changes."""
     config = graphcl.get_config()
     config.method = ConfigDict({"name": "siamese"})
     config.loss = ConfigDict({"name": "auc_cl", "preset": "recommended"})

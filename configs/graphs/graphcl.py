@@ -4,7 +4,7 @@ Paper: You et al., Graph Contrastive Learning with Augmentations, NeurIPS 2020, 
 Command: python train.py --config configs/graphs/graphcl.py --config.data.path=NCI1.zip
 Expected: see docs/graphs.md, where it was run. Published, SVM over ten folds, 5 seeds: NCI1 77.87,
 MUTAG 86.80, REDDIT-BINARY 89.53, IMDB-BINARY 71.14, DD 78.62.
-Notes: BatchNorm sees both views together. "subgraph" keeps 80 % of the nodes; the released code
+Notes: BatchNorm sees both views together. "subgraph" keeps 80 % of the nodes. The released code
 keeps 20 % of the nodes, around one node. Nodes that have lost all edges stay.
 """
 
@@ -14,14 +14,15 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "tu"
-    config.data.bank_split = "train[:80%]"  # of the k-NN in the log; the SVM takes all graphs
+    # used by the logged k-NN, whereas the SVM takes all graphs
+    config.data.bank_split = "train[:80%]"
     config.data.test_split = "train[80%:]"
     config.batch_size = 128
     config.epochs = 20
-    # The graphs as they are look for their changed copies.
+    # The first view is the unchanged graph. The loss contrasts it with an augmented copy.
     config.augment = ConfigDict({"name": "graph", "choices": ()})
     config.second_view.choices = ("drop_nodes", "subgraph")
     config.net = ConfigDict({"name": "gin"})

@@ -4,7 +4,7 @@ Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 4.
 Command: python train.py --config configs/graphs/mmcl.py --config.data.path=NCI1.zip
 Expected: see docs/graphs.md, where it was run. Published, SVM over ten folds, 5 seeds: MUTAG 88.42,
 REDDIT-BINARY 90.41, IMDB-BINARY 71.62, DD 78.74.
-Notes: The paper does not state kernel and solver for graphs; the settings are the ones of ImageNet
+Notes: The paper does not state kernel and solver for graphs. The settings are the ones of ImageNet
 (rbf, gamma 0.1, PGD).
 """
 
@@ -14,7 +14,7 @@ from jaxssl.configs.graphs import graphcl
 
 
 def get_config() -> ConfigDict:
-    """Return `graphcl` with changes."""
+    """Return the config of `graphcl` with the settings that this recipe changes."""
     config = graphcl.get_config()
     config.loss = ConfigDict({"name": "mmcl"})
     return config

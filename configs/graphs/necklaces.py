@@ -1,6 +1,6 @@
 """SimCLR's loss on made graphs, rings with pendants: the demo of graphs.
 
-Paper: Chen et al., SimCLR, 2020; the settings are ours.
+Paper: Chen et al., SimCLR, 2020. The settings are ours.
 
 Command: python train.py --config configs/graphs/necklaces.py
 Expected: see docs/graphs.md, where it was run; a quarter is chance.
@@ -13,7 +13,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "necklaces"
     config.batch_size = 64

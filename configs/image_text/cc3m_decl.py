@@ -14,12 +14,12 @@ from jaxssl.configs.image_text import coco_clip
 
 
 def get_config() -> ConfigDict:
-    """Return `coco_clip` with changes."""
+    """Return the config of `coco_clip` with the settings that this recipe changes."""
     config = coco_clip.get_config()
     config.data.name = "captions"
     config.data.train_split = "train[:2890000]"
     config.data.test_split = "train[2890000:]"
-    config.data.on_error = "skip"  # links that are dead are pages, not pictures
+    config.data.on_error = "skip"  # Dead links in CC3M were saved as web pages instead of pictures.
     config.augment.size = 288
     config.net.size = "50x4"
     config.text.update({"dim": 640, "num_heads": 10})

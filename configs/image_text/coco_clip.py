@@ -12,7 +12,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "coco_captions"
     config.data.test_split = "val"

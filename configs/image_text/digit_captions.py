@@ -1,7 +1,7 @@
 """CLIP on handwritten digits with generated captions: the demo of images and text.
 
-Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021;
-the settings are ours.
+Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021.
+The settings are ours.
 Command: python train.py --config configs/image_text/digit_captions.py
 Expected: see docs/image_text.md, where it was run.
 Notes: All settings are ours.
@@ -13,7 +13,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "digit_captions"
     config.data.context = 24

@@ -1,7 +1,7 @@
 """CLIP on 1 000 images of Flickr8k: a check on a laptop that a loss learns at all.
 
-Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021;
-the settings are ours.
+Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021.
+The settings are ours.
 Command: python train.py --config configs/image_text/flickr8k.py --config.data.path=flickr8k.tar.xz
 Expected: see docs/image_text.md, where it was run. With 800 images it is no benchmark.
 Notes: All settings are ours.
@@ -13,7 +13,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "captions"
     config.data.context = 32

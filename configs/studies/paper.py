@@ -1,4 +1,4 @@
-"""Studies on CIFAR-10 with a ResNet-18, 200 epochs: for an accelerator.
+"""Config of the studies at scale "paper": CIFAR-10, ResNet-18, 200 epochs on an accelerator.
 
 Command: jaxssl study NAME --scale paper
 Network, epochs and batch sizes come from Table 10 of AUC-CL. Tables 9 and 11 of AUC-CL and Table 1
@@ -13,7 +13,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "cifar10"
     config.batch_size = 128

@@ -1,4 +1,4 @@
-"""MMCL's studies at the scale "paper": STL-10, ResNet-50, Adam, 400 epochs.
+"""Config of MMCL's studies at scale "paper": STL-10, ResNet-50, Adam, 400 epochs.
 
 Command: jaxssl study NAME --scale paper
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022. Its k-NN figures are at 200
@@ -11,7 +11,7 @@ from jaxssl.configs import base, stl10_mmcl_pgd
 
 
 def get_config() -> ConfigDict:
-    """Return `stl10_mmcl_pgd` with changes; the studies set the loss."""
+    """Return the config of `stl10_mmcl_pgd` with changes. The studies set the loss."""
     config = stl10_mmcl_pgd.get_config()
     config.loss = base.get_config().loss
     return config

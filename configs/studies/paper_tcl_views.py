@@ -1,4 +1,4 @@
-"""TCL's studies without labels at the scale "paper": CIFAR-10, ResNet-18, LARS, 1000 epochs.
+"""Config of TCL's studies without labels at scale "paper": CIFAR-10, ResNet-18, LARS.
 
 Command: jaxssl study views --scale paper
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Section 5.3 and Appendix A.3.
@@ -10,7 +10,7 @@ from jaxssl.configs import base, cifar10_tcl
 
 
 def get_config() -> ConfigDict:
-    """Return `cifar10_tcl` with changes; the studies set loss and views."""
+    """Return the config of `cifar10_tcl` with changes. The studies set loss and views."""
     config = cifar10_tcl.get_config()
     config.views = 2
     config.loss = base.get_config().loss

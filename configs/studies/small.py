@@ -1,4 +1,4 @@
-"""Studies on a fifth of CIFAR-10 with a small network: an hour or two on two CPU cores.
+"""Config of the studies at scale "small": a fifth of CIFAR-10, a small network, 1 to 2 hours.
 
 Command: jaxssl study NAME --scale small
 For images in a folder or an archive: --config.data.name=folder --config.data.path=PATH.
@@ -11,7 +11,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "cifar10"
     config.data.train_split = "train[:20%]"

@@ -1,4 +1,4 @@
-"""Studies on scikit-learn's digits: minutes on two CPU cores.
+"""Config of the studies at scale "tiny": scikit-learn's digits, minutes on two CPU cores.
 
 Command: jaxssl study NAME --scale tiny
 The settings are our choice and the same for all methods, except the loss and the settings that a
@@ -11,7 +11,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.batch_size = 64
     config.epochs = 20

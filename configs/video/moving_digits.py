@@ -1,6 +1,6 @@
 """SimCLR's loss on clips of moving digits: the demo of video. The class is the motion.
 
-Paper: Chen et al., SimCLR, 2020; the settings are ours.
+Paper: Chen et al., SimCLR, 2020. The settings are ours.
 Command: python train.py --config configs/video/moving_digits.py
 Expected: see docs/video.md, where it was run.
 Notes: All settings except the loss are ours.
@@ -12,12 +12,12 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "moving_digits"
     config.batch_size = 64
     config.epochs = 20
-    # Mirrored, or played backwards, a motion would be another one.
+    # Views are neither mirrored nor reversed, because that would turn a motion into another class.
     config.augment = ConfigDict(
         {"name": "video", "size": 24, "frames": 8, "crop_scale": (0.5, 1.0), "flip": 0.0}
     )

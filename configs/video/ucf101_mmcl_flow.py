@@ -1,6 +1,6 @@
 """MMCL with S3D on UCF-101's optical flow.
 
-Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5; the base is CoCLR's.
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5. The base is CoCLR's.
 Command: python train.py --config configs/video/ucf101_mmcl_flow.py --config.data.path=UCF-101-flow
 Expected (published, not run here): split 1, 300 epochs: linear 68.01, retrieval R@1 50.94 (InfoNCE
 66.8 and 45.2).
@@ -13,5 +13,5 @@ from jaxssl.configs.video import ucf101_mmcl_rgb
 
 
 def get_config() -> ConfigDict:
-    """Return `ucf101_mmcl_rgb` with other data."""
+    """Return the config of `ucf101_mmcl_rgb` with optical flow as data."""
     return ucf101_mmcl_rgb.get_config()

@@ -1,11 +1,11 @@
 """MMCL with S3D on UCF-101's RGB frames.
 
-Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5; the base is CoCLR's.
+Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5. The base is CoCLR's.
 Command: python train.py --config configs/video/ucf101_mmcl_rgb.py --config.data.path=UCF-101
 Expected (published, not run here): split 1, 300 epochs: linear 52.45, retrieval R@1 45.6 (InfoNCE
 46.8 and 33.1).
 Notes: Batch size 128 stands for the paper's 254 negatives. The paper does not state kernel and
-solver for videos; the settings are the ones of ImageNet. A split is given by folders (train, test),
+solver for videos. The settings are the ones of ImageNet. A split is given by folders (train, test),
 which follow the lists of UCF-101.
 """
 
@@ -15,7 +15,7 @@ from jaxssl.configs import base
 
 
 def get_config() -> ConfigDict:
-    """Return `base` with changes."""
+    """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "video"
     config.batch_size = 128

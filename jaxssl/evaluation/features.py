@@ -27,7 +27,7 @@ def extract(
 
     Args:
         images: [n, h, w, c] uint8, or an object with a length and a method
-            ``block(places, size, rows)``, such as `jaxssl.data.graphs.GraphArray`, which returns
+            ``block(indices, size, rows)``, such as `jaxssl.data.graphs.GraphArray`, which returns
             a dict of arrays.
         apply: jitted function of variables and a block, which also resizes and scales the images.
         variables: replicated over the mesh.
@@ -57,17 +57,17 @@ def extract(
         features[start : start + count] = values[:count]
 
     for start in range(begin, end, block):
-        places = slice(start, min(start + block, end))
+        indices = slice(start, min(start + block, end))
         # The last block is padded, so that one program serves all blocks and splits evenly over the
         # devices.
         if hasattr(images, "block"):
-            padded = images.block(places, block, mesh.size)
+            padded = images.block(indices, block, mesh.size)
         else:
-            padded = distributed.pad_rows(images[places], block)
+            padded = distributed.pad_rows(images[indices], block)
         result = apply(variables, distributed.shard(padded, mesh))
         if pending is not None:
             fetch(*pending)
-        pending = start - begin, places.stop - start, result
+        pending = start - begin, indices.stop - start, result
     if pending is None:
         raise ValueError("there are no images to extract features from")
     fetch(*pending)

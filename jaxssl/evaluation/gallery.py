@@ -149,9 +149,9 @@ def example_views(
     crops = make_crops(config)
     plan = make_plan(source, crops, cache=config.data.cache)
     crops = crops if plan.host else None
-    places = np.arange(min(count, len(source)), dtype=np.int32)
+    indices = np.arange(min(count, len(source)), dtype=np.int32)
     captions = modality.example_kind(config) == "image_text"
-    batch = readers.Reader(source, crops, config.seed, captions)(0, places)
+    batch = readers.Reader(source, crops, config.seed, captions)(0, indices)
     augment = jax.jit(
         make_augment(config, crops), compiler_options=compile_cache.fast_compile_options()
     )
@@ -162,9 +162,9 @@ def example_views(
         if name in views
     }
     if source.kind == "video":
-        examples = source.read(places)
+        examples = source.read(indices)
         return np.stack([frame_grid(example.input) for example in examples]), views
-    return source.lazy_images(config.augment.size)[places], views
+    return source.lazy_images(config.augment.size)[indices], views
 
 
 def frame_grid(clip: np.ndarray) -> np.ndarray:

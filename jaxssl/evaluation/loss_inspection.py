@@ -43,14 +43,14 @@ def arrays(
     """
     rng = np.random.default_rng(config.seed)
     number = min(SIZE, len(train))
-    places = np.sort(rng.choice(len(train), number, replace=False))
+    indices = np.sort(rng.choice(len(train), number, replace=False))
     out: dict[str, Any] = {"block_size": np.array(number)}
-    images = train.lazy_images(config.augment.size)[places]
+    images = train.lazy_images(config.augment.size)[indices]
     z = _embeddings(images, train, encoder)
     if number < 2 or not np.isfinite(z).all():
         logs.log.warning("no hardest negatives: too few images, or embeddings not finite")
         return out
-    labels = np.array([example.label for example in train.read(places)])
+    labels = np.array([example.label for example in train.read(indices)])
     out |= _hardest(z, labels)
     if config.loss.name == "mmcl":
         settings = mmcl_settings(workdir, config, len(train), encoder.metadata["step"])
@@ -151,8 +151,8 @@ def _shown(alpha: np.ndarray, others: np.ndarray, bound: float) -> np.ndarray:
     selected = [others[group][:number] for group, number in zip(groups, SHOWN, strict=True)]
     return np.concatenate(
         [
-            np.pad(places, (0, number - len(places)), constant_values=-1)
-            for places, number in zip(selected, SHOWN, strict=True)
+            np.pad(indices, (0, number - len(indices)), constant_values=-1)
+            for indices, number in zip(selected, SHOWN, strict=True)
         ]
     )
 

@@ -209,7 +209,10 @@ def _cast(tree: Any, dtype: Any) -> Any:
 
 
 def find_channels(
-    net: nn.Module, variables: VariableDict, sides: tuple[int, ...], known: tuple[int, ...] = (3, 1)
+    net: nn.Module,
+    variables: VariableDict,
+    sides: tuple[int, ...],
+    candidates: tuple[int, ...] = (3, 1),
 ) -> int:
     """Find the number of channels of the images or videos that a backbone accepts.
 
@@ -217,12 +220,12 @@ def find_channels(
         net: the backbone.
         variables: {"params", "batch_stats"} of the backbone.
         sides: (height, width) of an image, or (frames, height, width) of a video.
-        known: numbers of channels to try.
+        candidates: numbers of channels to try.
 
     Raises:
         ValueError: if the backbone takes none of them.
     """
-    for channels in known:
+    for channels in candidates:
         image = jax.ShapeDtypeStruct((1, *sides, channels), jnp.float32)
         try:
             jax.eval_shape(lambda x: net.apply(variables, x, train=False), image)

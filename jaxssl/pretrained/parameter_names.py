@@ -128,8 +128,8 @@ def _convnet(net: convnet.ConvNet) -> list[Entry]:
 def _resnet(net: resnet.ResNet) -> list[Entry]:
     table = [_conv("conv1", (), 0), *_batch_norm("bn1", (), 0)]
     convolutions = 3 if net.bottleneck else 2
-    places = [(stage, i) for stage, blocks in enumerate(net.stages) for i in range(blocks)]
-    for number, (stage, i) in enumerate(places):
+    positions = [(stage, i) for stage, blocks in enumerate(net.stages) for i in range(blocks)]
+    for number, (stage, i) in enumerate(positions):
         ours, public = (f"Block_{number}",), f"layer{stage + 1}.{i}"
         for c in range(convolutions):
             table += [_conv(f"{public}.conv{c + 1}", ours, c)]

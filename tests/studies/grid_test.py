@@ -182,9 +182,9 @@ def test_grid_reports_support_vectors_of_an_mmcl_run(setting):
     findings = module.run(setting)
     [first, second] = findings.tables[0].rows
     assert first[0] == "C = 100 (the run's)" and second[0] == "C = 1"
-    assert findings.data["own"]["at_bound"] == [0.0]
+    assert findings.data["at_run_C"]["at_bound"] == [0.0]
     assert 0 < findings.data["binding"]["support"][0] <= 1
-    assert findings.data["own"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
+    assert findings.data["at_run_C"]["same_class_all"][0] == pytest.approx(0.1, abs=0.02)
     assert set(findings.verdicts) <= set(module.CLAIMS)
     other = setting._replace(workdir=setting.out / "runs" / grid.run_name(setting, {"seed": 0}))
     with pytest.raises(UserError, match="must be a run with mmcl, got .* with nt_xent"):
