@@ -319,7 +319,7 @@ def merge(source: Path, pages: Path, scale: str) -> None:
         UserError: if OUT holds no figures of this scale, or a file cannot be read or written.
     """
     if not (source / "figures.json").exists():
-        raise UserError(f"{source} holds no figures.json; do pieces first: --out {source}")
+        raise UserError(f"{source} holds no figures.json; measure first with --out {source}")
     fresh = read_record(source / "figures.json", scale)
     record = read_record(pages / "record.json", scale)
     plan = make_plan(scale)
@@ -362,7 +362,7 @@ def read_record(path: Path, scale: str) -> dict[str, Any]:
         record = {**empty, **json.loads(path.read_text(encoding="utf-8"))}
         for name, figure in record["figures"].items():
             for field in sorted(FIELDS - set(figure)):
-                raise ValueError(f"{name} lacks {field!r}")
+                raise ValueError(f"the figure {name} of the record lacks the field {field!r}")
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error
     if record["scale"] != scale:
@@ -396,7 +396,7 @@ def main(argv: list[str]) -> None:
     work = args.work or Path("runs") / "record" / args.scale
     pages = args.pages or (ROOT / "docs" if args.scale == "paper" else work / "pages")
     if (args.out is None) == (args.merge is None):
-        raise UserError("give one of --out OUT and --merge OUT")
+        raise UserError("exactly one of --out OUT and --merge OUT must be passed")
     if args.merge:
         return merge(args.merge, pages, args.scale)
     if not args.minutes > RESERVE / 60:

@@ -61,7 +61,7 @@ def summary(group: str, name: str) -> str:
 
 
 def module(group: str, name: str) -> ModuleType:
-    """Import the file of a component.
+    """Import the Python file of a component, such as the loss "nt_xent".
 
     Raises:
         UserError: if the group has no component of this name. The message suggests the closest one.

@@ -222,9 +222,9 @@ def rand_augment(u: Array, image: Array, magnitude: float) -> Array:
 
 
 def _apply_all(image: Array, operations: Array, strengths: Array, signs: Array) -> Array:
-    """Apply n operations in order.
+    """Apply n image operations of a policy in order, with random signs of their strengths.
 
-    A sign in ``signs`` [n] below 0.5 makes the strength negative.
+    ``signs`` [n] are uniform in [0, 1), negative below 0.5.
     """
 
     def step(image: Array, settings: tuple[Array, Array, Array]) -> tuple[Array, None]:

@@ -164,7 +164,8 @@ def resize_images(images: Array, inputs: Inputs) -> Array:
     """Map uint8 images to float32 in [0, 1] with the network's size and channels."""
     if images.shape[3] > inputs.channels:
         raise ValueError(
-            f"the network takes images of {inputs.channels} channel, these have {images.shape[3]}"
+            f"the network takes images of {inputs.channels} channel, got images of "
+            f"{images.shape[3]}"
         )
     if images.shape[3] < inputs.channels:
         images = jnp.broadcast_to(images, (*images.shape[:3], inputs.channels))

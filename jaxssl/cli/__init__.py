@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def run(command: str, arguments: Sequence[str] | None = None) -> None:
-    """Run a subcommand and exit.
+    """Run a subcommand such as `jaxssl train` and exit with its status.
 
     The exit status is 2, with one line on stderr, for a `UserError` or a wrong flag.
 
@@ -173,7 +173,7 @@ def parse_step(text: str | None) -> int | str | None:
     if text in (None, "last", "best"):
         return text
     if not text.isdecimal():
-        raise UserError(f"--step {text!r}: expected a number, last or best")
+        raise UserError(f"--step must be a number, last or best, got {text!r}")
     return int(text)
 
 

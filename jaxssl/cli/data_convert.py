@@ -25,6 +25,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if overrides:
         raise UserError("data convert takes no --config flags; leave them out")
     if FOLDER.value is None:
-        raise UserError("name the folder to convert: jaxssl data convert DIR")
+        raise UserError("data convert needs a folder: jaxssl data convert DIR")
     count = convert(Path(FOLDER.value).expanduser())
     show(f"{FOLDER.value}: {f'{count} records converted' if count else 'already converted'}")

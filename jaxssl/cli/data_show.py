@@ -30,7 +30,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.training.console import show
 
     if CONFIG.value is None:
-        raise UserError("name the config to show: --config NAME, or a Python file")
+        raise UserError("data show needs a config: --config NAME, or a Python file")
     settings = config.load(CONFIG.value, overrides)
     distributed.check_platform()
     logs.log_to_screen()

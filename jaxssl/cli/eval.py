@@ -57,7 +57,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
     paths = [Path(path) for path in (*WORKDIR.value, *WEIGHTS.value)]
     if not paths:
-        raise UserError("name what to evaluate: --workdir DIR or --weights FILE")
+        raise UserError("eval needs a run or a weights file: --workdir DIR or --weights FILE")
     cli.start_jax(FLAGS)
     data_overrides, weights_options = split_overrides(overrides)
     options: dict[str, Any] = {

@@ -33,7 +33,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.training.console import show
 
     if WORKDIR.value is None:
-        raise UserError("name the run to export: jaxssl export DIR --to safetensors")
+        raise UserError("export needs the folder of a run: jaxssl export DIR --to safetensors")
     distributed.check_platform()
     step = cli.parse_step(STEP.value)
     out = Path(OUT.value) if OUT.value else None

@@ -97,7 +97,7 @@ def _file_name(split: dict, name: str, shard: int, num_shards: int, file_format:
     template = split.get("filepathTemplate") or TEMPLATE
     file = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
     if not file.isprintable() or PurePath(file).is_absolute() or ".." in PurePath(file).parts:
-        raise ValueError(f"the file name {file!r:.80}")
+        raise ValueError(f"the file name {file!r:.80} of a shard is not valid")
     return file
 
 

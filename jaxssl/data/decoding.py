@@ -14,9 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 # Pillow is restricted to these formats. For an EPS file it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-# Damaged EXIF data may raise any error when Pillow writes them back. The rotation of the image
-# comes before that.
-MAX_PIXELS = 2**26
+MAX_PIXELS = 2**26  # largest image in pixels, because a small file may claim any number
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 CENTRE_SHARE = 0.875  # share of the short side that the centre crop keeps
 
@@ -69,22 +67,25 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     except UnidentifiedImageError as error:  # Pillow's message would show a memory address.
         raise OSError(f"is not an image in a supported format ({', '.join(FORMATS)})") from error
     if math.prod(picture.size) > MAX_PIXELS:
-        raise OSError(f"has {picture.width} x {picture.height} pixels, more than {MAX_PIXELS}")
+        raise OSError(
+            f"has {picture.width} x {picture.height} pixels, more than the limit of {MAX_PIXELS}"
+        )
     if data.startswith(PNG_SIGNATURE):
         _check_png(data)
     picture.load()
     if upright and "exif" in picture.info:
-        # EXIF data may hold anything. Pillow first rotates the image and then fails to write them.
+        # Pillow rotates the image and then writes the EXIF data back. Damaged EXIF data may raise
+        # any error in that second step.
         with contextlib.suppress(Exception):
             ImageOps.exif_transpose(picture, in_place=True)
     if picture.mode.startswith("I"):
         values = np.asarray(picture, np.int32)
         if not 0 <= values.min() <= values.max() < 2**16:
-            raise OSError("has values outside 0..65535")
+            raise OSError("has pixel values outside of 0 to 65535")
         # 16-bit values, rounded to 8 bits
         picture = Image.fromarray(((values + 128) // 257).astype(np.uint8))
     elif picture.mode == "F":
-        raise OSError("has floating-point values of an unknown range")
+        raise OSError("has floating-point pixels of an unknown range; save it with 8 or 16 bits")
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")
     mode = "L" if channels == 1 else "RGB"
@@ -107,7 +108,7 @@ def _check_png(data: bytes) -> None:
         if kind == b"IEND":
             return
         position = end + 4
-    raise OSError("is cut short")
+    raise OSError("is a PNG file that was cut short")
 
 
 def from_pixels(values: np.ndarray) -> Image.Image:

@@ -226,7 +226,10 @@ class _TarEntry(tarfile.TarInfo):
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(f"{error} at byte {archive.offset}") from error
         if archive.offset - entry.offset > MAX_TAR_ENTRY:
-            raise tarfile.ReadError(f"an entry of {entry.size} bytes at byte {entry.offset}")
+            raise tarfile.ReadError(
+                f"the archive claims an impossible entry of {entry.size} bytes at byte "
+                f"{entry.offset}"
+            )
         return entry
 
     def _refuse_sparse(self, *_: Any) -> Any:

@@ -122,7 +122,7 @@ class GraphArray:
         self._rooms: dict[tuple[int, int], Room] = {}
 
     def __len__(self) -> int:
-        """Return the number of graphs."""
+        """Return the number of graphs of the split."""
         return len(self.graphs)
 
     def block(self, indices: slice, size: int, rows: int) -> Packed:

@@ -122,7 +122,7 @@ def _check_features(tree: Any) -> None:
             if not isinstance(name, str) or not name.startswith(TFDS_FEATURES):
                 raise ValueError(f"the class {name!r:.80} is not a feature of TFDS")
             if int(node.get("numClasses", 0)) > MAX_CLASSES:
-                raise ValueError(f"it has more than {MAX_CLASSES} classes")
+                raise ValueError(f"the data set has more than {MAX_CLASSES} classes")
             stack += node.values()
         elif isinstance(node, list):
             stack += node
@@ -131,7 +131,7 @@ def _check_features(tree: Any) -> None:
 def _check_splits(tree: Any) -> None:
     names = [split["name"] for split in tree["splits"]]
     if len(set(names)) < len(names):
-        raise ValueError(f"it names a split twice: {names!r:.80}")
+        raise ValueError(f"its metadata name a split twice: {names!r:.80}")
     for split in tree["splits"]:
         lengths = [int(length) for length in split.get("shardLengths", [])]
         if len(lengths) > MAX_SHARDS or not all(0 <= x <= MAX_RECORDS for x in lengths):

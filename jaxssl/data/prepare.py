@@ -116,7 +116,7 @@ def _make_builder(
             f"{', '.join(formats)}, and for the published files of {', '.join(PUBLISHED)}"
         )
     if data["labels"] and name not in ("folder", "captions"):
-        raise UserError("data.labels is for data.name='folder' or 'captions', leave it empty")
+        raise UserError("data.labels is only for data.name='folder' or 'captions'; leave it empty")
     for group in ("data", "toy"):
         if name in components.names(group):
             return components.factory(group, name)(data, data_dir)

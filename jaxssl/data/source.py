@@ -171,7 +171,9 @@ class Source:
             size: images of different sizes are cut to it, see `decoding.centre`.
         """
         if self.kind != "image":
-            raise ValueError(f"images are needed, but {self.name!r} holds {KINDS[self.kind]}")
+            raise ValueError(
+                f"a data set of images is needed, but {self.name!r} holds {KINDS[self.kind]}"
+            )
         shape = self.shape_at(size)
         if len(self) * math.prod(shape) > IN_MEMORY:
             return self.lazy_images(size)

@@ -112,7 +112,7 @@ def resolve_inputs(inputs: Any, test: source.Source) -> Any:
         (num_tags,) = test.shape
         if num_tags != inputs.num_tags:
             raise UserError(
-                f"the encoder takes graphs with {inputs.num_tags} node tags, {test.name!r} has "
+                f"the encoder takes graphs with {inputs.num_tags} node tags, but {test.name!r} has "
                 f"{num_tags}"
             )
         return inputs

@@ -69,7 +69,7 @@ def extract(
             fetch(*pending)
         pending = start - begin, indices.stop - start, result
     if pending is None:
-        raise ValueError("there are no images to extract features from")
+        raise ValueError("the data set must have images to extract features from, got none")
     fetch(*pending)
     assert features is not None
     return features

@@ -136,7 +136,10 @@ def check_labels(source: Source) -> None:
     labels = source.labels
     unlabelled = int(np.sum(labels < 0))
     if unlabelled:
-        raise ValueError(f"{unlabelled} of {len(labels)} training images have no label")
+        raise ValueError(
+            f"{unlabelled} of {len(labels)} training images have no label; "
+            "choose a labelled train_split"
+        )
     if len(np.unique(labels)) < 2:
         raise ValueError("the training images have one class, expected two or more")
 

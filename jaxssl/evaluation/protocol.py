@@ -40,13 +40,13 @@ class EvalContext(NamedTuple):
         encode: ``(uint8 images [n, h, w, c]) -> [n, f]``, computes the features of other images.
         views: ``(uint8 images, number, seed) -> [number, n, f]``, computes the features of random
             views, augmented as in training.
-        encoder: the encoder to fine-tune; None for raw pixels, projector features, and examples
+        encoder: the encoder to fine-tune. None for raw pixels, projector features, and examples
             other than images.
         size: side length in pixels to which images of different sizes are cropped.
         mesh: the devices.
         embed_images: ``() -> [m, d]``, embeds the test images in the space that they share with
-            texts; None without a text tower.
-        embed_texts: ``(tokens [n, text_length] int32) -> [n, d]``; None without a text tower.
+            texts. None without a text network.
+        embed_texts: ``(tokens [n, text_length] int32) -> [n, d]``. None without a text network.
         text_length: tokens of a text.
     """
 
@@ -69,12 +69,12 @@ class Result(NamedTuple):
     Attributes:
         metric: name of the metric, such as "knn_top1".
         value: the number, in percent unless ``unit`` says otherwise.
-        std: standard deviation over the protocol's repetitions, in the same unit; None without
+        std: standard deviation over the protocol's repetitions, in the same unit. None without
             repetitions.
         details: the effective settings of the protocol. Two keys change how the result is shown:
             "ci95", half the width of a 95 % confidence interval, replaces ``std``, and "verdict" is
             printed as text.
-        unit: unit of the value; "" for a dimensionless number.
+        unit: unit of the value, or "" for a dimensionless number.
     """
 
     metric: str
@@ -90,9 +90,9 @@ class Protocol(NamedTuple):
     Attributes:
         run: ``(context, *, seed, preset) -> list[Result]``, where context is an `EvalContext`. It
             raises ValueError if the data set does not fit.
-        presets: settings by name; the first preset is the default.
+        presets: settings by name. The first preset is the default.
         examples: the kinds of examples (keys of `jaxssl.training.modality.MODALITIES`) for which
-            "all" includes the protocol; None for every kind.
+            "all" includes the protocol. None for every kind.
         kinds: the kinds of features (`jaxssl.report.results.KINDS`) that the protocol evaluates;
             None for every kind.
         layer: the layer that the protocol always uses, whatever ``--layer`` says; None for the

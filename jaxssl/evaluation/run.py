@@ -140,9 +140,9 @@ def _defaults(
     """Take missing protocols and data settings from the config of the run."""
     if config is None:
         if protocols is None:
-            raise UserError(f"name the protocols to run on {path}: --protocols knn,linear")
+            raise UserError(f"the protocols to run on {path} must be named: --protocols knn,linear")
         if data is None:
-            raise UserError(f"name the data set to evaluate {path} on: --dataset NAME")
+            raise UserError(f"the data set to evaluate {path} on must be named: --dataset NAME")
         return protocols, data
     return (
         config.eval.protocols if protocols is None else protocols,

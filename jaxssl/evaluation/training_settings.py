@@ -76,7 +76,8 @@ def resolve(training: Training, num_examples: int, num_devices: int) -> Training
     """
     if (training.epochs > 0) == (training.steps > 0):
         raise ValueError(
-            f"either epochs or steps must be positive, got {training.epochs} and {training.steps}"
+            f"either epochs or steps must be positive, got epochs={training.epochs} and "
+            f"steps={training.steps}"
         )
     if num_examples < num_devices:
         raise ValueError(f"{num_examples} training images are too few for {num_devices} devices")

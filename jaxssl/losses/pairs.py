@@ -183,7 +183,7 @@ def stack_views(pairs: Pairs, name: str) -> Array:
     if pairs.num_views == 0:
         return jnp.stack([pairs.anchor, pairs.partner])
     if pairs.num_views == 1:
-        raise ValueError(f"{name} needs two views or two towers, got one view")
+        raise ValueError(f"the loss {name} needs two views of each example, got one; set views=2")
     return by_view(pairs, pairs.anchor)
 
 

@@ -232,4 +232,6 @@ def find_channels(
         except Exception:  # Flax raises several exception types for a kernel of another shape.
             continue
         return channels
-    raise ValueError(f"the backbone accepts no images of {' x '.join(map(str, sides))}")
+    raise ValueError(
+        f"the backbone accepts neither RGB nor grey images of {' x '.join(map(str, sides))}"
+    )

@@ -127,7 +127,8 @@ def check(file: IO[bytes] | mmap.mmap) -> bytes:
             puts = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT")
             if puts and int(argument or 0) > number:
                 raise ValueError(
-                    f"memo entry {argument} must be at most {number}, the number of the instruction"
+                    f"memo entry {argument} of the pickle must be at most {number}, the number "
+                    "of the instruction"
                 )
             sizes.step(opcode, argument)
     end = file.tell()
@@ -251,7 +252,7 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     if size and last >= storage.count:
         raise ValueError(f"a tensor of shape {list(shape)} goes beyond its storage")
     if size > storage.count + MAX_EXPANSION:
-        raise ValueError(f"a tensor has {size} numbers, and its storage {storage.count}")
+        raise ValueError(f"a tensor has {size} numbers, but its storage has {storage.count}")
     return Tensor(storage, offset, shape, strides)
 
 

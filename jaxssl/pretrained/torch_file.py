@@ -53,7 +53,7 @@ def _open_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
         # torch.save does not compress. The refusal of compression bounds memory by the size of the
         # file.
         if archive.getinfo(prefix + name).compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"entry {name!r:.60} is compressed; torch.save compresses nothing")
+            raise ValueError(f"entry {name!r:.60} is compressed, but torch.save compresses nothing")
         return archive.read(prefix + name)
 
     if prefix + "byteorder" in archive.namelist():

@@ -187,7 +187,7 @@ def _load(
     if content.header is None:
         _log_choice(path, arrays, config)
     elif entries["version"] > 1 and entries["digest"] != _digest(entries, variables):
-        raise ValueError("the parameters do not match their digest; the file was changed")
+        raise ValueError("the parameters do not match the digest in the file, which was changed")
 
     metadata = {
         "source": path.name,

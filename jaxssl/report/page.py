@@ -28,7 +28,7 @@ class Cell(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of a report page.
+    """A table of a report page, with heading and rows.
 
     Attributes:
         css: class in `templates/style.css`.

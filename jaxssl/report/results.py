@@ -36,7 +36,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
         rows = json.loads(path.read_text(encoding="utf-8"))["results"]
         for number, row in enumerate(rows):
             if not _is_result(row):
-                raise ValueError(f"row {number} is not a result")
+                raise ValueError(f"row {number} of results.json lacks fields of a result")
         return rows
     except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); move it away") from error

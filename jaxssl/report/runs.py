@@ -85,7 +85,7 @@ def check_workdirs(workdirs: Sequence[Path]) -> None:
     for path in workdirs:
         if not (path / "config.json").is_file():
             reason = "holds no run (no config.json)" if path.is_dir() else "is not a folder"
-            raise UserError(f"{path} {reason}; name workdirs of runs")
+            raise UserError(f"{path} {reason}; pass the workdirs of runs")
         first = seen.setdefault(path.resolve(), path)
         if first is not path:
             raise UserError(f"{path} and {first} are the same folder; name each run once")

@@ -45,7 +45,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
             if not isinstance(row["step"], int) or not all(
                 -math.inf <= x <= math.inf for x in numbers
             ):
-                raise ValueError(f"a line of {one_line(ValueError(row), 80)}")
+                raise ValueError(
+                    "a line of metrics.jsonl is not a step with numbers: "
+                    f"{one_line(ValueError(row), 80)}"
+                )
     return rows
 
 

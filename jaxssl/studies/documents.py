@@ -129,10 +129,10 @@ def read_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         if {"study", "scale", "where", "command"} - set(document):
-            raise ValueError("not a document of a study")
+            raise ValueError("the file is not the document of a study")
         for claim in document["claims"].values():
             if {*Claim._fields, "figure", "verdict"} - set(claim):
-                raise ValueError("a claim without a verdict")
+                raise ValueError("the study document has a claim without a verdict")
         return document
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is damaged; move it away and run the study again") from error

@@ -98,7 +98,7 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
     keys = {"seed", "eval.protocols", *(key for cell in cells.values() for key in cell)}
     for key, _ in setting.overrides:
         if key in keys:
-            raise UserError(f"--config.{key}: this study sets it itself; leave it out")
+            raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
     results: dict[Any, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):

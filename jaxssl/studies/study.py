@@ -46,7 +46,7 @@ class Setting(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A claim of a paper.
+    """A claim of a paper that a study tests, with its source.
 
     Attributes:
         text: the tested claim in our words. A threshold that we chose is marked "ours".

@@ -27,7 +27,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file atomically by bytes."""
+    """Replace the content of a file atomically."""
     # The name is unique because several processes may write the same file at once.
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:

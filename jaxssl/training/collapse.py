@@ -103,7 +103,10 @@ def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
     """
     q, n, d = views.shape
     if q < 2 or n < 2 or delta <= 0:
-        raise ValueError(f"LiDAR needs 2 views, 2 images, delta > 0; got {q}, {n} and {delta}")
+        raise ValueError(
+            f"LiDAR needs at least 2 views, 2 images and delta > 0, got {q} views, {n} images "
+            f"and delta={delta}"
+        )
     views = np.asarray(views, np.float64)
     means = views.mean(axis=0)
     within = (views - means).reshape(-1, d)

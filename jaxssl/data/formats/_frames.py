@@ -115,7 +115,9 @@ def _decode_video(data: bytes, size: int) -> np.ndarray:
         if stream is None:
             raise OSError("has no pictures, only sound or data")
         if stream.width * stream.height > decoding.MAX_PIXELS:
-            raise OSError(f"has {stream.width} x {stream.height} pixels, too many")
+            raise OSError(
+                f"has {stream.width} x {stream.height} pixels in a frame, which is too many"
+            )
         stream.thread_type = "AUTO"
         for frame in container.decode(stream):
             picture = frame.to_image()

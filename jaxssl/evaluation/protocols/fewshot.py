@@ -98,10 +98,10 @@ def elevater(
 
     Differs from the released code in five points. There, the schedule is configured but not
     applied. BatchNorm is tested with running averages, which ten steps leave near their initial
-    values; here, with the statistics of the training rows. The best epoch on the test set is
-    reported; here, the last. Two neighbours are both trained with the left one's decay; here, each
-    with its own. Every candidate has its own initial weights and order; here, all candidates of a
-    draw share them.
+    values. Here BatchNorm uses the statistics of the training rows. The released code reports the
+    best epoch on the test set, and this function the last. There, two neighbouring weight decays
+    are both trained with the left one. There, every candidate has other initial weights and another
+    order. Here all candidates of a draw share them.
 
     Args:
         features: features of a training and a test set.
@@ -288,7 +288,9 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
     classes, counts = np.unique(labels, return_counts=True)
     if counts.min() < shots:
         rare = classes[counts.argmin()]
-        raise ValueError(f"class {rare} has {counts.min()} training examples, {shots} are needed")
+        raise ValueError(
+            f"class {rare} has {counts.min()} training examples, but {shots} shots are needed"
+        )
     return np.stack(
         [rng.choice(np.flatnonzero(labels == c), shots, replace=False) for c in classes]
     )

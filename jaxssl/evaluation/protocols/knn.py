@@ -304,7 +304,7 @@ def _unit_rows(features: Array | np.ndarray, part: slice, name: str) -> Array:
     largest = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))
     if not np.isfinite(largest).all():
         row = part.start + int(np.argmin(np.isfinite(largest)))
-        raise ValueError(f"features must be finite, row {row} of {name} is not")
+        raise ValueError(f"features must be finite, but row {row} of {name} has NaN or infinity")
     # Scaling by a power of two is exact, and keeps the squares from overflowing.
     scale = np.ldexp(np.float32(1), -np.clip(np.frexp(largest)[1], -120, 126))
     rows = rows * scale[:, None]
@@ -352,12 +352,15 @@ def _ranking(
 ) -> np.ndarray:
     """Return the ``top`` best classes of each query, after a check of the arguments."""
     if k < 1 or not 0 < temperature < np.inf:
-        raise ValueError(f"k must be >= 1 and temperature > 0, got {k} and {temperature}")
+        raise ValueError(
+            f"k must be >= 1 and temperature > 0, got k={k} and temperature={temperature}"
+        )
     if weight not in WEIGHTS:
         raise ValueError(f"weight must be one of {', '.join(WEIGHTS)}, got {weight!r}")
     if not 1 <= num_classes <= MAX_CLASSES:
         raise ValueError(
-            f"there must be 1 to {MAX_CLASSES} classes, got {num_classes}; number classes from 0"
+            f"num_classes must be between 1 and {MAX_CLASSES}, got {num_classes}; "
+            "number classes from 0"
         )
     labels = _check_labels(train_labels, train_features, num_classes)
     similarity, labels = _neighbours_over_processes(train_features, labels, test_features, k)
@@ -382,9 +385,11 @@ def _check_labels(
     if not np.issubdtype(labels.dtype, np.integer):
         raise ValueError(f"labels must be integers, got {labels.dtype}")
     if labels.min(initial=0) < 0:
-        raise ValueError(f"labels must be class numbers from 0, got {labels.min()}")
+        raise ValueError(f"labels must be class indices >= 0, got {labels.min()}")
     if num_classes is not None and labels.max(initial=0) >= num_classes:
-        raise ValueError(f"labels must be below {num_classes} classes, got {labels.max()}")
+        raise ValueError(
+            f"labels must be below the number of classes {num_classes}, got {labels.max()}"
+        )
     return labels.astype(np.int32)
 
 

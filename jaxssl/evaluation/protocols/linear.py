@@ -104,7 +104,9 @@ def evaluate(
     def check() -> None:
         for name, rows in (("training", features.train), ("test", features.test)):
             if not np.isfinite(rows).all():
-                raise ValueError(f"features must be finite, some of the {name} images are not")
+                raise ValueError(
+                    f"features must be finite, but features of {name} images have NaN or infinity"
+                )
 
     distributed.raise_together(check)
     if normalised:
