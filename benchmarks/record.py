@@ -82,7 +82,7 @@ class Job:
         atomic_files.write_json(source, task)
         self.result.unlink(missing_ok=True)
         environment = {**os.environ, "JAXSSL_COMMIT": git.current_commit(), "PYTHONUNBUFFERED": "1"}
-        if piece.alone:  # leaves memory for PyTorch
+        if piece.alone:  # PyTorch needs part of the memory.
             environment["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
         elif device.memory:
             share = min(HELD, piece.memory / device.memory)
@@ -246,7 +246,7 @@ def finish(job: Job, fresh: dict[str, Any], known: dict[str, Any], device: Devic
     if before and job.resumed:
         minutes += before["minutes"]
     entry = {
-        # "data" is a local path.
+        # "data" is left out, because it is a local path.
         "settings": {k: v for k, v in job.piece.settings.items() if k != "data"},
         "commit": git.current_commit(),
         "device": device.name,

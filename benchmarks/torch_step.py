@@ -29,7 +29,7 @@ def network(name: str) -> tuple[nn.Module, int]:
         return net, 384
     net = getattr(torchvision.models, name)()
     features, net.fc = net.fc.in_features, nn.Identity()
-    if name == "resnet18":  # the stem for CIFAR
+    if name == "resnet18":  # CIFAR images need a small stem.
         net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
     return net, features
 
@@ -181,7 +181,7 @@ class TrainStep:
     """PyTorch training step on images in the device's memory."""
 
     def __init__(self, name: str, batch: int, precision: str) -> None:
-        torch.set_float32_matmul_precision("high")  # TF32 is JAX's default too.
+        torch.set_float32_matmul_precision("high")  # This allows TF32, which is JAX's default.
         torch.backends.cudnn.benchmark = True
         self.size = 32 if name == "resnet18" else 224
         self.batch, self.half = batch, precision == "bf16"

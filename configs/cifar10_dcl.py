@@ -16,5 +16,5 @@ def get_config() -> ConfigDict:
     """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.epochs = 200
-    config.loss = ConfigDict({"name": "dcl", "temperature": 0.2})  # our choice
+    config.loss = ConfigDict({"name": "dcl", "temperature": 0.2})  # We chose this temperature.
     return config

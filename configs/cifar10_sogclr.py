@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
     """Return the config of `cifar10_simclr` with the settings that this recipe changes."""
     config = cifar10_simclr.get_config()
     config.epochs = 200
-    config.augment = ConfigDict({"name": "simclr", "size": 32})  # our choice
+    config.augment = ConfigDict({"name": "simclr", "size": 32})  # We chose this augmentation.
     config.head.proj_last_norm = "bn_fixed"
     config.loss = ConfigDict({"name": "sogclr", "temperature": 0.5, "gamma": 0.9})
     config.optim.update(name="lars", lr=0.075, lr_scaling="sqrt", weight_decay=1e-6)

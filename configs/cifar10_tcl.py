@@ -19,6 +19,6 @@ def get_config() -> ConfigDict:
     config.views = 3
     config.loss = ConfigDict(
         {"name": "tcl", "preset": "self_supervised"}
-    )  # temperature: our choice
+    )  # We chose this temperature.
     config.optim.lr = 0.5
     return config

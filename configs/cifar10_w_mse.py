@@ -20,6 +20,6 @@ def get_config() -> ConfigDict:
     config = cifar10_simclr.get_config()
     config.augment.update(crop_scale=(0.2, 1.0), blur=0.0)
     config.head.update(proj_hidden_dim=1024, proj_output_dim=64)
-    config.loss = ConfigDict({"name": "w_mse", "epsilon": 1e-3})  # our choice
+    config.loss = ConfigDict({"name": "w_mse", "epsilon": 1e-3})  # We chose this epsilon.
     config.optim.update(name="adam", lr=2e-3, weight_decay=1e-6, lars_clip=False)
     return config

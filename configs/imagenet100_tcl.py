@@ -18,6 +18,6 @@ def get_config() -> ConfigDict:
     config.head.proj_output_dim = 256
     config.loss = ConfigDict(
         {"name": "tcl", "preset": "self_supervised"}
-    )  # temperature: our choice
+    )  # We chose this temperature.
     config.optim.lr = 0.5
     return config

@@ -18,7 +18,7 @@ def get_config() -> ConfigDict:
     """Return the config of `cifar100_tcl_supervised` with the settings that this recipe changes."""
     config = cifar100_tcl_supervised.get_config()
     config.data.update(name="imagenet100", test_split="validation")
-    config.augment = ConfigDict({"name": "policy", "size": 224, "crop": "resized"})  # our choice
+    config.augment = ConfigDict({"name": "policy", "size": 224, "crop": "resized"})  # our crop
     config.augment.policy = "autoaugment_imagenet"  # our choice, because the paper gives no value
     config.net = ConfigDict({"name": "resnet", "depth": 18, "stem": "imagenet"})
     config.head.proj_hidden_dim = 512

@@ -31,7 +31,7 @@ class _Programs(NamedTuple):
 
     encode: Callable[..., Array]
     encode_views: Callable[..., Array]
-    embed_images: Callable[..., Array] | None = None  # None without a text network
+    embed_images: Callable[..., Array] | None = None  # None for an encoder without text
     embed_texts: Callable[..., Array] | None = None
 
 

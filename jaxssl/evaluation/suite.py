@@ -69,7 +69,7 @@ def run(
         ]
         for encoder in encoders:
             settings = data_config(encoder, defaults, values["name"], [*changes, *overrides])
-            assert settings is not None  # because a data set is named
+            assert settings is not None  # A suite always names its data sets.
             source.load_splits(settings)
             data[name, encoder] = settings
     all_rows = []

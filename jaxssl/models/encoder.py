@@ -128,7 +128,7 @@ def embed(
     def chunk(batch: tuple[Array | None, list[Any]]) -> tuple[Array, Array, dict]:
         keys, groups = batch
         new, features, first = dict(stats), [], 0
-        for group in groups:  # [rows, V_g, h, w, channels]
+        for group in groups:  # A group of views has shape [rows, V_g, h, w, channels].
             rows, num_views = jax.tree.leaves(group)[0].shape[:2]
             images = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), group)
             group_keys = view_keys(keys, first, num_views)

@@ -185,7 +185,7 @@ def _hardest(gallery: Gallery) -> dict[str, Any]:
 
 def _support(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
     """Build the section of negatives by their weight in MMCL's SVMs."""
-    negatives, alpha = gallery["svm_place"], gallery["svm_alpha"]  # -1 means no image.
+    negatives, alpha = gallery["svm_place"], gallery["svm_alpha"]  # The index -1 means no image.
     bound = float(gallery["svm_C"])
     columns = np.flatnonzero((negatives >= 0).any(axis=0))
     rows = []

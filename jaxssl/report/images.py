@@ -14,7 +14,7 @@ THUMBNAIL = 64
 MARKERS = "o^sDvPX*<>hd"
 DASHES = ("-", "--", "-.", ":")
 STYLE: dict[Any, Any] = {
-    "text.parse_math": False,  # Class names may contain "$".
+    "text.parse_math": False,  # A "$" in a class name must not start a formula.
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,

@@ -8,6 +8,6 @@ from jaxssl.solvers.svm_dual import DualSolution, svm_dual_admm, svm_dual_inv, s
 __all__ = [
     "DualSolution",
     "svm_dual_admm",  # ADMM needs the fewest steps.
-    "svm_dual_inv",  # the unconstrained solution, clipped to the box
-    "svm_dual_pgd",  # projected gradient descent
+    "svm_dual_inv",  # "inv" clips the unconstrained solution to [0, C].
+    "svm_dual_pgd",  # PGD is projected gradient descent.
 ]

@@ -32,7 +32,7 @@ SWEEP = (
     "simclr_tuned",
     "auc_cl",
     "auc_cl_sum",
-)  # trained at all batch sizes
+)  # These methods are trained at all batch sizes.
 BATCHES = {"tiny": (16, 64), "small": (32, 64, 128), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 TOLERANCE = 1.0  # points below a published accuracy that still count as reached: ours

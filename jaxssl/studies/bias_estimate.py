@@ -103,7 +103,7 @@ def estimate_gradient_bias(
     groups = max(4, -(-draws // chunk))
     keys = jax.random.split(key, groups * chunk).reshape(groups, chunk)
     means, squares = zip(*(jax.device_get(group(group_keys)) for group_keys in keys), strict=True)
-    means = np.stack(means).astype(np.float64)  # [groups, visits, parameters]
+    means = np.stack(means).astype(np.float64)  # shape [groups, visits, parameters]
     squares = np.mean(np.stack(squares).astype(np.float64), axis=0)
     width = float(norm.ppf((1 + level) / 2))  # width of the confidence interval in standard errors
     return [_summary(means[:, v], squares[v], truth, width) for v in range(len(visits))]

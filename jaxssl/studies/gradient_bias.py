@@ -169,7 +169,7 @@ def _encoder(workdir: Path) -> Point:
     config = read_config(workdir)
     images = source.load(config.data, config.data.train_split)
     count = min(IMAGES, len(images))
-    pairs = gallery.example_views(config, images, count)[1]["views"]  # [n, V, s, s, c] uint8
+    pairs = gallery.example_views(config, images, count)[1]["views"]  # views [n, V, s, s, c] uint8
     views = jnp.asarray(pairs[:, :2].swapaxes(0, 1))
     net, projector = network.variables["net"], network.variables["projector"]
     stats = net["batch_stats"], projector["batch_stats"]

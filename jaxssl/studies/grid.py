@@ -350,7 +350,7 @@ def _null_to_nan(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _train(settings: ConfigDict, workdir: Path) -> Mapping[str, float | None]:
     fault = workdir / nonfinite.FILE_NAME
-    fault.unlink(missing_ok=True)  # left by an earlier command
+    fault.unlink(missing_ok=True)  # An earlier command may have left its error file.
     try:
         pretrain.train(settings, workdir)
     except UserError:

@@ -272,7 +272,7 @@ def _crop(values: Mapping[str, Any]) -> Crop | None:
     scale, ratio = tuple(values["crop_scale"]), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
     try:
         u = jax.ShapeDtypeStruct((4,), jnp.float32)
-        # This checks both ranges.
+        # Tracing the function checks the ranges of scale and ratio.
         jax.eval_shape(lambda u: random_crop_box(u, (1, 1), scale, ratio), u)
     except ValueError as error:
         raise UserError(str(error)) from error

@@ -21,5 +21,5 @@ def current_commit() -> str:
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    except OSError:  # git is not installed.
+    except OSError:  # An OSError means that git is not installed.
         return ""

@@ -208,7 +208,7 @@ class Stl10(_PublishedBuilder, stl10_dataset_builder.Builder, skip_registration=
         self._set_class_names("label", contents["class_names.txt"], "class_names.txt")
         splits = {}
         for split, (image, *label) in parts.items():
-            # The file stores columns first.
+            # The file of STL-10 stores images column by column.
             planes = self._rows(contents[image], (3, 96, 96), image)
             labels = np.full(len(planes), -1)
             for file in label:

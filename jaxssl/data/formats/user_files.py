@@ -55,7 +55,9 @@ class Config(tfds.core.BuilderConfig):
     root: Path = Path()
     inside: str = ""
     on_error: str = "stop"
-    contents: Any = dataclasses.field(default=None, repr=False)  # TFDS would log this field.
+    contents: Any = dataclasses.field(
+        default=None, repr=False
+    )  # With repr=True, TFDS would log all file contents.
     frame_size: int = 0
 
 

@@ -92,7 +92,9 @@ def run(context: EvalContext, *, seed: int, preset: str = "quick") -> list[Resul
     details = {"preset": preset, **PRESETS[preset], "classifier": "linear", "chosen_C": probe.C}
     details["images"] = len(drawn)
     mean = float(np.mean(list(accuracies.values())))
-    drop = 100 * (clean - mean) / clean if clean else 0.0  # relative to the clean accuracy
+    drop = (
+        100 * (clean - mean) / clean if clean else 0.0
+    )  # accuracy drop relative to the clean accuracy, in percent
     results = [
         Result("corruption_clean_top1", clean, None, details),
         Result("corruption_mean_top1", mean, None, details),
