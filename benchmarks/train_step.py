@@ -107,7 +107,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
     augment = jax.jit(parts.augment)
     views = augment(key, given["input"], given["index"])["views"]
     ready = network in SMALL
-    if ready:  # example by example, like a batch
+    if ready:  # The views are stored example by example, like a batch.
         given = {**given, "input": jnp.moveaxis(views, 0, 1)}
     stages = parts.method, parts.optimiser, _as_they_are if ready else parts.augment, mesh
     loop = jax.default_backend() != "cpu" or ready  # CPUs loop slowly over convolutions.

@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
     """Return the config of `base` with the settings that this recipe changes."""
     config = base.get_config()
     config.data.name = "tu"
-    # used by the logged k-NN, whereas the SVM takes all graphs
+    # The logged k-NN uses this split. The SVM takes all graphs.
     config.data.bank_split = "train[:80%]"
     config.data.test_split = "train[80%:]"
     config.batch_size = 128

@@ -52,7 +52,7 @@ from jaxssl.losses.tcl import tcl_loss as tcl_loss
 from jaxssl.losses.vicreg import vicreg_loss as vicreg_loss
 from jaxssl.losses.w_mse import w_mse_loss as w_mse_loss
 
-# The first group are losses for small batches.
+# These losses are made for small batches.
 # the squared AUC surrogate of AUC-CL with a trained target b
 auc_cl = on_arrays(auc_cl_loss, pair_views)
 mmcl = on_arrays(mmcl_loss, pair_views)  # MMCL: an SVM for every anchor, solved inside the loss
@@ -60,7 +60,7 @@ mmcl = on_arrays(mmcl_loss, pair_views)  # MMCL: an SVM for every anchor, solved
 decl = on_arrays(decl_loss, pair_views)
 tcl = on_arrays(tcl_loss, pair_views)  # TCL: SupCon with tuned gradients
 
-# The second group are softmax losses over candidates.
+# These losses are softmax cross-entropies over candidates.
 nt_xent = on_arrays(nt_xent_loss, pair_views)  # SimCLR's loss
 sup_con = on_arrays(sup_con_loss, pair_views)  # SupCon: SimCLR's loss with class labels
 info_nce = on_arrays(info_nce_loss, pair_towers)  # the loss of MoCo-v2 and MoCo-v3
@@ -69,7 +69,7 @@ clip = on_arrays(clip_loss, pair_towers)
 nnclr = on_arrays(nnclr_loss, pair_towers)  # NNCLR: nearest neighbours replace the positives
 ressl = on_arrays(ressl_loss, pair_towers)  # ReSSL: match the similarities to other examples
 
-# The third group drop the positive from the denominator, or correct the negatives.
+# These losses drop the positive from the denominator, or correct the negatives.
 dcl = on_arrays(dcl_loss, pair_views)
 dclw = on_arrays(dclw_loss, pair_views)
 graphcl = on_arrays(graphcl_loss, pair_towers)
@@ -78,18 +78,18 @@ hcl = on_arrays(hcl_loss, pair_views)
 # SogCLR and iSogCLR: a moving average of the denominator for every example
 sogclr = on_arrays(sogclr_loss, pair_views)
 
-# The fourth group sum a term over all pairs.
+# These losses sum one term per pair of embeddings.
 siglip = on_arrays(siglip_loss, pair_towers)
 spectral = on_arrays(spectral_loss, pair_towers)
 
-# The fifth group use no negatives.
+# These losses use no negatives.
 byol = on_arrays(byol_loss, pair_towers)
 simsiam = on_arrays(simsiam_loss, pair_towers)
 barlow_twins = on_arrays(barlow_twins_loss, pair_towers)
 vicreg = on_arrays(vicreg_loss, pair_towers)
 w_mse = on_arrays(w_mse_loss, pair_towers)
 
-# The sixth group compare probabilities over prototypes or teacher outputs.
+# These losses compare probabilities over prototypes or teacher outputs.
 swav = on_arrays(swav_loss, pair_views)
 dino = on_arrays(dino_loss, pair_towers)
 auc_dino = on_arrays(auc_dino_loss, pair_towers)  # the loss of AUC-CL's released ImageNet code
