@@ -27,7 +27,8 @@ FUNCTIONS["load_encoder"] = "jaxssl.pretrained.load"
 
 
 def __getattr__(name: str) -> Any:
-    # load_encoder is imported on first use, so that `import jaxssl` is quick and the losses need only jax.
+    # Modules and load_encoder are imported on first use, so that `import jaxssl` is quick and the
+    # losses need only jax.
     if name in MODULES:
         return importlib.import_module(f"jaxssl.{name}")
     if name in FUNCTIONS:
