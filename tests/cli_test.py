@@ -154,7 +154,7 @@ def test_help_lists_the_flags_of_each_command(script, flag, tmp_path):
         (("train.py", "--config.batchsize=3"), "did you mean 'batch_size'"),
         (("train.py", "--worker=3"), "Unknown command line flag 'worker'"),
         (("train.py", "digits"), "argument 'digits' is not understood"),
-        (("eval.py",), "name what to evaluate: --workdir DIR or --weights FILE"),
+        (("eval.py",), "eval needs a run or a weights file: --workdir DIR or --weights FILE"),
         (("eval.py", "--workdir=nowhere"), "nowhere holds no run"),
     ],
 )

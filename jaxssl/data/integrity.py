@@ -11,7 +11,7 @@ from array_record.python.array_record_module import ArrayRecordReader
 from jaxssl.errors import UserError, one_line
 
 INFO, FEATURES = "dataset_info.json", "features.json"
-# TFDS imports any module that the metadata name for a feature, so only its own are allowed.
+# TFDS imports any module that the metadata name for a feature, so only modules of TFDS are allowed.
 TFDS_FEATURES = "tensorflow_datasets.core.features."
 MAX_CLASSES = 10**6  # limit on classes, because TFDS generates a name for each
 MAX_RECORDS, MAX_SHARDS = 2**40, 10**6

@@ -170,8 +170,8 @@ def test_empty_or_invalid_exif_data_are_ignored(exif):
     ("values", "reason"),
     [
         (DEEP.astype(np.float32), "floating-point values"),
-        (DEEP.astype(np.int32) - 1, "values outside 0..65535"),
-        (DEEP.astype(np.int32) + 1, "values outside 0..65535"),
+        (DEEP.astype(np.int32) - 1, "values outside of 0 to 65535"),
+        (DEEP.astype(np.int32) + 1, "values outside of 0 to 65535"),
     ],
 )
 def test_pixel_values_of_unknown_range_are_rejected(values, reason):

@@ -126,7 +126,7 @@ def test_preparation_rejects_invalid_settings(load, labelled, tmp_path):
         load(tmp_path)
     with refused("data.name='digits' does not read data.path", "captions, folder, tu"):
         load(labelled, name="digits")
-    with refused("data.labels is for data.name='folder'"):
+    with refused("data.labels is only for data.name='folder'"):
         load("", name="digits", labels="labels.csv")
     with refused("no split 'tset'; did you mean 'test'? valid: test, train"):
         load(labelled, "tset")

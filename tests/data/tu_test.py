@@ -215,7 +215,7 @@ def test_kind_of_examples_must_match_the_views(tmp_path, prepared, data_dir):
         ("nowhere", {}, ["nowhere does not exist"]),
         ("TINY.txt", {}, ["is a file; expected a folder, or an archive"]),
         (".", {"name": "necklaces"}, ["'necklaces' does not read data.path"]),
-        (".", {"labels": "labels.csv"}, ["data.labels is for data.name='folder'"]),
+        (".", {"labels": "labels.csv"}, ["data.labels is only for data.name='folder'"]),
         (".", {"split": "test"}, ["has no split 'test'", "valid: train"]),
     ],
 )

@@ -136,7 +136,7 @@ def test_video_above_the_byte_or_pixel_limit_is_rejected(monkeypatch):
         with pytest.raises(OSError, match="has more than 0 MiB of frames"):
             frames._decode_video(data, SIZE)
     monkeypatch.setattr(frames.decoding, "MAX_PIXELS", HEIGHT * WIDTH - 1)
-    with pytest.raises(OSError, match="has 48 x 32 pixels, too many"):
+    with pytest.raises(OSError, match="has 48 x 32 pixels in a frame, which is too many"):
         frames._decode_video(data, SIZE)
 
 

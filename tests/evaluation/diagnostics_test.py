@@ -77,7 +77,7 @@ def test_lidar_of_features_of_any_scale_is_finite():
 
 @pytest.mark.parametrize(("shape", "delta"), [((1, 5, 3), 0.1), ((3, 1, 3), 0.1), ((3, 5, 3), 0.0)])
 def test_lidar_refuses_too_few_views_or_images(shape, delta):
-    with pytest.raises(ValueError, match="LiDAR needs 2 views, 2 images, delta > 0"):
+    with pytest.raises(ValueError, match="LiDAR needs at least 2 views, 2 images and delta > 0"):
         collapse.lidar(np.zeros(shape), delta=delta)
 
 

@@ -307,7 +307,7 @@ def test_step_flag_is_parsed(text, step):
 
 
 def test_eval_rejects_an_invalid_step():
-    with pytest.raises(UserError, match="expected a number, last or best"):
+    with pytest.raises(UserError, match="--step must be a number, last or best"):
         cli.parse_step("-1")
 
 
@@ -350,7 +350,7 @@ def test_networks_with_nonfinite_features_are_rejected(run, out, monkeypatch):
 @pytest.mark.parametrize("text", ["[]", '"x"', '{"data": 1}', "\xff"])
 def test_damaged_config_of_a_run_is_rejected(tmp_path, text):
     (tmp_path / "config.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(UserError, match=r"holds no run|is no config of a run"):
+    with pytest.raises(UserError, match=r"holds no run|is not the config of a run"):
         config.read_config(tmp_path)
 
 

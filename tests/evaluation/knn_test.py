@@ -247,8 +247,8 @@ def test_knn_refuses_labels_of_another_length(short):
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        (-1, "class numbers from 0, got -1"),
-        (10**9, "1 to 100000 classes, got 1000000001"),
+        (-1, "class indices >= 0, got -1"),
+        (10**9, "between 1 and 100000, got 1000000001"),
         (0.5, "must be integers, got float64"),
     ],
 )
@@ -261,7 +261,7 @@ def test_knn_refuses_invalid_class_numbers(name, label, message):
 
 def test_knn_refuses_a_label_beyond_the_classes():
     train, labels, test, _ = labelled(10, 4, 3, 2)
-    with pytest.raises(ValueError, match="below 1 classes, got 1"):
+    with pytest.raises(ValueError, match="below the number of classes 1, got 1"):
         knn.predict(train, labels, test, k=1, temperature=1.0, num_classes=1)
 
 
@@ -270,7 +270,7 @@ def test_knn_refuses_a_label_beyond_the_classes():
 def test_knn_error_names_the_nonfinite_row(name, side, value):
     features = labelled(10, 4, 3, 2)
     getattr(features, name)[3, 1] = value
-    with pytest.raises(ValueError, match=f"must be finite, row 3 of {side} is not"):
+    with pytest.raises(ValueError, match=f"must be finite, but row 3 of {side} has NaN"):
         knn.evaluate(*features, k=1, temperature=1.0)
 
 

@@ -80,7 +80,7 @@ def test_accumulation_stores_activations_of_only_one_chunk():
     [
         ({}, 3, "num_chunks must divide the batch of 8, got 3"),
         ({}, 0, "num_chunks must divide the batch of 8, got 0"),
-        ({"two": jnp.ones((7, 6))}, 1, r"one length, got lengths \[7, 8\]"),
+        ({"two": jnp.ones((7, 6))}, 1, r"the same length, got lengths \[7, 8\]"),
     ],
 )
 def test_batch_not_divisible_into_chunks_raises(change, num_chunks, message):

@@ -289,7 +289,7 @@ def test_anchor_without_positive_has_loss_zero_and_is_left_out_of_the_mean(case)
 @pytest.mark.parametrize("name", sorted({*BY_PARTNER, "mmcl"}))
 def test_loss_that_needs_a_positive_raises_for_a_single_view(name):
     pairs = pairs_of("one view", jnp.asarray(embeddings()))
-    with pytest.raises(ValueError, match=f"{name} needs two views or two towers, got one view"):
+    with pytest.raises(ValueError, match=f"{name} needs two views of each example, got one"):
         loss_of(name)(pairs, **inputs(pairs, ("prototypes",) if name == "swav" else ()))
 
 

@@ -284,7 +284,7 @@ def test_sinkhorn_rows_and_columns_have_equal_sums():
         (lambda z: losses.auc_dino(*z, jnp.zeros(3)), r"center must have shape \[4\], got \(3,\)"),
         (lambda z: losses.debiased(*z, positive_prior=1.0), r"positive_prior must be in \[0, 1\)"),
         (lambda z: losses.nt_xent(*z, block_size=0), "block_size must be > 0, got 0"),
-        (lambda z: losses.nt_xent(*z, ring=True), "axis_name of a mapped axis, got None"),
+        (lambda z: losses.nt_xent(*z, ring=True), "needs a mapped axis, got axis_name=None"),
         (lambda z: losses.mmcl(*z, kernel="cubic"), 'kernel must be one of "rbf", "linear"'),
         (lambda z: losses.mmcl(*z, solver="qp"), 'solver must be one of "pgd", "admm", "inv"'),
         (lambda z: losses.mmcl(*z, gamma=0.0), "gamma must be > 0, got 0.0"),

@@ -110,7 +110,7 @@ def test_flipped_bit_in_an_exported_file_is_detected(runs, tmp_path):
         changed = bytearray(whole)
         changed[place] ^= 1
         path.write_bytes(changed)
-        with pytest.raises(UserError, match="the parameters do not match their digest"):
+        with pytest.raises(UserError, match="the parameters do not match the digest"):
             weights.load(path)
 
 

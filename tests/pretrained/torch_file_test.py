@@ -114,12 +114,12 @@ BAD = {
     "huge strides": (zipped(rebuild(strides=(1 << 40, 1)), [BYTES]), "goes beyond its storage"),
     "expanded": (
         zipped(rebuild(shape=(1 << 40, 2), strides=(0, 1)), [BYTES]),
-        "numbers, and its storage",
+        "numbers, but its storage",
     ),
-    "negative": (zipped(rebuild(shape=(-1, 2)), [BYTES]), "a tensor has shape"),
+    "negative": (zipped(rebuild(shape=(-1, 2)), [BYTES]), "a tensor has the invalid shape"),
     "many axes": (zipped(rebuild(shape=(1,) * 20, strides=(1,) * 20), [BYTES]), "a tensor has"),
     "wild count": (zipped(rebuild(count=-1), [BYTES]), "and size -1"),
-    "wild key": (zipped(rebuild(key=b"x"), [BYTES]), "a storage has key"),
+    "wild key": (zipped(rebuild(key=b"x"), [BYTES]), "a storage has the invalid key"),
 }
 
 

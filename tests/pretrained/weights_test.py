@@ -312,7 +312,7 @@ def test_unsupported_network_error_describes_it(file):
     for content, message in (
         (one_less, r"depth of a ResNet must be one of 18, 34, 50, 101, got \[2, 2, 2, 1\] basic"),
         (five, "conv1.weight must be 3 x 3 or 7 x 7, got 5 x 5"),
-        (tiny, "set num_heads: it cannot be inferred for a ViT of width 8"),
+        (tiny, "num_heads cannot be inferred for a ViT of width 8"),
         (no_grid, r"pos_embed has shape \[1, 4, 8\]"),
     ):
         with pytest.raises(UserError, match=message):

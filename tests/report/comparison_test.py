@@ -265,7 +265,7 @@ def test_report_command_reports_one_run_and_compares_several(two):
     ("names", "out", "message"),
     [
         ("", None, "name one run or more: jaxssl report DIR"),
-        ("a nowhere", None, "nowhere is not a folder; name workdirs of runs"),
+        ("a nowhere", None, "nowhere is not a folder; pass the workdirs of runs"),
         ("a .", None, r"\. holds no run \(no config.json\)"),
         (".", None, r"\. holds no run \(no config.json\)"),
         ("a b a/../a", None, "a/../a and a are the same folder"),

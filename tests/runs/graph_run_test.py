@@ -239,7 +239,7 @@ def test_image_protocols_are_skipped_for_graphs_by_all_and_rejected_by_name(
     rows = run.evaluate(whole, ("all",), kinds=("pretrained",), out=tmp_path / "all")
     assert {"svm", "knn", "linear"} <= {row["protocol"] for row in rows}
     assert "corruptions" not in caplog.text and "captions" not in caplog.text
-    with refused("protocol 'corruptions': images are needed, but 'SOME' holds graphs"):
+    with refused("protocol 'corruptions': a data set of images is needed, but 'SOME' holds graphs"):
         run.evaluate(whole, ("corruptions",), out=tmp_path / "one")
 
 

@@ -173,7 +173,7 @@ def test_finished_run_of_another_config_raises(setting, results):
 
 
 def test_override_of_a_key_that_the_study_sets_raises(setting):
-    with pytest.raises(UserError, match="--config.log_every: this study sets it itself"):
+    with pytest.raises(UserError, match="--config.log_every is set by the study itself"):
         grid.run_grid(setting, {"x": {"log_every": 2}})
 
 
