@@ -163,7 +163,7 @@ def test_grey_videos_change_only_in_brightness_and_contrast():
             (6, 8, 8, 3),
             "at least 7 frames for augment.frames=4 and augment.stride=2, got 6",
         ),
-        ({}, (6, 8, 8, 4), "3 (RGB) channels, got 4"),
+        ({}, (6, 8, 8, 4), r"3 \(RGB\) channels, got 4"),
     ],
 )
 def test_invalid_settings_and_videos_raise_an_error_that_names_them(settings, shape, message):

@@ -169,7 +169,7 @@ def test_empty_or_invalid_exif_data_are_ignored(exif):
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        (DEEP.astype(np.float32), "floating-point values"),
+        (DEEP.astype(np.float32), "floating-point pixels"),
         (DEEP.astype(np.int32) - 1, "values outside of 0 to 65535"),
         (DEEP.astype(np.int32) + 1, "values outside of 0 to 65535"),
     ],
@@ -208,7 +208,9 @@ def test_other_image_formats_are_not_opened(monkeypatch):
 def test_small_file_that_decodes_to_a_huge_image_is_rejected():
     whole = bytearray(file_of(GREY, "bmp"))
     whole[18:26] = (9000).to_bytes(4, "little") * 2
-    with pytest.raises(OSError, match=f"9000 x 9000 pixels, more than {decoding.MAX_PIXELS}"):
+    with pytest.raises(
+        OSError, match=f"9000 x 9000 pixels, more than the limit of {decoding.MAX_PIXELS}"
+    ):
         open_picture(bytes(whole), 3)
 
 

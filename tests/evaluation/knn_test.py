@@ -224,9 +224,12 @@ def test_knn_accuracy_is_100_for_a_single_class():
 @pytest.mark.parametrize(
     ("hyper", "message"),
     [
-        ({"k": 0, "temperature": 0.1}, "k must be >= 1 and temperature > 0, got 0 and 0.1"),
-        ({"k": 3, "temperature": 0.0}, "got 3 and 0.0"),
-        ({"k": 3, "temperature": float("nan")}, "got 3 and nan"),
+        (
+            {"k": 0, "temperature": 0.1},
+            "k must be >= 1 and temperature > 0, got k=0 and temperature=0.1",
+        ),
+        ({"k": 3, "temperature": 0.0}, "got k=3 and temperature=0.0"),
+        ({"k": 3, "temperature": float("nan")}, "got k=3 and temperature=nan"),
         ({"k": 3, "temperature": 1.0, "weight": "cosine"}, "one of exp, linear, got 'cosine'"),
     ],
 )

@@ -78,8 +78,8 @@ def test_accumulation_stores_activations_of_only_one_chunk():
 @pytest.mark.parametrize(
     ("change", "num_chunks", "message"),
     [
-        ({}, 3, "num_chunks must divide the batch of 8, got 3"),
-        ({}, 0, "num_chunks must divide the batch of 8, got 0"),
+        ({}, 3, "num_chunks must divide the batch size 8, got 3"),
+        ({}, 0, "num_chunks must divide the batch size 8, got 0"),
         ({"two": jnp.ones((7, 6))}, 1, r"the same length, got lengths \[7, 8\]"),
     ],
 )

@@ -279,9 +279,12 @@ def test_sinkhorn_rows_and_columns_have_equal_sums():
             lambda z: losses.auc_cl(*z, negative_reduction="max"),
             'negative_reduction must be one of "mean", "sum", got \'max\'',
         ),
-        (lambda z: losses.auc_cl(*z, form="moments", labels=jnp.arange(8)), 'use form="matrix"'),
+        (lambda z: losses.auc_cl(*z, form="moments", labels=jnp.arange(8)), 'set form="matrix"'),
         (lambda z: losses.auc_dino(*z, negative_weight=-1.0), "negative_weight must be >= 0"),
-        (lambda z: losses.auc_dino(*z, jnp.zeros(3)), r"center must have shape \[4\], got \(3,\)"),
+        (
+            lambda z: losses.auc_dino(*z, jnp.zeros(3)),
+            r"center must have shape \[4\] like one embedding, got \(3,\)",
+        ),
         (lambda z: losses.debiased(*z, positive_prior=1.0), r"positive_prior must be in \[0, 1\)"),
         (lambda z: losses.nt_xent(*z, block_size=0), "block_size must be > 0, got 0"),
         (lambda z: losses.nt_xent(*z, ring=True), "needs a mapped axis, got axis_name=None"),
@@ -296,7 +299,7 @@ def test_sinkhorn_rows_and_columns_have_equal_sums():
         ),
         (
             lambda z: losses.mmcl(*z, solver="inv", labels=jnp.arange(8)),
-            'solver="inv" with alpha_init=None takes neither labels .* use solver="pgd"',
+            'solver="inv" with alpha_init=None takes neither labels .* set solver="pgd"',
         ),
         (
             lambda z: losses.mmcl(*z, alpha_init="inv", labels=jnp.arange(8)),

@@ -353,11 +353,15 @@ def test_bfloat16_training_stores_float32_parameters():
             "with momentum > 0, got 'target' with momentum=0.0",
         ),
         (lambda: momentum.method(ENCODER, byol()), 1, "needs views=2, .* got views=1"),
-        (lambda: momentum.method(ENCODER, byol(), symmetric=False), 3, "two views, .* got 3"),
+        (
+            lambda: momentum.method(ENCODER, byol(), symmetric=False),
+            3,
+            "needs views=2, .* got views=3",
+        ),
         (
             lambda: siamese.method(ENCODER._replace(num_chunks=4), nt_xent()),
             2,
-            "num_chunks must divide the batch of 6, got 4",
+            "num_chunks must divide the batch size 6, got 4",
         ),
     ],
 )

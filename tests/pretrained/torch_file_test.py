@@ -106,7 +106,7 @@ BAD = {
         "expected a state dict .* got a module",
     ),
     "no arrays": (zipped(pickle.dumps({"a": 1}, 2)), "expected a ResNet or ViT .* got nothing"),
-    "other zip": (zipped(b"").replace(b"data.pkl", b"data.txt"), "not one of torch.save"),
+    "other zip": (zipped(b"").replace(b"data.pkl", b"data.txt"), "not of torch.save"),
     "compressed": (zipped(rebuild(), [BYTES], zipfile.ZIP_DEFLATED), "is compressed"),
     "huge memo": (zipped(MEMO), "memo entry 2147483647"),
     "cut pickle": (zipped(rebuild()[:-9], [BYTES]), "cannot be read"),
@@ -118,7 +118,7 @@ BAD = {
     ),
     "negative": (zipped(rebuild(shape=(-1, 2)), [BYTES]), "a tensor has the invalid shape"),
     "many axes": (zipped(rebuild(shape=(1,) * 20, strides=(1,) * 20), [BYTES]), "a tensor has"),
-    "wild count": (zipped(rebuild(count=-1), [BYTES]), "and size -1"),
+    "wild count": (zipped(rebuild(count=-1), [BYTES]), "or size -1"),
     "wild key": (zipped(rebuild(key=b"x"), [BYTES]), "a storage has the invalid key"),
 }
 
