@@ -1,4 +1,4 @@
-"""docs/losses.md against the code: examples run, tables are the signatures' and the presets'."""
+"""The tables of all pages fit the screen, and docs/losses.md agrees with the code."""
 
 import inspect
 import math
@@ -12,7 +12,10 @@ from jax import numpy as jnp
 from loss_cases import EXPORTED, loss_of
 from tables import tables
 
-TEXT = (Path(__file__).parents[1] / "docs" / "losses.md").read_text()
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TABLE_WIDTH = 100
+TEXT = (ROOT / "docs" / "losses.md").read_text()
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = {TEXT.count("\n", 0, block.start(1)): block[1] for block in BLOCK.finditer(TEXT)}
 ELSEWHERE = {"block_size", "ring", "learn"}  # the page explains them once, for all losses
@@ -21,14 +24,19 @@ VALUES = {"log": math.log, "inf": math.inf, "required": inspect.Parameter.empty}
 each_name = pytest.mark.parametrize("name", EXPORTED)
 
 
-def entry(name: str) -> dict[str, list[list[str]]]:
-    """The tables of a loss's entry."""
+def section(name: str) -> str:
+    """Return the section of a loss."""
     (text,) = re.findall(rf"^### {name}\n(.*?)(?=^#|\Z)", TEXT, flags=re.MULTILINE | re.DOTALL)
-    return tables(text)
+    return text
+
+
+def preset_list(name: str) -> str:
+    """Return the list of presets in the section of a loss, empty if there is none."""
+    return section(name).partition("\nPresets:\n\n")[2].partition("\n\n")[0]
 
 
 def code(cell: str) -> str:
-    """What stands between backticks; nothing in a cell without."""
+    """Return the text between backticks, empty if there are none."""
     return "".join(re.findall("`(.*?)`", cell))
 
 
@@ -54,23 +62,26 @@ def test_code_example_of_the_losses_page_computes_numbers(line):
 
 @each_name
 def test_losses_page_lists_the_hyper_parameters_and_defaults_of_the_signature(name):
-    found = [(code(row[0]), value(code(row[1]))) for row in entry(name).get("name", [])]
+    rows = tables(section(name)).get("name", [])
+    documented = [(code(row[0]), value(code(row[1]))) for row in rows]
     expected = defaults(loss_of(name))
     objective = import_module(f"jaxssl.losses.{name}").objective
-    # Its further arguments, and those that mean or default to something else.
+    # Arguments that only the objective takes, or that have another meaning or default there.
     further = [pair for pair in defaults(objective) if pair not in expected]
-    assert found == expected + further
-    marked = [row[3].startswith("objective:") for row in entry(name).get("name", [])]
+    assert documented == expected + further
+    marked = [row[3].startswith("objective:") for row in rows]
     assert marked == [False] * len(expected) + [True] * len(further)
 
 
 @each_name
 def test_losses_page_lists_the_presets_of_the_code(name):
-    rows = entry(name).get("preset", [])
-    found = {code(row[0]): value(f"dict({code(row[1])})") for row in rows}
+    items = re.findall(r"^- `(\w+)`: (?:`([^`]*)`|the defaults)", preset_list(name), re.MULTILINE)
+    documented = {
+        preset: value(f"dict({' '.join(settings.split())})") for preset, settings in items
+    }
     presets = getattr(import_module(f"jaxssl.losses.{name}"), "PRESETS", {})
-    assert found == {preset: repr(settings) for preset, settings in presets.items()}
-    assert len(rows) == len(found)
+    assert documented == {preset: repr(settings) for preset, settings in presets.items()}
+    assert len(items) == len(documented)
 
 
 def test_losses_page_lists_every_loss_once_and_in_order():
@@ -78,3 +89,13 @@ def test_losses_page_lists_every_loss_once_and_in_order():
     names = [re.fullmatch(r"\[`(\w+)`\]\(#(\w+)\)", row[0]).groups() for row in chooser]
     assert sorted(name for name, _ in names) == EXPORTED
     assert names == [(name, name) for name in re.findall(r"^### ([a-z_]+)$", TEXT, re.MULTILINE)]
+
+
+def test_table_lines_of_readme_and_docs_have_at_most_100_characters():
+    wide = [
+        f"{page.relative_to(ROOT)}:{number} has {len(line)}"
+        for page in PAGES
+        for number, line in enumerate(page.read_text().splitlines(), 1)
+        if line.lstrip().startswith("|") and len(line) > TABLE_WIDTH
+    ]
+    assert not wide, "\n".join(wide)
