@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.fast
-
 PACKAGE = Path(__file__).parents[1] / "jaxssl"
 # A folder or root module may import itself and the earlier ones. `ONLY` is stricter.
 ORDER = (
@@ -67,15 +65,18 @@ def imports(path: Path) -> set[str]:
     return imported - {"__version__"}
 
 
+@pytest.mark.fast
 def test_every_package_folder_is_listed_in_the_layer_order():
     assert {layer(path) for path in FILES} == set(ORDER)
 
 
+@pytest.mark.fast
 def test_package_root_has_at_most_five_modules():
     modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__", "__main__"}
     assert len(modules) <= 5, modules
 
 
+@pytest.mark.fast
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_file_imports_only_from_lower_layers(path):
     name = layer(path)
@@ -109,6 +110,7 @@ def modules_of(folder: Path) -> dict[str, set[str]]:
     ],
     ids=lambda p: p.name,
 )
+@pytest.mark.fast
 def test_modules_of_a_folder_have_no_circular_imports(folder):
     graph = modules_of(folder)
     while graph:
@@ -117,6 +119,7 @@ def test_modules_of_a_folder_have_no_circular_imports(folder):
         graph = {name: needs for name, needs in graph.items() if name not in free}
 
 
+@pytest.mark.fast
 def test_only_collectives_and_distributed_communicate_between_devices():
     words = {"psum", "pmean", "all_gather", "ppermute", "axis_index", "all_to_all", "shard_map"}
     for path in FILES:
@@ -126,6 +129,7 @@ def test_only_collectives_and_distributed_communicate_between_devices():
             assert not names & words, path
 
 
+@pytest.mark.fast
 def test_files_have_at_most_400_lines():
     assert [p for p in FILES if len(p.read_text().splitlines()) > 400] == []
 

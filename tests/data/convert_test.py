@@ -25,8 +25,6 @@ from jaxssl.data import convert
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
 
-pytestmark = pytest.mark.fast
-
 ROOT = Path(__file__).parents[2]
 SHARDS = {"train": (7, 5, 8), "test": (6,)}
 USUAL = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"

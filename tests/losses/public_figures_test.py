@@ -15,8 +15,6 @@ from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.losses.pairs import pair_towers, pair_views, unit
 from jaxssl.solvers import svm_dual_admm, svm_dual_pgd
 
-pytestmark = pytest.mark.fast
-
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "losses.npz")
 CASES = sorted({key.rsplit("/", 1)[0] for key in GOLDEN if not key.startswith("inputs/")})
 LABELS = GOLDEN["inputs/labels"]

@@ -20,8 +20,6 @@ from jaxssl.studies import claims, documents, verdicts
 from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict
 from jaxssl.training import config, git, logs
 
-pytestmark = pytest.mark.fast
-
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
 UNSTUDIED = claims.read_unstudied_claims()
 
