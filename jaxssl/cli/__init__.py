@@ -64,6 +64,7 @@ def run(command: str, arguments: Sequence[str] | None = None) -> None:
 def _run(command: str, arguments: list[str]) -> int:
     # absl would print a library's error a second time. The raised exception is enough.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # every repeated request is a warning
     file = FILES.get(command, command.replace(" ", "_"))
     module = importlib.import_module(f"jaxssl.cli.{file}")
     if {"-h", "--help"} & set(arguments):

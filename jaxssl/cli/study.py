@@ -11,7 +11,6 @@ an interrupted study and does not repeat finished runs. --config.KEY=VALUE chang
 
 import platform
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any

@@ -12,7 +12,6 @@ import pytest
 import tables
 from matplotlib.figure import Figure
 from study_cases import EPOCHS, NAMES, ROOT, claim, setting, study
-from tables import tables
 
 from jaxssl.errors import UserError
 from jaxssl.report import markdown
@@ -195,7 +194,7 @@ def test_claims_page_is_written_from_documents_alone(tmp_path):
     assert ABOUT["command"] in section and f"“{module.CLAIMS['collapse'].quote}”" in section
     assert sections[module.CLAIMS["robust"].text].count("- **not yet run** (`jaxssl study") == 1
     assert page.count("\n- **") == count_claims() + len(documents.VERDICTS) + 1
-    counts = [row[1:] for row in tables(page)["paper"]]
+    counts = [row[1:] for row in tables.tables(page)["paper"]]
     assert sum(int(number) for row in counts for number in row) == count_claims()
     (tmp_path / "tiny" / "alpha.json").write_text("{")
     with pytest.raises(UserError, match=r"alpha.json is damaged"):

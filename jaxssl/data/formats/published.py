@@ -13,14 +13,16 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
+import requests
 import tensorflow_datasets as tfds
 from PIL import Image
 from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 
 from jaxssl.data import decompression, files
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, one_line
 
 GZIP_MAGIC = b"\x1f\x8b\x08"
+CONNECT_SECONDS = 5  # for each address of the host
 MAX_FILE = 2**33  # largest file in bytes (STL-10's unlabelled images have 2.8e9)
 
 # images [n, h, w, c], and labels [n] by feature name
@@ -39,6 +41,7 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
         if self.path:
             members = files.read_files(*files.locate(self.path), max_bytes=MAX_FILE)
         else:
+            self._check_network(urls)
             paths = {name: Path(p) for name, p in dl_manager.download(dict(urls)).items()}
             members = itertools.chain.from_iterable(
                 files.read_files(path, max_bytes=MAX_FILE)
@@ -63,6 +66,21 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
                 f"{' '.join(urls.values())}, in a folder or an archive"
             )
         return contents
+
+    def _check_network(self, urls: Mapping[str, str]) -> None:
+        """Raise UserError if the host does not answer. TFDS would repeat its requests for minutes.
+
+        Raises:
+            UserError: with the files to copy.
+        """
+        try:
+            requests.head(next(iter(urls.values())), timeout=CONNECT_SECONDS)
+        except requests.RequestException as error:
+            reason = one_line(error, 1000).rpartition("): ")[2].removesuffix('"))')
+            raise UserError(
+                f"cannot download {self.name!r}: {reason}; on another machine, download "
+                f"{' '.join(urls.values())}, and name the folder of the files with data.path"
+            ) from error
 
     def _damaged(self, file: str, problem: Any) -> UserError:
         return UserError(f"{file} of {self.name} is damaged: {problem}; download it again")
