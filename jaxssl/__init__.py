@@ -22,7 +22,9 @@ __all__ = [
 ]
 
 MODULES = ("losses", "solvers")
-FUNCTIONS = dict.fromkeys(("Run", "embed", "evaluate", "get_config", "train"), "jaxssl.api")
+FUNCTIONS: dict[str, str] = dict.fromkeys(
+    ("Run", "embed", "evaluate", "get_config", "train"), "jaxssl.api"
+)
 FUNCTIONS["load_encoder"] = "jaxssl.pretrained.load"
 
 

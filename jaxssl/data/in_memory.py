@@ -141,7 +141,7 @@ def _examples(data: Any, name: str) -> _Examples:
     shape = next(iter(sizes)) if len(sizes) == 1 else (None, None, *channels)
     digest = hashlib.sha256(labels.tobytes())
     for image in images:
-        digest.update(np.ascontiguousarray(image))
+        digest.update(image.tobytes())
     records = _Records(images, labels)
     return _Examples(records, labels, shape, names, digest.hexdigest())
 
