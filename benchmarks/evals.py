@@ -218,7 +218,7 @@ def _sgd_numpy(x: np.ndarray, y: np.ndarray, rate: float, epochs: int) -> tuple:
 
 
 def probe(features: Features, rounds: int, epochs: int) -> None:
-    ours = lambda: linear.evaluate(features, **linear.PRESETS["fast"], seed=0)  # noqa: E731
+    ours = lambda: linear.accuracy(features, **linear.PRESETS["fast"], seed=0)  # noqa: E731
     mean, std = features.train.mean(axis=0), features.train.std(axis=0)
     x, test = (
         np.asarray((h - mean) / np.where(std > 0, std, 1), np.float32)

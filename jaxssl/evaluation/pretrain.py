@@ -76,7 +76,7 @@ def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.
         if distributed.any_process(not finite):
             log.warning("no k-NN: the features are not finite")
             return {}
-        return knn.evaluate(*features, **settings)
+        return knn.accuracy(*features, **settings)
 
     return description, probe
 

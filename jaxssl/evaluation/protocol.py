@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jax.sharding import Mesh
+from numpy.typing import ArrayLike
+
+from jaxssl.errors import suggest
 
 if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
     from jaxssl.data.source import Source
@@ -27,6 +30,74 @@ class Features(NamedTuple):
     train_labels: np.ndarray
     test: np.ndarray
     test_labels: np.ndarray
+
+
+def check_features(
+    train_features: ArrayLike,
+    train_labels: ArrayLike,
+    test_features: ArrayLike,
+    test_labels: ArrayLike,
+) -> Features:
+    """Return the arguments of a protocol's ``evaluate`` as `Features`.
+
+    Args:
+        train_features: [n, f] numbers, which are converted to float32.
+        train_labels: [n] integers >= 0.
+        test_features: [m, f] numbers, which are converted to float32.
+        test_labels: [m] integers >= 0.
+
+    Raises:
+        ValueError: if a shape or a dtype is wrong. The message names the argument.
+    """
+    arrays = []
+    for name, rows, labels in (
+        ("train", train_features, train_labels),
+        ("test", test_features, test_labels),
+    ):
+        rows, labels = np.asarray(rows), np.asarray(labels)
+        if rows.ndim != 2 or not rows.size or not np.issubdtype(rows.dtype, np.number):
+            raise ValueError(
+                f"{name}_features must be numbers [n, f], got {rows.dtype} {list(rows.shape)}"
+            )
+        if labels.shape != rows.shape[:1] or not np.issubdtype(labels.dtype, np.integer):
+            raise ValueError(
+                f"{name}_labels must be integers [{len(rows)}], one for each row of "
+                f"{name}_features, got {labels.dtype} {list(labels.shape)}"
+            )
+        if labels.min() < 0:
+            raise ValueError(f"{name}_labels must be class indices >= 0, got {labels.min()}")
+        arrays += [np.asarray(rows, np.float32), labels]
+    features = Features(*arrays)
+    if features.train.shape[1] != features.test.shape[1]:
+        raise ValueError(
+            "train_features and test_features must have the same number of columns, got "
+            f"{features.train.shape[1]} and {features.test.shape[1]}"
+        )
+    return features
+
+
+def choose_settings(
+    presets: Mapping[str, Mapping[str, Any]], preset: str, default: str, changes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the settings of a preset with some values changed.
+
+    Args:
+        presets: settings by name.
+        preset: name of a preset, or "default".
+        default: the preset that "default" means.
+        changes: settings that replace the preset's.
+
+    Raises:
+        ValueError: if the preset or a setting is unknown.
+    """
+    preset = default if preset == "default" else preset
+    if preset not in presets:
+        raise ValueError(f"preset {preset!r} is unknown{suggest(preset, ['default', *presets])}")
+    valid = sorted({name for settings in presets.values() for name in settings})
+    for name in changes:
+        if name not in valid:
+            raise ValueError(f"the setting {name!r} is unknown{suggest(name, valid)}")
+    return {**presets[preset], **changes}
 
 
 class EvalContext(NamedTuple):

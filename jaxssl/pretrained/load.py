@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 from jax import Array
+from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
@@ -37,13 +38,52 @@ def load_encoder(
 
     Returns:
         ``apply(variables, x) -> [n, f]``, pure and in evaluation mode, the variables as NumPy
-        arrays, and ``preprocess``, from uint8 images [n, h, w, c] to x.
+        arrays, and ``preprocess``, which maps images to x, see `make_preprocess`.
 
     Raises:
         UserError: if the checkpoint or file does not exist or cannot be read.
     """
     pretrained = load_pretrained(path, step, **overrides)
-    return make_apply(pretrained), pretrained.variables["net"], pretrained.inputs.prepare
+    return make_apply(pretrained), pretrained.variables["net"], make_preprocess(pretrained)
+
+
+def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[Any], Any]:
+    """Return the function that maps images to the inputs of a pretrained backbone.
+
+    Images are uint8 in [0, 255] or floats in [0, 1], as a batch [n, h, w, c] or one image
+    [h, w, c], which becomes a batch of one. The function resizes and standardises them. The range
+    of floats is not checked under `jax.jit`. Clips have an axis t before h. Packed graphs are dicts
+    of arrays.
+    """
+    inputs = pretrained.inputs
+    axes = {"image": "h, w, c", "video": "t, h, w, c"}.get(inputs.kind)
+    if axes is None:
+        return inputs.prepare
+    rank = len(axes.split(", "))
+
+    def preprocess(images: Any) -> Array:
+        images = jnp.asarray(images)
+        if images.ndim not in (rank, rank + 1):
+            raise ValueError(
+                f"preprocess takes {inputs.kind}s [n, {axes}] or one [{axes}], got the shape "
+                f"{list(images.shape)}"
+            )
+        if images.dtype != jnp.uint8:
+            if not jnp.issubdtype(images.dtype, jnp.floating):
+                raise ValueError(
+                    f"preprocess takes uint8 in [0, 255] or floats in [0, 1], got {images.dtype}"
+                )
+            if not isinstance(images, jax.core.Tracer) and images.size:
+                low, high = float(images.min()), float(images.max())
+                if not (low >= 0 and high <= 1):
+                    raise ValueError(
+                        f"preprocess takes floats in [0, 1], got values in [{low:g}, {high:g}]; "
+                        "pass uint8, or divide by 255"
+                    )
+            images = images.astype(jnp.float32) * 255
+        return inputs.prepare(images if images.ndim > rank else images[None])
+
+    return preprocess
 
 
 def load_pretrained(

@@ -246,7 +246,7 @@ NOISE = {"draws": 2, "k": 9, "temperature": 0.5, "seed": 5}
 
 def test_noisy_knn_with_zero_noise_equals_knn():
     features = labelled(**SIZES)
-    expected = knn.evaluate(*features, k=9, temperature=0.5)["knn_top1"]
+    expected = knn.accuracy(*features, k=9, temperature=0.5)["knn_top1"]
     result = noise.evaluate(features, stddevs=(0.0, 1e-9), **NOISE)
     np.testing.assert_array_equal(result, np.full((2, 2), expected))
 

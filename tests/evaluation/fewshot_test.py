@@ -12,7 +12,7 @@ DRAWS = {"shots": 2, "draws": 6, "C": 10.0, "max_iter": 1000}
 
 
 def test_few_shot_probe_classifies_separable_classes():
-    accuracy = fewshot.evaluate(labelled(60, 30, 6, 5, spread=0.01), **DRAWS, seed=0)
+    accuracy = fewshot.accuracy(labelled(60, 30, 6, 5, spread=0.01), **DRAWS, seed=0)
     np.testing.assert_array_equal(accuracy, np.full(6, 100.0))
 
 
@@ -21,16 +21,16 @@ def test_drawn_shots_do_not_depend_on_the_features():
     features = labelled(80, 40, 5, 4, spread=1.5)
     basis, _ = np.linalg.qr(np.random.default_rng(1).normal(size=(9, 5)))
     wider = features._replace(train=features.train @ basis.T, test=features.test @ basis.T)
-    accuracy = fewshot.evaluate(features, **DRAWS, seed=0)
-    np.testing.assert_allclose(fewshot.evaluate(wider, **DRAWS, seed=0), accuracy)
+    accuracy = fewshot.accuracy(features, **DRAWS, seed=0)
+    np.testing.assert_allclose(fewshot.accuracy(wider, **DRAWS, seed=0), accuracy)
     assert len(set(accuracy)) > 1  # the draws differ
 
 
 def test_drawn_shots_depend_on_the_seed():
     features = labelled(80, 40, 5, 4, spread=1.5)
-    first = fewshot.evaluate(features, **DRAWS, seed=0)
-    np.testing.assert_array_equal(fewshot.evaluate(features, **DRAWS, seed=0), first)
-    assert not np.array_equal(fewshot.evaluate(features, **DRAWS, seed=1), first)
+    first = fewshot.accuracy(features, **DRAWS, seed=0)
+    np.testing.assert_array_equal(fewshot.accuracy(features, **DRAWS, seed=0), first)
+    assert not np.array_equal(fewshot.accuracy(features, **DRAWS, seed=1), first)
 
 
 def test_shots_are_drawn_per_class_without_replacement(monkeypatch):
@@ -44,7 +44,7 @@ def test_shots_are_drawn_per_class_without_replacement(monkeypatch):
         return linear.fit(x, y, C, max_iter)
 
     monkeypatch.setattr(fewshot, "fit", spy)
-    fewshot.evaluate(features, **{**DRAWS, "shots": 3}, seed=0)
+    fewshot.accuracy(features, **{**DRAWS, "shots": 3}, seed=0)
     assert len(seen) == DRAWS["draws"]
     for chosen, given in seen:
         np.testing.assert_array_equal(given, labels[chosen])
@@ -66,7 +66,7 @@ FEW = {**DRAWS, "shots": 2}
 
 
 @pytest.mark.parametrize(
-    ("probe", "settings"), [(fewshot.evaluate, FEW), (fewshot.elevater, SEARCH)]
+    ("probe", "settings"), [(fewshot.accuracy, FEW), (fewshot.elevater, SEARCH)]
 )
 def test_class_with_fewer_examples_than_shots_is_rejected(probe, settings):
     features = labelled(10, 4, 3, 2)
@@ -82,7 +82,7 @@ def test_few_shot_results_are_mean_and_std_over_the_draws(monkeypatch):
     features = labelled(60, 40, 4, 3, spread=1.5)
     rows = fewshot.run(EvalContext(features), seed=3)
     for row, shots in zip(rows, (1, 3), strict=True):
-        accuracy = fewshot.evaluate(features, shots=shots, **settings, seed=3)
+        accuracy = fewshot.accuracy(features, shots=shots, **settings, seed=3)
         assert row.metric == f"fewshot_{shots}shot_top1"
         assert row.value == pytest.approx(sum(accuracy) / 4)
         assert row.std == pytest.approx(np.sqrt(np.mean((accuracy - row.value) ** 2)))

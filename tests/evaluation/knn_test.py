@@ -32,7 +32,7 @@ def ranking_oracle(bank, labels, queries, *, k, temperature, num_classes, weight
 
 
 def knn_oracle(features, **hyper):
-    """`knn.evaluate`."""
+    """`knn.accuracy`."""
     train, labels, test, truth = features
     classes = 1 + max(labels.max(), truth.max())
     ranked = ranking_oracle(train, labels, test, num_classes=classes, **hyper)
@@ -50,7 +50,7 @@ def test_knn_preset_predicts_like_the_public_implementation(preset, dtype):
     result = knn.predict(bank, GOLDEN["labels"], queries, num_classes=10, **knn.PRESETS[preset])
     np.testing.assert_array_equal(result, GOLDEN[f"ranking/{preset}"])
     if dtype == "int8":
-        scores = knn.evaluate(
+        scores = knn.accuracy(
             bank, GOLDEN["labels"], queries, GOLDEN["query_labels"], **knn.PRESETS[preset]
         )
         hit = result == GOLDEN["query_labels"][:, None]
@@ -76,7 +76,7 @@ def test_knn_matches_a_float64_loop(k, m, classes, bank_block, monkeypatch):
     assert m % knn.QUERY_BLOCK
     features = labelled(60, m, 6, classes)
     monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
-    result = knn.evaluate(*features, k=k, temperature=0.2)
+    result = knn.accuracy(*features, k=k, temperature=0.2)
     expected = knn_oracle(features, k=k, temperature=0.2)
     assert result == pytest.approx(expected)
     if classes == 2:
@@ -94,7 +94,7 @@ def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
     assert np.isfinite(votes).all()
     assert (votes.max(axis=1) > 0).all()
     expected = knn_oracle(features, k=60, temperature=temperature)
-    assert knn.evaluate(*features, k=60, temperature=temperature) == pytest.approx(expected)
+    assert knn.accuracy(*features, k=60, temperature=temperature) == pytest.approx(expected)
 
 
 def test_knn_votes_equal_the_formula_as_long_as_it_is_finite():
@@ -147,7 +147,7 @@ def test_nearest_neighbour_of_a_training_example_is_itself():
     rng = np.random.default_rng(0)
     train, labels = rng.normal(size=(50, 8)).astype(np.float32), rng.integers(0, 7, 50)
     order = rng.permutation(50)
-    scores = knn.evaluate(train, labels, 3 * train[order], labels[order], k=1, temperature=0.1)
+    scores = knn.accuracy(train, labels, 3 * train[order], labels[order], k=1, temperature=0.1)
     assert scores["knn_top1"] == 100
 
 
@@ -204,7 +204,7 @@ def test_knn_accepts_class_numbers_with_gaps_or_missing_in_the_bank():
     expected = knn.predict(train, labels, test, **hyper)
     np.testing.assert_array_equal(result[:, 0], 50 * expected[:, 0])
     np.testing.assert_array_equal(np.sort(result), np.tile(np.arange(200), (30, 1)))
-    scores = knn.evaluate(train, labels, test, np.where(truth == 3, 900, truth), **hyper)
+    scores = knn.accuracy(train, labels, test, np.where(truth == 3, 900, truth), **hyper)
     assert scores["knn_top1"] == pytest.approx(
         100 * ((expected[:, 0] == truth) & (truth < 3)).mean()
     )
@@ -214,7 +214,7 @@ def test_knn_accuracy_is_100_for_a_single_class():
     train, _, test, _ = labelled(60, 7, 6, 1)
     zeros = np.zeros(60, np.int64)
     assert knn.predict(train, zeros, test, k=5, temperature=0.1).tolist() == [[0]] * 7
-    scores = knn.evaluate(train, zeros, test, zeros[:7], k=5, temperature=0.1)
+    scores = knn.accuracy(train, zeros, test, zeros[:7], k=5, temperature=0.1)
     assert scores == {"knn_top1": 100, "knn_top5": 100}
 
 
@@ -235,7 +235,7 @@ def test_knn_accuracy_is_100_for_a_single_class():
 )
 def test_knn_refuses_impossible_settings(hyper, message):
     with pytest.raises(ValueError, match=message):
-        knn.evaluate(*labelled(10, 4, 3, 2), **hyper)
+        knn.accuracy(*labelled(10, 4, 3, 2), **hyper)
 
 
 @pytest.mark.parametrize("short", ["train_labels", "test_labels"])
@@ -243,7 +243,7 @@ def test_knn_refuses_labels_of_another_length(short):
     features = labelled(10, 4, 3, 2)
     features = features._replace(**{short: getattr(features, short)[:-1]})
     with pytest.raises(ValueError, match="same length"):
-        knn.evaluate(*features, k=1, temperature=1.0)
+        knn.accuracy(*features, k=1, temperature=1.0)
 
 
 @pytest.mark.parametrize("name", ["train_labels", "test_labels"])
@@ -259,7 +259,7 @@ def test_knn_refuses_invalid_class_numbers(name, label, message):
     features = labelled(10, 4, 3, 2)
     labels = np.array([*getattr(features, name)[:-1], label])
     with pytest.raises(ValueError, match=message):
-        knn.evaluate(*features._replace(**{name: labels}), k=1, temperature=1.0)
+        knn.accuracy(*features._replace(**{name: labels}), k=1, temperature=1.0)
 
 
 def test_knn_refuses_a_label_beyond_the_classes():
@@ -274,7 +274,7 @@ def test_knn_error_names_the_nonfinite_row(name, side, value):
     features = labelled(10, 4, 3, 2)
     getattr(features, name)[3, 1] = value
     with pytest.raises(ValueError, match=f"must be finite, but row 3 of {side} has NaN"):
-        knn.evaluate(*features, k=1, temperature=1.0)
+        knn.accuracy(*features, k=1, temperature=1.0)
 
 
 @pytest.mark.parametrize(

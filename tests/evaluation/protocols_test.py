@@ -25,20 +25,20 @@ SETTINGS = {
 @pytest.mark.parametrize("classes", [2, 7])
 def test_linear_probe_of_separable_classes_chooses_the_strongest_regularisation(classes):
     settings = {**SETTINGS, "C": (100.0, 1.0, 10.0)}
-    scores = linear.evaluate(labelled(140, 56, 8, classes, spread=0.01), **settings)
+    scores = linear.accuracy(labelled(140, 56, 8, classes, spread=0.01), **settings)
     assert scores.pop("gradient_norm") < 1e-3
     assert scores == {"linear_top1": 100, "linear_top5": 100, "C": 1.0}
 
 
 def test_linear_probe_top5_of_two_classes_is_100():
-    scores = linear.evaluate(labelled(80, 50, 3, 2, spread=4.0), **SETTINGS)
+    scores = linear.accuracy(labelled(80, 50, 3, 2, spread=4.0), **SETTINGS)
     assert 50 <= scores["linear_top1"] < 100
     assert scores["linear_top5"] == 100
 
 
 def test_linear_probe_equals_scikit_learns_pipeline_with_the_chosen_C():
     features = labelled(160, 80, 6, 8, spread=2.0)
-    result = linear.evaluate(features, **{**SETTINGS, "C": (10.0, 0.1, 1.0)})
+    result = linear.accuracy(features, **{**SETTINGS, "C": (10.0, 0.1, 1.0)})
     model = make_pipeline(
         StandardScaler(), LogisticRegression(C=result["C"], tol=1e-8, max_iter=5000)
     )
@@ -92,7 +92,7 @@ def test_linear_probe_chooses_C_on_a_subset_of_many_examples(monkeypatch):
         return fit(rows, used, **settings)
 
     monkeypatch.setattr(logistic_regression, "regression", spy)
-    result = linear.evaluate(features, **SETTINGS)
+    result = linear.accuracy(features, **SETTINGS)
     assert seen == [(60, 44)] * 3 + [(160, 160)]
     assert 25 < result["linear_top1"] < 100
 
@@ -100,21 +100,21 @@ def test_linear_probe_chooses_C_on_a_subset_of_many_examples(monkeypatch):
 def test_linear_probe_supports_single_example_classes_and_constant_features():
     features = labelled(61, 40, 6, 4, spread=0.1)
     labels = np.where(np.arange(61) == 60, 4, features.train_labels)
-    assert linear.evaluate(features._replace(train_labels=labels), **SETTINGS)["linear_top1"] > 90
+    assert linear.accuracy(features._replace(train_labels=labels), **SETTINGS)["linear_top1"] > 90
     balanced = labelled(60, 40, 6, 4)
     constant = balanced._replace(train=np.ones((60, 6), np.float32))
-    result = linear.evaluate(constant, **SETTINGS)
+    result = linear.accuracy(constant, **SETTINGS)
     assert result["gradient_norm"] == 0 and np.isfinite(list(result.values())).all()
     few = labelled(8, 8, 6, 4)
     with pytest.raises(ValueError, match="a class needs 2 training images or more"):
-        linear.evaluate(few._replace(train_labels=np.arange(8)), **SETTINGS)
+        linear.accuracy(few._replace(train_labels=np.arange(8)), **SETTINGS)
 
 
 def test_linear_probe_chooses_C_without_the_test_labels():
     features = labelled(120, 60, 10, 4, spread=3.0)
     shuffled = np.random.default_rng(1).permutation(features.test_labels)
-    one = linear.evaluate(features, **SETTINGS)
-    other = linear.evaluate(features._replace(test_labels=shuffled), **SETTINGS)
+    one = linear.accuracy(features, **SETTINGS)
+    other = linear.accuracy(features._replace(test_labels=shuffled), **SETTINGS)
     assert one["C"] == other["C"]
     assert one["linear_top1"] != other["linear_top1"]
 
@@ -128,7 +128,7 @@ def test_linear_probe_is_invariant_to_scale_offset_and_dead_features():
         return np.concatenate([rows * scale + 2, dead], axis=1)
 
     same = features._replace(train=changed(features.train), test=changed(features.test))
-    expected, result = (linear.evaluate(f, **SETTINGS) for f in (features, same))
+    expected, result = (linear.accuracy(f, **SETTINGS) for f in (features, same))
     assert max(expected.pop("gradient_norm"), result.pop("gradient_norm")) < 2e-4
     assert result == pytest.approx(expected)
 
@@ -137,7 +137,7 @@ def test_linear_probe_reports_the_chosen_C():
     features = labelled(60, 30, 4, 3, spread=1.5)
     rows = linear.run(EvalContext(features), seed=2)
     preset = linear.PRESETS["fast"]
-    scores = linear.evaluate(features, **preset, seed=2)
+    scores = linear.accuracy(features, **preset, seed=2)
     for row, metric in zip(rows, ["linear_top1", "linear_top5"], strict=True):
         assert (row.metric, row.value, row.std) == (metric, scores[metric], None)
         result = {name: scores[name] for name in ("C", "gradient_norm")}

@@ -46,7 +46,7 @@ def oracle(features, *, k, centred, within):
 def test_retrieval_matches_a_loop(centred, within):
     settings = {"k": (1, 3, 25), "centred": centred, "within": within}
     features = labelled(offset=0.7)
-    result = retrieval.evaluate(features, **settings)
+    result = retrieval.recall(features, **settings)
     assert result == pytest.approx(oracle(features, **settings))
     assert result["retrieval_r1"] < result["retrieval_r3"] < result["retrieval_r25"]
 
@@ -55,33 +55,33 @@ def test_centring_removes_an_offset_of_features_between_splits():
     features = labelled()
     moved = features._replace(train=features.train + 7, test=features.test - 5)
     settings = {"k": (1, 5), "centred": True}
-    plain, result = (retrieval.evaluate(f, **settings) for f in (features, moved))
+    plain, result = (retrieval.recall(f, **settings) for f in (features, moved))
     assert result == pytest.approx(plain)
-    assert retrieval.evaluate(moved, k=(1, 5)) != pytest.approx(plain)
+    assert retrieval.recall(moved, k=(1, 5)) != pytest.approx(plain)
 
 
 def test_retrieval_ignores_the_norm_of_features():
     features = labelled()
     scale = np.random.default_rng(1).uniform(0.1, 9, (2, 40, 1)).astype(np.float32)
     other = features._replace(train=features.train * scale[0], test=features.test * scale[1, :30])
-    expected = retrieval.evaluate(features, k=(1, 5))
-    assert retrieval.evaluate(other, k=(1, 5)) == pytest.approx(expected)
+    expected = retrieval.recall(features, k=(1, 5))
+    assert retrieval.recall(other, k=(1, 5)) == pytest.approx(expected)
 
 
 def test_retrieval_within_a_split_never_returns_the_query():
     """Each label occurs once, so nothing can be found but the query."""
     rows = np.random.default_rng(0).normal(size=(12, 5)).astype(np.float32)
     features = Features(rows, np.arange(12), rows, np.arange(12))
-    result = retrieval.evaluate(features, k=(1, 11), within=True)
+    result = retrieval.recall(features, k=(1, 11), within=True)
     assert result == {"retrieval_r1": 0, "retrieval_r11": 0, "retrieval_map_at_r": 0}
-    assert retrieval.evaluate(features, k=(1,)) == {"retrieval_r1": 100}
+    assert retrieval.recall(features, k=(1,)) == {"retrieval_r1": 100}
 
 
 def test_retrieval_within_a_split_keeps_other_images_equal_to_the_query():
     """The query may come after its copies, or not among the neighbours at all."""
     rows, labels = np.ones((9, 5), np.float32), np.array([0, 1, 1, 1, 1, 1, 1, 1, 1])
     features = Features(rows, labels, rows, labels)
-    result = retrieval.evaluate(features, k=(1, 2), within=True)
+    result = retrieval.recall(features, k=(1, 2), within=True)
     # Of equal ones the first comes first: image 0 for all but itself, and then one of label 1.
     assert result["retrieval_r1"] == 0
     assert result["retrieval_r2"] == pytest.approx(100 * 8 / 9)
@@ -93,7 +93,7 @@ def test_retrieval_recall_is_100_for_separable_classes():
     labels = np.arange(40) % 4
     rows = (np.eye(4)[labels] + 1e-3 * np.random.default_rng(0).normal(size=(40, 4))).astype("f4")
     for within in (False, True):
-        result = retrieval.evaluate(Features(rows, labels, rows, labels), k=(1, 5), within=within)
+        result = retrieval.recall(Features(rows, labels, rows, labels), k=(1, 5), within=within)
         assert set(result.values()) == {100}
 
 
@@ -108,7 +108,7 @@ def test_retrieval_recall_is_100_for_separable_classes():
 )
 def test_retrieval_rejects_more_neighbours_than_examples(settings, message):
     with pytest.raises(ValueError, match=message):
-        retrieval.evaluate(labelled(), **settings)
+        retrieval.recall(labelled(), **settings)
 
 
 @pytest.mark.parametrize("preset", retrieval.PRESETS)

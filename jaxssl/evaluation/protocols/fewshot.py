@@ -1,6 +1,7 @@
 """Few-shot probes: linear classifiers fitted to a few labels per class, over several draws."""
 
 import math
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -8,10 +9,18 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from numpy.typing import ArrayLike
 from threadpoolctl import threadpool_limits
 
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Features,
+    Protocol,
+    Result,
+    check_features,
+    choose_settings,
+)
 from jaxssl.evaluation.protocols.linear import fit
 
 # ELEVATER's settings are the same for every number of shots.
@@ -38,6 +47,49 @@ EPSILON = 1e-5  # epsilon of BatchNorm
 
 
 def evaluate(
+    train_features: ArrayLike,
+    train_labels: ArrayLike,
+    test_features: ArrayLike,
+    test_labels: ArrayLike,
+    *,
+    preset: str = "default",
+    seed: int = 0,
+    **settings: Any,
+) -> dict[str, float]:
+    """Compute the few-shot accuracy of features, with the settings of a preset.
+
+        scores = fewshot.evaluate(train_features, train_labels, test_features, test_labels)
+
+    Args:
+        train_features: [n, f].
+        train_labels: [n] int >= 0.
+        test_features: [m, f].
+        test_labels: [m] int >= 0.
+        preset: a key of `PRESETS`. "default" fits logistic regression to 1 and to 5 examples per
+            class, the others are ELEVATER's probes.
+        seed: seed of the draws.
+        **settings: arguments of `accuracy` or, for ELEVATER's presets, of `elevater` that replace
+            the preset's. ``shots`` may be a tuple.
+
+    Returns:
+        The mean "fewshot_1shot_top1" and the standard deviation "fewshot_1shot_top1_std" over the
+        draws in percent, and so on for the other numbers of shots and metrics.
+
+    Raises:
+        ValueError: if a shape, a dtype, a setting or the preset is invalid, or a class has fewer
+            training examples than shots.
+    """
+    features = check_features(train_features, train_labels, test_features, test_labels)
+    chosen = choose_settings(PRESETS, preset, "default", settings)
+    scores = {}
+    for shots, values, _ in _by_shots(features, chosen, seed):
+        for name, draws in values.items():
+            metric = f"fewshot_{shots}shot_{name}"
+            scores |= {metric: float(draws.mean()), f"{metric}_std": float(draws.std())}
+    return scores
+
+
+def accuracy(
     features: Features, *, shots: int, draws: int, C: float, max_iter: int, seed: int
 ) -> np.ndarray:
     """Compute the test accuracy of logistic regression for each draw of training examples.
@@ -61,15 +113,15 @@ def evaluate(
     """
     labels = features.train_labels
     train, test = l2_normalise(features.train), l2_normalise(features.test)
-    accuracy = []
+    accuracies = []
     # The matrix products are too small to gain from several BLAS threads.
     with threadpool_limits(1):
         for draw in range(draws):
             rng = np.random.default_rng((seed, shots, draw))
             drawn = draw_shots(labels, shots, rng).ravel()
             model = fit(train[drawn], labels[drawn], C, max_iter)
-            accuracy.append(100 * model.score(test, features.test_labels))
-    return np.array(accuracy)
+            accuracies.append(100 * model.score(test, features.test_labels))
+    return np.array(accuracies)
 
 
 def elevater(
@@ -298,20 +350,29 @@ def draw_shots(labels: np.ndarray, shots: int, rng: np.random.Generator) -> np.n
 
 def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Result]:
     """Evaluate the few-shot probe for each number of shots, as mean and std over the draws."""
-    settings = dict(PRESETS[preset])
+    settings = {name: value for name, value in PRESETS[preset].items() if name != "shots"}
     results = []
-    for shots in settings.pop("shots"):
-        details = {"preset": preset, "shots": shots, **settings}
-        if preset == "default":
-            accuracies = {"top1": evaluate(context.features, shots=shots, **settings, seed=seed)}
-        else:
-            outcome = elevater(context.features, shots=shots, **settings, seed=seed)
-            accuracies = {"top1": outcome["accuracy"], "mean_per_class": outcome["mean_per_class"]}
-            details |= {f"chosen_{name}": outcome[name].tolist() for name in ("lr", "weight_decay")}
+    for shots, accuracies, chosen in _by_shots(context.features, PRESETS[preset], seed):
+        details = {"preset": preset, "shots": shots, **settings, **chosen}
         for name, values in accuracies.items():
             metric = f"fewshot_{shots}shot_{name}"
             results.append(Result(metric, float(values.mean()), float(values.std()), details))
     return results
+
+
+def _by_shots(
+    features: Features, settings: Mapping[str, Any], seed: int
+) -> Iterator[tuple[int, dict[str, np.ndarray], dict[str, Any]]]:
+    """Yield each number of shots with its accuracies [draws] by name and the chosen constants."""
+    others = {name: value for name, value in settings.items() if name != "shots"}
+    for shots in np.atleast_1d(settings["shots"]).tolist():
+        if "C" in settings:
+            yield shots, {"top1": accuracy(features, shots=shots, **others, seed=seed)}, {}
+            continue
+        outcome = elevater(features, shots=shots, **others, seed=seed)
+        chosen = {f"chosen_{name}": outcome[name].tolist() for name in ("lr", "weight_decay")}
+        names = {"top1": "accuracy", "mean_per_class": "mean_per_class"}
+        yield shots, {name: outcome[key] for name, key in names.items()}, chosen
 
 
 def _on_device(x: np.ndarray, y: np.ndarray) -> tuple[Array, Array]:

@@ -9,9 +9,16 @@ import jax
 import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
+from numpy.typing import ArrayLike
 
 from jaxssl import distributed
-from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Protocol,
+    Result,
+    check_features,
+    choose_settings,
+)
 
 # These are settings of public implementations. Each preset gives the predictions of its
 # implementation.
@@ -32,6 +39,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # Source: rohan1561/AUC-CL cifar/main.py `test`. The weight "linear" has no temperature.
     "auc_cl_cifar": {"k": 200, "temperature": 1.0, "weight": "linear"},
 }
+DEFAULT = "cifar_simclr"
 WEIGHTS = ("exp", "linear")
 QUERY_BLOCK = 100  # queries per block, so few that their similarities stay in cache
 BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at once
@@ -41,6 +49,37 @@ MAX_EXPONENT = 60.0  # largest exponent of a vote, so that sums of votes stay fi
 
 
 def evaluate(
+    train_features: ArrayLike,
+    train_labels: ArrayLike,
+    test_features: ArrayLike,
+    test_labels: ArrayLike,
+    *,
+    preset: str = "default",
+    **settings: Any,
+) -> dict[str, float]:
+    """Compute the k-NN accuracy of features, with the settings of a preset.
+
+        scores = knn.evaluate(train_features, train_labels, test_features, test_labels, k=20)
+
+    Args:
+        train_features: [n, f].
+        train_labels: [n] int >= 0.
+        test_features: [m, f].
+        test_labels: [m] int >= 0.
+        preset: a key of `PRESETS`. "default" is "cifar_simclr": k = 200, temperature 0.5.
+        **settings: arguments of `accuracy` that replace the preset's.
+
+    Returns:
+        "knn_top1" and "knn_top5" in percent, see `accuracy`.
+
+    Raises:
+        ValueError: if a shape, a dtype, a setting or the preset is invalid.
+    """
+    features = check_features(train_features, train_labels, test_features, test_labels)
+    return accuracy(*features, **choose_settings(PRESETS, preset, DEFAULT, settings))
+
+
+def accuracy(
     train_features: Array | np.ndarray,
     train_labels: Array | np.ndarray,
     test_features: Array | np.ndarray,
@@ -132,7 +171,7 @@ def predict(
         [m, c] int32; the first column is the prediction.
 
     Raises:
-        ValueError: as `evaluate` does.
+        ValueError: as `accuracy` does.
 
     References:
         Wu et al., Unsupervised Feature Learning via Non-Parametric Instance Discrimination, 2018,
@@ -393,11 +432,11 @@ def _check_labels(
     return labels.astype(np.int32)
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "cifar_simclr") -> list[Result]:
+def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Result]:
     """Evaluate k-NN classification with the settings of a preset."""
     del seed
     settings = PRESETS[preset]
-    scores = evaluate(*context.features, **settings)
+    scores = accuracy(*context.features, **settings)
     details = {"preset": preset, **settings}
     return [Result(metric, value, None, details) for metric, value in scores.items()]
 

@@ -5,13 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.sharding import Mesh
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from jaxssl import distributed
 from jaxssl.evaluation import finetuning, logistic_regression, training_settings
 from jaxssl.evaluation.features import l2_normalise
-from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Features,
+    Protocol,
+    Result,
+    check_features,
+    choose_settings,
+)
 from jaxssl.evaluation.training_settings import Training
 
 if TYPE_CHECKING:
@@ -36,6 +44,7 @@ FAST: dict[str, Any] = {
     "tolerance": 3e-3,
     "max_iter": 500,
 }
+DEFAULT = "fast"
 PRESETS: dict[str, dict[str, Any]] = {
     "fast": FAST,
     # CoCLR and MMCL probe videos like this, on features averaged over ten crops. Standardisation
@@ -69,6 +78,46 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def evaluate(
+    train_features: ArrayLike,
+    train_labels: ArrayLike,
+    test_features: ArrayLike,
+    test_labels: ArrayLike,
+    *,
+    preset: str = "default",
+    seed: int = 0,
+    **settings: Any,
+) -> dict[str, float]:
+    """Compute the accuracy of a linear probe on cached features, with the settings of a preset.
+
+        scores = linear.accuracy(train_features, train_labels, test_features, test_labels)
+
+    Args:
+        train_features: [n, f].
+        train_labels: [n] int >= 0.
+        test_features: [m, f].
+        test_labels: [m] int >= 0.
+        preset: "default", which is "fast", or "video". The other presets train on images, see
+            `jaxssl.evaluate`.
+        seed: seed of the validation split.
+        **settings: arguments of `accuracy` that replace the preset's.
+
+    Returns:
+        "linear_top1" and "linear_top5" in percent, "C" and "gradient_norm", see `accuracy`.
+
+    Raises:
+        ValueError: if a shape, a dtype, a setting or the preset is invalid.
+    """
+    presets = {name: values for name, values in PRESETS.items() if "training" not in values}
+    if preset in PRESETS and preset not in presets:
+        raise ValueError(
+            f"preset {preset!r} trains on crops of images, not on features; take one of "
+            f"{', '.join(presets)}, or call jaxssl.evaluate with 'linear:{preset}'"
+        )
+    features = check_features(train_features, train_labels, test_features, test_labels)
+    return accuracy(features, **choose_settings(presets, preset, DEFAULT, settings), seed=seed)
+
+
+def accuracy(
     features: Features,
     *,
     C: tuple[float, ...],
@@ -188,14 +237,14 @@ def evaluate_on_crops(
     return scores[best] | {"train_loss": train_loss, "best_epoch": epoch}
 
 
-def run(context: EvalContext, *, seed: int, preset: str = "fast") -> list[Result]:
+def run(context: EvalContext, *, seed: int, preset: str = DEFAULT) -> list[Result]:
     """Evaluate the linear probe with the settings of a preset.
 
     Presets that train on crops give no results for raw pixels.
     """
     settings = PRESETS[preset]
     if "training" not in settings:
-        scores = evaluate(context.features, **settings, seed=seed)
+        scores = accuracy(context.features, **settings, seed=seed)
         details = {"preset": preset, **settings}
     elif context.encoder is None or context.train is None or context.test is None:
         return []

@@ -60,11 +60,11 @@ def evaluate(
 
     Raises:
         ValueError: if a standard deviation is negative, or as
-            `jaxssl.evaluation.protocols.knn.evaluate`.
+            `jaxssl.evaluation.protocols.knn.accuracy`.
     """
     if min(stddevs, default=0) < 0:
         raise ValueError(f"the noise's stddevs must be >= 0, got {tuple(stddevs)}")
-    clean = knn.evaluate(*features, k=k, temperature=temperature)["knn_top1"]
+    clean = knn.accuracy(*features, k=k, temperature=temperature)["knn_top1"]
     accuracy = np.full((len(stddevs), draws), clean)
     noisy = np.flatnonzero(np.asarray(stddevs) > 0)
     levels = jnp.asarray(np.asarray(stddevs)[noisy], jnp.float32)

@@ -3,8 +3,16 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
+from jaxssl.evaluation.protocol import (
+    EvalContext,
+    Features,
+    Protocol,
+    Result,
+    check_features,
+    choose_settings,
+)
 from jaxssl.evaluation.protocols.knn import neighbours
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -19,6 +27,37 @@ BLOCK = 2**23  # number of neighbours held in memory at once with ``within``
 
 
 def evaluate(
+    train_features: ArrayLike,
+    train_labels: ArrayLike,
+    test_features: ArrayLike,
+    test_labels: ArrayLike,
+    *,
+    preset: str = "default",
+    **settings: Any,
+) -> dict[str, float]:
+    """Compute the recall of image retrieval on features, with the settings of a preset.
+
+        scores = retrieval.evaluate(train_features, train_labels, test_features, test_labels)
+
+    Args:
+        train_features: [n, f].
+        train_labels: [n] int >= 0.
+        test_features: [m, f].
+        test_labels: [m] int >= 0.
+        preset: a key of `PRESETS`.
+        **settings: arguments of `recall` that replace the preset's.
+
+    Returns:
+        "retrieval_r1" and so on in percent, see `recall`.
+
+    Raises:
+        ValueError: if a shape, a dtype, a setting or the preset is invalid.
+    """
+    features = check_features(train_features, train_labels, test_features, test_labels)
+    return recall(features, **choose_settings(PRESETS, preset, "default", settings))
+
+
+def recall(
     features: Features, *, k: tuple[int, ...], centred: bool = False, within: bool = False
 ) -> dict[str, float]:
     r"""Compute recall at k: the share of queries with an image of their class among the k nearest.
@@ -73,8 +112,8 @@ def evaluate(
         # missing.
         order = np.argsort(index == part[:, None], axis=1, kind="stable")[:, :most]
         hits = labels[np.take_along_axis(index, order, axis=1)] == labels[part][:, None]
-        recall = {f"retrieval_r{n}": hits[:, :n].any(axis=1) for n in k}
-        results.append(recall | {"retrieval_map_at_r": _average_precision(hits, relevant[part])})
+        within_k = {f"retrieval_r{n}": hits[:, :n].any(axis=1) for n in k}
+        results.append(within_k | {"retrieval_map_at_r": _average_precision(hits, relevant[part])})
     return {
         name: 100 * float(np.concatenate([result[name] for result in results]).mean())
         for name in results[0]
@@ -103,7 +142,7 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
     """Evaluate image retrieval with the settings of a preset."""
     del seed
     settings = PRESETS[preset]
-    scores = evaluate(context.features, **settings)
+    scores = recall(context.features, **settings)
     details = {"preset": preset, **settings}
     return [Result(metric, value, None, details) for metric, value in scores.items()]
 

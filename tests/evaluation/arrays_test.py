@@ -1,0 +1,80 @@
+"""The protocols as functions of arrays, which share one convention."""
+
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from feature_cases import labelled
+
+from jaxssl.evaluation.protocol import EvalContext
+from jaxssl.evaluation.protocols import fewshot, knn, linear, retrieval
+
+pytestmark = pytest.mark.fast
+MODULES = {"knn": knn, "linear": linear, "fewshot": fewshot, "retrieval": retrieval}
+FEATURES = labelled(60, 30, 6, 3, spread=0.5)
+NAMES = ("train_features", "train_labels", "test_features", "test_labels")
+PAGE = Path(__file__).parents[2] / "docs" / "evaluation.md"
+each = pytest.mark.parametrize("module", MODULES.values(), ids=MODULES)
+
+
+@each
+def test_evaluate_has_one_signature_and_equals_the_protocol_with_its_default_preset(module):
+    names = tuple(inspect.signature(module.evaluate).parameters)
+    assert names[:5] == (*NAMES, "preset")
+    scores = module.evaluate(*FEATURES)
+    results = module.protocol.run(EvalContext(FEATURES), seed=0)
+    assert {r.metric: r.value for r in results}.items() <= scores.items()
+    # Lists and float64 arrays are accepted too.
+    lists = [FEATURES.train.astype(np.float64), FEATURES.train_labels.tolist(), *FEATURES[2:]]
+    assert module.evaluate(*lists) == scores
+
+
+def test_settings_replace_values_of_the_preset():
+    expected = knn.accuracy(*FEATURES, k=3, temperature=0.07)
+    assert knn.evaluate(*FEATURES, preset="moco_v3_20", k=3) == expected
+    assert list(retrieval.evaluate(*FEATURES, k=(2,))) == ["retrieval_r2"]
+    one = fewshot.evaluate(*FEATURES, shots=2, draws=3)
+    assert list(one) == ["fewshot_2shot_top1", "fewshot_2shot_top1_std"]
+
+
+@each
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"train_features": FEATURES.train[0]},
+            "train_features must be numbers [n, f]",
+        ),
+        (
+            {"test_features": FEATURES.test[:, :2]},
+            "the same number of columns, got 6 and 2",
+        ),
+        (
+            {"test_labels": FEATURES.test_labels[:4]},
+            "test_labels must be integers [30]",
+        ),
+        ({"train_labels": FEATURES.train_labels / 2}, "train_labels must be integers [60]"),
+        ({"train_labels": FEATURES.train_labels - 1}, "train_labels must be class indices >= 0"),
+        ({"preset": "defualt"}, "preset 'defualt' is unknown; did you mean 'default'"),
+        ({"temprature": 1}, "the setting 'temprature' is unknown"),
+    ],
+)
+def test_wrong_arguments_are_named(module, changes, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        module.evaluate(**{**dict(zip(NAMES, FEATURES, strict=True)), **changes})
+
+
+def test_presets_that_train_on_images_are_refused():
+    with pytest.raises(ValueError, match="call jaxssl.evaluate with 'linear:cifar'"):
+        linear.evaluate(*FEATURES, preset="cifar")
+
+
+def test_examples_of_the_page_run():
+    code = PAGE.read_text().partition("## In your own code")[2]
+    block = re.search(r"```python\n(.*?)```", code, re.DOTALL)
+    assert block
+    scope = {}
+    exec(block[1], scope)
+    assert scope["scores"]["knn_top1"] > 50
