@@ -99,7 +99,7 @@ def test_merging_keeps_the_prose_of_a_page(tmp_path):
     ("text", "message"),
     [
         ("{", "is damaged"),
-        ('{"figures": {"a": {}}}', "a lacks 'beside'"),
+        ('{"figures": {"a": {}}}', "the figure a of the record lacks the field 'beside'"),
         ('{"figures": {"a": 1}}', "is damaged"),
         ('{"scale": "paper", "figures": {}}', "must be a record of scale 'tiny', got 'paper'"),
     ],
