@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax import Array
+from jax import numpy as jnp
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -153,7 +154,7 @@ def any_process(flag: bool) -> bool:
     return bool(flag) if process_count() == 1 else bool(gather_processes(np.asarray(flag)).any())
 
 
-def raise_together(check: Callable[[], None]) -> None:
+def raise_together(check: Callable[[], Any]) -> None:
     """Call ``check`` in all processes, and raise in all of them if one raises.
 
     Otherwise the other processes would wait for the failed one.
@@ -198,6 +199,13 @@ def gather_process_rows(x: np.ndarray) -> np.ndarray:
     return np.concatenate([rows[:size] for rows, size in zip(padded, sizes, strict=True)])
 
 
+def gather_process_texts(text: bytes) -> list[bytes]:
+    """Return the texts of all processes, which may differ in length."""
+    sizes = gather_processes(np.asarray(len(text), np.int32))
+    padded = gather_processes(pad_rows(np.frombuffer(text, np.uint8), sizes.max()))
+    return [row[:size].tobytes() for row, size in zip(padded, sizes, strict=True)]
+
+
 def mean_over_processes(x: np.ndarray) -> float:
     """Average the numbers [n] of all processes. n may differ between processes."""
     sums = np.array([np.sum(x), len(x)], np.float32)
@@ -216,7 +224,7 @@ def local_mesh() -> Mesh:
     return make_mesh(jax.local_devices())
 
 
-def on_first_process(action: Callable[[], None]) -> None:
+def on_first_process(action: Callable[[], Any]) -> None:
     """Call ``action`` in the first process. The other processes wait, and fail if it fails."""
     raise_together(action if is_first_process() else lambda: None)
 
@@ -252,6 +260,29 @@ def replicate_global(x: Array, mesh: Mesh) -> Array:
 
 def _same(x: Array) -> Array:
     return x
+
+
+def copy_to_host(arrays: Sequence[Any]) -> list[np.ndarray]:
+    """Return whole arrays, and the bits of random keys, in every process.
+
+    Arrays that are split over the devices of several processes are gathered. All processes must
+    call this with the same arrays.
+    """
+    for x in arrays:
+        if isinstance(x, Array) and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x.copy_to_host_async()
+    return [_copy_to_host(x) for x in arrays]
+
+
+def _copy_to_host(x: Any) -> np.ndarray:
+    if isinstance(x, Array):
+        if not x.is_fully_addressable:
+            if not x.is_fully_replicated:
+                return np.asarray(multihost_utils.process_allgather(x, tiled=True))
+            x = x.addressable_data(0)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x = jax.random.key_data(x)
+    return np.asarray(x)
 
 
 def data_sharding(mesh: Mesh) -> NamedSharding:

@@ -1,6 +1,7 @@
 """Extract the features of a data set block by block."""
 
 import math
+import os
 import tempfile
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import distributed
+from jaxssl.errors import UserError
 
 BLOCK = 256  # images per block
 IN_MEMORY = 2**32  # larger feature arrays (in bytes) are kept in a temporary file
@@ -81,8 +83,21 @@ def l2_normalise(rows: np.ndarray) -> np.ndarray:
 
 
 def _allocate(shape: tuple[int, int]) -> np.ndarray:
-    """Allocate a float32 array, in a temporary file if it is large."""
-    if 4 * math.prod(shape) <= IN_MEMORY:
+    """Allocate a float32 array, in a temporary file if it is large.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
+    size = 4 * math.prod(shape)
+    if size <= IN_MEMORY:
         return np.empty(shape, np.float32)
-    with tempfile.TemporaryFile() as file:
-        return np.memmap(file, np.float32, "w+", shape=shape)
+    try:
+        with tempfile.TemporaryFile() as file:
+            if hasattr(os, "posix_fallocate"):  # otherwise a full disk would kill the process
+                os.posix_fallocate(file.fileno(), 0, size)
+            return np.memmap(file, np.float32, "w+", shape=shape)
+    except OSError as error:
+        raise UserError(
+            f"the features need {size >> 20} MiB in a temporary file: {error.strerror}; name a "
+            "folder with enough space with the environment variable TMPDIR"
+        ) from error

@@ -148,7 +148,10 @@ def _of_one_seed(rows: list[dict[str, Any]], seed: Any) -> list[dict[str, Any]]:
 
 
 def _training_seconds(log: Path) -> float | None:
-    """Return the training time in seconds, or None if the log lacks its start or end."""
+    """Return the time from start to end of training.
+
+    None if the log does not hold both, or if the clock was set back in between.
+    """
     if not log.exists():
         return None
     starts: list[datetime] = []
@@ -162,7 +165,8 @@ def _training_seconds(log: Path) -> float | None:
             elif (
                 message.startswith("finished ") and message.endswith(" steps") and len(starts) == 1
             ):
-                return (_parse_time(when) - starts[0]).total_seconds()
+                seconds = (_parse_time(when) - starts[0]).total_seconds()
+                return seconds if seconds >= 0 else None
     return None
 
 

@@ -1,6 +1,6 @@
 """Checkpoints of everything that the next step reads, written by Orbax in the background.
 
-A checkpoint stores a checksum of every array, and a digest of its metadata. A checkpoint that was
+A checkpoint stores a digest of every array, and a digest of its metadata. A checkpoint that was
 cut off or altered is therefore never restored.
 """
 
@@ -10,19 +10,19 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 import orbax.checkpoint as ocp
-from jax import Array, lax
-from jax import numpy as jnp
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
+from jaxssl.training import digests
 from jaxssl.training.logs import log
 
 NUM_LATEST = 2  # number of latest checkpoints to keep, in case the last one is damaged
@@ -40,6 +40,7 @@ class Restored(NamedTuple):
         data: position of the data iterator.
         config: the effective config, as a dict.
         damaged: later steps whose checkpoints could not be read.
+        environment: see `run_record.environment`. None for checkpoints of version 0.1.
     """
 
     step: int
@@ -47,15 +48,21 @@ class Restored(NamedTuple):
     data: Any
     config: dict[str, Any]
     damaged: tuple[int, ...] = ()
+    environment: Mapping[str, Any] | None = None
 
 
 class Manager:
     """Writer of a run's checkpoints, which keeps the latest ones and the one of the best k-NN.
 
     Orbax can keep the best checkpoint itself, but it reads the metric from a file without a digest.
+
+    Args:
+        workdir: workdir of the run.
+        record: the fields of a `run_record.RunRecord`, which every checkpoint stores.
     """
 
-    def __init__(self, workdir: Path) -> None:
+    def __init__(self, workdir: Path, record: Mapping[str, Any] | None = None) -> None:
+        self._record = record or {}
         self._scores = {step: _read_score(workdir, step) for step in steps(workdir)}
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self, cleanup_tmp_directories=True
@@ -67,8 +74,13 @@ class Manager:
         self, step: int, state: Any, data: Any, config: dict[str, Any], knn_top1: float | None
     ) -> None:
         """Start to write a checkpoint. The state may be donated as soon as this returns."""
-        sums = dict(zip(_names(state), map(int, jax.device_get(_checksums(state))), strict=True))
-        facts = json.dumps({"data": data, "config": config, "score": knn_top1, "checksums": sums})
+        sums = digests.compute(state)
+        facts = json.dumps(
+            {
+                **{"step": step, "data": data, "config": config, "score": knn_top1},
+                **{"checksums": sums, **self._record},
+            }
+        )
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             facts=ocp.args.JsonSave({"facts": facts, "digest": _digest(facts)}),
@@ -93,13 +105,17 @@ class Manager:
 
 
 def steps(workdir: Path) -> list[int]:
-    """Return the steps of the complete checkpoints in a workdir, sorted."""
+    """Return the steps of the complete checkpoints in a workdir, sorted.
+
+    Symbolic links are ignored, because they lead to checkpoints of other runs or other steps.
+    """
     folder = workdir / "checkpoints"
     # Orbax's manager would make the processes of a run wait for each other. Here one process may
     # look before another has made the folder.
     if not folder.is_dir():
         return []
-    return sorted(entry.step for entry in ocp.path.step.standard_name_format().find_all(folder))
+    found = ocp.path.step.standard_name_format().find_all(folder)
+    return sorted(entry.step for entry in found if not (folder / str(entry.step)).is_symlink())
 
 
 def best_step(workdir: Path) -> int:
@@ -147,8 +163,7 @@ def restore(workdir: Path, template: Any, step: int | None = None) -> Restored:
 
     def read(checkpoints: ocp.CheckpointManager, step: int) -> Any:
         # The restore is not strict, because per-example buffers are padded with zeros to a multiple
-        # of the device count. Zeros do not change a checksum, so the checksums still detect other
-        # changes.
+        # of the device count. Zeros at the end do not change a digest, other changes do.
         args = ocp.args.Composite(state=ocp.args.StandardRestore(target, strict=False))
         return checkpoints.restore(step, args=args)["state"]
 
@@ -169,14 +184,35 @@ def restore_arrays(workdir: Path, step: int | None = None) -> Restored:
     return _read(workdir, step, lambda _, step: _read_numpy(_folder(workdir, step) / "state"))
 
 
-def set_aside(workdir: Path, damaged: Sequence[int]) -> None:
-    """Move damaged checkpoints aside, so that the run can write their steps again."""
-    for step in damaged:
-        to = workdir / DAMAGED / str(step)
-        while to.exists():
+def set_aside(workdir: Path, damaged: Sequence[int] = ()) -> None:
+    """Move checkpoints out of the way of the run that will write their steps again.
+
+    Args:
+        workdir: workdir of the run, which holds its lock.
+        damaged: steps of the checkpoints. Symbolic links are always moved.
+    """
+    folder = workdir / "checkpoints"
+    links = [path for path in folder.glob("*") if path.is_symlink()]
+    for link in links:
+        log.warning("%s is a symbolic link; it is ignored and moved to %s", link, DAMAGED)
+    for path in (*links, *(folder / str(step) for step in damaged)):
+        to = workdir / DAMAGED / path.name
+        while os.path.lexists(to):
             to = to.with_name(to.name + "+")
         to.parent.mkdir(exist_ok=True)
-        os.replace(_folder(workdir, step), to)
+        os.replace(path, to)
+
+
+def read_all_facts(workdir: Path) -> dict[int, dict[str, Any]]:
+    """Return the metadata of all checkpoints by step, without the damaged ones.
+
+    It has the arguments of `Manager.save` except for the state, and the record of the run.
+    """
+    facts = {}
+    for step in steps(workdir):
+        with suppress(UserError):
+            facts[step] = _guarded(workdir, step, partial(_read_facts, workdir, step))
+    return facts
 
 
 def _read(
@@ -199,12 +235,15 @@ def _read(
     def read_step(checkpoints: ocp.CheckpointManager, step: int) -> Restored:
         facts = _read_facts(workdir, step)
         state = jax.block_until_ready(read(checkpoints, step))
-        _verify(state, facts["checksums"])
-        return Restored(step, state, facts["data"], facts["config"])
+        digests.verify(state, facts["checksums"])
+        if facts.get("step", step) != step:
+            raise ValueError(f"it was written at step {facts['step']}")
+        environment = facts.get("environment")
+        return Restored(step, state, facts["data"], facts["config"], environment=environment)
 
     errors: dict[int, UserError] = {}
     with _stragglers_ignored(), _open_for_reading(workdir) as checkpoints:
-        for tried in reversed(existing) if step is None else (step,):
+        while (tried := _next_step(workdir, step, existing, errors)) is not None:
             try:
                 if distributed.process_count() > 1:
                     distributed.raise_together(lambda tried=tried: _check(workdir, tried))
@@ -215,12 +254,30 @@ def _read(
                 errors[tried] = error
                 time.sleep(STRAGGLER_SECONDS)
                 continue
-            for error in errors.values():
-                log.warning("%s; going back to step %d", error, tried)
-            return restored._replace(damaged=tuple(errors))
-    others = [other for other in existing if other not in errors]
+            damaged = [step for step in errors if _folder(workdir, step).exists()]
+            for step in damaged:
+                log.warning("%s; going back to step %d", errors[step], tried)
+            return restored._replace(damaged=tuple(damaged))
+    if step is not None and not _folder(workdir, step).exists():
+        errors[step] = UserError(f"checkpoint {step} of {workdir} was removed meanwhile")
+    others = [other for other in steps(workdir) if other not in errors]
     advice = f"there are also {others}" if others else "no other is left: take another --workdir"
     raise UserError(f"{next(iter(errors.values()))}; {advice}")
+
+
+def _next_step(
+    workdir: Path, step: int | None, existing: Sequence[int], tried: Container[int]
+) -> int | None:
+    """Return the step to try next: ``step``, or the latest. None if all have been tried.
+
+    A run may write new checkpoints and remove old ones while an evaluation looks for the latest.
+    Several processes try the steps that existed at the start, because they must try the same.
+    """
+    if step is not None:
+        candidates: Sequence[int] = [step]
+    else:
+        candidates = existing if distributed.process_count() > 1 else steps(workdir)
+    return max((one for one in candidates if one not in tried), default=None)
 
 
 def _check(workdir: Path, step: int) -> None:
@@ -228,7 +285,7 @@ def _check(workdir: Path, step: int) -> None:
 
     def check() -> None:
         sums = _read_facts(workdir, step)["checksums"]
-        _verify(_read_numpy(_folder(workdir, step) / "state"), sums)
+        digests.verify(_read_numpy(_folder(workdir, step) / "state"), sums)
 
     _guarded(workdir, step, check)
 
@@ -274,52 +331,6 @@ def _read_facts(workdir: Path, step: int) -> dict[str, Any]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _names(tree: Any) -> list[str]:
-    """Return the arrays' names, which are the same for trees of tuples, dicts and dataclasses."""
-    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(tree))
-    return [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
-
-
-@jax.jit
-def _checksums(tree: Any) -> list[Array]:
-    """Compute a checksum of every array that changes with any single entry."""
-
-    def checksum(x: Array) -> Array:
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x = jax.random.key_data(x)
-        if x.dtype == jnp.bool_:
-            x = x.astype(jnp.uint8)
-        bits = lax.bitcast_convert_type(x, f"uint{8 * x.dtype.itemsize}")
-        bits = bits.astype(jnp.uint32).reshape(-1)
-        # Odd factors are invertible modulo 2^32, so every entry counts. A sum of integers does not
-        # depend on the order of summation.
-        return jnp.sum(bits * (2 * jnp.arange(bits.size, dtype=jnp.uint32) + 1), dtype=jnp.uint32)
-
-    return [checksum(x) for x in jax.tree.leaves(tree)]
-
-
-def _checksum(x: np.ndarray) -> int:
-    """Compute the checksum of one NumPy array on the host."""
-    bits = np.ascontiguousarray(x).reshape(-1).view(f"uint{8 * x.dtype.itemsize}")
-    factors = np.arange(1, 2 * bits.size, 2, dtype=np.uint32)
-    return int(np.sum(bits.astype(np.uint32) * factors, dtype=np.uint32))
-
-
-def _verify(state: Any, expected: Mapping[str, int]) -> None:
-    """Raise ValueError unless a checkpoint's arrays have the expected names and checksums."""
-    names = _names(state)
-    if set(names) != set(expected):
-        name = min(set(names) ^ set(expected))
-        raise ValueError(f"the array {name!r} is missing or unexpected")
-    leaves = jax.tree.leaves(state)
-    # Arrays on the host are not worth a compiled program.
-    on_host = all(isinstance(x, np.ndarray) for x in leaves)
-    sums = map(_checksum, leaves) if on_host else jax.device_get(_checksums(state))
-    for name, checksum in zip(names, sums, strict=True):
-        if int(checksum) != expected[name]:
-            raise ValueError(f"the array {name!r} does not match its checksum")
 
 
 def _open_for_reading(workdir: Path) -> ocp.CheckpointManager:

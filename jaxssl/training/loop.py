@@ -19,6 +19,7 @@ from ml_collections import ConfigDict
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import POSITION, Batches
+from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
 from jaxssl.training import (
     atomic_files,
@@ -29,6 +30,7 @@ from jaxssl.training import (
     logs,
     modality,
     nonfinite,
+    run_record,
     summary,
 )
 from jaxssl.training.build import Setup, build, make_batches
@@ -74,6 +76,7 @@ class _Run(NamedTuple):
     batches: Batches
     setup: Setup
     programs: Programs
+    record: run_record.RunRecord
 
 
 def train(
@@ -111,12 +114,14 @@ def train(
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
     with open_workdir(config, workdir), ExitStack() as stack:
         stack.callback(batches.close)
+        distributed.on_first_process(lambda: run_record.write(config, workdir, run.record))
+        record = run.record._replace(run=run_record.read(workdir))
         step, state = _resume(run, state)
         skipped = int(state.skipped[0])
         reporter = stack.enter_context(
             closing(MetricsReporter(config, setup, workdir, step, skipped))
         )
-        checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir)))
+        checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
         _log_start(run, state, description)
 
@@ -183,6 +188,7 @@ def _set_up(
     """Check the config and build everything that a run needs, without writing files."""
     logs.log_to_screen(distributed.process_index())
     check_name(workdir)
+    run_record.require_equal(run_record.process_values(config, workdir))
     check_same_config(config, workdir)
     if evaluation:
         evaluation.check(config)
@@ -190,10 +196,13 @@ def _set_up(
     splits = splits or source.load_splits(config.data, modality.dataset_kind(config))
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
+    record = run_record.RunRecord(None, fingerprint(train_set), run_record.environment())
+    run_record.require_equal({"data": record.fingerprint})
+    distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
     batches = make_batches(config, train_set, mesh)
     setup = build(config, len(train_set), mesh.size, crops=batches.crops)
     programs = make_programs(config, setup, batches, train_set.shape, mesh)
-    return _Run(config, workdir, mesh, splits, batches, setup, programs)
+    return _Run(config, workdir, mesh, splits, batches, setup, programs, record)
 
 
 def _is_finished(run: _Run, template: TrainState) -> bool:
@@ -217,10 +226,12 @@ def _show_finished(run: _Run, evaluation: Evaluation | None) -> None:
 def _resume(run: _Run, state: TrainState) -> tuple[int, TrainState]:
     """Restore the last readable checkpoint, or return step 0 and ``state`` if there is none."""
     if not checkpoint.steps(run.workdir):
+        distributed.on_first_process(lambda: checkpoint.set_aside(run.workdir))
         return 0, state
     restored = checkpoint.restore(run.workdir, state)
     distributed.on_first_process(lambda: checkpoint.set_aside(run.workdir, restored.damaged))
     run.batches.set_state(restored.data)
+    run_record.warn_of_changes(restored.step, restored.environment, run.record.environment)
     return restored.step, restored.state
 
 

@@ -217,7 +217,13 @@ def test_comparison_caption_warns_of_different_knn_settings(two):
 
 
 @pytest.mark.parametrize(
-    "log", ["", LOG.replace("begins:", "began:"), LOG.replace("INFO fin", "INFO resumes at step 5")]
+    "log",
+    [
+        "",
+        LOG.replace("begins:", "began:"),
+        LOG.replace("INFO fin", "INFO resumes at step 5"),
+        LOG.replace("03:05:10", "02:00:00"),  # the clock was set back
+    ],
 )
 def test_comparison_shows_unknown_training_time_as_a_dash(two, log):
     a, b, out = two

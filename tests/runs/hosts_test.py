@@ -25,11 +25,12 @@ from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import PreparedSplit, Source
 from jaxssl.errors import UserError
 from jaxssl.report import results
-from jaxssl.training import checkpoint, config, loop, metrics_writer
+from jaxssl.training import checkpoint, config, digests, loop, metrics_writer
 
 ROOT = Path(__file__).parents[2]
 WAYS = ("device", "none", "graphs")
 STEPS = 3
+ROWS = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
 
 
 def batches(way: str, devices: int):
@@ -86,13 +87,26 @@ def finish(hosts: list[subprocess.Popen]) -> list[str]:
 def test_two_hosts_together_read_the_same_batch_as_one():
     outputs = finish(start("read"))
     outputs = [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo talks before
+    # The digest of an array that is split over the hosts is the digest of the whole array.
+    expected = digests.compute([ROWS, ROWS])
+    assert [output.pop("digests") for output in outputs] == [expected] * 2
     for way in WAYS:
         parts = [list(found[way].values()) for found in outputs]
         assert [len(part) for part in parts] == [2, 2]
         assert parts[0] + parts[1] == list(last(way).values())
 
 
-def settings(data_dir: str):
+def test_processes_with_different_seeds_stop_with_the_difference(data_dir, tmp_path):
+    workdir = tmp_path / "run"
+    hosts = start("train", str(data_dir), str(workdir), "0", "0", "seed")
+    outputs = [host.communicate(timeout=240)[0] for host in hosts]
+    assert [host.returncode for host in hosts] == [1, 1], outputs
+    for output in outputs:
+        assert "process 1 differs from process 0 (config.seed: 0 -> 1); start all" in output
+    assert not workdir.exists()
+
+
+def settings(data_dir: str, **changes: str):
     protocols = {"eval.protocols": "('knn', 'linear', 'fewshot')", "eval.every": str(10 / 81)}
     values = {
         **SETTINGS,
@@ -100,6 +114,7 @@ def settings(data_dir: str):
         "data.dir": data_dir,
         "optim.name": "sgd",
         "optim.lr": "1e-4",
+        **changes,
     }
     return config.load(DIGITS, list(values.items()))
 
@@ -176,7 +191,7 @@ def cannot_read(workdir: Path, step: int) -> None:
 
 
 def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
-    """Train. The second process gets a signal at a batch, or cannot read checkpoints."""
+    """Train. The second process gets a signal at a batch, cannot read, or has another seed."""
     saved = Path(workdir) / "checkpoints" / str(SAVED)
 
     def act() -> None:
@@ -188,7 +203,8 @@ def train(data_dir: str, workdir: str, at: int, number: int, eyes: str) -> None:
     loop.make_batches = acting(loop.make_batches, at, act)
     if eyes == "blind" and jax.process_index() == 1:
         checkpoint._check = cannot_read
-    pretrain.train(settings(data_dir), Path(workdir))
+    seed = str(jax.process_index()) if eyes == "seed" else "0"
+    pretrain.train(settings(data_dir, seed=seed), Path(workdir))
 
 
 def main() -> None:
@@ -196,7 +212,10 @@ def main() -> None:
     address, process, what, *arguments = sys.argv[1:]
     distributed.initialize(address, 2, int(process))
     if what == "read":
-        print(json.dumps({way: last(way) for way in WAYS}))
+        mesh = distributed.make_mesh()
+        split = distributed.shard_rows(ROWS[distributed.local_rows(len(ROWS), mesh)], mesh)
+        arrays = [split, distributed.replicate(ROWS, mesh)]
+        print(json.dumps({way: last(way) for way in WAYS} | {"digests": digests.compute(arrays)}))
     else:
         data_dir, workdir, at, number, eyes = (*arguments, str(int(signal.SIGKILL)), "open")[:5]
         train(data_dir, workdir, int(at), int(number), eyes)

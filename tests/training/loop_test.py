@@ -22,7 +22,7 @@ from jaxssl.data import source
 from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
-from jaxssl.training import checkpoint, config, logs, loop, metrics_writer, nonfinite
+from jaxssl.training import checkpoint, config, logs, loop, metrics_writer, nonfinite, run_record
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.metrics_reporter import log_metrics
 from jaxssl.training.programs import make_encoder
@@ -318,6 +318,52 @@ def test_nothing_is_overwritten_if_all_checkpoints_are_damaged(tiny, whole, tmp_
     assert sorted(workdir.rglob("*")) == before
 
 
+def test_checkpoints_that_are_not_of_the_run_are_refused_before_anything_is_written(
+    tiny, whole, tmp_path, monkeypatch
+):
+    workdir = tmp_path / "run"
+    _copy(whole, workdir)
+    folder = workdir / "checkpoints"
+
+    def refuse(message, **changes):
+        before = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
+        with pytest.raises(UserError, match=message):
+            pretrain.train(tiny(**changes), workdir)
+        after = {path: path.read_bytes() for path in workdir.rglob("*") if path.is_file()}
+        assert after == before
+
+    os.rename(folder / str(STEPS), folder / "11")
+    refuse("11 was written at step 12; move it away, or choose another --workdir")
+    os.rename(folder / "11", folder / str(STEPS))
+    (workdir / "config.json").unlink()
+    refuse(rf"{SAVED} was written under another config \(seed: 0 -> 1\)", seed="1")
+    (workdir / "run.json").write_text('{"run": "another"}')
+    refuse(f"{SAVED} was written by another run")
+    (workdir / "run.json").unlink()
+    monkeypatch.setattr(loop, "fingerprint", lambda source: "changed")
+    refuse(f"{SAVED} was written with other training data than 'digits' has now")
+
+
+def test_changed_environment_is_named_and_linked_checkpoint_is_set_aside(
+    tiny, whole, tmp_path, monkeypatch
+):
+    workdir = tmp_path / "run"
+    _copy(whole, workdir)
+    folder = workdir / "checkpoints"
+    os.rename(folder / str(STEPS), tmp_path / "elsewhere")
+    (folder / str(STEPS)).symlink_to(tmp_path / "elsewhere")
+    environment = run_record.environment()
+    monkeypatch.setattr(run_record, "environment", lambda: {**environment, "jaxlib": "9.9"})
+    pretrain.train(tiny(), workdir)
+    log = (workdir / "train.log").read_text()
+    assert f"resumes at step {SAVED}" in log
+    assert f"jaxlib: '{environment['jaxlib']}' -> '9.9'; the results may differ" in log
+    assert f"checkpoints/{STEPS} is a symbolic link; it is ignored and moved" in log
+    assert (workdir / "damaged" / str(STEPS)).is_symlink()
+    for array, expected in zip(saved_arrays(workdir), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(array, expected)
+
+
 def test_error_names_a_missing_checkpoint_or_step(whole, tmp_path):
     with pytest.raises(UserError, match="holds no checkpoint; train first"):
         jaxssl.load_encoder(tmp_path)
@@ -381,23 +427,6 @@ def test_checkpoint_of_another_network_is_rejected(tiny, whole, tmp_path):
     template = initial_state(other, parts, EXAMPLE, 1297, distributed.make_mesh())
     with pytest.raises(UserError, match="does not match its checksum"):
         checkpoint.restore(whole, template)
-
-
-def test_host_checksums_equal_device_checksums():
-    rng = np.random.default_rng(0)
-    arrays = [
-        rng.normal(size=(5, 3)).astype(np.float32),
-        np.asarray(jnp.asarray(rng.normal(size=7), jnp.bfloat16)),
-        rng.integers(-128, 128, (4, 2), np.int8),
-        np.array([True, False, True]),
-        np.asfortranarray(rng.integers(0, 2**32, (3, 4), np.uint32)),
-        np.array(-0.5, np.float32),
-        np.zeros((0, 3), np.float32),
-    ]
-    expected = [int(x) for x in checkpoint._checksums(arrays)]
-    assert [checkpoint._checksum(x) for x in arrays] == expected
-    arrays[0][4, 2] = np.nextafter(arrays[0][4, 2], np.float32(9))
-    assert checkpoint._checksum(arrays[0]) != expected[0]
 
 
 @pytest.mark.parametrize("which", ["online", "target"])

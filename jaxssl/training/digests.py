@@ -1,0 +1,72 @@
+"""Digests of the arrays in a checkpoint, which tell whether an array was altered.
+
+Zeros at the end of an array do not change its digest, because per-example buffers are padded with
+rows of zeros to a multiple of the device count.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxssl import distributed
+
+BLOCK = 2**16  # bytes that are searched at once for the last one that is not zero
+
+
+def compute(tree: Any) -> dict[str, str]:
+    """Return the SHA-256 of the bytes of every array, by the array's name.
+
+    Several processes must call this together.
+    """
+    leaves = distributed.copy_to_host(jax.tree.leaves(tree))
+    with ThreadPoolExecutor() as pool:  # hashing releases the GIL
+        return dict(zip(_names(tree), pool.map(_sha256, leaves), strict=True))
+
+
+def verify(tree: Any, expected: Mapping[str, str | int]) -> None:
+    """Raise ValueError unless the arrays have the expected names and digests.
+
+    Args:
+        tree: arrays on the host or on the devices. Several processes must call this together if
+            their devices share arrays.
+        expected: result of `compute`, or the sums that version 0.1 wrote.
+    """
+    names = set(_names(tree))
+    if names != set(expected):
+        name = min(names ^ set(expected))
+        raise ValueError(f"the array {name!r} is missing or unexpected")
+    if any(isinstance(value, int) for value in expected.values()):
+        leaves = distributed.copy_to_host(jax.tree.leaves(tree))
+        digests: Mapping[str, Any] = dict(zip(_names(tree), map(_sum, leaves), strict=True))
+    else:
+        digests = compute(tree)
+    for name, digest in digests.items():
+        if digest != expected[name]:
+            raise ValueError(f"the array {name!r} does not match its checksum")
+
+
+def _names(tree: Any) -> list[str]:
+    """Return names of the arrays, the same for trees of tuples, dicts and dataclasses."""
+    paths = (path for path, _ in jax.tree_util.tree_leaves_with_path(tree))
+    return [jax.tree_util.keystr(path, simple=True, separator="/") for path in paths]
+
+
+def _sha256(x: np.ndarray) -> str:
+    data = np.ascontiguousarray(x).reshape(-1).view(np.uint8)
+    end = len(data)
+    while end and not data[max(0, end - BLOCK) : end].any():
+        end = max(0, end - BLOCK)
+    last = np.flatnonzero(data[max(0, end - BLOCK) : end])
+    end = max(0, end - BLOCK) + int(last[-1]) + 1 if end else 0
+    return hashlib.sha256(data[:end].data).hexdigest()
+
+
+def _sum(x: np.ndarray) -> int:
+    """Compute the checksum of version 0.1, which does not notice an even number of sign flips."""
+    bits = np.ascontiguousarray(x).reshape(-1).view(f"uint{8 * x.dtype.itemsize}")
+    factors = np.arange(1, 2 * bits.size, 2, dtype=np.uint32)
+    return int(np.sum(bits.astype(np.uint32) * factors, dtype=np.uint32))

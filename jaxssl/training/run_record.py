@@ -1,0 +1,184 @@
+"""The identity of a run, which its checkpoints record: an id, the data, and the environment.
+
+A run resumes from its own checkpoints only, and all of its processes must agree.
+"""
+
+import json
+import uuid
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+import jaxssl
+from jaxssl import distributed
+from jaxssl.errors import UserError, one_line
+from jaxssl.training import atomic_files, checkpoint
+from jaxssl.training.config import conflicts, differences
+from jaxssl.training.logs import log
+
+NAME = "run.json"
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+# Settings of JAX that change the numbers of a run.
+OPTIONS = (
+    *("jax_enable_x64", "jax_default_matmul_precision"),
+    *("jax_default_prng_impl", "jax_threefry_partitionable"),
+)
+# Keys of a config that the processes of a run may set differently.
+LOCAL_KEYS = ("data.dir", "data.workers")
+MOST = 3  # differences that a message lists
+
+
+class RunRecord(NamedTuple):
+    """The identity of a run.
+
+    Attributes:
+        run: random id, drawn when the run starts. None before that.
+        fingerprint: fingerprint of the training split.
+        environment: everything besides the config and the data that changes numbers.
+    """
+
+    run: str | None
+    fingerprint: str
+    environment: dict[str, Any]
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions, settings and kind of device that change the numbers of a run."""
+    return {
+        "jaxssl": jaxssl.__version__,
+        **{name: version(name) for name in PACKAGES},
+        **{name: getattr(jax.config, name) for name in OPTIONS},
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def read(workdir: Path) -> str | None:
+    """Return the id of the run in a workdir, or None if it has none yet.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
+    path = workdir / NAME
+    if not path.exists():
+        return None
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))["run"]
+        if not isinstance(run, str):
+            raise TypeError("the id must be a text")
+        return run
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
+
+
+def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> str | None:
+    """Check that all checkpoints of a workdir belong to this run; return the id of the run.
+
+    Checkpoints of version 0.1 have no record. Only their config is compared.
+
+    Args:
+        config: the config of this command.
+        workdir: the workdir.
+        record: the record of this command.
+
+    Raises:
+        UserError: if a checkpoint was written by another run, under another config, at another step
+            or with other training data. Nothing has been changed.
+    """
+    run = read(workdir)
+    for step, facts in checkpoint.read_all_facts(workdir).items():
+        path = workdir / "checkpoints" / str(step)
+        advice = "move it away, or choose another --workdir"
+        if facts.get("step", step) != step:
+            raise UserError(f"checkpoint {path} was written at step {facts['step']}; {advice}")
+        if changed := conflicts(config, facts["config"]):
+            raise UserError(
+                f"checkpoint {path} was written under another config ({shorten(changed)}); {advice}"
+            )
+        run = run or facts.get("run")
+        if facts.get("run", run) != run:
+            raise UserError(f"checkpoint {path} was written by another run; {advice}")
+        if facts.get("fingerprint", record.fingerprint) != record.fingerprint:
+            raise UserError(
+                f"checkpoint {path} was written with other training data than "
+                f"{config.data.name!r} has now; restore the data, or choose another --workdir"
+            )
+    return run
+
+
+def write(config: ConfigDict, workdir: Path, record: RunRecord) -> None:
+    """Write the id of a run to its workdir, unless that is done.
+
+    A workdir without an id takes the one of its checkpoints. The caller holds the lock.
+
+    Raises:
+        UserError: as `check_checkpoints`.
+        OSError: if the file cannot be written.
+    """
+    run = check_checkpoints(config, workdir, record) or uuid.uuid4().hex
+    if read(workdir) is None:
+        atomic_files.write_json(workdir / NAME, {"run": run})
+
+
+def warn_of_changes(step: int, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:
+    """Log what has changed since a checkpoint was written and changes the numbers of a run.
+
+    Args:
+        step: step of the checkpoint.
+        before: its `environment`. None for checkpoints of version 0.1.
+        now: the environment of this process.
+    """
+    if before and (changed := differences(now, before)):
+        log.warning(
+            "since checkpoint %d was written, these have changed: %s; the results may differ from "
+            "the results of an uninterrupted run",
+            step,
+            "; ".join(changed),
+        )
+
+
+def require_equal(values: Mapping[str, Any]) -> None:
+    """Check that all processes of a run have the same values. All processes must call this.
+
+    Args:
+        values: serialisable as JSON.
+
+    Raises:
+        UserError: in all processes, if one differs from the first.
+    """
+    if distributed.process_count() == 1:
+        return
+    text = json.dumps(values, sort_keys=True).encode()
+    texts = distributed.gather_process_texts(text)
+    first = json.loads(texts[0])
+    for process, other in enumerate(texts):
+        if changed := describe_difference(first, json.loads(other)):
+            raise UserError(
+                f"process {process} differs from process 0 ({changed}); start all processes with "
+                "the same command, data and packages"
+            )
+
+
+def describe_difference(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """Return the differences of two processes as text, or "" if there are none."""
+    return shorten(differences(other, first))
+
+
+def process_values(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """Return the values that all processes of a run must have, apart from the data."""
+    values: dict[str, Any] = {"config": json.loads(json.dumps(config.to_dict()))}
+    for key in LOCAL_KEYS:
+        group, leaf = key.split(".")
+        values["config"][group].pop(leaf, None)
+    versions = environment()
+    del versions["device"]
+    return {**values, **versions, "checkpoints": checkpoint.steps(workdir)}
+
+
+def shorten(changed: list[str]) -> str:
+    """Join the first lines of a list of differences."""
+    more = f" and {len(changed) - MOST} more" if len(changed) > MOST else ""
+    return "; ".join(changed[:MOST]) + more

@@ -1,0 +1,76 @@
+"""The fingerprint of a split changes with its examples, their order and their classes."""
+
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from graph_cases import random_graphs
+from PIL import Image
+
+from jaxssl.data import fingerprint as fingerprint_lib
+from jaxssl.data.fingerprint import fingerprint
+from jaxssl.data.source import PreparedSplit, Source
+
+PICTURES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), np.uint8)
+
+
+def png(image, **options):
+    out = io.BytesIO()
+    Image.fromarray(image).save(out, "png", **options)
+    return out.getvalue()
+
+
+def source(images=PICTURES, labels=None, indices=None, classes=("a", "b")):
+    images, indices = list(images), np.arange(10) if indices is None else indices
+    labels = [i % 2 for i in range(10)] if labels is None else labels
+    records = [{"image": x, "label": y} for x, y in zip(images, labels, strict=True)]
+    return Source("made", "train", ((PreparedSplit(records), indices),), classes, (4, 4, 3))
+
+
+def test_equal_splits_have_equal_fingerprints():
+    assert fingerprint(source()) == fingerprint(source(PICTURES.copy()))
+    for level in (1, 9):  # PNG files are compared by their pixels
+        packed = source([png(x, compress_level=level) for x in PICTURES])
+        assert fingerprint(packed) == fingerprint(source())
+
+
+def test_every_change_changes_the_fingerprint():
+    one_pixel = PICTURES.copy()
+    one_pixel[7, 3, 3, 2] ^= 1
+    changed = [
+        source(),
+        source(one_pixel),
+        source([b"\xff" + x.tobytes() for x in PICTURES]),
+        source(labels=[1, 0] * 5),
+        source(indices=np.arange(10)[::-1].copy()),
+        source(indices=np.arange(9)),
+        source(classes=("b", "a")),
+        replace(source(), relabel=np.array([1, 0])),
+    ]
+    assert len(set(map(fingerprint, changed))) == len(changed)
+
+
+def test_graphs_have_a_fingerprint():
+    graphs = random_graphs(10)
+    records = [{"graph": graph, "label": 0} for graph in graphs]
+    several = [
+        Source("made", "train", ((PreparedSplit(order), np.arange(10)),), (), (3,), kind="graph")
+        for order in (records, records[::-1], list(records))
+    ]
+    first, reverse, again = map(fingerprint, several)
+    assert first == again != reverse
+
+
+@pytest.mark.parametrize(("most", "expected"), [(4, 4), (100, 10)])
+def test_number_of_records_that_are_read_is_limited(monkeypatch, most, expected):
+    monkeypatch.setattr(fingerprint_lib, "MOST", most)
+    read, used = PreparedSplit.read_records, []
+
+    def count(part, indices):
+        used.extend(indices)
+        return read(part, indices)
+
+    monkeypatch.setattr(PreparedSplit, "read_records", count)
+    fingerprint(source())
+    assert len(used) == expected + 1 and {0, 9} <= set(used)  # the first one tells the size

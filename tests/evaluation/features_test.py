@@ -1,0 +1,41 @@
+"""Features that need much memory are kept in a temporary file."""
+
+import errno
+import os
+import tempfile
+
+import numpy as np
+import pytest
+
+from jaxssl.errors import UserError
+from jaxssl.evaluation import features
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Let every array of features count as large."""
+    monkeypatch.setattr(features, "IN_MEMORY", 0)
+
+
+def test_large_features_are_kept_in_a_temporary_file(large):
+    array = features._allocate((3, 4))
+    assert isinstance(array, np.memmap) and array.shape == (3, 4) and array.dtype == np.float32
+    array[:] = 1.5
+    np.testing.assert_array_equal(array, np.full((3, 4), 1.5, np.float32))
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="needs posix_fallocate")
+def test_full_temporary_folder_is_reported_before_it_is_used(large, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    message = "features need 1 MiB in a temporary file: No space left .* variable TMPDIR"
+    with pytest.raises(UserError, match=message):
+        features._allocate((2**9, 2**9))
+
+
+def test_missing_temporary_folder_is_reported(large, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(UserError, match="temporary file: No such file or directory; name a folder"):
+        features._allocate((2, 2))

@@ -1,0 +1,200 @@
+"""Checkpoints belong to one run; processes of a run agree; changes of numbers are named."""
+
+import json
+import os
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from tiny import DIGITS, SETTINGS
+
+from jaxssl import distributed
+from jaxssl.errors import UserError
+from jaxssl.training import checkpoint, config, logs, run_record
+
+STATE = {"w": np.ones(2, np.float32)}
+RECORD = run_record.RunRecord("mine", "data 1", {"jax": "0.1", "jax_enable_x64": False})
+
+
+@pytest.fixture(scope="module")
+def settings():
+    return config.load(DIGITS, list(SETTINGS.items()))
+
+
+def save(workdir, settings, *steps, **changes):
+    """Write checkpoints with the record of a run."""
+    manager = checkpoint.Manager(workdir, RECORD._replace(**changes)._asdict())
+    for step in steps:
+        manager.save(step, STATE, {}, settings.to_dict(), None)
+    manager.close()
+
+
+@pytest.fixture
+def workdir(tmp_path, settings):
+    save(tmp_path, settings, 7, 12)
+    (tmp_path / run_record.NAME).write_text(json.dumps({"run": "mine"}))
+    return tmp_path
+
+
+def check(workdir, settings, **changes):
+    run_record.check_checkpoints(settings, workdir, RECORD._replace(run=None, **changes))
+
+
+def test_checkpoints_of_the_run_are_accepted(workdir, settings):
+    check(workdir, settings)
+    restored = checkpoint.restore_arrays(workdir)
+    assert restored.step == 12 and restored.environment == RECORD.environment
+
+
+def test_renamed_checkpoint_is_refused_and_not_evaluated(workdir, settings):
+    folder = workdir / "checkpoints"
+    os.rename(folder / "12", folder / "20")
+    with pytest.raises(UserError, match="checkpoints/20 was written at step 12; move it away"):
+        check(workdir, settings)
+    with pytest.raises(UserError, match="20 is damaged or incomplete: it was written at step 12"):
+        checkpoint.restore_arrays(workdir, 20)
+    assert checkpoint.restore_arrays(workdir).step == 7
+
+
+def test_checkpoint_of_another_run_is_refused(workdir, settings, tmp_path_factory):
+    other = tmp_path_factory.mktemp("other")
+    save(other, settings, 20, run="other")
+    shutil.copytree(other / "checkpoints" / "20", workdir / "checkpoints" / "20")
+    with pytest.raises(UserError, match="checkpoints/20 was written by another run; move it away"):
+        check(workdir, settings)
+    (workdir / run_record.NAME).unlink()  # the checkpoints still disagree
+    with pytest.raises(UserError, match="was written by another run"):
+        check(workdir, settings)
+
+
+def test_checkpoint_of_another_config_is_refused_without_config_json(workdir, settings):
+    other = config.load(DIGITS, [*SETTINGS.items(), ("seed", "1"), ("data.dir", "elsewhere")])
+    with pytest.raises(UserError, match="7 was written under another config .seed: 0 -> 1.; move"):
+        check(workdir, other)
+    check(workdir, config.load(DIGITS, [*SETTINGS.items(), ("data.dir", "elsewhere")]))
+
+
+def test_checkpoint_of_other_training_data_is_refused(workdir, settings):
+    with pytest.raises(UserError, match="written with other training data than 'digits' has now"):
+        check(workdir, settings, fingerprint="data 2")
+
+
+def test_workdir_takes_the_id_of_its_checkpoints_or_draws_one(workdir, settings, tmp_path_factory):
+    (workdir / run_record.NAME).unlink()
+    run_record.write(settings, workdir, RECORD._replace(run=None))
+    assert run_record.read(workdir) == "mine"
+    new = [tmp_path_factory.mktemp("new") for _ in range(2)]
+    for path in new:
+        run_record.write(settings, path, RECORD._replace(run=None))
+    first, second = map(run_record.read, new)
+    assert len({first, second, None}) == 3
+    run_record.write(settings, new[0], RECORD._replace(run=None))
+    assert run_record.read(new[0]) == first
+
+
+def test_checkpoints_of_version_0_1_are_accepted(tmp_path, settings):
+    save(tmp_path, settings, 7)
+    path = tmp_path / "checkpoints" / "7" / "facts" / "metadata"
+    facts = json.loads(json.loads(path.read_text())["facts"])
+    facts = json.dumps({key: facts[key] for key in ("data", "config", "score", "checksums")})
+    path.write_text(json.dumps({"facts": facts, "digest": checkpoint._digest(facts)}))
+    check(tmp_path, settings)
+    assert checkpoint.restore_arrays(tmp_path).environment is None
+    with pytest.raises(UserError, match="written under another config .seed: 0 -> 1"):
+        check(tmp_path, config.load(DIGITS, [*SETTINGS.items(), ("seed", "1")]))
+
+
+def test_symbolic_links_are_ignored_and_set_aside(workdir, settings, tmp_path_factory, caplog):
+    target = tmp_path_factory.mktemp("target")
+    save(target, settings, 30, run="other")
+    (workdir / "checkpoints" / "30").symlink_to(target / "checkpoints" / "30")
+    (workdir / "checkpoints" / "40").symlink_to("nowhere")
+    assert checkpoint.steps(workdir) == [7, 12]
+    check(workdir, settings)
+    checkpoint.set_aside(workdir)
+    assert {path.name for path in (workdir / "damaged").iterdir()} == {"30", "40"}
+    assert checkpoint.steps(target) == [30] and checkpoint.steps(workdir) == [7, 12]
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"run": 1}', "[" * 10_000, "null"])
+def test_damaged_record_is_reported_in_one_line(tmp_path, text):
+    (tmp_path / run_record.NAME).write_text(text)
+    with pytest.raises(UserError, match="run.json is damaged .*; delete it"):
+        run_record.read(tmp_path)
+
+
+def test_changes_of_the_environment_are_named_with_both_values(caplog, monkeypatch):
+    monkeypatch.setattr(logs.log, "propagate", True)
+    before = run_record.environment()
+    run_record.warn_of_changes(7, before, json.loads(json.dumps(before)))
+    run_record.warn_of_changes(7, None, before)
+    assert not caplog.messages
+    with jax.enable_x64(True), jax.default_matmul_precision("highest"):
+        now = {**run_record.environment(), "jaxlib": "9.9"}
+    run_record.warn_of_changes(7, before, now)
+    [message] = caplog.messages
+    assert message.startswith("since checkpoint 7 was written, these have changed: ")
+    assert "jax_enable_x64: False -> True" in message
+    assert "jax_default_matmul_precision: None -> 'highest'" in message
+    assert f"jaxlib: {before['jaxlib']!r} -> '9.9'" in message
+
+
+def gathered(monkeypatch, *others):
+    """Let this process be the first of several, which have these values."""
+    monkeypatch.setattr(distributed, "process_count", lambda: 1 + len(others))
+    texts = [json.dumps(values).encode() for values in others]
+    monkeypatch.setattr(distributed, "gather_process_texts", lambda text: [text, *texts])
+
+
+def test_processes_that_differ_stop_with_the_differences(settings, tmp_path, monkeypatch):
+    values = run_record.process_values(settings, tmp_path)
+    other = config.load(DIGITS, [*SETTINGS.items(), ("seed", "1"), ("optim.lr", "0.5")])
+    differing = run_record.process_values(other, tmp_path)
+    gathered(monkeypatch, values, differing | {"jaxssl": "9"})
+    expected = (
+        f"process 2 differs from process 0 .config.optim.lr: {settings.optim.lr} -> 0.5; "
+        "config.seed: 0 -> 1; jaxssl: .* -> '9'.; start all processes with the same command"
+    )
+    with pytest.raises(UserError, match=expected):
+        run_record.require_equal(values)
+    gathered(monkeypatch, values)
+    run_record.require_equal(values)
+
+
+def test_processes_may_have_their_own_data_folder_and_number_of_workers(settings, tmp_path):
+    changes = [("data.dir", "/scratch/1"), ("data.workers", "3")]
+    other = config.load(DIGITS, [*SETTINGS.items(), *changes])
+    values = (run_record.process_values(one, tmp_path) for one in (settings, other))
+    assert next(values) == next(values)
+
+
+def test_reader_takes_a_newer_checkpoint_if_the_run_removes_the_old_ones(
+    workdir, settings, tmp_path_factory, monkeypatch
+):
+    later = tmp_path_factory.mktemp("later")
+    save(later, settings, 20, 30)
+    read = checkpoint._read_facts
+
+    def remove_first(folder, step):
+        if step == 12:
+            for old in ("7", "12"):
+                shutil.rmtree(workdir / "checkpoints" / old)
+            for new in ("20", "30"):
+                os.rename(later / "checkpoints" / new, workdir / "checkpoints" / new)
+        return read(folder, step)
+
+    monkeypatch.setattr(checkpoint, "_read_facts", remove_first)
+    restored = checkpoint.restore_arrays(workdir)
+    assert (restored.step, restored.damaged) == (30, ())
+
+
+def test_error_about_a_removed_checkpoint_names_the_newer_ones(workdir, monkeypatch):
+    def remove(folder, step):
+        shutil.rmtree(workdir / "checkpoints" / "7", ignore_errors=True)
+        raise FileNotFoundError("metadata")
+
+    monkeypatch.setattr(checkpoint, "_read_facts", remove)
+    message = "checkpoint 7 of .* was removed meanwhile; there are also .12."
+    with pytest.raises(UserError, match=message):
+        checkpoint.restore_arrays(workdir, 7)
