@@ -45,7 +45,10 @@ def check_files(folder: Path) -> None:
         if not path.exists():
             continue
         try:
-            check(json.loads(path.read_text(encoding="utf-8")))
+            tree = json.loads(path.read_text(encoding="utf-8"))
+            check(tree)
+            if name == FEATURES:
+                _check_class_names(folder, tree)
         except JSON_ERRORS as error:
             raise _damaged(folder, f"{name}: {type(error).__name__}: {one_line(error)}") from error
 
@@ -126,6 +129,17 @@ def _check_features(tree: Any) -> None:
             stack += node.values()
         elif isinstance(node, list):
             stack += node
+
+
+def _check_class_names(folder: Path, tree: Any) -> None:
+    """Check the number of names of each label. A name with a line break counts as two."""
+    for name, feature in tree.get("featuresDict", {}).get("features", {}).items():
+        path = folder / f"{name}.labels.txt"
+        if "classLabel" in feature and path.exists():
+            lines = path.read_text(encoding="utf-8").split("\n")
+            number, expected = sum(map(bool, map(str.strip, lines))), feature["classLabel"]
+            if number != int(expected.get("numClasses", 0)):
+                raise ValueError(f"{path.name} has {number} names, features.json {expected}")
 
 
 def _check_splits(tree: Any) -> None:

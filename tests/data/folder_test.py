@@ -163,6 +163,31 @@ def test_unknown_folder_layouts_are_rejected(names, parts):
         arrange(names)
 
 
+@pytest.mark.parametrize("name", ["b\nc", "b\rc", " ", "b ", "\tb", "\xa0b", "b/c\n"])
+def test_class_name_that_would_shift_or_merge_classes_is_rejected(name):
+    names = [f"{c}/{i}.png" for c in ("a", name, "z") for i in range(2)]
+    with refused(f"the class name {name!r} has a line break, or spaces at an end"):
+        arrange(names)
+    labels = {"0.png": "a", "1.png": name, "2.png": "z"}
+    with refused(f"{name!r}", "rename the folder or the label"):
+        arrange(list(labels), labels=labels)
+
+
+def test_name_that_is_not_utf_8_is_rejected():
+    with refused("'b/\\udcff.png' is not UTF-8; rename the file"):
+        arrange(["a/0.png", "b/\udcff.png"])
+
+
+def test_labels_stay_right_with_odd_class_names(load, tmp_path):
+    classes = sorted(["#a", "a\tb", "b \x1b[31mc", "é\u2028x"])
+    files = {f"{c}/{i}.png": picture(f"{c}{i}") for c in classes for i in range(2)}
+    opened = load(unpack(tmp_path / "odd", files), test_fraction=0.0)
+    assert opened.class_names == tuple(classes)
+    assert [classes[label] for label in opened.labels] == [
+        name.partition("/")[0] for name in files_of(opened)
+    ]
+
+
 def test_label_table_that_does_not_match_is_rejected():
     names = ["1.png", "2.png", "3.png"]
     with refused("names 2 pictures that data.path does not hold: 8, 9", "such as 1.png"):

@@ -54,6 +54,11 @@ def test_feature_classes_outside_tfds_are_not_imported(labelled_set, tmp_path, m
             "records, not 9",
         ),
         ("dataset_info.json", lambda x: x["splits"][0].update(shardLengths=["-1"]), "impossible"),
+        (
+            "features.json",
+            lambda x: x["featuresDict"]["features"]["label"]["classLabel"].update(numClasses="2"),
+            "label.labels.txt has 3 names",
+        ),
         ("metadata.json", lambda x: x.update(shape=[8, 0, 3]), "images have shape [8, 0, 3]"),
         (
             "features.json",
