@@ -12,6 +12,8 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
+from jaxssl.training import schedules
 from jaxssl.training._config_types import (
     TYPES,
     argument_types,
@@ -41,9 +44,13 @@ CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded")
 NETWORKS = ("net", "text", "head", "predictor")
 LOWEST = {"total_steps": 0, "epochs": 0, "seed": 0, "crops.number": 0}
 LOWEST |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps", "max_skipped"), 1)
+LOWEST |= {"data.test_fraction": 0, "data.workers": -1, "data.context": 1, "data.frame_size": 1}
+LOWEST |= {"optim.clip_norm": 0, "optim.trust_coefficient": 0, "schedule.warmup_epochs": 0}
+LOWEST |= {"schedule.warmup_start": 0, "schedule.gamma": 0, "schedule.end_factor": 0}
 MOST_VIEWS = 1000
 # The configs of the package; a link to the folder of the same name in a source checkout.
 FOLDER = Path(jaxssl.__file__).parent / "configs"
+MOST_PIXELS = 2**16  # in the side of a view
 
 
 def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
@@ -178,6 +185,11 @@ def _no_component() -> None:
     """Stand for a predictor or a text network that is not used."""
 
 
+def _component_group(group: str) -> str:
+    """Return the group that names the component whose arguments a group has."""
+    return "augment" if group in VIEW_GROUPS else group
+
+
 def arguments(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a group's keyword arguments for its factory: all keys except "name" and "preset"."""
     return {k: v for k, v in config.items() if k not in ("name", "preset")}
@@ -229,17 +241,14 @@ def validate(config: ConfigDict) -> None:
     """
     check_common_keys(config)
     for group in (*GROUPS, *VIEW_GROUPS):
-        component = "augment" if group in VIEW_GROUPS else group
+        component = _component_group(group)
         kinds = argument_types(factory(component, config[component].name))
         for name, value in arguments(config[group]).items():
             key = f"{group}.{name}"
             if name in kinds:
                 require(key, value, kinds[name])
-            sizes = value if isinstance(value, tuple) else (value,)
-            if group in NETWORKS and any(type(size) is int and size < 0 for size in sizes):
-                raise UserError(f"config key {key!r} must be >= 0, got {value}")
-    values = {key: config[key] for key in LOWEST if "." not in key}
-    values["crops.number"] = config.crops.number
+            _check_numbers(group, name, value)
+    values: dict[str, Any] = {key: reduce(getitem, key.split("."), config) for key in LOWEST}
     for key, value in values.items():
         if value < LOWEST[key]:
             raise UserError(f"config key {key!r} must be >= {LOWEST[key]}, got {value}")
@@ -253,6 +262,21 @@ def validate(config: ConfigDict) -> None:
             raise UserError(f"config key '{group}.{name}' must be > 0, got {config[group][name]}")
     if "size" in config.second_view:
         raise UserError("second_view.size: all views have the same size; set augment.size")
+
+
+def _check_numbers(group: str, name: str, value: Any) -> None:
+    """Check the sizes of networks and the numbers of views, none of which is negative."""
+    in_list = isinstance(value, tuple | list)
+    numbers = [x for x in (value if in_list else (value,)) if type(x) in (int, float)]
+    if group in NETWORKS:
+        numbers = [x for x in numbers if type(x) is int]
+    elif _component_group(group) != "augment" or in_list:
+        return
+    is_size = in_list or name in ("size", "frames", "stride")
+    if any(x < is_size for x in numbers):
+        raise UserError(f"config key '{group}.{name}' must be >= {is_size:d}, got {value}")
+    if name == "size" and any(x > MOST_PIXELS for x in numbers):
+        raise UserError(f"config key '{group}.size' must be <= {MOST_PIXELS}, got {value}")
 
 
 def _as_json(value: Any) -> Any:
@@ -341,7 +365,7 @@ def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
     if key in TYPES:
         return TYPES[key]
     if group in (*GROUPS, *VIEW_GROUPS):
-        component = "augment" if group in VIEW_GROUPS else group
+        component = _component_group(group)
         return argument_types(factory(component, config[component].name)).get(leaf, Any)
     return type(value)
 
@@ -362,8 +386,21 @@ def _convert(key: str, text: str, kind: Any) -> Any:
         )
     require(key, value, kind)
     if is_schedule(value):
-        return ConfigDict(value)
+        return _make_schedule(key, value)
     return float(value) if float in alternatives and type(value) is int else value
+
+
+def _make_schedule(key: str, value: Mapping[Any, Any]) -> ConfigDict:
+    valid = {"schedule", "unit"}.union(*schedules.KEYS.values())
+    unknown = [member for member in value if member not in valid]
+    if unknown:
+        raise UserError(
+            f"config key {key!r}: a schedule has no {unknown[0]!r}, but {', '.join(sorted(valid))}"
+        )
+    try:
+        return ConfigDict(value)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise UserError(f"config key {key!r} is no schedule: {one_line(error)}") from error
 
 
 def _parse(text: str) -> Any:

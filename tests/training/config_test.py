@@ -1,17 +1,24 @@
 """Configs: overrides, presets and error messages."""
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
+from tiny import SETTINGS
 
-from jaxssl import cli
+from jaxssl import cli, distributed
 from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
+from jaxssl.training import build
 from jaxssl.training import config as config_lib
 
 pytestmark = pytest.mark.fast
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"
+EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
+ODD_VALUES = ("0", "-1", "nan", "", "[]", "None", "1e30", "(0,0)", "(-1,)", "{'schedule': 'x'}")
 
 
 def load(*overrides: str):
@@ -127,7 +134,18 @@ def test_override_sets_a_schedule_for_a_hyper_parameter():
         ("schedule.milestones=a,b", "'schedule.milestones' expects tuple of float, got"),
         ("seed=2147483648", "'seed' expects int, got 2147483648"),
         ("views=1000000000", "'views' must be <= 1000, got 1000000000"),
-        ("net.widths=(-1,8)", "'net.widths' must be >= 0, got (-1, 8)"),
+        ("net.widths=(-1,8)", "'net.widths' must be >= 1, got (-1, 8)"),
+        ("net.widths=(0,0)", "'net.widths' must be >= 1, got (0, 0)"),
+        ("augment.size=0", "'augment.size' must be >= 1, got 0"),
+        ("crops.size=0", "'crops.size' must be >= 1, got 0"),
+        ("augment.size=99999", "'augment.size' must be <= 65536, got 99999"),
+        ("second_view.noise=-0.1", "'second_view.noise' must be >= 0, got -0.1"),
+        ("schedule.end_factor=-0.1", "'schedule.end_factor' must be >= 0, got -0.1"),
+        ("schedule.warmup_epochs=-1", "'schedule.warmup_epochs' must be >= 0, got -1"),
+        ("loss.alpha={'schedule': 'linear', 'begin': 1}", "a schedule has no 'begin', but end, "),
+        ("loss.alpha={'schedule': 'linear', '__init__': 1}", "a schedule has no '__init__'"),
+        ("loss.alpha={'schedule': 'linear', 1: 1}", "a schedule has no 1, but end, "),
+        ("loss.alpha={'schedule': 'steps', 'values': {'a.b': 1}}", "'loss.alpha' is no schedule: "),
         ("batch_size=" + 9000 * "-", "'batch_size' expects int, got"),
         ("batch_size={[]: 1}", "'batch_size' expects int, got"),
     ],
@@ -137,6 +155,28 @@ def test_error_names_the_wrong_key_or_value_and_suggests_a_valid_one(override, m
         load(*override.split("|"))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def keys(config: Mapping, prefix: str = "") -> Iterator[str]:
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from keys(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+@pytest.mark.parametrize("key", list(keys(load().to_dict())))
+def test_odd_values_of_every_key_build_a_run_or_raise_a_user_error(key):
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    for text in ODD_VALUES:
+        try:
+            config = config_lib.load(DIGITS, [*SETTINGS.items(), (key, text)])
+            setup = build.build(config, 1297)
+            build.make_crops(config)
+            if key.partition(".")[0] in ("net", "head", "views", "precision"):
+                build.make_init(config, setup, EXAMPLE, 1297, mesh)  # compiles nothing
+        except UserError as error:
+            assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
