@@ -1,11 +1,19 @@
 """Lock a workdir, so that one run at a time uses it."""
 
 import errno
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from filelock import FileLock, LeaseCompromise, LeaseSettingsMismatch, SoftFileLease, Timeout
+from filelock import (
+    FileLock,
+    LeaseCompromise,
+    LeaseSettingsMismatch,
+    OwnerRecord,
+    SoftFileLease,
+    Timeout,
+)
 
 from jaxssl.errors import UserError
 from jaxssl.training.logs import log
@@ -68,7 +76,7 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
             lease.acquire(timeout=1)
         except Timeout:
             # The owner file is unreadable, and nobody has completed it for a second.
-            if lease.owner is None:
+            if lease.owner is None or _is_zombie(lease.owner):
                 lease.force_break()
             else:
                 log.info("waiting to see whether the run that wrote %s is alive", path)
@@ -78,6 +86,17 @@ def _acquire(lease: SoftFileLease, workdir: Path) -> None:
         raise _in_use(workdir, lease) from None
     if previous:
         log.warning("took over the lock of process %d, which has ended", previous.pid)
+
+
+def _is_zombie(owner: OwnerRecord) -> bool:
+    """Return True for a process of this host that has ended and that its parent has not reaped."""
+    if owner.hostname.partition("?")[0] != socket.gethostname():
+        return False
+    try:
+        stat = Path(f"/proc/{owner.pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[:1] == ["Z"]  # the name in parentheses may have spaces
 
 
 def _modified(path: Path) -> int:

@@ -60,6 +60,14 @@ def test_second_run_is_refused_until_the_first_has_ended(holder, tmp_path):
     hold(tmp_path)
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_zombie_does_not_hold_the_lock(holder, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_lock, "_modified", lambda path: pytest.fail("waits for the zombie"))
+    holder.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # ended, but not reaped
+    hold(tmp_path)
+
+
 def test_suspended_process_keeps_the_lock(holder, tmp_path, monkeypatch):
     monkeypatch.setattr(run_lock, "LEASE", 0.2)
     monkeypatch.setattr(run_lock, "HEARTBEAT", 0.1)
