@@ -1,6 +1,7 @@
 """One run at a time in a workdir; a run that has died blocks nobody."""
 
 import errno
+import itertools
 import os
 import signal
 import socket
@@ -62,7 +63,8 @@ def test_second_run_is_refused_until_the_first_has_ended(holder, tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 def test_zombie_does_not_hold_the_lock(holder, tmp_path, monkeypatch):
-    monkeypatch.setattr(run_lock, "_modified", lambda path: pytest.fail("waits for the zombie"))
+    times = itertools.count()  # of a run that is alive, so that waiting would end in a refusal
+    monkeypatch.setattr(run_lock, "_modified", lambda path: next(times))
     holder.send_signal(signal.SIGKILL)
     os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)  # ended, but not reaped
     hold(tmp_path)
