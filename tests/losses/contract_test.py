@@ -81,11 +81,23 @@ CONSTANT_TOWER = {"auc_dino", "byol", "dino", "nnclr", "simsiam"}
 CONSTANT_WEIGHTS = {"sogclr", "decl", "dclw", "mmcl"}
 
 
+def weights(n: int) -> np.ndarray:
+    """Weights of anchors. With equal weights, gradients of different anchors could be exchanged."""
+    return (1 + 0.5 * np.sin(1 + np.arange(n))) / n
+
+
 @cache
 def gradient_of(kind: str):
     cases = [case for case in CASES if kind in kinds(case)]
-    mean = lambda case: lambda z: case.loss(pairs_of(kind, z)).mean()  # noqa: E731
-    return jax.jit(lambda z: {case: jax.grad(mean(case))(z) for case in cases})
+
+    def weighted(case):
+        def value(z):
+            per_anchor = case.loss(pairs_of(kind, z))
+            return per_anchor @ jnp.asarray(weights(len(per_anchor)), per_anchor.dtype)
+
+        return value
+
+    return jax.jit(lambda z: {case: jax.grad(weighted(case))(z) for case in cases})
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name not in CONSTANT_WEIGHTS], ids=str)
@@ -95,15 +107,17 @@ def test_gradient_equals_finite_differences_of_the_oracle(case):
     pairs = pairs_of(kind, jnp.asarray(z, jnp.float32))
     extra = {k: np.asarray(v) for k, v in inputs(pairs, case.extra).items()}
 
-    def oracle_mean(z):
-        return getattr(oracles, case.name)(with_rows(pairs, z), **extra, **dict(case.hyper)).mean()
+    def weighted_oracle(z):
+        values = getattr(oracles, case.name)(with_rows(pairs, z), **extra, **dict(case.hyper))
+        return values @ weights(len(values))
 
     tower = ONE_TOWER.get(case.name, slice(None))
     expected = np.zeros_like(z)
     for at in np.ndindex(*z[tower].shape):
         shift = np.zeros_like(z)
         shift[tower][at] = step
-        expected[tower][at] = (oracle_mean(z + shift) - oracle_mean(z - shift)) / (2 * step)
+        change = weighted_oracle(z + shift) - weighted_oracle(z - shift)
+        expected[tower][at] = change / (2 * step)
     actual = gradient_of(kind)(jnp.asarray(z, jnp.float32))[case]
     scale = max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(actual[tower], expected[tower], rtol=1e-3, atol=3e-5 * scale)
@@ -138,7 +152,9 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
             kind = labelled(case)[0] if with_labels else kinds(case)[0]
             pairs = pairs_of(kind, z, index, axis_name)
             around = case.with_(ring=True) if mapping == "ring" else case
-            return mean_over_anchors(around.loss(pairs), pairs)[0]
+            # Examples have different weights, so that each gradient belongs to one example.
+            weight = 1 + 0.5 * jnp.sin(pairs.index.astype(jnp.float32))
+            return mean_over_anchors(weight * around.loss(pairs), pairs)[0]
 
         means, shares = {}, {}
         for case in PMAPPED if mapping == "pmap" else PROGRAMS:

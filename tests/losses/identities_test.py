@@ -264,25 +264,30 @@ def test_target_of_ressl_and_codes_of_swav_are_constants():
 
 
 # The blockwise code changes branch at temperatures 1/40 and 1/30. In float32, e^-87 is the smallest
-# normal number, so that one exponential is not enough for opposite views just below them.
+# normal number, so that one exponential is not enough for rows that are far from each other.
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("opposite", [False, True])
+@pytest.mark.parametrize("spread", ["random", "opposite", "simplex"])
 @pytest.mark.parametrize("loss", [losses.nt_xent_loss, losses.tcl_loss])
-def test_blockwise_loss_equals_full_matrix_loss_at_any_temperature(loss, opposite, dtype):
-    def mean(z, temperature, **how):
-        return loss(pair_views(z), temperature=temperature, **how).mean()
+def test_blockwise_loss_equals_full_matrix_loss_at_any_temperature(loss, spread, dtype):
+    def value(z, temperature, **how):
+        per_anchor = loss(pair_views(z), temperature=temperature, **how)
+        return per_anchor @ jnp.linspace(0.5, 2, len(per_anchor), dtype=z.dtype)
 
     @jax.jit
     def blocks(z, temperature):
-        return jax.value_and_grad(partial(mean, block_size=3), argnums=(0, 1))(z, temperature)
+        return jax.value_and_grad(partial(value, block_size=3), argnums=(0, 1))(z, temperature)
 
-    z = jnp.stack([views()[0], -views()[0]]) if opposite else views()
-    matrix = jax.jit(jax.value_and_grad(mean, argnums=(0, 1)))
+    z = {
+        "random": views(d=16),
+        "opposite": jnp.stack([views(d=16)[0], -views(d=16)[0]]),
+        "simplex": jnp.eye(16).reshape(2, 8, 16) - 1 / 16 + 1e-3 * views(d=16),
+    }[spread]
+    matrix = jax.jit(jax.value_and_grad(value, argnums=(0, 1)))
     for inverse in (2.0, 29.0, 31.0, 35.0, 39.0, 41.0, 48.0, 100.0):
-        value, gradient = blocks(z.astype(dtype), jnp.asarray(1 / inverse, dtype))
+        actual, gradient = blocks(z.astype(dtype), jnp.asarray(1 / inverse, dtype))
         expected, plain = matrix(z, jnp.float64(1 / inverse))
         tolerance = 1e-9 if dtype == "float64" else 3e-4
-        np.testing.assert_allclose(value, expected, rtol=tolerance)
+        np.testing.assert_allclose(actual, expected, rtol=tolerance)
         for one, other in zip(gradient, plain, strict=True):
             atol = tolerance * np.abs(other).max()
             np.testing.assert_allclose(one, other, rtol=tolerance, atol=atol)

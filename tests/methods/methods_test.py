@@ -247,6 +247,13 @@ def test_decl_rates_may_come_from_target_keys():
     close(value, expected)
 
 
+def test_networks_are_initialised_with_different_keys():
+    encoder = Encoder(Net(DIM), Head(), Head())
+    params, _ = start(momentum.method(encoder, byol()), batch_of())
+    kernels = [params[name]["Dense_0"]["kernel"] for name in ("projector", "predictor")]
+    assert kernels[0].shape == kernels[1].shape and (kernels[0] != kernels[1]).all()
+
+
 def test_terms_of_a_step_have_weights_and_keys_of_their_own():
     """Values are summed with the weights, metrics are averaged with them, memories are merged."""
     keys = []
@@ -282,13 +289,18 @@ def test_presets_of_methods_are_those_of_their_papers():
 
 @pytest.mark.parametrize("which", ["online", "target"])
 def test_method_evaluate_setting_selects_online_or_target_network(which):
-    method = momentum.method(PREDICTING, byol(), momentum=0.9, evaluate=which)
+    encoder = PREDICTING._replace(net=Net(5, norm=True))
+    method = momentum.method(encoder, byol(), momentum=0.9, evaluate=which)
     batch = batch_of()
     params, carried = start(method, batch)
     params = jax.tree.map(lambda x: x + 1, params)
+    carried = carried._replace(batch_stats=jax.tree.map(lambda x: x + 2, carried.batch_stats))
     images = batch["views"][0]
-    own = params if which == "online" else carried.target["params"]
-    close(method.features(params, carried, images), features(ENCODER, own["net"], {}, images))
+    weights, stats = params, carried.batch_stats
+    if which == "target":
+        weights, stats = carried.target["params"], carried.target["batch_stats"]
+    expected = features(encoder, weights["net"], stats["net"], images)
+    close(method.features(params, carried, images), expected)
 
 
 @pytest.mark.parametrize("make", [siamese.method, partial(momentum.method, momentum=0.9)])
