@@ -49,10 +49,27 @@ def tiny(data_dir):
     return make
 
 
+REPORTED = "reported.json"  # file with the losses that `whole` reports, by step
+
+
 @pytest.fixture(scope="module")
 def whole(tiny, tmp_path_factory) -> Path:
     """The workdir of an uninterrupted run."""
-    return shared_run(tmp_path_factory, "whole", lambda workdir: pretrain.train(tiny(), workdir))
+
+    def make(workdir: Path) -> None:
+        reported = []
+        check = nonfinite.LossMonitor.check
+
+        def record(self, step, losses, skipped):
+            reported.append((step, [float(loss) for loss in losses]))
+            check(self, step, losses, skipped)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(nonfinite.LossMonitor, "check", record)
+            pretrain.train(tiny(), workdir)
+        (workdir / REPORTED).write_text(json.dumps(reported))
+
+    return shared_run(tmp_path_factory, "whole", make)
 
 
 def saved_arrays(workdir: Path) -> list[np.ndarray]:
@@ -183,6 +200,14 @@ def test_metrics_have_all_fields_and_are_finite(whole):
     for part in ("peak learning rate 0.003", "16 images", "2 images on each of 8 devices",
                  "parameters", "81 an epoch, 4 of warm-up"):  # fmt: skip
         assert part in log
+
+
+def test_losses_of_all_steps_are_reported_once(whole):
+    reported = json.loads((whole / REPORTED).read_text())
+    assert [(step, len(values)) for step, values in reported] == [(4, 4), (7, 3), (8, 1), (12, 4)]
+    assert len({value for _, values in reported for value in values}) == STEPS
+    logged = {row["step"]: row["loss"] for row in lines(whole)}
+    assert {step: values[-1] for step, values in reported} == pytest.approx(logged)
 
 
 def events(workdir: Path) -> dict[int, dict[str, float]]:
@@ -514,7 +539,7 @@ def test_second_run_in_a_workdir_is_rejected(tiny, whole, tmp_path):
 
 def test_loss_spikes_and_skipped_steps_are_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
-    monitor = nonfinite.LossMonitor()
+    monitor = nonfinite.nonfinite.LossMonitor()
     monitor.check(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
     assert not caplog.messages
     monitor.check(43, [2.0, 9.0, float("nan")], skipped=1)

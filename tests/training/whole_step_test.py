@@ -34,12 +34,17 @@ LABELS = np.array([[0, 1, 0, 2, 1, 0, 3, 1], [4, 4, 4, 4, 0, 1, 2, 3]], np.int32
 TAU = {"temperature": 0.3}
 
 
+def summary(x):
+    """The mean pixel of images [n, h, w, c], or numbers of tokens [n, length]."""
+    return x.mean((1, 2)) if x.ndim == 4 else jnp.cos(x.astype(jnp.float32))
+
+
 class Net(nn.Module):
-    """A Dense layer on the mean pixel, a random scale per image, and the centre of the batch."""
+    """A Dense layer on mean pixels or tokens, a random scale per row, and the batch's centre."""
 
     @nn.compact
     def __call__(self, x, *, train, axis_name=None, keys=None):
-        h = jnp.tanh(nn.Dense(5)(x.mean((1, 2))))
+        h = jnp.tanh(nn.Dense(5)(summary(x)))
         if keys is not None:
             h = h * (1 + jax.vmap(jax.random.uniform)(keys)[:, None])
         running = self.variable("batch_stats", "mean", jnp.zeros, 5)
@@ -71,7 +76,7 @@ def dense(params, x):
 
 def network(params, stats, images, key, index, first=0):
     """Features [V, b, 5] of views [V, b, h, w, c], and the new statistics."""
-    h = jnp.tanh(dense(params, images.mean((2, 3))))
+    h = jnp.tanh(dense(params, jax.vmap(summary)(images)))
     if key is not None:
         fold = jax.random.fold_in
         scale = [
@@ -221,6 +226,15 @@ def decl_of_towers(x):
     return value, sum(buffers) / 2
 
 
+def asymmetric_crops(x):
+    """View 1 is the only key, and no query."""
+    return sum(losses.info_nce(q, x.k[1], **TAU) for q in (x.q[0], x.q[2])) / 2, ()
+
+
+def clip(x):
+    return losses.clip(x.z[0], x.texts[0], x.params["logit_scale"]), ()
+
+
 class Case(NamedTuple):
     """A run, and its loss by hand: ``x -> (value, memory)``."""
 
@@ -282,6 +296,15 @@ CASES = {
         predictor=True,
     ),
     "decl of keys": Case("momentum", {}, "decl", {**TAU, "rate": "momentum"}, decl_of_keys),
+    "one network, asymmetric": Case(
+        "momentum",
+        {"momentum": 0.0, "symmetric": False},
+        "info_nce",
+        TAU,
+        asymmetric_crops,
+        crops=1,
+    ),
+    "captions": Case("two_tower", {}, "clip", {}, clip, views=1),
     "decl of towers": Case("two_tower", {"symmetric": True}, "decl", DECL, decl_of_towers),
 }
 
@@ -301,11 +324,18 @@ def batch_at(step: int) -> dict[str, np.ndarray]:
 def steps_under_test(name: str):
     """Return the states before, between and after the steps, as NumPy, and the losses."""
     case = CASES[name]
-    encoder = Encoder(Net(), Head(), Head() if case.predictor else None)
+    text = Encoder(Net(), Head()) if name == "captions" else None
+    encoder = Encoder(Net(), Head(), Head() if case.predictor else None, text=text)
     objective = import_module(f"jaxssl.losses.{case.loss}").objective(**case.hyper)
     make = import_module(f"jaxssl.methods.{case.method}").method
     method, optimiser = make(encoder, objective, **case.settings), optax.sgd(RATE, MOMENTUM)
-    augment = make_views([view] * case.views, [small_crop] * case.crops)
+    make_images = make_views([view] * case.views, [small_crop] * case.crops)
+
+    def augment(key, images, index):
+        """Add the index of an example as its caption."""
+        texts = {"texts": jnp.stack([index, 2 * index, 3 * index], axis=1)[None]} if text else {}
+        return {**make_images(key, images, index), **texts}
+
     mesh = distributed.make_mesh()
     state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(SEED)
     step = make_train_step(method, optimiser, augment, mesh)
@@ -344,6 +374,11 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
         seen = [groups[0][:1], *groups[1:]] if asymmetric and has_target else groups
         z, stats = encode(params, carried.batch_stats["net"], seen, net_key)
         q = dense(params["predictor"], z) if case.predictor else z
+        stats, texts = {"net": stats}, None
+        if "texts" in images:
+            text_key, of_text = jax.random.fold_in(net_key, 1), carried.batch_stats["text"]
+            texts, new = encode(params["text"], of_text["net"], [images["texts"]], text_key)
+            stats["text"] = {"net": new}
         k, target_stats = z[: case.views], None
         if has_target:
             shown = groups[0][1:] if asymmetric else groups[0]
@@ -357,8 +392,9 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
             k=lax.stop_gradient(k),
             params=params["objective"],
             memory=memory if isinstance(memory, tuple | dict) else memory[:NUM_EXAMPLES],
-            queue=carried.memory["queue"]["rows"] if asymmetric else None,
+            queue=carried.memory["queue"]["rows"] if "queue_size" in case.settings else None,
             new_queue=None,
+            texts=texts,
             key=loss_key,
             step=state.step.astype(jnp.float32),
             index=index,
@@ -399,7 +435,11 @@ def test_whole_step_equals_the_step_by_hand(name):
         stats, target_stats, memory, queue = aux
         np.testing.assert_allclose(values[number], value, rtol=1e-4)
         same(after.params, params)
-        same(after.carried.batch_stats["net"], stats)
+        same(after.carried.batch_stats["net"], stats["net"])
+        if "text" in stats:
+            same(after.carried.batch_stats["text"]["net"], stats["text"]["net"])
+            kernels = [p["projector"]["Dense_0"]["kernel"] for p in (params, params["text"])]
+            assert np.abs(kernels[0] - kernels[1]).min() > 1e-4  # different initial weights
         if case.method == "momentum":
             actual_memory, actual_queue = (after.carried.memory[k] for k in ("objective", "queue"))
         else:
