@@ -10,7 +10,7 @@ import record_trace
 from record_plan import METHOD_NAMES, SCALES, SWEPT
 from shared import spread
 
-from jaxssl.report.markdown import markdown_table
+from jaxssl.report.markdown import narrow_table
 from jaxssl.studies import verdicts
 from jaxssl.training.atomic_files import write_text
 
@@ -20,14 +20,8 @@ HEADINGS = {"performance.md": "On an accelerator", "results.md": "On an accelera
 # lightly's benchmark, docs.lightly.ai/self-supervised-learning/getting_started/benchmarks.html:
 # ResNet-18, 200 epochs, batch 128, k = 200, T = 0.1, best epoch.
 LIGHTLY = {"simclr": "84.7", "byol": "86.9", "moco_v3": "83.8 (MoCo)", "barlow_twins": "84.2"}
-COLUMNS = {
-    "k-NN, T = 0.1": ("last", "knn 0.1"),
-    "k-NN, T = 0.1, best epoch": ("best", "knn 0.1"),
-    "k-NN, T = 0.5": ("last", "knn 0.5"),
-    "k-NN, T = 0.5, best epoch": ("best", "knn 0.5"),
-    "linear": ("last", "linear"),
-    "linear, best epoch": ("best", "linear"),
-}
+METRICS = {"k-NN, T = 0.1": "knn 0.1", "k-NN, T = 0.5": "knn 0.5", "linear": "linear"}
+EPOCHS = {"last": "Last epoch", "best": "Best epoch"}
 Figure = Mapping[str, Any]
 
 
@@ -83,7 +77,7 @@ def _checks(figures: Mapping[str, Figure]) -> str:
     ]
     heading = ["check", "of", "cases", "largest deviation", "bound", "beyond the bound"]
     note = "Deviations of the device's figures from float64 loops, or from the CPU's figures.\n"
-    return f"**Correctness.** {note}\n{markdown_table(heading, rows)}"
+    return f"**Correctness.** {note}\n{narrow_table(heading, rows)}"
 
 
 def _speed(figures: Mapping[str, Figure]) -> str:
@@ -100,8 +94,8 @@ def _speed(figures: Mapping[str, Figure]) -> str:
         times = {**values["seconds"], "host": values["host"]}
         cells = (_milliseconds(times[n]) if n in times else "–" for n in (*names, "host"))
         parts.append([*row, *cells])
-    table = markdown_table([*heading, "PyTorch's time / ours"], rows)
-    of_parts = markdown_table([*heading[:3], *names, "host, until handed over"], parts)
+    table = narrow_table([*heading, "PyTorch's time / ours"], rows)
+    of_parts = narrow_table([*heading[:3], *names, "host, until handed over"], parts)
     note = (
         "SimCLR's step on images that lie on the device. Median [smallest-largest] of the rounds."
     )
@@ -118,7 +112,7 @@ def _traces(figures: Mapping[str, Figure]) -> str:
         shares = (f"{100 * values[group]:.1f}" for group in record_trace.SHOWN)
         rows.append([name.replace("-", ", "), *shares, f"{values['kernels']:.0f}"])
     note = "Shares of a step's time by the profiler; gaps are times without any kernel.\n"
-    return f"**Where the time goes.** {note}\n{markdown_table([*heading, 'kernels a step'], rows)}"
+    return f"**Where the time goes.** {note}\n{narrow_table([*heading, 'kernels a step'], rows)}"
 
 
 def _attention(figures: Mapping[str, Figure]) -> str:
@@ -132,7 +126,7 @@ def _attention(figures: Mapping[str, Figure]) -> str:
             )
             rows.append([form, *cells, values["refused"].get(form, "")])
     heading = ["attention", "layer, forward and backward, ms", "training step, ms", "refused"]
-    return f"**Attention of a ViT.**\n\n{markdown_table(heading, rows)}"
+    return f"**Attention of a ViT.**\n\n{narrow_table(heading, rows)}"
 
 
 SPEED: dict[str, Callable[[Mapping[str, Figure]], str]] = {
@@ -146,44 +140,53 @@ SPEED: dict[str, Callable[[Mapping[str, Figure]], str]] = {
 def _methods(figures: Mapping[str, Figure], scale: str) -> str:
     batch = SCALES[scale].batch
     some = next(iter(figures.values()))["values"]
-    rows = []
-    for arm, title in METHOD_NAMES.items():
-        runs = _seeds(figures, arm, batch)
-        if runs:
-            cells = [_accuracy(runs, column) for column in COLUMNS.values()]
-            rows.append([title, *cells, str(len(runs)), LIGHTLY.get(arm, "–")])
-    heading = ["method", *COLUMNS, "seeds", "lightly, k-NN, T = 0.1, best epoch"]
+    runs = {arm: _seeds(figures, arm, batch) for arm in METHOD_NAMES}
+    tables = []
+    for epoch, title in EPOCHS.items():
+        rows = [
+            [METHOD_NAMES[arm], *_accuracies(runs[arm], epoch), str(len(runs[arm]))]
+            for arm in METHOD_NAMES
+            if runs[arm]
+        ]
+        tables.append(f"{title}:\n\n{narrow_table(['method', *METRICS, 'seeds'], rows)}")
+    if scale == "paper":  # lightly uses the data and the network of the scale "paper".
+        rows = [[METHOD_NAMES[arm], LIGHTLY.get(arm, "–")] for arm in METHOD_NAMES if runs[arm]]
+        table = narrow_table(["method", "k-NN, T = 0.1"], rows)
+        tables.append(f"Published by lightly, best epoch:\n\n{table}")
     note = (
         f"{some['data']}, {some['epochs']:g} epochs, batch {batch}. Top-1 in percent, mean ± "
-        "standard deviation over seeds; k-NN with k = 200, of the last epoch where not said "
-        "otherwise. The best epoch has the best online k-NN on the test images, which flatters."
+        "standard deviation over seeds. k-NN has k = 200. The best epoch has the best online k-NN "
+        "on the test images, which is optimistic."
     )
-    if scale != "paper":  # lightly uses the data and the network of the scale "paper".
-        heading, rows = heading[:-1], [row[:-1] for row in rows]
-    return f"**All methods.** {note}\n\n{markdown_table(heading, rows)}"
+    return "\n".join([f"**All methods.** {note}\n", *tables])
 
 
 def _batches(figures: Mapping[str, Figure], scale: str) -> str:
     sizes = sorted({SCALES[scale].batch, *SCALES[scale].batches})
     rows = []
     for arm in SWEPT:
-        for title in ("k-NN, T = 0.1", "k-NN, T = 0.5", "linear"):
-            cells = [_accuracy(_seeds(figures, arm, size), COLUMNS[title]) for size in sizes]
+        for title, metric in METRICS.items():
+            cells = [_accuracy(_seeds(figures, arm, size), ("last", metric)) for size in sizes]
             rows.append([METHOD_NAMES[arm], title, *cells])
     heading = ["method", "last epoch", *(f"batch {size}" for size in sizes)]
-    return f"**By batch size.**\n\n{markdown_table(heading, rows)}"
+    return f"**By batch size.**\n\n{narrow_table(heading, rows)}"
 
 
 def _runs(figures: Mapping[str, Figure], scale: str) -> str:
+    tables = []
+    for epoch, title in EPOCHS.items():
+        rows = [[name, *_accuracies([figure], epoch)] for name, figure in figures.items()]
+        tables.append(f"{title}:\n\n{narrow_table(['run', *METRICS], rows)}")
     rows = []
     for name, figure in figures.items():
         values = figure["values"]
-        cells = [_accuracy([figure], column) for column in COLUMNS.values()]
         speed = f"{values['images_per_second']:.0f}" if values["last"] else "–"
         about = [f"{figure['minutes']:.1f}", f"{figure['beside']:.1f}", speed, figure["commit"]]
-        rows.append([name, *cells, *about])
-    heading = ["run", *COLUMNS, "minutes", "runs at a time", "images/s", "commit"]
-    return f"**Runs.** Minutes are training and evaluation.\n\n{markdown_table(heading, rows)}"
+        rows.append([name, *about])
+    heading = ["run", "minutes", "runs at a time", "images/s", "commit"]
+    table = narrow_table(heading, rows)
+    tables.append(f"Minutes of training and evaluation, and speed:\n\n{table}")
+    return "\n".join(["**Runs.**\n", *tables])
 
 
 RUNS = (_methods, _batches, _runs)
@@ -191,6 +194,10 @@ RUNS = (_methods, _batches, _runs)
 
 def _seeds(figures: Mapping[str, Figure], arm: str, batch: int) -> list[Figure]:
     return [f for name, f in figures.items() if name.startswith(f"{arm}-b{batch}-s")]
+
+
+def _accuracies(runs: Sequence[Figure], epoch: str) -> list[str]:
+    return [_accuracy(runs, (epoch, metric)) for metric in METRICS.values()]
 
 
 def _accuracy(runs: Sequence[Figure], column: tuple[str, str]) -> str:
