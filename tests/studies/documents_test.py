@@ -17,7 +17,7 @@ from jaxssl.errors import UserError
 from jaxssl.report import markdown
 from jaxssl.studies import claims, documents, verdicts
 from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict
-from jaxssl.training import config, git, logs
+from jaxssl.training import config, console, git
 
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
 UNSTUDIED = claims.read_unstudied_claims()
@@ -77,12 +77,17 @@ def test_every_cell_of_a_page_is_below_its_heading(judged, tmp_path):
     assert page_cases.tables(page, "results") == [numbers]
     documents.write_markdown(tmp_path / "x.md", page.with_suffix(".json"))
     written = (tmp_path / "x.md").read_text()
-    assert tables.tables(written) == {"claim": CELLS, "": numbers[1:]}
-    assert f"| {' | '.join(heading)} |" in written and "|  | x 1 | x 2 |" in written
+    assert tables.tables(written) == {"": numbers[1:]} and "|  | x 1 | x 2 |" in written
+    sections = written.split("\n### ")[1:]
+    for section, (text, paper, source, measured, verdict) in zip(sections, CELLS, strict=False):
+        item = f"- **{verdict}**" + (f": {measured}" if measured != "–" else "")
+        published = f"{paper} ({source})\n\n" if paper != "–" else ""
+        assert section.startswith(f"{text}\n\n{published}{item}\n")
+    assert len(sections) == len(CELLS)
 
 
 def test_every_printed_cell_is_below_its_heading(judged, monkeypatch, capsys):
-    monkeypatch.setattr(logs.console, "_width", 200)
+    monkeypatch.setattr(console.screen, "_width", 200)
     documents.print_findings(TWO_CLAIMS, judged)
     text = capsys.readouterr().out
     assert tables.printed(text) == [list(NUMBERS.heading), *map(list, NUMBERS.rows)]
@@ -90,18 +95,17 @@ def test_every_printed_cell_is_below_its_heading(judged, monkeypatch, capsys):
     assert lines == [f"{row[4]}: {row[0]} ({row[2]}): {row[3]}" for row in CELLS]
 
 
-def test_every_cell_of_the_claims_page_is_below_its_heading(judged, tmp_path):
+def test_claims_page_lists_measured_claims_first_below_their_paper(judged, tmp_path):
     study("alpha")  # the documents of other names are ignored
     documents.write_study("alpha", "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
-    heading = ["claim", "the paper", "source", "command", "measured", "verdict"]
     for paper, row in zip(("MMCL", "DeCL", "ours"), CELLS, strict=True):
         [section] = [part for part in text.split("\n## ") if part.startswith(f"{paper} (")]
-        [first] = tables.tables(section).values()
-        expected = [*row[:3], f"`{ABOUT['command']}`", f"tiny, here: {row[3]}", f"**{row[4]}**"]
-        assert first[0] == expected  # measured claims come first
-        assert f"| {' | '.join(heading)} |" in section
-        assert all(row[2].startswith(paper) for row in first)
+        first, *others = section.split("\n### ")[1:]  # measured claims come first
+        measured = f"- **{row[4]}**: tiny, here: {row[3]} (`{ABOUT['command']}`)"
+        assert first.startswith(f"{row[0]}\n\n") and measured in first
+        sources = re.findall(r"\((\w+),\s[^()]*\)$", "\n".join(others), re.MULTILINE)
+        assert set(sources) <= {paper}
 
 
 def test_pipes_in_cells_are_escaped():
