@@ -209,6 +209,15 @@ def test_random_colour_operations_have_the_given_probability(probability):
         np.testing.assert_allclose(changed, probability, atol=atol)
 
 
+def test_random_blur_draws_sigma_between_its_bounds():
+    image = jnp.asarray(planes(picture(3))[:, :6, :5])
+    blurred = jax.jit(lambda u: colour.random_blur(u, image, 3, (0.5, 2.0), 0.5))
+    for u in (0.0, 0.4, 0.9):
+        expected = colour.blur(image, 3, jnp.float32(0.5 + 1.5 * u))
+        np.testing.assert_allclose(blurred(jnp.array([0.2, u])), expected, atol=1e-5)
+        np.testing.assert_array_equal(blurred(jnp.array([0.7, u])), image)
+
+
 def pillow_operation(name, picture, strength, sign):
     """Apply one operation with Pillow, as in the papers' code."""
     size, signed = picture.size, strength * sign

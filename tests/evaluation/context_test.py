@@ -130,6 +130,23 @@ def test_images_of_many_sizes_are_not_cropped_again(encoder, load, labelled, mes
     assert context._resolve_inputs(color.inputs, many).crop == 0
 
 
+def test_features_of_copies_are_averaged_by_example(encoder):
+    class Twice:
+        """Each image, and the image upside down."""
+
+        copies = 2
+
+        def prepare(self, images):
+            x = encoder.inputs.prepare(images)
+            return jnp.stack([x, x[:, ::-1]], axis=1).reshape(-1, *x.shape[1:])
+
+    images = np.random.default_rng(0).integers(0, 256, (5, SIZE, SIZE, 1), np.uint8)
+    variables = encoder.variables["net"]
+    features = make_encode(encoder, Twice())({"net": variables}, images)
+    both = [features_by(encoder, variables, x) for x in (images, images[:, ::-1])]
+    np.testing.assert_allclose(features, (both[0] + both[1]) / 2, rtol=1e-4, atol=1e-5)
+
+
 def test_hash_of_the_data_tells_evaluations_apart(encoder, splits, tmp_path):
     settings = data_config()
 

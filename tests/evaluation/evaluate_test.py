@@ -1,5 +1,6 @@
 """Evaluation as a user asks for it: encoder, features, protocols and data; what is refused."""
 
+import itertools
 import json
 from pathlib import Path
 
@@ -414,6 +415,25 @@ def test_suite_reports_wins_and_means_of_each_encoder():
     columns = {column.header: list(column.cells) for column in suite.table(made, rows).columns}
     assert columns["wins"] == ["2", "2", "0"]  # equal figures of two decimals both win
     assert columns["mean"] == ["60.00", "60.00", "–"]
+    cells = {name.partition("\n")[0]: values for name, values in columns.items()}
+    assert [cells[name] for name in ("encoder", *"ABC")] == [
+        ["x", "y", "z"],
+        ["50.00", "40.00", "45.00"],
+        ["60.00", "60.00", "–"],
+        ["70.00", "80.00", "10.00"],
+    ]
+
+
+def test_data_set_of_a_suite_may_show_another_metric():
+    made = suite.Suite("knn", "knn_top1", {"A": {}, "B": {"metric": "knn_top5"}})
+    common = {"features": "raw", "step": None, "checkpoint": "last", "split": "test", "std": None}
+    common |= {"encoder": "x", "details": {}, "layer": "pixels", "seed": 0}
+    rows = [
+        {**common, "column": column, "metric": metric, "value": value}
+        for value, (column, metric) in enumerate(itertools.product("AB", ("knn_top1", "knn_top5")))
+    ]
+    cells = [list(column.cells) for column in suite.table(made, rows).columns]
+    assert cells == [["x"], ["–"], ["raw"], ["0.00"], ["3.00"], ["1.50"], ["2"]]
 
 
 @pytest.mark.parametrize(

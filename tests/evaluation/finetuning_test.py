@@ -20,6 +20,7 @@ from jaxssl.evaluation.training_settings import Training
 from jaxssl.pretrained.encoder import make_apply
 
 PLAIN = {"crop_scale": (1.0, 1.0), "flip": 0.0}
+CUTMIX = {"mixup": 0.0, "cutmix": 1.0}
 HYPER = {"lr": 0.5, "weight_decay": 1e-3, "seed": 0}
 
 
@@ -263,6 +264,37 @@ def test_mixup_and_cutmix_mix_labels_in_proportion_to_pixels(mixup, cutmix):
         cut.append(set(np.unique(images)) <= {0, 1})
     assert len({round(share, 3) for share in shares}) > 10
     assert (any(cut), all(cut)) == (cutmix > 0, mixup == 0)
+
+
+def test_cutmix_pastes_a_box_of_the_sides_proportions():
+    """A box of the share 1 - lambda has the proportions of the image."""
+    ones, zeros = jnp.ones((1, 30, 90, 1)), jnp.zeros((1, 30, 90, 1))
+    targets = jnp.ones((1, 1)), jnp.zeros((1, 1))
+    mixed = jax.jit(lambda key: mix(key, (ones, targets[0]), (zeros, targets[1]), **CUTMIX))
+    whole = 0
+    for seed in range(30):
+        [image], [[share]] = map(np.asarray, mixed(jax.random.key(seed)))
+        pasted = image[:, :, 0] == 0
+        height, width = pasted.any(axis=1).sum(), pasted.any(axis=0).sum()
+        assert pasted.sum() == height * width  # one box
+        assert share == pytest.approx(1 - pasted.mean(), abs=1e-6)
+        inside = not (pasted[[0, -1]].any() or pasted[:, [0, -1]].any())
+        if inside and height:
+            whole += 1
+            assert abs(width - 3 * height) <= 6  # both are rounded to even numbers
+    assert whole >= 3
+
+
+def test_training_standardises_images_as_the_test(train, mesh):
+    """Without training, only the mean and deviation of the images change the loss."""
+    encoder = tiny_encoder()
+    encoder = encoder._replace(inputs=encoder.inputs._replace(mean=(0.4,), std=(0.25,)))
+    training = Training(batch_size=48, steps=1, frozen=True, head_std=0.5, **PLAIN)
+    tuner = finetuning.make_tuner(encoder, training, 10, mesh)
+    classifier = tuner.fit(train, lr=0.0, weight_decay=0.0, seed=0)
+    logits = np.asarray(tuner.logits(classifier, train), np.float64)
+    p = softmax(logits)[np.arange(len(train)), train.labels]
+    assert classifier.loss == pytest.approx(-np.log(p).mean(), rel=1e-4)
 
 
 def test_subset_of_a_source_keeps_images_with_their_labels(train):

@@ -92,3 +92,22 @@ def test_write_sheet_draws_one_row_per_image(photographs, tmp_path):
     gallery.write_sheet(config, photographs, 9, tmp_path / "views.png")
     with Image.open(tmp_path / "views.png") as image:
         assert image.format == "PNG" and image.height > len(SIZES) * 100
+
+
+def test_nearest_classes_are_counted_by_test_class_and_neighbour_class():
+    train, labels = np.eye(5), np.array([3, 1, 1, -1, 0])
+    rows = [0, 0, 1, 2, 3, 4, 4, 4, 1]  # the nearest training image of each test image
+    test, test_labels = train[rows], np.array([3, 1, 1, 0, 1, 1, 1, 2, -1])
+    unlabelled = rows.index(3)
+    test[unlabelled] += 0.1 * train[4]  # its nearest labelled image is the last
+    expected = {(3, 3): 1, (1, 3): 1, (1, 1): 1, (0, 1): 1, (1, 0): 3, (2, 0): 1}
+    counts = gallery.nearest_classes(train, labels, test, test_labels)
+    assert {(a, b): n for a, b, n in counts.tolist()} == expected
+    assert len(gallery.nearest_classes(train, np.full(5, -1), test, test_labels)) == 0
+
+
+def test_frame_grid_has_the_frames_in_rows():
+    clip = np.arange(7, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
+    grid = gallery.frame_grid(clip)
+    assert grid.shape == (4, 6, 1)
+    np.testing.assert_array_equal(grid[::2, ::3, 0], [[0, 2], [4, 6]])

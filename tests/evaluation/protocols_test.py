@@ -133,6 +133,57 @@ def test_linear_probe_is_invariant_to_scale_offset_and_dead_features():
     assert result == pytest.approx(expected)
 
 
+def test_normalised_linear_probe_equals_the_probe_of_unit_rows():
+    features = labelled(120, 120, 5, 4, spread=1.5)
+    scale = np.random.default_rng(1).uniform(0.1, 9, (120, 1)).astype(np.float32)
+    other = features._replace(train=features.train * scale, test=features.test * scale[::-1])
+    rows = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (features.train, features.test)]
+    expected = linear.evaluate(features._replace(train=rows[0], test=rows[1]), **SETTINGS)
+    result = linear.evaluate(other, **SETTINGS, normalised=True)
+    names = ("linear_top1", "linear_top5", "C")
+    assert [result[name] for name in names] == [expected[name] for name in names]
+    plain = linear.evaluate(other, **SETTINGS)
+    assert [plain[name] for name in names] != [result[name] for name in names]
+
+
+@pytest.mark.parametrize(
+    ("lost", "won", "worse"),
+    [(4, 0, True), (1, 0, False), (9, 4, True), (7, 4, False), (0, 5, False)],
+)
+def test_worse_means_by_more_than_a_standard_error(lost, won, worse):
+    hit = np.array([False] * lost + [True] * won + [True, False])
+    other = np.array([True] * lost + [False] * won + [True, False])
+    assert logistic_regression._is_worse(hit, other) is worse
+
+
+@pytest.mark.parametrize(
+    ("right", "chosen", "number"),
+    [
+        (((0, 10), (4, 16)), 0.1, 2),
+        (((0, 3), (2, 14), (4, 17)), 1.0, 3),
+        (((0, 3), (0, 4), (0, 14), (0, 5), (0, 20)), 10.0, 4),  # ends when accuracy drops
+    ],
+)
+def test_strongest_regularisation_within_a_standard_error_of_the_best_is_chosen(
+    right, chosen, number, monkeypatch
+):
+    """The examples that each candidate classifies rightly are the range in ``right``."""
+    strengths, tried = (0.1, 1.0, 10.0, 100.0, 1000.0)[: len(right)], []
+
+    def regression(examples, used, *, C, start, **settings):
+        tried.append(C)
+        labels = np.ones(20, int)
+        labels[slice(*right[strengths.index(C)])] = 0  # the true label
+        return logistic_regression.Fit(np.eye(2)[labels], np.zeros(2), 0.0, len(tried))
+
+    monkeypatch.setattr(logistic_regression, "regression", regression)
+    held_out = np.eye(20), np.zeros(20, int)
+    options = {"tolerance": 1.0, "max_iter": 1}
+    c, fit = logistic_regression._choose(None, None, held_out, strengths, **options)
+    assert (c, strengths[fit.num_steps - 1]) == (chosen, chosen)
+    assert tried == list(strengths[:number])
+
+
 def test_linear_probe_reports_the_chosen_C():
     features = labelled(60, 30, 4, 3, spread=1.5)
     rows = linear.run(EvalContext(features), seed=2)

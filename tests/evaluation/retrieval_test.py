@@ -128,3 +128,11 @@ def test_default_retrieval_preset_is_recall_at_1_5_and_10():
         "default",
         {"k": (1, 5, 10), "centred": False, "within": False},
     )
+
+
+def test_retrieval_in_small_blocks_equals_one_block(monkeypatch):
+    settings = {"k": (1, 3), "within": True}
+    features = labelled()
+    monkeypatch.setattr(retrieval, "BLOCK", 40)
+    result = retrieval.evaluate(features, **settings)
+    assert result == pytest.approx(oracle(features, **settings, centred=False))

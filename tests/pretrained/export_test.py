@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -10,12 +11,14 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+import safetensors
 from jax import export as programs
+from safetensors.numpy import save_file
 
 import jaxssl
 from jaxssl.errors import UserError
 from jaxssl.models import encoder
-from jaxssl.pretrained import load, weights
+from jaxssl.pretrained import load, model_card, weights
 from jaxssl.pretrained.export import export
 from jaxssl.training import checkpoint, config
 from jaxssl.training.build import make_networks
@@ -161,6 +164,50 @@ def test_model_card_has_the_settings_and_results_of_its_checkpoint(runs):
     best = export(workdir, ["safetensors"], step="best")[-1].read_text()
     assert "| 11.50 |" in best and "| checkpoint | best |" in best and "-5.safetensors" in best
     assert not list(workdir.rglob("*.partial"))
+
+
+def test_every_result_is_in_its_cell_of_the_model_card(runs, tmp_path):
+    pretrained = load.load_pretrained(runs("convnet"))
+    inputs = pretrained.inputs._replace(mean=(0.25,), std=(0.75,))
+    row = ROW | {"bank": "train[:5%]", "std": 1.5, "step": 9}
+    card_text = model_card.write(pretrained._replace(inputs=inputs), 8, [], [row])
+    cells = [c.strip() for c in re.search(r"\| knn_top1.*", card_text)[0].split("|")[1:-1]]
+    assert cells == [
+        *("knn_top1 (%)", "71.25 ± 1.50", "knn:moco_v3", "digits", "train[:5%]", "test"),
+        *("pretrained, backbone", "last", "9", "3"),
+    ]
+    assert "| mean | 0.25 |" in card_text and "| standard deviation | 0.75 |" in card_text
+    # Results of other steps and of the baselines are left out.
+    results = [ROW | {"step": 9}, ROW | {"step": 5, "value": 5.5}]
+    results += [ROW | {"step": 9, "features": "untrained", "value": 6.5}]
+    workdir = tmp_path / "run"
+    shutil.copytree(runs("convnet"), workdir)
+    (workdir / "results.json").write_text(json.dumps({"results": results}))
+    *_, card = export(workdir, ["safetensors"])
+    assert re.findall(r"\| knn_top1 \(%\) \| (.*?) \|", card.read_text()) == ["71.25"]
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"), [("net", "strides"), ("inputs", "mean"), ("precision", "bf16")]
+)
+def test_a_changed_entry_of_the_header_is_detected(runs, tmp_path, entry, value):
+    path, _ = export(runs("convnet"), ["safetensors"], out=tmp_path)
+    with safetensors.safe_open(path, framework="numpy") as file:
+        arrays = {name: file.get_tensor(name) for name in file.keys()}
+        header = json.loads(file.metadata()[weights.HEADER])
+    changes = {"strides": {**header["net"], "strides": [2, 1]}}
+    changes["mean"] = {**header["inputs"], "mean": [0.25]}
+    header[entry] = changes.get(value, value)
+    save_file(arrays, path, {weights.HEADER: json.dumps(header)})
+    with pytest.raises(UserError, match="the parameters do not match their digest"):
+        weights.load(path)
+    net = load.load_pretrained(runs("convnet")).variables["net"]
+    header["digest"] = weights._digest(header, net)
+    save_file(arrays, path, {weights.HEADER: json.dumps(header)})
+    loaded = weights.load(path)  # it was the digest that differed
+    found = {"strides": loaded.encoder.net.strides, "mean": loaded.inputs.mean}
+    found |= {"bf16": loaded.encoder.precision}
+    assert found[value] == {"strides": (2, 1), "mean": (0.25,), "bf16": "bf16"}[value]
 
 
 def python_blocks(card):

@@ -15,7 +15,9 @@ from page_cases import Balanced, tables
 from workdir_cases import CONFIG, LOG, METRICS, ROW, changed, write
 
 from jaxssl.errors import UserError
+from jaxssl.report import curves, images
 from jaxssl.report.comparison import write_comparison, write_page
+from jaxssl.report.runs import group_by_seed, read_runs
 
 OTHER = changed(CONFIG, loss={"name": "auc_cl", "b": 0.5})
 OF_OTHER = changed(ROW, loss="auc_cl", value=95.0)
@@ -158,9 +160,62 @@ def test_comparison_has_a_row_for_each_protocol_and_preset(two):
     assert [row[1:] for row in figures[1:]] == [["90.00", "–"], ["–", "95.00"], ["–", "95.00"]]
 
 
+def test_each_unit_of_a_metric_has_a_row(two):
+    a, b, out = two
+    write(b, OTHER, [changed(OF_OTHER, unit="nats")])
+    write_comparison([a, b], out)
+    _, figures = tables(out, "results")
+    assert figures[1:] == [["knn_top1", "90.00", "–"], ["knn_top1 (nats)", "–", "95.00"]]
+
+
+def test_time_of_hours_is_shown(two):
+    a, b, out = two
+    (a / "train.log").write_text(LOG.replace("03:05:10", "05:09:10"))
+    write_comparison([a, b], out)
+    assert [row[-1] for row in tables(out, "results")[0]] == ["time", "2 h 5 min", "1 min 6 s"]
+
+
+def test_results_on_different_class_lists_are_in_separate_tables(two):
+    a, b, out = two
+    for path, config, row, folder in ((a, CONFIG, ROW, "x"), (b, OTHER, OF_OTHER, "y")):
+        config = changed(config, data__classes=f"{folder}/low.txt")
+        write(path, config, [changed(row, dataset="digits (low.txt)")])
+    text = visible_text(write_comparison([a, b], out))
+    assert "data.classes (x/low.txt / y/low.txt)" in text
+    assert [table[0] for table in tables(out, "results")[1:]] == [["metric", "a"], ["metric", "b"]]
+
+
+def test_curves_show_each_seed_by_epoch_in_the_style_of_its_column(tmp_path, monkeypatch):
+    figures = []
+    draw = lambda figure: figures.append(figure) or images.figure_png(figure)  # noqa: E731
+    monkeypatch.setattr(curves, "figure_png", draw)
+    paths = []
+    for i, config in enumerate((CONFIG, changed(CONFIG, seed=1), OTHER)):
+        metrics = [{**row, "knn_top1": row["knn_top1"] + i} for row in METRICS]
+        paths.append(write(tmp_path / str(i), config, [changed(ROW, seed=i % 2)], metrics))
+    groups = group_by_seed(read_runs(paths))
+    made = curves.comparison_curves(groups)
+    [knn] = [f for f, image in zip(figures, made, strict=True) if "k-NN" in image.alt]
+    for i, line in enumerate(knn.axes[0].lines):
+        epochs, values = [1, 2, 3], [81 + i, 82 + i, 83 + i]
+        assert line.get_xydata().tolist() == [
+            list(pair) for pair in zip(epochs, values, strict=True)
+        ]
+    styles = [(line.get_color(), line.get_linestyle()) for line in knn.axes[0].lines]
+    assert styles[0] == styles[1] != styles[2]
+    assert [text.get_text() for text in knn.legends[0].get_texts()] == ["0, 1", "2"]
+    assert made[0].alt.endswith(": 0 from 81 to 83; 1 from 82 to 84; 2 from 83 to 85")
+
+
 @pytest.mark.parametrize(
     ("metric", "unit", "best"),
-    [("knn_top1", "%", "b"), ("corruption_drop", "%", "a"), ("rankme", "", None)],
+    [
+        ("knn_top1", "%", "b"),
+        ("corruption_drop", "%", "a"),
+        ("dead_dimensions", "%", "a"),
+        ("most_confused_pair", "%", "a"),
+        ("rankme", "", None),
+    ],
 )
 def test_comparison_marks_the_best_result_by_metric_direction(two, metric, unit, best):
     a, b, out = two
@@ -184,6 +239,7 @@ def test_comparison_shows_the_latest_checkpoint_and_counts_the_others(two):
     rows = [
         changed(ROW, step=50, value=99.0),
         changed(ROW, features="raw", step=None, value=98.0),
+        changed(ROW, features="untrained", step=0, value=98.5),
         changed(ROW, seed=7, value=97.0),
         ROW,
     ]
