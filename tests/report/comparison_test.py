@@ -279,6 +279,7 @@ def test_comparison_caption_warns_of_different_knn_settings(two):
         LOG.replace("begins:", "began:"),
         LOG.replace("INFO fin", "INFO resumes at step 5"),
         LOG.replace("03:05:10", "02:00:00"),  # the clock was set back
+        LOG.replace("2026-01-02 03:05", f"{LOG[:23]} INFO resumes at step 5\n2026-01-02 03:05"),
     ],
 )
 def test_comparison_shows_unknown_training_time_as_a_dash(two, log):
