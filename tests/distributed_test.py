@@ -53,36 +53,3 @@ def test_rows_and_means_of_processes_are_weighted_by_their_numbers_of_rows(monke
     for whole in on_each(monkeypatch, 2, lambda i: distributed.gather_process_rows(rows[i])):
         np.testing.assert_array_equal(whole, [1, 2, 6, 5])
     assert on_each(monkeypatch, 2, lambda i: distributed.mean_over_processes(rows[i])) == [3.5, 3.5]
-
-
-def test_crops_depend_on_seed_step_and_example_and_differ_between_crops():
-    image = np.random.default_rng(0).integers(0, 256, (16, 24, 1), np.uint8)
-    part = PreparedSplit([{"image": image, "label": 0}] * 3)
-    source = Source("made", "train", ((part, np.arange(3)),), ("a",), (16, 24, 1))
-    crop = Crop(8, (0.1, 0.6), (1.5, 2.5))
-    crops = Crops((crop,) * 2, (crop,) * 2, 8)
-    cut = []
-    for seed, step in ((0, 0), (0, 1), (1, 0)):
-        inputs = readers.Reader(source, crops, seed)(step, np.arange(3, dtype=np.int32))["input"]
-        cut += [*inputs["views"].reshape(6, -1), *inputs["crops"].reshape(6, -1)]
-    assert len({pixels.tobytes() for pixels in cut}) == 36
-
-
-def test_taking_from_several_parts_keeps_the_order():
-    parts = [
-        (PreparedSplit([{"image": np.full((2, 3, 1), v, np.uint8), "label": v} for v in values]), i)
-        for values, i in (([5, 6, 7, 8], [3, 1]), ([1, 2, 3], [0, 1, 2]), ([4, 9], [1]))
-    ]
-    parts = tuple((part, np.array(places)) for part, places in parts)
-    source = Source("made", "all", parts, tuple("0123456789"), (2, 3, 1))
-    order = [8, 6, 1, 2, 3, 9]
-    for source_, expected in (
-        (source, order),
-        (source.take(np.array([5, 1, 4])), [6, 3, 9]),
-        (source.take(np.array([0, 2, 5])).take(np.array([1, 2])), [1, 9]),
-    ):
-        np.testing.assert_array_equal(source_.labels, expected)
-        np.testing.assert_array_equal(source_.images(2)[:, 0, 0, 0], expected)
-        read = source_.read(np.arange(len(expected))[::-1])
-        assert [example.label for example in read] == expected[::-1]
-        assert [np.asarray(example.input)[0, 0] for example in read] == expected[::-1]

@@ -5,7 +5,7 @@ from tables import printed
 from workdir_cases import ROW, changed
 
 from jaxssl.report import results
-from jaxssl.training import logs
+from jaxssl.training import console
 
 VALUES = {"raw": 64.25, "untrained": 56.5, "pretrained": 81.75}
 
@@ -21,7 +21,7 @@ def of_kinds(**changes):
 @pytest.fixture
 def shown(monkeypatch, capsys):
     """Return a function that prints rows, and returns the cells of the table and the text."""
-    monkeypatch.setattr(logs.console, "_width", 250)
+    monkeypatch.setattr(console.screen, "_width", 250)
 
     def show(rows):
         results.print_results(rows)
