@@ -20,6 +20,8 @@ from jaxssl.evaluation import raw_features
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
 @pytest.mark.parametrize("n", [2, 7, 100])
@@ -84,7 +86,7 @@ def test_raw_features_of_a_part_are_rows_of_the_whole(kind):
         np.testing.assert_allclose(whole, examples.reshape(9, -1) / 255.0, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("k", "weight"), [(3, "exp"), (20, "linear"), (60, "exp")])
+@pytest.mark.parametrize(("k", "weight"), [(3, "exp"), (20, "linear"), (60, "linear")])
 def test_knn_of_several_processes_equals_one(monkeypatch, k, weight):
     features, settings = labelled(50, 31, 4, 7, spread=0.8), {"k": k, "temperature": 0.1}
     expected = knn.evaluate(*features, **settings, weight=weight)

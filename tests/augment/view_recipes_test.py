@@ -14,6 +14,8 @@ from jaxssl.augment import image as image_ops
 from jaxssl.augment import video as video_ops
 from jaxssl.augment.recipes._common import blur_kernel_side
 
+pytestmark = pytest.mark.fast
+
 SIZE, SCALE, RATIO, SIGMA = 8, (0.3, 0.7), (1.5, 2.5), (0.4, 1.1)
 STRENGTHS = {"brightness": 0.11, "contrast": 0.12, "saturation": 0.13, "hue": 0.14}
 CROP = {"size": SIZE, "scale": SCALE, "ratio": RATIO}

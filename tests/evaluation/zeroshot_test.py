@@ -240,3 +240,10 @@ def test_captions_and_zeroshot_reject_a_missing_text_encoder_or_captions():
     for context in (plain, no_captions, no_captions._replace(test=None)):
         with pytest.raises(ValueError, match=message):
             captions.run(context, seed=0)
+
+
+def test_prompts_of_digits_spell_the_figures_and_keep_other_names():
+    filled = prompts.fill("digits", ["0", "7", "a_b", "10"])
+    words = ["zero", "seven", "a_b", "10"]
+    assert filled == [[t.format(word) for t in prompts.PROMPTS["digits"]] for word in words]
+    assert prompts.fill("plain", ["7", "ten"]) == [["7"], ["ten"]]

@@ -7,6 +7,8 @@ from workdir_cases import ROW, changed
 from jaxssl.report import results
 from jaxssl.training import console
 
+pytestmark = pytest.mark.fast
+
 VALUES = {"raw": 64.25, "untrained": 56.5, "pretrained": 81.75}
 
 
