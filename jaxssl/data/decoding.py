@@ -65,7 +65,7 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     try:
         picture = Image.open(io.BytesIO(data), formats=FORMATS)
     except UnidentifiedImageError as error:  # Pillow's message would show a memory address.
-        raise OSError(f"is not an image in a supported format ({', '.join(FORMATS)})") from error
+        raise OSError("is not an image in a supported format") from error
     if math.prod(picture.size) > MAX_PIXELS:
         raise OSError(
             f"has {picture.width} x {picture.height} pixels, more than the limit of {MAX_PIXELS}"

@@ -116,8 +116,8 @@ def test_playlist_is_rejected_as_video(tmp_path):
         (lambda: b"text" * 50, NO_VIDEO),
         (lambda: video()[:-400], NO_VIDEO),  # without its table
         (lambda: video("mpegts"), NO_VIDEO),
-        (sound, "has no pictures"),
-        (lambda: video("avi", pictures=()), "has no frames"),
+        (sound, "has no pictures, only sound or data"),
+        (lambda: video("avi", pictures=()), "has no frames that can be decoded"),
     ],
 )
 def test_undecodable_video_stops_or_is_skipped(load, tmp_path, make, reason):
