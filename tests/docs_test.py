@@ -7,10 +7,13 @@ from importlib import import_module
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 from jax import numpy as jnp
 from loss_cases import EXPORTED, loss_of
 from tables import tables
+
+from jaxssl import losses
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,6 +61,19 @@ def test_code_example_of_the_losses_page_computes_numbers(line):
     arrays = [x for x in jax.tree.leaves(list(names.values())) if isinstance(x, jax.Array)]
     numbers = [x for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact)]
     assert numbers and not any(jnp.isnan(x).any() for x in numbers)  # memory begins at -inf
+
+
+def test_examples_on_several_devices_give_the_value_and_gradient_of_one_device():
+    names = ("NamedSharding(mesh, P())", "jax.shard_map(step", "jax.pmap(step")
+    examples = [next(e for e in EXAMPLES.values() if name in e) for name in names]
+    for example in examples:
+        scope = {}
+        exec(example, scope)
+        x1, x2 = (np.reshape(scope[name], (32, 64)) for name in ("x1", "x2"))
+        loss = lambda w, x1=x1, x2=x2: losses.nt_xent(x1 @ w, x2 @ w)  # noqa: E731
+        value, gradient = jax.jit(jax.value_and_grad(loss))(jax.device_get(scope["weights"]))
+        np.testing.assert_allclose(scope["value"], value, rtol=1e-5)
+        np.testing.assert_allclose(scope["gradient"], gradient, rtol=1e-4, atol=1e-6)
 
 
 @each_name

@@ -80,7 +80,8 @@ def add_block(config: Config, anchors: Rows, sums: Sums, candidates: Rows, inver
 
         def log_sum(mask: Array) -> Array:
             x = jnp.sum(jnp.where(mask, terms, 0), axis=1)
-            return jnp.where(x > 0, jnp.log(jnp.where(x > 0, x, 1)) + inverse, log_zero(s.dtype))
+            empty = x <= 0
+            return jnp.where(empty, log_zero(s.dtype), jnp.log(jnp.where(empty, 1, x)) + inverse)
 
         return log_sum(pos), log_sum(neg)
 

@@ -64,9 +64,16 @@ def row_sums(
         repulsion: compute `RowSums.repulsion`, which is zeros otherwise.
 
     Raises:
-        ValueError: if ``ring`` is used with a queue or without a mapped axis.
+        ValueError: if ``ring`` is used with a queue or without a mapped axis, or the batch size is
+            symbolic.
+        TypeError: in forward-mode differentiation.
     """
     n = pairs.anchor.shape[0]
+    if not isinstance(n, int):
+        raise ValueError(
+            f"block_size and ring need a constant batch size, got {n} anchors; set block_size=None "
+            "and ring=False to export a symbolic one"
+        )
     anchors = Rows(unit(pairs.anchor), pairs.anchor_id, pairs.self_index)
     if ring:
         candidates = _ring_candidates(pairs)
@@ -81,7 +88,16 @@ def row_sums(
         symmetric=pairs.num_views > 0 and pairs.axis_name is None,
     )
     inverse = jnp.asarray(1 / temperature, anchors.z.dtype)
-    sums = cast(Sums, _sums(config, anchors, candidates, inverse))
+    anchors, candidates, inverse = collectives.align((anchors, candidates, inverse))
+    try:
+        sums = cast(Sums, _sums(config, anchors, candidates, inverse))
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise TypeError(
+            "block_size and ring have no forward-mode derivative (jvp, jacfwd); use jax.grad or "
+            "jax.vjp, or set block_size=None and ring=False"
+        ) from error
     count = count_positives(pairs).astype(sums.total.dtype)
     return RowSums(
         all=jnp.logaddexp(sums.positive, sums.negative),

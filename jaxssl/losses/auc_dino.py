@@ -5,11 +5,12 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses import dino
+from jaxssl.losses.dino import RANGES as DINO_RANGES
+from jaxssl.losses.dino import with_center
 from jaxssl.losses.objective import Number, Objective, Scalar, check
 from jaxssl.losses.pairs import Pairs, dot, mean_where, negatives, positives, promote
 
-RANGES = dino.RANGES | {"alpha": ">= 0", "negative_weight": ">= 0"}
+RANGES = DINO_RANGES | {"alpha": ">= 0", "negative_weight": ">= 0"}
 
 
 def auc_dino_loss(
@@ -104,5 +105,5 @@ def objective(
         "teacher_temperature": teacher_temperature,
     }
     check(RANGES, center_momentum=center_momentum, **fixed)
-    centred = dino.with_center(auc_dino_loss, center_momentum, fixed)
+    centred = with_center(auc_dino_loss, center_momentum, fixed)
     return centred._replace(needs_other_keys=True)

@@ -55,8 +55,8 @@ def barlow_twins_loss(
     centred = centred / largest
     variance = collectives.mean(jnp.mean(centred**2, axis=1, keepdims=True), pairs.axis_name)
     variance = variance + epsilon / largest**2
-    varies = variance > 0
-    normal = jnp.where(varies, centred / jnp.sqrt(jnp.where(varies, variance, 1)), 0)
+    constant = variance <= 0
+    normal = jnp.where(constant, 0, centred / jnp.sqrt(jnp.where(constant, 1, variance)))
     values = []
     for one, other in combinations(normal, 2):
         c = collectives.mean(dot(one.T, other.T) / one.shape[0], pairs.axis_name)

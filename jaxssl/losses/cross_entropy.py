@@ -26,7 +26,7 @@ def cross_entropy_loss(
         label_smoothing: epsilon, in [0, 1].
 
     Returns:
-        [n] float32. NaN for labels >= K.
+        [n] float32. NaN for labels < 0 or >= K.
 
     Raises:
         ValueError: without labels, or if the weights have the wrong shape.
@@ -47,7 +47,8 @@ def cross_entropy_loss(
         )
     num_classes = weights.shape[0]
     log_p = jax.nn.log_softmax(dot(promote(pairs.anchor), weights) + bias[None, :], axis=1)
-    chosen = jnp.take_along_axis(log_p, pairs.anchor_id[:, None], axis=1, mode="fill")[:, 0]
+    label = jnp.where(pairs.anchor_id < 0, num_classes, pairs.anchor_id)  # -1 is not the last class
+    chosen = jnp.take_along_axis(log_p, label[:, None], axis=1, mode="fill")[:, 0]
     return -(1 - label_smoothing) * chosen - label_smoothing * jnp.sum(log_p, axis=1) / num_classes
 
 

@@ -3,6 +3,11 @@
 A per-example buffer has one number for each example of the data set. Under a mapped axis, device i
 holds the rows i r to (i + 1) r - 1, where r is the length of its array. So the buffer may be
 sharded. If every device holds all rows, the first device's are used.
+
+An index outside the buffer reads NaN and writes nothing. So the loss of a batch with such an index
+is NaN, and no example reads or changes the entry of another one. One case cannot be told from a
+sharded buffer: under `jax.pmap` or ``check_vma=False``, if every device holds all r rows, the
+indices r and above address the copies on the other devices. Shard the buffer there.
 """
 
 import math
@@ -23,9 +28,10 @@ def log_average(old: Array, new: Array, weight: Array | float) -> Array:
 
 
 def read_examples(buffer: Array, pairs: Pairs) -> Array:
-    """Read the anchors' entries [n] from a per-example buffer that is sharded over the devices."""
-    if pairs.axis_name is None:
-        return buffer[pairs.index]
+    """Read the anchors' entries [n] from a per-example buffer; NaN for an index outside it."""
+    if collectives.is_replicated(buffer, pairs.axis_name):
+        rows = buffer.at[pairs.index]
+        return rows.get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
     index = by_view(pairs, pairs.index)
     num_views, b = index.shape
     row, is_local = _local_rows(buffer, pairs)
@@ -34,7 +40,10 @@ def read_examples(buffer: Array, pairs: Pairs) -> Array:
     entries = collectives.sum(entries, pairs.axis_name)
     first = collectives.device_index(pairs.axis_name) * b
     entries = lax.dynamic_slice_in_dim(entries, first, b)
-    return jnp.tile(entries[None], (num_views, 1)).reshape(-1)
+    entries = jnp.tile(entries[None], (num_views, 1)).reshape(-1)
+    num_rows = len(buffer) * collectives.device_count(pairs.axis_name)
+    inside = (pairs.index >= 0) & (pairs.index < num_rows)
+    return jnp.where(inside, entries, jnp.nan)
 
 
 def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = False) -> Array:
@@ -51,7 +60,8 @@ def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = Fa
         value = jax.nn.logsumexp(views, axis=0) - math.log(views.shape[0])
     else:
         value = jnp.mean(views, axis=0)
-    value = collectives.gather(value, pairs.axis_name)
+    equal = collectives.is_replicated(buffer, pairs.axis_name)
+    value = collectives.gather(value, pairs.axis_name, equal=equal)
     row, is_local = _local_rows(buffer, pairs)
     row = jnp.where(is_local, row, len(buffer))  # an index beyond the end is dropped by the scatter
     return buffer.at[row].set(value.astype(buffer.dtype), mode="drop")
@@ -59,8 +69,10 @@ def write_examples(buffer: Array, pairs: Pairs, value: Array, *, logs: bool = Fa
 
 def _local_rows(buffer: Array, pairs: Pairs) -> tuple[Array, Array]:
     """Return the buffer rows [B] of the global batch, and which of them lie on this device."""
-    index = collectives.gather(by_view(pairs, pairs.index)[0], pairs.axis_name)
-    row = index - collectives.device_index(pairs.axis_name) * len(buffer)
+    equal = collectives.is_replicated(buffer, pairs.axis_name)
+    index = collectives.gather(by_view(pairs, pairs.index)[0], pairs.axis_name, equal=equal)
+    first = 0 if equal else collectives.device_index(pairs.axis_name) * len(buffer)
+    row = index - first
     return row, (row >= 0) & (row < len(buffer))
 
 
@@ -78,7 +90,7 @@ def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict
         axis_name: mapped axis whose devices share the batch, or None.
     """
     size, dim = queue["rows"].shape
-    new = collectives.gather(unit(lax.stop_gradient(rows)), axis_name, axis=1)
+    new = collectives.gather(unit(lax.stop_gradient(rows)), axis_name, axis=1, equal=True)
     new = new.reshape(-1, dim)[-size:].astype(queue["rows"].dtype)
     position = (queue["next"] + jnp.arange(len(new), dtype=jnp.int32)) % size
     return {"rows": queue["rows"].at[position].set(new), "next": (position[-1] + 1) % size}

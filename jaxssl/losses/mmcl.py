@@ -187,7 +187,8 @@ def _info(solution: DualSolution, neg: Array, C: Scalar) -> MMCLInfo:
     count = jnp.maximum(jnp.sum(neg, axis=1, dtype=alpha.dtype), 1)
 
     def share(mask: Array) -> Array:
-        return jnp.sum(mask & neg, axis=1, dtype=alpha.dtype) / count
+        fraction = jnp.sum(mask & neg, axis=1, dtype=alpha.dtype) / count
+        return jnp.where(jnp.isnan(solution.objective), jnp.nan, fraction)
 
     return MMCLInfo(
         alpha=alpha,

@@ -50,7 +50,9 @@ def nnclr_loss(pairs: Pairs, support: Array | None = None, *, temperature: Scala
                 f"support must have shape [k, {d}] like the embeddings, got {support.shape}"
             )
         support = lax.stop_gradient(unit(support))
-        neighbour = support[jnp.argmax(dot(neighbour, support), axis=1)]
+        nearest = support[jnp.argmax(dot(neighbour, support), axis=1)]
+        # The neighbour of an embedding that is NaN is NaN.
+        neighbour = jnp.where(jnp.isnan(neighbour), neighbour, nearest)
     return nt_xent_loss(replace(pairs, anchor=neighbour), temperature=temperature)
 
 

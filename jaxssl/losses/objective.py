@@ -11,7 +11,7 @@ from jax import numpy as jnp
 from jax.core import Tracer
 
 from jaxssl import collectives
-from jaxssl.losses.pairs import Pairs, count_positives, pair_views
+from jaxssl.losses.pairs import Pairs, count_positives
 
 Scalar = float | Array
 Schedule = Callable[[Array], Array]  # maps the step number to a value
@@ -154,43 +154,6 @@ def mean_over_anchors(per_anchor: Array, pairs: Pairs) -> tuple[Array, Array]:
     count = collectives.mean(jnp.sum(has_positive), pairs.axis_name)
     value = jnp.sum(per_anchor * has_positive) / jnp.maximum(count, 1e-9)
     return value, 1 - jnp.mean(has_positive)
-
-
-def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Callable[..., Array]:
-    """Return the two-array form of a loss: ``(z1, z2, **hyper) -> scalar``.
-
-    Args:
-        loss_fn: ``(pairs, **hyper) -> [n]``.
-        pair: `pair_views` if the rows of both arrays are anchors, `pair_towers` if the rows of the
-            first array are anchors and the rows of the second are their keys.
-    """
-    both = pair is pair_views
-
-    def on_two_arrays(
-        z1: Array,
-        z2: Array,
-        *args: Any,
-        labels: Array | None = None,
-        axis_name: str | None = None,
-        **hyper: Any,
-    ) -> Array:
-        views = ([z1, z2],) if both else (z1, z2)
-        pairs = pair(*views, labels=labels, axis_name=axis_name)
-        return mean_over_anchors(loss_fn(pairs, *args, **hyper), pairs)[0]
-
-    name = loss_fn.__name__.removesuffix("_loss")
-    anchors = "rows of both arrays" if both else "rows of z1, with the rows of z2 as keys,"
-    on_two_arrays.__name__ = on_two_arrays.__qualname__ = name
-    on_two_arrays.__doc__ = f"""Mean of `{name}_loss` over two [b, d] arrays with matching rows.
-
-    ``{name}(z1, z2, *, labels=None, axis_name=None, **hyper) -> scalar`` averages over the
-    {anchors} that have a positive. ``labels`` [b] makes all rows of a class positives. Under a
-    mapped ``axis_name`` the batch spans all devices and the result is this device's share:
-    `jax.lax.pmean` of it is the loss. ``hyper`` as in `{name}_loss`:
-
-    {inspect.cleandoc(loss_fn.__doc__ or "")}
-    """
-    return on_two_arrays
 
 
 def check(ranges: Ranges, **hyper: Any) -> None:

@@ -233,24 +233,28 @@ def negatives(pairs: Pairs) -> Array:
 
 def count_positives(pairs: Pairs) -> Array:
     """Count each anchor's positives [n] as int32, without an [n, m] mask."""
+    itself = (pairs.self_index >= 0).astype(jnp.int32)
+    if not isinstance(pairs.candidate_id.shape[0], int):  # searchsorted needs a constant batch size
+        return jnp.sum(_same_id(pairs), axis=1, dtype=jnp.int32) - itself
     ids = jnp.sort(pairs.candidate_id)
     first = jnp.searchsorted(ids, pairs.anchor_id, side="left", method="scan_unrolled")
     last = jnp.searchsorted(ids, pairs.anchor_id, side="right", method="scan_unrolled")
-    return (last - first).astype(jnp.int32) - (pairs.self_index >= 0).astype(jnp.int32)
+    return (last - first).astype(jnp.int32) - itself
 
 
 def unit(z: Array) -> Array:
     """L2-normalise embeddings in float32 or float64. A zero row gives zeros and no gradient.
 
     Rows are first divided by their largest entry, so that squares do not overflow. Rows whose
-    entries are all below `ZERO` count as zero, so that gradients do not overflow.
+    entries are all below `ZERO` count as zero, so that gradients do not overflow. A row with a NaN
+    or an infinite entry gives NaN.
     """
     z = promote(z)
     largest = lax.stop_gradient(jnp.max(jnp.abs(z), axis=-1, keepdims=True))
-    nonzero = largest >= ZERO
-    z = jnp.where(nonzero, z, 0) / jnp.where(nonzero, largest, 1)
+    zero = largest < ZERO
+    z = jnp.where(zero, 0, z) / jnp.where(zero, 1, largest)
     square = jnp.sum(z * z, axis=-1, keepdims=True)
-    return z * lax.rsqrt(jnp.where(nonzero, square, 1))
+    return z * lax.rsqrt(jnp.where(zero, 1, square))
 
 
 def promote(z: Array) -> Array:
@@ -283,7 +287,7 @@ def log_zero(dtype: jnp.dtype) -> float:
 
 def zero_if_empty(log_sum: Array) -> Array:
     """Replace the log of an empty sum, as `log_sum_exp` returns it, by 0."""
-    return jnp.where(log_sum > log_zero(log_sum.dtype) / 2, log_sum, 0)
+    return jnp.where(log_sum <= log_zero(log_sum.dtype) / 2, 0, log_sum)
 
 
 def mean_where(x: Array, where: Array) -> Array:
@@ -304,11 +308,11 @@ def distance(pairs: Pairs) -> Array:
     """
     x, y = promote(pairs.anchor), promote(pairs.candidate)
     largest = lax.stop_gradient(jnp.maximum(jnp.max(jnp.abs(x)), jnp.max(jnp.abs(y))))
-    scale = jnp.where(largest >= ZERO, largest, 1)
+    scale = jnp.where(largest < ZERO, 1, largest)
     x, y = x / scale, y / scale
     square = jnp.sum(x * x, axis=1)[:, None] + jnp.sum(y * y, axis=1)[None, :] - 2 * dot(x, y)
-    apart = square > 4 * jnp.finfo(x.dtype).eps * x.shape[1]
-    return jnp.where(apart, jnp.sqrt(jnp.where(apart, square, 1)), 0) * scale
+    equal = square <= 4 * jnp.finfo(x.dtype).eps * x.shape[1]
+    return jnp.where(equal, 0, jnp.sqrt(jnp.where(equal, 1, square))) * scale
 
 
 def _same_id(pairs: Pairs) -> Array:
@@ -330,6 +334,7 @@ def _stack(views: Array | Sequence[Array]) -> Array:
     if views.ndim == 0:
         raise ValueError("embeddings must have shape [b, d] per view, got a scalar")
     _check_rows(views.shape[1:], views.dtype)
+    _check_sharding([views])
     return views
 
 
@@ -341,6 +346,7 @@ def _same_shape(views: Sequence[Array]) -> list[Array]:
         raise ValueError(f"views must be one or more arrays of one shape [b, d], got {shapes}")
     dtype = jnp.result_type(*views)
     _check_rows(shapes[0], dtype)
+    _check_sharding(views)
     return [v.astype(dtype) for v in views]
 
 
@@ -349,6 +355,23 @@ def _check_rows(shape: tuple[int, ...], dtype: jnp.dtype) -> None:
         raise ValueError(f"embeddings must have shape [b, d] per view, got {shape}")
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"embeddings must be floating point, got {dtype}")
+
+
+def _check_sharding(views: Sequence[Array]) -> None:
+    axes = {axis for view in views for axis in explicit_axes(view)}
+    if axes:
+        raise ValueError(
+            f"embeddings are sharded over the explicit mesh axes {sorted(axes)}; wrap the function "
+            "that makes the pairs and computes the loss in jax.sharding.auto_axes(..., "
+            "out_sharding=jax.P()), under jax.set_mesh(mesh)"
+        )
+
+
+def explicit_axes(x: Array) -> set[str]:
+    """Return the mesh axes in the type of ``x``: the explicit axes over which it is sharded."""
+    sharding = jax.typeof(x).sharding
+    entries = [e if isinstance(e, tuple) else (e,) for e in sharding.spec]
+    return {axis for entry in entries for axis in entry if isinstance(axis, str)}
 
 
 def _check_ids(ids: Array | None, b: int, name: str, axis_name: str | None) -> Array:

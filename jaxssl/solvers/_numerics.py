@@ -8,6 +8,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 from jax.scipy.linalg import solve_triangular
 
+from jaxssl.collectives import align
+
 POWER_STEPS = 50
 
 
@@ -68,6 +70,7 @@ def iterate_rows(
     def repeat(count: Any, state: Any) -> Any:
         return lax.fori_loop(0, count, lambda _, state: advance(state), state)
 
+    state = align(state)
     if tol is None:
         return repeat(num_steps, state), jnp.full((n,), num_steps, jnp.int32)
     limit = lax.stop_gradient(tol)
@@ -82,21 +85,23 @@ def iterate_rows(
         errors = error(state)
         return state, done | (errors <= jnp.asarray(limit, errors.dtype)), steps, total + count
 
-    start = state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)
+    start = align((state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)))
     state, _, steps, _ = lax.while_loop(
         lambda carry: (carry[3] < num_steps) & ~jnp.all(carry[1]), check, start
     )
     return state, steps
 
 
-def spectral_radius(matvec: Callable[[Array], Array], size: int, dtype: Any) -> Array:
-    """Estimate the largest |eigenvalue| of a symmetric matrix from above, by power iteration.
+def spectral_radius(matrix: Array) -> Array:
+    """Estimate the largest |eigenvalue| of a symmetric [m, m] matrix from above.
 
-    Power iteration converges from below. One per cent and the norm of the residual are added. The
-    residual is zero after convergence and covers the gap before it.
+    The power iteration converges from below. One per cent and the norm of the residual are added.
+    The residual is zero after convergence and covers the gap before it.
     """
     # The random start vector is fixed. In practice it is not orthogonal to the top eigenvector.
+    size, dtype = matrix.shape[0], matrix.dtype
     vector = jax.random.normal(jax.random.key(0), (size,), dtype)
+    vector, matrix = align((vector, matrix))
 
     def shrink(vector: Array) -> Array:
         # The vector is first divided by its largest entry, so that its squares neither overflow nor
@@ -104,9 +109,9 @@ def spectral_radius(matvec: Callable[[Array], Array], size: int, dtype: Any) -> 
         vector = vector / jnp.maximum(jnp.max(jnp.abs(vector), initial=0), tiny(dtype))
         return vector / jnp.maximum(jnp.linalg.norm(vector), 1)
 
-    vector = lax.fori_loop(0, POWER_STEPS, lambda _, v: matvec(shrink(v)), vector)
+    vector = lax.fori_loop(0, POWER_STEPS, lambda _, v: product(matrix, shrink(v)), vector)
     vector = shrink(vector)
-    image = matvec(vector)
+    image = product(matrix, vector)
     value = jnp.linalg.norm(image)
     sign = jnp.where(jnp.vdot(vector, image) < 0, -1, 1).astype(dtype)
     return 1.01 * value + jnp.linalg.norm(image - sign * value * vector)
@@ -130,7 +135,13 @@ def inverse_root(matrix: Array) -> Array:
     The factor is computed recursively from quarters. On a CPU, large LAPACK calls start threads
     that keep the cores busy for some time, which doubles the time of the next operation.
     """
-    return _inverse_root(matrix, max(16, matrix.shape[0] // 64))
+    size = matrix.shape[0]
+    if not isinstance(size, int):
+        raise ValueError(
+            f"ADMM and INV need a constant batch size, got a kernel of {size} rows; use "
+            'svm_dual_pgd (solver="pgd") to export a symbolic one'
+        )
+    return _inverse_root(matrix, max(16, size // 64))
 
 
 def _inverse_root(matrix: Array, leaf: int) -> Array:
@@ -173,9 +184,14 @@ def tiny(dtype: Any) -> float:
     return float(jnp.finfo(dtype).tiny)
 
 
+def largest(dtype: Any) -> float:
+    """Largest number whose square and fourth power stay finite."""
+    return float(jnp.finfo(dtype).max) ** 0.25
+
+
 def finite(x: Array) -> Array:
-    """Replace NaN by 0 and clip to +-finfo.max ** 0.25, so that squares stay finite."""
-    big = float(jnp.finfo(x.dtype).max) ** 0.25
+    """Replace NaN by 0 and clip to +-`largest`."""
+    big = largest(x.dtype)
     return jnp.nan_to_num(jnp.clip(x, -big, big), nan=0.0)
 
 

@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.solvers._numerics import finite, iterate_rows, product, require_positive, tiny
+from jaxssl.collectives import align
+from jaxssl.solvers._numerics import (
+    iterate_rows,
+    largest,
+    product,
+    require_positive,
+    tiny,
+)
 
 
 class DualSolution(NamedTuple):
@@ -68,6 +75,8 @@ def make_problem(
         (kernel.astype(dtype), jnp.asarray(C).astype(dtype), jnp.asarray(regularization))
     )
     beta = beta.astype(dtype)
+    # The loops of the solvers need arrays of one type under `jax.shard_map` with check_vma=True.
+    kernel, positive, excluded, C, beta = align((kernel, positive, excluded, C, beta))
     mean = jnp.mean(kernel, axis=0)
     centred = kernel - mean[:, None] - mean[None, :] + jnp.mean(mean)
     row = centred[positive]
@@ -80,7 +89,7 @@ def make_problem(
         matrix=centred + beta * jnp.eye(m, dtype=dtype),
         row=row,
         offset=diagonal + 1 - jnp.diagonal(kernel)[positive][:, None],
-        upper=jnp.where(free, finite(C), 0),
+        upper=jnp.where(free, jnp.minimum(C, largest(dtype)), 0),
         positive=positive[:, None],
         beta=beta,
     )
@@ -115,6 +124,8 @@ def solve_rows(
 
 def certify(problem: Problem, alpha: Array, steps: Array) -> DualSolution:
     """Compute the optimality certificates of the SVM solutions ``alpha`` [n, m]."""
+    # A kernel with a NaN has no solution. Its mean is NaN, and so is every offset.
+    alpha = jnp.where(jnp.isnan(problem.offset), problem.offset, alpha)
     gradient = jnp.where(problem.upper > 0, dual_gradient(problem, alpha), 0)
     objective = jnp.sum(alpha * (gradient / 2 - 1), axis=1)
     # At a bound only the component of the gradient that points into the box counts. This is the

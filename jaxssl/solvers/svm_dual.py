@@ -229,7 +229,7 @@ def _step_size(problem: Problem, step: float | Array | str | None) -> Array:
     # k'], [-sqrt(m) k', K' + beta I]] along 1 and across it. Its norm is at most the norm of the
     # 2x2 matrix of norms, whatever the signs of t and of K'. If D >= 0, then |k'|^2 <= lambda_1 t
     # and the bound is below lambda_1 + m t + beta.
-    across = spectral_radius(lambda v: product(problem.matrix, v), m, dtype)
+    across = spectral_radius(problem.matrix)
     along = m * jnp.abs(problem.offset) + problem.beta
     between = jnp.sum(problem.row * problem.row, axis=1, keepdims=True)
     half = (across - along) / 2
@@ -300,7 +300,7 @@ def _penalty(problem: Problem, kernel: Array) -> tuple[Array, Array]:
     """Choose ADMM's penalty rho and over-relaxation from the kernel, equally on all devices."""
     m, dtype = kernel.shape[0], problem.row.dtype
     eye = jnp.eye(m, dtype=dtype)
-    top = spectral_radius(lambda v: product(problem.matrix, v), m, dtype)
+    top = spectral_radius(problem.matrix)
     centred, diagonal = jnp.diagonal(problem.matrix), jnp.diagonal(kernel)
     usual = 1.2 * jnp.sqrt(jnp.maximum(jnp.mean(centred), problem.beta) * top)
     # If K' >= 0 and K_xx <= 1, every Delta_x - beta I is a Gram matrix. The shift covers rounding

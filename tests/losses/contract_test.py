@@ -38,6 +38,28 @@ each_name = pytest.mark.parametrize("name", NAMES)
 PMAPPED = [c for c in DEFAULTS if c.name in ("barlow_twins", "mmcl", "nt_xent", "siglip", "swav")]
 long = pytest.mark.long
 KINDS = sorted({kind for case in CASES for kind in kinds(case)})
+RINGS = [c for c in PROGRAMS if "ring" in c.parameters()]
+PLAIN_RINGS = [c for c in RINGS if c.name in ("clip", "tcl") and not c.hyper]  # check_vma=False
+
+
+def labelled_programs() -> list:
+    return [case for case in PROGRAMS if labelled(case)]
+
+
+def with_entry(value: float, *rows: tuple[int, int]) -> np.ndarray:
+    z = embeddings()
+    for view, example in rows:
+        z[view, example, 1] = value
+    return z
+
+
+# Embeddings with numbers that no loss is defined for.
+INVALID = {
+    "all NaN": np.full((2, 8, 4), np.nan, np.float32),
+    "NaN in the first view": with_entry(np.nan, (0, 2)),
+    "NaN in the second view": with_entry(np.nan, (1, 2)),
+    "infinite": with_entry(np.inf, (0, 2), (1, 5)),
+}
 
 
 @cache
@@ -145,80 +167,84 @@ def test_gradient_equals_finite_differences_in_float64(tower):
 
 @cache
 def on_devices(devices: int, mapping: str, with_labels: bool = False):
-    """Compile `(z, index) -> ({case: mean}, {case: gradient})` for a batch split over devices."""
+    """Compile `(z, index) -> {case: (loss, gradient)}` for a batch split over devices.
+
+    Every device has all embeddings z, as it has all parameters in training. It passes the rows
+    ``index`` of its examples to the loss.
+    """
 
     def local(z, index, axis_name):
-        def value(z, case):
+        def share(z, case):
             kind = labelled(case)[0] if with_labels else kinds(case)[0]
-            pairs = pairs_of(kind, z, index, axis_name)
-            around = case.with_(ring=True) if mapping == "ring" else case
+            pairs = pairs_of(kind, z[:, index], index, axis_name)
+            around = case.with_(ring=True) if mapping.startswith("ring") else case
             # Examples have different weights, so that each gradient belongs to one example.
             weight = 1 + 0.5 * jnp.sin(pairs.index.astype(jnp.float32))
             return mean_over_anchors(weight * around.loss(pairs), pairs)[0]
 
-        means, shares = {}, {}
-        for case in PMAPPED if mapping == "pmap" else PROGRAMS:
-            if mapping == "ring" and "ring" not in case.parameters():
-                continue
-            if not with_labels or labelled(case):
-                loss, gradient = jax.value_and_grad(value)(z, case)
-                # z is local to this device, so its gradient is one share of the mean.
-                means[case] = collectives.mean(loss, axis_name)
-                shares[case] = gradient / collectives.device_count(axis_name)
-        return means, shares
+        cases = labelled_programs() if with_labels else PROGRAMS
+        cases = {"pmap": PMAPPED, "ring": PLAIN_RINGS, "ring checked": RINGS}.get(mapping, cases)
+        return {
+            c: losses.global_value_and_grad(partial(share, case=c), axis_name)(z) for c in cases
+        }
 
     if mapping == "whole":
         return jax.jit(partial(local, axis_name=None))
+    run = partial(local, axis_name="data")
     if mapping == "pmap":
-        run = partial(local, axis_name="i")
-        return jax.pmap(run, axis_name="i", in_axes=(1, 0), out_axes=(None, 1))
+        return jax.pmap(run, axis_name="data", in_axes=(None, 0), out_axes=None)
     mesh = distributed.make_mesh(jax.devices()[:devices])
-    specs = (P(None, "data"), P("data"))
-    run = distributed.spmd(partial(local, axis_name="data"), mesh, specs, (P(), P(None, "data")))
-    return jax.jit(run)
+    checked = {"check_vma": mapping.endswith("checked")}
+    return jax.jit(
+        jax.shard_map(run, mesh=mesh, in_specs=(P(), P("data")), out_specs=P(), **checked)
+    )
 
 
 @cache
-def split(devices: int, mapping: str = "spmd", with_labels: bool = False):
-    z = jnp.asarray(embeddings())
+def split(devices: int, mapping: str = "shard_map", with_labels: bool = False, kind: str = ""):
+    z = jnp.asarray(INVALID[kind] if kind else embeddings())
     # With labels, three anchors have no positive, unevenly spread over the devices.
     index = jnp.arange(8, dtype=jnp.int32)
-    if mapping == "pmap":
-        z, index = z[:, :, None], index[:, None]
-    means, gradients = on_devices(devices, mapping, with_labels)(z, index)
-    return {case: (means[case], gradients[case]) for case in means}
+    index = index[:, None] if mapping == "pmap" else index
+    return on_devices(devices, mapping, with_labels)(z, index)
 
 
-@pytest.mark.parametrize("devices", [pytest.param(2, marks=long), 4, pytest.param(8, marks=long)])
+def equal_one_device(actual, expected):
+    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
+    scale = max(1.0, np.abs(expected[1]).max())
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
+
+
+@pytest.mark.parametrize(
+    ("devices", "mapping"),
+    [
+        (4, "checked"),
+        pytest.param(2, "shard_map", marks=long),
+        pytest.param(8, "shard_map", marks=long),
+    ],
+)
 @each_program
-def test_loss_and_gradient_do_not_depend_on_the_number_of_devices(case, devices):
-    actual, expected = split(devices)[case], split(1, "whole")[case]
-    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
-    scale = max(1.0, np.abs(expected[1]).max())
-    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
+def test_loss_and_gradient_do_not_depend_on_the_number_of_devices(case, devices, mapping):
+    equal_one_device(split(devices, mapping)[case], split(1, "whole")[case])
 
 
-@pytest.mark.parametrize("case", [c for c in PROGRAMS if labelled(c)], ids=str)
+@pytest.mark.parametrize("case", labelled_programs(), ids=str)
 def test_loss_with_labels_on_several_devices_equals_one_device(case):
-    actual, expected = split(4, "spmd", True)[case], split(1, "whole", True)[case]
-    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
-    scale = max(1.0, np.abs(expected[1]).max())
-    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6 * scale)
+    equal_one_device(split(4, "shard_map", True)[case], split(1, "whole", True)[case])
 
 
 @pytest.mark.parametrize("case", PMAPPED, ids=str)
 def test_loss_under_pmap_equals_one_device(case):
-    actual, expected = split(8, "pmap")[case], split(1, "whole")[case]
-    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
-    scale = max(1.0, np.abs(expected[1]).max())
-    np.testing.assert_allclose(actual[1][:, :, 0], expected[1], rtol=1e-4, atol=2e-6 * scale)
+    equal_one_device(split(8, "pmap")[case], split(1, "whole")[case])
 
 
-@pytest.mark.parametrize("ring", [c for c in PROGRAMS if "ring" in c.parameters()], ids=str)
-def test_ring_loss_and_gradient_equal_one_device(ring):
-    actual, expected = split(4, "ring", False)[ring], split(1, "whole")[ring]
-    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5, atol=1e-6)
-    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-6)
+@pytest.mark.parametrize(
+    ("case", "mapping"),
+    [*((c, "ring checked") for c in RINGS), *((c, "ring") for c in PLAIN_RINGS)],
+    ids=str,
+)
+def test_ring_loss_and_gradient_equal_one_device(case, mapping):
+    equal_one_device(split(4, mapping)[case], split(1, "whole")[case])
 
 
 # log_u is per anchor and is not permuted with the examples; other extra inputs are shared.
@@ -289,6 +315,20 @@ def test_loss_and_gradient_are_finite_for_degenerate_embeddings(case, kind, dtyp
         assert gradient.dtype == dtype
         assert np.isfinite(value), temperature
         assert np.isfinite(np.asarray(gradient, np.float32)).all(), temperature
+
+
+@pytest.mark.parametrize("kind", INVALID)
+@each_program
+def test_loss_of_embeddings_that_are_not_numbers_is_nan(case, kind):
+    value, gradient = hard_values("float32")(jnp.asarray(INVALID[kind]), jnp.float32(0.1))[case]
+    assert np.isnan(value)
+    assert np.isnan(gradient).any()
+
+
+@pytest.mark.parametrize("case", RINGS, ids=str)
+def test_loss_of_embeddings_that_are_not_numbers_is_nan_around_a_ring(case):
+    value, gradient = split(4, "ring checked", kind="NaN in the second view")[case]
+    assert np.isnan(value) and np.isnan(gradient).any()
 
 
 @pytest.mark.parametrize("case", [c for c in DEFAULTS if "one view" in kinds(c)], ids=str)

@@ -47,7 +47,7 @@ def batch_at(step: int):
 
 
 @cache
-def trained(setting: str, devices: int):
+def trained(setting: str, devices: int, check_vma: bool = False):
     """Losses, gradients, metrics, parameters and memory of some steps of gradient descent."""
     name, hyper = SETTINGS[setting]
     objective = objective_of(name, **hyper)
@@ -56,10 +56,11 @@ def trained(setting: str, devices: int):
 
     traces = []
 
-    def step(z, index, params, memory, number):
+    def step(z, index, place, params, memory, number):
         traces.append(number)
 
         def loss(z, params):
+            z = z[:, place]  # this device's examples
             if towers:
                 pairs = pair_towers(z[0], z[1], index, axis_name=axis_name)
             else:
@@ -68,33 +69,33 @@ def trained(setting: str, devices: int):
             value, after, metrics = objective.loss(pairs, params, memory, step=number, key=key)
             return value, (after, metrics)
 
-        out = jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(z, params)
-        (value, (memory, metrics)), (dz, dparams) = out
-        value, metrics, dparams = collectives.mean((value, metrics, dparams), axis_name)
+        compute = losses.global_value_and_grad(loss, axis_name, argnums=(0, 1), has_aux=True)
+        (value, (memory, metrics)), (dz, dparams) = compute(z, params)
         params = jax.tree.map(lambda p, g: p - 0.1 * g, params, dparams)
-        return (value, dz / collectives.device_count(axis_name), metrics), params, memory
+        return (value, dz, collectives.mean(metrics, axis_name)), params, memory
 
     state = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
     if devices:
         mesh = distributed.make_mesh(jax.devices()[:devices])
-        in_specs = (P(None, "data"), P("data"), P(), P(), P())
-        out_specs = ((P(), P(None, "data"), P()), P(), P())
-        step = distributed.spmd(step, mesh, in_specs, out_specs)
+        in_specs = (P(), P("data"), P("data"), P(), P(), P())
+        specs = {"in_specs": in_specs, "out_specs": P(), "check_vma": check_vma}
+        step = jax.shard_map(step, mesh=mesh, **specs)
         state = distributed.replicate(state, mesh)
     step = jax.jit(step)
     params, memory = state
     history = []
     for number in range(STEPS):
-        seen, params, memory = step(*batch_at(number), params, memory, jnp.int32(number))
+        batch = (*batch_at(number), jnp.arange(8, dtype=jnp.int32))
+        seen, params, memory = step(*batch, params, memory, jnp.int32(number))
         history.append((seen, params, memory))
     assert len(traces) == 1  # schedules and new examples do not retrace
     return jax.tree.map(np.asarray, history)
 
 
-@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 4])
+@pytest.mark.parametrize("check_vma", [True, pytest.param(False, marks=pytest.mark.long)])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_loss_parameters_and_memory_do_not_depend_on_the_number_of_devices(setting, devices):
-    actual, expected = trained(setting, devices), trained(setting, 0)
+def test_loss_parameters_and_memory_do_not_depend_on_the_number_of_devices(setting, check_vma):
+    actual, expected = trained(setting, 4, check_vma), trained(setting, 0)
     chex.assert_trees_all_close(actual, expected, rtol=2e-4, atol=2e-5)
 
 
@@ -258,6 +259,53 @@ def test_loss_moving_average_is_updated_once_per_step_for_both_directions(name, 
     far = jax.tree.map(lambda x: x + 8.0, first)
     _, moved = both_directions(objective, z, far, index)
     np.testing.assert_allclose(rates(moved), rates(far) + np.log(0.9), atol=0.01)
+
+
+@pytest.mark.parametrize("bad", [-1, NUM_EXAMPLES, NUM_EXAMPLES + 3])
+@pytest.mark.parametrize("mapping", ["one device", "rows split", "rows split, checked", "checked"])
+@pytest.mark.parametrize("setting", ["decl by a buffer", "sogclr", "isogclr"])
+def test_index_outside_the_table_gives_nan_and_changes_no_entry(setting, mapping, bad):
+    value, before, after, index = with_bad_index(setting, mapping, bad)
+    assert np.isnan(value)
+    unseen = np.setdiff1d(np.arange(NUM_EXAMPLES), index)
+    for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
+        np.testing.assert_array_equal(np.asarray(new)[unseen], np.asarray(old)[unseen])
+        assert np.isfinite(np.asarray(new)[index[:3]]).all()
+
+
+@cache
+def step_of(setting: str, mapping: str):
+    """Compile `(z, index, memory) -> (loss, memory)`."""
+    name, hyper = SETTINGS[setting]
+    objective = objective_of(name, **hyper)
+    axis_name = None if mapping == "one device" else "data"
+
+    def step(z, index, memory):
+        pairs = pair_views(z, index, axis_name=axis_name)
+        value, memory, _ = objective.loss(
+            pairs, {}, memory, step=jnp.int32(0), key=jax.random.key(0)
+        )
+        return collectives.mean(value, axis_name), memory
+
+    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    if axis_name:
+        rows = P("data") if "split" in mapping else P()
+        step = jax.shard_map(
+            step,
+            mesh=distributed.make_mesh(jax.devices()[:2]),
+            in_specs=(P(None, "data"), P("data"), rows),
+            out_specs=(P(), rows),
+            check_vma="checked" in mapping,
+        )
+    return jax.jit(step), memory
+
+
+def with_bad_index(setting: str, mapping: str, bad: int):
+    step, memory = step_of(setting, mapping)
+    index = np.array([2, 5, 9, bad], np.int32)
+    z = jnp.asarray(embeddings(b=4))
+    value, after = step(z, jnp.asarray(index), memory)
+    return value, memory, after, index
 
 
 def test_sinkhorn_rows_and_columns_have_equal_sums():

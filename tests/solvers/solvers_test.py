@@ -359,6 +359,15 @@ def test_solvers_reject_invalid_arguments():
             jax.eval_shape(call)
 
 
+@each_solver
+def test_kernel_with_a_nan_gives_nan(name):
+    kernel = kernels()["rbf"].astype(np.float32)
+    kernel[3, 4] = np.nan
+    solution = SOLVERS[name](jnp.asarray(kernel), POSITIVE, ONE)
+    assert np.isnan(solution.alpha).any(axis=1).all()
+    assert np.isnan(solution.objective).all() and np.isnan(solution.suboptimality).all()
+
+
 @pytest.mark.parametrize("kernel", ["tanh", "poly"])
 def test_admm_converges_on_indefinite_kernels(kernel):
     kernel = kernels()[kernel]

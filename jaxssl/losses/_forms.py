@@ -1,0 +1,120 @@
+"""The forms of a loss that `jaxssl.losses` offers: of two arrays, of pairs, and as an objective."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+import jax
+from jax import Array
+from jax.sharding import PartitionSpec as P
+
+from jaxssl.errors import suggest
+from jaxssl.losses.objective import mean_over_anchors
+from jaxssl.losses.pairs import Pairs, explicit_axes, pair_views
+
+MODULE = "jaxssl.losses"  # where `pickle` finds the functions
+
+
+def bind(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> inspect.BoundArguments:
+    """Bind arguments to the parameters of a function.
+
+    Raises:
+        TypeError: if they do not fit. The message has the name that the user called, and the
+            closest parameter for a misspelt one.
+    """
+    for key in kwargs:
+        if key not in signature.parameters:
+            hint = suggest(key, signature.parameters)
+            raise TypeError(f"{name} has no argument {key!r}{hint}")
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name}: {error}") from None
+
+
+def on_pairs(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
+    """Return ``(pairs, **hyper) -> [n]`` with errors for arrays and for misspelt arguments."""
+    signature, name = inspect.signature(loss_fn), loss_fn.__name__
+
+    @functools.wraps(loss_fn)
+    def checked(*args: Any, **kwargs: Any) -> Array:
+        pairs = bind(f"{name}()", signature, args, kwargs).arguments["pairs"]
+        if not isinstance(pairs, Pairs):
+            raise TypeError(
+                f"{name}() takes Pairs, got {type(pairs).__name__}; take pair_views([z1, z2]) or "
+                f"pair_towers(z1, z2), or call {name.removesuffix('_loss')}(z1, z2)"
+            )
+        return loss_fn(*args, **kwargs)
+
+    checked.__module__ = MODULE
+    return checked
+
+
+def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Callable[..., Array]:
+    """Return the two-array form of a loss: ``(z1, z2, **hyper) -> scalar``.
+
+    Args:
+        loss_fn: ``(pairs, **hyper) -> [n]``.
+        pair: `pair_views` if the rows of both arrays are anchors, `pair_towers` if the rows of the
+            first array are anchors and the rows of the second are their keys.
+    """
+    both = pair is pair_views
+    name = loss_fn.__name__.removesuffix("_loss")
+    signature = _two_array_signature(loss_fn)
+
+    def compute(arguments: dict[str, Any]) -> Array:
+        arguments = dict(arguments)
+        z1, z2 = arguments.pop("z1"), arguments.pop("z2")
+        options = {key: arguments.pop(key, None) for key in ("labels", "axis_name")}
+        pairs = pair([z1, z2], **options) if both else pair(z1, z2, **options)
+        return mean_over_anchors(loss_fn(pairs, **arguments), pairs)[0]
+
+    def on_two_arrays(*args: Any, **kwargs: Any) -> Array:
+        arguments = bind(f"{name}()", signature, args, kwargs).arguments
+        return _in_auto_mode(compute, arguments)
+
+    anchors = "rows of both arrays" if both else "rows of z1, with the rows of z2 as keys,"
+    described = inspect.cleandoc(loss_fn.__doc__ or "")
+    on_two_arrays.__name__ = on_two_arrays.__qualname__ = name
+    on_two_arrays.__module__ = MODULE
+    on_two_arrays.__doc__ = f"""Mean of `{name}_loss` over two [b, d] arrays with matching rows.
+
+The mean is over the {anchors} that have a positive. ``labels`` [b] makes all
+rows of a class positives. Under a mapped ``axis_name`` the batch spans all devices, and the result
+is this device's share: `jax.lax.pmean` of it is the loss, and `global_value_and_grad` gives its
+gradient. The other arguments are those of `{name}_loss`:
+
+{described}
+"""
+    on_two_arrays.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    on_two_arrays.__annotations__ = {
+        p.name: p.annotation for p in signature.parameters.values()
+    } | {"return": Array}
+    return on_two_arrays
+
+
+def _two_array_signature(loss_fn: Callable[..., Array]) -> inspect.Signature:
+    """Replace the pairs by two arrays, and add their labels and the mapped axis."""
+    position, keyword = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
+    _, *hyper = inspect.signature(loss_fn).parameters.values()
+    arrays = [inspect.Parameter(z, position, annotation=Array) for z in ("z1", "z2")]
+    labels = inspect.Parameter("labels", keyword, default=None, annotation=Array | None)
+    axis_name = inspect.Parameter("axis_name", keyword, default=None, annotation=str | None)
+    return inspect.Signature([*arrays, *hyper, labels, axis_name], return_annotation=Array)
+
+
+def _in_auto_mode(fn: Callable[[dict[str, Any]], Array], arguments: dict[str, Any]) -> Array:
+    """Call ``fn``, and let XLA choose the sharding of its intermediate arrays.
+
+    Arrays of a mesh with explicit axes have their sharding in their type. A loss mixes all rows of
+    a batch, which has no sharding that follows from the types.
+    """
+    arrays = {k: v for k, v in arguments.items() if isinstance(v, jax.Array)}
+    axes = tuple(sorted({axis for x in arrays.values() for axis in explicit_axes(x)}))
+    if not axes:
+        return fn(arguments)
+    run = jax.sharding.auto_axes(lambda arrays: fn(arguments | arrays), axes=axes, out_sharding=P())
+    return cast(Array, run(arrays))

@@ -1,0 +1,153 @@
+"""The forms of the losses that importers use: signatures, pickling, errors, JAX's modes."""
+
+import copy
+import inspect
+import pickle
+
+import jax
+import numpy as np
+import pytest
+import stub
+from jax import export
+from jax import numpy as jnp
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+from loss_cases import DEFAULTS, EXPORTED, embeddings, inputs, loss_of
+
+from jaxssl import losses
+from jaxssl.losses.pairs import pair_views
+
+each_name = pytest.mark.parametrize("name", EXPORTED)
+CASES = [case for case in DEFAULTS if case.name in EXPORTED]
+
+
+def on_arrays(case, z1, z2):
+    extra = inputs(pair_views(list(embeddings())), case.extra)
+    return getattr(losses, case.name)(z1, z2, **extra)
+
+
+@each_name
+def test_two_array_form_has_the_parameters_of_the_loss(name):
+    first, second, *rest, labels, axis_name = inspect.signature(
+        getattr(losses, name)
+    ).parameters.values()
+    assert [first.name, second.name, labels.name, axis_name.name] == [
+        *("z1", "z2", "labels", "axis_name")
+    ]
+    assert rest == list(inspect.signature(loss_of(name)).parameters.values())[1:]
+
+
+@each_name
+def test_both_forms_can_be_pickled_and_copied(name):
+    for function in (getattr(losses, name), getattr(losses, f"{name}_loss")):
+        assert pickle.loads(pickle.dumps(function)) is function
+        assert copy.deepcopy(function) is function
+
+
+def test_stub_equals_the_signatures():
+    """If this fails, run `python tests/losses/stub.py`."""
+    assert stub.PATH.read_text() == stub.text()
+
+
+@each_name
+def test_objective_by_name_is_the_objective_of_the_file(name):
+    assert isinstance(losses.objective(name), losses.Objective)
+
+
+Z = np.ones((4, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: losses.nt_xent(Z, Z, temprature=1.0),
+            r"^nt_xent\(\) has no argument 'temprature'; did you mean 'temperature'\?",
+        ),
+        (
+            lambda: losses.info_nce_loss(pair_views([Z, Z]), temprature=1.0),
+            r"^info_nce_loss\(\) has no argument 'temprature'; did you mean 'temperature'\?",
+        ),
+        (
+            lambda: losses.objective("sogclr", gama=0.5),
+            r'^objective\("sogclr"\) has no argument \'gama\'; did you mean \'gamma\'\?',
+        ),
+        (lambda: losses.nt_xent(Z), r"^nt_xent\(\): missing a required argument: 'z2'"),
+        (
+            lambda: losses.byol_loss(jnp.asarray(Z)),
+            r"^byol_loss\(\) takes Pairs, got ArrayImpl; take pair_views\(\[z1, z2\]\)",
+        ),
+    ],
+)
+def test_wrong_argument_raises_type_error_with_the_function_that_was_called(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_unknown_loss_raises_value_error_with_the_closest_name():
+    with pytest.raises(ValueError, match="there is no loss 'sogcrl'; did you mean 'sogclr'"):
+        losses.objective("sogcrl")
+
+
+def test_losses_take_arrays_with_explicit_sharding():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+    z = embeddings()
+    chosen = [case for case in CASES if case.name == "dcl"]  # compiled
+    total = lambda cases: lambda z1, z2: sum(on_arrays(case, z1, z2) for case in cases)  # noqa: E731
+    expected = jax.jit(jax.value_and_grad(total(chosen)))(*z)
+    with jax.set_mesh(mesh):
+        z = [jax.device_put(x, NamedSharding(mesh, P("data"))) for x in z]
+        shape = jax.eval_shape(jax.grad(total(CASES)), *z)
+        actual = jax.jit(jax.value_and_grad(total(chosen)))(*z)
+    assert shape.sharding.spec == P("data", None)
+    np.testing.assert_allclose(actual[0], expected[0], rtol=2e-5)
+    np.testing.assert_allclose(actual[1], expected[1], rtol=1e-4, atol=2e-5)
+
+
+def test_pairs_of_arrays_with_explicit_sharding_raise_an_error_that_names_auto_axes():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(mesh):
+        z = jax.device_put(embeddings()[0], NamedSharding(mesh, P("data")))
+        with pytest.raises(ValueError, match=r"explicit mesh axes \['data'\]; .*auto_axes"):
+            pair_views([z, z])
+        loss = lambda z: losses.byol_loss(pair_views([z, z + 1])).mean()  # noqa: E731
+        assert np.isfinite(jax.sharding.auto_axes(loss, out_sharding=P())(z))
+
+
+def symbolic():
+    (b,) = export.symbolic_shape("b", constraints=["b >= 4"])
+    return jax.ShapeDtypeStruct((b, 4), jnp.float32)
+
+
+def test_losses_can_be_exported_with_a_symbolic_batch_size():
+    shape = symbolic()
+    cases = [case for case in CASES if case.extra in ((), ("prototypes",))]
+    run = jax.jit(lambda z1, z2: {c.name: on_arrays(c, z1, z2) for c in cases})
+    exported = export.export(run)(shape, shape)
+    assert len(exported.out_avals) == len(cases)
+
+
+@pytest.mark.parametrize(
+    ("loss", "message"),
+    [
+        (
+            lambda z: losses.nt_xent(z, z, block_size=3),
+            r"block_size and ring need a constant batch size, got 2\*b anchors",
+        ),
+        (
+            lambda z: losses.mmcl(z, z, solver="admm"),
+            r"ADMM and INV need a constant batch size, .*use svm_dual_pgd",
+        ),
+    ],
+)
+def test_export_with_a_symbolic_batch_size_raises_where_it_must_be_constant(loss, message):
+    with pytest.raises(ValueError, match=message):
+        export.export(jax.jit(loss))(symbolic())
+
+
+def test_forward_mode_works_except_through_blocks_where_it_names_reverse_mode():
+    z = jnp.asarray(embeddings()[0])
+    jax.eval_shape(lambda z: jax.jvp(lambda z: [on_arrays(c, z, z) for c in CASES], (z,), (z,)), z)
+    loss = lambda z: losses.nt_xent(z, z, block_size=3)  # noqa: E731
+    with pytest.raises(TypeError, match="no forward-mode derivative .* use jax.grad"):
+        jax.jvp(loss, (z,), (z,))
