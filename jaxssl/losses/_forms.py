@@ -28,7 +28,7 @@ def bind(
     for key in kwargs:
         if key not in signature.parameters:
             hint = suggest(key, signature.parameters)
-            raise TypeError(f"{name} has no argument {key!r}{hint}")
+            raise TypeError(f"{name} got an unexpected keyword argument {key!r}{hint}")
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:

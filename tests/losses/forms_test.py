@@ -62,15 +62,15 @@ Z = np.ones((4, 3), np.float32)
     [
         (
             lambda: losses.nt_xent(Z, Z, temprature=1.0),
-            r"^nt_xent\(\) has no argument 'temprature'; did you mean 'temperature'\?",
+            r"^nt_xent\(\) got an unexpected .* 'temprature'; did you mean 'temperature'\?",
         ),
         (
             lambda: losses.info_nce_loss(pair_views([Z, Z]), temprature=1.0),
-            r"^info_nce_loss\(\) has no argument 'temprature'; did you mean 'temperature'\?",
+            r"^info_nce_loss\(\) got an unexpected .* 'temprature'; did you mean 'temperature'\?",
         ),
         (
             lambda: losses.objective("sogclr", gama=0.5),
-            r'^objective\("sogclr"\) has no argument \'gama\'; did you mean \'gamma\'\?',
+            r'^objective\("sogclr"\) got an unexpected .* \'gama\'; did you mean \'gamma\'\?',
         ),
         (lambda: losses.nt_xent(Z), r"^nt_xent\(\): missing a required argument: 'z2'"),
         (
