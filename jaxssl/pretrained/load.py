@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax import Array
+from jax import Array, core
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
@@ -73,7 +73,7 @@ def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[Any], Any]:
                 raise ValueError(
                     f"preprocess takes uint8 in [0, 255] or floats in [0, 1], got {images.dtype}"
                 )
-            if not isinstance(images, jax.core.Tracer) and images.size:
+            if not isinstance(images, core.Tracer) and images.size:
                 low, high = float(images.min()), float(images.max())
                 if not (low >= 0 and high <= 1):
                     raise ValueError(
