@@ -12,8 +12,6 @@ import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
 from jaxssl.training import schedules
+from jaxssl.training._config_ranges import check_argument, check_common_ranges
 from jaxssl.training._config_types import (
     TYPES,
     argument_types,
@@ -40,17 +39,8 @@ OPTIONAL = ("text", "predictor")
 VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 # A run can resume with other values of these keys, because they do not change its result.
 CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded")
-# In these groups integers are sizes, not hyper-parameters.
-NETWORKS = ("net", "text", "head", "predictor")
-LOWEST = {"total_steps": 0, "epochs": 0, "seed": 0, "crops.number": 0}
-LOWEST |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps", "max_skipped"), 1)
-LOWEST |= {"data.test_fraction": 0, "data.workers": -1, "data.context": 1, "data.frame_size": 1}
-LOWEST |= {"optim.clip_norm": 0, "optim.trust_coefficient": 0, "schedule.warmup_epochs": 0}
-LOWEST |= {"schedule.warmup_start": 0, "schedule.gamma": 0, "schedule.end_factor": 0}
-MOST_VIEWS = 1000
 # The configs of the package; a link to the folder of the same name in a source checkout.
 FOLDER = Path(jaxssl.__file__).parent / "configs"
-MOST_PIXELS = 2**16  # in the side of a view
 
 
 def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
@@ -247,36 +237,10 @@ def validate(config: ConfigDict) -> None:
             key = f"{group}.{name}"
             if name in kinds:
                 require(key, value, kinds[name])
-            _check_numbers(group, name, value)
-    values: dict[str, Any] = {key: reduce(getitem, key.split("."), config) for key in LOWEST}
-    for key, value in values.items():
-        if value < LOWEST[key]:
-            raise UserError(f"config key {key!r} must be >= {LOWEST[key]}, got {value}")
-    for key in ("views", "crops.number"):
-        if values[key] > MOST_VIEWS:
-            raise UserError(f"config key {key!r} must be <= {MOST_VIEWS}, got {values[key]}")
-    if not config.total_steps and not config.epochs:
-        raise UserError("one of the config keys 'epochs' and 'total_steps' must be > 0")
-    for group, name in (("optim", "lr"), ("eval", "every"), ("checkpoint", "every")):
-        if not config[group][name] > 0:
-            raise UserError(f"config key '{group}.{name}' must be > 0, got {config[group][name]}")
+            check_argument(key, component, value)
+    check_common_ranges(config)
     if "size" in config.second_view:
         raise UserError("second_view.size: all views have the same size; set augment.size")
-
-
-def _check_numbers(group: str, name: str, value: Any) -> None:
-    """Check the sizes of networks and the numbers of views, none of which is negative."""
-    in_list = isinstance(value, tuple | list)
-    numbers = [x for x in (value if in_list else (value,)) if type(x) in (int, float)]
-    if group in NETWORKS:
-        numbers = [x for x in numbers if type(x) is int]
-    elif _component_group(group) != "augment" or in_list:
-        return
-    is_size = in_list or name in ("size", "frames", "stride")
-    if any(x < is_size for x in numbers):
-        raise UserError(f"config key '{group}.{name}' must be >= {is_size:d}, got {value}")
-    if name == "size" and any(x > MOST_PIXELS for x in numbers):
-        raise UserError(f"config key '{group}.size' must be <= {MOST_PIXELS}, got {value}")
 
 
 def _as_json(value: Any) -> Any:
@@ -391,6 +355,7 @@ def _convert(key: str, text: str, kind: Any) -> Any:
 
 
 def _make_schedule(key: str, value: Mapping[Any, Any]) -> ConfigDict:
+    """Return a schedule as a config group, and raise UserError for unknown members."""
     valid = {"schedule", "unit"}.union(*schedules.KEYS.values())
     unknown = [member for member in value if member not in valid]
     if unknown:
