@@ -335,3 +335,28 @@ def test_corruption_rows_contain_settings_and_consistent_means(photos, monkeypat
         assert row.details.items() >= {**preset, "preset": "quick", "images": 10}.items()
     for row in single:
         assert row.details["by_severity"] == {"3": row.value}
+
+
+def test_corruption_rows_name_the_accuracy_of_each_severity_on_the_drawn_images(
+    photos, monkeypatch
+):
+    """The images hold their numbers, so that each can be told from the others."""
+    preset = {**corruptions.PRESETS["quick"], "severities": (1, 4, 5), "limit": 10}
+    monkeypatch.setitem(corruptions.PRESETS, "quick", preset)
+    context, _ = context_of(photos)
+    images = np.arange(len(context.features.test), dtype=np.uint8)[:, None, None, None]
+    context = context._replace(test=SimpleNamespace(images=lambda size: images))
+    seen = []
+
+    def evaluate(images, labels, predict, *, severities, seed):
+        seen.append((images.ravel(), labels, severities))
+        return {name: np.array([90.0, 60.0, 30.0 + i]) for i, name in enumerate(NAMES)}
+
+    monkeypatch.setattr(corruptions, "evaluate", evaluate)
+    rows = {row.metric: row for row in corruptions.run(context, seed=3)}
+    [(places, labels, severities)] = seen
+    assert len(places) == 10 and places.tolist() != list(range(10)) and severities == (1, 4, 5)
+    np.testing.assert_array_equal(labels, context.features.test_labels[places])
+    for i, name in enumerate(NAMES):
+        by_severity = rows[f"corruption_{name}_top1"].details["by_severity"]
+        assert by_severity == {"1": 90.0, "4": 60.0, "5": 30.0 + i}

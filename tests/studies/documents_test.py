@@ -78,12 +78,15 @@ def test_every_cell_of_a_page_is_below_its_heading(judged, tmp_path):
     documents.write_markdown(tmp_path / "x.md", page.with_suffix(".json"))
     written = (tmp_path / "x.md").read_text()
     assert tables.tables(written) == {"": numbers[1:]} and "|  | x 1 | x 2 |" in written
-    sections = written.split("\n### ")[1:]
-    for section, (text, paper, source, measured, verdict) in zip(sections, CELLS, strict=False):
-        item = f"- **{verdict}**" + (f": {measured}" if measured != "–" else "")
-        published = f"{paper} ({source})\n\n" if paper != "–" else ""
-        assert section.startswith(f"{text}\n\n{published}{item}\n")
-    assert len(sections) == len(CELLS)
+    for row in CELLS:
+        assert claim_section(row, row[3]) in written
+
+
+def claim_section(row, measured):
+    """Return the beginning of a claim's section in Markdown."""
+    text, paper, source, _, verdict = row
+    quote = f"{paper} ({source})\n\n" if paper != "–" else ""
+    return f"### {text}\n\n{quote}- **{verdict}**: {measured}"
 
 
 def test_every_printed_cell_is_below_its_heading(judged, monkeypatch, capsys):
@@ -95,17 +98,20 @@ def test_every_printed_cell_is_below_its_heading(judged, monkeypatch, capsys):
     assert lines == [f"{row[4]}: {row[0]} ({row[2]}): {row[3]}" for row in CELLS]
 
 
-def test_claims_page_lists_measured_claims_first_below_their_paper(judged, tmp_path):
-    study("alpha")  # the documents of other names are ignored
+def test_claims_page_has_each_claim_below_its_paper_measured_ones_first(judged, tmp_path):
     documents.write_study("alpha", "X", setting(tmp_path), TWO_CLAIMS, judged, ABOUT)
     text = claims.write_claims(tmp_path, tmp_path / "c.md").read_text()
     for paper, row in zip(("MMCL", "DeCL", "ours"), CELLS, strict=True):
         [section] = [part for part in text.split("\n## ") if part.startswith(f"{paper} (")]
-        first, *others = section.split("\n### ")[1:]  # measured claims come first
-        measured = f"- **{row[4]}**: tiny, here: {row[3]} (`{ABOUT['command']}`)"
-        assert first.startswith(f"{row[0]}\n\n") and measured in first
-        sources = re.findall(r"\((\w+),\s[^()]*\)$", "\n".join(others), re.MULTILINE)
-        assert set(sources) <= {paper}
+        expected = claim_section(row, f"tiny, here: {row[3]} (`{ABOUT['command']}`)")
+        assert section.partition("\n")[2].lstrip().startswith(expected)
+    rows = {name: cells for cells in tables.tables(text)["paper"] for name in [cells[0].split()[0]]}
+    assert [int(rows["MMCL"][1]), int(rows["DeCL"][2]), int(rows["ours"][3])] == [1, 1, 1]
+    assert "| paper | holds | does not hold | cannot be told | not yet run |" in text
+    for cells in rows.values():
+        [section] = [part for part in text.split("\n## ") if part.startswith(f"{cells[0]}\n")]
+        words = (*documents.VERDICTS.values(), documents.NOT_RUN)
+        assert [section.count(f"- **{verdict}**") for verdict in words] == list(map(int, cells[1:]))
 
 
 def test_pipes_in_cells_are_escaped():
