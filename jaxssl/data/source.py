@@ -2,7 +2,6 @@
 
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -13,6 +12,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from jaxssl.data import array_cache, clips, decoding, files, graphs, integrity, prepare
+from jaxssl.data.class_names import read_classes
 from jaxssl.data.graphs import GraphArray
 from jaxssl.data.lazy_array import BLOCK, LazyArray
 from jaxssl.data.records import (
@@ -250,27 +250,6 @@ def load(data: Mapping[str, Any], split: str, kind: str = "image") -> Source:
             kind, or if the list of classes does not match it.
     """
     return _open(prepare.prepare(data), data, kind, split)
-
-
-def read_classes(path: Path) -> list[str]:
-    """Read class names from a text file with one class a line.
-
-    Text after a tab, and lines that start with #, are ignored.
-
-    Raises:
-        UserError: if the file cannot be read, is empty, or names a class twice.
-    """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"data.classes={path} cannot be read: {error}") from error
-    names = [line.split("\t")[0].strip() for line in lines]
-    names = [name for name in names if name and not name.startswith("#")]
-    repeated = [name for name, count in Counter(names).items() if count > 1]
-    if not names or repeated:
-        problem = f"names {repeated[0]!r} twice" if repeated else "names no class"
-        raise UserError(f"data.classes={path} {problem}; expected one class a line, each once")
-    return names
 
 
 def _open(builder: Any, data: Mapping[str, Any], kind: str, split: str) -> Source:

@@ -19,8 +19,8 @@ from jaxssl.data import readers
 from jaxssl.data.plan import make_plan
 from jaxssl.data.source import Source, Splits
 from jaxssl.evaluation import loss_inspection
+from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import Features
-from jaxssl.evaluation.protocols.knn import neighbours
 from jaxssl.evaluation.sampling import subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.training import atomic_files, compile_cache, modality

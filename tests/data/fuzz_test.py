@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from jaxssl.data import convert, decoding, files, source
+from jaxssl.data.class_names import read_classes
 from jaxssl.data.formats import _pictures, folder
 
 
@@ -194,7 +195,7 @@ def test_damaged_label_tables_and_class_lists_are_read_or_raise_a_one_line_error
     path.write_bytes(data)
     found = outcome("tables of labels", lambda: folder.read_labels(str(path)), below)
     assert found is REFUSED or all(k and v for k, v in found.items())
-    classes = outcome("lists of classes", lambda: source.read_classes(path), below)
+    classes = outcome("lists of classes", lambda: read_classes(path), below)
     assert classes is REFUSED or len(set(classes)) == len(classes) > 0
     listed = ["/".join(item) + ".png" for item in listed]
     of = None if found is REFUSED else found

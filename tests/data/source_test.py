@@ -12,8 +12,9 @@ from PIL import Image
 from jaxssl.configs import base
 from jaxssl.data import lazy_array
 from jaxssl.data import source as source_lib
+from jaxssl.data.class_names import read_classes
 from jaxssl.data.lazy_array import LazyArray
-from jaxssl.data.source import load, load_splits, read_classes
+from jaxssl.data.source import load, load_splits
 from jaxssl.errors import UserError
 
 pytestmark = pytest.mark.fast

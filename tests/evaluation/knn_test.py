@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from feature_cases import labelled
 
+from jaxssl.evaluation import nearest_neighbours
+from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import EvalContext
 from jaxssl.evaluation.protocols import knn
 
@@ -73,9 +75,9 @@ def test_knn_uses_all_examples_if_there_are_fewer_than_k():
 )
 @pytest.mark.parametrize("bank_block", [2**27, 4 * 6 * 25], ids=["one block", "several"])
 def test_knn_matches_a_float64_loop(k, m, classes, bank_block, monkeypatch):
-    assert m % knn.QUERY_BLOCK
+    assert m % nearest_neighbours.QUERY_BLOCK
     features = labelled(60, m, 6, classes)
-    monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
+    monkeypatch.setattr(nearest_neighbours, "BANK_BLOCK", bank_block)
     result = knn.accuracy(*features, k=k, temperature=0.2)
     expected = knn_oracle(features, k=k, temperature=0.2)
     assert result == pytest.approx(expected)
@@ -89,7 +91,7 @@ def test_knn_matches_a_float64_loop(k, m, classes, bank_block, monkeypatch):
 def test_knn_votes_are_finite_at_extreme_temperatures(temperature):
     features = labelled(60, 130, 6, 4)
     train, labels, test, _ = features
-    similarity, place = knn.neighbours(train, test, 60)
+    similarity, place = neighbours(train, test, 60)
     votes = knn.votes(similarity, labels[place], num_classes=4, temperature=temperature)
     assert np.isfinite(votes).all()
     assert (votes.max(axis=1) > 0).all()
@@ -125,9 +127,9 @@ def test_knn_predicts_the_smaller_class_on_equal_votes(weight):
 
 @pytest.mark.parametrize("bank_block", [2**27, 4 * 2 * 7])
 def test_knn_takes_the_smaller_index_on_equal_similarity(bank_block, monkeypatch):
-    monkeypatch.setattr(knn, "BANK_BLOCK", bank_block)
+    monkeypatch.setattr(nearest_neighbours, "BANK_BLOCK", bank_block)
     bank = np.tile(np.eye(2, dtype=np.float32), (10, 1))
-    similarity, place = knn.neighbours(bank, 3 * bank[:2], 12)
+    similarity, place = neighbours(bank, 3 * bank[:2], 12)
     np.testing.assert_array_equal(place[0], [*range(0, 20, 2), 1, 3])
     np.testing.assert_array_equal(place[1], [*range(1, 20, 2), 0, 2])
     np.testing.assert_allclose(similarity, [[1] * 10 + [0] * 2] * 2)
@@ -138,7 +140,7 @@ def test_knn_similarity_is_equal_for_parallel_features():
     rows = np.array([[3, 4], [-4, 3], [5, 12], [-8, 15]], np.float32)
     factor = np.array([1, 3, 7, 11, 2.0**80, 2.0**-30], np.float32)
     bank = (factor[:, None, None] * rows).reshape(-1, 2)
-    similarity, place = knn.neighbours(bank, rows, 6)
+    similarity, place = neighbours(bank, rows, 6)
     np.testing.assert_array_equal(place, np.arange(4)[:, None] + 4 * np.arange(6))
     np.testing.assert_allclose(similarity, 1, atol=1e-6)
 
@@ -157,15 +159,15 @@ def test_nearest_neighbour_of_a_training_example_is_itself():
 def test_knn_accepts_features_of_any_finite_norm():
     features = labelled(60, 7, 6, 8)
     size = np.float32(10) ** np.linspace(-9, 37, 60, dtype=np.float32)
-    similarity, place = knn.neighbours(features.train * size[:, None], 1e37 * features.test, 20)
-    expected = knn.neighbours(features.train, features.test, 20)
+    similarity, place = neighbours(features.train * size[:, None], 1e37 * features.test, 20)
+    expected = neighbours(features.train, features.test, 20)
     np.testing.assert_allclose(similarity, expected[0], atol=1e-6)
     np.testing.assert_array_equal(place, expected[1])
 
 
 def test_knn_similarity_of_zero_features_is_zero():
     bank = np.array([[0, 0], [1, 0], [-1, 0]], np.float32)
-    similarity, place = knn.neighbours(bank, np.array([[2, 0], [0, 0]], np.float32), 3)
+    similarity, place = neighbours(bank, np.array([[2, 0], [0, 0]], np.float32), 3)
     np.testing.assert_array_equal(similarity, [[1, 0, -1], [0, 0, 0]])
     np.testing.assert_array_equal(place[0], [1, 0, 2])
 
@@ -188,7 +190,7 @@ def test_knn_reads_a_memory_mapped_bank_in_blocks(tmp_path, monkeypatch):
             seen.append(part.stop - part.start)
             return bank[part]
 
-    monkeypatch.setattr(knn, "BANK_BLOCK", 4 * 6 * 40)
+    monkeypatch.setattr(nearest_neighbours, "BANK_BLOCK", 4 * 6 * 40)
     result = knn.predict(Bank(), features.train_labels, features.test, k=20, temperature=0.1)
     assert max(seen) == 40
     expected = ranking_oracle(
@@ -289,7 +291,7 @@ def test_knn_error_names_the_nonfinite_row(name, side, value):
 )
 def test_knn_refuses_features_of_invalid_shape(bank, queries, message):
     with pytest.raises(ValueError, match=message):
-        knn.neighbours(np.ones(bank), np.ones(queries), 1)
+        neighbours(np.ones(bank), np.ones(queries), 1)
 
 
 @pytest.mark.parametrize("preset", knn.PRESETS)

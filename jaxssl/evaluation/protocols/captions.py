@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
-from jaxssl.evaluation.protocols.knn import neighbours
 
 PRESETS: dict[str, dict[str, Any]] = {"default": {"k": (1, 5, 10)}}
 

@@ -13,6 +13,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.distributed import pad_rows
+from jaxssl.evaluation import nearest_neighbours
 from jaxssl.evaluation.protocol import EvalContext, Features, Protocol, Result
 from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.sampling import subset
@@ -138,7 +139,7 @@ def _update(
 
     def at_level(level: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         stddev, old, old_index = level
-        return knn.merge_nearest(old, old_index, exact + stddev * noise, first)
+        return nearest_neighbours.merge_nearest(old, old_index, exact + stddev * noise, first)
 
     return lax.map(at_level, (stddevs, similarity, index))
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import (
     EvalContext,
     Features,
@@ -13,7 +14,6 @@ from jaxssl.evaluation.protocol import (
     check_features,
     choose_settings,
 )
-from jaxssl.evaluation.protocols.knn import neighbours
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {"k": (1, 5, 10), "centred": False, "within": False},

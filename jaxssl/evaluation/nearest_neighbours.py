@@ -1,0 +1,164 @@
+"""Exact nearest neighbours by cosine similarity, in blocks, on threads and several processes."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl import distributed
+
+QUERY_BLOCK = 100  # queries per block, so few that their similarities stay in cache
+BANK_BLOCK = 2**26  # bytes of the bank, and of the queries, on the device at once
+THREADS = min(8, os.cpu_count() or 1)  # number of concurrent searches
+
+
+def neighbours(
+    bank: Array | np.ndarray, queries: Array | np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the top-k cosine-similarity neighbours of each query, [m, k] indices.
+
+    Bank and queries are processed in blocks. Beyond the arguments and the result, this needs about
+    four times `BANK_BLOCK` bytes, and `QUERY_BLOCK` rows of similarities per thread.
+
+    Args:
+        bank: [n, f], any numeric type; rows need not be normalised.
+        queries: [m, f], any numeric type.
+        k: number of neighbours; at most n are returned.
+
+    Returns:
+        Cosine similarities [m, k] float32 and indices into the bank [m, k] int32, nearest first;
+        ties go to the smaller index. A zero row has similarity 0 to every row.
+
+    Raises:
+        ValueError: if there are no rows, their widths differ, or a row is not finite in float32.
+    """
+    if bank.ndim != 2 or queries.ndim != 2 or bank.shape[1] != queries.shape[1]:
+        raise ValueError(
+            "features must be [n, f] and [m, f] of the same f, got "
+            f"{list(bank.shape)} and {list(queries.shape)}"
+        )
+    if 0 in (*bank.shape, *queries.shape):
+        raise ValueError(
+            f"bank and queries must not be empty, got {list(bank.shape)} and {list(queries.shape)}"
+        )
+    results = [
+        _search(bank, unit_rows(queries, part, "queries"), min(k, len(bank)))
+        for part in slices(len(queries), BANK_BLOCK // (4 * queries.shape[1]))
+    ]
+    similarity, index = (np.concatenate(x) for x in zip(*results, strict=True))
+    return similarity, index
+
+
+def neighbours_over_processes(
+    bank: Array | np.ndarray, labels: np.ndarray, queries: Array | np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return similarities and labels of the nearest examples in the banks of all processes."""
+    if distributed.process_count() == 1:
+        similarity, index = neighbours(bank, queries, k)
+        return similarity, labels[index]
+    lengths = np.array([len(bank), len(queries)], np.int32)
+    bank_lengths, query_lengths = distributed.gather_processes(lengths).T
+    k = min(k, int(np.sum(bank_lengths)))
+    size = BANK_BLOCK // (4 * bank.shape[1] * len(bank_lengths))
+    results = []
+    for part in slices(int(np.max(query_lengths)), size):
+        block = np.asarray(queries[part], np.float32)
+        padded = distributed.pad_rows(block, part.stop - part.start)
+        # Each process searches its share of the bank for the neighbours of every process's queries.
+        everyone = distributed.gather_processes(padded).reshape(-1, bank.shape[1])
+        similarity, index = neighbours(bank, everyone, k)
+        short = ((0, 0), (0, k - index.shape[1]))
+        nearest = np.pad(similarity, short, constant_values=-np.inf), np.pad(labels[index], short)
+        first = distributed.process_index() * len(padded)
+        gathered = [
+            np.moveaxis(distributed.gather_processes(x)[:, first : first + len(block)], 0, 1)
+            for x in nearest
+        ]
+        similarity, label = (x.reshape(len(block), -1) for x in gathered)
+        order = np.argsort(-similarity, axis=1, kind="stable")[:, :k]
+        results.append([np.take_along_axis(x, order, axis=1) for x in (similarity, label)])
+    similarity, label = (np.concatenate(x) for x in zip(*results, strict=True))
+    return similarity, label
+
+
+def _search(bank: Array | np.ndarray, queries: Array, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Find the k nearest bank examples for one block of normalised queries."""
+    m, f = queries.shape
+    # On a CPU, top_k runs on one core and a matrix product on all, so threads overlap the two.
+    threads = min(THREADS, -(-m // QUERY_BLOCK))
+    devices = (jax.local_devices() * threads)[:threads]
+    queries = jnp.pad(queries, ((0, -m % (threads * QUERY_BLOCK)), (0, 0)))
+    shares = list(map(jax.device_put, queries.reshape(threads, -1, QUERY_BLOCK, f), devices))
+    del queries
+    shape = (*shares[0].shape[:2], k)
+    none = jnp.full(shape, -jnp.inf), jnp.zeros(shape, jnp.int32)
+    best = [jax.device_put(none, device) for device in devices]
+    with ThreadPoolExecutor(threads) as pool:
+        for part in slices(len(bank), BANK_BLOCK // (4 * f)):
+            rows = unit_rows(bank, part, "the bank")
+            copies = {device: jax.device_put(rows, device) for device in set(devices)}
+            rows = [copies[device] for device in devices]
+            best = list(pool.map(_update_and_wait, best, shares, rows, [part.start] * threads))
+            del rows, copies
+    similarity, index = (np.concatenate(x).reshape(-1, k)[:m] for x in zip(*best, strict=True))
+    return similarity, index
+
+
+def _update_and_wait(best: tuple[Array, Array], queries: Array, bank: Array, first: int) -> Any:
+    """Merge a part of the bank into the nearest neighbours and wait, to bound the memory."""
+    return jax.block_until_ready(_update(*best, queries, bank, first))
+
+
+def slices(length: int, size: int) -> list[slice]:
+    """Divide a range into the fewest nearly equal parts of about ``size``."""
+    size = -(-length // max(1, round(length / max(1, size))))
+    return [slice(first, min(first + size, length)) for first in range(0, length, size)]
+
+
+def unit_rows(features: Array | np.ndarray, part: slice, name: str) -> Array:
+    """L2-normalise a part of the features, as `torch.nn.functional.normalize` does.
+
+    NumPy divides by the norm, as PyTorch does. XLA would multiply by its reciprocal, and parallel
+    rows would no longer be exactly equal.
+    """
+    rows = np.asarray(features[part]).astype(np.float32, copy=False)
+    largest = np.maximum(rows.max(axis=1, initial=0), -rows.min(axis=1, initial=0))
+    if not np.isfinite(largest).all():
+        row = part.start + int(np.argmin(np.isfinite(largest)))
+        raise ValueError(f"features must be finite, but row {row} of {name} has NaN or infinity")
+    # Scaling by a power of two is exact, and keeps the squares from overflowing.
+    scale = np.ldexp(np.float32(1), -np.clip(np.frexp(largest)[1], -120, 126))
+    rows = rows * scale[:, None]
+    norm = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    rows /= np.maximum(norm, np.float32(1e-12) * scale)[:, None]
+    return jax.device_put(rows, may_alias=True)
+
+
+@jax.jit
+def _update(
+    similarity: Array, index: Array, queries: Array, bank: Array, first: int
+) -> tuple[Array, Array]:
+    """Merge the nearest neighbours so far with the bank rows from ``first`` on."""
+
+    def update_block(block: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        query, old, old_index = block
+        new = jnp.matmul(query, bank.T, precision=lax.Precision.HIGHEST)
+        return merge_nearest(old, old_index, new, first)
+
+    return lax.map(update_block, (queries, similarity, index))
+
+
+def merge_nearest(
+    similarity: Array, index: Array, new: Array, first: int | Array
+) -> tuple[Array, Array]:
+    """Merge the k nearest neighbours [m, k] with similarities [m, n] to rows from ``first`` on."""
+    k = similarity.shape[1]
+    new, new_index = lax.top_k(new, min(k, new.shape[1]))
+    new = jnp.concatenate([similarity, new], axis=1)
+    new_index = jnp.concatenate([index, new_index.astype(jnp.int32) + first], axis=1)
+    new, order = lax.top_k(new, k)
+    return new, jnp.take_along_axis(new_index, order, axis=1)
