@@ -60,14 +60,16 @@ def model(table: str, views: int) -> dict[str, Counter]:
     names = {"n": N, "B": B, "V": views, "d": D, "K": K}
     number = lambda text: int(eval(text.replace("·", "*"), names))  # noqa: E731
     operations = ("all-gather", "all-reduce") if table == REMEMBERS else OPERATIONS
-    found = {}
+    actual = {}
     for name, *cells in DOCS[table]:
-        found[name] = Counter()
+        actual[name] = Counter()
         for operation, cell in zip(operations, cells, strict=True):
             for entry in filter(None, cell.split("; ")):
                 *times, size = entry.split(" × ")
-                found[name] += send(operation, number(size), times=number(times[0]) if times else 1)
-    return found
+                actual[name] += send(
+                    operation, number(size), times=number(times[0]) if times else 1
+                )
+    return actual
 
 
 def row_of(case: Case, kind: str, ring: bool) -> str:
@@ -118,9 +120,9 @@ def test_communication_of_a_loss_equals_the_table_in_docs(case, kind, ring):
 
         return jax.value_and_grad(value)(z)
 
-    found = compiled(local, SPLIT, (P(), P(None, "data")), Z, INDEX)
+    actual = compiled(local, SPLIT, (P(), P(None, "data")), Z, INDEX)
     rows = model(SENDS, 1 if "tower" in kind else 2)
-    assert found == ALWAYS + rows[row_of(case, kind, ring)]
+    assert actual == ALWAYS + rows[row_of(case, kind, ring)]
 
 
 # Row of the page -> the objective, its pairs and the communication of its loss.
@@ -152,8 +154,8 @@ def test_communication_of_loss_memory_depends_only_on_the_batch_size(name):
         return jax.value_and_grad(value, argnums=(0, 1), has_aux=True)(z, params)
 
     out = ((P(), P()), (P(None, "data"), P("data")))  # the gradient of params is not summed here
-    found = compiled(local, (*SPLIT, P(), P()), out, Z, INDEX, params, memory)
-    assert found == ALWAYS + of_the_loss + model(REMEMBERS, 2)[name]
+    actual = compiled(local, (*SPLIT, P(), P()), out, Z, INDEX, params, memory)
+    assert actual == ALWAYS + of_the_loss + model(REMEMBERS, 2)[name]
 
 
 def test_every_row_of_the_communication_tables_in_docs_is_tested():
@@ -240,10 +242,10 @@ STEPS = {
 
 @pytest.mark.parametrize("name", STEPS)
 def test_step_communicates_gradients_statistics_and_the_loss(name):
-    found, params = step(name)
-    assert 3 <= found.pop(("all-reduce", 4)) <= 8  # single numbers: loss, metrics, counts
+    actual, params = step(name)
+    assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # single numbers: loss, metrics, counts
     gradient = summed(*[x.shape for x in params], times=1)
-    assert found == gradient + STEPS[name] + send("all-gather", B)
+    assert actual == gradient + STEPS[name] + send("all-gather", B)
 
 
 def test_hlo_communication_counter_handles_loops_tuples_and_replicated_arrays():
@@ -253,8 +255,8 @@ def test_hlo_communication_counter_handles_loops_tuples_and_replicated_arrays():
         everyone = lax.all_gather(x * y, "data", tiled=True)
         return lax.psum_scatter(jnp.sin(everyone), "data", tiled=True)
 
-    found = compiled(local, P("data"), P("data"), jax.ShapeDtypeStruct((5 * N,), jnp.float32))
-    assert found == send("collective-permute", 5, times=3) + summed((5,), (), times=1) + send(
+    actual = compiled(local, P("data"), P("data"), jax.ShapeDtypeStruct((5 * N,), jnp.float32))
+    assert actual == send("collective-permute", 5, times=3) + summed((5,), (), times=1) + send(
         "all-gather", 5 * N
     ) + send("reduce-scatter", 5 * N)
 

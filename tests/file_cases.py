@@ -23,11 +23,11 @@ HEIGHT, WIDTH = 6, 8
 @contextmanager
 def refused(*parts):
     """A message of one line that holds the parts; it is put into what `with` gives."""
-    found = []
+    actual = []
     with pytest.raises(UserError) as error:
-        yield found
+        yield actual
     message = str(error.value)
-    found.append(message)
+    actual.append(message)
     assert "\n" not in message
     for part in parts:
         assert part in message, message

@@ -208,8 +208,8 @@ def changed(draw, document, most=3):
     """Draw a JSON document with up to ``most`` values replaced, removed, renamed or added."""
     tree = json.loads(json.dumps(document))
     for _ in range(draw(st.integers(1, most))):
-        places = list(_places(tree))
-        *path, key = draw(st.sampled_from(places)) or [None]
+        indices = list(_places(tree))
+        *path, key = draw(st.sampled_from(indices)) or [None]
         if key is None:
             continue  # the whole document is damaged as text instead
         node = tree

@@ -37,20 +37,20 @@ def unpacked(rows):
 
     Nodes whose graph was taken away, and edges that lead to none, are not among them.
     """
-    found = []
+    actual = []
     for x, of, edge, size in zip(rows["x"], rows["graph"], rows["edge"], rows["size"], strict=True):
-        places, edges = [[] for _ in size], [[] for _ in size]
+        indices, edges = [[] for _ in size], [[] for _ in size]
         new = {}  # graph and place there by place in the row
         for place, number in enumerate(of.tolist()):
             if number < len(size):
-                new[place] = number, len(places[number])
-                places[number].append(place)
+                new[place] = number, len(indices[number])
+                indices[number].append(place)
         for a, b in edge.tolist():
             if a in new and b in new:
                 assert new[a][0] == new[b][0]
                 edges[new[a][0]].append((new[a][1], new[b][1]))
-        found += [(x[own], kept) for own, kept in zip(places, edges, strict=True)]
-    return found
+        actual += [(x[own], kept) for own, kept in zip(indices, edges, strict=True)]
+    return actual
 
 
 def assert_same(found, graphs, num_tags=NUM_TAGS):

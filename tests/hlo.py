@@ -41,7 +41,7 @@ def collectives(text: str, devices: int) -> Counter[tuple[str, int]]:
             parts[name].append(line)
 
     def sent(name: str) -> Counter[tuple[str, int]]:
-        found: Counter[tuple[str, int]] = Counter()
+        actual: Counter[tuple[str, int]] = Counter()
         for line in parts[name]:
             if not (match := LINE.match(line)):
                 continue
@@ -50,7 +50,7 @@ def collectives(text: str, devices: int) -> Counter[tuple[str, int]]:
                 if match[2].endswith("-start"):
                     raise ValueError(f"asynchronous collectives are not read: {line}")
                 whole = devices if operation == "reduce-scatter" else 1
-                found.update((operation, size * whole) for size in sizes(shape))
+                actual.update((operation, size * whole) for size in sizes(shape))
                 continue
             called = dict((key, part) for key, part in CALLED.findall(line) if part in parts)
             if operation == "while":
@@ -58,18 +58,18 @@ def collectives(text: str, devices: int) -> Counter[tuple[str, int]]:
                 if body and not trips:
                     raise ValueError(f"a collective in a loop of unknown length: {line}")
                 for key, count in body.items():
-                    found[key] += count * int(trips[1])
+                    actual[key] += count * int(trips[1])
             elif operation == "conditional":
                 names = [*re.findall(r"%([\w.-]+)", "".join(BRANCHES.findall(line)))]
                 names += [called[key] for key in called if key.endswith("_computation")]
                 branches = [sent(branch) for branch in names]
                 if any(branch != branches[0] for branch in branches):
                     raise ValueError(f"a collective in one branch alone: {line}")
-                found += branches[0]
+                actual += branches[0]
             elif operation in ("call", "fusion"):
                 for part in called.values():
-                    found += sent(part)
-        return found
+                    actual += sent(part)
+        return actual
 
     return sent(entry)
 

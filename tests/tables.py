@@ -5,12 +5,12 @@ import re
 
 def tables(text: str) -> dict[str, list[list[str]]]:
     """The first cell of a table's head -> its rows."""
-    found = {}
+    actual = {}
     for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
         head, _, *rows = ([c.strip() for c in line.split("|")[1:-1]] for line in table.splitlines())
-        assert {len(row) for row in rows} == {len(head)} and head[0] not in found
-        found[head[0]] = rows
-    return found
+        assert {len(row) for row in rows} == {len(head)} and head[0] not in actual
+        actual[head[0]] = rows
+    return actual
 
 
 def printed(text: str) -> list[list[str]]:

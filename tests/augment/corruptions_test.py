@@ -246,13 +246,15 @@ def test_elastic_transform_equals_scipy_interpolation_at_displaced_positions(pho
         for image, of_image, result in zip(photos[:2], u, actual, strict=False):
             moved = 32 * bend * (2 * of_image[:6].reshape(2, 3) - 1)
             affine = np.linalg.solve(np.c_[corners, np.ones(3)], moved.T)
-            places = grid + np.einsum("kyx,kd->dyx", np.r_[grid, np.ones((1, 32, 32))], affine)
+            indices = grid + np.einsum("kyx,kd->dyx", np.r_[grid, np.ones((1, 32, 32))], affine)
             for axis in range(2):
                 raw = 2 * of_image[6 + 1024 * axis :][:1024].reshape(32, 32) - 1
                 smooth = ndimage.gaussian_filter(raw, 32 * sigma, mode="mirror")
-                places[axis] += 32 * alpha * smooth
+                indices[axis] += 32 * alpha * smooth
             expected = [
-                ndimage.map_coordinates(image[..., c].astype(float), places, order=1, mode="mirror")
+                ndimage.map_coordinates(
+                    image[..., c].astype(float), indices, order=1, mode="mirror"
+                )
                 for c in range(3)
             ]
             np.testing.assert_allclose(result, np.moveaxis(expected, 0, 2), atol=0.5)

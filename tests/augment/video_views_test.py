@@ -215,9 +215,9 @@ def test_flipped_flow_agrees_with_motion_in_flipped_frames():
         rgb[t, :, 1 + t] = 1
         flow[t, :, 1 + t, 0] = 0.5 + 1 / 16
     rgb, flow = (np.asarray(video_ops.flip(jnp.asarray(x), True)) for x in (rgb, flow))
-    places = rgb[:, 0, :, 0].argmax(axis=1)
-    step = np.round((flow[range(3), 0, places, 0] - 0.5) * 16)
-    np.testing.assert_array_equal(np.diff(places), step[:-1])
+    indices = rgb[:, 0, :, 0].argmax(axis=1)
+    step = np.round((flow[range(3), 0, indices, 0] - 0.5) * 16)
+    np.testing.assert_array_equal(np.diff(indices), step[:-1])
     np.testing.assert_array_equal(step, -1)
 
 

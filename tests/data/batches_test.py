@@ -310,11 +310,11 @@ def test_worker_ignores_group_signals_and_its_death_is_reported(make, some):
     before = set(multiprocessing.active_children())
     expected, workers = take(make("none"), 8), make("none", workers=1)
     try:
-        found = take(workers, 1)
+        actual = take(workers, 1)
         [process] = set(multiprocessing.active_children()) - before
         for number in (signal.SIGINT, signal.SIGTERM):  # as a terminal or a scheduler sends them
             os.kill(process.pid, number)
-        assert_same(found + take(workers, 7), expected)
+        assert_same(actual + take(workers, 7), expected)
         process.kill()  # as the kernel does where memory runs out
         with pytest.raises(UserError, match="a process that reads images was killed"):
             take(workers, 20)

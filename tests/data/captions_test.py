@@ -128,8 +128,8 @@ def expected_texts(texts=TEXTS):
 def assert_is_small(found):
     assert files_of(found) == ["a/1.png", "a/10.png", "b/2.png"]
     np.testing.assert_array_equal(found.texts, expected_texts())
-    [(part, places)] = found.parts
-    kept = [[x.decode() for x in record["captions"]] for record in part.read_records(places)]
+    [(part, indices)] = found.parts
+    kept = [[x.decode() for x in record["captions"]] for record in part.read_records(indices)]
     assert kept == [TEXTS[name] for name in files_of(found)]
     for example, name in zip(found.read(np.arange(3)), files_of(found), strict=True):
         np.testing.assert_array_equal(np.asarray(example.input), pixels_of(name))
@@ -139,10 +139,10 @@ def test_captions_are_matched_to_images_sorted_by_name(small):
     assert_is_small(small)
     assert small.captioned and not small.labelled and small.labels.tolist() == [-1] * 3
     assert (small.texts.shape, small.texts.dtype) == ((3, MOST, CONTEXT), np.int32)
-    places = np.array([2, 0, 2])
-    found = np.stack([example.text for example in small.read(places, text=True)])
-    np.testing.assert_array_equal(found, small.texts[places])
-    assert [example.text for example in small.read(places)] == [None] * 3
+    indices = np.array([2, 0, 2])
+    actual = np.stack([example.text for example in small.read(indices, text=True)])
+    np.testing.assert_array_equal(actual, small.texts[indices])
+    assert [example.text for example in small.read(indices)] == [None] * 3
     one, two = small.texts[0, :2]
     np.testing.assert_array_equal(small.texts[0], [one, two, one, two, one])
 
@@ -331,13 +331,13 @@ def caption(i, j):
 
 def test_tfds_set_yields_images_with_their_captions(like_coco, opened_as):
     for split, number in (("train", 4), ("val", 2)):
-        found = opened_as("", split, name="like_coco")
-        assert len(found) == number and found.captioned and not found.labelled
-        [(part, places)] = found.parts
-        ids = [int(record["image/id"]) for record in part.read_records(places)]
+        actual = opened_as("", split, name="like_coco")
+        assert len(actual) == number and actual.captioned and not actual.labelled
+        [(part, indices)] = actual.parts
+        ids = [int(record["image/id"]) for record in part.read_records(indices)]
         texts = [tokens.tokenize([caption(i, j) for j in range(MOST)], CONTEXT) for i in ids]
-        np.testing.assert_array_equal(found.texts, texts)
-        assert [example.input.width for example in found.read(places)] == [8 + i for i in ids]
+        np.testing.assert_array_equal(actual.texts, texts)
+        assert [example.input.width for example in actual.read(indices)] == [8 + i for i in ids]
 
 
 # Batches.
@@ -388,7 +388,9 @@ def test_flickr8k_slice_has_1000_images_with_their_five_captions(opened_as):
     assert len(opened) == 1000 and not opened.one_size and len(rows) == 5000
     names = [name.removeprefix("images/") for name in files_of(opened)]
     assert names == sorted({name for name, _ in rows})
-    [(part, places)] = opened.parts
-    found = [[x.decode() for x in record["captions"]] for record in part.read_records(places[::50])]
-    assert found == [[t.strip() for n, t in rows if n == name] for name in names[::50]]
+    [(part, indices)] = opened.parts
+    actual = [
+        [x.decode() for x in record["captions"]] for record in part.read_records(indices[::50])
+    ]
+    assert actual == [[t.strip() for n, t in rows if n == name] for name in names[::50]]
     assert opened.texts.shape == (1000, MOST, CONTEXT)

@@ -133,14 +133,14 @@ def command(capsys, *arguments):
 def assert_converted(folder, prepared):
     for split, lengths in SHARDS.items():
         builder = tfds.builder_from_directory(folder)
-        found = builder.as_data_source(split, file_format="array_record")
+        actual = builder.as_data_source(split, file_format="array_record")
         theirs = tfds.builder_from_directory(prepared[0])
         expected = theirs.as_data_source(split, file_format="array_record")
-        assert len(found) == sum(lengths)
-        for i in range(len(found)):
-            assert found[i]["id"] == expected[i]["id"]
-            assert found[i]["label"] == expected[i]["label"]
-            np.testing.assert_array_equal(found[i]["image"], expected[i]["image"])
+        assert len(actual) == sum(lengths)
+        for i in range(len(actual)):
+            assert actual[i]["id"] == expected[i]["id"]
+            assert actual[i]["label"] == expected[i]["label"]
+            np.testing.assert_array_equal(actual[i]["image"], expected[i]["image"])
 
 
 def test_masked_crc32c_equals_the_published_value():
@@ -346,5 +346,5 @@ def test_conversion_error_names_a_file_that_cannot_be_written(old, monkeypatch, 
     ],
 )
 def test_convert_command_shows_its_usage(capsys, arguments, status, words):
-    found, out, err = command(capsys, *arguments)
-    assert found == status and words in out + err
+    actual, out, err = command(capsys, *arguments)
+    assert actual == status and words in out + err

@@ -96,13 +96,13 @@ def test_lossy_files_are_decoded_as_by_pillow(format):
     ],
 )
 def test_palette_images_become_rgb(format, options):
-    places = RNG.integers(0, 9, (H, W), np.uint8)
-    places[0] = 3
+    indices = RNG.integers(0, 9, (H, W), np.uint8)
+    indices[0] = 3
     palette = RNG.integers(0, 256, (9, 3), np.uint8)
-    picture = Image.fromarray(places, "L")
+    picture = Image.fromarray(indices, "L")
     picture.putpalette(palette.tobytes())
     assert picture.mode == "P"
-    np.testing.assert_array_equal(opened(file_of(picture, format, **options)), palette[places])
+    np.testing.assert_array_equal(opened(file_of(picture, format, **options)), palette[indices])
 
 
 def test_alpha_channel_is_dropped():
@@ -118,8 +118,8 @@ def test_cmyk_images_become_rgb():
     values = RNG.integers(0, 256, (H, W, 4), np.uint8)
     light = 1 - values / 255
     expected = 255 * light[:, :, :3] * light[:, :, 3:]
-    found = opened(file_of(Image.fromarray(values, "CMYK"), "tiff"))
-    np.testing.assert_allclose(found, expected, atol=1)
+    actual = opened(file_of(Image.fromarray(values, "CMYK"), "tiff"))
+    np.testing.assert_allclose(actual, expected, atol=1)
 
 
 @pytest.mark.parametrize("format", ["png", "tiff", "bmp"])
@@ -232,9 +232,9 @@ def test_centre_crop_matches_the_imagenet_test_crop(width, height):
         left, top = ((side - size) // 2 for side in whole)
         cut = picture.resize(whole, Image.Resampling.BILINEAR)
         expected = decoding.pixels(cut.crop((left, top, left + size, top + size)))
-        found = decoding.centre(picture, size)
-        assert found.shape == expected.shape and found.dtype == np.uint8
-        np.testing.assert_allclose(found, expected.astype(np.int32), atol=1)
+        actual = decoding.centre(picture, size)
+        assert actual.shape == expected.shape and actual.dtype == np.uint8
+        np.testing.assert_allclose(actual, expected.astype(np.int32), atol=1)
 
 
 def test_centre_crop_of_a_small_image_is_enlarged():
@@ -244,23 +244,23 @@ def test_centre_crop_of_a_small_image_is_enlarged():
 
 def boxes_of(monkeypatch, shape, crops, seed, draws=1):
     """The boxes that are cut out, [draws, crops, 4]."""
-    found = []
-    monkeypatch.setattr(decoding, "_resize", lambda picture, box, size: found.append(box))
+    actual = []
+    monkeypatch.setattr(decoding, "_resize", lambda picture, box, size: actual.append(box))
     rng, picture = np.random.default_rng(seed), Image.new("L", (shape[1], shape[0]))
     for _ in range(draws):
         decoding.random_crops(picture, crops, rng)
-    return np.array(found).reshape(draws, len(crops), 4)
+    return np.array(actual).reshape(draws, len(crops), 4)
 
 
 @pytest.mark.parametrize("shape", [(200, 300), (31, 17), (8, 500)])
 def test_host_crop_boxes_match_the_device(monkeypatch, shape):
     draws = 500
-    found = boxes_of(monkeypatch, shape, CROPS, 5, draws)
+    actual = boxes_of(monkeypatch, shape, CROPS, 5, draws)
     u = np.random.default_rng(5).random((draws, len(CROPS), 4)).astype(np.float32)
     for i, crop in enumerate(CROPS):
         box = lambda u, crop=crop: device.random_crop_box(u, shape, crop.scale, crop.ratio)  # noqa: E731
         expected = jax.jit(jax.vmap(box))(u[:, i])
-        np.testing.assert_allclose(found[:, i], expected, atol=2e-6 * max(shape), rtol=1e-5)
+        np.testing.assert_allclose(actual[:, i], expected, atol=2e-6 * max(shape), rtol=1e-5)
 
 
 def test_random_crop_boxes_are_uniform(monkeypatch):
@@ -308,8 +308,8 @@ def test_random_crops_show_the_content_of_their_boxes(monkeypatch):
 @pytest.mark.parametrize("size", [(16, 16), (60, 40)])
 def test_crop_with_scale_one_is_the_whole_image(size, ratio):
     picture, crop = smooth(*size), Crop(16, (1.0, 1.0), ratio)
-    [found] = decoding.random_crops(picture, [crop], np.random.default_rng(0))
-    np.testing.assert_array_equal(found, picture.resize((16, 16), Image.Resampling.BILINEAR))
+    [actual] = decoding.random_crops(picture, [crop], np.random.default_rng(0))
+    np.testing.assert_array_equal(actual, picture.resize((16, 16), Image.Resampling.BILINEAR))
 
 
 def test_random_crops_are_reproducible():

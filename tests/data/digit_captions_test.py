@@ -40,7 +40,7 @@ def load_digits(prepared):
 def all_digits(load_digits, data_dir):
     """All images of the digits, the captions of each, and the images without."""
     opened = load_digits("train+test")
-    records = [record for part, places in opened.parts for record in part.read_records(places)]
+    records = [record for part, indices in opened.parts for record in part.read_records(indices)]
     texts = [[x.decode() for x in record["captions"]] for record in records]
     return opened, texts, source.load(data_config(dir=str(data_dir)), "train+test")
 
@@ -105,15 +105,15 @@ def bar(lean=0.0, width=1):
 
 
 def test_measured_ink_grows_with_stroke_thickness():
-    found = digit_captions.ink(np.stack([bar(width=w) for w in (1, 2, 4)]))
-    np.testing.assert_allclose(found, [255 * w / 16 for w in (1, 2, 4)])
+    actual = digit_captions.ink(np.stack([bar(width=w) for w in (1, 2, 4)]))
+    np.testing.assert_allclose(actual, [255 * w / 16 for w in (1, 2, 4)])
 
 
 def test_measured_slant_has_the_sign_of_the_upper_end():
     bars = [bar(-0.5), bar(0.0, width=2), bar(0.5)]
-    found = digit_captions.lean(np.stack(bars))
-    assert found[0] < -0.4 and abs(found[1]) < 1e-9 and found[2] > 0.4
-    np.testing.assert_allclose(found, [*map(slope, bars)], atol=1e-9)
+    actual = digit_captions.lean(np.stack(bars))
+    assert actual[0] < -0.4 and abs(actual[1]) < 1e-9 and actual[2] > 0.4
+    np.testing.assert_allclose(actual, [*map(slope, bars)], atol=1e-9)
     assert np.isfinite(digit_captions.lean(np.zeros((1, 16, 16), np.uint8))).all()
 
 
@@ -127,9 +127,9 @@ def batches_of(opened, cache="auto", *, devices=1, captions=True):
 
 
 def take(batches, count):
-    found = [jax.device_get(batches.next()) for _ in range(count)]
+    actual = [jax.device_get(batches.next()) for _ in range(count)]
     batches.close()
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -148,10 +148,10 @@ def test_captions_in_device_cached_and_streamed_batches_are_equal(some):
     for one, other in zip(cached, streamed, strict=True):
         assert jax.tree.structure(one) == jax.tree.structure(other)
         jax.tree.map(np.testing.assert_array_equal, one, other)
-        found, index = one["input"], one["index"]
-        assert (found["text"].dtype, found["image"].dtype) == (np.int32, np.uint8)
-        np.testing.assert_array_equal(found["text"], some.texts[index])
-        np.testing.assert_array_equal(found["image"], some.images(8)[index])
+        actual, index = one["input"], one["index"]
+        assert (actual["text"].dtype, actual["image"].dtype) == (np.int32, np.uint8)
+        np.testing.assert_array_equal(actual["text"], some.texts[index])
+        np.testing.assert_array_equal(actual["image"], some.images(8)[index])
         np.testing.assert_array_equal(one["label"], some.labels[index])
 
 
@@ -162,6 +162,6 @@ def test_batches_contain_captions_only_on_request(some):
 
 def test_caption_reader_can_be_pickled_for_worker_processes(some):
     reader = Reader(some, None, 0, captions=True)
-    places = np.array([4, 1], np.int32)
-    found = pickle.loads(pickle.dumps(reader))(0, places)
-    jax.tree.map(np.testing.assert_array_equal, found, reader(0, places))
+    indices = np.array([4, 1], np.int32)
+    actual = pickle.loads(pickle.dumps(reader))(0, indices)
+    jax.tree.map(np.testing.assert_array_equal, actual, reader(0, indices))

@@ -49,11 +49,11 @@ def arrange(names, path="PATH", **options):
 @pytest.mark.parametrize("around", ["", "pack/", "pack/images/"])
 def test_folder_per_class_gives_labels_and_a_test_split(around):
     names = [f"{around}{name}" for name in LABELLED] + [f"{around}README.md"]
-    found = arrange(names)
-    assert found.classes == CLASSES and list(found.splits) == ["train", "test"]
-    whole = found.splits["train"] | found.splits["test"]
+    actual = arrange(names)
+    assert actual.classes == CLASSES and list(actual.splits) == ["train", "test"]
+    whole = actual.splits["train"] | actual.splits["test"]
     assert whole == {f"{around}{name}": name.split("/")[0] for name in LABELLED}
-    assert found.other == (f"{around}README.md",)
+    assert actual.other == (f"{around}README.md",)
 
 
 @pytest.mark.parametrize("around", ["", "pack/"])
@@ -64,10 +64,10 @@ def test_folders_of_splits_with_folders_of_classes_are_read(around):
         "unlabeled": {"unlabeled/some/3.png": "", "unlabeled/4.png": ""},
         "val": {"val/a/5.png": "a"},
     }
-    found = arrange([around + name for of in expected.values() for name in of])
-    assert found.classes == ("a", "b")
+    actual = arrange([around + name for of in expected.values() for name in of])
+    assert actual.classes == ("a", "b")
     wanted = {s: {around + n: c for n, c in of.items()} for s, of in expected.items()}
-    assert found.splits == wanted and list(found.splits) == sorted(expected)
+    assert actual.splits == wanted and list(actual.splits) == sorted(expected)
 
 
 @pytest.mark.parametrize("only", ["train", "images", "test"])
@@ -76,25 +76,25 @@ def test_single_split_folder_is_skipped(only):
 
 
 def test_class_folders_may_be_nested():
-    found = arrange(["cat/big/1.png", "cat/small/2.png", "dog/3.png"], test_fraction=0)
-    assert found.classes == ("cat/big", "cat/small", "dog")
-    assert found.splits["train"]["cat/small/2.png"] == "cat/small"
+    actual = arrange(["cat/big/1.png", "cat/small/2.png", "dog/3.png"], test_fraction=0)
+    assert actual.classes == ("cat/big", "cat/small", "dog")
+    assert actual.splits["train"]["cat/small/2.png"] == "cat/small"
 
 
 def test_images_outside_class_folders_have_no_labels():
-    found = arrange([f"{i}.png" for i in range(10)])
-    assert found.classes == () and {s: len(of) for s, of in found.splits.items()} == {
+    actual = arrange([f"{i}.png" for i in range(10)])
+    assert actual.classes == () and {s: len(of) for s, of in actual.splits.items()} == {
         "train": 8,
         "test": 2,
     }
-    found = arrange(["Train/1.png", "TEST/2.png"])
-    assert found.splits == {"TEST": {"TEST/2.png": ""}, "Train": {"Train/1.png": ""}}
+    actual = arrange(["Train/1.png", "TEST/2.png"])
+    assert actual.splits == {"TEST": {"TEST/2.png": ""}, "Train": {"Train/1.png": ""}}
 
 
 def test_image_suffixes_ignore_case_and_other_files_are_skipped():
-    found = arrange(["a/1.JPG", "b/2.Jpeg", "b/3.txt", "png"], test_fraction=0)
-    assert found.splits["train"] == {"a/1.JPG": "a", "b/2.Jpeg": "b"}
-    assert found.other == ("b/3.txt", "png")
+    actual = arrange(["a/1.JPG", "b/2.Jpeg", "b/3.txt", "png"], test_fraction=0)
+    assert actual.splits["train"] == {"a/1.JPG": "a", "b/2.Jpeg": "b"}
+    assert actual.other == ("b/3.txt", "png")
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.2, 0.5, 0.99])
@@ -124,20 +124,20 @@ def test_test_split_depends_on_seed_and_names_only():
 
 
 def test_class_with_one_image_is_in_train_only():
-    found = arrange(["a/1.png", "b/1.png", "b/2.png"])
-    assert "a/1.png" in found.splits["train"] and len(found.splits["test"]) == 1
+    actual = arrange(["a/1.png", "b/1.png", "b/2.png"])
+    assert "a/1.png" in actual.splits["train"] and len(actual.splits["test"]) == 1
     assert list(arrange(["a/1.png", "b/2.png"]).splits) == ["train"]
     assert list(arrange(list(LABELLED), test_fraction=0).splits) == ["train"]
 
 
 def test_label_table_replaces_class_folders():
     labels = {"x/1.png": "b", "x/2.png": "a", "3.png": "a"}
-    found = arrange(list(labels), labels=labels, test_fraction=0)
-    assert (found.classes, found.splits) == (("a", "b"), {"train": labels})
+    actual = arrange(list(labels), labels=labels, test_fraction=0)
+    assert (actual.classes, actual.splits) == (("a", "b"), {"train": labels})
     names = ["train/1.png", "train/2.png", "test/3.png"]
-    found = arrange(names, labels={"train/1.png": "b", "train/2.png": "a"})
-    assert found.splits["test"] == {"test/3.png": ""}
-    assert found.splits["train"] == {"train/1.png": "b", "train/2.png": "a"}
+    actual = arrange(names, labels={"train/1.png": "b", "train/2.png": "a"})
+    assert actual.splits["test"] == {"test/3.png": ""}
+    assert actual.splits["train"] == {"train/1.png": "b", "train/2.png": "a"}
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def train_and_test(load, labelled):
 
 def test_folder_set_has_the_images_and_labels_of_the_folder(train_and_test, labelled):
     assert [len(opened) for opened in train_and_test] == [24, 6]
-    found = contents(train_and_test[0]) | contents(train_and_test[1])
-    assert sorted(found) == sorted(LABELLED)
-    for name, (c, image) in found.items():
+    actual = contents(train_and_test[0]) | contents(train_and_test[1])
+    assert sorted(actual) == sorted(LABELLED)
+    for name, (c, image) in actual.items():
         assert c == name.split("/")[0]
         np.testing.assert_array_equal(image, pixels_of(name))
     for opened in train_and_test:
@@ -338,10 +338,10 @@ def test_images_of_all_formats_are_decoded_upright_in_rgb(load, tmp_path):
     }
     opened = load(unpack(tmp_path, content), test_fraction=0.0)
     assert opened.shape == (HEIGHT, WIDTH, 3)  # upright, all of them
-    found = contents(opened)
-    assert found.keys() == expected.keys()
+    actual = contents(opened)
+    assert actual.keys() == expected.keys()
     for name, image in expected.items():
-        np.testing.assert_array_equal(found[name][1], image, name)
+        np.testing.assert_array_equal(actual[name][1], image, name)
 
 
 def test_images_of_different_sizes_keep_their_size(load, tmp_path):

@@ -79,11 +79,11 @@ pictures_ = good | good | good | st.binary(max_size=200)
 @fuzzed(2500)
 @given(data=pictures_, channels=st.sampled_from((1, 3)))
 def test_damaged_images_are_decoded_or_raise_a_one_line_error(below, data, channels):
-    found = outcome("pictures", lambda: _decoded(data, channels), below)
+    actual = outcome("pictures", lambda: _decoded(data, channels), below)
     size = outcome("sizes of pictures", lambda: _pictures.image_size(data), below)
-    assert (found is REFUSED) == isinstance(size, str)
-    if found is not REFUSED:
-        assert found.dtype == np.uint8 and found.shape == (*size, channels)
+    assert (actual is REFUSED) == isinstance(size, str)
+    if actual is not REFUSED:
+        assert actual.dtype == np.uint8 and actual.shape == (*size, channels)
         with warnings.catch_warnings(action="ignore"):
             declared = Image.open(io.BytesIO(data)).size
         assert sorted(declared) == sorted(size)
@@ -106,14 +106,14 @@ def archives(tmp_path_factory):
 
 def _all(path):
     """Of each file its bytes, or why it cannot be read."""
-    found = {}
+    actual = {}
     for name, read in files.read_files(path):
         try:
-            found[name] = read()
+            actual[name] = read()
         except OSError as error:
             assert len(str(error).splitlines()) == 1
-            found[name] = None
-    return found
+            actual[name] = None
+    return actual
 
 
 @fuzzed(1000)
@@ -121,9 +121,9 @@ def _all(path):
 def test_damaged_archives_are_read_or_raise_a_one_line_error(below, archives, data, kind):
     path = below / f"a{kind}"
     path.write_bytes(data.draw(damaged(archives[kind])))
-    found = outcome("archives", lambda: _all(path), below / "nowhere")
-    if found is not REFUSED and kind in CHECKED:
-        for name, content in found.items():
+    actual = outcome("archives", lambda: _all(path), below / "nowhere")
+    if actual is not REFUSED and kind in CHECKED:
+        for name, content in actual.items():
             assert content in (None, CONTENT.get(name))
 
 
@@ -170,13 +170,13 @@ def test_hostile_archive_entries_are_read_or_raise_a_one_line_error(below, liste
     except (ValueError, UserWarning):
         return  # no such archive can be made
     before = everything(below)
-    found = outcome("entries of archives", lambda: _all(path), below / "nowhere")
+    actual = outcome("entries of archives", lambda: _all(path), below / "nowhere")
     assert everything(below) == before
-    if found is not REFUSED:
-        for name in found:
+    if actual is not REFUSED:
+        for name in actual:
             assert ".." not in name.split("/") and not name.startswith("/")
-        layout = outcome("layouts", lambda: folder.arrange(found, "x"), below / "nowhere")
-        assert layout is REFUSED or sum(map(len, layout.splits.values())) <= len(found)
+        layout = outcome("layouts", lambda: folder.arrange(actual, "x"), below / "nowhere")
+        assert layout is REFUSED or sum(map(len, layout.splits.values())) <= len(actual)
 
 
 # ---- Metadata.
@@ -193,12 +193,12 @@ def test_damaged_label_tables_and_class_lists_are_read_or_raise_a_one_line_error
 ):
     path = below / "labels.csv"
     path.write_bytes(data)
-    found = outcome("tables of labels", lambda: folder.read_labels(str(path)), below)
-    assert found is REFUSED or all(k and v for k, v in found.items())
+    actual = outcome("tables of labels", lambda: folder.read_labels(str(path)), below)
+    assert actual is REFUSED or all(k and v for k, v in actual.items())
     classes = outcome("lists of classes", lambda: read_classes(path), below)
     assert classes is REFUSED or len(set(classes)) == len(classes) > 0
     listed = ["/".join(item) + ".png" for item in listed]
-    of = None if found is REFUSED else found
+    of = None if actual is REFUSED else actual
     outcome("layouts", lambda: folder.arrange([*LABELLED, *listed], "x", labels=of), below)
 
 
@@ -224,12 +224,12 @@ def test_damaged_prepared_sets_are_read_or_raise_a_one_line_error(below, prepare
     refilled(root, content, **{name: data.draw(bad)})
 
     def read():
-        found = source.load(settings, "train")
-        return found.images(8), found.labels
+        actual = source.load(settings, "train")
+        return actual.images(8), actual.labels
 
-    found = outcome(f"prepared: {name.partition('.')[0]}", read, below)
-    if found is not REFUSED and "array_record" in name:
-        np.testing.assert_array_equal(found[0], images)
+    actual = outcome(f"prepared: {name.partition('.')[0]}", read, below)
+    if actual is not REFUSED and "array_record" in name:
+        np.testing.assert_array_equal(actual[0], images)
 
 
 SET = {"name": "mine", "fileFormat": "tfrecord", "splits": [{"name": "train"}]}
@@ -245,7 +245,7 @@ def test_converting_damaged_sets_succeeds_or_raises_a_one_line_error(below, info
     good = b"\x03" + bytes(11) + b"abc" + bytes(4)
     refilled(inside, {"dataset_info.json": info, "mine-train.tfrecord": records or good})
     before = everything(below)
-    found = outcome("conversion", lambda: convert.convert(inside), inside)
+    actual = outcome("conversion", lambda: convert.convert(inside), inside)
     changed_ = {k for k, v in everything(below).items() if before.get(k) != v}
     assert all(Path(path).is_relative_to(inside) for path in changed_)
-    assert found is REFUSED or 0 <= found < 5
+    assert actual is REFUSED or 0 <= actual < 5

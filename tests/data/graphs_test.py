@@ -33,31 +33,31 @@ BATCH = 8
 
 def test_packing_graphs_returns_the_documented_arrays():
     triangle = graph(3, [(0, 1), (0, 2), (1, 2)], [0, 1, 2])
-    found = pack([triangle, LONELY, LONELY, triangle, triangle], 2, NUM_TAGS, Room(8, 6))
-    shapes = {name: (x.shape, x.dtype) for name, x in found.items()}
+    actual = pack([triangle, LONELY, LONELY, triangle, triangle], 2, NUM_TAGS, Room(8, 6))
+    shapes = {name: (x.shape, x.dtype) for name, x in actual.items()}
     assert shapes == {
         "x": ((2, 8, 3), np.uint8),
         "graph": ((2, 8), np.int32),
         "edge": ((2, 6, 2), np.int32),
         "size": ((2, 3), np.int32),
     }
-    np.testing.assert_array_equal(found["size"], [[3, 1, 1], [3, 3, 0]])
+    np.testing.assert_array_equal(actual["size"], [[3, 1, 1], [3, 3, 0]])
     np.testing.assert_array_equal(
-        found["graph"], [[0, 0, 0, 1, 2, 3, 3, 3], [0, 0, 0, 1, 1, 1, 3, 3]]
+        actual["graph"], [[0, 0, 0, 1, 2, 3, 3, 3], [0, 0, 0, 1, 1, 1, 3, 3]]
     )
-    np.testing.assert_array_equal(found["edge"][0, :3], triangle.edge)
-    np.testing.assert_array_equal(found["edge"][0, 3:], np.full((3, 2), 8))
-    np.testing.assert_array_equal(found["edge"][1], [*triangle.edge, *(triangle.edge + 3)])
-    np.testing.assert_array_equal(found["x"][0].argmax(1)[:5], [0, 1, 2, 2, 2])
-    np.testing.assert_array_equal(found["x"].sum(2), found["graph"] < 3)
+    np.testing.assert_array_equal(actual["edge"][0, :3], triangle.edge)
+    np.testing.assert_array_equal(actual["edge"][0, 3:], np.full((3, 2), 8))
+    np.testing.assert_array_equal(actual["edge"][1], [*triangle.edge, *(triangle.edge + 3)])
+    np.testing.assert_array_equal(actual["x"][0].argmax(1)[:5], [0, 1, 2, 2, 2])
+    np.testing.assert_array_equal(actual["x"].sum(2), actual["graph"] < 3)
 
 
 @pytest.mark.parametrize("more", [(0, 0), (13, 5)])
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 20])
 def test_packing_and_unpacking_keeps_graphs_and_order(rows, more):
-    found = unpacked(packed(GRAPHS, rows, more=more))
-    assert_same(found[: len(GRAPHS)], GRAPHS)
-    assert_same(found[len(GRAPHS) :], [EMPTY] * (rows * -(-len(GRAPHS) // rows) - len(GRAPHS)))
+    actual = unpacked(packed(GRAPHS, rows, more=more))
+    assert_same(actual[: len(GRAPHS)], GRAPHS)
+    assert_same(actual[len(GRAPHS) :], [EMPTY] * (rows * -(-len(GRAPHS) // rows) - len(GRAPHS)))
 
 
 def test_packing_keeps_empty_graphs():
@@ -74,8 +74,8 @@ def test_graph_batch_capacity_is_the_largest_row_rounded_up(rows):
     nodes = max(sum(len(g.tag) for g in part) for part in parts)
     edges = max(sum(len(g.edge) for g in part) for part in parts)
     room = room_for(sizes_of(GRAPHS), rows)
-    for found, need in zip(room, (nodes, edges), strict=True):
-        assert need <= found < need + graphs_lib.ROUND and found % graphs_lib.ROUND == 0
+    for actual, need in zip(room, (nodes, edges), strict=True):
+        assert need <= actual < need + graphs_lib.ROUND and actual % graphs_lib.ROUND == 0
     for tight in (Room(nodes - 1, edges), Room(nodes, edges - 1)):
         with pytest.raises(ValueError, match="nodes and .* edges do not fit into Room"):
             pack(GRAPHS, rows, NUM_TAGS, tight)
@@ -99,30 +99,30 @@ def same(found, expected):
 def test_each_process_packs_its_rows_of_a_graph_batch(processes, room):
     read = reader_of(8, room)
     for step in (0, 1, 2, 5):
-        places = read.order(step)
-        whole = read(step, places)
-        assert_same(unpacked(whole["input"]), [GRAPHS[place] for place in places])
-        np.testing.assert_array_equal(whole["label"], places % 2)
-        shares = [read(step, part) for part in np.split(places, processes)]
+        indices = read.order(step)
+        whole = read(step, indices)
+        assert_same(unpacked(whole["input"]), [GRAPHS[place] for place in indices])
+        np.testing.assert_array_equal(whole["label"], indices % 2)
+        shares = [read(step, part) for part in np.split(indices, processes)]
         same(jax.tree.map(lambda *x: np.concatenate(x), *shares), whole)
 
 
 def test_graph_batch_capacity_grows_for_larger_batches():
     small, enough = reader_of(2, Room(8, 8)), reader_of(2)
     for step in range(20):
-        places = small.order(step)
-        need = room_for(sizes_of([GRAPHS[place] for place in places]), 2)
-        grown = small(step, places)["input"]
+        indices = small.order(step)
+        need = room_for(sizes_of([GRAPHS[place] for place in indices]), 2)
+        grown = small(step, indices)["input"]
         assert grown["x"].shape[1] == max(8, need.nodes)
         assert grown["edge"].shape[1] == max(8, need.edges)
-        shapes = jax.tree.map(lambda x: (x.shape, x.dtype), enough(step, places))
+        shapes = jax.tree.map(lambda x: (x.shape, x.dtype), enough(step, indices))
         assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), enough.shapes())
 
 
 def test_example_input_is_a_row_of_two_graphs():
-    found = reader_of(4).example()
-    assert_same(unpacked(found["input"]), GRAPHS[:2])
-    assert found["index"].tolist() == [0, 1] and found["input"]["size"].shape == (1, 2)
+    actual = reader_of(4).example()
+    assert_same(unpacked(actual["input"]), GRAPHS[:2])
+    assert actual["index"].tolist() == [0, 1] and actual["input"]["size"].shape == (1, 2)
 
 
 @pytest.mark.parametrize("number", [1, 5, 16])
@@ -135,8 +135,8 @@ def test_graph_blocks_have_one_shape_and_contain_every_graph_once(number, size, 
         for start in range(0, number, size)
     ]
     assert len({tuple(x.shape for x in block.values()) for block in blocks}) == 1
-    found = [one for block in blocks for one in unpacked(block)]
-    assert_same(found, GRAPHS[:number] + [EMPTY] * (len(found) - number))
+    actual = [one for block in blocks for one in unpacked(block)]
+    assert_same(actual, GRAPHS[:number] + [EMPTY] * (len(actual) - number))
     assert {len(block["size"].reshape(-1)) for block in blocks} == {size}
 
 
@@ -179,7 +179,7 @@ def test_graph_batches_follow_the_order_of_the_epoch(opened, devices, parts):
         shapes.append(jax.tree.map(lambda x: (x.shape, x.dtype), batch))
     batches.close()
     expected = jax.tree.map(lambda x: (x.shape, x.dtype), batches.shapes)
-    assert all(found == expected for found in shapes)
+    assert all(actual == expected for actual in shapes)
 
 
 def test_graphs_cannot_be_cached_on_the_device(opened):

@@ -21,18 +21,18 @@ def steps_of(found):
     angles = 2 * np.pi * np.arange(SIDE) / SIDE
     weights = found[..., 0].astype(float)
     along = [weights.sum(axis) @ np.exp(1j * angles) for axis in (2, 1)]  # rows, columns
-    places = np.stack([np.angle(z) for z in along], 1)
-    turns = np.diff(places, axis=0) / (2 * np.pi) * SIDE
+    indices = np.stack([np.angle(z) for z in along], 1)
+    turns = np.diff(indices, axis=0) / (2 * np.pi) * SIDE
     return (turns + SIDE / 2) % SIDE - SIDE / 2
 
 
 @each_motion
 def test_moving_digit_depends_on_the_seed(motion):
-    found = draw_video(rng_of(3), motion, IMAGE)
-    assert found.shape == (FRAMES, SIDE, SIDE, 1) and found.dtype == np.uint8
-    np.testing.assert_array_equal(found, draw_video(rng_of(3), motion, IMAGE))
-    assert (found != draw_video(rng_of(4), motion, IMAGE)).any()
-    for frame in found:  # nothing is cut off or covered
+    actual = draw_video(rng_of(3), motion, IMAGE)
+    assert actual.shape == (FRAMES, SIDE, SIDE, 1) and actual.dtype == np.uint8
+    np.testing.assert_array_equal(actual, draw_video(rng_of(3), motion, IMAGE))
+    assert (actual != draw_video(rng_of(4), motion, IMAGE)).any()
+    for frame in actual:  # nothing is cut off or covered
         np.testing.assert_array_equal(np.sort(frame[frame > 0]), np.sort(IMAGE.ravel()))
 
 
@@ -55,8 +55,8 @@ def test_circular_motion_keeps_its_direction(motion, sense):
         down, right = steps_of(draw_video(rng_of(seed), motion, IMAGE)).T
         turned = right[:-1] * down[1:] - down[:-1] * right[1:]
         assert sense * turned.sum() > 0 and np.median(sense * turned) > 0
-        places = np.cumsum(np.stack([down, right], 1), 0)
-        assert 4 < np.ptp(places, 0).min() and np.ptp(places, 0).max() < 10
+        indices = np.cumsum(np.stack([down, right], 1), 0)
+        assert 4 < np.ptp(indices, 0).min() and np.ptp(indices, 0).max() < 10
 
 
 @pytest.mark.parametrize(("motion", "axis"), [("to and fro", 1), ("up and down", 0)])
@@ -70,8 +70,8 @@ def test_oscillating_digits_change_direction_within_eight_frames(motion, axis):
 
 
 def test_every_motion_class_gives_different_frames():
-    found = [draw_video(rng_of(5), motion, IMAGE).tobytes() for motion in MOTIONS]
-    assert len(set(found)) == len(MOTIONS) == 8
+    actual = [draw_video(rng_of(5), motion, IMAGE).tobytes() for motion in MOTIONS]
+    assert len(set(actual)) == len(MOTIONS) == 8
 
 
 def test_first_frame_does_not_depend_on_the_motion_class():
@@ -139,8 +139,8 @@ def test_prepared_moving_digits_match_draw_video(opened, tmp_path):
     for split in SIZES:
         expected = {x["clip"].tobytes(): x["label"] for _, x in made[split]}
         records = records_of(opened, split)
-        found = {r["clip"].tobytes(): list(MOTIONS)[r["label"]] for r in records}
-        assert found == expected and len(found) == SIZES[split]
+        actual = {r["clip"].tobytes(): list(MOTIONS)[r["label"]] for r in records}
+        assert actual == expected and len(actual) == SIZES[split]
     assert records[0]["clip"].shape == (FRAMES, SIDE, SIDE, 1)
     assert records[0]["clip"].dtype == np.uint8
 

@@ -69,9 +69,9 @@ def said(caplog, monkeypatch):
     caplog.set_level(logging.WARNING, "jaxssl")
 
     def lines():
-        found = [record.getMessage() for record in caplog.records if record.name == "jaxssl"]
+        actual = [record.getMessage() for record in caplog.records if record.name == "jaxssl"]
         caplog.clear()
-        return found
+        return actual
 
     return lines
 

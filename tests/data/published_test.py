@@ -167,8 +167,8 @@ def assert_holds(source, split):
     expected = {image.tobytes(): int(label) for image, label in pairs}
     images = source.images(0)
     assert images.shape == split["image"].shape
-    found = zip(images, source.labels.tolist(), strict=True)
-    assert {image.tobytes(): label for image, label in found} == expected
+    actual = zip(images, source.labels.tolist(), strict=True)
+    assert {image.tobytes(): label for image, label in actual} == expected
 
 
 KINDS = [(name, kind) for name in SETS for kind in ("folder", "archive")]

@@ -102,15 +102,15 @@ def test_split_reads_the_expected_examples_in_order(directory, digits, split):
     assert (len(source), source.shape, source.num_classes) == (len(labels), (8, 8, 1), 10)
     assert source.labelled and source.one_size and source.split == split
     assert source.describe() == f"digits, {split}: {len(labels)} images of 8x8x1, 10 classes"
-    found = source.images(99)  # of one size: stays 8
-    assert (found.dtype, source.labels.dtype) == (np.uint8, np.int32)
-    np.testing.assert_array_equal(found, images)
+    actual = source.images(99)  # of one size: stays 8
+    assert (actual.dtype, source.labels.dtype) == (np.uint8, np.int32)
+    np.testing.assert_array_equal(actual, images)
     np.testing.assert_array_equal(source.labels, labels)
-    places = np.random.default_rng(0).integers(len(labels), size=30)  # some of them twice
-    examples = source.read(places)
-    assert [example.label for example in examples] == labels[places].tolist()
+    indices = np.random.default_rng(0).integers(len(labels), size=30)  # some of them twice
+    examples = source.read(indices)
+    assert [example.label for example in examples] == labels[indices].tolist()
     pixels = np.stack([np.asarray(example.input) for example in examples])
-    np.testing.assert_array_equal(pixels[..., None], images[places])
+    np.testing.assert_array_equal(pixels[..., None], images[indices])
 
 
 def test_reading_a_split_twice_gives_the_same_examples(directory):
@@ -251,8 +251,8 @@ def middle(path, size):
 def names_of(source):
     return [
         record["file"].decode()
-        for part, places in source.parts
-        for record in part.read_records(places)
+        for part, indices in source.parts
+        for record in part.read_records(indices)
     ]
 
 
@@ -295,18 +295,18 @@ def lazy(directory, folder):
         fifteen = source_lib.replace(
             colour, parts=(*colour.parts * 2, (colour.parts[0][0], np.array([0])))
         )
-        found = [grey.images(8), fifteen.images(16), fifteen.images(72)]
-    return list(zip(found, [grey.images(8), *large], strict=True))
+        actual = [grey.images(8), fifteen.images(16), fifteen.images(72)]
+    return list(zip(actual, [grey.images(8), *large], strict=True))
 
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("which", range(3), ids=["one size", "many sizes", "threads"])
 def test_lazy_array_equals_the_decoded_array(lazy, monkeypatch, which, key):
-    found, array = lazy[which]
+    actual, array = lazy[which]
     monkeypatch.setattr(lazy_array, "BLOCK", 4)
-    assert isinstance(found, LazyArray) and not isinstance(array, LazyArray)
-    assert (found.shape, len(found)) == (array.shape, len(array)) and len(array) == 15
-    part = found[KEYS[key]]
+    assert isinstance(actual, LazyArray) and not isinstance(array, LazyArray)
+    assert (actual.shape, len(actual)) == (array.shape, len(array)) and len(array) == 15
+    part = actual[KEYS[key]]
     assert part.dtype == np.uint8
     np.testing.assert_array_equal(part, array[KEYS[key]])
 

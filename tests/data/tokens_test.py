@@ -44,18 +44,18 @@ def test_token_ids_match_published_ones(text):
 
 
 def test_tokenizing_a_batch_equals_tokenizing_each_text():
-    found = tokens.tokenize(tuple(PUBLISHED), 12)
-    assert (found.shape, found.dtype) == ((len(PUBLISHED), 12), np.int32)
+    actual = tokens.tokenize(tuple(PUBLISHED), 12)
+    assert (actual.shape, actual.dtype) == ((len(PUBLISHED), 12), np.int32)
     alone = [tokens.tokenize([text], 12)[0] for text in PUBLISHED]
-    np.testing.assert_array_equal(found, alone)
-    assert found.max() == tokens.END == tokens.VOCABULARY - 1
+    np.testing.assert_array_equal(actual, alone)
+    assert actual.max() == tokens.END == tokens.VOCABULARY - 1
     # The network reads a text at its largest token.
-    assert (found.argmax(axis=1) == [len(known) + 1 for known in PUBLISHED.values()]).all()
+    assert (actual.argmax(axis=1) == [len(known) + 1 for known in PUBLISHED.values()]).all()
 
 
 def test_tokenizing_no_texts_gives_no_rows():
-    found = tokens.tokenize([])
-    assert (found.shape, found.dtype) == ((0, tokens.CONTEXT), np.int32)
+    actual = tokens.tokenize([])
+    assert (actual.shape, actual.dtype) == ((0, tokens.CONTEXT), np.int32)
 
 
 @pytest.mark.parametrize("context", [3, 5, 6, 7, 8])
@@ -87,15 +87,15 @@ def test_whitespace_case_and_html_escapes_do_not_change_the_tokens(odd, plain):
 
 @pytest.mark.parametrize("text", ["<|startoftext|>", "a <|endoftext|> b", "&lt;|endoftext|&gt;"])
 def test_special_tokens_in_texts_are_tokenized_as_plain_text(text):
-    found = tokens.tokenize([text])[0].tolist()
-    assert found.count(tokens.START) == found.count(tokens.END) == 1
+    actual = tokens.tokenize([text])[0].tolist()
+    assert actual.count(tokens.START) == actual.count(tokens.END) == 1
 
 
 def test_any_unicode_text_can_be_tokenized():
     text = "".join(map(chr, range(0x3000)))
-    found = tokens.tokenize([text[i : i + 64] for i in range(0, len(text), 64)], 256)
-    assert found.min() >= 0 and (found[:, 0] == tokens.START).all()
-    assert ((found == tokens.END).sum(axis=1) == 1).all()
+    actual = tokens.tokenize([text[i : i + 64] for i in range(0, len(text), 64)], 256)
+    assert actual.min() >= 0 and (actual[:, 0] == tokens.START).all()
+    assert ((actual == tokens.END).sum(axis=1) == 1).all()
 
 
 def test_tokenizer_error_names_the_invalid_argument():
@@ -128,8 +128,8 @@ def test_prompts_keep_the_order_and_names_of_classes():
 
 
 def test_digit_classes_become_words_in_prompts():
-    found = prompts.fill("digits", [str(digit) for digit in range(10)] + ["letter"])
-    assert [row[0].split()[-1] for row in found] == [*prompts.SPOKEN.values(), "letter"]
+    actual = prompts.fill("digits", [str(digit) for digit in range(10)] + ["letter"])
+    assert [row[0].split()[-1] for row in actual] == [*prompts.SPOKEN.values(), "letter"]
     assert list(prompts.SPOKEN) == [str(digit) for digit in range(10)]
 
 

@@ -51,16 +51,16 @@ def assert_holds(found, tags=TAGS, edges=EDGES):
 
 @pytest.mark.parametrize("files", [MANY, ONE, {**MANY, **ONE}])
 def test_tu_files_as_folder_and_zip_give_the_same_graphs(tmp_path, files):
-    found = tu.read_tu_graphs(unpack(tmp_path, named(files)))
-    assert_holds(found)
-    assert (found.labels, found.num_tags) == ([0, 2, 0], 2)
+    actual = tu.read_tu_graphs(unpack(tmp_path, named(files)))
+    assert_holds(actual)
+    assert (actual.labels, actual.num_tags) == ([0, 2, 0], 2)
 
 
 def test_graph_nodes_without_tags_share_one_tag(tmp_path):
     files = {name: data for name, data in MANY.items() if "node_labels" not in name}
-    found = tu.read_tu_graphs(unpack(tmp_path, named(files)))
-    assert_holds(found, [[0] * len(tag) for tag in TAGS])
-    assert found.num_tags == 1
+    actual = tu.read_tu_graphs(unpack(tmp_path, named(files)))
+    assert_holds(actual, [[0] * len(tag) for tag in TAGS])
+    assert actual.num_tags == 1
 
 
 def test_first_of_several_node_tags_is_used(tmp_path):
@@ -163,15 +163,15 @@ def test_tu_set_opens_as_a_source(tmp_path, prepared):
     expected = sorted(zip(TAGS, EDGES, [0, 1, 0], strict=True))
 
     def contents(opened):
-        found = opened.read(np.arange(len(opened)))
-        assert [example.label for example in found] == opened.labels.tolist()
+        actual = opened.read(np.arange(len(opened)))
+        assert [example.label for example in actual] == opened.labels.tolist()
         array = opened.graph_array
-        assert len(array) == len(found) and array.num_tags == 2
-        for graph, example in zip(array.graphs, found, strict=True):
+        assert len(array) == len(actual) and array.num_tags == 2
+        for graph, example in zip(array.graphs, actual, strict=True):
             np.testing.assert_array_equal(graph.tag, example.input.tag)
             np.testing.assert_array_equal(graph.edge, example.input.edge)
         return [
-            (e.input.tag.tolist(), list(map(tuple, e.input.edge.tolist())), e.label) for e in found
+            (e.input.tag.tolist(), list(map(tuple, e.input.edge.tolist())), e.label) for e in actual
         ]
 
     assert sorted(contents(whole)) == expected
@@ -235,9 +235,9 @@ def test_wrong_graph_settings_are_rejected(tmp_path, prepared, path, changes, pa
     ],
 )
 def test_published_graph_sets_have_the_published_counts(name, labels, nodes, edges, tags):
-    found = tu.read_tu_graphs(TU, name)
-    assert Counter(found.labels) == labels and found.num_tags == tags
-    means = [np.mean([len(part) for part in parts]) for parts in zip(*found.graphs, strict=True)]
+    actual = tu.read_tu_graphs(TU, name)
+    assert Counter(actual.labels) == labels and actual.num_tags == tags
+    means = [np.mean([len(part) for part in parts]) for parts in zip(*actual.graphs, strict=True)]
     np.testing.assert_allclose(means, [nodes, edges], atol=0.0051)
 
 
@@ -251,11 +251,11 @@ class SameRing:
 
 
 def neighbours_of(graph):
-    found = {node: set() for node in range(len(graph.tag))}
+    actual = {node: set() for node in range(len(graph.tag))}
     for a, b in graph.edge.tolist():
-        found[a].add(b)
-        found[b].add(a)
-    return found
+        actual[a].add(b)
+        actual[b].add(a)
+    return actual
 
 
 def ring_of(graph):
@@ -313,12 +313,13 @@ def test_necklaces_has_four_classes(prepared):
         source.load(data_config(name="necklaces", dir=str(prepared)), split, "graph")
         for split in ("train", "test")
     ]
-    for split, found in zip(("train", "test"), opened, strict=True):
+    for split, actual in zip(("train", "test"), opened, strict=True):
         size = necklaces.SIZES[split]
         assert (
-            found.describe() == f"necklaces, {split}: {size} graphs of nodes with 1 tags, 4 classes"
+            actual.describe()
+            == f"necklaces, {split}: {size} graphs of nodes with 1 tags, 4 classes"
         )
-        assert np.bincount(found.labels).tolist() == [size // 4] * 4
+        assert np.bincount(actual.labels).tolist() == [size // 4] * 4
     for example in opened[1].read(np.arange(8)):
         ring = ring_of(example.input)
         degree = np.bincount(example.input.edge.ravel())

@@ -30,12 +30,12 @@ def load(prepared):
 @pytest.mark.parametrize("file", ["{}.mp4", "{}.AVI", "{}/0.jpg"])
 def test_class_of_a_clip_is_its_parent_folder(around, file):
     names = [around + file.format(f"{c}/{i}") for c in ("ant", "bee/big") for i in range(10)]
-    found = video.arrange([*names, f"{around}README.md"], "PATH")
+    actual = video.arrange([*names, f"{around}README.md"], "PATH")
     of = {name.removesuffix("/0.jpg"): name for name in names}
-    assert found.classes == ("ant", "bee/big") and found.other == (f"{around}README.md",)
-    assert found.files == {clip: (name,) for clip, name in of.items()}
-    assert {s: len(of) for s, of in found.splits.items()} == {"train": 16, "test": 4}
-    whole = found.splits["train"] | found.splits["test"]
+    assert actual.classes == ("ant", "bee/big") and actual.other == (f"{around}README.md",)
+    assert actual.files == {clip: (name,) for clip, name in of.items()}
+    assert {s: len(of) for s, of in actual.splits.items()} == {"train": 16, "test": 4}
+    whole = actual.splits["train"] | actual.splits["test"]
     assert whole == {c: c.removeprefix(around).rpartition("/")[0] for c in of}
     other = video.arrange(names, "PATH", test_fraction=0.5, split_seed=1)
     assert len(other.splits["test"]) == 10
@@ -45,9 +45,9 @@ def test_class_of_a_clip_is_its_parent_folder(around, file):
 def test_video_folders_of_splits_and_classes_are_read(file):
     of = {"train": ["train/a/1", "train/b/1"], "val": ["val/a/2"], "unlabelled": ["unlabelled/3"]}
     names = {name: file.format(name) for names in of.values() for name in names}
-    found = video.arrange(list(names.values()), "PATH")
+    actual = video.arrange(list(names.values()), "PATH")
     ends = ".webm" if ".webm" in file else ""
-    assert found.splits == {
+    assert actual.splits == {
         "train": {f"train/a/1{ends}": "a", f"train/b/1{ends}": "b"},
         "unlabelled": {f"unlabelled/3{ends}": ""},
         "val": {f"val/a/2{ends}": "a"},
@@ -63,12 +63,12 @@ def test_frames_are_sorted_by_number_in_the_file_name():
         "a/d/x1b10.jpg",
         "b/c/1.jpg",
     ]
-    found = video.arrange(names, "PATH", test_fraction=0)
-    assert found.files["a/c"] == ("a/c/9.jpg", "a/c/10.jpg", "a/c/0011.png")
-    assert found.files["a/d"] == ("a/d/x1b10.jpg", "a/d/x2b1.jpg") and found.channels == 3
-    found = video.arrange(["a/1.mov", "b/1.mkv", "a/1.jpg", "thumb.png"], "PATH", test_fraction=0)
-    assert found.files == {"a/1.mov": ("a/1.mov",), "b/1.mkv": ("b/1.mkv",)}
-    assert found.other == ("a/1.jpg", "thumb.png") and found.classes == ("a", "b")
+    actual = video.arrange(names, "PATH", test_fraction=0)
+    assert actual.files["a/c"] == ("a/c/9.jpg", "a/c/10.jpg", "a/c/0011.png")
+    assert actual.files["a/d"] == ("a/d/x1b10.jpg", "a/d/x2b1.jpg") and actual.channels == 3
+    actual = video.arrange(["a/1.mov", "b/1.mkv", "a/1.jpg", "thumb.png"], "PATH", test_fraction=0)
+    assert actual.files == {"a/1.mov": ("a/1.mov",), "b/1.mkv": ("b/1.mkv",)}
+    assert actual.other == ("a/1.jpg", "thumb.png") and actual.classes == ("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_unknown_video_folder_layouts_are_rejected(names, parts):
 def test_frames_are_cropped_to_their_centres(load, tmp_path):
     content = FOUR | several("b/3", count=5)
     opened = load(unpack(tmp_path, content), test_fraction=0.4)
-    found = examples(opened) | examples(opened, "test")
+    actual = examples(opened) | examples(opened, "test")
     assert len(examples(opened, "test")) == 2
-    assert sorted(found) == ["a/1", "a/2", "b/1", "b/2", "b/3"]
-    for name, (c, clip) in found.items():
+    assert sorted(actual) == ["a/1", "a/2", "b/1", "b/2", "b/3"]
+    for name, (c, clip) in actual.items():
         assert c == name[0] and clip.dtype == np.uint8
         np.testing.assert_array_equal(clip, of_stills(name, 5 if name == "b/3" else 3))
     expected = {"kind": "video", "shape": [None, 8, 8, 3], "skipped": []}
@@ -113,9 +113,9 @@ def test_frames_are_cropped_to_their_centres(load, tmp_path):
 def test_archive_of_frames_in_any_order_gives_the_same_set(load, tmp_path, suffix):
     mixed = dict(sorted(FOUR.items(), key=lambda item: item[0][::-1]))
     opened = load(pack(tmp_path / f"pack{suffix}", {f"in/{k}": v for k, v in mixed.items()}))
-    found = examples(opened) | examples(opened, "test")
-    assert sorted(found) == ["in/a/1", "in/a/2", "in/b/1", "in/b/2"]
-    for name, (c, clip) in found.items():
+    actual = examples(opened) | examples(opened, "test")
+    assert sorted(actual) == ["in/a/1", "in/a/2", "in/b/1", "in/b/2"]
+    for name, (c, clip) in actual.items():
         assert c == name[3]
         np.testing.assert_array_equal(clip, of_stills(name[3:]))
     assert opened.info.metadata["shape"] == [3, 8, 8, 3]
@@ -137,8 +137,8 @@ def test_large_frames_are_downsized_and_small_frames_unchanged(load, tmp_path):
     unpack(tmp_path, several("1", shape=large) | several("2", shape=small))
     opened = load(tmp_path, test_fraction=0.0)
     assert opened.info.metadata["shape"] == [3, SIZE, SIZE, 3]
-    found = examples(opened)
-    for frame, i in zip(found["1"][1], (8, 9, 10), strict=True):
+    actual = examples(opened)
+    for frame, i in zip(actual["1"][1], (8, 9, 10), strict=True):
         whole = Image.fromarray(pixels_of(f"1/f{i}.png", large))
         resized = np.asarray(whole.resize((24, SIZE), Image.Resampling.BILINEAR))
         np.testing.assert_array_equal(frame, resized[:, 4:20])
@@ -146,8 +146,8 @@ def test_large_frames_are_downsized_and_small_frames_unchanged(load, tmp_path):
     [record] = [record for record in records if record["file"] == b"2"]
     cut = np.stack([pixels_of(f"2/f{i}.png", small)[:9] for i in (8, 9, 10)])
     np.testing.assert_array_equal(record["clip"], cut)
-    assert found["2"][1].shape == (3, SIZE, SIZE, 3)
-    np.testing.assert_allclose(found["2"][1].mean((1, 2)), cut.mean((1, 2)), atol=8)
+    assert actual["2"][1].shape == (3, SIZE, SIZE, 3)
+    np.testing.assert_allclose(actual["2"][1].mean((1, 2)), cut.mean((1, 2)), atol=8)
 
 
 def flow(clip, *numbers, axes="xy"):
@@ -276,21 +276,21 @@ def numbered(count):
     ],
 )
 def test_evaluation_window_is_centred_and_repeats_short_clips(t, count, stride, expected):
-    found = clips.window(numbered(t), count, stride)
-    assert found.shape == (count, 2, 2, 3) and found.dtype == np.uint8
-    np.testing.assert_array_equal(found, numbered(t)[expected])
+    actual = clips.window(numbered(t), count, stride)
+    assert actual.shape == (count, 2, 2, 3) and actual.dtype == np.uint8
+    np.testing.assert_array_equal(actual, numbered(t)[expected])
     if t < (count - 1) * stride + 2:  # there is nothing to draw
         drawn = clips.window(numbered(t), count, stride, np.random.default_rng(0))
-        np.testing.assert_array_equal(drawn, found)
+        np.testing.assert_array_equal(drawn, actual)
 
 
 def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
     def starts(seed):
         rng = np.random.default_rng(seed)
-        found = [clips.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
-        for window in found:
+        actual = [clips.window(numbered(12), 4, 3, rng)[:, 0, 0, 0] for _ in range(100)]
+        for window in actual:
             np.testing.assert_array_equal(np.diff(window), 3)
-        return [int(window[0]) for window in found]
+        return [int(window[0]) for window in actual]
 
     assert starts(0) == starts(0) != starts(1)
     assert set(starts(0)) == {0, 1, 2}

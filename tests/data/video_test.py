@@ -71,9 +71,9 @@ def test_videos_of_all_supported_formats_are_decoded(load, tmp_path):
     content = {f"{s[1:]}/1{s}": video(format) for s, format in formats.items()}
     content |= {"mov/2.MOV": video("mov", pictures=shown_frames()[:5]), "mov/1.txt": b"no clip"}
     opened = load(pack(tmp_path / "pack.tar", content), test_fraction=0.0, frame_size=HEIGHT)
-    found = examples(opened)
-    assert set(found) == set(content) - {"mov/1.txt"}
-    for name, (c, clip) in found.items():
+    actual = examples(opened)
+    assert set(actual) == set(content) - {"mov/1.txt"}
+    for name, (c, clip) in actual.items():
         assert c == name.partition("/")[0]
         expected = shown_frames()[: 5 if name == "mov/2.MOV" else COUNT, :, 8:40]
         assert_near(clip, expected)

@@ -48,27 +48,27 @@ def test_prototype_predictions_match_a_loop(distance, number):
     settings = {**SETTINGS, "episodes": number}
     assert 45 % episodes.BLOCK and not 20 % episodes.BLOCK
     result = episodes.evaluate(FEATURES, LABELS, **settings, distance=distance, seed=3)
-    places = episodes.draw(LABELS, 3, 6, number, 3)
-    expected = oracle(FEATURES, places, 2, distance)
+    indices = episodes.draw(LABELS, 3, 6, number, 3)
+    expected = oracle(FEATURES, indices, 2, distance)
     np.testing.assert_allclose(result, expected, rtol=1e-6)
     assert number == 1 or 40 < result.mean() < 95
 
 
 def test_episode_has_distinct_classes_and_examples():
-    places = episodes.draw(LABELS, 3, 6, 200, 0)
-    assert places.shape == (200, 3, 6)
-    for episode in places:
+    indices = episodes.draw(LABELS, 3, 6, 200, 0)
+    assert indices.shape == (200, 3, 6)
+    for episode in indices:
         assert len(set(episode.ravel())) == 18
         labels = LABELS[episode]
         assert (labels == labels[:, :1]).all()
         assert len(set(labels[:, 0])) == 3
-    assert set(places.ravel()) == set(range(len(LABELS)))  # all have their turn
-    assert set(places[:, :, 0].ravel()) == set(range(len(LABELS)))  # in the support too
+    assert set(indices.ravel()) == set(range(len(LABELS)))  # all have their turn
+    assert set(indices[:, :, 0].ravel()) == set(range(len(LABELS)))  # in the support too
 
 
 def test_classes_with_too_few_examples_are_not_drawn_for_episodes():
-    places = episodes.draw(LABELS, 3, 8, 60, 0)
-    assert set(LABELS[places].ravel()) == {0, 2, 3}
+    indices = episodes.draw(LABELS, 3, 8, 60, 0)
+    assert set(LABELS[indices].ravel()) == {0, 2, 3}
     message = (
         "episodes need 4 classes with 8 examples or more; only 3 of 5 classes have that many, "
         "the largest has 12"

@@ -218,10 +218,10 @@ def test_search_tries_the_learning_rates_and_decays_of_elevater():
 
     def score(rates, decays):
         np.testing.assert_allclose(rates, lr, rtol=1e-6)
-        places = [int(np.abs(grid - d).argmin()) for d in decays]
-        for row, place in zip(tried, places, strict=True):
+        indices = [int(np.abs(grid - d).argmin()) for d in decays]
+        for row, place in zip(tried, indices, strict=True):
             row.append(place)
-        return table[np.arange(4), places]
+        return table[np.arange(4), indices]
 
     result = fewshot.search(score, lr)
     best = (-1, None, None)

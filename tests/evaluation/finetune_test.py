@@ -155,10 +155,10 @@ def test_stratified_subset_has_the_same_share_of_each_class():
         (0.01, 1, {3: 1, 0: 1, 7: 1, 5: 1}),
         (0.99, 0, {3: 99, 0: 39, 7: 8}),
     ):
-        places = stratified(labels, share, seed=0, least=least)
-        assert dict(zip(*np.unique(labels[places], return_counts=True), strict=True)) == counts
-        assert len(set(places)) == len(places)
-        assert list(places) == sorted(places)
+        indices = stratified(labels, share, seed=0, least=least)
+        assert dict(zip(*np.unique(labels[indices], return_counts=True), strict=True)) == counts
+        assert len(set(indices)) == len(indices)
+        assert list(indices) == sorted(indices)
     small, large = (stratified(labels, s, seed=0, least=1) for s in (0.01, 0.1))
     assert set(small) < set(large)
     assert set(small) != set(stratified(labels, 0.01, seed=1, least=1))

@@ -298,8 +298,8 @@ def test_training_standardises_images_as_the_test(train, mesh):
 
 
 def test_subset_of_a_source_keeps_images_with_their_labels(train):
-    places = np.array([40, 3, 17, 3])
-    part, kept = train.take(places), [3, 17, 40]
+    indices = np.array([40, 3, 17, 3])
+    part, kept = train.take(indices), [3, 17, 40]
     assert len(part) == 3
     np.testing.assert_array_equal(part.labels, train.labels[kept])
     np.testing.assert_array_equal(part.images(SIZE), train.images(SIZE)[kept])

@@ -405,11 +405,11 @@ def test_decl_momentum_rate_raises_without_a_momentum_network():
 
 def presets() -> dict[str, tuple[str, dict]]:
     """Return {name of a preset: (loss, its hyper-parameters)} of all losses."""
-    found = {}
+    actual = {}
     for name in NAMES:
         for preset, hyper in getattr(import_module(f"jaxssl.losses.{name}"), "PRESETS", {}).items():
-            found[f"{name}-{preset}"] = name, hyper
-    return found
+            actual[f"{name}-{preset}"] = name, hyper
+    return actual
 
 
 @pytest.mark.parametrize(("name", "hyper"), presets().values(), ids=presets())

@@ -119,8 +119,8 @@ def test_siamese_small_crops_are_queries_to_the_views():
         of_crops = [losses.nt_xent_loss(p, temperature=0.3).mean() for p in pairs]
         return (2 * of_views + sum(of_crops)) / 8
 
-    found, slope = jax.jit(jax.value_and_grad(expected))(params)
-    close(value, found)
+    actual, slope = jax.jit(jax.value_and_grad(expected))(params)
+    close(value, actual)
     jax.tree.map(close, gradient["net"], slope["net"])
 
 
@@ -157,8 +157,8 @@ def test_moco_v3_sums_both_directions_with_target_keys():
         nce = partial(losses.info_nce, temperature=0.5)
         return nce(q[0], keys[1]) + nce(q[1], keys[0])
 
-    found, slope = jax.jit(jax.value_and_grad(expected))(params)
-    close(value, found)
+    actual, slope = jax.jit(jax.value_and_grad(expected))(params)
+    close(value, actual)
     for name in ALL:
         jax.tree.map(close, gradient[name], slope[name])
 
@@ -213,8 +213,8 @@ def test_simsiam_has_no_target_network_and_no_gradient_through_keys():
         z = jax.lax.stop_gradient(z)
         return -(cosine(p[0], z[1]) + cosine(p[1], z[0])) / 2
 
-    found, slope = jax.jit(jax.value_and_grad(expected))(params)
-    close(value, found)
+    actual, slope = jax.jit(jax.value_and_grad(expected))(params)
+    close(value, actual)
     for name in ALL:
         jax.tree.map(partial(close, rtol=1e-4), gradient[name], slope[name])
 
@@ -309,8 +309,8 @@ def test_accumulation_keeps_all_negatives(make):
     whole = make(ENCODER, nt_xent(temperature=0.3))
     parts = make(ENCODER._replace(num_chunks=3), nt_xent(temperature=0.3))
     params, carried = start(whole, batch)
-    expected, found = (value_of(m, params, carried, batch) for m in (whole, parts))
-    jax.tree.map(close, found, expected)
+    expected, actual = (value_of(m, params, carried, batch) for m in (whole, parts))
+    jax.tree.map(close, actual, expected)
 
 
 def test_accumulation_normalises_each_chunk_separately():

@@ -91,8 +91,8 @@ def test_views_and_captions_do_not_depend_on_the_batch(pair_views):
 def test_image_view_does_not_depend_on_the_drawn_caption(pair_views):
     pairs, index = captioned(4), np.arange(4, dtype=np.int32)
     other = {**pairs, "text": captioned(4, k=3)["text"] + 7}
-    found, expected = (pair_views(KEY, x, index)["views"] for x in (other, pairs))
-    np.testing.assert_array_equal(found, expected)
+    actual, expected = (pair_views(KEY, x, index)["views"] for x in (other, pairs))
+    np.testing.assert_array_equal(actual, expected)
 
 
 # Method
@@ -252,8 +252,8 @@ def test_two_tower_accumulation_keeps_all_negatives():
     chunked = PAIRS._replace(num_chunks=2, text=PAIRS.text._replace(num_chunks=2))
     whole, parts = (two_tower.method(e, objective_of("clip")) for e in (PAIRS, chunked))
     params, carried = start(whole, batch)
-    expected, found = (value_of(m, params, carried, batch) for m in (whole, parts))
-    jax.tree.map(close, found, expected)
+    expected, actual = (value_of(m, params, carried, batch) for m in (whole, parts))
+    jax.tree.map(close, actual, expected)
 
 
 # Steps
@@ -315,7 +315,7 @@ def test_every_two_tower_loss_takes_finite_steps(name):
 @pytest.mark.parametrize("name", ["clip", "decl"])
 @pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.long)])
 def test_steps_do_not_depend_on_the_number_of_devices(name, devices):
-    (found, found_losses, found_z), (state, losses, z) = run(name, devices), run(name, 2)
+    (actual, found_losses, found_z), (state, losses, z) = run(name, devices), run(name, 2)
     np.testing.assert_allclose(found_losses, losses, rtol=1e-4)
     np.testing.assert_allclose(found_z, z, rtol=1e-4, atol=1e-5)
 
@@ -324,7 +324,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(name, devices):
         largest = np.abs(np.where(np.isfinite(b), b, 0)).max(initial=1)
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=5e-5 * largest)
 
-    jax.tree.map(same, found, state)
+    jax.tree.map(same, actual, state)
 
 
 def test_decl_memory_is_written_only_for_seen_examples():

@@ -80,8 +80,8 @@ overrides = st.lists(st.tuples(names, usual | odd | schedules), min_size=1, max_
 @fuzzed(1000)
 @given(items=overrides)
 def test_random_overrides_give_a_config_or_a_one_line_error(below, items):
-    found = outcome("overrides", lambda: config.load(DIGITS, items), below)
-    assert found is REFUSED or set(_keys(found)) >= {"loss.name", "data.path"}
+    actual = outcome("overrides", lambda: config.load(DIGITS, items), below)
+    assert actual is REFUSED or set(_keys(actual)) >= {"loss.name", "data.path"}
 
 
 @fuzzed(700)
@@ -153,8 +153,8 @@ def weights_files(tmp_path_factory):
     """Weights files of one network in several formats, and its parameters."""
     path = tmp_path_factory.mktemp("weights") / "x.safetensors"
     path.write_bytes(save({k: np.asarray(v) for k, v in TINY.items()}))
-    found = weights.load(path, num_heads=2)
-    ours = save(weights.public_arrays(found), {weights.HEADER: weights.header(found)})
+    actual = weights.load(path, num_heads=2)
+    ours = save(weights.public_arrays(actual), {weights.HEADER: weights.header(actual)})
     made = {"theirs.safetensors": path.read_bytes(), "ours.safetensors": ours}
     return made | {f"{kind}.pth": GOLDEN[f"file/{kind}"].tobytes() for kind in ("zip", "legacy")}
 
@@ -165,9 +165,9 @@ def _same(one, two):
 
 
 def _net(path):
-    found = weights.load(path, num_heads=None if "ours" in path.name else 2)
-    assert all(np.isfinite(x).all() for x in jax.tree.leaves(found.variables))
-    return jax.tree.map(np.asarray, found.variables)
+    actual = weights.load(path, num_heads=None if "ours" in path.name else 2)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(actual.variables))
+    return jax.tree.map(np.asarray, actual.variables)
 
 
 @fuzzed(1200)
@@ -180,11 +180,11 @@ def test_damaged_weights_files_load_or_raise_a_one_line_error(below, weights_fil
     path.write_bytes(weights_files[name])
     good = _net(path)
     path.write_bytes(data.draw(damaged(weights_files[name])))
-    found = outcome(f"weights: {name}", lambda: _net(path), below)
-    if found is not REFUSED:
-        assert jax.tree.map(np.shape, found) == jax.tree.map(np.shape, good)
+    actual = outcome(f"weights: {name}", lambda: _net(path), below)
+    if actual is not REFUSED:
+        assert jax.tree.map(np.shape, actual) == jax.tree.map(np.shape, good)
         if name in ("zip.pth", "ours.safetensors"):
-            assert _same(found, good)
+            assert _same(actual, good)
 
 
 def _parts_of_zip():
@@ -260,10 +260,10 @@ def test_damaged_checkpoints_resume_or_raise_a_one_line_error(below, run, data):
     bad = data.draw(damaged(content[path]) | st.none())
     path.write_bytes(bad) if bad is not None else path.unlink()
     try:
-        found = outcome("checkpoints", lambda: checkpoint.restore_arrays(workdir), workdir)
+        actual = outcome("checkpoints", lambda: checkpoint.restore_arrays(workdir), workdir)
     finally:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_bytes(content[path])
-    if found is not REFUSED:
-        assert (found.step, found.data, found.config) == (3, POSITION, SETTINGS)
-        assert _same(found.state, STATE)
+    if actual is not REFUSED:
+        assert (actual.step, actual.data, actual.config) == (3, POSITION, SETTINGS)
+        assert _same(actual.state, STATE)

@@ -71,8 +71,8 @@ def tiny(sets, prepared):
     """A function that makes the config of a tiny run."""
 
     def make(**changes):
-        places = {"data.path": str(sets[0]), "data.dir": str(prepared)}
-        return config.load(CONFIG, list({**TINY, **places, **changes}.items()))
+        indices = {"data.path": str(sets[0]), "data.dir": str(prepared)}
+        return config.load(CONFIG, list({**TINY, **indices, **changes}.items()))
 
     return make
 
@@ -84,15 +84,15 @@ def whole(tiny, tmp_path_factory):
 
 
 def saved_arrays(workdir):
-    found = checkpoint.restore_arrays(workdir)
-    assert found.step == STEPS
-    return jax.tree.leaves(found.state)
+    actual = checkpoint.restore_arrays(workdir)
+    assert actual.step == STEPS
+    return jax.tree.leaves(actual.state)
 
 
 def test_graph_run_ends_with_results_and_a_report(whole):
     rows = results.read_results(whole)
-    found = {row["features"]: row for row in rows}
-    assert len(rows) == 3 and set(found) == {"raw", "untrained", "pretrained"}
+    actual = {row["features"]: row for row in rows}
+    assert len(rows) == 3 and set(actual) == {"raw", "untrained", "pretrained"}
     for row in rows:
         assert (row["protocol"], row["metric"], row["unit"]) == ("svm", "svm_top1", "%")
         assert 0 <= row["value"] <= 100 and row["details"]["examples"] == NUMBER
@@ -115,8 +115,8 @@ def test_stopped_graph_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatc
             pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [3]
     pretrain.train(tiny(), tmp_path)
-    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     one, other = ([row["value"] for row in results.read_results(path)] for path in (tmp_path, whole))
     assert one == other
 
@@ -168,9 +168,9 @@ def one_device(tiny):
 
 @pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.long)])
 def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices):
-    found = steps(tiny(**SGD), devices)
-    assert_close(found, one_device)
-    before, after = found[2][0], found[2][-1]
+    actual = steps(tiny(**SGD), devices)
+    assert_close(actual, one_device)
+    before, after = actual[2][0], actual[2][-1]
     moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), before, after)
     assert all(jax.tree.leaves(moved))
 
@@ -207,10 +207,10 @@ def test_loaded_encoder_computes_features_of_new_graphs(tiny, whole):
     apply, variables, preprocess = jaxssl.load_encoder(whole)
     graphs = random_graphs(6, seed=9)
     encode = jax.jit(lambda tree, block: apply(tree, preprocess(block)))
-    found = encode(variables, packed(graphs))
-    assert found.shape == (6, 4 * 2)
+    actual = encode(variables, packed(graphs))
+    assert actual.shape == (6, 4 * 2)
     again = encode(variables, packed(graphs, 2))
-    np.testing.assert_allclose(again, found, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(again, actual, rtol=1e-5, atol=1e-5)
     # The features that evaluation computes block by block over the devices.
     array = source.load(tiny().data, "train", "graph").graph_array
     mesh = distributed.make_mesh()

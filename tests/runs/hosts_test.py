@@ -55,12 +55,12 @@ def last(way: str, devices: int = 4) -> dict[str, dict[str, list]]:
         batch = stream.next()
     stream.close()
     inputs = dict(enumerate(jax.tree.leaves(batch.pop("input"))))
-    found = {}
+    actual = {}
     for name, values in {**batch, **inputs}.items():
         for shard in values.addressable_shards:
-            part = found.setdefault(str(shard.device.id), {})
+            part = actual.setdefault(str(shard.device.id), {})
             part[str(name)] = np.asarray(shard.data).tolist()
-    return found
+    return actual
 
 
 def start(*arguments: str) -> list[subprocess.Popen]:
@@ -91,7 +91,7 @@ def test_two_hosts_together_read_the_same_batch_as_one():
     expected = digests.compute([ROWS, ROWS])
     assert [output.pop("digests") for output in outputs] == [expected] * 2
     for way in WAYS:
-        parts = [list(found[way].values()) for found in outputs]
+        parts = [list(actual[way].values()) for actual in outputs]
         assert [len(part) for part in parts] == [2, 2]
         assert parts[0] + parts[1] == list(last(way).values())
 
@@ -146,12 +146,12 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
 
     with jax.numpy_dtype_promotion("standard"):
         pretrain.train(settings(str(data_dir)), one)
-    found, expected = (checkpoint.restore_arrays(path).state for path in (two, one))
+    actual, expected = (checkpoint.restore_arrays(path).state for path in (two, one))
 
     def close(a, b):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * np.abs(b).max(initial=1))
 
-    jax.tree.map(close, found, expected)
+    jax.tree.map(close, actual, expected)
     for mine, other in zip(*(metrics_writer.read_metrics(p / "metrics.jsonl") for p in (two, one)), strict=True):
         assert mine["step"] == other["step"]
         assert mine["loss"] == pytest.approx(other["loss"], rel=1e-4)

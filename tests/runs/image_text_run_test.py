@@ -81,8 +81,8 @@ def test_image_text_run_reports_retrieval_and_zero_shot(whole):
         own = [row for row in rows if row["protocol"] == protocol]
         assert {row["features"] for row in own} == {"untrained", "pretrained"}
         for kind in ("untrained", "pretrained"):
-            found = {row["metric"]: row["value"] for row in own if row["features"] == kind}
-            assert set(found) == metrics and all(0 <= x <= 100 for x in found.values())
+            actual = {row["metric"]: row["value"] for row in own if row["features"] == kind}
+            assert set(actual) == metrics and all(0 <= x <= 100 for x in actual.values())
     assert {row["details"]["preset"] for row in rows} == {"default", "digits"}
     assert {(row["step"], row["features"]) for row in rows} == {
         (0, "untrained"),
@@ -96,16 +96,16 @@ def test_image_text_run_reports_retrieval_and_zero_shot(whole):
 
 
 def test_image_and_text_towers_are_both_trained(whole):
-    found = load.load_pretrained(whole)
-    untrained = found.untrained(0)
+    actual = load.load_pretrained(whole)
+    untrained = actual.untrained(0)
     params = [
         [tower[name]["params"] for tower in (v, v["text"]) for name in ("net", "projector")]
-        for v in (untrained, found.variables)
+        for v in (untrained, actual.variables)
     ]
     assert jax.tree.structure(params[0]) == jax.tree.structure(params[1])
     moved = jax.tree.map(lambda a, b: not np.array_equal(a, b), *params)
     assert all(jax.tree.leaves(moved)), moved
-    before, other = (v["text"]["net"]["params"] for v in (untrained, found.untrained(1)))
+    before, other = (v["text"]["net"]["params"] for v in (untrained, actual.untrained(1)))
     assert not np.array_equal(other["embedding"], before["embedding"])
 
 
@@ -118,9 +118,9 @@ def test_interrupted_run_resumes_bit_for_bit(settings, whole, tmp_path, monkeypa
     later = pretrain.EVALUATION._replace(finish=lambda workdir: None)
     monkeypatch.setattr(pretrain, "EVALUATION", later)
     pretrain.train(settings, tmp_path)
-    found, expected = (checkpoint.restore_arrays(path) for path in (tmp_path, whole))
-    assert found.step == expected.step == STEPS
-    jax.tree.map(np.testing.assert_array_equal, found.state, expected.state)
+    actual, expected = (checkpoint.restore_arrays(path) for path in (tmp_path, whole))
+    assert actual.step == expected.step == STEPS
+    jax.tree.map(np.testing.assert_array_equal, actual.state, expected.state)
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +152,8 @@ def test_image_backbone_is_loaded_with_load_encoder(whole, plain):
     apply, variables, preprocess = jaxssl.load_encoder(whole)
     assert set(variables) == {"params", "batch_stats"}
     images = source.load(plain, "test[:5]").images(8)
-    found = apply(variables, preprocess(images))
-    assert found.shape == (5, 8) and np.isfinite(found).all()
+    actual = apply(variables, preprocess(images))
+    assert actual.shape == (5, 8) and np.isfinite(actual).all()
     state = checkpoint.restore_arrays(whole).state
     jax.tree.map(np.testing.assert_array_equal, variables["params"], state["params"]["net"])
 

@@ -85,16 +85,16 @@ def run(settings, tmp_path_factory):
 
 
 def arrays(workdir):
-    found = checkpoint.restore_arrays(workdir)
-    assert found.step == STEPS
-    return jax.tree.leaves(found.state)
+    actual = checkpoint.restore_arrays(workdir)
+    assert actual.step == STEPS
+    return jax.tree.leaves(actual.state)
 
 
 def test_video_run_writes_results_and_a_report(run):
     rows = json.loads((run / "results.json").read_text())["results"]
-    found = {(row["features"], row["metric"]) for row in rows}
+    actual = {(row["features"], row["metric"]) for row in rows}
     for kind in ("raw", "untrained", "pretrained"):
-        assert (kind, "retrieval_r1") in found and (kind, "linear_top1") in found
+        assert (kind, "retrieval_r1") in actual and (kind, "linear_top1") in actual
     assert "<html" in (run / "report.html").read_text()
     log = (run / "train.log").read_text()
     assert "24 clips of 12x32x32x1, 8 classes" in log
@@ -108,8 +108,8 @@ def test_interrupted_run_resumes_bit_for_bit(settings, run, tmp_path, monkeypatc
             pretrain.train(settings(**quiet), tmp_path)
     assert checkpoint.steps(tmp_path) == [2]
     pretrain.train(settings(**quiet), tmp_path)
-    for found, expected in zip(arrays(tmp_path), arrays(run), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(arrays(tmp_path), arrays(run), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_videos_with_other_channels_or_too_few_frames_are_rejected(settings, run, monkeypatch):
@@ -151,12 +151,12 @@ def test_ten_crop_evaluation_uses_the_middle_frames():
 
 def test_raw_video_features_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
-    found = clip_pixels(test.video_array(12), distributed.local_mesh())
-    assert found.shape == (8, 12 * 16 * 16)
+    actual = clip_pixels(test.video_array(12), distributed.local_mesh())
+    assert actual.shape == (8, 12 * 16 * 16)
     clips = test.video_array(12)[:]
     # Resizing by two averages pixels, so the mean of a frame changes only at its edges.
     np.testing.assert_allclose(
-        found.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
+        actual.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
     )
 
 

@@ -73,9 +73,9 @@ def whole(tiny, tmp_path_factory) -> Path:
 
 
 def saved_arrays(workdir: Path) -> list[np.ndarray]:
-    found = checkpoint.restore_arrays(workdir)
-    assert found.step == STEPS
-    return jax.tree.leaves(found.state)
+    actual = checkpoint.restore_arrays(workdir)
+    assert actual.step == STEPS
+    return jax.tree.leaves(actual.state)
 
 
 def lines(workdir: Path) -> list[dict]:
@@ -97,8 +97,8 @@ def test_crashed_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch, cac
             pretrain.train(settings, tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
     pretrain.train(settings, tmp_path)
-    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     assert lines(tmp_path) == lines(whole)
 
 
@@ -115,8 +115,8 @@ def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
     assert checkpoint.steps(tmp_path) == [5]
     assert "the same command resumes there" in (tmp_path / "train.log").read_text()
     pretrain.train(tiny(), tmp_path)
-    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     # The stop added one line of metrics and changed nothing else.
     assert [row for row in lines(tmp_path) if row["step"] != 5] == lines(whole)
 
@@ -175,8 +175,8 @@ def test_momentum_network_queue_and_memory_resume_bit_for_bit(tiny, tmp_path, mo
         with pytest.raises(SystemExit):
             pretrain.train(settings, tmp_path / "stopped")
     pretrain.train(settings, tmp_path / "stopped")
-    found, expected = (saved_arrays(tmp_path / name) for name in ("stopped", "whole"))
-    for a, b in zip(found, expected, strict=True):
+    actual, expected = (saved_arrays(tmp_path / name) for name in ("stopped", "whole"))
+    for a, b in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(a, b)
     memory = checkpoint.restore_arrays(tmp_path / "whole").state["carried"]["memory"]
     assert memory["queue"]["next"] == 12 * 16 % 40 and memory["queue"]["rows"].shape == (40, 6)
@@ -212,7 +212,7 @@ def test_losses_of_all_steps_are_reported_once(whole):
 
 def events(workdir: Path) -> dict[int, dict[str, float]]:
     """Read the scalars of each step as TensorBoard shows them, without purged ones."""
-    found = {}
+    actual = {}
     for path in sorted(workdir.glob("events.out.tfevents*")):
         data, at = path.read_bytes(), 0
         while at < len(data):
@@ -220,10 +220,10 @@ def events(workdir: Path) -> dict[int, dict[str, float]]:
             event = Event.FromString(data[at + 12 : at + 12 + size])
             at += size + 16
             if event.HasField("session_log"):
-                found = {step: values for step, values in found.items() if step < event.step}
+                actual = {step: values for step, values in actual.items() if step < event.step}
             for value in event.summary.value:
-                found.setdefault(event.step, {})[value.tag] = value.simple_value
-    return found
+                actual.setdefault(event.step, {})[value.tag] = value.simple_value
+    return actual
 
 
 def test_tensorboard_events_equal_metrics_jsonl(tmp_path):
@@ -326,8 +326,8 @@ def test_damaged_checkpoint_is_moved_and_the_previous_one_is_restored(
     log = (workdir / "train.log").read_text()
     assert f"{STEPS} is damaged or incomplete" in log and f"going back to step {SAVED}" in log
     assert (workdir / "damaged" / str(STEPS) / "state").is_dir()
-    for found, expected in zip(saved_arrays(workdir), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(saved_arrays(workdir), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     assert lines(workdir) == lines(whole)
 
 
@@ -437,11 +437,11 @@ def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written
     saved.save(3, state, {}, {}, None)
     saved.close()
     for devices in (1, 2, 4, 8):
-        found = checkpoint.restore(tmp_path, state_on(devices)).state
-        assert {len(x.sharding.device_set) for x in jax.tree.leaves(found)} == {devices}
-        part = found.carried.memory["objective"].addressable_shards[0].data
+        actual = checkpoint.restore(tmp_path, state_on(devices)).state
+        assert {len(x.sharding.device_set) for x in jax.tree.leaves(actual)} == {devices}
+        part = actual.carried.memory["objective"].addressable_shards[0].data
         assert part.shape == (-(-1297 // devices),)
-        for a, b in zip(arrays(found), arrays(state), strict=True):
+        for a, b in zip(arrays(actual), arrays(state), strict=True):
             np.testing.assert_array_equal(a, b)
 
 
@@ -466,14 +466,14 @@ def test_load_encoder_returns_the_evaluated_features(tiny, whole, tmp_path, whic
         pretrain.train(settings, workdir)
     images = source.load(settings.data, "test").images(8)[:20]
     apply, variables, preprocess = jaxssl.load_encoder(workdir)
-    found = apply(variables, preprocess(images))
-    assert found.shape == (20, 8)
+    actual = apply(variables, preprocess(images))
+    assert actual.shape == (20, 8)
     parts, mesh = build(settings, 1297), distributed.make_mesh()
     template = initial_state(settings, parts, EXAMPLE, 1297, mesh)
     state = checkpoint.restore(workdir, template).state
     encode = make_encoder(parts.method, Inputs(settings.augment.size, 1))
     expected = features.extract(images, encode, (state.params, state.carried), mesh)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
     if which == "target":  # which is another network by now
         own = state.carried._replace(target={**state.carried.target, "params": state.params})
         others = features.extract(images, encode, (state.params, own), mesh)
@@ -511,13 +511,13 @@ def test_run_with_nonfinite_steps_stops_and_writes_the_cause(tiny, tmp_path):
     message = r"stopped: steps 2 to 4 were not finite; first in step 2 were 'embeddings: .* more;"
     with pytest.raises(UserError, match=message):
         pretrain.train(settings, tmp_path)
-    found = json.loads((tmp_path / "fault.json").read_text())
-    assert found["step"] == 2 and found["skipped_in_a_row"] == 3
-    assert set(found["norms"]) == set(nonfinite.ORDER)
-    assert found["norms"]["views"]["views"] > 0
-    assert "loss: loss" in found["not_finite"]
+    actual = json.loads((tmp_path / "fault.json").read_text())
+    assert actual["step"] == 2 and actual["skipped_in_a_row"] == 3
+    assert set(actual["norms"]) == set(nonfinite.ORDER)
+    assert actual["norms"]["views"]["views"] > 0
+    assert "loss: loss" in actual["not_finite"]
     order = Order(1297, 16, 0)
-    assert found["batch"] == {str(n): order(n - 1).tolist() for n in (2, 3, 4)}
+    assert actual["batch"] == {str(n): order(n - 1).tolist() for n in (2, 3, 4)}
     assert checkpoint.steps(tmp_path) == []
 
 
@@ -575,6 +575,6 @@ def test_full_disk_is_reported_and_the_run_resumes(
             pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
     pretrain.train(tiny(), tmp_path)
-    for found, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     assert lines(tmp_path) == lines(whole)

@@ -33,7 +33,7 @@ def shapes(config, b: int) -> tuple:
     size = config.augment.get("size", 0)
     images = shape((b, size, size, 3), jnp.uint8)
     if modality.example_kind(config) == "graph":
-        found = {
+        actual = {
             "x": shape((1, 40, 7), jnp.uint8),
             "graph": shape((1, 40), jnp.int32),
             "edge": shape((1, 50, 2), jnp.int32),
@@ -41,10 +41,10 @@ def shapes(config, b: int) -> tuple:
         }
     elif modality.example_kind(config) == "video":
         frames = make_crops(config).frames[0]
-        found = shape((b, frames + 2, size, size, 3), jnp.uint8)
+        actual = shape((b, frames + 2, size, size, 3), jnp.uint8)
     else:
-        found = {"image": images, "text": shape((b, 5, config.data.context), jnp.int32)}
-    return found, shape((b,), jnp.int32)
+        actual = {"image": images, "text": shape((b, 5, config.data.context), jnp.int32)}
+    return actual, shape((b,), jnp.int32)
 
 
 @each_recipe

@@ -64,8 +64,8 @@ def test_runs_with_different_static_settings_compile_separate_programs(data_dir,
     ],
 )
 def test_settings_that_accept_a_schedule_are_arguments_of_the_compiled_step(loss, expected):
-    found = shared_numbers(config.load(DIGITS, [("loss.name", loss)]))
-    assert set(found) == expected | {"optim.lr"}
+    actual = shared_numbers(config.load(DIGITS, [("loss.name", loss)]))
+    assert set(actual) == expected | {"optim.lr"}
 
 
 @pytest.mark.parametrize(("net", "most_steps"), [("convnet", 4), ("resnet", 1)])

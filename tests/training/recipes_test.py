@@ -98,8 +98,8 @@ def test_auc_cl_recipes_use_the_recommended_or_released_preset():
 
 def test_recipes_page_lists_every_recipe_once():
     rows = [line for line in (ROOT / "docs" / "recipes.md").read_text().splitlines()]
-    found = [line.split("`")[1] for line in rows if line.startswith("| [`")]
-    assert sorted(found) == sorted(RECIPES)
+    actual = [line.split("`")[1] for line in rows if line.startswith("| [`")]
+    assert sorted(actual) == sorted(RECIPES)
 
 
 # Full size, shapes only
@@ -172,7 +172,7 @@ def features_of(config) -> int:
 
 def settings() -> dict[str, tuple[str, dict]]:
     """Return a (recipe, arguments, channels) for each set of compiled operations."""
-    found = {}
+    actual = {}
     for name in RECIPES:
         config = config_lib.load(PATHS[name])
         first = config_lib.arguments(config.augment)
@@ -182,8 +182,8 @@ def settings() -> dict[str, tuple[str, dict]]:
             on = [k for k in PROBABILITIES if hyper.get(k)]
             words = [v for v in hyper.values() if isinstance(v, str)]
             key = " ".join([config.augment.name, *words, *on, str(channels(config))])
-            found.setdefault(key, (config.augment.name, hyper, channels(config)))
-    return found
+            actual.setdefault(key, (config.augment.name, hyper, channels(config)))
+    return actual
 
 
 @pytest.mark.parametrize("case", settings().values(), ids=settings())
@@ -302,9 +302,9 @@ def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
     assert not known.one_size
     config = config_lib.load(PATHS["imagenet_dino_vit_s"], [("batch_size", "3")])
     rng = np.random.default_rng(0)
-    found = dry_run._draw_images(rng, 3, known, build_lib.make_crops(config))
+    actual = dry_run._draw_images(rng, 3, known, build_lib.make_crops(config))
     expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
-    assert {name: images.shape for name, images in found.items()} == expected
+    assert {name: images.shape for name, images in actual.items()} == expected
     whole = dry_run._draw_images(rng, 3, known, decoding.Crops((), (), 224))
     assert whole.shape == (3, 224, 224, 3)
 

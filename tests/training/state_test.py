@@ -105,7 +105,7 @@ def test_loss_of_a_training_step_equals_the_oracle():
 @pytest.mark.parametrize("devices", [8])
 def test_training_steps_do_not_depend_on_the_number_of_devices(one_device, devices):
     name, (state, losses, embeddings) = one_device
-    found, found_losses, found_embeddings = run(name, devices)
+    actual, found_losses, found_embeddings = run(name, devices)
     np.testing.assert_allclose(found_losses, losses, rtol=1e-4)
     np.testing.assert_allclose(found_embeddings, embeddings, rtol=1e-4, atol=1e-5)
 
@@ -114,14 +114,14 @@ def test_training_steps_do_not_depend_on_the_number_of_devices(one_device, devic
         largest = np.abs(np.where(np.isfinite(b), b, 0)).max(initial=1)
         np.testing.assert_allclose(a, b, rtol=2e-4, atol=5e-5 * largest)
 
-    jax.tree.map(close, found, state)
+    jax.tree.map(close, actual, state)
 
 
 @pytest.mark.parametrize("name", ["adamw", "lars"])
 def test_sharded_optimiser_takes_the_same_steps(name):
     method, _, augment = parts("auc_cl")
     optimiser = optim.optimiser(name, lambda _: 0.01, weight_decay=0.01, momentum=0.9, clip_norm=1)
-    mesh, found = distributed.make_mesh(), []
+    mesh, actual = distributed.make_mesh(), []
     start = method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh
     for sharded in (False, True):
         state = make_init(*start, sharded=sharded)(0)
@@ -130,13 +130,13 @@ def test_sharded_optimiser_takes_the_same_steps(name):
             # optax.adam raises a float to its integer step count.
             with jax.numpy_dtype_promotion("standard"):
                 state, _, _ = step(state, distributed.shard(batch_at(i), mesh))
-        found.append(state)
-    for leaf in jax.tree.leaves(found[1].opt_state):
+        actual.append(state)
+    for leaf in jax.tree.leaves(actual[1].opt_state):
         own = leaf.addressable_shards[0].data.size
         divisible = any(n % mesh.size == 0 for n in leaf.shape)
         assert own == (leaf.size // mesh.size if divisible else leaf.size)
-    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(found[1].params))
-    whole, split = (as_numpy(state) for state in found)
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(actual[1].params))
+    whole, split = (as_numpy(state) for state in actual)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), split, whole)
 
 
@@ -284,16 +284,16 @@ def test_several_steps_per_call_equal_single_steps_bit_for_bit(devices, caplog):
 
     def train(calls):
         state = make_init(method, optimiser, augment, batch_at(0), NUM_EXAMPLES, mesh)(0)
-        found, done = [], 0
+        actual, done = [], 0
         for n in calls:
             index = distributed.shard_rows(
                 order[done:][[*range(n)] + [n - 1] * (4 - n)], mesh, axis=1
             )
             state, metrics, embeddings, losses = steps(state, data, index, n)
-            found += list(np.asarray(losses)[:n])
-            assert metrics["loss"] == found[-1]
+            actual += list(np.asarray(losses)[:n])
+            assert metrics["loss"] == actual[-1]
             done += n
-        return as_numpy(state), found, np.asarray(embeddings)
+        return as_numpy(state), actual, np.asarray(embeddings)
 
     expected = train([1, 1, 1, 1])
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
@@ -322,10 +322,10 @@ def test_state_is_frozen_after_too_many_skipped_steps_in_a_row(spoilt):
     assert metrics["skipped_in_a_row"] == 2
 
     state = state.replace(step=state.step - state.skipped[1])
-    found = jax.device_get(diagnose(state, batch(1, bad=True)))
-    counts = {what: sum(n for _, n in modules.values()) for what, modules in found.items()}
+    actual = jax.device_get(diagnose(state, batch(1, bad=True)))
+    counts = {what: sum(n for _, n in modules.values()) for what, modules in actual.items()}
     assert counts["parameters"] == counts["statistics"] == 0
     assert counts["views"] == 2 * 8 * 8 and counts["embeddings"] == 2 * BATCH * 6
     kernel = stopped.params["projector"]["Dense_0"]
     norm = np.sqrt(sum(np.sum(np.square(x)) for x in jax.tree.leaves(kernel)))
-    np.testing.assert_allclose(found["parameters"]["projector/Dense_0"][0], norm, rtol=1e-5)
+    np.testing.assert_allclose(actual["parameters"]["projector/Dense_0"][0], norm, rtol=1e-5)

@@ -128,7 +128,7 @@ def compare(run: Run, whole: Run) -> None:
     """Check that two finished runs differ in times only."""
     both = run, whole
     states = [checkpoint.restore_arrays(x.workdir) for x in both]
-    assert [found.step for found in states] == [STEPS, STEPS]
+    assert [actual.step for actual in states] == [STEPS, STEPS]
     assert not states[0].damaged
     jax.tree.map(np.testing.assert_array_equal, states[0].state, states[1].state)
     lines = [
