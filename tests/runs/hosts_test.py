@@ -141,7 +141,7 @@ def test_two_processes_killed_and_resumed_equal_one_process(data_dir, tmp_path):
     assert checkpoint.steps(two) == [SAVED]
     outputs = finish(start("train", str(data_dir), str(two), "0"))
     assert f"resumes at step {SAVED}" in outputs[0] and "linear_top1" in outputs[0]
-    assert "left out, for one process: python eval.py" in outputs[0]
+    assert "left out, for one process: jaxssl eval" in outputs[0]
     assert "step" not in outputs[1] and "results" not in outputs[1]  # Gloo talks
 
     with jax.numpy_dtype_promotion("standard"):
