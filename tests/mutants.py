@@ -73,9 +73,9 @@ def load() -> dict[str, Mutant]:
     return mutants
 
 
-def mutate(mutant: Mutant) -> str:
-    """Return the text of the mutant's file with the defect."""
-    text = (ROOT / mutant.file).read_text()
+def mutate(mutant: Mutant, tree: Path = ROOT) -> str:
+    """Return the text of the mutant's file in ``tree`` with the defect."""
+    text = (tree / mutant.file).read_text()
     if (count := text.count(mutant.old)) != 1:
         raise StaleError(
             f"{mutant.name} is stale: `old` must occur once in {mutant.file}, got {count} times; "
@@ -159,7 +159,7 @@ def run_mutant(tree: Path, mutant: Mutant, seconds: float) -> str:
     """Return "survived", or "killed by" and the test that failed, or "stale" and the reason."""
     path, end = tree / mutant.file, time.monotonic() + seconds
     original = path.read_text()
-    path.write_text(mutate(mutant))
+    path.write_text(mutate(mutant, tree))
     try:
         for test in mutant.tests:
             status, output = run_tests(tree, test, max(end - time.monotonic(), 1))
@@ -211,7 +211,7 @@ def run_all(mutants: dict[str, Mutant], jobs: int, seconds: float) -> dict[str, 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the chosen mutants and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("patterns", nargs="*", help="lists, names or globs; default: all")
     parser.add_argument("--jobs", type=int, default=1, help="copies that are tested at once")
     parser.add_argument("--limit", type=float, default=LIMIT, help="seconds for each mutant")
