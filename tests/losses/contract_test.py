@@ -349,6 +349,31 @@ def test_loss_that_needs_a_positive_raises_for_a_single_view(name):
         loss_of(name)(pairs, **inputs(pairs, ("prototypes",) if name == "swav" else ()))
 
 
+@cache
+def towers_on_devices(kind: str):
+    """Compute `{case: [n]}` of pairs of two towers, with one example on each device."""
+    cases = [case for case in DEFAULTS if kind in kinds(case)]
+
+    def local(z, index):
+        pairs = pairs_of(kind, z, index, "data")
+        return {case: case.loss(pairs) for case in cases}
+
+    specs = (P(None, "data"), P("data"))
+    run = distributed.spmd(local, distributed.make_mesh(), specs, P("data"))
+    return jax.jit(run)(jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32))
+
+
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [(c, k) for k in ("towers", "tower labels", "queue") for c in DEFAULTS if k in kinds(c)],
+    ids=str,
+)
+def test_loss_of_two_towers_on_eight_devices_equals_one_device(case, kind):
+    actual, expected = towers_on_devices(kind)[case], values_of(kind)(embeddings())[case]
+    scale = max(1.0, np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-6 * scale)
+
+
 NUMBERS = {
     "nt_xent": {"temperature": 0.3},
     "dcl": {"temperature": 0.3},

@@ -10,7 +10,7 @@ from tiny import DIGITS, TINY
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.evaluation import pretrain
-from jaxssl.training import config, metrics_writer, programs
+from jaxssl.training import checkpoint, config, metrics_writer, programs
 from jaxssl.training.build import build, make_batches, shared_numbers
 
 
@@ -43,6 +43,8 @@ def test_runs_that_differ_only_in_seed_and_numeric_settings_share_one_compiled_s
         pretrain.train(load(data_dir, **other), tmp_path / "second")
     assert "Compiling jit(steps)" not in caplog.text
     assert losses(tmp_path / "second") == losses(tmp_path / "alone") != losses(tmp_path / "first")
+    keys = [checkpoint.restore_arrays(tmp_path / run).state["key"] for run in ("first", "second")]
+    assert (keys[0] != keys[1]).any()  # the seeds differ, and not only the numbers
 
 
 def test_runs_with_different_static_settings_compile_separate_programs(data_dir, tmp_path):

@@ -423,6 +423,10 @@ def test_whole_step_equals_the_step_by_hand(name):
     case, (states, values, augment) = CASES[name], steps_under_test(name)
     run_key = jax.random.split(jax.random.key(SEED))[1]
     np.testing.assert_array_equal(states[0].key, jax.random.key_data(run_key))
+    if name == "captions":  # the towers have the same shapes, and different weights
+        first = states[0].params
+        kernels = [p["projector"]["Dense_0"]["kernel"] for p in (first, first["text"])]
+        assert (kernels[0] != kernels[1]).all()
     velocity = jax.tree.map(np.zeros_like, states[0].params)
 
     @jax.jit
@@ -438,8 +442,6 @@ def test_whole_step_equals_the_step_by_hand(name):
         same(after.carried.batch_stats["net"], stats["net"])
         if "text" in stats:
             same(after.carried.batch_stats["text"]["net"], stats["text"]["net"])
-            kernels = [p["projector"]["Dense_0"]["kernel"] for p in (params, params["text"])]
-            assert np.abs(kernels[0] - kernels[1]).min() > 1e-4  # different initial weights
         if case.method == "momentum":
             actual_memory, actual_queue = (after.carried.memory[k] for k in ("objective", "queue"))
         else:
