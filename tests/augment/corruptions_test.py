@@ -94,7 +94,8 @@ def test_corruption_depends_only_on_seed_index_and_image(photos):
         actual = ops.corrupt(name, many, 2, seed=3)
         few = ops.corrupt(name, many[:2], 2, seed=3)
         np.testing.assert_array_equal(actual[:2], few)
-        assert not np.array_equal(actual[0], actual[8])  # the same picture with another index
+        # Pictures that are equal have other numbers by their index, also in later blocks.
+        assert len({image.tobytes() for image in actual[::8]}) == 40
         other = ops.corrupt(name, many[:2], 2, seed=4)
         assert not np.array_equal(few, other)
         u = ops.draw(jax.random.fold_in(jax.random.key(3), 1), many.shape[1:])

@@ -218,6 +218,17 @@ def test_random_blur_draws_sigma_between_its_bounds():
         np.testing.assert_array_equal(blurred(jnp.array([0.7, u])), image)
 
 
+def test_brightness_changes_before_contrast():
+    image = planes(picture(3))[:, :6, :5].astype(np.float64)
+    u = np.array([0.9, 0.2])
+    actual = colour.random_brightness_contrast(jnp.float32(u), jnp.float32(image), 0.8)
+    bright, factor = 0.2 + 1.6 * u
+    image = np.clip(bright * image, 0, 1)
+    mean = np.einsum("c,chw->hw", [0.299, 0.587, 0.114], image).mean()
+    expected = np.clip(factor * image + (1 - factor) * mean, 0, 1)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
 def pillow_operation(name, picture, strength, sign):
     """Apply one operation with Pillow, as in the papers' code."""
     size, signed = picture.size, strength * sign
