@@ -21,7 +21,9 @@ from jaxssl.data import source
 from jaxssl.data.batches import Order, make_batches
 from jaxssl.data.decoding import Crops
 from jaxssl.data.graphs import GraphArray, Room, pack, room_for, sizes_of
-from jaxssl.data.readers import GraphReader
+from jaxssl.data.readers import GraphReader, graph_reader
+from jaxssl.data.records import PreparedSplit
+from jaxssl.data.source import Source
 
 pytestmark = pytest.mark.fast
 
@@ -188,3 +190,15 @@ def test_graphs_cannot_be_cached_on_the_device(opened):
         "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"
     ):
         make_batches(opened, BATCH, cache="device", **settings)
+
+
+def test_batches_of_all_epochs_have_the_shapes_that_are_announced():
+    records = [{"graph": graph, "label": 0} for graph in random_graphs(21, most=40)]
+    part = PreparedSplit(records, decode=lambda record: record["graph"])
+    source = Source("made", "train", ((part, np.arange(21)),), ("a",), (NUM_TAGS,), kind="graph")
+    order = Order(21, 6, 0)
+    reader = graph_reader(source, order, 6, 2)
+    expected = {name: value.shape for name, value in reader.shapes()["input"].items()}
+    for step in range(60):
+        packed = reader(step, order(step))["input"]
+        assert {name: value.shape for name, value in packed.items()} == expected

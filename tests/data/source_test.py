@@ -14,7 +14,8 @@ from jaxssl.data import lazy_array
 from jaxssl.data import source as source_lib
 from jaxssl.data.class_names import read_classes
 from jaxssl.data.lazy_array import LazyArray
-from jaxssl.data.source import load, load_splits
+from jaxssl.data.records import CaptionReader, PreparedSplit
+from jaxssl.data.source import Source, load, load_splits
 from jaxssl.errors import UserError
 
 pytestmark = pytest.mark.fast
@@ -407,3 +408,17 @@ def test_unwritable_cache_only_logs_a_warning(directory, digits, monkeypatch, ca
 
 def test_reading_published_sets_does_not_import_tensorflow():
     assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_split_is_labelled_and_captioned_only_if_all_its_parts_are(first):
+    records = [{"image": np.zeros((2, 2, 1), np.uint8), "label": label} for label in (3, -1)]
+    parts = [
+        (PreparedSplit(records[:1], captions=CaptionReader("captions", 8)), np.arange(1)),
+        (PreparedSplit(records[1:]), np.arange(1)),
+    ]
+    names = tuple("0123")
+    both = Source("made", "all", (parts[first], parts[1 - first]), names, (2, 2, 1))
+    assert not both.labelled and not both.captioned
+    whole = Source("made", "all", (parts[0],) * 2, names, (2, 2, 1))
+    assert whole.labelled and whole.captioned

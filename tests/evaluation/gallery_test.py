@@ -94,6 +94,21 @@ def test_write_sheet_draws_one_row_per_image(photographs, tmp_path):
         assert image.format == "PNG" and image.height > len(SIZES) * 100
 
 
+def test_sheet_has_each_view_and_crop_below_its_title(photographs, tmp_path, monkeypatch):
+    crops = {"crops.number": "2", "crops.size": "8", "crops.crop_scale": "(0.05, 0.2)"}
+    config, drawn = settings(**{"augment.size": "16", **crops, **STILL}), []
+    monkeypatch.setattr(gallery.Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    gallery.write_sheet(config, photographs, 3, tmp_path / "views.png")
+    images, views = gallery.example_views(config, photographs, 3)
+    axes = np.array(drawn[0].axes).reshape(3, 5)
+    titles = ["image", "view 1", "view 2", "crop 1", "crop 2"]
+    assert [axis.get_title() for axis in axes[0]] == titles
+    for row, image, pair, small in zip(axes, images, views["views"], views["crops"], strict=True):
+        for axis, expected in zip(row, (image, *pair, *small), strict=True):
+            np.testing.assert_array_equal(axis.images[0].get_array(), expected)
+        assert row[0].get_ylabel() == "unlabelled"
+
+
 def test_nearest_classes_are_counted_by_test_class_and_neighbour_class():
     train, labels = np.eye(5), np.array([3, 1, 1, -1, 0])
     rows = [0, 0, 1, 2, 3, 4, 4, 4, 1]  # the nearest training image of each test image
