@@ -379,6 +379,22 @@ def test_changed_folder_is_prepared_again(load, tmp_path):
     assert sorted(files_of(load(tmp_path, **whole))) == ["a/1.png", "c/3.png"]
 
 
+def test_folders_that_differ_in_their_place_alone_are_two_sets(load, tmp_path):
+    first, second = tmp_path / "x" / "set", tmp_path / "y" / "set"
+    for root, names in ((first, "one"), (second, "two")):
+        for file in ("a/1.png", "b/2.png"):
+            unpack(root, {file: picture(names).ljust(400, b"\0")})  # of one size
+            os.utime(root / file, ns=(0, 10**18))
+    for root, name in ((first, "one"), (second, "two")):
+        for _, image in contents(load(root, test_fraction=0.0)).values():
+            np.testing.assert_array_equal(image, pixels_of(name))
+
+
+def test_spaces_around_the_labels_of_a_table_are_ignored(tmp_path):
+    (tmp_path / "labels.csv").write_text("file,label\na b.png, ant \nc.png,bee\n")
+    assert folder.read_labels(str(tmp_path / "labels.csv")) == {"a b.png": "ant", "c.png": "bee"}
+
+
 def test_split_settings_change_the_prepared_set(load, labelled, train_and_test):
     other = load(labelled, "test", split_seed=1)
     assert len(other) == 6 and set(files_of(other)) != set(files_of(train_and_test[1]))

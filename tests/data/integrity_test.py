@@ -5,10 +5,11 @@ import sys
 
 import numpy as np
 import pytest
+from array_record.python.array_record_module import ArrayRecordReader
 from data_cases import data_config
 from file_cases import LABELLED, refused, unpack
 
-from jaxssl.data import array_cache, source
+from jaxssl.data import array_cache, integrity, source
 
 pytestmark = pytest.mark.fast
 
@@ -74,6 +75,16 @@ def test_wrong_metadata_of_a_prepared_set_is_rejected(labelled_set, file, change
     rewrite(root / file, change)
     with refused(str(root), "is damaged", message):
         load()
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_another_number_of_records_than_announced_is_rejected(labelled_set, more):
+    _, root = labelled_set
+    [path] = root.glob("*-train.array_record-*")
+    number = ArrayRecordReader(str(path)).num_records()
+    integrity.check_num_records(root, "train", number)
+    with refused(str(root), f"train: {number} records, not {number + more}"):
+        integrity.check_num_records(root, "train", number + more)
 
 
 def test_damaged_records_raise_a_one_line_error(labelled_set):

@@ -77,6 +77,15 @@ def test_missing_and_additional_arrays_are_detected(tmp_path, change):
         checkpoint.restore_arrays(tmp_path)
 
 
+def test_checksums_belong_to_their_arrays(tmp_path):
+    save(tmp_path, {3: None})
+    sums = json.loads(json.loads(metadata(tmp_path, 3).read_text())["facts"])["checksums"]
+    first, second = sorted(sums)
+    edit(tmp_path, 3, sign=True, checksums={first: sums[second], second: sums[first]})
+    with pytest.raises(UserError, match="3 is damaged or incomplete: .*does not match"):
+        checkpoint.restore_arrays(tmp_path)
+
+
 def test_best_checkpoint_is_the_latest_of_equals(tmp_path):
     save(tmp_path, {1: 90.0, 2: 90.0, 3: None, 4: 80.0})
     assert checkpoint.best_step(tmp_path) == 2
