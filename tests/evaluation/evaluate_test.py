@@ -48,7 +48,7 @@ def run(data_dir, tmp_path_factory) -> Path:
     settings = config.load(DIGITS, [*SETTINGS.items(), ("data.dir", str(data_dir))])
     scores = iter((90.0, 80.0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretrain.knn, "evaluate", lambda *_, **__: {"knn_top1": next(scores)})
+        patch.setattr(pretrain.knn, "accuracy", lambda *_, **__: {"knn_top1": next(scores)})
         train = lambda workdir: pretrain.train(settings, workdir)  # noqa: E731
         workdir = shared_run(tmp_path_factory, "tiny", train)
     assert checkpoint.steps(workdir) == [3, 6]
