@@ -2,7 +2,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 
-.PHONY: demo test test-all test-fast lint record clean
+.PHONY: demo test test-all test-fast test-matrix lint record release clean
 
 demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digits/report.html
 	$(PY) train.py
@@ -20,6 +20,12 @@ lint: .venv/ready
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright
+
+test-matrix: ## the fast tests with the oldest and the newest JAX, on every Python that is installed
+	.ci/matrix
+
+release: .venv/ready  ## all tests, then the demo from the wheel and from the source archive
+	.ci/release
 
 # After .venv/bin/pip install -e ".[cuda]"; DATA="--config.data.name=folder --config.data.path=PATH" takes pictures of yours.
 record: .venv/ready  ## on an accelerator: checks, speed, methods on CIFAR-10 (docs/record.md); resumes
