@@ -115,7 +115,7 @@ def test_interrupted_run_resumes_bit_for_bit(settings, whole, tmp_path, monkeypa
         with pytest.raises(SystemExit):
             pretrain.train(settings, tmp_path)
     assert checkpoint.steps(tmp_path)[-1] == 4
-    later = pretrain.EVALUATION._replace(finish=lambda workdir: None)
+    later = pretrain.EVALUATION._replace(finish=lambda workdir, splits: None)
     monkeypatch.setattr(pretrain, "EVALUATION", later)
     pretrain.train(settings, tmp_path)
     actual, expected = (checkpoint.restore_arrays(path) for path in (tmp_path, whole))
