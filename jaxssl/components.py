@@ -41,6 +41,7 @@ GROUPS = {
     "data": Group("jaxssl.data.formats", "builder"),
     "toy": Group("jaxssl.data.toy", "builder"),
     "protocol": Group("jaxssl.evaluation.protocols", "protocol"),
+    "log": Group("jaxssl.training.loggers", "logger"),
     "study": Group("jaxssl.studies", "run"),
 }
 

@@ -36,6 +36,7 @@ TYPES: dict[str, Any] = {
     "optim.weight_decay": float | Callable,
     "schedule.milestones": tuple[float, ...],
     "eval.protocols": tuple[str, ...],
+    "log": tuple[str, ...],
 }
 
 

@@ -38,7 +38,7 @@ OPTIONAL = ("text", "predictor")
 # group.
 VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 # A run can resume with other values of these keys, because they do not change its result.
-CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded")
+CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded", "log")
 # The configs of the package; a link to the folder of the same name in a source checkout.
 FOLDER = Path(jaxssl.__file__).parent / "configs"
 
@@ -79,6 +79,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
     for group in GROUPS:
         config[group] = _complete(group, config[group])
     config.crops.number = config.crops.get("number", 0)
+    config.log = config.get("log", ("tensorboard",))  # Configs of older versions lack the key.
     for group, further in VIEW_GROUPS.items():
         unknown = sorted(set(config[group]) - set(config.augment) - further)
         if unknown:

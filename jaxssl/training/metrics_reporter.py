@@ -1,4 +1,4 @@
-"""Report the metrics of a run to metrics.jsonl, TensorBoard, the log and a progress bar."""
+"""Report the metrics of a run to metrics.jsonl, the loggers, the log and a progress bar."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ class MetricsReporter:
     Args:
         config: of the run.
         setup: built from the config.
-        workdir: holds metrics.jsonl and the TensorBoard events.
+        workdir: holds metrics.jsonl.
         step: the step that the run starts or resumes from.
         skipped: steps skipped so far.
     """
@@ -33,7 +33,9 @@ class MetricsReporter:
         self, config: ConfigDict, setup: Setup, workdir: Path, step: int, skipped: int
     ) -> None:
         self._config, self._setup = config, setup
-        self._writer = MetricsWriter(workdir, step) if distributed.is_first_process() else None
+        self._writer = None
+        if distributed.is_first_process():
+            self._writer = MetricsWriter(workdir, step, config.log, config.to_dict())
         self._monitor = LossMonitor(skipped)
         self._bar: progress.Progress | None = None
         self._figures: dict[str, float] = {}  # latest value of each metric

@@ -1,44 +1,46 @@
-"""Write a run's metrics to metrics.jsonl and TensorBoard, and read metrics.jsonl back."""
+"""Write a run's metrics to metrics.jsonl and other logs, and read metrics.jsonl back."""
 
 import json
 import math
 import os
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tensorboardX import summary
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import (  # Protobuf generates this module without types.
-    Event,  # pyright: ignore[reportAttributeAccessIssue]
-    SessionLog,  # pyright: ignore[reportAttributeAccessIssue]
-)
-
+from jaxssl.training import loggers
 from jaxssl.training.atomic_files import write_text
 from jaxssl.training.logs import log
 
 
 class MetricsWriter:
-    """Append metrics to metrics.jsonl and to TensorBoard events.
+    """Append metrics to metrics.jsonl and to the loggers of a run.
 
     Args:
-        workdir: existing folder that holds metrics.jsonl and events/.
+        workdir: existing folder that holds metrics.jsonl.
         step: step that the run resumes from. Metrics of later steps are dropped, because the
             resumed run writes them again.
+        names: of the loggers, such as "tensorboard".
+        config: settings of the run, for the loggers.
     """
 
-    def __init__(self, workdir: Path, step: int) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        step: int,
+        names: Sequence[str] = ("tensorboard",),
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
         path = workdir / "metrics.jsonl"
         rows = [row for row in read_metrics(path) if row["step"] <= step]
         write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
-        self._file = path.open("a")
-        # EventsWriter writes in this thread. SummaryWriter has a background thread, which would end
-        # silently on a full disk.
-        self._events = EventsWriter(str(workdir / "events"), f".{time.time_ns()}")
-        if step:  # This event tells TensorBoard to drop the events of later steps.
-            start = SessionLog(status=SessionLog.START)
-            self._events.write_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
+        with ExitStack() as stack:
+            self._file = stack.enter_context(path.open("a"))
+            self._loggers: list[loggers.Logger] = []
+            for name in dict.fromkeys(names):
+                self._loggers.append(loggers.open_logger(name, workdir, step, config or {}))
+                stack.callback(self._loggers[-1].close)
+            self._stack = stack.pop_all()
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step. Values that are not finite are logged and become null."""
@@ -47,21 +49,18 @@ class MetricsWriter:
         finite = {n: v if math.isfinite(v) else None for n, v in metrics.items()}
         self._file.write(json.dumps({"step": step, **finite}) + "\n")
         self._file.flush()
-        for name, value in metrics.items():
-            event = Event(wall_time=time.time(), step=step, summary=summary.scalar(name, value))
-            self._events.write_event(event)
-        self._events.flush()
+        for logger in self._loggers:
+            logger.write(step, metrics)
 
     def sync(self) -> None:
         """Wait until metrics.jsonl is on disk, where it survives a crash of the machine."""
         os.fsync(self._file.fileno())
+        for logger in self._loggers:
+            logger.sync()
 
     def close(self) -> None:
-        """Close metrics.jsonl and the TensorBoard events."""
-        try:
-            self._file.close()
-        finally:
-            self._events.close()
+        """Close metrics.jsonl and all loggers, even if one of them fails."""
+        self._stack.close()
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

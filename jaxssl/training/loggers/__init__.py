@@ -1,0 +1,79 @@
+"""Loggers of training metrics. Each file with a function `logger` is one, found by its name.
+
+``logger(workdir, step, config) -> Logger`` opens the log of a run that starts or resumes at a step.
+A file whose logger needs an optional package names the package in ``PACKAGE``.
+"""
+
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from jaxssl import components
+from jaxssl.errors import UserError, suggest
+from jaxssl.training import atomic_files
+
+
+class Logger(Protocol):
+    """Receiver of the metrics of a run. Only the first process has loggers."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log the metrics of a step. The values may be NaN or infinite."""
+        ...
+
+    def sync(self) -> None:
+        """Make sure that the metrics survive a crash, as far as the logger can."""
+        ...
+
+    def close(self) -> None:
+        """End the log, after which the same run may resume it."""
+        ...
+
+
+class ServiceState:
+    """Identity of a run at a tracking service, and the last step that was sent to it.
+
+    It is stored in the workdir, so that a resumed run continues the same log and sends no step
+    twice.
+
+    Args:
+        path: JSON file of the state.
+        new_id: identity of a run that has no such file.
+    """
+
+    def __init__(self, path: Path, new_id: str) -> None:
+        self._path, self.id, self.last_step = path, new_id, 0
+        if path.exists():
+            try:
+                state = json.loads(path.read_text(encoding="utf-8"))
+                self.id, self.last_step = str(state["id"]), int(state["last_step"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise UserError(
+                    f"{path} is damaged; move it away, and the run begins a new log"
+                ) from error
+
+    def save(self, last_step: int) -> None:
+        """Store the identity and the last step that was sent."""
+        self.last_step = last_step
+        atomic_files.write_json(self._path, {"id": self.id, "last_step": last_step})
+
+
+def check(names: Sequence[str]) -> None:
+    """Raise UserError if a logger of the config key `log` is unknown or lacks its package."""
+    for name in names:
+        if name not in (valid := components.names("log")):
+            raise UserError(
+                f"config key 'log' has the unknown logger {name!r}{suggest(name, valid)}"
+            )
+        package = getattr(components.module("log", name), "PACKAGE", None)
+        if package and importlib.util.find_spec(package) is None:
+            raise UserError(
+                f"the logger {name!r} needs the package {package}; install it with: "
+                f'pip install "jaxssl[{name}]"'
+            )
+
+
+def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, Any]) -> Logger:
+    """Open a logger for a run that starts or resumes at a step."""
+    return components.factory("log", name)(workdir, step, config)

@@ -1,0 +1,80 @@
+"""Loggers beside metrics.jsonl: the protocol, the services offline, and missing packages."""
+
+import importlib.util
+import json
+
+import pytest
+
+from jaxssl import components
+from jaxssl.errors import UserError
+from jaxssl.training import config, loggers, metrics_writer
+
+pytestmark = pytest.mark.fast
+
+
+class MemoryLogger:
+    def __init__(self):
+        self.calls = []
+
+    def write(self, step, metrics):
+        self.calls.append((step, dict(metrics)))
+
+    def sync(self):
+        self.calls.append("sync")
+
+    def close(self):
+        self.calls.append("close")
+
+
+def test_loggers_get_each_step_and_are_synced_and_closed(tmp_path, monkeypatch):
+    memory, opened = MemoryLogger(), []
+    monkeypatch.setattr(
+        components, "factory", lambda *names: lambda *args: opened.append(args) or memory
+    )
+    writer = metrics_writer.MetricsWriter(tmp_path, 3, ("memory",), {"seed": 1})
+    writer.write(4, {"loss": 2.0})
+    writer.sync()
+    writer.close()
+    assert opened == [(tmp_path, 3, {"seed": 1})]
+    assert memory.calls == [(4, {"loss": 2.0}), "sync", "close"]
+
+
+def test_unknown_logger_and_missing_package_are_one_line(monkeypatch):
+    with pytest.raises(UserError, match="unknown logger 'wandbb'.*wandb"):
+        loggers.check(("wandbb",))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    components.names("log")
+    with pytest.raises(UserError, match=r'pip install "jaxssl\[wandb\]"'):
+        loggers.check(("tensorboard", "wandb"))
+
+
+def test_log_takes_one_name_or_several_and_does_not_prevent_resuming():
+    one = config.load("digits", [("log", "wandb")])
+    two = config.load("digits", [("log", "tensorboard,wandb")])
+    assert (one.log, two.log) == (("wandb",), ("tensorboard", "wandb"))
+    old = {key: value for key, value in one.to_dict().items() if key != "log"}
+    old = json.loads(json.dumps(old))
+    assert config.conflicts(two, old) == []
+
+
+@pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
+def test_service_continues_the_same_run_and_gets_no_step_twice(tmp_path, monkeypatch, name):
+    pytest.importorskip(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    ids = set()
+    for first, steps in ((0, (1, 2)), (1, (2, 3))):
+        writer = metrics_writer.MetricsWriter(tmp_path, first, (name,), {"seed": 0})
+        for step in steps:
+            writer.write(step, {"loss": float(step)})
+        writer.close()
+        state = json.loads((tmp_path / f"{name}.json").read_text())
+        ids.add(state["id"])
+    assert len(ids) == 1 and state["last_step"] == 3
+    if name == "mlflow":
+        from mlflow import MlflowClient
+
+        history = MlflowClient().get_metric_history(state["id"], "loss")
+        assert [point.step for point in history] == [1, 2, 3]
