@@ -43,6 +43,8 @@ TYPES: dict[str, Any] = {
 def check_common_keys(config: ConfigDict) -> None:
     """Raise UserError if a config key of every run is missing or has a wrong type."""
     for key, kind in TYPES.items():
+        if key == "log" and key not in config:
+            continue  # Configs of older versions lack the key.
         node: Any = config
         for name in key.split("."):
             if not isinstance(node, ConfigDict) or name not in node:

@@ -189,7 +189,7 @@ def _set_up(
     """Check the config and build everything that a run needs, without writing files."""
     logs.log_to_screen(distributed.process_index())
     check_name(workdir)
-    loggers.check(config.log)
+    loggers.check(loggers.selected(config))
     run_record.require_equal(run_record.process_values(config, workdir))
     check_same_config(config, workdir)
     if evaluation:

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from rich import progress
 
 from jaxssl import distributed
-from jaxssl.training import collapse, console
+from jaxssl.training import collapse, console, loggers
 from jaxssl.training.build import Setup
 from jaxssl.training.logs import log
 from jaxssl.training.metrics_writer import MetricsWriter
@@ -35,7 +35,7 @@ class MetricsReporter:
         self._config, self._setup = config, setup
         self._writer = None
         if distributed.is_first_process():
-            self._writer = MetricsWriter(workdir, step, config.log, config.to_dict())
+            self._writer = MetricsWriter(workdir, step, loggers.selected(config), config.to_dict())
         self._monitor = LossMonitor(skipped)
         self._bar: progress.Progress | None = None
         self._figures: dict[str, float] = {}  # latest value of each metric

@@ -16,7 +16,7 @@ def test_report_has_the_rate_of_the_step_the_epoch_and_the_losses_that_count(
     """At step 15 with 3 skipped steps, 12 updates were made: the last with the rate of 11."""
     checked = []
     monkeypatch.setattr(LossMonitor, "check", lambda self, *args: checked.append(args))
-    config = SimpleNamespace(batch_size=8, max_skipped=5, log=(), to_dict=dict)
+    config = SimpleNamespace(batch_size=8, max_skipped=5, get=lambda *_: (), to_dict=dict)
     setup = SimpleNamespace(learning_rate=lambda step: 0.5 * step, steps_per_epoch=10)
     reporter = MetricsReporter(config, setup, tmp_path, 0, 0)
     metrics = {"loss": 2.0, "feature_std": 1.0, "skipped_steps": 3, "skipped_in_a_row": in_a_row}

@@ -59,6 +59,11 @@ class ServiceState:
         atomic_files.write_json(self._path, {"id": self.id, "last_step": last_step})
 
 
+def selected(config: Any) -> tuple[str, ...]:
+    """Return the loggers of a config. Configs of older versions do not name any."""
+    return tuple(config.get("log", ("tensorboard",)))
+
+
 def check(names: Sequence[str]) -> None:
     """Raise UserError if a logger of the config key `log` is unknown or lacks its package."""
     for name in names:
