@@ -69,6 +69,8 @@ def get_config() -> ConfigDict:
 
     config.eval = ConfigDict()
     config.eval.every = 10.0  # epochs between online k-NN evaluations
+    config.eval.held_out_loss = False  # log the training loss on the test split too
+    config.eval.online_linear = False  # train a linear probe beside the encoder, and log it
     config.eval.knn = "cifar_simclr"  # k-NN preset during training: k=200, T=0.5
     config.eval.protocols = ("knn", "linear", "fewshot")  # after training, NAME or NAME:PRESET
 

@@ -16,6 +16,8 @@ from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
 from jaxssl.training import console, loop, modality
+from jaxssl.training.build import Setup
+from jaxssl.training.held_out import make_held_out_loss
 from jaxssl.training.logs import log
 from jaxssl.training.state import TrainState
 
@@ -50,8 +52,26 @@ def _check(config: ConfigDict) -> None:
         )
 
 
-def _online(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.Probe | None]:
-    """Return the k-NN probe that training logs, and its description."""
+def _online(
+    config: ConfigDict, splits: Splits, setup: Setup, encode: Any
+) -> tuple[str, loop.Probe | None]:
+    """Return the probe of the metrics that training logs, and its description."""
+    description, accuracy = _accuracy(config, splits, encode)
+    held_out_loss = None
+    if config.eval.get("held_out_loss", False):
+        mesh = distributed.make_mesh()
+        line, held_out_loss = make_held_out_loss(config, setup.method, splits.test, mesh)
+        description += f"; {line}"
+
+    def probe(state: TrainState) -> dict[str, float]:
+        values = {"held_out_loss": held_out_loss(state)} if held_out_loss else {}
+        return {**values, **(accuracy(state) if accuracy else {})}
+
+    return description, probe if accuracy or held_out_loss else None
+
+
+def _accuracy(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.Probe | None]:
+    """Return the probe of the accuracies on the test split, and its description."""
     if not splits.labelled:
         return f"none: {splits.train.name} has no labels", None
     settings = knn.PRESETS[config.eval.knn]

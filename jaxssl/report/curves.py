@@ -41,7 +41,18 @@ UNIFORMITY = Curve(
 )
 RUN_CURVES = (
     Curve("loss", "loss", "The training loss should fall, then level off."),
+    Curve(
+        "held-out loss",
+        "held_out_loss",
+        "The training loss on the test split. It rises while the training loss falls if the "
+        "network fits the training examples only.",
+    ),
     Curve("k-NN top-1, %", "knn_top1", "Measured during training: higher is better."),
+    Curve(
+        "online linear top-1, %",
+        "online_linear_top1",
+        "Accuracy of a linear classifier that is trained during pretraining: higher is better.",
+    ),
     Curve(
         "mean cosine",
         "positive_similarity negative_similarity",

@@ -38,6 +38,9 @@ TYPES: dict[str, Any] = {
     "eval.protocols": tuple[str, ...],
     "log": tuple[str, ...],
 }
+# Configs of earlier versions lack these switches, which are then off.
+SWITCHES = ("eval.held_out_loss", "eval.online_linear")
+TYPES |= dict.fromkeys(SWITCHES, bool)
 
 
 def check_common_keys(config: ConfigDict) -> None:
@@ -48,6 +51,9 @@ def check_common_keys(config: ConfigDict) -> None:
         node: Any = config
         for name in key.split("."):
             if not isinstance(node, ConfigDict) or name not in node:
+                if key in SWITCHES:
+                    node = False
+                    break
                 raise UserError(f"config key {key!r} is missing")
             node = node[name]
         require(key, node, kind)

@@ -23,6 +23,7 @@ from jaxssl.errors import UserError, one_line, printable, suggest
 from jaxssl.training import schedules
 from jaxssl.training._config_ranges import check_argument, check_common_ranges
 from jaxssl.training._config_types import (
+    SWITCHES,
     TYPES,
     argument_types,
     check_common_keys,
@@ -220,8 +221,18 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
         ours: the config of this command.
         theirs: the config of the run, as read from JSON.
     """
-    lines = differences(json.loads(json.dumps(ours.to_dict())), theirs)
+    now = json.loads(json.dumps(ours.to_dict()))
+    lines = differences(_with_switches(now), _with_switches(theirs))
     return [line for line in lines if line.partition(":")[0] not in CHANGEABLE_KEYS]
+
+
+def _with_switches(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with the value False at the switches that it lacks."""
+    config = dict(config)
+    for key in SWITCHES:
+        group, name = key.split(".")
+        config[group] = {name: False, **config.get(group, {})}
+    return config
 
 
 def validate(config: ConfigDict) -> None:

@@ -54,15 +54,15 @@ class Evaluation(NamedTuple):
 
     Attributes:
         check: ``(config) -> None`` raises UserError for settings that evaluation rejects.
-        online: ``(config, splits, encode) -> (description, probe)``. The probe returns the metrics
-            of a state, and is None if the data set has no labels. ``encode`` is `Programs.encode`.
+        online: ``(config, splits, setup, encode) -> (description, probe)``. The probe returns the
+            metrics of a state, and is None if there are none. ``encode`` is `Programs.encode`.
         finish: ``(workdir, splits) -> None`` evaluates a run that has ended.
         show: ``(config, workdir, step) -> bool`` shows the results of a run that ended earlier, and
             returns whether it has all of them.
     """
 
     check: Callable[[ConfigDict], None]
-    online: Callable[[ConfigDict, source.Splits, Any], tuple[str, Probe | None]]
+    online: Callable[[ConfigDict, source.Splits, Setup, Any], tuple[str, Probe | None]]
     finish: Callable[[Path, source.Splits], Any]
     show: Callable[[ConfigDict, Path, int], bool]
 
@@ -110,7 +110,7 @@ def train(
         return
     description, probe = "none", None
     if evaluation:
-        description, probe = evaluation.online(config, run.splits, programs.encode)
+        description, probe = evaluation.online(config, run.splits, setup, programs.encode)
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
     with open_workdir(config, workdir), ExitStack() as stack:
