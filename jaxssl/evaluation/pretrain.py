@@ -39,8 +39,8 @@ def train(config: ConfigDict, workdir: Path, splits: Splits | None = None) -> No
 
 
 def _finish(workdir: Path, splits: Splits) -> None:
-    """Evaluate a run on its data set with the protocols of its config."""
-    run.evaluate(workdir, splits=splits)
+    """Evaluate a run with the protocols of its config, and write its online metrics."""
+    run.evaluate(workdir, splits=splits, online=True)
 
 
 def _check(config: ConfigDict) -> None:

@@ -14,6 +14,7 @@ from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation.context import arrays, make_contexts
+from jaxssl.evaluation.online_rows import online_rows
 from jaxssl.evaluation.protocol import EvalContext, Features, Result
 from jaxssl.evaluation.selection import (
     Selected,
@@ -25,6 +26,7 @@ from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results, run_report
 from jaxssl.report.results import KINDS
+from jaxssl.report.workdir import read_metrics
 from jaxssl.training import console, logs
 from jaxssl.training.config import read_config
 
@@ -42,6 +44,7 @@ def evaluate(
     weights_options: Mapping[str, Any] | None = None,
     page: bool = True,
     splits: source.Splits | None = None,
+    online: bool = False,
 ) -> list[dict[str, Any]]:
     """Evaluate an encoder without training it, and write results.json and report.html.
 
@@ -62,6 +65,8 @@ def evaluate(
             `jaxssl.pretrained.weights.load`.
         page: whether to write the report of a run.
         splits: the data set, which ``data`` describes. Default: opened as ``data`` says.
+        online: whether to write rows of the metrics that the run measured during training, before
+            the rows that are returned. See `online_rows`.
 
     Returns:
         The new rows of results.json. Other rows in the file are kept.
@@ -98,6 +103,10 @@ def evaluate(
 
     # ---- Every protocol on every kind of features.
     data_fields = _data_fields(splits, settings, encoder, None if out == path else path, seed)
+    if online and config and path is not None and out == path:
+        fields = _feature_fields(encoder, "pretrained", "backbone") | data_fields
+        metrics = read_metrics(path / "metrics.jsonl")
+        _write(out, online_rows(metrics, fields, config.eval.knn))
     use_features = any(one.protocol.needs_features for one in selected)
     mesh = distributed.local_mesh()
     contexts = make_contexts(

@@ -21,7 +21,8 @@ class Run(NamedTuple):
         name: name of the folder, or its path where two folders have the same name.
         config: the effective config.
         metrics: the lines of metrics.jsonl.
-        rows: results of the pretrained network at ``step``, evaluated with the run's seed.
+        rows: results of the pretrained network at ``step``, evaluated with the run's seed, and its
+            online metrics of the last and the best epoch.
         left_out: number of results of the pretrained network that are not in ``rows``.
         step: latest evaluated checkpoint or, without an evaluation, the last logged step.
         loss: name of the loss, with the settings that differ from their defaults if the run was
@@ -122,7 +123,10 @@ def _read_run(path: Path, name: str) -> Run:
     rows = [row for row in results.read_results(path) if row["features"] == "pretrained"]
     steps = [row["step"] for row in rows if row["step"] is not None]
     step = max(steps, default=None)
-    chosen = _of_one_seed([row for row in rows if row["step"] == step], config.get("seed"))
+    chosen = _of_one_seed(
+        [row for row in rows if row["step"] == step or row["protocol"] == "online"],
+        config.get("seed"),
+    )
     loss = config.get("loss", {}).get("name")
     return Run(
         name=name,
