@@ -15,8 +15,9 @@ from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
-from jaxssl.training import console, loop, modality
+from jaxssl.training import console, loop, modality, online_probe
 from jaxssl.training.build import Setup
+from jaxssl.training.compatibility import has_online_probe
 from jaxssl.training.held_out import make_held_out_loss
 from jaxssl.training.logs import log
 from jaxssl.training.state import TrainState
@@ -73,13 +74,19 @@ def _online(
 def _accuracy(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loop.Probe | None]:
     """Return the probe of the accuracies on the test split, and its description."""
     if not splits.labelled:
-        return f"none: {splits.train.name} has no labels", None
+        without = "k-NN, online linear probe" if config.eval.get("online_linear", False) else "k-NN"
+        return f"no {without}: {splits.test.name} has no labels", None
     settings = knn.PRESETS[config.eval.knn]
     values = ", ".join(f"{name} {value:g}" for name, value in settings.items())
     description = (
         f"k-NN {config.eval.knn} ({values}) of backbone features, bank {splits.bank.split}, "
         f"tested on {splits.test.split}, every {config.eval.every:g} epochs"
     )
+    probed = has_online_probe(config, splits)
+    if probed:
+        description += "; online linear probe"
+    elif config.eval.get("online_linear", False):
+        description += f"; no online linear probe: {splits.train.split} has no labels"
     data = arrays(splits, modality.get(config).inputs(config, splits.train.shape))
 
     def probe(state: TrainState) -> dict[str, float]:
@@ -96,7 +103,11 @@ def _accuracy(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loo
         if distributed.any_process(not finite):
             log.warning("no k-NN: the features are not finite")
             return {}
-        return knn.accuracy(*features, **settings)
+        accuracies = knn.accuracy(*features, **settings)
+        if probed and isinstance(state, online_probe.ProbedState):
+            hit = online_probe.predict(state.probe, features[2]) == features[3]
+            accuracies["online_linear_top1"] = 100.0 * distributed.mean_over_processes(hit)
+        return accuracies
 
     return description, probe
 

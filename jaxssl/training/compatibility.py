@@ -2,7 +2,7 @@
 
 from ml_collections import ConfigDict
 
-from jaxssl.data.source import KINDS
+from jaxssl.data.source import KINDS, Splits
 from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective
 from jaxssl.training import modality
@@ -83,6 +83,11 @@ def check_labels(config: ConfigDict, num_classes: int, labelled: bool = True) ->
             f"loss.num_classes={expected}, but {config.data.name!r} has {num_classes} classes; "
             f"set --config.loss.num_classes={num_classes}"
         )
+
+
+def has_online_probe(config: ConfigDict, splits: Splits) -> bool:
+    """Return True if a run trains an online linear probe, which needs labels in all its splits."""
+    return config.eval.get("online_linear", False) and splits.train.labelled and splits.labelled
 
 
 def has_text(config: ConfigDict) -> bool:

@@ -52,10 +52,10 @@ def make_held_out_loss(
     def held_out_loss(state: TrainState) -> float:
         try:
             stream.set_state({**stream.get_state(), POSITION: 0})
-            losses = [batch_loss(state, stream.next()) for _ in range(num_batches)]
+            losses = [float(batch_loss(state, stream.next())) for _ in range(num_batches)]
         finally:
             stream.close()
-        return sum(map(float, losses)) / num_batches
+        return sum(losses) / num_batches
 
     left_out = len(test) % config.batch_size
     rest = f", without the last {left_out} of {len(test)}" if left_out else ""

@@ -35,9 +35,10 @@ from jaxssl.training import (
     summary,
 )
 from jaxssl.training.build import Setup, build, make_batches
-from jaxssl.training.compatibility import check_labels
+from jaxssl.training.compatibility import check_labels, has_online_probe
 from jaxssl.training.logs import log
 from jaxssl.training.metrics_reporter import MetricsReporter
+from jaxssl.training.online_probe import without_probe
 from jaxssl.training.programs import Programs, make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import check_name, check_same_config, open_workdir
@@ -203,7 +204,8 @@ def _set_up(
     distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
     batches = make_batches(config, train_set, mesh)
     setup = build(config, len(train_set), mesh.size, crops=batches.crops)
-    programs = make_programs(config, setup, batches, train_set.shape, mesh)
+    probed = train_set.num_classes if has_online_probe(config, splits) else 0
+    programs = make_programs(config, setup, batches, train_set.shape, mesh, probed_classes=probed)
     return _Run(config, workdir, mesh, splits, batches, setup, programs, record)
 
 
@@ -292,7 +294,7 @@ def _check_finite(values: dict[str, float], run: _Run, state: TrainState) -> Non
     run.batches.set_state({**run.batches.get_state(), POSITION: first})
     state = state.replace(step=state.step - state.skipped[1])
     diagnose = make_diagnosis(run.setup.method, run.setup.augment, run.mesh)
-    measures = jax.device_get(diagnose(state, run.batches.next()))
+    measures = jax.device_get(diagnose(without_probe(state), run.batches.next()))
     fault = nonfinite.describe(first + 1, in_a_row, run.batches.indices, measures)
     path = run.workdir / nonfinite.FILE_NAME
     distributed.on_first_process(lambda: atomic_files.write_json(path, fault.document))

@@ -15,6 +15,12 @@ from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Method
 from jaxssl.training import modality
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
+from jaxssl.training.online_probe import (
+    ProbedState,
+    make_online_probe,
+    with_probe,
+    without_probe,
+)
 from jaxssl.training.state import (
     Step,
     Steps,
@@ -59,7 +65,13 @@ _cache: dict[Any, _Shared] = {}  # the programs of the latest run
 
 
 def make_programs(
-    config: ConfigDict, setup: Setup, batches: Batches, shape: tuple[int | None, ...], mesh: Mesh
+    config: ConfigDict,
+    setup: Setup,
+    batches: Batches,
+    shape: tuple[int | None, ...],
+    mesh: Mesh,
+    *,
+    probed_classes: int = 0,
 ) -> Programs:
     """Return the compiled programs of a run, from the cache if possible.
 
@@ -73,6 +85,8 @@ def make_programs(
         batches: batches of the training set.
         shape: shape of an example of the training set.
         mesh: the devices.
+        probed_classes: number of classes of the online linear probe, which follows each step; 0
+            trains no probe.
 
     Raises:
         UserError: if the networks or the views reject the examples.
@@ -100,8 +114,28 @@ def make_programs(
 
     numbers = distributed.replicate({k: np.float32(v) for k, v in values.items()}, mesh)
     steps = partial(shared.steps, numbers=numbers)
-    most_steps = capacity if resident else 1
-    return Programs(shared.init, next_batches, steps, shared.encode, most_steps)
+    if not probed_classes:
+        most_steps = capacity if resident else 1
+        return Programs(shared.init, next_batches, steps, shared.encode, most_steps)
+
+    components = setup.method, setup.augment, batches.example, probed_classes
+    probe = make_online_probe(*components, config.batch_size, mesh, resident=resident)
+
+    def probed_steps(
+        state: ProbedState, data: Batch, indices: Array, n: int
+    ) -> tuple[ProbedState, dict[str, Array], Array, Array]:
+        new, *outputs = steps(without_probe(state), data, indices, n)
+        trained = probe.update(state.probe, new, data, indices)
+        if jax.default_backend() == "cpu":
+            # The devices of a CPU share their threads. Two programs at once could wait for each
+            # other without end.
+            jax.block_until_ready(trained)
+        return (with_probe(new, trained), *outputs)
+
+    def probed_init(seed: int) -> ProbedState:
+        return probe.init(shared.init(seed))
+
+    return Programs(probed_init, next_batches, probed_steps, shared.encode, 1)
 
 
 def _structure(config: ConfigDict, numbers: Iterable[str]) -> FrozenConfigDict:
