@@ -12,7 +12,7 @@ from jaxssl.training.build import Setup, build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import TrainState
 
-# Changes to configs/studies/paper.py, and batch sizes for an accelerator.
+# Config overrides relative to configs/studies/paper.py, and batch sizes for an accelerator.
 COMMON = {"loss.temperature": "0.2", "data.cache": "device"}
 LARGE = {"augment.size": "224"}
 NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {

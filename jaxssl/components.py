@@ -19,7 +19,7 @@ from jaxssl.errors import UserError, suggest
 
 
 class Group(NamedTuple):
-    """The package and the naming rules in which one kind of component is looked up.
+    """A kind of component: the package that holds its files, and the function that each defines.
 
     Attributes:
         package: folder of the components, as a dotted name.

@@ -52,7 +52,7 @@ def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
     assert 0 <= rows["knn_top1", "pretrained"]["value"] <= 100
     assert rows["knn_top1", "pretrained"]["dataset"] == "python"
     assert run.encoder.metadata["step"] == 4
-    assert run.report._repr_html_().startswith("<!doctype html>")
+    assert run.report._repr_html_().startswith("<!DOCTYPE html>")
 
 
 def test_same_call_again_returns_the_finished_run_and_other_data_are_refused(run):
@@ -104,6 +104,15 @@ def test_embed_command_writes_the_same_file(run, tmp_path):
     subprocess.run([*command, "--out", str(out)], check=True, capture_output=True)
     expected = jaxssl.embed(run, images()[0][3:4])
     np.testing.assert_allclose(np.load(out), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_data_prepare_command_prints_the_splits(tmp_path):
+    command = [sys.executable, "-m", "jaxssl", "data", "prepare", "digits"]
+    out = subprocess.run(
+        [*command, f"--config.data.dir={tmp_path}"], check=True, capture_output=True, text=True
+    )
+    assert "train: 1297 examples\ntest: 500 examples\n" in out.stdout
+    assert (tmp_path / "digits").is_dir()
 
 
 class Items:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from xla_flags import QUICK_FLAGS
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parents[1]
 TINY = (
     "--config.total_steps=4", "--config.batch_size=16", "--config.net.widths=(4,8)",

@@ -309,8 +309,8 @@ def test_commit_of_a_copy_without_history_is_read_from_the_environment(monkeypat
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give one of --out OUT and --merge OUT"),
-        (["--out", "a", "--merge", "b"], "give one of --out OUT and --merge OUT"),
+        ([], "exactly one of --out OUT and --merge OUT"),
+        (["--out", "a", "--merge", "b"], "exactly one of --out OUT and --merge OUT"),
         (["--merge", "nowhere"], "nowhere holds no figures.json"),
         (["--out", "a", "--minutes", "0.1"], "--minutes must be > 0.25, got 0.1"),
         (["--out", "a", "--config.epochs=1"], "--config.epochs: the plan sets it"),

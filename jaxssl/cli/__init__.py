@@ -24,11 +24,13 @@ PREFIX = "--config."
 COMMANDS = {
     "train": "pretrain an encoder",
     "eval": "evaluate encoders",
+    "embed": "write the embeddings of images to a file",
     "study": "reproduce a claim of a paper",
     "report": "write the report of a run, or compare runs",
     "export": "write an encoder as a file for other projects",
     "list": "list the configs, losses, networks, protocols and other components",
     "data show": "draw images and their views",
+    "data prepare": "prepare a data set, so that runs start at once",
     "data convert": "convert TFRecord files of TFDS to files that can be read by index",
 }
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file

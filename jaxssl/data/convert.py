@@ -75,7 +75,7 @@ def _list_shards(info: dict) -> list[tuple[str, str, int]]:
     for split in info["splits"]:
         lengths = split.get("shardLengths", [])
         if len(lengths) > MAX_SHARDS:
-            raise ValueError(f"the split has {len(lengths)} shards")
+            raise ValueError(f"a split must have at most {MAX_SHARDS} shards, got {len(lengths)}")
         for i, length in enumerate(lengths):
             old, new = (_file_name(split, info["name"], i, len(lengths), f) for f in (OLD, NEW))
             shards.append((old, new, int(length)))

@@ -103,7 +103,7 @@ def evaluate(
 
     # ---- Every protocol on every kind of features.
     data_fields = _data_fields(splits, settings, encoder, None if out == path else path, seed)
-    if online and config and path is not None and out == path:
+    if online and config and path is not None and out is not None and out == path:
         fields = _feature_fields(encoder, "pretrained", "backbone") | data_fields
         metrics = read_metrics(path / "metrics.jsonl")
         _write(out, online_rows(metrics, fields, config.eval.knn))

@@ -158,7 +158,7 @@ def objective(
 def _temperature_step(
     pairs: Pairs, memory: dict[str, Array], tau: Array, terms: _Terms, hyper: dict[str, Any]
 ) -> tuple[Array, Array]:
-    """Take one iSogCLR step on the temperatures [n] of the anchors' examples."""
+    """Update iSogCLR's learned temperatures [n], one for the training example of each anchor."""
     momentum = hyper["temperature_momentum"]
     gradient = hyper["rho"] + terms.temperature_gradient
     old = read_examples(memory["gradient"], pairs)

@@ -11,7 +11,7 @@ from matplotlib.patheffects import withStroke
 from jaxssl.report.images import MARKERS, Image, embed_png, figure_png, thumbnail
 from jaxssl.report.page import Cell, Table
 
-MAX_LEGEND = 20  # largest number of classes in a legend, which should stay smaller than the map
+MAX_LEGEND = 20  # most classes in the legend of the embedding plot, so that it fits there
 MAX_MATRIX = 20  # Above this number of classes, only the most confused pairs are listed.
 NUM_PAIRS = 20
 SAME_CLASS = "= "  # stands before the class of a negative that has the anchor's class

@@ -10,7 +10,7 @@ from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, spread
 
 PAPER = "mmcl"
-MARGIN = 0.5  # accuracy margin in percentage points
+MARGIN = 0.5  # a gain above this many percentage points of accuracy counts as a gain
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0)
 CLAIMS = read_claims("slack")
 

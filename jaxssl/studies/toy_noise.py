@@ -22,7 +22,7 @@ from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, rea
 from jaxssl.studies.verdicts import decide, judge, spread
 
 STEPS, RATE = 500, 0.2  # number of steps and learning rate, as in the paper
-RUNS, SHOWN = 1000, 10  # number of runs, and of runs in the picture (the paper has ten)
+RUNS, SHOWN = 1000, 10  # runs to measure, and runs to draw. The paper measures ten.
 REGULARISER = 0.1
 AVERAGE = 0.1  # weight of a new denominator in the rate, which the paper does not state
 VARIANCES = (0.2, 0.1)  # noise variances without and with the regulariser, as in the paper

@@ -79,7 +79,7 @@ def rankme(features: np.ndarray) -> float:
 
 
 def lidar(views: np.ndarray, *, delta: float = 1e-4) -> float:
-    r"""Compute LiDAR: the effective rank of differences between images relative to views.
+    r"""Compute LiDAR: the rank of differences between images, in units of those between views.
 
     .. math:: \exp(-\sum_k p_k \log p_k), \quad p_k = \lambda_k / \sum_j \lambda_j
 

@@ -313,8 +313,8 @@ def _complete(group: str, config: ConfigDict) -> ConfigDict:
     if preset is not None:
         is_none = group in OPTIONAL and name == "none"
         presets = {} if is_none else getattr(components.module(group, name), "PRESETS", {})
-        if preset not in presets:
-            raise UserError(f"{group}.preset={preset!r} is unknown{suggest(preset, presets)}")
+        if not isinstance(preset, str) or preset not in presets:
+            raise UserError(f"{group}.preset={preset!r} is unknown{suggest(str(preset), presets)}")
         effective["preset"] = preset
         defaults |= presets[preset]
     return ConfigDict(effective | defaults | values)

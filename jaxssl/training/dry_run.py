@@ -101,7 +101,7 @@ def _first_batch(config: ConfigDict, mesh: Mesh) -> _Input:
 def _draw_images(
     rng: np.random.Generator, batch_size: int, metadata: Metadata, crops: Crops | None
 ) -> Any:
-    """Draw random images as a batch holds them: whole, or as the host crops them."""
+    """Return random pixels in the shape of a batch: images, or crops if the CPU host cuts them."""
     *sides, channels = metadata.shape
     if crops is None or not crops.views:
         sides = sides if crops is None else (crops.size, crops.size)

@@ -39,7 +39,7 @@ def example_kind(config: Mapping[str, Any]) -> str:
 
 
 def dataset_kind(config: Mapping[str, Any]) -> str:
-    """Return the kind of examples in the data set. Image data sets may have captions."""
+    """Return the kind of data set that a run needs. Captioned images are of the kind "image"."""
     kind = example_kind(config)
     return "image" if kind == "image_text" else kind
 

@@ -140,5 +140,5 @@ def predict(probe: Any, features: np.ndarray) -> np.ndarray:
     return np.argmax(features @ weights["kernel"] + weights["bias"], axis=1)
 
 
-def _fields(state: TrainState) -> tuple[Any, ...]:
+def _fields(state: TrainState) -> tuple[Any, Any, Any, Any, Any, Any]:
     return state.step, state.skipped, state.key, state.params, state.carried, state.opt_state

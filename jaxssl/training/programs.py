@@ -124,13 +124,13 @@ def make_programs(
     def probed_steps(
         state: ProbedState, data: Batch, indices: Array, n: int
     ) -> tuple[ProbedState, dict[str, Array], Array, Array]:
-        new, *outputs = steps(without_probe(state), data, indices, n)
+        new, metrics, embeddings, losses = steps(without_probe(state), data, indices, n)
         trained = probe.update(state.probe, new, data, indices)
         if jax.default_backend() == "cpu":
             # The devices of a CPU share their threads. Two programs at once could wait for each
             # other without end.
             jax.block_until_ready(trained)
-        return (with_probe(new, trained), *outputs)
+        return with_probe(new, trained), metrics, embeddings, losses
 
     def probed_init(seed: int) -> ProbedState:
         return probe.init(shared.init(seed))

@@ -155,7 +155,10 @@ def _number(key: str, value: Any) -> float:
 def _values(values: Any, scale: int) -> dict[float, float]:
     """Return {step: value} of a schedule, whose times may be strings as in JSON."""
     if not isinstance(values, Mapping):
-        raise ValueError(f"values of a steps schedule must be {{when: value}}, got {values!r}")
+        raise ValueError(
+            "values of a steps schedule must be a dict {time: value}, with times in the unit of "
+            f"the schedule (steps or epochs), got {values!r}"
+        )
     steps = {}
     for when, value in values.items():
         try:

@@ -126,8 +126,8 @@ def test_images_of_many_sizes_are_not_cropped_again(encoder, load, labelled, mes
     one_size = load(labelled, "train")
     many = one_size.__class__(**{**vars(one_size), "shape": (None, None, 3)})
     color = encoder._replace(inputs=encoder.inputs._replace(channels=3))
-    assert context._resolve_inputs(color.inputs, one_size).crop == 0.75
-    assert context._resolve_inputs(color.inputs, many).crop == 0
+    assert context.resolve_inputs(color.inputs, one_size).crop == 0.75
+    assert context.resolve_inputs(color.inputs, many).crop == 0
 
 
 def test_features_of_copies_are_averaged_by_example(encoder):

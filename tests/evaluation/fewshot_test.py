@@ -28,7 +28,7 @@ def test_few_shot_accuracy_equals_scikit_learn_on_normalised_features(monkeypatc
     )
     drawn, draw = [], fewshot.draw_shots
     monkeypatch.setattr(fewshot, "draw_shots", lambda *a: drawn.append(draw(*a)) or drawn[-1])
-    accuracy = fewshot.evaluate(features, **DRAWS, seed=0)
+    accuracy = fewshot.accuracy(features, **DRAWS, seed=0)
     train, test = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in features[::2])
     expected = []
     for places in map(np.ravel, drawn):
@@ -110,7 +110,7 @@ FEW = {**DRAWS, "shots": 2}
 def test_class_with_fewer_examples_than_shots_is_rejected(probe, settings):
     features = labelled(10, 4, 3, 2)
     labels = np.array([0] * 9 + [1])
-    message = f"class 1 has 1 training examples, {settings['shots']} are needed"
+    message = f"class 1 has 1 training examples, but {settings['shots']} shots are needed"
     with pytest.raises(ValueError, match=message):
         probe(features._replace(train_labels=labels), **settings, seed=0)
 

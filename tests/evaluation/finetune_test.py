@@ -244,5 +244,5 @@ def test_fine_tuning_without_an_encoder_is_rejected(protocol, context):
 def test_fine_tuning_rejects_training_images_of_a_single_class(context):
     one = context.train.take(np.flatnonzero(context.train.labels == 2))
     for protocol in (finetune, semi):
-        with pytest.raises(ValueError, match="are of one class"):
+        with pytest.raises(ValueError, match="have one class, expected two"):
             protocol.run(context._replace(train=one), seed=0)

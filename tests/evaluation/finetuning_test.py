@@ -199,8 +199,8 @@ def test_fine_tuning_rejects_invalid_settings_and_training_sets(frozen, train, m
     encoder, training, tuner = frozen
     for changed, message in (
         ({"augment": "none"}, "augment must be one of resized, pad, simclr, got 'none'"),
-        ({"steps": 0}, "either epochs or steps must be positive, got 0.0 and 0"),
-        ({"epochs": 2.0}, "either epochs or steps must be positive, got 2.0 and 5"),
+        ({"steps": 0}, "either epochs or steps must be positive, got epochs=0.0 and steps=0"),
+        ({"epochs": 2.0}, "either epochs or steps must be positive, got epochs=2.0 and steps=5"),
     ):
         with pytest.raises(ValueError, match=message):
             finetuning.make_tuner(encoder, training._replace(**changed), 10, mesh).fit(
@@ -211,7 +211,7 @@ def test_fine_tuning_rejects_invalid_settings_and_training_sets(frozen, train, m
     with pytest.raises(ValueError, match="3 training images are too few for 8 devices"):
         training_settings.resolve(training, 3, 8)
     one = train.take(np.flatnonzero(train.labels == 4))
-    with pytest.raises(ValueError, match="are of one class"):
+    with pytest.raises(ValueError, match="have one class, expected two or more"):
         tuner.fit(one, **HYPER)
     some = train.take(np.arange(20))
     some.__dict__["labels"] = np.where(np.arange(20) < 3, -1, some.labels)

@@ -138,11 +138,11 @@ def test_normalised_linear_probe_equals_the_probe_of_unit_rows():
     scale = np.random.default_rng(1).uniform(0.1, 9, (120, 1)).astype(np.float32)
     other = features._replace(train=features.train * scale, test=features.test * scale[::-1])
     rows = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (features.train, features.test)]
-    expected = linear.evaluate(features._replace(train=rows[0], test=rows[1]), **SETTINGS)
-    result = linear.evaluate(other, **SETTINGS, normalised=True)
+    expected = linear.accuracy(features._replace(train=rows[0], test=rows[1]), **SETTINGS)
+    result = linear.accuracy(other, **SETTINGS, normalised=True)
     names = ("linear_top1", "linear_top5", "C")
     assert [result[name] for name in names] == [expected[name] for name in names]
-    plain = linear.evaluate(other, **SETTINGS)
+    plain = linear.accuracy(other, **SETTINGS)
     assert [plain[name] for name in names] != [result[name] for name in names]
 
 

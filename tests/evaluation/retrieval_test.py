@@ -134,5 +134,5 @@ def test_retrieval_in_small_blocks_equals_one_block(monkeypatch):
     settings = {"k": (1, 3), "within": True}
     features = labelled()
     monkeypatch.setattr(retrieval, "BLOCK", 40)
-    result = retrieval.evaluate(features, **settings)
+    result = retrieval.recall(features, **settings)
     assert result == pytest.approx(oracle(features, **settings, centred=False))

@@ -82,10 +82,13 @@ def test_gradient_is_finite_for_huge_features():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: losses.cross_entropy_loss(pair_views(Z), WEIGHTS, BIAS), "needs labels; set"),
+        (
+            lambda: losses.cross_entropy_loss(pair_views(Z), WEIGHTS, BIAS),
+            "needs class labels, got none; set",
+        ),
         (
             lambda: losses.cross_entropy_loss(pairs_of(Z), WEIGHTS[:, :3], BIAS),
-            r"must be \[K, 4\] and \[K\], got \(5, 3\) and \(5,\)",
+            r"must have shapes \[K, 4\] and \[K\] for K classes, got \(5, 3\) and \(5,\)",
         ),
         (lambda: objective(num_classes=0), "num_classes must be > 0"),
         (

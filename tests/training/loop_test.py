@@ -539,7 +539,7 @@ def test_second_run_in_a_workdir_is_rejected(tiny, whole, tmp_path):
 
 def test_loss_spikes_and_skipped_steps_are_logged_once(caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
-    monitor = nonfinite.nonfinite.LossMonitor()
+    monitor = nonfinite.LossMonitor()
     monitor.check(40, [2 + 0.1 * np.sin(i) for i in range(40)], skipped=0)
     assert not caplog.messages
     monitor.check(43, [2.0, 9.0, float("nan")], skipped=1)

@@ -32,8 +32,8 @@ MOCO_V3 = Training(
 )
 # The many-shot recipe of Kornblith et al. in ssl-transfer.
 # Differs from the released code, which uses the predefined validation sets of DTD and Flowers (here
-# a share of all training images), decays all parameters (here matrices only), and keeps the whole
-# short side of test images (here 87.5 % for images of different sizes).
+# a share of all training images), applies weight decay to all parameters (here to matrices), and
+# resizes test images whole (here their central 87.5 % if images have different sizes).
 SSL_TRANSFER = {
     "training": Training(nesterov=True, batch_size=64, steps=5000),
     "lr": (1e-4, 1e-3, 1e-2, 1e-1),

@@ -15,7 +15,7 @@ class MLflow:
     """Logger that sends metrics to one run of MLflow."""
 
     def __init__(self, workdir: Path, config: Mapping[str, Any]) -> None:
-        from mlflow import MlflowClient
+        from mlflow import MlflowClient  # pyright: ignore  # not installed with the tests
 
         self._client = MlflowClient()
         self._state = ServiceState(workdir / "mlflow.json", "")

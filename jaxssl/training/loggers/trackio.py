@@ -19,7 +19,7 @@ class Trackio:
 
         name = f"{workdir.resolve().name}-{uuid.uuid4().hex[:8]}"
         self._state = ServiceState(workdir / "trackio.json", name)
-        self._run = trackio.init(
+        self._run = trackio.init(  # pyright: ignore[reportAttributeAccessIssue]
             project=os.environ.get("TRACKIO_PROJECT", "jaxssl"),
             name=self._state.id,
             resume="allow",

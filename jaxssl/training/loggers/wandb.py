@@ -20,7 +20,7 @@ class Wandb:
         self._state = ServiceState(workdir / "wandb.json", uuid.uuid4().hex)
         project = os.environ.get("WANDB_PROJECT", "jaxssl")
         folder, name = str(workdir), workdir.resolve().name
-        self._run = wandb.init(
+        self._run = wandb.init(  # pyright: ignore[reportAttributeAccessIssue]
             project=project,
             name=name,
             dir=folder,

@@ -1,0 +1,28 @@
+"""Prepare a data set, so that runs start at once and need no network.
+
+usage: jaxssl data prepare NAME [--config.data.KEY=VALUE ...]
+"""
+
+from absl import flags
+
+FLAGS = flags.FlagValues()
+POSITIONAL = "name"
+NAME = flags.DEFINE_string("name", None, "Same as NAME, a data set as in config.data.name.", FLAGS)
+
+
+def main(overrides: list[tuple[str, str]]) -> None:
+    """Prepare the data set and print its splits."""
+    from jaxssl.data import prepare
+    from jaxssl.errors import UserError
+    from jaxssl.training import config, console, logs
+
+    if NAME.value is None:
+        raise UserError("name the data set to prepare: jaxssl data prepare NAME")
+    if any(not key.startswith("data.") for key, _ in overrides):
+        raise UserError("only --config.data flags are used; leave the others out")
+    settings = config.load("base", [("data.name", NAME.value), *overrides])
+    logs.log_to_screen()
+    builder = prepare.prepare(settings.data)
+    for split, info in builder.info.splits.items():
+        console.show(f"{split}: {info.num_examples} examples")
+    console.show(f"prepared in {builder.data_dir}")
