@@ -55,6 +55,12 @@ def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
     assert run.report._repr_html_().startswith("<!DOCTYPE html>")
 
 
+def test_results_hold_the_online_metrics_of_the_last_and_the_best_epoch(run):
+    rows = [row for row in run.results if row["protocol"] == "online"]
+    assert [row["checkpoint"] for row in rows] == ["last", "best"]
+    assert all(row["value"] == run.metrics[-1]["knn_top1"] and row["step"] == 4 for row in rows)
+
+
 def test_same_call_again_returns_the_finished_run_and_other_data_are_refused(run):
     again = jaxssl.train(tiny_config(), data=images(), loss="nt_xent", workdir=run.workdir)
     assert again.results == run.results

@@ -1,0 +1,193 @@
+"""The held-out loss and the online linear probe of a training run."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import optax
+import pytest
+from jax import numpy as jnp
+from tiny import DIGITS, SAVED, SETTINGS, STEPS
+from workdir_cases import at_batch
+
+from jaxssl import distributed, losses
+from jaxssl.evaluation import pretrain
+from jaxssl.evaluation.online_rows import online_rows
+from jaxssl.methods import siamese
+from jaxssl.methods.base import Carried
+from jaxssl.models import convnet, encoder
+from jaxssl.models.heads import MLP
+from jaxssl.training import checkpoint, config, held_out, metrics_writer
+from jaxssl.training.online_probe import make_online_probe, predict
+from jaxssl.training.state import TrainState, make_init
+
+B, CLASSES = 16, 3
+RNG = np.random.default_rng(0)
+BATCH = {
+    "input": RNG.integers(0, 256, (B, 4, 4, 1), np.uint8),
+    "label": RNG.integers(0, CLASSES, B, np.int32),
+    "index": np.arange(B, dtype=np.int32),
+}
+
+
+def augment(key, images, index):
+    """Return two views of each image, the second with a noise that depends on the example."""
+    keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index)
+    noise = jax.vmap(lambda key: jax.random.uniform(key, images.shape[1:]))(keys)
+    x = images.astype(jnp.float32) / 255
+    return {"views": jnp.stack([x, x + noise])}
+
+
+def state_of(**values):
+    """Return a training state without an encoder."""
+    fields = {"step": 5, "skipped": np.zeros(2, np.int32), "key": jax.random.key(1)}
+    fields |= {"params": (), "carried": Carried((), (), ()), "opt_state": ()}
+    return TrainState(**{**fields, **values})
+
+
+def test_held_out_loss_is_the_training_loss_of_a_batch_on_any_number_of_devices():
+    net = encoder.Encoder(convnet.net(widths=(16,), strides=(2,)), MLP(16, 6, 1))
+    method = siamese.method(net, losses.objective("nt_xent", temperature=0.5))
+    values = []
+    for devices in (jax.devices()[:1], jax.devices()):
+        mesh = distributed.make_mesh(devices)
+        state = make_init(method, optax.sgd(0.1), augment, BATCH, B, mesh)(0)
+        batch_loss = held_out.make_batch_loss(method, augment, mesh)
+        values.append(float(batch_loss(state, distributed.shard(BATCH, mesh))))
+    assert values[1] == pytest.approx(values[0], rel=1e-5)
+
+    key = jax.random.fold_in(state.key, np.uint32(2**32 - 1))
+    views = augment(jax.random.split(key)[0], jnp.asarray(BATCH["input"]), BATCH["index"])["views"]
+    args = net, state.params, state.carried.batch_stats, [views], jnp.asarray(BATCH["index"])
+    z, _, _ = encoder.embed(*args, key=key, axis_name=None)
+    z = np.asarray(z, np.float64).reshape(2 * B, -1)
+    z /= np.linalg.norm(z, axis=1, keepdims=True)
+    similarity = z @ z.T / 0.5
+    np.fill_diagonal(similarity, -np.inf)
+    positive = similarity[np.arange(2 * B), (np.arange(2 * B) + B) % (2 * B)]
+    expected = np.mean(np.log(np.exp(similarity).sum(1)) - positive)
+    assert values[0] == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("per_example", "labelled", "length", "reason"),
+    [
+        (True, True, 20, "loss 'nt_xent' keeps a memory of each training example"),
+        (False, False, 20, "the split 'test' has examples without a label"),
+        (False, True, 15, "the split 'test' has 15 examples, fewer than batch_size=16"),
+    ],
+)
+def test_held_out_loss_is_left_out_with_a_reason(per_example, labelled, length, reason):
+    settings = config.load(DIGITS, [("batch_size", "16"), ("loss.name", "nt_xent")])
+    settings.method.labels = True
+    method = SimpleNamespace(per_example=Carried(False, False, per_example))
+
+    class Test(list):
+        split = "test"
+
+    test = Test([0] * length)
+    test.labelled = labelled
+    line, function = held_out.make_held_out_loss(settings, method, test, None)
+    assert line == f"no held-out loss: {reason}" and function is None
+
+
+def probe_of(devices):
+    """Return a probe of pixels and its state, and a batch on the devices."""
+    mesh = distributed.make_mesh(devices)
+    method = SimpleNamespace(features=lambda params, carried, x: x.reshape(len(x), -1))
+    probe = make_online_probe(method, augment, BATCH, CLASSES, B, mesh, resident=False)
+    state = distributed.replicate(state_of(), mesh)
+    rows = np.arange(B, dtype=np.int32)[None] % (B // mesh.size)
+    rows = distributed.shard_rows(rows, mesh, axis=1)
+    return probe, probe.init(state), distributed.shard(BATCH, mesh), rows
+
+
+@pytest.mark.parametrize("devices", [1, 8])
+def test_first_step_of_the_probe_follows_the_gradient_of_all_devices(devices):
+    probe, state, data, rows = probe_of(jax.devices()[:devices])
+    weights = jax.device_get(probe.update(state.probe, state, data, rows)["params"])
+    # At weights of 0 all classes have probability 1 / 3.
+    x, error = BATCH["input"].reshape(B, -1) / 255, np.eye(CLASSES)[BATCH["label"]] - 1 / CLASSES
+    rate = 0.1 * B / 256
+    np.testing.assert_allclose(weights["kernel"], rate * x.T @ error / B, rtol=1e-5, atol=1e-8)
+    np.testing.assert_allclose(weights["bias"], rate * error.mean(0), rtol=1e-5, atol=1e-8)
+
+
+def test_probe_learns_and_ignores_skipped_steps():
+    probe, state, data, rows = probe_of(jax.devices()[:1])
+    trained = state.probe
+    for _ in range(300):
+        trained = probe.update(trained, state, data, rows)
+    pixels = BATCH["input"].reshape(B, -1).astype(np.float32) / 255
+    assert np.mean(predict(trained, pixels) == BATCH["label"]) > 0.7
+    before = jax.device_get(trained)
+    skipped = state.replace(skipped=state.skipped.at[1].set(1))
+    after = jax.device_get(probe.update(trained, skipped, data, rows))
+    jax.tree.map(np.testing.assert_array_equal, after, before)
+
+
+def test_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
+    data_dir, tmp_path, monkeypatch
+):
+    def run(name, online):
+        switches = {"eval.held_out_loss": str(online), "eval.online_linear": str(online)}
+        values = {**SETTINGS, **switches, "data.dir": str(data_dir), "eval.every": "0.05"}
+        with jax.numpy_dtype_promotion("standard"):
+            pretrain.train(config.load(DIGITS, list(values.items())), tmp_path / name)
+        state = checkpoint.restore_arrays(tmp_path / name).state
+        rows = metrics_writer.read_metrics(tmp_path / name / "metrics.jsonl")
+        return state, [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
+
+    def crash():
+        raise RuntimeError("crash")
+
+    plain, _ = run("plain", online=False)
+    probed, rows = run("probed", online=True)
+    probe = probed.pop("probe")
+    jax.tree.map(np.testing.assert_array_equal, probed, plain)
+    assert np.any(probe["params"]["kernel"])
+    for row in rows:
+        evaluated = row["step"] in (4, 8, STEPS)
+        assert ("online_linear_top1" in row) == ("held_out_loss" in row) == evaluated
+
+    with monkeypatch.context() as patch:
+        at_batch(patch, SAVED + 3, crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            run("resumed", online=True)
+    resumed, resumed_rows = run("resumed", online=True)
+    jax.tree.map(np.testing.assert_array_equal, resumed.pop("probe"), probe)
+    jax.tree.map(np.testing.assert_array_equal, resumed, plain)
+    assert resumed_rows == rows
+
+
+@pytest.mark.fast
+def test_config_without_the_switches_resumes_and_means_off():
+    settings = config.load(DIGITS)
+    earlier = json.loads(json.dumps(settings.to_dict()))
+    del earlier["eval"]["held_out_loss"], earlier["eval"]["online_linear"]
+    assert config.conflicts(settings, earlier) == []
+    with settings.unlocked():
+        settings.eval.online_linear = True
+    assert config.conflicts(settings, earlier) == ["eval.online_linear: False -> True"]
+
+
+@pytest.mark.fast
+def test_online_rows_are_the_last_evaluation_and_the_latest_best_one():
+    metrics = [
+        {"step": 1, "knn_top1": 90.0, "held_out_loss": 4.0, "loss": 5.0},
+        {"step": 2, "knn_top1": 90.0, "held_out_loss": None, "online_linear_top1": 30.0},
+        {"step": 3, "knn_top1": 80.0, "held_out_loss": 2.0},
+        {"step": 4, "loss": 1.0},
+    ]
+    rows = online_rows(metrics, {"source": "a", "step": 4, "checkpoint": "last"}, "uniform")
+    names = "checkpoint", "step", "metric", "value", "unit"
+    assert [tuple(row[name] for name in names) for row in rows] == [
+        ("last", 3, "knn_top1", 80.0, "%"),
+        ("last", 3, "held_out_loss", 2.0, ""),
+        ("best", 2, "knn_top1", 90.0, "%"),
+        ("best", 2, "online_linear_top1", 30.0, "%"),
+    ]
+    assert all(row["details"] == {"preset": row["checkpoint"], "knn": "uniform"} for row in rows)
+    assert online_rows([{"step": 1, "loss": 1.0}], {}, "uniform") == []
