@@ -106,7 +106,7 @@ def evaluate(
     if online and config and path is not None and out is not None and out == path:
         fields = _feature_fields(encoder, "pretrained", "backbone") | data_fields
         metrics = read_metrics(path / "metrics.jsonl")
-        _write(out, online_rows(metrics, fields, config.eval.knn))
+        _write(path, online_rows(metrics, fields, config.eval.knn))
     use_features = any(one.protocol.needs_features for one in selected)
     mesh = distributed.local_mesh()
     contexts = make_contexts(

@@ -131,7 +131,7 @@ def without_probe(state: TrainState) -> TrainState:
 
 def with_probe(state: TrainState, probe: Any) -> ProbedState:
     """Return a training state with a probe."""
-    return ProbedState(*_fields(state), probe)
+    return ProbedState(*_fields(state), probe=probe)
 
 
 def predict(probe: Any, features: np.ndarray) -> np.ndarray:
