@@ -1,8 +1,10 @@
-"""Train, evaluate and embed from Python. `jaxssl.train` and its companions are defined here.
+"""Train, evaluate and embed from Python.
 
-run = jaxssl.train("digits", data=(images, labels), workdir="runs/mine")
-rows = jaxssl.evaluate(run, ["knn", "linear"])
-features = jaxssl.embed(run, images)
+These functions are available as `jaxssl.train`, `jaxssl.evaluate` and `jaxssl.embed`:
+
+    run = jaxssl.train("digits", data=(images, labels), workdir="runs/mine")
+    rows = jaxssl.evaluate(run, ["knn", "linear"])
+    features = jaxssl.embed(run, images)
 """
 
 from collections.abc import Mapping, Sequence

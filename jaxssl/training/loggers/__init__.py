@@ -59,6 +59,32 @@ class ServiceState:
         atomic_files.write_json(self._path, {"id": self.id, "last_step": last_step})
 
 
+class ServiceLogger:
+    """Logger of a service whose client has ``log(metrics, step=step)`` and ``finish()``.
+
+    Args:
+        run: the client's run.
+        state: identity and last step of the run.
+    """
+
+    def __init__(self, run: Any, state: ServiceState) -> None:
+        self._run, self._state = run, state
+        state.save(state.last_step)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send the metrics of a step, unless an earlier part of the run has sent them."""
+        if step > self._state.last_step:
+            self._run.log(dict(metrics), step=step)
+            self._state.save(step)
+
+    def sync(self) -> None:
+        """Do nothing, because the client sends in the background."""
+
+    def close(self) -> None:
+        """Wait until everything is sent, and end the run."""
+        self._run.finish()
+
+
 def selected(config: Any) -> tuple[str, ...]:
     """Return the loggers of a config. Configs of older versions do not name any."""
     return tuple(config.get("log", ("tensorboard",)))
