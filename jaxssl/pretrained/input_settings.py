@@ -91,9 +91,9 @@ def check_limits(net: nn.Module, size: int) -> None:
         raise ValueError(f"the network must have at most {MAX_LAYERS} layers, got {layers}")
     if positions > MAX_POSITIONS:
         raise ValueError(
-            f"too many positions in a ViT of width {net.dim} with patches of {net.patch_size} "
-            "pixels "
-            f"on images of {size}"
+            f"the positions of a ViT must have at most {MAX_POSITIONS} numbers, got {positions} "
+            f"(width {net.dim}, patches of {net.patch_size} pixels, images of {size}); use smaller "
+            "images"
         )
 
 

@@ -99,7 +99,7 @@ def test_nearest_neighbour_classes_agree_with_the_k_nn_accuracy_of_the_run(run):
     (top1,) = (
         row["value"]
         for row in rows
-        if (row["features"], row["metric"]) == ("pretrained", "knn_top1")
+        if (row["protocol"], row["features"], row["metric"]) == ("knn", "pretrained", "knn_top1")
     )
     result = arrays["nearest_classes"]
     assert result[:, 2].sum() == 500

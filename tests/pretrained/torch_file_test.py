@@ -182,10 +182,13 @@ def test_torch_checkpoints_with_too_many_values_or_long_names_are_rejected(file)
 def test_weights_of_networks_too_large_for_memory_are_rejected(tmp_path):
     inputs = {"size": 4096, "channels": 3, "mean": [0.5], "std": [0.5], "crop": 0}
     for net, message in (
-        ({"name": "vit", "size": "base", "layers": 1, "patch_size": 1}, "too many positions"),
+        (
+            {"name": "vit", "size": "base", "layers": 1, "patch_size": 1},
+            "the positions of a ViT must have at most",
+        ),
         (
             {"name": "vit", "size": "base", "layers": 1, "patch_size": 1, "positions": "learned"},
-            "too many pos",
+            "the positions of a ViT",
         ),
         (
             {"name": "convnet", "widths": [1] * 1001, "strides": [1] * 1001},

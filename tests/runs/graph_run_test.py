@@ -90,7 +90,7 @@ def saved_arrays(workdir):
 
 
 def test_graph_run_ends_with_results_and_a_report(whole):
-    rows = results.read_results(whole)
+    rows = [row for row in results.read_results(whole) if row["protocol"] != "online"]
     actual = {row["features"]: row for row in rows}
     assert len(rows) == 3 and set(actual) == {"raw", "untrained", "pretrained"}
     for row in rows:
