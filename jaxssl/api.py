@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from ml_collections import ConfigDict
 
+from jaxssl import components
 from jaxssl.data import in_memory, prepare
 from jaxssl.data.source import Splits
 from jaxssl.errors import UserError
@@ -28,7 +29,8 @@ from jaxssl.training import compile_cache
 from jaxssl.training import config as configs
 from jaxssl.training.metrics_writer import read_metrics
 
-Component = str | Mapping[str, Any]
+# A name, {"name": ..., arguments}, or a Python object in place of the name.
+Component = str | Mapping[str, Any] | Any
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,9 @@ def train(
             as from `get_config`.
         data: the data set: a name in place of `config.data.name`, or images with or without labels
             as `jaxssl.data.in_memory.load_splits` describes. Default: the config's.
-        net: network in place of the config's, by name or as {"name": ..., arguments}.
+        net: network in place of the config's: a name, {"name": ..., arguments}, or a Python object
+            such as a Linen module, an NNX class or a pair of functions (init, apply). See
+            `jaxssl.training.custom.make_factory` for the objects of each kind.
         loss: loss in place of the config's, in the same forms.
         method: method in place of the config's, in the same forms.
         augment: augmentation in place of the config's, in the same forms.
@@ -142,7 +146,7 @@ def train(
         settings = ConfigDict(configs.load(config).to_dict())
     for group, value in (("net", net), ("loss", loss), ("method", method), ("augment", augment)):
         if value is not None:
-            settings[group] = ConfigDict({"name": value} if isinstance(value, str) else value)
+            settings[group] = ConfigDict(_component(group, value))
     splits = _use_data(settings, data) if data is not None else None
     compile_cache.enable()
     folder = Path(workdir) if workdir is not None else Path("runs") / Path(str(config)).stem
@@ -215,6 +219,14 @@ def embed(
     if not isinstance(encoder, PretrainedEncoder):
         encoder = load_pretrained(Path(encoder), step)
     return embedding.embed(encoder, images, layer=layer, out=Path(out) if out else None)
+
+
+def _component(group: str, value: Any) -> dict[str, Any]:
+    """Return the config group of a component. A Python object gets a name."""
+    settings = dict(value) if isinstance(value, Mapping) else {"name": value}
+    if not isinstance(settings.get("name", ""), str):
+        settings["name"] = components.register(group, settings["name"])
+    return settings
 
 
 def _use_data(config: ConfigDict, data: Any) -> Splits | None:

@@ -3,19 +3,26 @@
 A component is a public file of its group's folder that defines the group's factory. A new file is a
 new component without registration. Other files of the folder are not components, and files whose
 names begin with an underscore are private to the folder.
+
+Users add components of their own without changing the package. "path/to/file.py:factory" names a
+function of a file, and `register` gives a name to a Python object.
 """
 
 import ast
 import functools
+import hashlib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError, one_line, printable, suggest
 
 
 class Group(NamedTuple):
@@ -46,6 +53,19 @@ GROUPS = {
 }
 
 
+class _Registered(NamedTuple):
+    """A Python object that a user has registered, with the digest of its source code."""
+
+    value: Any
+    digest: str
+
+
+FROM_PYTHON = "python:"
+IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
+DIGITS = 16  # hexadecimal digits of a digest
+_REGISTERED: dict[tuple[str, str], _Registered] = {}
+
+
 @functools.cache
 def names(group: str) -> tuple[str, ...]:
     """Return the sorted names of all components of a group (such as "loss") without imports."""
@@ -67,6 +87,12 @@ def module(group: str, name: str) -> ModuleType:
     Raises:
         UserError: if the group has no component of this name. The message suggests the closest one.
     """
+    if name.startswith(FROM_PYTHON):
+        return ModuleType(name)
+    if is_custom(name):
+        return _load_plugin(*_read(name))
+    if name.endswith(".py") or "/" in name:
+        raise UserError(f"{group}.name={name!r} names no function; expected path/to/file.py:NAME")
     if name not in names(group):
         raise UserError(f"{group}.name={name!r} is unknown{suggest(name, names(group))}")
     return importlib.import_module(f"{GROUPS[group].package}.{name}")
@@ -78,7 +104,124 @@ def factory(group: str, name: str) -> Callable[..., Any]:
     Raises:
         UserError: if the group has no component of this name.
     """
-    return getattr(module(group, name), GROUPS[group].factory)
+    if name.startswith(FROM_PYTHON):
+        return _registered(group, name).value
+    if not is_custom(name):
+        return getattr(module(group, name), GROUPS[group].factory)
+    loaded, attribute = module(group, name), name.rpartition(":")[2]
+    if not hasattr(loaded, attribute):
+        public = [
+            key
+            for key, value in vars(loaded).items()
+            if getattr(value, "__module__", None) == loaded.__name__
+        ]
+        raise UserError(f"{name!r}: the file has no {attribute!r}{suggest(attribute, public)}")
+    return getattr(loaded, attribute)
+
+
+def is_custom(name: str) -> bool:
+    """Return True for the name of a user's component, from a file or from Python."""
+    return name.startswith(FROM_PYTHON) or bool(IN_FILE.fullmatch(name))
+
+
+def absolute(name: str) -> str:
+    """Make the path of a user's component absolute, so that it is found from any folder."""
+    if name.startswith(FROM_PYTHON) or not is_custom(name):
+        return name
+    path, _, attribute = name.rpartition(":")
+    return f"{Path(path).expanduser().resolve()}:{attribute}"
+
+
+def short_name(name: str) -> str:
+    """Return a component's name without the folder of a user's file."""
+    return Path(name).name if is_custom(name) else name
+
+
+def digest(group: str, name: str) -> str:
+    """Return the start of the SHA-256 of a user's component: of its file, or of its source code.
+
+    Raises:
+        UserError: if the file does not exist, or nothing is registered under the name.
+    """
+    if name.startswith(FROM_PYTHON):
+        return _registered(group, name).digest
+    return hashlib.sha256(_read(name)[1]).hexdigest()[:DIGITS]
+
+
+def register(group: str, value: Any) -> str:
+    """Register a Python object as a component of a group, and return its name.
+
+    The name holds until the process ends, or until another object of this name is registered.
+
+    Args:
+        group: a key of `GROUPS`.
+        value: a factory of the group, or a component.
+    """
+    kind = value if hasattr(value, "__name__") else type(value)
+    name = f"{FROM_PYTHON}{kind.__name__}"
+    try:
+        source = inspect.getsource(kind)
+    except (OSError, TypeError):  # The object was not defined in a file or in a notebook.
+        source = ""
+    # The text of an object has its settings, and may have addresses, which differ between runs.
+    text = source + re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+    _REGISTERED[group, name] = _Registered(
+        value, hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+    )
+    return name
+
+
+def load_file(path: Path, noun: str) -> ModuleType:
+    """Execute a Python file of a user as a module.
+
+    Args:
+        path: the file.
+        noun: what the file is, for messages: "config file".
+
+    Raises:
+        UserError: if the file cannot be read, is not a Python file, or raises an exception.
+    """
+    name = f"jaxssl_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:DIGITS]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UserError(f"{noun} {str(path)!r} must be a Python file whose name ends in .py")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded  # Dataclasses and `pickle` look their module up here.
+    try:
+        spec.loader.exec_module(loaded)
+    except Exception as error:
+        del sys.modules[name]
+        reason = f"{type(error).__name__}: {one_line(error)}"
+        raise UserError(f"{noun} {str(path)!r} failed: {reason}") from error
+    return loaded
+
+
+def _read(name: str) -> tuple[Path, bytes]:
+    """Return the file of a user's component and its content."""
+    path = Path(name.rpartition(":")[0]).expanduser()
+    try:
+        return path, path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{printable(name)!r}: the file cannot be read ({error.strerror}); expected "
+            "path/to/file.py:NAME"
+        ) from error
+
+
+@functools.cache
+def _load_plugin(path: Path, content: bytes) -> ModuleType:
+    del content  # A file that has changed is loaded again.
+    return load_file(path, "component file")
+
+
+def _registered(group: str, name: str) -> _Registered:
+    if (group, name) not in _REGISTERED:
+        raise UserError(
+            f"{group}.name={name!r} was given as a Python object, which is not stored; call "
+            f"jaxssl.train again with the same arguments, or put the object into a file and name "
+            f"it: file.py:{name.removeprefix(FROM_PYTHON)}"
+        )
+    return _REGISTERED[group, name]
 
 
 def _parse(name: str) -> ast.Module:

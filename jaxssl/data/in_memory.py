@@ -1,16 +1,19 @@
 """Data sets that are given as Python objects: arrays, lists, Grain sources, Hugging Face sets."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from jaxssl import components
 from jaxssl.data.prepare import IN_MEMORY
 from jaxssl.data.records import UNLABELLED, PreparedSplit
-from jaxssl.data.source import Source, Splits
+from jaxssl.data.source import KINDS, Source, Splits, find_records, finish
 from jaxssl.errors import UserError
 
 IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
@@ -79,6 +82,45 @@ def load_splits(data: Any, *, test_fraction: float = 0.2, seed: int = 0) -> tupl
         if not len(one):
             raise UserError(f"data has no examples for the split {one.split!r}")
     return Splits(splits[0], splits[0], splits[1]), digest
+
+
+def make_opener(data: Mapping[str, Any], kind: str) -> Callable[[str], Source]:
+    """Return the function that opens a split of the data set of a user's file, by its name.
+
+    Args:
+        data: the group `config.data`. "name" is path/to/file.py:NAME. The function NAME returns any
+            of the data of `load_splits`, and may take the argument ``path``, which is "path".
+        kind: kind of the examples that the run needs.
+
+    Raises:
+        UserError: if the function or its data are not valid, or the run does not take images.
+    """
+    name = components.short_name(data["name"])
+    function = components.factory("data", data["name"])
+    if not callable(function):
+        raise UserError(f"data.name={name!r} must be a function that returns the data set")
+    if kind != "image":
+        raise UserError(
+            f"data.name={name!r} holds images, but augment.name makes views of {KINDS[kind]}; "
+            "change one of them"
+        )
+    arguments = {"path": data["path"]} if "path" in inspect.signature(function).parameters else {}
+    if data["path"] and not arguments:
+        raise UserError(f"data.name={name!r} takes no argument path; leave data.path empty")
+    if data["labels"]:
+        raise UserError("data.labels is only for folders and captions; leave it empty")
+    options = {"test_fraction": data["test_fraction"], "seed": data["split_seed"]}
+    splits, _ = load_splits(function(**arguments), **options)
+    parts = {"train": splits.train, "test": splits.test}
+    counts = {split: SimpleNamespace(num_examples=len(part)) for split, part in parts.items()}
+
+    def open_split(split: str) -> Source:
+        chosen = find_records(name, split, SimpleNamespace(splits=counts))
+        members = [parts[part].take(indices) for part, indices in chosen]
+        joined = tuple(part for member in members for part in member.parts)
+        return finish(replace(members[0], name=name, split=split, parts=joined), data)
+
+    return open_split
 
 
 def load_images(images: Any) -> Source:

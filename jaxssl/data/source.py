@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
+from jaxssl import components
 from jaxssl.data import array_cache, clips, decoding, files, graphs, integrity, prepare
 from jaxssl.data.class_names import read_classes
 from jaxssl.data.graphs import GraphArray
@@ -231,10 +232,10 @@ class Splits(NamedTuple):
 
 def load_splits(data: Mapping[str, Any], kind: str = "image") -> Splits:
     """Open the splits of a run. See `load` for arguments and errors."""
-    builder = prepare.prepare(data)
-    train, test = (_open(builder, data, kind, data[f"{name}_split"]) for name in ("train", "test"))
+    open_split = _make_opener(data, kind)
+    train, test = (open_split(data[f"{name}_split"]) for name in ("train", "test"))
     bank = data["bank_split"]
-    return Splits(train, _open(builder, data, kind, bank) if bank else train, test)
+    return Splits(train, open_split(bank) if bank else train, test)
 
 
 def load(data: Mapping[str, Any], split: str, kind: str = "image") -> Source:
@@ -249,7 +250,16 @@ def load(data: Mapping[str, Any], split: str, kind: str = "image") -> Source:
         UserError: if the data set or split is unknown, cannot be prepared or read or is of another
             kind, or if the list of classes does not match it.
     """
-    return _open(prepare.prepare(data), data, kind, split)
+    return _make_opener(data, kind)(split)
+
+
+def _make_opener(data: Mapping[str, Any], kind: str) -> Callable[[str], Source]:
+    """Return the function that opens a split by its name. See `load` for arguments and errors."""
+    if components.is_custom(data["name"]):
+        from jaxssl.data import in_memory  # `in_memory` imports this module.
+
+        return in_memory.make_opener(data, kind)
+    return partial(_open, prepare.prepare(data), data, kind)
 
 
 def _open(builder: Any, data: Mapping[str, Any], kind: str, split: str) -> Source:
@@ -287,15 +297,21 @@ def _open(builder: Any, data: Mapping[str, Any], kind: str, split: str) -> Sourc
         return PreparedSplit(records, path=root / name, **settings)
 
     with integrity.guard(root):
-        parts = _find_records(data["name"], split, info)
+        parts = find_records(data["name"], split, info)
         parts = tuple((open_part(name), indices) for name, indices in parts)
     name = Path(data["path"]).name if prepare.needs_path(data["name"]) else data["name"]
-    source = Source(name, split, parts, class_names, shape, kind=kind)
+    return finish(Source(name, split, parts, class_names, shape, kind=kind), data)
+
+
+def finish(source: Source, data: Mapping[str, Any]) -> Source:
+    """Select the classes that ``data.classes`` lists, and refuse an empty split."""
     _, classes = prepare.SUBSETS.get(data["name"], (None, None))
     if classes := data["classes"] or classes:
         source = _select_classes(source, read_classes(Path(classes).expanduser()), classes)
     if not len(source):
-        raise UserError(f"split {split!r} of {data['name']!r} has no examples; take another slice")
+        raise UserError(
+            f"split {source.split!r} of {data['name']!r} has no examples; take another slice"
+        )
     return source
 
 
@@ -313,7 +329,7 @@ def _find_features(name: str, features: Any, kind: str) -> tuple[str, str | None
     return image, min(labels, key=lambda key: key != "label", default=None)
 
 
-def _find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
+def find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
     """Return the prepared splits that a split expression names, with record indices."""
     try:
         parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(info.splits)

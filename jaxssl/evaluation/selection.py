@@ -19,7 +19,7 @@ class Selected(NamedTuple):
 
     Attributes:
         text: the request, "NAME" or "NAME:PRESET".
-        name: name of the protocol.
+        name: name of the protocol. For a user's file it is FILE.py:NAME without the folder.
         preset: name of the preset; None for the protocol's default.
         protocol: the protocol.
     """
@@ -50,16 +50,30 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
 
 
 def _select(text: str) -> Selected:
-    name, _, preset = text.partition(":")
+    name, preset = _split(text)
     names = components.names("protocol")
-    if name not in names:
+    if name not in names and not components.is_custom(name):
         raise UserError(f"protocol {name!r} is unknown{suggest(name, [*names, 'all'])}")
-    protocol: Protocol = components.module("protocol", name).protocol
+    protocol = components.factory("protocol", name)
+    if not isinstance(protocol, Protocol):
+        if not callable(protocol):
+            raise UserError(
+                f"protocol {name!r} must be a function (context, *, seed, preset) or a Protocol, "
+                f"got {type(protocol).__name__}"
+            )
+        protocol = Protocol(protocol, {})
     if preset and preset not in protocol.presets:
         raise UserError(
             f"preset {preset!r} of protocol {name!r} is unknown{suggest(preset, protocol.presets)}"
         )
-    return Selected(text, name, preset or None, protocol)
+    return Selected(text, components.short_name(name), preset or None, protocol)
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Split NAME or NAME:PRESET, where NAME may be path/to/file.py:NAME."""
+    head, is_file, tail = text.rpartition(".py:")
+    name, _, preset = tail.partition(":")
+    return f"{head}{is_file}{name}", preset
 
 
 def drop_unlabelled(selected: list[Selected], splits: Splits, *, strict: bool) -> list[Selected]:

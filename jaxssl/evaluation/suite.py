@@ -1,6 +1,5 @@
 """A suite: evaluate one or several encoders on many data sets, and print a table."""
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,6 +7,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 from rich.table import Table
 
+from jaxssl import components
 from jaxssl.data import source
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation.overrides import data_config
@@ -96,13 +96,9 @@ def read(path: Path) -> Suite:
     """
     if not path.is_file():
         raise UserError(f"suite file {str(path)!r} does not exist; expected a Python file")
-    spec = importlib.util.spec_from_file_location(f"jaxssl_suite_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"suite file {str(path)!r} is not a Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
+    loaded = components.load_file(path, "suite file")
     try:
-        spec.loader.exec_module(module)
-        suite = Suite(**module.get_suite())
+        suite = Suite(**loaded.get_suite())
     except Exception as error:
         raise UserError(
             f"suite file {str(path)!r} failed: {type(error).__name__}: {error}; expected "

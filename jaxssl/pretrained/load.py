@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from jaxssl.errors import UserError
 from jaxssl.pretrained import weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_finite
-from jaxssl.training import checkpoint, compile_cache, modality
+from jaxssl.training import checkpoint, compile_cache, custom, modality
 from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import label
 from jaxssl.training.state import init_variables
@@ -111,6 +111,7 @@ def _load_run(workdir: Path, step: int | str | None) -> PretrainedEncoder:
     best = step == "best"
     which: Any = checkpoint.best_step(workdir) if best else None if step == "last" else step
     restored = checkpoint.restore_arrays(workdir, which)
+    custom.warn_of_changes(restored.config, workdir)
     config = ConfigDict(restored.config)
     encoder = make_networks(config)
     variables = _variables(config, restored.state["params"], restored.state["carried"])

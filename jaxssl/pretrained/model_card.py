@@ -7,6 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from jaxssl import components
 from jaxssl.augment.views import Inputs
 from jaxssl.models import convnet, resnet, vit
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -80,7 +81,7 @@ def _images(inputs: Inputs) -> dict[str, Any]:
 def _training(config: Mapping[str, Any]) -> dict[str, Any]:
     data, steps = config["data"], config["total_steps"]
     return {
-        "data set": f"{data['name']}, split {data['train_split']}",
+        "data set": f"{components.short_name(data['name'])}, split {data['train_split']}",
         **{name: _settings(config[name]) for name in TRAINING_GROUPS},
         "views": config["views"],
         "batch size": config["batch_size"],
@@ -96,7 +97,7 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
         cells = [
             row["metric"] + (f" ({unit})" if unit else ""),
             format_value(row),
-            f"{row['protocol']}:{row['details']['preset']}",
+            f"{row['protocol']}:{row['details'].get('preset', 'default')}",
             *(row.get(name) for name in ("dataset", "bank", "split")),
             f"{row['features']}, {row.get('layer')}",
             *(row.get(name) for name in ("checkpoint", "step", "seed")),
@@ -119,6 +120,11 @@ from jax import export
 encode = export.deserialize(Path("{name}").read_bytes())
 features = encode.call(images)  # uint8 [n, {side}, {side}, {channels}] -> float32 [n, features]
 ```"""
+    if components.is_custom(pretrained.metadata["net"]["name"]):
+        return f"""### {name}
+
+The arrays are the variables of the network {_settings(pretrained.metadata["net"])}, named by their
+paths, such as `params.Dense_0.kernel`. Build the network to use them."""
     return f"""### {name}
 
 ```python
@@ -207,7 +213,7 @@ def _torch_convnet(net: convnet.ConvNet, channels: int) -> list[str]:
 
 def _settings(group: Mapping[str, Any]) -> str:
     """Format a config group as its component's name and settings, for the model card."""
-    name = str(group.get("name", ""))
+    name = components.short_name(str(group.get("name", "")))
     settings = ", ".join(f"{key}={value}" for key, value in group.items() if key != "name")
     return f"{name} ({settings})" if settings else name
 

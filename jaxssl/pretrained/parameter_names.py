@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import numpy as np
 
+from jaxssl import components
 from jaxssl.models import convnet, resnet, vit
 
 NETS = {"convnet": convnet.net, "resnet": resnet.net, "vit": vit.net}
@@ -74,6 +75,11 @@ def make_net(config: Mapping[str, Any]) -> nn.Module:
         ValueError: if the network or a setting is unknown.
     """
     name = config.get("name")
+    if isinstance(name, str) and components.is_custom(name):
+        raise ValueError(
+            f"the file has the arrays of the network {name!r}, which is not part of jaxssl; load "
+            "the run, or its export as StableHLO"
+        )
     if name not in NETS:
         raise ValueError(f"the network must be one of {', '.join(NETS)}, got {name!r}")
     settings = {k: v for k, v in config.items() if k not in ("name", "preset")}

@@ -19,6 +19,7 @@ import numpy as np
 import safetensors
 from jax import numpy as jnp
 
+from jaxssl import components
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError, one_line
 from jaxssl.models import heads
@@ -113,10 +114,19 @@ def load(
 def public_arrays(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
     """Return the backbone's arrays by public name, as float32 in PyTorch's layout.
 
+    The arrays of a user's network keep their layout. Their names are their paths, such as
+    "params.Dense_0.kernel".
+
     Raises:
-        ValueError: if its network has no public names.
+        ValueError: if the network has no public names.
     """
     net = pretrained.encoder.net
+    if components.is_custom(pretrained.metadata["net"]["name"]):
+        leaves = jax.tree.leaves_with_path(pretrained.variables["net"])
+        return {
+            jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf, np.float32)
+            for path, leaf in leaves
+        }
     arrays = parameter_names.fixed_positions(net, pretrained.inputs.size)
     for entry in parameter_names.entries(net):
         array = np.asarray(_leaf(pretrained.variables["net"], entry.path))
@@ -131,7 +141,7 @@ def header(pretrained: PretrainedEncoder) -> str:
     features: Any = jax.eval_shape(apply, net, _image(pretrained.inputs))
     entries = {
         "version": VERSION,
-        "net": metadata["net"],
+        "net": {**metadata["net"], "name": components.short_name(metadata["net"]["name"])},
         "inputs": pretrained.inputs._asdict(),
         "precision": pretrained.encoder.precision,
         "features": features.shape[1],

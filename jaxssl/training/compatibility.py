@@ -2,6 +2,7 @@
 
 from ml_collections import ConfigDict
 
+from jaxssl import components
 from jaxssl.data.source import KINDS, Splits
 from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective
@@ -37,6 +38,8 @@ def check_compatibility(config: ConfigDict, objective: Objective) -> None:
 def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
     """Return why the method cannot train the loss, or None if it can."""
     method, labels = config.method.name, config.method.get("labels", False)
+    if components.is_custom(method):
+        return None  # Only its author knows which pairs it makes.
     if method != "momentum" and objective.needs_other_keys:
         return OTHER_KEYS
     if method == "siamese" and objective.needs_two_towers:

@@ -6,7 +6,6 @@ and from the defaults of its factory, so that the printed and saved config has e
 """
 
 import ast
-import importlib.util
 import inspect
 import json
 import types
@@ -20,7 +19,7 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
-from jaxssl.training import schedules
+from jaxssl.training import custom, schedules
 from jaxssl.training._config_ranges import check_argument, check_common_ranges
 from jaxssl.training._config_types import (
     SWITCHES,
@@ -78,6 +77,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
         if config[group].get(leaf) != text:
             config[group] = ConfigDict({**name, leaf: text})
     for group in GROUPS:
+        config[group].name = components.absolute(config[group].name)
         config[group] = _complete(group, config[group])
     config.crops.number = config.crops.get("number", 0)
     config.log = config.get("log", ("tensorboard",))  # Configs of older versions lack the key.
@@ -89,10 +89,10 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
                 f"{group}.{printable(unknown[0])} is not an argument of augment "
                 f"{config.augment.name!r}, which has: {valid}"
             )
-    config.lock()
     apply_overrides(config, [item for item in overrides if not _is_choice(item[0])])
     validate(config)
-    return config
+    custom.record(config)
+    return config.lock()
 
 
 def packaged() -> dict[str, Path]:
@@ -170,7 +170,8 @@ def factory(group: str, name: str) -> Callable[..., Any]:
     """
     if group in OPTIONAL and name == "none":
         return _no_component
-    return components.factory(group, name)
+    value = components.factory(group, name)
+    return custom.make_factory(group, name, value) if components.is_custom(name) else value
 
 
 def _no_component() -> None:
@@ -199,7 +200,8 @@ def label(group: str, config: Mapping[str, Any]) -> str:
         if _as_json(value) != _as_json(defaults.get(key)):
             text = f"{value['schedule']} schedule" if is_schedule(value) else value
             details.append(f"{key}={text}")
-    return f"{choice['name']} ({', '.join(details)})" if details else choice["name"]
+    name = components.short_name(choice["name"])
+    return f"{name} ({', '.join(details)})" if details else name
 
 
 def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -222,13 +224,21 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
         theirs: the config of the run, as read from JSON.
     """
     now = json.loads(json.dumps(ours.to_dict()))
-    lines = differences(_with_switches(now), _with_switches(theirs))
+    lines = differences(_comparable(now), _comparable(theirs))
     return [line for line in lines if line.partition(":")[0] not in CHANGEABLE_KEYS]
 
 
-def _with_switches(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with the value False at the switches that it lacks."""
+def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with all switches, and without the folders of the user's components.
+
+    A switch that the config lacks is off. The files of components are compared by their digests.
+    """
     config = dict(config)
+    for group, node in config.items():
+        if isinstance(node, Mapping) and isinstance(node.get("name"), str):
+            config[group] = {**node, "name": components.short_name(node["name"])}
+    plugins = [text.rpartition(" ") for text in config.pop("plugins", ())]
+    config["plugins"] = {name: digest for name, _, digest in plugins}
     for key in SWITCHES:
         group, name = key.split(".")
         config[group] = {name: False, **config.get(group, {})}
@@ -262,13 +272,9 @@ def _as_json(value: Any) -> Any:
 
 def _run_file(path: Path) -> ConfigDict:
     """Execute a config file and return its unlocked config, without defaults."""
-    spec = importlib.util.spec_from_file_location(f"jaxssl_config_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise UserError(f"config file {str(path)!r} must be a Python file whose name ends in .py")
-    module = importlib.util.module_from_spec(spec)
+    loaded = components.load_file(path, "config file")
     try:
-        spec.loader.exec_module(module)
-        config = module.get_config() if hasattr(module, "get_config") else None
+        config = loaded.get_config() if hasattr(loaded, "get_config") else None
     except Exception as error:
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise UserError(f"config file {str(path)!r} failed: {reason}") from error
@@ -317,6 +323,9 @@ def _complete(group: str, config: ConfigDict) -> ConfigDict:
             raise UserError(f"{group}.preset={preset!r} is unknown{suggest(str(preset), presets)}")
         effective["preset"] = preset
         defaults |= presets[preset]
+    for argument in sorted(set(defaults) - set(values)):
+        if defaults[argument] is inspect.Parameter.empty:
+            raise UserError(f"{group}.{argument}: {name!r} has no default for it; give it one")
     return ConfigDict(effective | defaults | values)
 
 

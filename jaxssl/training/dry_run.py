@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl import distributed
+from jaxssl import components, distributed
 from jaxssl.data import source
 from jaxssl.data.batches import check_batch
 from jaxssl.data.decoding import Crops
@@ -83,8 +83,9 @@ def _random_images(config: ConfigDict, mesh: Mesh) -> _Input:
         "label": rng.integers(0, max(1, metadata.num_classes), config.batch_size, np.int32),
         "index": np.arange(config.batch_size, dtype=np.int32),
     }
-    images = f"{metadata.num_examples} images {list(metadata.shape)}"
-    return batch, metadata.num_examples, crops, f"{config.data.name}, {images}"
+    name = components.short_name(config.data.name)
+    description = f"{name}, {metadata.num_examples} images {list(metadata.shape)}"
+    return batch, metadata.num_examples, crops, description
 
 
 def _first_batch(config: ConfigDict, mesh: Mesh) -> _Input:

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 from ml_collections import ConfigDict
 
+from jaxssl import components
 from jaxssl.data import source
 from jaxssl.training import modality
 from jaxssl.training.build import Setup
@@ -65,7 +66,7 @@ def _settings(group: ConfigDict) -> str:
     """Format a config group as "name (preset): key=value, ..."."""
     preset = f" ({group['preset']})" if "preset" in group else ""
     values = ", ".join(f"{key}={_value(value)}" for key, value in arguments(group).items())
-    return f"{group['name']}{preset}" + (f": {values}" if values else "")
+    return f"{components.short_name(group['name'])}{preset}" + (f": {values}" if values else "")
 
 
 def _value(value: Any) -> str:

@@ -93,6 +93,9 @@ def selected(config: Any) -> tuple[str, ...]:
 def check(names: Sequence[str]) -> None:
     """Raise UserError if a logger of the config key `log` is unknown or lacks its package."""
     for name in names:
+        if components.is_custom(name):
+            components.factory("log", name)
+            continue
         if name not in (valid := components.names("log")):
             raise UserError(
                 f"config key 'log' has the unknown logger {name!r}{suggest(name, valid)}"

@@ -1,0 +1,244 @@
+"""Adapt networks of users to the interface of this package: Linen, NNX, or two pure functions."""
+
+import inspect
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import jax
+from flax import errors, nnx, traverse_util
+from flax import linen as nn
+from jax import Array, lax
+
+COLLECTIONS = ("params", "batch_stats")
+OPTIONS = ("train", "axis_name", "keys")
+
+
+class Network(Protocol):
+    """Interface of a network, which every module of this package has."""
+
+    def init(self, key: Array, x: Any, /, *, train: bool = False) -> Any:
+        """Return the variables {"params", "batch_stats"} for inputs of this shape."""
+        ...
+
+    def apply(self, variables: Any, x: Any, /, *, train: bool, **options: Any) -> Any:
+        """Return features [n, f], or (features, updated variables) with ``mutable``.
+
+        The options are ``axis_name``, ``keys`` and ``mutable``, see `jaxssl.models`.
+        """
+        ...
+
+
+def adapt(value: Any) -> Network:
+    """Return a user's network with the interface of this package.
+
+    Args:
+        value: a Linen module, or a pair of pure functions ``init(key, x) -> params`` and
+            ``apply(params, x) -> features``. It is called with those of the arguments ``train``,
+            ``axis_name`` and ``keys`` that it takes.
+
+    Raises:
+        ValueError: if the value is not a network.
+    """
+    if isinstance(value, nn.Module):
+        return value if set(OPTIONS) <= _options(value.__call__) else LinenNetwork(value)
+    if isinstance(value, tuple) and len(value) == 2 and all(map(callable, value)):
+        return FunctionNetwork(*value)
+    if isinstance(value, nnx.Module):
+        raise ValueError(
+            f"an initialised {type(value).__name__} cannot be initialised again from another seed; "
+            "pass its class, or a function with the argument rngs that returns it"
+        )
+    raise ValueError(
+        "expected a Linen module, the class of an NNX module, or a pair of functions (init, "
+        f"apply), got {type(value).__name__}"
+    )
+
+
+class LinenNetwork(NamedTuple):
+    """A Linen module that takes only some of the arguments ``train``, ``axis_name``, ``keys``.
+
+    Attributes:
+        module: the module. Its variables may be parameters and BatchNorm statistics.
+    """
+
+    module: nn.Module
+
+    def init(self, key: Array, x: Any, *, train: bool = False) -> Any:
+        """Initialise the parameters and the BatchNorm statistics."""
+        variables = self.module.init(key, x, **self._arguments(train=train))
+        name = type(self.module).__name__
+        others = set(variables) - {*COLLECTIONS, "intermediates"}
+        if others:
+            raise ValueError(
+                f"{name} has variables of the kind {sorted(others)[0]!r}; expected only params and "
+                "batch_stats"
+            )
+        return {kind: variables.get(kind, {}) for kind in COLLECTIONS}
+
+    def apply(
+        self, variables: Any, x: Any, *, train: bool, mutable: Any = False, **options: Any
+    ) -> Any:
+        """Apply the module with the arguments that it takes."""
+        axis_name = options.get("axis_name")
+        name = type(self.module).__name__
+        if variables.get("batch_stats") and "axis_name" not in _options(self.module.__call__):
+            _require_one_device(name, axis_name)
+        arguments = self._arguments(train=train, **options)
+        try:
+            out = self.module.apply(variables, x, mutable=mutable, **arguments)
+        except errors.ModifyScopeVariableError as error:
+            raise ValueError(
+                f"{name} changes its statistics in evaluation; give __call__ the argument train, "
+                "and BatchNorm use_running_average=not train"
+            ) from error
+        except errors.InvalidRngError as error:
+            raise ValueError(_no_random_layers(name)) from error
+        _require_features(name, out[0] if mutable else out, x)
+        return out
+
+    def _arguments(self, **options: Any) -> dict[str, Any]:
+        accepted = _options(self.module.__call__)
+        return {name: value for name, value in options.items() if name in accepted}
+
+
+class FunctionNetwork(NamedTuple):
+    """A network of two pure functions, such as from Haiku's ``without_apply_rng(transform(f))``.
+
+    Attributes:
+        init_params: ``(key, x) -> params``, nested dicts of arrays.
+        apply_params: ``(params, x) -> features [n, f]``.
+    """
+
+    init_params: Callable[..., Any]
+    apply_params: Callable[..., Any]
+
+    def init(self, key: Array, x: Any, *, train: bool = False) -> Any:
+        """Initialise the parameters."""
+        del train
+        params = self.init_params(key, x)
+        paths = [path for path, _ in jax.tree.leaves_with_path(params)]
+        if not isinstance(params, dict) or any(
+            not isinstance(key, jax.tree_util.DictKey) or not isinstance(key.key, str)
+            for path in paths
+            for key in path
+        ):
+            raise ValueError("the parameters must be nested dicts of arrays with text keys")
+        return {"params": params, "batch_stats": {}}
+
+    def apply(
+        self, variables: Any, x: Any, *, train: bool, mutable: Any = False, **options: Any
+    ) -> Any:
+        """Apply the function with the arguments that it takes."""
+        accepted = _options(self.apply_params)
+        options = {k: v for k, v in {"train": train, **options}.items() if k in accepted}
+        out = self.apply_params(variables["params"], x, **options)
+        _require_features(getattr(self.apply_params, "__name__", "apply"), out, x)
+        return (out, {}) if mutable else out
+
+
+class NnxNetwork:
+    """An NNX module as a network with explicit variables.
+
+    Args:
+        make: ``(*, rngs) -> module``. Its variables may be `nnx.Param` and `nnx.BatchStat`. In
+            training, ``module.train()`` is called, and BatchNorm spans all devices.
+    """
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        self._make = make
+
+    @cached_property
+    def _parts(self) -> tuple[Any, Any, Any]:
+        """Return the definition, and the shapes of parameters and statistics."""
+        shapes = nnx.eval_shape(lambda: self._make(rngs=nnx.Rngs(0)))
+        name = type(shapes).__name__
+        definition, params, stats, others = nnx.split(shapes, nnx.Param, nnx.BatchStat, ...)
+        if jax.tree.leaves(others):
+            raise ValueError(_no_random_layers(name))
+        return definition, params, stats
+
+    def init(self, key: Array, x: Any, *, train: bool = False) -> Any:
+        """Build the module with this key."""
+        del x, train
+        _ = self._parts  # checks the kinds of variables
+        _, params, stats = nnx.split(self._make(rngs=nnx.Rngs(key)), nnx.Param, nnx.BatchStat)
+        return {"params": _to_dict(params), "batch_stats": _to_dict(stats)}
+
+    def apply(
+        self, variables: Any, x: Any, *, train: bool, mutable: Any = False, **options: Any
+    ) -> Any:
+        """Call the module with the arguments that it takes."""
+        definition, params, stats = self._parts
+        states = [
+            _from_dict(state, variables[kind])
+            for state, kind in zip((params, stats), COLLECTIONS, strict=True)
+        ]
+        module = nnx.merge(definition, *states)
+        module.train() if train else module.eval()
+        axis_name = options.get("axis_name") if train else None
+        for _, node in nnx.iter_modules(module):
+            if isinstance(node, nnx.BatchNorm):
+                node.axis_name = axis_name
+        accepted = _options(module.__call__)
+        arguments = {k: v for k, v in {"train": train, **options}.items() if k in accepted}
+        out = module(x, **arguments)
+        _require_features(type(module).__name__, out, x)
+        if not mutable:
+            return out
+        return out, {"batch_stats": _to_dict(nnx.state(module, nnx.BatchStat))}
+
+
+def _options(function: Callable[..., Any]) -> set[str]:
+    """Return the arguments among `OPTIONS` that a function takes."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return {name for name in OPTIONS if takes_all or name in parameters}
+
+
+def _require_features(name: str, features: Any, x: Any) -> None:
+    """Raise ValueError unless a network has mapped n examples to features [n, f]."""
+    shape = list(getattr(features, "shape", ()))
+    count = x.shape[0] if hasattr(x, "shape") else None
+    if len(shape) != 2 or count not in (None, shape[0]):
+        raise ValueError(
+            f"{name} must map {count or 'n'} examples to features [{count or 'n'}, f], got "
+            f"{shape or type(features).__name__}"
+        )
+
+
+def _require_one_device(name: str, axis_name: str | None) -> None:
+    """Raise ValueError if BatchNorm would see only the examples of its own device."""
+    if axis_name is not None and lax.axis_size(axis_name) > 1:
+        raise ValueError(
+            f"{name} has BatchNorm, which would average over the examples of one device only; give "
+            "__call__ the argument axis_name, and pass it to BatchNorm"
+        )
+
+
+def _no_random_layers(name: str) -> str:
+    return (
+        f"{name} draws random numbers in its layers (dropout), which would depend on the number of "
+        "devices; draw them from the argument keys [n], which has a key for each example"
+    )
+
+
+def _to_dict(state: Any) -> dict[str, Any]:
+    """Return an NNX state as nested dicts with text keys, which checkpoints can store."""
+    flat = nnx.to_flat_state(state)
+    return traverse_util.unflatten_dict(
+        {tuple(map(str, path)): variable[...] for path, variable in flat}
+    )
+
+
+def _from_dict(state: Any, values: Any) -> Any:
+    """Return an NNX state with the arrays of nested dicts from `_to_dict`."""
+
+    def value(path: tuple[Any, ...]) -> Any:
+        node = values
+        for key in path:
+            node = node[str(key)]
+        return node
+
+    pairs = [(path, variable.replace(value(path))) for path, variable in nnx.to_flat_state(state)]
+    return nnx.from_flat_state(pairs)

@@ -1,0 +1,190 @@
+"""Turn a user's component into a factory like the factories of this package.
+
+A factory takes hyper-parameters by keyword, whose names, defaults and types are read from its
+signature. A user may also give a finished component, a loss function or a network class.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flax import linen as nn
+from flax import nnx
+
+from jaxssl import components
+from jaxssl.errors import UserError
+from jaxssl.losses.objective import Objective, stateless
+from jaxssl.models import adapters
+from jaxssl.training._config_types import is_schedule
+from jaxssl.training.logs import log
+
+NETWORKS = ("net", "text", "head", "predictor")
+# Arguments that are not hyper-parameters: of methods, views, and network classes.
+GIVEN = ("self", "encoder", "objective", "key", "image", "rngs", "parent", "name")
+
+
+def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
+    """Return the factory ``(**hyper) -> component`` of a user's component.
+
+    Args:
+        group: "net", "loss" or another key of `jaxssl.components.GROUPS`.
+        name: the component in the config, for messages.
+        value: a factory. A network may also be a Linen module, a pair of functions (init, apply),
+            or an NNX class. A loss may also be an `Objective`, or a function ``(pairs, **hyper) ->
+            [n]`` as `jaxssl.losses` has them. An augmentation may also be a function
+            ``(key, image) -> view``.
+
+    Raises:
+        UserError: if the value is none of these.
+    """
+    if group in NETWORKS:
+        return _network(name, value)
+    if group == "loss" and isinstance(value, Objective):
+        return _constant(value)
+    if not callable(value):
+        raise UserError(f"{group}.name={name!r} is a {type(value).__name__}; expected a function")
+    signature = _signature(value)
+    first = next(iter(signature.parameters), "")
+    if group == "loss" and first == "pairs":
+        return stateless(_with_signature(value, signature))
+    if group == "augment":
+        if first == "key":
+            value = _view_factory(value)
+        if "size" not in signature.parameters:
+            raise UserError(
+                f"augment.name={name!r} must have the argument size, the side of a view in pixels, "
+                "with a default"
+            )
+    return _with_signature(value, _hyper_parameters(signature))
+
+
+def record(config: Any) -> None:
+    """Make the paths of the user's components absolute, and store their digests in `plugins`.
+
+    Args:
+        config: changed in place. It gets the key only if it names components of a user.
+    """
+    config.data.name = components.absolute(config.data.name)
+    config.eval.protocols = tuple(map(components.absolute, config.eval.protocols))
+    config.log = tuple(map(components.absolute, config.log))
+    if "plugins" in config:
+        del config["plugins"]
+    if entries := digests(config.to_dict()):
+        config.plugins = entries
+
+
+def digests(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return "group NAME SHA-256" for each component of a user that the training needs."""
+    names = {
+        group: node["name"]
+        for group, node in sorted(config.items())
+        if isinstance(node, Mapping) and isinstance(node.get("name"), str)
+    }
+    return tuple(
+        f"{group} {components.short_name(name)} {components.digest(group, name)}"
+        for group, name in names.items()
+        if components.is_custom(name)
+    )
+
+
+def warn_of_changes(config: Mapping[str, Any], source: Any) -> None:
+    """Warn if a file of a user's component has changed since a run has recorded its digest.
+
+    Args:
+        config: the config of the run.
+        source: the run, for the message.
+    """
+    changed = set(config.get("plugins", ())) - set(digests(config))
+    if changed:
+        names = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
+        log.warning("%s was trained with another content of %s", source, names)
+
+
+def _network(name: str, value: Any) -> Callable[..., Any]:
+    if not callable(value) or isinstance(value, nn.Module | nnx.Module):
+        try:
+            return _constant(adapters.adapt(value))
+        except ValueError as error:
+            raise UserError(f"{name!r}: {error}") from error
+    signature = _signature(value)
+
+    def make(**hyper: Any) -> adapters.Network:
+        if "rngs" in signature.parameters:
+            return adapters.NnxNetwork(functools.partial(value, **hyper))
+        return adapters.adapt(value(**hyper))
+
+    return _with_signature(make, _hyper_parameters(signature))
+
+
+def _view_factory(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the factory of a function ``(key, image, **hyper) -> view``."""
+
+    def recipe(**hyper: Any) -> Callable[..., Any]:
+        return functools.partial(view, **hyper)
+
+    return recipe
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Return a signature in which every hyper-parameter with a plain default has a type."""
+    if inspect.isclass(function) and issubclass(function, nnx.Module):
+        # The class shows the arguments of its metaclass.
+        function = functools.partial(function.__init__, None)
+    try:
+        signature = inspect.signature(function, eval_str=True)
+    except NameError:  # The annotations are texts that name types of another file.
+        signature = inspect.signature(function)
+    parameters = []
+    for one in signature.parameters.values():
+        if one.annotation is inspect.Parameter.empty or isinstance(one.annotation, str):
+            plain = isinstance(one.default, bool | int | float | str)
+            one = one.replace(annotation=type(one.default) if plain else Any)
+        parameters.append(one)
+    return signature.replace(parameters=parameters)
+
+
+def _hyper_parameters(signature: inspect.Signature) -> inspect.Signature:
+    """Keep the parameters that a config can set, as keywords.
+
+    A parameter whose default a config cannot hold, such as a function, keeps its default.
+    """
+    keywords = [
+        one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in signature.parameters.values()
+        if one.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        and one.name not in GIVEN
+        and (one.default is inspect.Parameter.empty or _is_plain(one.default))
+    ]
+    return signature.replace(parameters=keywords)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return True for values that a config can hold and JSON can store."""
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return is_schedule(value)
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _constant(component: Any) -> Callable[[], Any]:
+    """Return the factory of a finished component, which has no hyper-parameters."""
+
+    def make() -> Any:
+        return component
+
+    return make
+
+
+def _with_signature(
+    function: Callable[..., Any], signature: inspect.Signature
+) -> Callable[..., Any]:
+    """Return a function that calls another one, and shows a signature to the config loader."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    call.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]
+    call.__name__ = getattr(function, "__name__", type(function).__name__)
+    return call
