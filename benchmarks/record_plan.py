@@ -261,4 +261,6 @@ class Estimates:
             each = MARGIN * self.minutes(piece, runs)
             return runs / each if math.isinf(left) else runs * (left // each)
 
-        return max(range(1, most + 1), key=finished)  # the smallest of equally good numbers
+        return max(
+            range(1, most + 1), key=finished
+        )  # On equality, max returns the smallest number.

@@ -129,7 +129,7 @@ def ours(network: str, batch: int, precision: str) -> tuple[dict[str, Timed], fl
 
     forward = jax.jit(embed)
     z = forward(params, views)
-    # This is the gradient of a sum of the embeddings with respect to all parameters.
+    # The gradient of any scalar times the whole backward pass, here of the product with z.
     both = jax.jit(jax.grad(lambda params, views: jnp.vdot(embed(params, views), z)))
     of_loss = arguments(config.loss.to_dict())
     of_loss.pop("learn", None)

@@ -271,6 +271,10 @@ def _too_large(max_bytes: int) -> str:
 
 def _safe_name(name: str, root: Path) -> str:
     """Normalise the name of an archive entry, and refuse paths outside of the archive."""
+    if not name:
+        raise UserError(
+            f"the archive {root} is damaged: an entry has no name; copy or download it again"
+        )
     path = PurePosixPath(name.replace("\\", "/"))
     if path.is_absolute() or ".." in path.parts or re.match("[A-Za-z]:", str(path)):
         raise _unsafe(root, name, "points out of the archive")

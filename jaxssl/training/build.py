@@ -82,7 +82,10 @@ def build(
     steps_per_epoch = num_examples // config.batch_size
     total_steps = config.total_steps or round(config.epochs * steps_per_epoch)
     if total_steps >= LARGEST:
-        raise UserError(f"epochs={config.epochs} are {total_steps} steps, too many to count")
+        raise UserError(
+            f"epochs={config.epochs} are {total_steps} steps, but a run has fewer than {LARGEST}; "
+            "lower epochs"
+        )
     length = {"steps_per_epoch": steps_per_epoch, "total_steps": total_steps}
 
     def make_scheduled(group: str, skip: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -129,8 +129,7 @@ def _view_factory(view: Callable[..., Any]) -> Callable[..., Any]:
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return a signature in which every hyper-parameter with a plain default has a type."""
     if inspect.isclass(function) and issubclass(function, nnx.Module):
-        # The class shows the arguments of its metaclass.
-        function = functools.partial(function.__init__, None)
+        function = function.__init__  # The class shows the arguments of its metaclass.
     try:
         signature = inspect.signature(function, eval_str=True)
     except NameError:  # The annotations are texts that name types of another file.

@@ -371,7 +371,7 @@ SPOILT = {
 def test_damaged_cached_array_is_decoded_again(directory, digits, what, kind):
     source = load(group(directory), "train")
     source.images(8), source.labels
-    path = next(directory.rglob(f"decoded-train-{what}.npy"))
+    path = next((directory / "digits").rglob(f"decoded-train-{what}.npy"))
     good = path.read_bytes()
     path.write_bytes(SPOILT[kind](good))
     assert path.read_bytes() != good

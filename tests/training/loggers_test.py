@@ -48,7 +48,7 @@ def test_unknown_logger_and_missing_package_are_one_line(monkeypatch):
 
 
 @pytest.mark.fast
-def test_log_takes_one_name_or_several_and_does_not_prevent_resuming():
+def test_config_key_log_takes_one_or_several_loggers_and_may_change_on_resume():
     one = config.load("digits", [("log", "wandb")])
     two = config.load("digits", [("log", "tensorboard,wandb")])
     assert (one.log, two.log) == (("wandb",), ("tensorboard", "wandb"))

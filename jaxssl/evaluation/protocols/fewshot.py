@@ -363,7 +363,10 @@ def run(context: EvalContext, *, seed: int, preset: str = "default") -> list[Res
 def _by_shots(
     features: Features, settings: Mapping[str, Any], seed: int
 ) -> Iterator[tuple[int, dict[str, np.ndarray], dict[str, Any]]]:
-    """Yield each number of shots with its accuracies [draws] by name and the chosen constants."""
+    """Yield each number of shots, its accuracies [draws] by metric, and the chosen settings.
+
+    The chosen settings are the learning rate and the weight decay, if the preset searches them.
+    """
     others = {name: value for name, value in settings.items() if name != "shots"}
     for shots in np.atleast_1d(settings["shots"]).tolist():
         if "C" in settings:
