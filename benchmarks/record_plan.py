@@ -261,6 +261,4 @@ class Estimates:
             each = MARGIN * self.minutes(piece, runs)
             return runs / each if math.isinf(left) else runs * (left // each)
 
-        return max(
-            range(1, most + 1), key=finished
-        )  # On equality, max returns the smallest number.
+        return max(range(1, most + 1), key=finished)  # On ties, max returns the smallest.
