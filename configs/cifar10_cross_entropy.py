@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
     """Return the config of `cifar10_tcl_supervised` with the settings that this recipe changes."""
     config = cifar10_tcl_supervised.get_config()
     config.batch_size = 128  # our choice, because the paper gives no value
-    config.epochs = 150  # our choice: the epochs of both stages
+    config.epochs = 150  # our choice: as many as pretraining (100) and linear stage (50)
     config.views = 1
     config.head = ConfigDict({"name": "mlp", "proj_layers": 0})
     config.loss = ConfigDict({"name": "cross_entropy", "num_classes": 10})

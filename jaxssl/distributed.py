@@ -97,7 +97,8 @@ def _check_coordinator(address: str, process: int | None) -> None:
         raise UserError(f"--coordinator={address}: expected HOST:PORT with a port from 1 to 65535")
     if process != 0 or "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
         return
-    dual = socket.has_dualstack_ipv6()  # JAX listens on all addresses of both kinds
+    # JAX listens on all IPv4 and IPv6 addresses, so the port must be free on both.
+    dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:
         socket.create_server(("", int(port)), family=family, dualstack_ipv6=dual).close()

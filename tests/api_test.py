@@ -195,7 +195,7 @@ def test_pictures_of_different_sizes_are_read():
         (np.zeros((0, 8, 8, 1), np.uint8), "no examples for the split 'train'"),
     ],
 )
-def test_other_data_are_rejected_with_one_line(data, message):
+def test_data_of_other_types_shapes_and_ranges_are_refused_with_one_line(data, message):
     with pytest.raises(UserError, match=message):
         in_memory.load_splits({"train": data, "test": data})
 

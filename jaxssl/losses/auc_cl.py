@@ -194,7 +194,7 @@ def _by_moments(
 
 
 def _moments(rows: Array) -> Moments:
-    """Return the number of rows, their sum [d] and the sum of their outer products [d, d]."""
+    """Return the number of rows, their sum [d], and the sum of x x^T over the rows x, [d, d]."""
     square = jnp.matmul(rows.T, rows, precision=lax.Precision.HIGHEST)
     return jnp.array(rows.shape[0], rows.dtype), jnp.sum(rows, axis=0), square
 

@@ -105,7 +105,9 @@ def svm_dual_pgd(
     eta = _step_size(problem, step)
     if isinstance(init, str):
         if init != "inv":
-            raise ValueError(f"init must be an array, None or 'inv', got {init!r}")
+            raise ValueError(
+                f"init must be an array, None (zeros) or 'inv' (closed form), got {init!r}"
+            )
         init = svm_dual_inv(kernel, positive, excluded, C=C, regularization=regularization).alpha
     if init is None:
         init = jnp.zeros_like(problem.row)

@@ -83,7 +83,7 @@ def estimate_gradient_bias(
     if not 2 <= batch_size <= num_examples:
         raise ValueError(f"batch_size must be in [2, {num_examples}], got {batch_size}")
     if list(visits) != sorted(set(visits)) or min(visits) < 0:
-        raise ValueError(f"visits must increase from 0 or more, got {tuple(visits)}")
+        raise ValueError(f"visits must be increasing numbers >= 0, got {tuple(visits)}")
     all_examples = jnp.arange(num_examples, dtype=jnp.int32)
     z = jax.jit(embed)(params, all_examples)
     init_key, key = jax.random.split(jax.random.key(seed))

@@ -151,8 +151,8 @@ def _descend(name: str, variance: float, weight: float) -> Array:
             e = jnp.exp(s)
             noisy = jnp.sum(e) + jnp.sqrt(variance) * jax.random.normal(noise)
             rate = (1 - AVERAGE) * rate + AVERAGE * noisy
-            # The rate must be positive, but an average of noisy denominators may not be.
             sampled = jax.random.exponential(draw) if name == "decl" else 1.0
+            # The average of noisy denominators may be negative, so the rate is kept positive.
             pull = e / noisy if name == "direct" else e * sampled / jnp.maximum(rate, 1e-3)
             gradient = pull - jnp.array([1.0, 0.0]) + 2 * weight * s
             s = jnp.clip(s - RATE * gradient, -1e6, 50.0)  # The clip keeps exp finite.

@@ -185,7 +185,7 @@ def restore_arrays(workdir: Path, step: int | None = None) -> Restored:
 
 
 def set_aside(workdir: Path, damaged: Sequence[int] = ()) -> None:
-    """Move checkpoints out of the way of the run that will write their steps again.
+    """Move damaged checkpoints to another folder, because the run will write their steps again.
 
     Args:
         workdir: workdir of the run, which holds its lock.

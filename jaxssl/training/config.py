@@ -229,16 +229,8 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with all switches, and without the folders of the user's components.
-
-    A switch that the config lacks is off. The files of components are compared by their digests.
-    """
-    config = dict(config)
-    for group, node in config.items():
-        if isinstance(node, Mapping) and isinstance(node.get("name"), str):
-            config[group] = {**node, "name": components.short_name(node["name"])}
-    plugins = [text.rpartition(" ") for text in config.pop("plugins", ())]
-    config["plugins"] = {name: digest for name, _, digest in plugins}
+    """Return a config with all switches, False where it lacks them, and without local folders."""
+    config = custom.without_folders(config)
     for key in SWITCHES:
         group, name = key.split(".")
         config[group] = {name: False, **config.get(group, {})}

@@ -88,6 +88,22 @@ def digests(config: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
+def without_folders(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config that names the user's components without their folders, and their digests.
+
+    Runs whose files have moved can resume, because the digests tell whether the files are the same.
+    """
+    config = dict(config)
+    for group, node in config.items():
+        if isinstance(node, Mapping) and isinstance(node.get("name"), str):
+            config[group] = {**node, "name": components.short_name(node["name"])}
+    if "eval" in config:
+        names = list(map(components.short_name, config["eval"].get("protocols", ())))
+        config["eval"] = {**config["eval"], "protocols": names}
+    entries = [text.rpartition(" ") for text in config.pop("plugins", ())]
+    return {**config, "plugins": {name: digest for name, _, digest in entries}}
+
+
 def warn_of_changes(config: Mapping[str, Any], source: Any) -> None:
     """Warn if a file of a user's component has changed since a run has recorded its digest.
 

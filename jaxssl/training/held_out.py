@@ -24,7 +24,7 @@ KEY_NUMBER = 2**32 - 1
 def make_held_out_loss(
     config: ConfigDict, method: Method, test: Source, mesh: Mesh
 ) -> tuple[str, Callable[[TrainState], float] | None]:
-    """Return the function ``state -> held-out loss``, and its description.
+    """Return a line for the log, and the function that computes the loss on the test split.
 
     The loss is the mean of the training loss over the whole batches of the test split. The batches
     and all random draws are the same at every call. BatchNorm uses the statistics of the batch, and

@@ -128,5 +128,5 @@ def test_same_seed_gives_the_same_estimate():
 def test_bias_estimate_rejects_invalid_arguments():
     with pytest.raises(ValueError, match=r"batch_size must be in \[2, 6\], got 7"):
         measure(objective("dcl"), 7)
-    with pytest.raises(ValueError, match="visits must increase"):
+    with pytest.raises(ValueError, match="visits must be increasing"):
         measure(objective("dcl"), 3, visits=(1, 0))

@@ -1,0 +1,450 @@
+"""Components of users: from files of their own, and as Python objects."""
+
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import nnx
+from jax import numpy as jnp
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import jaxssl
+from jaxssl import cli, components
+from jaxssl.data import source
+from jaxssl.errors import UserError
+from jaxssl.evaluation.selection import select_protocols
+from jaxssl.models import adapters
+from jaxssl.training import config, custom
+from jaxssl.training.build import build, make_augment, make_networks
+from tests.data_cases import data_config
+from tests.tiny import TINY
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NETWORK = f"{EXAMPLES}/own_network.py:SmallMixer"
+LOSS = f"{EXAMPLES}/own_loss.py:align_uniform"
+DATA = f"{EXAMPLES}/own_data.py:stripes"
+PLUGIN = '''
+import jax
+from flax import linen as nn
+from flax import nnx
+from jaxssl.evaluation.protocol import Protocol, Result
+from jaxssl.methods import siamese
+
+
+class Statistics(nn.Module):
+    """A network with BatchNorm that does not take the mapped axis."""
+
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.Dense(4)(x.reshape(len(x), -1))
+        return nn.BatchNorm(use_running_average=not train)(x)
+
+
+class Stateful(nnx.Module):
+    def __init__(self, width=4, *, rngs):
+        self.layers = nnx.List([nnx.Conv(1, width, (3, 3), rngs=rngs)])
+        self.norm = nnx.BatchNorm(width, rngs=rngs)
+
+    def __call__(self, x):
+        return nnx.relu(self.norm(self.layers[0](x))).mean((1, 2))
+
+
+def init(key, x):
+    return {"kernel": jax.random.normal(key, (x[0].size, 3))}
+
+
+def apply(params, x):
+    return x.reshape(len(x), -1) @ params["kernel"]
+
+
+functions = init, apply
+
+
+def noisy(key, image, *, size=8, noise=0.1):
+    image = jax.image.resize(image, (size, size, image.shape[2]), "linear")
+    return image + noise * jax.random.normal(key, image.shape)
+
+
+def sizeless(*, noise=0.1):
+    return None
+
+
+def method(encoder, objective, *, labels: bool = False):
+    return siamese.method(encoder, objective, labels=labels)
+
+
+def needs_width(*, width):
+    return Statistics()
+
+
+def spread(context, *, seed, preset="default"):
+    return [Result("spread", float(context.features.test.std()), None, {}, "")]
+
+
+def halved(context, *, seed, preset="half"):
+    return [Result("spread", float(context.features.test.std()) / 2, None, {}, "")]
+
+
+probe = Protocol(halved, {"half": {}, "other": {}})
+number = 3
+
+
+def logger(workdir, step, config):
+    return None
+'''
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Optax' Adam raises a float to its integer step count, which strict promotion refuses."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """Return the function ``(name) -> "file.py:name"`` for a file of a user."""
+    path = tmp_path / "mine.py"
+    path.write_text(PLUGIN)
+    return lambda name: f"{path}:{name}"
+
+
+def load(**names):
+    """Return a tiny config with components of a user."""
+    named = [(f"{group}.name", name) for group, name in names.items()]
+    kept = [(k, v) for k, v in TINY.items() if k.split(".")[0] not in names]
+    return config.load("digits", [*kept, ("schedule.warmup_epochs", "0"), *named])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return the workdir of a run with a network, a loss and a data set from files."""
+    folder = tmp_path_factory.mktemp("plugins")
+    for name in ("own_network.py", "own_loss.py", "own_data.py"):
+        shutil.copy(EXAMPLES / name, folder)
+    (folder / "mine.py").write_text(PLUGIN)
+    return train(folder, folder / "run")
+
+
+def train(folder: Path, workdir: Path, *flags: str) -> Path:
+    """Train with the files of a folder, with paths relative to it."""
+    settings = {k: v for k, v in TINY.items() if not k.startswith(("net.", "eval."))}
+    settings |= {"total_steps": "4", "schedule.warmup_epochs": "0", "net.width": "6"}
+    settings |= {"net.name": "own_network.py:SmallMixer", "loss.name": "own_loss.py:align_uniform"}
+    settings |= {"data.name": "own_data.py:stripes", "augment.name": "mine.py:noisy"}
+    settings |= {"method.name": "mine.py:method", "eval.protocols": "knn,mine.py:spread"}
+    arguments = [f"--config.{key}={value}" for key, value in settings.items()]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as exit_:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["jaxssl"])
+        cli.run("train", [*arguments, "--workdir", str(workdir), *flags])
+    if exit_.value.code:
+        raise UserError(f"status {exit_.value.code}")
+    return workdir
+
+
+def test_plugins_are_named_in_the_config_with_their_arguments_and_digests(run):
+    settings = config.read_config(run)
+    assert settings.net.to_dict() == {
+        "name": f"{run.parent}/own_network.py:SmallMixer",
+        "width": 6,
+        "patch": 4,
+    }
+    assert (settings.loss.weight, settings.augment.noise, settings.method.labels) == (1, 0.1, False)
+    digests = [text.split() for text in settings.plugins]
+    assert [(group, name) for group, name, _ in digests] == [
+        ("augment", "mine.py:noisy"),
+        ("data", "own_data.py:stripes"),
+        ("loss", "own_loss.py:align_uniform"),
+        ("method", "mine.py:method"),
+        ("net", "own_network.py:SmallMixer"),
+    ]
+    assert all(len(digest) == components.DIGITS for _, _, digest in digests)
+
+
+def test_run_with_plugins_is_evaluated_and_embedded(run):
+    rows = {(row["protocol"], row["features"]): row for row in jaxssl.Run(run).results}
+    assert rows["knn", "pretrained"]["dataset"] == "own_data.py:stripes"
+    assert rows["mine.py:spread", "pretrained"]["value"] > 0
+    again = jaxssl.evaluate(run, f"{run.parent}/mine.py:spread", kinds=["pretrained"])
+    assert again[0]["value"] == rows["mine.py:spread", "pretrained"]["value"]
+    features = jaxssl.embed(run, np.zeros((3, 16, 16, 1), np.uint8))
+    assert features.shape == (3, 6)
+
+
+def test_run_with_a_moved_file_resumes_and_with_a_changed_file_does_not(run, tmp_path, capsys):
+    moved, workdir = tmp_path / "moved", tmp_path / "run"
+    shutil.copytree(run.parent, moved)
+    shutil.copytree(run, workdir)
+    train(moved, workdir)
+    assert "evaluate it again" in capsys.readouterr().out
+    with (moved / "own_loss.py").open("a") as file:
+        file.write("\n# changed\n")
+    with pytest.raises(UserError, match="status 2"):
+        train(moved, workdir)
+    assert "plugins.loss own_loss.py:align_uniform: " in capsys.readouterr().err
+
+
+def test_evaluation_warns_of_a_changed_file(run, tmp_path, caplog):
+    folder = tmp_path / "copy"
+    shutil.copytree(run.parent, folder)
+    path = folder / "run" / "config.json"
+    settings = config.read_config(folder / "run").to_dict()
+    settings["plugins"] = [
+        "net own_network.py:SmallMixer 0123456789abcdef",
+        *settings["plugins"][:4],
+    ]
+    custom.warn_of_changes(settings, path.parent)
+    message = "was trained with another content of net own_network.py:SmallMixer"
+    assert caplog.messages == [f"{path.parent} {message}"]
+
+
+def test_weights_of_an_own_network_are_exported_by_path_with_a_card(run, tmp_path):
+    from safetensors.numpy import load_file
+
+    from jaxssl.pretrained.export import export
+
+    weights, card = export(run, ["safetensors"], out=tmp_path)
+    arrays = load_file(weights)
+    variables = jaxssl.load_encoder(run)[1]
+    kernel = variables["params"]["Dense_0"]["kernel"]
+    np.testing.assert_array_equal(arrays["params.Dense_0.kernel"], kernel)
+    assert "own_network.py:SmallMixer (width=6, patch=4)" in card.read_text().replace(
+        "patch=4, width=6", "width=6, patch=4"
+    )
+    assert str(run.parent) not in card.read_text()
+    with pytest.raises(UserError, match="own_network.py:SmallMixer', which is not part of jaxssl"):
+        jaxssl.load_encoder(weights)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", ["Statistics", "Stateful", "functions"])
+def test_networks_of_every_kind_are_initialised_applied_and_updated(plugin, name):
+    net = make_networks(load(net=plugin(name))).net
+    x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (5, 8, 8, 1)), jnp.float32)
+    variables = net.init(jax.random.key(0), x, train=False)
+    assert set(variables) == {"params", "batch_stats"}
+    jax.tree.map(
+        np.testing.assert_array_equal, variables, net.init(jax.random.key(0), x, train=False)
+    )
+    options = {"axis_name": None, "keys": None, "mutable": ["batch_stats"]}
+    trained, updated = net.apply(variables, x, train=True, **options)
+    evaluated = net.apply(variables, x, train=False)
+    assert trained.shape == evaluated.shape == (5, {"functions": 3}.get(name, 4))
+    if name == "functions":
+        np.testing.assert_array_equal(trained, evaluated)
+        return
+    assert jax.tree.structure(updated["batch_stats"]) == jax.tree.structure(
+        variables["batch_stats"]
+    )
+    assert not np.allclose(trained, evaluated)
+    again = net.apply({**variables, **updated}, x, train=False)
+    assert not np.allclose(again, evaluated)
+
+
+@pytest.mark.fast
+def test_batch_norm_of_nnx_spans_all_devices_and_of_linen_needs_the_axis(plugin):
+    mesh = Mesh(np.array(jax.devices()[:2]), "i")
+    x = jnp.asarray(np.random.default_rng(0).normal(3, 2, (4, 8, 8, 1)), jnp.float32)
+
+    def apply(name):
+        net = make_networks(load(net=plugin(name))).net
+        variables = net.init(jax.random.key(0), x, train=False)
+
+        def share(x):
+            options = {"axis_name": "i", "keys": None, "mutable": ["batch_stats"]}
+            return net.apply(variables, x, train=True, **options)[0]
+
+        run = jax.shard_map(share, mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+        expected = net.apply(variables, x, train=True, mutable=["batch_stats"])[0]
+        return run(x), expected
+
+    np.testing.assert_allclose(*apply("Stateful"), rtol=1e-5, atol=1e-5)
+    with pytest.raises(ValueError, match="Statistics has BatchNorm, which would average over"):
+        apply("Statistics")
+
+
+class Dropout(nn.Module):
+    @nn.compact
+    def __call__(self, x, train):
+        return nn.Dropout(0.5, deterministic=not train)(x.reshape(len(x), -1))
+
+
+class Alone(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.BatchNorm(use_running_average=False)(x.reshape(len(x), -1))
+
+
+class Maps(nn.Module):
+    @nn.compact
+    def __call__(self, x):
+        return nn.Conv(2, (3, 3))(x)
+
+
+class RandomNnx(nnx.Module):
+    def __init__(self, *, rngs):
+        self.drop = nnx.Dropout(0.5, rngs=rngs)
+
+    def __call__(self, x):
+        return self.drop(x.reshape(len(x), -1))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (Dropout(), "Dropout draws random numbers in its layers"),
+        (Alone(), "Alone changes its statistics in evaluation; give __call__ the argument train"),
+        (Maps(), r"Maps must map 5 examples to features \[5, f\], got \[5, 8, 8, 2\]"),
+        ((lambda key, x: [x[0]], lambda p, x: x), "parameters must be nested dicts of arrays"),
+        (3, "expected a Linen module, the class of an NNX module, or a pair"),
+        (nnx.Linear(2, 2, rngs=nnx.Rngs(0)), "an initialised Linear cannot be initialised again"),
+    ],
+)
+def test_network_that_breaks_the_contract_raises_an_error_that_says_how_to_mend_it(value, message):
+    x = jnp.zeros((5, 8, 8, 1))
+    with pytest.raises(ValueError, match=message):
+        net = adapters.adapt(value)
+        variables = net.init(jax.random.key(0), x, train=False)
+        net.apply(variables, x, train=False)
+        net.apply(variables, x, train=True, mutable=["batch_stats"])
+
+
+@pytest.mark.fast
+def test_nnx_network_with_random_layers_raises_an_error():
+    net = custom.make_factory("net", "RandomNnx", RandomNnx)()
+    with pytest.raises(ValueError, match="RandomNnx draws random numbers in its layers"):
+        net.init(jax.random.key(0), jnp.zeros((2, 4)))
+
+
+@pytest.mark.fast
+def test_own_loss_equals_its_formula_and_takes_settings_and_schedules(plugin):
+    settings = config.load("digits", [("loss.name", LOSS), ("loss.sharpness", "3")])
+    assert (settings.loss.sharpness, settings.loss.learn) == (3.0, ())
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(2, 6, 4))
+    pairs = jaxssl.losses.pair_views(list(jnp.asarray(z, jnp.float32)))
+    setup = build(load(loss=LOSS), 1297)
+    loss_fn = components.factory("loss", LOSS)
+    flat = z.reshape(-1, 4) / np.linalg.norm(z.reshape(-1, 4), axis=1, keepdims=True)
+    squared = ((flat[:, None] - flat[None]) ** 2).sum(-1)
+    partner = np.roll(np.arange(12), 6)
+    energy = np.exp(-2 * squared) * (1 - np.eye(12))
+    expected = squared[np.arange(12), partner] + np.log(energy.sum(1) / 11)
+    np.testing.assert_allclose(loss_fn(pairs), expected, rtol=1e-5, atol=1e-6)
+    assert setup.total_steps > 0
+
+
+@pytest.mark.fast
+def test_own_data_are_split_sliced_and_named(plugin):
+    settings = data_config(name=DATA)
+    splits = source.load_splits(settings)
+    assert (len(splits.train), len(splits.test)) == (1600, 400)
+    assert splits.train.name == "own_data.py:stripes" and splits.train.num_classes == 8
+    assert not set(splits.train.parts[0][1]) & set(splits.test.parts[0][1])
+    part = source.load(settings, "train[:10%]+test[:5]")
+    assert len(part) == 165
+    whole = splits.train.images(16)
+    np.testing.assert_array_equal(part.images(16)[:160], whole[:160])
+    with pytest.raises(UserError, match="'own_data.py:stripes' has no split 'tain'; did you mean"):
+        source.load(settings, "tain")
+    with pytest.raises(UserError, match="takes no argument path; leave data.path empty"):
+        source.load({**settings, "path": "x"}, "train")
+    with pytest.raises(UserError, match="holds images, but augment.name makes views of graphs"):
+        source.load(settings, "train", "graph")
+    with pytest.raises(UserError, match="must be a function that returns the data set"):
+        source.load({**settings, "name": plugin("number")}, "train")
+
+
+@pytest.mark.fast
+def test_own_views_depend_on_the_key_and_have_the_size(plugin):
+    settings = load(augment=plugin("noisy"))
+    augment = make_augment(settings)
+    views = augment(jax.random.key(0), jnp.zeros((2, 9, 9, 1), jnp.uint8), jnp.arange(2))["views"]
+    assert views.shape == (2, 2, 8, 8, 1)
+    assert np.std(views[0] - views[1]) > 0.05
+
+
+@pytest.mark.fast
+def test_own_protocols_take_presets_and_unknown_ones_are_refused(plugin):
+    one, two = select_protocols([plugin("spread"), plugin("probe:other")])
+    assert (one.name, one.preset, two.name, two.preset) == (
+        "mine.py:spread",
+        None,
+        "mine.py:probe",
+        "other",
+    )
+    with pytest.raises(UserError, match="preset 'third' of protocol .* valid: half, other"):
+        select_protocols([plugin("probe:third")])
+    with pytest.raises(UserError, match="must be a function .* or a Protocol, got int"):
+        select_protocols([plugin("number")])
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("group", "name", "message"),
+    [
+        ("net", "Statistic", "has no 'Statistic'; did you mean 'Statistics'"),
+        ("net", "number", "expected a Linen module"),
+        ("loss", "number", "is a int; expected a function"),
+        ("augment", "sizeless", "must have the argument size, the side of a view in pixels"),
+        ("net", "needs_width", "net.width: .* has no default for it; give it one"),
+    ],
+)
+def test_component_that_does_not_fit_its_group_is_refused(plugin, group, name, message):
+    with pytest.raises(UserError, match=message):
+        load(**{group: plugin(name)})
+
+
+@pytest.mark.fast
+def test_missing_broken_and_incomplete_files_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"the file cannot be read \(No such file or directory\)"):
+        load(net=f"{tmp_path}/none.py:net")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import missing_package_of_a_test\n")
+    with pytest.raises(UserError, match="broken.py' failed: ModuleNotFoundError: No module named"):
+        load(net=f"{broken}:net")
+    with pytest.raises(UserError, match="names no function; expected path/to/file.py:NAME"):
+        load(net=str(broken))
+
+
+@pytest.mark.fast
+def test_python_objects_get_names_and_digests_that_tell_settings_apart():
+    name = components.register("net", Alone())
+    assert name == "python:Alone" and components.is_custom(name)
+    first = components.digest("net", name)
+    assert components.digest("net", components.register("net", Alone())) == first
+    components.register("net", nn.Dense(3))
+    three = components.digest("net", "python:Dense")
+    components.register("net", nn.Dense(4))
+    assert components.digest("net", "python:Dense") != three
+    with pytest.raises(UserError, match="was given as a Python object, which is not stored"):
+        components.factory("net", "python:Missing")
+
+
+def test_train_takes_objects_and_other_settings_of_them_do_not_resume(tmp_path):
+    def loss(pairs, *, scale: float = 1.0):
+        return scale * jaxssl.losses.nt_xent_loss(pairs)
+
+    class Flat(nn.Module):
+        width: int = 3
+
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(self.width)(x.reshape(len(x), -1))
+
+    settings = jaxssl.get_config("digits")
+    settings.total_steps, settings.batch_size, settings.schedule.warmup_epochs = 2, 8, 0
+    settings.head.proj_hidden_dim, settings.augment.size, settings.eval.protocols = 8, 8, ()
+    images = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 1), np.uint8)
+    arguments = {"data": images, "loss": {"name": loss, "scale": 2.0}, "workdir": tmp_path / "run"}
+    run = jaxssl.train(settings, net=Flat(5), **arguments)
+    assert run.config.loss.to_dict() == {"name": "python:loss", "scale": 2.0, "learn": []}
+    assert jaxssl.embed(run, images).shape == (24, 5)
+    with pytest.raises(UserError, match="plugins.net python:Flat"):
+        jaxssl.train(settings, net=Flat(6), **arguments)
