@@ -220,7 +220,6 @@ def objective(
             past = read_examples(memory, pairs)
             log_rate = log_average(past, log_rate, 1 - hyper["momentum"])
             memory = write_examples(memory, pairs, log_rate, logs=True)
-        log_rate = lax.stop_gradient(log_rate)
         if u == "sample":
             log_rate = log_rate - jnp.log(exponential(key, pairs))
         now = hyper["weight"]

@@ -7,7 +7,7 @@ from jax import numpy as jnp
 from loss_cases import embeddings
 from oracles import relations, rows, softmax
 
-from jaxssl.losses.decl import gaussian, objective
+from jaxssl.losses.decl import _anchor_keys, gaussian, objective
 from jaxssl.losses.nt_xent import nt_xent_loss
 from jaxssl.losses.pairs import pair_views
 from jaxssl.losses.tcl import objective as tcl_objective
@@ -55,6 +55,13 @@ def test_decl_noise_is_normal_and_follows_the_example_index():
     index = jnp.arange(40, dtype=jnp.int32)[::-1]
     turned = np.asarray(gaussian(key, pair_views(z, index)))
     np.testing.assert_array_equal(turned[:40], drawn[:40][::-1])
+
+
+def test_draws_of_decl_noise_differ_from_the_gamma_samples():
+    pairs, key = pair_views(jnp.zeros((2, 8, 3))), jax.random.key(0)
+    keys = _anchor_keys(key, pairs)
+    of_samples = jax.vmap(lambda key: jax.random.normal(key, (16,)))(keys)
+    assert not np.any(np.asarray(gaussian(key, pairs)) == np.asarray(of_samples))
 
 
 def test_decl_negative_noise_raises():

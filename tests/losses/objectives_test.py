@@ -397,6 +397,17 @@ def test_objective_checks_hyper_parameters_at_construction(name, hyper, message)
         objective_of(name, **hyper)
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"), [("inverse", [1, 1 / 2, 1 / 3, 1 / 4]), ("alternate", [1, 0, 1, 0])]
+)
+def test_scheduled_weight_of_decl_by_step(name, expected):
+    decl = objective_of("decl", rate="batch", weight=name)
+    pairs = pair_views(jnp.asarray(embeddings()))
+    for step, weight in enumerate(expected):
+        metrics = decl.loss(pairs, {}, (), step=jnp.int32(step), key=jax.random.key(0))[2]
+        assert metrics["weight"] == pytest.approx(weight)
+
+
 def test_decl_momentum_rate_raises_without_a_momentum_network():
     objective = objective_of("decl", rate="momentum")
     with pytest.raises(ValueError, match="needs keys of a momentum network"):

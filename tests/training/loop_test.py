@@ -506,7 +506,19 @@ def _copy(workdir: Path, to: Path) -> None:
             target.write_bytes(path.read_bytes())
 
 
-def test_run_with_nonfinite_steps_stops_and_writes_the_cause(tiny, tmp_path):
+def test_run_with_nonfinite_steps_stops_and_writes_the_cause(tiny, tmp_path, monkeypatch):
+    make, diagnosed = loop.make_diagnosis, []
+
+    def make_diagnosis(*arguments):
+        diagnose = make(*arguments)
+
+        def recorded(state, batch):
+            diagnosed.append((int(state.step), batch["index"].tolist()))
+            return diagnose(state, batch)
+
+        return recorded
+
+    monkeypatch.setattr(loop, "make_diagnosis", make_diagnosis)
     settings = tiny(**{"optim.lr": "1e38", "max_skipped": "3", "schedule.warmup_epochs": "0"})
     message = r"stopped: steps 2 to 4 were not finite; first in step 2 were 'embeddings: .* more;"
     with pytest.raises(UserError, match=message):
@@ -518,6 +530,7 @@ def test_run_with_nonfinite_steps_stops_and_writes_the_cause(tiny, tmp_path):
     assert "loss: loss" in actual["not_finite"]
     order = Order(1297, 16, 0)
     assert actual["batch"] == {str(n): order(n - 1).tolist() for n in (2, 3, 4)}
+    assert diagnosed == [(1, actual["batch"]["2"])]  # the first step that was skipped
     assert checkpoint.steps(tmp_path) == []
 
 
