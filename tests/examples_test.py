@@ -1,0 +1,75 @@
+"""The scripts of `examples/` run, and learn what they say."""
+
+import importlib.util
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxssl
+from jaxssl.training import config
+from tests.tiny import TINY
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    """The examples are written for JAX's default, not for the strict promotion of the tests."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
+
+
+@pytest.fixture
+def tiny():
+    """Return the config of two steps at the smallest sizes."""
+    settings = {k: v for k, v in TINY.items() if not k.startswith("eval.")}
+    settings |= {"total_steps": "2", "schedule.warmup_epochs": "0", "eval.protocols": "knn"}
+    return config.load("digits", list(settings.items()))
+
+
+@pytest.mark.parametrize(("name", "steps"), [("nnx_loop", 120), ("time_series", 80)])
+def test_training_loop_raises_the_accuracy(name, steps, capsys):
+    before, after = example(name).main(steps)
+    assert after > before + 3
+    assert "loss" in capsys.readouterr().out
+
+
+@pytest.mark.long  # tests/plugins_test.py trains with the same files
+@pytest.mark.parametrize("name", ["own_network", "own_loss", "own_data"])
+def test_own_component_is_trained_from_python(name, tiny, tmp_path):
+    run = example(name).main(workdir=str(tmp_path / "run"), config=tiny)
+    assert run.metrics[-1]["step"] == 2 and np.isfinite(run.metrics[-1]["loss"])
+    rows = {(row["protocol"], row["features"]) for row in run.results}
+    assert ("knn", "pretrained") in rows
+    expected = {
+        "own_network": ("net", "python:SmallMixer"),
+        "own_loss": ("loss", "python:align_uniform"),
+        "own_data": ("data", "python"),
+    }
+    group, component = expected[name]
+    assert run.config[group].name == component
+
+
+@pytest.mark.fast
+def test_own_loss_is_lower_for_aligned_views():
+    align_uniform = example("own_loss").align_uniform
+    z = jax.random.normal(jax.random.key(0), (16, 8))
+    aligned = jaxssl.losses.pair_views([z, z])
+    mixed = jaxssl.losses.pair_views([z, jnp.roll(z, 1, axis=0)])
+    assert align_uniform(aligned).mean() < align_uniform(mixed).mean()
+
+
+@pytest.mark.fast
+def test_every_example_is_on_the_page_of_own_components():
+    page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
+    assert all(f"../examples/{path.name}" in page for path in EXAMPLES.glob("*.py"))
