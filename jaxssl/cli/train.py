@@ -27,14 +27,21 @@ DRY_RUN = flags.DEFINE_bool(
     "data and writes nothing.",
     FLAGS,
 )
+PROFILE = flags.DEFINE_string(
+    "profile",
+    None,
+    "Trace the steps FIRST:END, counted from 0, with JAX's profiler into WORKDIR/profile.",
+    FLAGS,
+)
 cli.define_processes(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Pretrain, or with --dry_run only check the config and its memory."""
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
-    from jaxssl.training import config
+    from jaxssl.training import config, profiling
 
+    profile = profiling.parse(PROFILE.value) if PROFILE.value else None
     settings = config.load(CONFIG.value, overrides)
     cli.start_jax(FLAGS)
     if DRY_RUN.value:
@@ -43,4 +50,5 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return dry_run(settings)
     from jaxssl.evaluation import pretrain
 
-    pretrain.train(settings, Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem))
+    workdir = Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem)
+    pretrain.train(settings, workdir, profile=profile)

@@ -23,20 +23,26 @@ from jaxssl.training.logs import log
 from jaxssl.training.state import TrainState
 
 
-def train(config: ConfigDict, workdir: Path, splits: Splits | None = None) -> None:
+def train(
+    config: ConfigDict,
+    workdir: Path,
+    splits: Splits | None = None,
+    profile: range | None = None,
+) -> None:
     """Pretrain, evaluate and write the report, starting from the last checkpoint if there is one.
 
     Args:
         config: complete and locked, from `jaxssl.training.config.load`.
         workdir: folder for everything that the run writes.
         splits: the data. Default: as `config.data` says.
+        profile: steps that JAX's profiler traces, or None.
 
     Raises:
         UserError: if the input is invalid, in which case nothing has been overwritten; if the disk
             is full; or if too many consecutive steps are not finite.
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
-    loop.train(config, workdir, EVALUATION, splits)
+    loop.train(config, workdir, EVALUATION, splits, profile)
 
 
 def _finish(workdir: Path, splits: Splits) -> None:

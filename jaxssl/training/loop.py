@@ -31,6 +31,7 @@ from jaxssl.training import (
     logs,
     modality,
     nonfinite,
+    profiling,
     run_record,
     summary,
 )
@@ -86,6 +87,7 @@ def train(
     workdir: Path,
     evaluation: Evaluation | None = None,
     splits: source.Splits | None = None,
+    profile: range | None = None,
 ) -> None:
     """Pretrain, then evaluate. A workdir with checkpoints resumes from the last one.
 
@@ -96,6 +98,7 @@ def train(
         workdir: folder for everything that the run writes.
         evaluation: evaluates the encoder during and after the run, or None.
         splits: the data. Default: as `config.data` says.
+        profile: steps that JAX's profiler traces, or None.
 
     Raises:
         UserError: on bad input, in which case nothing has been overwritten. Also if the disk is
@@ -106,6 +109,8 @@ def train(
     run = _set_up(config, workdir, evaluation, splits)
     setup, batches, programs = run.setup, run.batches, run.programs
     state, total = programs.init(config.seed), setup.total_steps
+    if profile:
+        profiling.check(profile, workdir, total)
     if _is_finished(run, state):
         _show_finished(run, evaluation)
         return
@@ -125,6 +130,7 @@ def train(
         )
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
+        profiler = stack.enter_context(profiling.Profiler(profile, workdir))
         _log_start(run, state, description)
 
         # ---- Steps. Metrics are fetched while the device computes the steps of the next call.
@@ -139,7 +145,9 @@ def train(
         with reporter.progress_bar(step, total, unit):
             while step < total:
                 start = time.perf_counter()
+                profiler.update(step, state)
                 n = min(*(period - step % period for period in periods), total - step, call_steps)
+                n = min(n, profiler.steps_until_border(step))
                 state, metrics, embeddings, new = programs.steps(
                     state, *programs.next_batches(n), n
                 )
@@ -172,6 +180,7 @@ def train(
                     reporter.restart_clock(step)
                 if stopping:
                     break
+        profiler.update(step, state)
         checkpoints.wait_until_finished()
         _exit_if_stopped(step, total, stop)
         stack.close()

@@ -22,7 +22,16 @@ from jaxssl.data import source
 from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
-from jaxssl.training import checkpoint, config, logs, loop, metrics_writer, nonfinite, run_record
+from jaxssl.training import (
+    checkpoint,
+    config,
+    logs,
+    loop,
+    metrics_writer,
+    nonfinite,
+    profiling,
+    run_record,
+)
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.metrics_reporter import log_metrics
 from jaxssl.training.programs import make_encoder
@@ -100,6 +109,47 @@ def test_crashed_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch, cac
     for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(actual, expected)
     assert lines(tmp_path) == lines(whole)
+
+
+def test_profile_traces_exactly_its_steps_and_changes_no_number(tiny, whole, tmp_path, monkeypatch):
+    calls, make = [], loop.make_programs
+
+    def make_programs(*arguments, **options):
+        programs = make(*arguments, **options)
+
+        def steps(state, data, indices, n):
+            calls.append((int(state.step), n))
+            return programs.steps(state, data, indices, n)
+
+        return programs._replace(steps=steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax.profiler, "start_trace", lambda folder, **_: calls.append(folder))
+        patch.setattr(jax.profiler, "stop_trace", lambda: calls.append("end"))
+        patch.setattr(loop, "make_programs", make_programs)
+        pretrain.train(tiny(), tmp_path, profile=range(5, 8))
+    start, end = calls.index(tmp_path / "profile"), calls.index("end")
+    traced = [step for first, n in calls[start + 1 : end] for step in range(first, first + n)]
+    others = [*calls[:start], *calls[end + 1 :]]
+    rest = [step for first, n in others for step in range(first, first + n)]
+    assert traced == [5, 6, 7] and rest == [0, 1, 2, 3, 4, 8, 9, 10, 11]
+    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert lines(tmp_path) == lines(whole)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("5", "--profile must be FIRST:END with FIRST < END, such as 100:110, got '5'"),
+        ("7:7", "must be FIRST:END with FIRST < END"),
+        ("10:13", "--profile 10:13: the run ends at step 12"),
+        ("5:8", r"--profile 5:8: the run in .* resumes at step 12; take later steps, or another"),
+    ],
+)
+def test_profile_of_steps_that_the_run_does_not_take_is_refused(tiny, whole, text, message):
+    with pytest.raises(UserError, match=message):
+        pretrain.train(tiny(), whole, profile=profiling.parse(text))
 
 
 def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
