@@ -4,15 +4,16 @@ import errno
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from shared_folders import shared_run
 from tensorboardX.proto.event_pb2 import Event
-from tiny import DIGITS, SAVED, SETTINGS, STEPS
+from tiny import SAVED, SETTINGS, STEPS
 from workdir_cases import at_batch
 
 import jaxssl
@@ -24,7 +25,6 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
 from jaxssl.training import (
     checkpoint,
-    config,
     logs,
     loop,
     metrics_writer,
@@ -37,6 +37,7 @@ from jaxssl.training.metrics_reporter import log_metrics
 from jaxssl.training.programs import make_encoder
 from jaxssl.training.run_lock import lock
 
+ROOT = Path(__file__).parents[2]
 EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 
 
@@ -45,40 +46,6 @@ def standard_promotion():
     """Allow optax.adam to raise a float to its integer step count."""
     with jax.numpy_dtype_promotion("standard"):
         yield
-
-
-@pytest.fixture(scope="module")
-def tiny(data_dir):
-    """A function that makes the config of a tiny run."""
-
-    def make(**changes: str):
-        values = {**SETTINGS, "data.dir": str(data_dir), **changes}
-        return config.load(DIGITS, list(values.items()))
-
-    return make
-
-
-REPORTED = "reported.json"  # file with the losses that `whole` reports, by step
-
-
-@pytest.fixture(scope="module")
-def whole(tiny, tmp_path_factory) -> Path:
-    """The workdir of an uninterrupted run."""
-
-    def make(workdir: Path) -> None:
-        reported = []
-        check = nonfinite.LossMonitor.check
-
-        def record(self, step, losses, skipped):
-            reported.append((step, [float(loss) for loss in losses]))
-            check(self, step, losses, skipped)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(nonfinite.LossMonitor, "check", record)
-            pretrain.train(tiny(), workdir)
-        (workdir / REPORTED).write_text(json.dumps(reported))
-
-    return shared_run(tmp_path_factory, "whole", make)
 
 
 def saved_arrays(workdir: Path) -> list[np.ndarray]:
@@ -150,6 +117,37 @@ def test_profile_traces_exactly_its_steps_and_changes_no_number(tiny, whole, tmp
 def test_profile_of_steps_that_the_run_does_not_take_is_refused(tiny, whole, text, message):
     with pytest.raises(UserError, match=message):
         pretrain.train(tiny(), whole, profile=profiling.parse(text))
+
+
+# Trains, and kills itself when the first file or folder of a checkpoint would get its final name.
+KILLED = """
+import os, signal, sys
+from jaxssl import cli
+
+def kill(event, arguments):
+    if event == "os.rename" and "orbax-checkpoint-tmp" in str(arguments[0]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sys.addaudithook(kill)
+cli.run("train")
+"""
+
+
+def test_run_killed_while_it_writes_a_checkpoint_resumes_bit_for_bit(
+    tiny, whole, data_dir, tmp_path
+):
+    values = {**SETTINGS, "data.dir": str(data_dir)}
+    flags = [f"--config.{key}={value}" for key, value in values.items()]
+    command = [sys.executable, "-c", KILLED, "--workdir", str(tmp_path), *flags]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    [unfinished] = (tmp_path / "checkpoints").iterdir()
+    assert "tmp" in unfinished.name and checkpoint.steps(tmp_path) == []
+    pretrain.train(tiny(), tmp_path)
+    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert lines(tmp_path) == lines(whole)
+    assert checkpoint.steps(tmp_path) == [SAVED, STEPS] and not unfinished.exists()
 
 
 def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
@@ -253,7 +251,7 @@ def test_metrics_have_all_fields_and_are_finite(whole):
 
 
 def test_losses_of_all_steps_are_reported_once(whole):
-    reported = json.loads((whole / REPORTED).read_text())
+    reported = json.loads((whole / "reported.json").read_text())
     assert [(step, len(values)) for step, values in reported] == [(4, 4), (7, 3), (8, 1), (12, 4)]
     assert len({value for _, values in reported for value in values}) == STEPS
     logged = {row["step"]: row["loss"] for row in lines(whole)}

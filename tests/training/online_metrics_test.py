@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 from jax import numpy as jnp
-from tiny import DIGITS, SAVED, SETTINGS, STEPS
+from tiny import DIGITS, SAVED, STEPS
 from workdir_cases import at_batch
 
 from jaxssl import distributed, losses
@@ -129,13 +129,13 @@ def test_probe_learns_and_ignores_skipped_steps():
 
 
 def test_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
-    data_dir, tmp_path, monkeypatch
+    tiny, whole, tmp_path, monkeypatch
 ):
-    def run(name, online):
-        switches = {"eval.held_out_loss": str(online), "eval.online_linear": str(online)}
-        values = {**SETTINGS, **switches, "data.dir": str(data_dir), "eval.every": "0.05"}
+    switches = {"eval.held_out_loss": "True", "eval.online_linear": "True", "eval.every": "0.05"}
+
+    def run(name):
         with jax.numpy_dtype_promotion("standard"):
-            pretrain.train(config.load(DIGITS, list(values.items())), tmp_path / name)
+            pretrain.train(tiny(**switches), tmp_path / name)
         state = checkpoint.restore_arrays(tmp_path / name).state
         rows = metrics_writer.read_metrics(tmp_path / name / "metrics.jsonl")
         return state, [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
@@ -143,8 +143,8 @@ def test_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
     def crash():
         raise RuntimeError("crash")
 
-    plain, _ = run("plain", online=False)
-    probed, rows = run("probed", online=True)
+    plain = checkpoint.restore_arrays(whole).state
+    probed, rows = run("probed")
     probe = probed.pop("probe")
     jax.tree.map(np.testing.assert_array_equal, probed, plain)
     assert np.any(probe["params"]["kernel"])
@@ -155,8 +155,8 @@ def test_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
     with monkeypatch.context() as patch:
         at_batch(patch, SAVED + 3, crash)
         with pytest.raises(RuntimeError, match="crash"):
-            run("resumed", online=True)
-    resumed, resumed_rows = run("resumed", online=True)
+            run("resumed")
+    resumed, resumed_rows = run("resumed")
     jax.tree.map(np.testing.assert_array_equal, resumed.pop("probe"), probe)
     jax.tree.map(np.testing.assert_array_equal, resumed, plain)
     assert resumed_rows == rows

@@ -156,19 +156,13 @@ def begin_again(run: Run, whole: Run) -> None:
     run.folder.mkdir()
 
 
-def survive(
-    folder: Path,
-    kills: int,
-    seed: int,
-    say: Callable[[str], None] = print,
-    phases: tuple[str, ...] = tuple(PHASES),
-) -> int:
-    """Kill a run several times, in these phases in turn; return the number of kills that struck.
+def survive(folder: Path, kills: int, seed: int, say: Callable[[str], None] = print) -> int:
+    """Kill a run several times, in all phases in turn; return the number of kills that struck.
 
     Raises:
         AssertionError: if one did harm.
     """
-    rng, log = random.Random(seed), folder / "log.txt"
+    rng, log, phases = random.Random(seed), folder / "log.txt", tuple(PHASES)
     whole, run = Run(folder / "whole"), Run(folder / "killed")
     for one in (whole, run):
         one.folder.mkdir()

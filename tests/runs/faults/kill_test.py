@@ -1,13 +1,7 @@
-"""A few of the kills of kill.py."""
+"""A few of the kills of kill.py; loop_test.py kills a run while it writes a checkpoint."""
 
 import kill
 import pytest
-
-
-def test_a_run_that_is_killed_while_it_writes_a_checkpoint_ends_as_if_nothing_had_happened(
-    tmp_path,
-):
-    assert kill.survive(tmp_path, kills=1, seed=1, say=[].append, phases=("checkpoint",)) == 1
 
 
 @pytest.mark.long
