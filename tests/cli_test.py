@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from xla_flags import QUICK_FLAGS
 
-from jaxssl import distributed
+from jaxssl import cli, distributed
 from jaxssl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -153,16 +153,24 @@ def test_help_lists_the_flags_of_each_command(script, flag, tmp_path):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("train.py", "--config.batchsize=3"), "did you mean 'batch_size'"),
-        (("train.py", "--worker=3"), "Unknown command line flag 'worker'"),
-        (("train.py", "digits"), "argument 'digits' is not understood"),
-        (("eval.py",), "eval needs a run or a weights file: --workdir DIR or --weights FILE"),
-        (("eval.py", "--workdir=nowhere"), "nowhere holds no run"),
+        (("train", "--worker=3"), "Unknown command line flag 'worker'"),
+        (("train", "digits"), "argument 'digits' is not understood"),
+        (("eval",), "eval needs a run or a weights file: --workdir DIR or --weights FILE"),
+        (("eval", "--workdir=nowhere"), "nowhere holds no run"),
     ],
 )
-def test_user_errors_print_one_line_and_exit_with_status_2(command, message, tmp_path):
-    done = run(*command, cwd=tmp_path)
+def test_user_errors_are_one_line_and_status_2(command, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        cli.run(command[0], command[1:])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.startswith("error: ") and message in error
+    assert error.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_script_prints_a_user_error_in_one_line_and_exits_with_status_2(tmp_path):
+    done = run("train.py", "--config.batchsize=3", cwd=tmp_path)
     assert done.returncode == 2
-    assert message in done.stderr
+    assert "did you mean 'batch_size'" in done.stderr
     assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")
     assert list(tmp_path.iterdir()) == []

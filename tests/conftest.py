@@ -1,5 +1,6 @@
 """Strict settings for all tests, eight CPU devices, lanes, and shared fixtures."""
 
+import gc
 import os
 import subprocess
 from pathlib import Path
@@ -19,6 +20,9 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
 import jax  # noqa: E402
 import pytest  # noqa: E402
 from shared_folders import shared_folder  # noqa: E402
+
+# Traced programs are many small objects, and searching them for cycles takes a tenth of the time.
+gc.set_threshold(100_000, 20, 20)
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -22,11 +22,12 @@ from jaxssl.cli import study
         (["alpha", "--equal_steps"], "--equal_steps is not used by the study 'alpha'"),
     ],
 )
-def test_wrong_study_arguments_print_a_one_line_error(arguments, message, tmp_path):
-    command = [sys.executable, "-m", "jaxssl", "study", *arguments, "--out", str(tmp_path / "out")]
-    out = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert out.returncode == 2 and out.stderr.startswith("error: ") and message in out.stderr
-    assert out.stderr.count("\n") == 1 and not (tmp_path / "out").exists()
+def test_wrong_study_arguments_print_a_one_line_error(arguments, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.run("study", [*arguments, "--out", str(tmp_path / "out")])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.startswith("error: ") and message in error
+    assert error.count("\n") == 1 and not (tmp_path / "out").exists()
 
 
 def test_recorded_command_repeats_a_study_however_it_was_called(monkeypatch):

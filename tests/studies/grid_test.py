@@ -177,6 +177,7 @@ def test_override_of_a_key_that_the_study_sets_raises(setting):
         grid.run_grid(setting, {"x": {"log_every": 2}})
 
 
+@pytest.mark.long
 def test_grid_reports_support_vectors_of_an_mmcl_run(setting):
     module = importlib.import_module("jaxssl.studies.support_vectors")
     findings = module.run(setting)

@@ -358,7 +358,7 @@ def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("damage", [truncate, flip])
+@pytest.mark.parametrize("damage", [pytest.param(truncate, marks=pytest.mark.long), flip])
 def test_damaged_checkpoint_is_moved_and_the_previous_one_is_restored(
     tiny, whole, tmp_path, damage
 ):

@@ -47,13 +47,21 @@ def test_runs_that_differ_only_in_seed_and_numeric_settings_share_one_compiled_s
     assert (keys[0] != keys[1]).any()  # the seeds differ, and not only the numbers
 
 
-def test_runs_with_different_static_settings_compile_separate_programs(data_dir, tmp_path):
-    programs._cache.clear()
-    keys = []
-    for name, changes in {"one": {}, "sum": {"loss.negative_reduction": "sum"}}.items():
-        pretrain.train(load(data_dir, **changes), tmp_path / name)
-        keys += programs._cache
-    assert len(set(keys)) == 2
+def programs_of(settings):
+    """Return the programs of a run, which are not compiled before they are called."""
+    mesh, train_set = distributed.make_mesh(), source.load(settings.data, "train")
+    with closing(make_batches(settings, train_set, mesh)) as batches:
+        setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
+        return programs.make_programs(settings, setup, batches, train_set.shape, mesh)
+
+
+def test_only_runs_with_different_static_settings_have_separate_programs(data_dir):
+    def steps(**changes):
+        return programs_of(load(data_dir, **changes)).steps.func
+
+    first = steps()
+    assert steps(**{"loss.alpha": "0.3"}) is first
+    assert steps(**{"loss.negative_reduction": "sum"}) is not first
 
 
 @pytest.mark.parametrize(
@@ -73,9 +81,4 @@ def test_settings_that_accept_a_schedule_are_arguments_of_the_compiled_step(loss
 @pytest.mark.parametrize(("net", "most_steps"), [("convnet", 4), ("resnet", 1)])
 def test_steps_with_convolutions_run_one_per_call_on_cpus(net, most_steps, data_dir):
     overrides = {"data.dir": str(data_dir), "batch_size": "16", "log_every": "4", "net.name": net}
-    settings = config.load(DIGITS, list(overrides.items()))
-    mesh, train_set = distributed.make_mesh(), source.load(settings.data, "train")
-    with closing(make_batches(settings, train_set, mesh)) as batches:
-        setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
-        run = programs.make_programs(settings, setup, batches, train_set.shape, mesh)
-    assert run.most_steps == most_steps
+    assert programs_of(config.load(DIGITS, list(overrides.items()))).most_steps == most_steps
