@@ -1,12 +1,14 @@
 """Pretrain an encoder.
 
 usage: jaxssl train [--config NAME] [--config.KEY=VALUE ...] [--workdir DIR]
+       jaxssl train [--config NAME] --grid KEY=A,B,C [--grid ...] [--workdir DIR]
 
 `jaxssl list configs` prints the packaged configs. The config "base" has all keys with their
 defaults; the keys of a loss, a network or an augmentation are the arguments of its factory. The
 same command again resumes an interrupted run.
 """
 
+import shlex
 from pathlib import Path
 
 from absl import flags
@@ -33,6 +35,13 @@ PROFILE = flags.DEFINE_string(
     "Trace the steps FIRST:END, counted from 0, with JAX's profiler into WORKDIR/profile.",
     FLAGS,
 )
+GRID = flags.DEFINE_multi_string(
+    "grid",
+    [],
+    "KEY=A,B,C: train all combinations of these values of config keys, and print a table. May be "
+    "given several times.",
+    FLAGS,
+)
 cli.define_processes(FLAGS)
 
 
@@ -41,6 +50,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.training import config, profiling
 
+    if GRID.value:
+        return _train_grid(overrides)
     profile = profiling.parse(PROFILE.value) if PROFILE.value else None
     settings = config.load(CONFIG.value, overrides)
     cli.start_jax(FLAGS)
@@ -52,3 +63,21 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
     workdir = Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem)
     pretrain.train(settings, workdir, profile=profile)
+
+
+def _train_grid(overrides: list[tuple[str, str]]) -> None:
+    from jaxssl.errors import UserError, explain_write_errors
+    from jaxssl.studies import parameter_grid
+
+    for flag, value in (("dry_run", DRY_RUN.value), ("profile", PROFILE.value)):
+        if value:
+            raise UserError(f"--{flag} is for one run; leave it or --grid out")
+    grid = parameter_grid.parse(GRID.value)
+    cli.start_jax(FLAGS)
+    folder = Path(WORKDIR.value or Path("runs") / f"{Path(CONFIG.value).stem}-grid")
+    given = [FLAGS[flag].serialize() for flag in ("config", "grid") if FLAGS[flag].present]
+    changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
+    words = [word for text in given for word in text.splitlines()]
+    command = shlex.join(["jaxssl", "train", *words, *changes, "--workdir", str(folder)])
+    with explain_write_errors(folder, "--workdir"):
+        parameter_grid.train(CONFIG.value, grid, folder, overrides, command)

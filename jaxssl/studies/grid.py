@@ -102,7 +102,7 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
     results: dict[Any, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
-        result, is_new = _run(setting, {**cell, "seed": seed})
+        result, is_new = run_cell(setting, {**cell, "seed": seed})
         results[name].append(result)
         if is_new:
             metrics = ", ".join(f"{key} {value:.2f}" for key, value in result.metrics.items())
@@ -310,15 +310,20 @@ def run_name(setting: Setting, cell: Cell) -> str:
     return f"{safe[:MAX_NAME]}-{hashlib.sha1(name.encode()).hexdigest()[:8]}"
 
 
-def _run(setting: Setting, cell: Cell) -> tuple[RunResult, bool]:
-    """Return the result of a run, and True if the run was trained just now."""
+def run_cell(
+    setting: Setting, cell: Cell, protocols: Sequence[str] = PROTOCOLS, flag: str = "--out"
+) -> tuple[RunResult, bool]:
+    """Return the result of a run, and True if the run was trained just now.
+
+    ``protocols`` () does not evaluate it. ``flag`` names the folder in messages.
+    """
     workdir = setting.out / "runs" / run_name(setting, cell)
     settings, path = cell_config(setting, cell), workdir / RESULT_FILE
     is_new = not path.exists()
     if is_new:
         start = time.perf_counter()
         with _quiet(), _explain_stop(workdir):
-            metrics = _train(settings, workdir)
+            metrics = _train(settings, workdir, protocols)
         seconds = time.perf_counter() - start
         document = {"figures": metrics, "seconds": seconds, "commit": git.current_commit()}
         atomic_files.write_json(path, document)
@@ -327,7 +332,7 @@ def _run(setting: Setting, cell: Cell) -> tuple[RunResult, bool]:
         if changed:
             raise UserError(
                 f"{workdir} is a run of another config ({'; '.join(changed[:3])}); "
-                "take another --out"
+                f"take another {flag}"
             )
     try:
         document = json.loads(path.read_text())
@@ -348,7 +353,9 @@ def _null_to_nan(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: math.nan if value is None else value for key, value in row.items()}
 
 
-def _train(settings: ConfigDict, workdir: Path) -> Mapping[str, float | None]:
+def _train(
+    settings: ConfigDict, workdir: Path, protocols: Sequence[str]
+) -> Mapping[str, float | None]:
     fault = workdir / nonfinite.FILE_NAME
     fault.unlink(missing_ok=True)  # An earlier command may have left its error file.
     try:
@@ -357,7 +364,9 @@ def _train(settings: ConfigDict, workdir: Path) -> Mapping[str, float | None]:
         if not fault.exists():
             raise
         return dict.fromkeys((KNN, LINEAR))  # Diverged training is a result too.
-    rows = run.evaluate(workdir, PROTOCOLS, kinds=("pretrained",), page=False)
+    if not protocols:
+        return {}
+    rows = run.evaluate(workdir, protocols, kinds=("pretrained",), page=False)
     return _metrics(rows, "pretrained")
 
 

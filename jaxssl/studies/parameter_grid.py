@@ -1,0 +1,164 @@
+"""Train all combinations of some config values: `jaxssl train --grid KEY=A,B,C`."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from jaxssl import distributed
+from jaxssl.data import source
+from jaxssl.errors import UserError
+from jaxssl.report import page
+from jaxssl.report.markdown import narrow_table, wrap_text
+from jaxssl.studies import documents
+from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, RunResult, cell_config, run_cell
+from jaxssl.studies.study import Findings, Setting, Table
+from jaxssl.studies.verdicts import spread
+from jaxssl.training import atomic_files, config, console, modality
+
+Grid = dict[str, list[str]]  # the texts of the values by config key
+BRACKETS = {"(": ")", "[": "]", "{": "}"}
+METRICS = {
+    "loss": "training loss",
+    "held_out_loss": "held-out loss",
+    KNN: "k-NN top-1",
+    LINEAR: "linear top-1",
+}
+
+
+def parse(texts: Sequence[str]) -> Grid:
+    """Parse flags "KEY=A,B,C". Commas inside brackets and quotes do not separate values.
+
+    Raises:
+        UserError: on a text of another form, an empty or repeated value, or a repeated key.
+    """
+    grid: Grid = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        key = key.removeprefix("config.")
+        if not equals or not key:
+            raise UserError(f"--grid expects KEY=A,B,C, such as optim.lr=0.001,0.01, got {text!r}")
+        if key in grid:
+            raise UserError(f"--grid has the key {key!r} twice; list all values once: {key}=A,B")
+        grid[key] = _split(values)
+        if not all(grid[key]) or len(set(grid[key])) < len(grid[key]):
+            raise UserError(f"--grid {text!r} has an empty or a repeated value; list each once")
+    return grid
+
+
+def train(
+    name: str, grid: Grid, folder: Path, overrides: Sequence[tuple[str, str]], command: str
+) -> None:
+    """Train all combinations, print the table, and write it as grid.md and grid.html.
+
+    Runs that an earlier command has finished in this folder are not repeated, and an interrupted
+    run resumes. A grid may thus be extended by more values.
+
+    Args:
+        name: a config, as for `jaxssl train`.
+        grid: from `parse`.
+        folder: folder of the runs and of the table.
+        overrides: (key, text), the same for all runs.
+        command: command line, for the table.
+
+    Raises:
+        UserError: if a value is invalid, in which case nothing has been trained.
+    """
+    if distributed.process_count() > 1:
+        raise UserError("--grid trains in one process; start one command per run instead")
+    for key in grid:
+        if key in config.CHANGEABLE_KEYS or key == "eval.protocols":
+            raise UserError(f"--grid: {key!r} does not change the training; take another key")
+        if key in dict(overrides):
+            raise UserError(f"--grid and --config both set {key!r}; leave one of them out")
+    path = config.find(name)
+    setting = Setting(name, path, "", 1, folder, tuple(overrides))
+    base = config.load(path, overrides)
+    cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    for cell in cells:
+        cell_config(setting, cell)  # raises an error for an invalid value
+    kind = modality.dataset_kind(base)
+    labelled = source.load_splits(base.data, kind).labelled
+    results = []
+    for number, cell in enumerate(cells, 1):
+        seeded = {"seed": base.seed} | {k: int(v) if k == "seed" else v for k, v in cell.items()}
+        result, is_new = run_cell(setting, seeded, PROTOCOLS if labelled else (), "--workdir")
+        results.append(result)
+        values = " ".join(f"{key}={value}" for key, value in cell.items())
+        state = f"{result.seconds:.0f} s" if is_new else "finished before"
+        figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items())
+        console.show(f"[{number}/{len(cells)}] {values}: {figures} ({state})")
+    table = make_table(grid, cells, results, base)
+    documents.print_findings({}, Findings([table], [], {}, {}, ""))
+    _write(table, folder, command)
+
+
+def make_table(
+    grid: Grid, cells: Sequence[Mapping[str, str]], results: Sequence[RunResult], base: ConfigDict
+) -> Table:
+    """Return the table of a grid, with a row for each combination. Seeds are averaged.
+
+    Args:
+        grid: from `parse`.
+        cells: the values of each run.
+        results: their results.
+        base: config of all runs, without the values of the grid.
+    """
+    keys = [key for key in grid if key != "seed"]
+    groups: dict[tuple[str, ...], list[dict[str, float]]] = {}
+    for cell, result in zip(cells, results, strict=True):
+        last = result.history[-1] if result.history else {}
+        losses = {key: last[key] for key in ("loss", "held_out_loss") if key in last}
+        groups.setdefault(tuple(cell[key] for key in keys), []).append({**losses, **result.metrics})
+    measured = [
+        key for key in METRICS if any(key in run for runs in groups.values() for run in runs)
+    ]
+    rows = [
+        (*values, *(spread([run.get(key) for run in runs]) for key in measured))
+        for values, runs in groups.items()
+    ]
+    seeds = len(grid.get("seed", ("",)))
+    note = (
+        f"Accuracies in percent on {base.data.test_split!r} of {base.data.name}"
+        + (f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
+        + ". Choose settings on validation data, not on the test images that you report: "
+        "--config.data.train_split=train[:90%] --config.data.test_split=train[90%:]. Losses with "
+        "different settings of the loss are not comparable."
+    )
+    return Table("Grid", (*keys, *(METRICS[key] for key in measured)), rows, note)
+
+
+def _write(table: Table, folder: Path, command: str) -> None:
+    text = f"# {table.title}\n\n    {command}\n\n{wrap_text(table.note)}\n\n"
+    atomic_files.write_text(folder / "grid.md", text + narrow_table(table.heading, table.rows))
+    html = page.render(
+        "study.html",
+        title=table.title,
+        command=command,
+        facts=[],
+        claims=page.Table("claims", (), []),
+        tables=[table],
+        pictures=[],
+    )
+    atomic_files.write_text(folder / "grid.html", html)
+    console.show(f"table: {folder / 'grid.html'} and {folder / 'grid.md'}")
+
+
+def _split(text: str) -> list[str]:
+    """Split a text at the commas that are outside of brackets and quotes."""
+    parts, stack, quote = [""], [], ""
+    for character in text:
+        if character == "," and not stack and not quote:
+            parts.append("")
+            continue
+        parts[-1] += character
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character in BRACKETS:
+            stack.append(BRACKETS[character])
+        elif stack and character == stack[-1]:
+            stack.pop()
+    return [part.strip() for part in parts]

@@ -1,0 +1,125 @@
+"""`jaxssl train --grid` trains all combinations, resumes, and prints a table."""
+
+from pathlib import Path
+
+import jax
+import pytest
+from tiny import TINY
+
+from jaxssl import cli
+from jaxssl.errors import UserError
+from jaxssl.evaluation import pretrain
+from jaxssl.studies import grid as grid_runs
+from jaxssl.studies import parameter_grid
+from jaxssl.studies.grid import KNN, LINEAR, RunResult
+from jaxssl.training import config
+
+SMALL = {
+    **{key: value for key, value in TINY.items() if key != "eval.protocols"},
+    "total_steps": "3",
+    "schedule.warmup_epochs": "0",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    """Allow Optax' Adam to raise a float to its integer step count."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.mark.fast
+def test_values_are_split_at_commas_outside_of_brackets_and_quotes():
+    texts = ["net.widths=(8, 16),[4,8]", "config.loss.name=nt_xent, dcl", "a='x,y',\"z\""]
+    assert parameter_grid.parse(texts) == {
+        "net.widths": ["(8, 16)", "[4,8]"],
+        "loss.name": ["nt_xent", "dcl"],
+        "a": ["'x,y'", '"z"'],
+    }
+    schedule = "optim.weight_decay={'schedule': 'cosine', 'start': 0, 'end': 1},0.1"
+    assert len(parameter_grid.parse([schedule])["optim.weight_decay"]) == 2
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["seed"], "--grid expects KEY=A,B,C, such as optim.lr=0.001,0.01, got 'seed'"),
+        (["seed=1,,2"], "has an empty or a repeated value; list each once"),
+        (["seed=1,1"], "has an empty or a repeated value"),
+        (["seed=1", "seed=2"], "has the key 'seed' twice; list all values once: seed=A,B"),
+    ],
+)
+def test_malformed_grids_are_refused(texts, message):
+    with pytest.raises(UserError, match=message):
+        parameter_grid.parse(texts)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("loss.nam=a,b", "config key 'loss.nam' is unknown; did you mean 'loss.name'"),
+        ("optim.lr=0.1,x", "config key 'optim.lr' expects float, got 'x'"),
+        ("data.workers=1,2", "'data.workers' does not change the training; take another key"),
+        ("batch_size=8,16", "--grid and --config both set 'batch_size'; leave one of them out"),
+    ],
+)
+def test_invalid_keys_and_values_are_refused_before_any_training(tmp_path, text, message):
+    folder = tmp_path / "grid"
+    with pytest.raises(UserError, match=message):
+        grid = parameter_grid.parse([text])
+        parameter_grid.train("digits", grid, folder, list(SMALL.items()), "command")
+    assert not folder.exists()
+
+
+def test_grid_trains_all_combinations_once_and_writes_the_table(
+    data_dir, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("sys.argv", ["jaxssl"])
+    flags = [f"--config.{key}={value}" for key, value in SMALL.items()]
+    flags += [f"--config.data.dir={data_dir}", "--workdir", str(tmp_path / "grid")]
+
+    def train(values: str) -> str:
+        with pytest.raises(SystemExit) as exit_:
+            cli.run("train", [f"--grid=seed={values}", "--grid=optim.lr=0.1,0.2", *flags])
+        assert not exit_.value.code
+        return capsys.readouterr().out
+
+    trained, make = [], pretrain.train
+
+    def count(settings, workdir, *arguments):
+        trained.append((settings.seed, settings.optim.lr))
+        make(settings, workdir, *arguments)
+
+    monkeypatch.setattr(grid_runs.pretrain, "train", count)
+    output = train("0,1")
+    assert trained == [(0, 0.1), (0, 0.2), (1, 0.1), (1, 0.2)]
+    assert "[4/4] seed=1 optim.lr=0.2: knn_top1" in output
+    table = (tmp_path / "grid" / "grid.md").read_text()
+    rows = [line for line in table.splitlines() if line.startswith("| 0.")]
+    assert [row.split(" | ")[0] for row in rows] == ["| 0.1", "| 0.2"]
+    assert "--config.data.test_split=train[90%:]" in table.replace("\n", " ")
+    assert "<h2>Claims</h2>" not in (tmp_path / "grid" / "grid.html").read_text()
+    assert "finished before" in train("0,1") and len(trained) == 4
+    train("0,2")
+    assert trained[4:] == [(2, 0.1), (2, 0.2)]
+
+
+@pytest.mark.fast
+def test_table_averages_the_seeds_of_a_combination_and_keeps_the_order():
+    base = config.load("digits")
+    grid = {"seed": ["0", "1"], "loss.name": ["b", "a"]}
+    values = {("0", "b"): 1.0, ("0", "a"): 3.0, ("1", "b"): 2.0, ("1", "a"): 5.0}
+    cells = [dict(zip(grid, cell, strict=True)) for cell in values]
+    results = [
+        RunResult(0, Path("run"), {KNN: x, LINEAR: 10 * x}, [{"loss": 0.5}, {"loss": x / 2}], 1.0)
+        for x in values.values()
+    ]
+    table = parameter_grid.make_table(grid, cells, results, base)
+    assert table.heading == ("loss.name", "training loss", "k-NN top-1", "linear top-1")
+    assert table.rows == [
+        ("b", "0.75 ± 0.35", "1.50 ± 0.71", "15.00 ± 7.07"),
+        ("a", "2.00 ± 0.71", "4.00 ± 1.41", "40.00 ± 14.14"),
+    ]
+    assert "mean ± standard deviation over 2 seeds" in table.note
