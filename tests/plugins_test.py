@@ -18,7 +18,7 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.models import adapters
-from jaxssl.training import config, custom
+from jaxssl.training import config, custom, logs
 from jaxssl.training.build import build, make_augment, make_networks
 from tests.data_cases import data_config
 from tests.tiny import TINY
@@ -189,18 +189,17 @@ def test_run_with_a_moved_file_resumes_and_with_a_changed_file_does_not(run, tmp
     assert "plugins.loss own_loss.py:align_uniform: " in capsys.readouterr().err
 
 
-def test_evaluation_warns_of_a_changed_file(run, tmp_path, caplog):
-    folder = tmp_path / "copy"
-    shutil.copytree(run.parent, folder)
-    path = folder / "run" / "config.json"
-    settings = config.read_config(folder / "run").to_dict()
-    settings["plugins"] = [
-        "net own_network.py:SmallMixer 0123456789abcdef",
-        *settings["plugins"][:4],
-    ]
-    custom.warn_of_changes(settings, path.parent)
-    message = "was trained with another content of net own_network.py:SmallMixer"
-    assert caplog.messages == [f"{path.parent} {message}"]
+def test_evaluation_warns_of_a_changed_file(run, caplog, monkeypatch):
+    monkeypatch.setattr(logs.log, "propagate", True)
+    path = run.parent / "own_network.py"
+    content = path.read_text()
+    path.write_text(content + "\n# changed\n")
+    try:
+        jaxssl.load_encoder(run)
+    finally:
+        path.write_text(content)
+    message = f"{run} was trained with another content of net own_network.py:SmallMixer"
+    assert set(caplog.messages) == {message}
 
 
 def test_weights_of_an_own_network_are_exported_by_path_with_a_card(run, tmp_path):
@@ -231,6 +230,8 @@ def test_networks_of_every_kind_are_initialised_applied_and_updated(plugin, name
     jax.tree.map(
         np.testing.assert_array_equal, variables, net.init(jax.random.key(0), x, train=False)
     )
+    first, other = (jax.tree.leaves(net.init(jax.random.key(k), x)["params"]) for k in (0, 1))
+    assert any(np.any(a != b) for a, b in zip(first, other, strict=True))
     options = {"axis_name": None, "keys": None, "mutable": ["batch_stats"]}
     trained, updated = net.apply(variables, x, train=True, **options)
     evaluated = net.apply(variables, x, train=False)
@@ -399,6 +400,14 @@ def test_own_protocols_take_presets_and_unknown_ones_are_refused(plugin):
 def test_component_that_does_not_fit_its_group_is_refused(plugin, group, name, message):
     with pytest.raises(UserError, match=message):
         load(**{group: plugin(name)})
+
+
+@pytest.mark.fast
+def test_edited_file_is_loaded_again(plugin):
+    path = Path(plugin("number").partition(":")[0])
+    assert components.factory("net", f"{path}:number") == 3
+    path.write_text("number = 5")
+    assert components.factory("net", f"{path}:number") == 5
 
 
 @pytest.mark.fast
