@@ -41,7 +41,12 @@ def start(*command: str, cwd: Path | None = None, **options: Any) -> subprocess.
 def run(*command: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess:
     process = start(*command, cwd=cwd, **options)
     out, err = process.communicate()
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    return subprocess.CompletedProcess(command, process.returncode, out, without_notes(err))
+
+
+def without_notes(stderr: str) -> str:
+    """Drop XLA's lines about processor features, which JAX 0.10.0 prints for cached programs."""
+    return "".join(line for line in stderr.splitlines(True) if "cpu_aot_loader.cc" not in line)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +86,7 @@ def test_train_goes_on_when_its_terminal_is_gone(data_dir, tmp_path):
     process.send_signal(signal.SIGSTOP)
     process.send_signal(signal.SIGCONT)
     _, errors = process.communicate()
-    assert (process.returncode, errors) == (0, "")
+    assert (process.returncode, without_notes(errors)) == (0, "")
     log = (workdir / "train.log").read_text()
     assert "cannot be shown any more (Broken pipe)" in log and "finished 6 steps" in log
     assert (workdir / "checkpoints" / "6").is_dir()
