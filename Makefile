@@ -21,10 +21,10 @@ lint: .venv/ready
 	.venv/bin/ruff format --check .
 	.venv/bin/pyright
 
-test-matrix: ## the fast tests with the oldest and the newest JAX, on every Python that is installed
-	.ci/matrix
+test-matrix:  ## the oldest and the newest packages on Python 3.11 to 3.13; CELLS="3.12-newest" takes some
+	.ci/matrix $(CELLS)
 
-release: .venv/ready  ## all tests, then the demo from the wheel and from the source archive
+release: .venv/ready  ## all tests, then wheel, source archive, and the commands from both
 	.ci/release
 
 # After .venv/bin/pip install -e ".[cuda]"; DATA="--config.data.name=folder --config.data.path=PATH" takes pictures of yours.
