@@ -40,7 +40,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 LISTS = ROOT / "tests" / "mutants"
 LIMIT = 600  # seconds that the tests of one defect may take
-NOT_COPIED = (".*", "runs", "__pycache__", "*.egg-info")
+NOT_COPIED = (".*", "__pycache__", "*.egg-info")
 CACHE = Path(".cache") / "jax"
 PASSED, FAILED, INTERRUPTED = 0, 1, 2  # exit statuses of pytest; an import error interrupts
 
@@ -125,7 +125,13 @@ def shared_text() -> str:
 def copy_tree(folder: Path) -> Path:
     """Copy the working tree, with a link to its compilation cache."""
     tree = folder / "tree"
-    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*NOT_COPIED))
+    ignored = shutil.ignore_patterns(*NOT_COPIED)
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        results = {"runs"} if Path(folder) == ROOT else set()  # unlike tests/runs
+        return ignored(folder, names) | results
+
+    shutil.copytree(ROOT, tree, ignore=ignore)
     (tree / CACHE.parent).mkdir()
     (ROOT / CACHE).mkdir(parents=True, exist_ok=True)
     (tree / CACHE).symlink_to((ROOT / CACHE).resolve())
