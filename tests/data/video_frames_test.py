@@ -1,6 +1,7 @@
 """Folders of frames as data sets: layouts, pixels, what is refused, windows."""
 
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from PIL import Image
 from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
 
 from jaxssl.data import clips
+from jaxssl.data.decoding import Crops
 from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import video
+from jaxssl.data.readers import Reader
 
 pytestmark = pytest.mark.fast
 
@@ -294,3 +297,14 @@ def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
 
     assert starts(0) == starts(0) != starts(1)
     assert set(starts(0)) == {0, 1, 2}
+
+
+def test_views_of_a_clip_in_training_are_random_windows():
+    source = SimpleNamespace(kind="video")
+    reader = Reader(source, Crops((), (), 2, frames=(4, 4)), seed=0)
+    views = reader._clips(0, np.arange(20), [numbered(10)] * 20)["views"]
+    assert views.shape == (20, 2, 4, 2, 2, 3)
+    starts = views[:, :, 0, 0, 0, 0]
+    assert set(starts.flat) == set(range(7)) and (starts[:, 0] != starts[:, 1]).any()
+    again = reader._clips(0, np.arange(20)[::-1], [numbered(10)] * 20)["views"]
+    np.testing.assert_array_equal(again[::-1], views)

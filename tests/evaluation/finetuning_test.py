@@ -2,12 +2,15 @@
 
 import dataclasses
 import json
+from functools import partial
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 from file_cases import picture, unpack
 from jax import numpy as jnp
+from jax.sharding import PartitionSpec
 from sklearn.metrics import recall_score, top_k_accuracy_score
 from tune_cases import SIZE, digits, same, tiny_encoder
 
@@ -38,14 +41,15 @@ def train(data_dir):
 def frozen(mesh):
     """An encoder, settings and tuner of a linear layer; a batch holds all of `train`."""
     encoder = tiny_encoder()
+    encoder = encoder._replace(inputs=encoder.inputs._replace(crop=0.75))  # without training
     training = Training(
         batch_size=64, steps=5, lr_batch=96, nesterov=True, frozen=True, smoothing=0.1, **PLAIN
-    )
+    )._replace(head_lr=2.0)
     return encoder, training, finetuning.make_tuner(encoder, training, 10, mesh)
 
 
-def features_of(encoder, source):
-    images = source.images(SIZE).astype(np.float32) / 255
+def features_of(encoder, source, crop=0.0):
+    images = encoder.inputs._replace(crop=crop).prepare(source.images(SIZE))
     return np.asarray(make_apply(encoder)(encoder.variables["net"], images), np.float64)
 
 
@@ -61,7 +65,7 @@ def test_training_a_linear_layer_equals_a_float64_loop(frozen, train):
     target = 0.9 * np.eye(10)[train.labels] + 0.01
     kernel, bias, moved = np.zeros((6, 10)), np.zeros(10), [np.zeros((6, 10)), np.zeros(10)]
     for step in range(5):
-        rate = 0.5 * (48 / 96) * (1 + np.cos(np.pi * step / 5)) / 2
+        rate = 2 * 0.5 * (48 / 96) * (1 + np.cos(np.pi * step / 5)) / 2
         p = softmax(h @ kernel + bias)
         loss = -np.mean(np.sum(target * np.log(p), axis=1))
         gradients = h.T @ (p - target) / n + 1e-3 * kernel, (p - target).mean(axis=0)
@@ -93,12 +97,12 @@ def test_moving_statistics_option_updates_batch_norm_of_a_frozen_backbone(train,
     assert not same(classifier.variables["batch_stats"], encoder.variables["net"]["batch_stats"])
 
 
-def test_fine_tuned_logits_are_computed_without_augmentation(frozen, train, data_dir, monkeypatch):
+def test_fine_tuned_logits_are_computed_of_the_central_crops(frozen, train, data_dir, monkeypatch):
     encoder, _, tuner = frozen
     classifier, test = tuner.fit(train, **HYPER), digits(data_dir, 50, "test")
     monkeypatch.setattr(features, "BLOCK", 32)
     kernel, bias = (np.asarray(classifier.head[name], np.float64) for name in ("kernel", "bias"))
-    expected = features_of(encoder, test) @ kernel + bias
+    expected = features_of(encoder, test, crop=0.75) @ kernel + bias
     np.testing.assert_allclose(tuner.logits(classifier, test), expected, atol=1e-5)
 
 
@@ -164,6 +168,30 @@ def test_fine_tuning_yields_a_classifier_every_few_epochs_and_at_the_end(frozen,
     assert len(classifiers) == 3
     assert same(classifiers[-1].head, tuner.fit(train, **HYPER).head)
     assert not same(classifiers[0].head, classifiers[1].head)
+
+
+def test_every_step_of_fine_tuning_draws_other_views(train, mesh):
+    """Without training, only the views change the loss of a batch that holds all images."""
+    training = Training(batch_size=48, epochs=4, frozen=True, head_std=0.5)
+    tuner = finetuning.make_tuner(tiny_encoder(), training, 10, mesh)
+    classifiers = tuner.epochs(train, lr=0.0, weight_decay=0.0, seed=0, every=1)
+    losses = sorted(classifier.loss for classifier in classifiers)
+    assert len(losses) == 4 and min(np.diff(losses)) > 1e-4
+
+
+def test_images_are_mixed_with_the_whole_batch_in_reverse_order():
+    mesh, x = distributed.make_mesh(), np.arange(16.0)
+    split = PartitionSpec(distributed.DATA_AXIS)
+    reverse = partial(finetuning._reversed, axis=distributed.DATA_AXIS)
+    actual = jax.jit(distributed.spmd(reverse, mesh, (split,), split))(x)
+    np.testing.assert_array_equal(actual, x[::-1])
+
+
+def test_rate_falls_at_milestones_in_epochs():
+    training = Training(schedule="step", milestones=(1, 2.5), epochs=3, batch_size=10)
+    resolved = training_settings.resolve(training, 40, 1)  # four steps an epoch
+    rates = training_settings.learning_rates(resolved, 2.0, 40)
+    np.testing.assert_allclose(rates, [2.0] * 4 + [0.2] * 6 + [0.02] * 2, rtol=1e-6)
 
 
 def test_fine_tuning_crops_images_of_different_sizes_on_the_host(load, tmp_path, mesh):
@@ -306,6 +334,21 @@ def test_subset_of_a_source_keeps_images_with_their_labels(train):
     assert [x.label for x in part.read(np.array([2, 0]))] == list(train.labels[[40, 3]])
     both = train.take(np.arange(10)).take(np.array([9]))
     np.testing.assert_array_equal(both.labels, train.labels[[9]])
+
+
+def test_linear_probe_reports_the_best_of_its_evaluated_epochs(monkeypatch):
+    scores = iter([{"top1": score, "top5": 90.0} for score in (10.0, 30.0, 20.0)])
+    epochs = [finetuning.Classifier({}, {}, loss) for loss in (3.0, 2.0, 1.0)]
+    tuner = SimpleNamespace(epochs=lambda *_, **__: epochs, logits=lambda *_: None)
+    monkeypatch.setattr(finetuning, "make_tuner", lambda *_: tuner)
+    monkeypatch.setattr(finetuning, "accuracies", lambda *_: next(scores))
+    data = SimpleNamespace(num_classes=2, labels=None)
+    hyper = {"lr": 1.0, "weight_decay": 0.0, "seed": 0, "best_of_every": 2}
+    actual = linear.evaluate_on_crops(
+        None, data, data, training=Training(epochs=5), mesh=None, **hyper
+    )
+    expected = {"linear_top1": 30.0, "linear_top5": 90.0, "train_loss": 1.0, "best_epoch": 4}
+    assert actual == expected
 
 
 @pytest.mark.parametrize(

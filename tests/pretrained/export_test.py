@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 import jaxssl
 from jaxssl.errors import UserError
-from jaxssl.models import encoder
+from jaxssl.models import encoder, resnet
 from jaxssl.pretrained import load, model_card, weights
 from jaxssl.pretrained.export import export
 from jaxssl.training import checkpoint, config
@@ -247,6 +247,21 @@ def test_pytorch_example_of_the_model_card_runs(name, runs, tmp_path, monkeypatc
         np.testing.assert_allclose(features, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     ours, theirs = (load.load_pretrained(path).variables for path in files[:2])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
+
+
+@pytest.mark.parametrize(("stem", "padding"), [("cifar", 1), ("cifar_wide", 2)])
+def test_pytorch_example_has_the_padding_of_the_stem(stem, padding):
+    lines = model_card._torchvision_resnet(resnet.net(depth=18, stem=stem), channels=1)
+    assert "model = torchvision.models.resnet18()" in lines
+    assert f"Conv2d(1, 64, 3, padding={padding}, bias=False)" in "".join(lines)
+
+
+def test_untrained_network_of_an_exported_file_depends_on_the_seed(runs, tmp_path):
+    path, _ = export(runs("convnet"), ["safetensors"], out=tmp_path)
+    untrained = load.load_pretrained(path).untrained
+    one, again, other = (untrained(seed)["net"]["params"] for seed in (1, 1, 2))
+    assert jax.tree.all(jax.tree.map(np.array_equal, one, again))
+    assert not jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
 
 def test_export_to_torch_without_pytorch_explains_how_to_install_it(runs, tmp_path, monkeypatch):
