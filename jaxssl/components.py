@@ -62,6 +62,7 @@ class _Registered(NamedTuple):
 
 FROM_PYTHON = "python:"
 IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
+OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, which are attributes of an object
 DIGITS = 16  # hexadecimal digits of a digest
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
 
@@ -88,7 +89,10 @@ def module(group: str, name: str) -> ModuleType:
         UserError: if the group has no component of this name. The message suggests the closest one.
     """
     if name.startswith(FROM_PYTHON):
-        return ModuleType(name)
+        stand_in = ModuleType(name)
+        value = _registered(group, name).value
+        vars(stand_in).update({k: getattr(value, k) for k in OF_MODULE if hasattr(value, k)})
+        return stand_in
     if is_custom(name):
         return _load_plugin(*_read(name))
     if name.endswith(".py") or "/" in name:

@@ -18,7 +18,7 @@ from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.models import adapters
-from jaxssl.training import config, custom, logs
+from jaxssl.training import config, custom, logs, modality
 from jaxssl.training.build import build, make_augment, make_networks
 from tests.data_cases import data_config
 from tests.tiny import TINY
@@ -275,6 +275,10 @@ class Dropout(nn.Module):
         return nn.Dropout(0.5, deterministic=not train)(x.reshape(len(x), -1))
 
 
+class OfVideos(nn.Module):
+    EXAMPLES = "video"
+
+
 class Alone(nn.Module):
     @nn.compact
     def __call__(self, x):
@@ -432,6 +436,8 @@ def test_python_objects_get_names_and_digests_that_tell_settings_apart():
     three = components.digest("net", "python:Dense")
     components.register("net", nn.Dense(4))
     assert components.digest("net", "python:Dense") != three
+    assert modality.network_kind(components.register("net", OfVideos())) == "video"
+    assert modality.network_kind("python:Dense") == "image"
     with pytest.raises(UserError, match="was given as a Python object, which is not stored"):
         components.factory("net", "python:Missing")
 

@@ -1,6 +1,6 @@
 """List the configs and components of the package with a line each.
 
-usage: jaxssl list [configs|losses|networks|heads|methods|augmentations|protocols|studies]
+usage: jaxssl list [configs|losses|networks|heads|methods|augmentations|protocols|loggers|studies]
 """
 
 import ast
@@ -19,6 +19,7 @@ KINDS = {
     "methods": "method",
     "augmentations": "augment",
     "protocols": "protocol",
+    "loggers": "log",
     "studies": "study",
 }
 

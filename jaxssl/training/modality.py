@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from jaxssl import components
 from jaxssl.augment.graph import GraphInputs, make_graph_views
 from jaxssl.augment.views import Inputs, VideoInputs, make_image_text_views, make_views
+from jaxssl.errors import UserError
 from jaxssl.models.encoder import find_channels
 
 Shape = tuple[int | None, ...]
@@ -124,8 +125,14 @@ def _graph_inputs(config: ConfigDict, shape: Shape) -> GraphInputs:
 
 
 def _infer_graph_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> GraphInputs:
-    del config, net
-    return GraphInputs(variables["params"]["Dense_0"]["kernel"].shape[0])
+    del config
+    try:
+        return GraphInputs(variables["params"]["Dense_0"]["kernel"].shape[0])
+    except KeyError as error:
+        raise UserError(
+            f"the {type(net).__name__} has no layer Dense_0, whose input is the tags of the nodes; "
+            "name the first layer of a graph network so"
+        ) from error
 
 
 def _graph_views(config: ConfigDict, inputs: GraphInputs) -> dict[str, Any]:
