@@ -7,6 +7,8 @@ The function may also return a pair (train, test), or any object with __len__ an
 takes the argument path, it gets the value of --config.data.path.
 """
 
+from typing import Any
+
 import numpy as np
 
 import jaxssl
@@ -31,7 +33,7 @@ def stripes(count: int = 2000, side: int = 16) -> tuple[np.ndarray, np.ndarray]:
     return np.uint8(np.clip(127 + 80 * (waves + noise), 0, 255))[..., None], labels
 
 
-def main(workdir: str = "runs/own_data", config: str | object = "digits") -> jaxssl.Run:
+def main(workdir: str = "runs/own_data", config: Any = "digits") -> jaxssl.Run:
     """Pretrain on the stripes. A fifth of them is set aside for the evaluation."""
     return jaxssl.train(config, data=stripes(), workdir=workdir)
 

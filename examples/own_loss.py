@@ -7,6 +7,8 @@ The keyword arguments with a plain default are settings, such as --config.loss.s
 of pairs works with every method, number of views and number of devices.
 """
 
+from typing import Any
+
 import jax
 from jax import Array
 from jax import numpy as jnp
@@ -34,7 +36,7 @@ def align_uniform(pairs: Pairs, *, weight: float = 1.0, sharpness: float = 2.0) 
     return alignment + weight * energy
 
 
-def main(workdir: str = "runs/own_loss", config: str | object = "digits") -> jaxssl.Run:
+def main(workdir: str = "runs/own_loss", config: Any = "digits") -> jaxssl.Run:
     """Compute the loss of two arrays, then pretrain with it."""
     z1, z2 = jax.random.normal(jax.random.key(0), (2, 32, 16))
     pairs = jaxssl.losses.pair_views([z1, z2])

@@ -30,7 +30,7 @@ class SmallMixer(nn.Module):
         return nn.gelu(nn.Dense(self.width)(hidden.reshape(n, -1)))
 
 
-def main(workdir: str = "runs/own_network", config: str | object = "digits") -> jaxssl.Run:
+def main(workdir: str = "runs/own_network", config: Any = "digits") -> jaxssl.Run:
     """Pretrain the network with the config of the digits, and evaluate it."""
     return jaxssl.train(config, net={"name": SmallMixer, "width": 64}, workdir=workdir)
 

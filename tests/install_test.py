@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,9 @@ TINY = (
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Path:
-    """Return a folder for sys.path that holds nothing but the contents of the wheel."""
-    folder = tmp_path_factory.mktemp("install")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    options = ["--no-deps", "--no-build-isolation"]
-    copy = folder / "source"
-    # Build from the files that git would ship, so that the build leaves nothing in the checkout.
+def source(tmp_path_factory) -> Path:
+    """Return a copy of the files that git would ship, so that builds do not touch the checkout."""
+    copy = tmp_path_factory.mktemp("install") / "source"
     files = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT, capture_output=True, text=True, check=True,
@@ -37,7 +34,16 @@ def site(tmp_path_factory) -> Path:
                 (copy / name).symlink_to(target.readlink())
             else:
                 (copy / name).write_bytes(target.read_bytes())
-    subprocess.run([*pip, "wheel", *options, "-w", str(folder), str(copy)], check=True)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def site(source) -> Path:
+    """Return a folder for sys.path that holds nothing but the contents of the wheel."""
+    folder = source.parent
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    options = ["--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "wheel", *options, "-w", str(folder), str(source)], check=True)
     (wheel,) = folder.glob("*.whl")
     subprocess.run(
         [*pip, "install", "--no-deps", "--target", str(folder / "site"), str(wheel)], check=True
@@ -95,3 +101,15 @@ print(float(jaxssl.losses.auc_cl(z1, z2)), jaxssl.solvers.__name__)
     )
     assert out.returncode == 0, out.stderr
     assert out.stdout.endswith("jaxssl.solvers\n")
+
+
+def test_source_archive_has_the_configs_and_the_examples(source):
+    code = "from setuptools import build_meta; print(build_meta.build_sdist('dist'))"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=source, check=True
+    )
+    with tarfile.open(source / "dist" / out.stdout.splitlines()[-1]) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    examples = {f"examples/{path.name}" for path in (ROOT / "examples").glob("*.py")}
+    assert examples and examples <= files
+    assert "jaxssl/configs/digits.py" in files
