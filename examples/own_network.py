@@ -7,6 +7,8 @@ The attributes of the class with a plain default are settings, such as --config.
 network may also be the class of a Flax NNX module, or a pair of pure functions (init, apply).
 """
 
+from typing import Any
+
 from flax import linen as nn
 from jax import Array
 
