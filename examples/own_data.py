@@ -30,7 +30,8 @@ def stripes(count: int = 2000, side: int = 16) -> tuple[np.ndarray, np.ndarray]:
     along = np.cos(angle)[:, None, None] * x + np.sin(angle)[:, None, None] * y
     waves = np.sin(frequency[:, None, None] * along + phase[:, None, None])
     noise = rng.normal(0, 0.3, (count, side, side))
-    return np.uint8(np.clip(127 + 80 * (waves + noise), 0, 255))[..., None], labels
+    pixels = np.clip(127 + 80 * (waves + noise), 0, 255)
+    return pixels.astype(np.uint8)[..., None], labels
 
 
 def main(workdir: str = "runs/own_data", config: Any = "digits") -> jaxssl.Run:

@@ -1,7 +1,9 @@
 """Loggers beside metrics.jsonl: the protocol, the services offline, and missing packages."""
 
+import contextlib
 import importlib.util
 import json
+import sqlite3
 
 import pytest
 
@@ -57,15 +59,16 @@ def test_config_key_log_takes_one_or_several_loggers_and_may_change_on_resume():
     assert config.conflicts(two, old) == []
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # in the services' packages
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
 def test_service_continues_the_same_run_and_gets_no_step_twice(tmp_path, monkeypatch, name):
-    pytest.importorskip(name)
-    if name == "mlflow":
-        pytest.importorskip("sqlalchemy")  # The package mlflow-skinny has no local store.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))  # is read by the import
+    pytest.importorskip(name)
+    if name == "mlflow":
+        pytest.importorskip("sqlalchemy")  # The package mlflow-skinny has no local store.
     ids = set()
     for first, steps in ((0, (1, 2)), (1, (2, 3))):
         writer = metrics_writer.MetricsWriter(tmp_path, first, (name,), {"seed": 0})
@@ -78,5 +81,19 @@ def test_service_continues_the_same_run_and_gets_no_step_twice(tmp_path, monkeyp
     if name == "mlflow":
         from mlflow import MlflowClient
 
-        history = MlflowClient().get_metric_history(state["id"], "loss")
-        assert [point.step for point in history] == [1, 2, 3]
+        client = MlflowClient()
+        history = client.get_metric_history(state["id"], "loss")
+        assert [(point.step, point.value) for point in history] == [(1, 1), (2, 2), (3, 3)]
+        assert client.get_run(state["id"]).info.status == "FINISHED"
+        writer = metrics_writer.MetricsWriter(tmp_path, 3, (name,), {"seed": 0})
+        with pytest.raises(KeyboardInterrupt), contextlib.closing(writer):
+            raise KeyboardInterrupt
+        assert client.get_run(state["id"]).info.status == "KILLED"
+    if name == "wandb":
+        stored = [path.read_bytes() for path in tmp_path.glob("wandb/offline-run-*/*.wandb")]
+        assert len(stored) == 2 and all(b"loss" in content for content in stored)
+    if name == "trackio":
+        [database] = (tmp_path / "trackio").glob("*.db")
+        with contextlib.closing(sqlite3.connect(database)) as connection:
+            rows = connection.execute("select step, metrics from metrics order by step").fetchall()
+        assert [(step, json.loads(text)["loss"]) for step, text in rows] == [(1, 1), (2, 2), (3, 3)]

@@ -1,6 +1,7 @@
 """MLflow. MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME select server and experiment."""
 
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -44,8 +45,9 @@ class MLflow:
         """Do nothing, because each step is sent at once."""
 
     def close(self) -> None:
-        """End the run."""
-        self._client.set_terminated(self._state.id)
+        """End the run, as killed if an exception or a signal has stopped it."""
+        status = "FINISHED" if sys.exc_info()[0] is None else "KILLED"
+        self._client.set_terminated(self._state.id, status)
 
 
 def logger(workdir: Path, step: int, config: Mapping[str, Any]) -> MLflow:
