@@ -38,13 +38,9 @@ def check_features(
     test_features: ArrayLike,
     test_labels: ArrayLike,
 ) -> Features:
-    """Return the arguments of a protocol's ``evaluate`` as `Features`.
+    """Return the arrays of a protocol's ``evaluate`` as `Features`.
 
-    Args:
-        train_features: [n, f] numbers, which are converted to float32.
-        train_labels: [n] integers >= 0.
-        test_features: [m, f] numbers, which are converted to float32.
-        test_labels: [m] integers >= 0.
+    `jaxssl.evaluation.protocols` describes the arrays.
 
     Raises:
         ValueError: if a shape or a dtype is wrong. The message names the argument.

@@ -31,6 +31,14 @@ def test_evaluate_has_one_signature_and_equals_the_protocol_with_its_default_pre
     assert module.evaluate(*lists) == scores
 
 
+@each
+def test_example_of_the_docstring_runs(module):
+    (line,) = re.findall(r"scores = .*", module.evaluate.__doc__)
+    scope = {module.__name__.rpartition(".")[2]: module, **dict(zip(NAMES, FEATURES, strict=True))}
+    exec(line, scope)
+    assert scope["scores"] and all(np.isfinite(list(scope["scores"].values())))
+
+
 def test_settings_replace_values_of_the_preset():
     expected = knn.accuracy(*FEATURES, k=3, temperature=0.07)
     assert knn.evaluate(*FEATURES, preset="moco_v3_20", k=3) == expected

@@ -60,24 +60,18 @@ def evaluate(
 
         scores = fewshot.evaluate(train_features, train_labels, test_features, test_labels)
 
-    Args:
-        train_features: [n, f].
-        train_labels: [n] int >= 0.
-        test_features: [m, f].
-        test_labels: [m] int >= 0.
-        preset: a key of `PRESETS`. "default" fits logistic regression to 1 and to 5 examples per
-            class, the others are ELEVATER's probes.
-        seed: seed of the draws.
-        **settings: arguments of `accuracy` or, for ELEVATER's presets, of `elevater` that replace
-            the preset's. ``shots`` may be a tuple.
+    Features are [n, f] and [m, f], labels are class indices [n] and [m].
+    `jaxssl.evaluation.protocols` describes the arguments, which four protocols share. The preset
+    "default" fits logistic regression to 1 and to 5 examples per class. The others are ELEVATER's
+    probes. Settings are arguments of `accuracy` or, for ELEVATER's presets, of `elevater`, and
+    ``shots`` may be a tuple. ``seed`` draws the shots.
 
     Returns:
         The mean "fewshot_1shot_top1" and the standard deviation "fewshot_1shot_top1_std" over the
         draws in percent, and so on for the other numbers of shots and metrics.
 
     Raises:
-        ValueError: if a shape, a dtype, a setting or the preset is invalid, or a class has fewer
-            training examples than shots.
+        ValueError: if a class has fewer training examples than shots, or an argument is invalid.
     """
     features = check_features(train_features, train_labels, test_features, test_labels)
     chosen = choose_settings(PRESETS, preset, "default", settings)

@@ -63,19 +63,12 @@ def evaluate(
 
         scores = knn.evaluate(train_features, train_labels, test_features, test_labels, k=20)
 
-    Args:
-        train_features: [n, f].
-        train_labels: [n] int >= 0.
-        test_features: [m, f].
-        test_labels: [m] int >= 0.
-        preset: a key of `PRESETS`. "default" is "cifar_simclr": k = 200, temperature 0.5.
-        **settings: arguments of `accuracy` that replace the preset's.
+    Features are [n, f] and [m, f], labels are class indices [n] and [m].
+    `jaxssl.evaluation.protocols` describes the arguments, which four protocols share. "default" is
+    the preset "cifar_simclr": k = 200, temperature 0.5. Settings are arguments of `accuracy`.
 
     Returns:
         "knn_top1" and "knn_top5" in percent, see `accuracy`.
-
-    Raises:
-        ValueError: if a shape, a dtype, a setting or the preset is invalid.
     """
     features = check_features(train_features, train_labels, test_features, test_labels)
     return accuracy(*features, **choose_settings(PRESETS, preset, DEFAULT, settings))

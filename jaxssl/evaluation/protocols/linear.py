@@ -89,23 +89,15 @@ def evaluate(
 ) -> dict[str, float]:
     """Compute the accuracy of a linear probe on cached features, with the settings of a preset.
 
-        scores = linear.accuracy(train_features, train_labels, test_features, test_labels)
+        scores = linear.evaluate(train_features, train_labels, test_features, test_labels)
 
-    Args:
-        train_features: [n, f].
-        train_labels: [n] int >= 0.
-        test_features: [m, f].
-        test_labels: [m] int >= 0.
-        preset: "default", which is "fast", or "video". The other presets train on images, see
-            `jaxssl.evaluate`.
-        seed: seed of the validation split.
-        **settings: arguments of `accuracy` that replace the preset's.
+    Features are [n, f] and [m, f], labels are class indices [n] and [m].
+    `jaxssl.evaluation.protocols` describes the arguments, which four protocols share. Presets are
+    "fast", the default, and "video". The others train on images, see `jaxssl.evaluate`. Settings
+    are arguments of `accuracy`. ``seed`` draws the validation split.
 
     Returns:
         "linear_top1" and "linear_top5" in percent, "C" and "gradient_norm", see `accuracy`.
-
-    Raises:
-        ValueError: if a shape, a dtype, a setting or the preset is invalid.
     """
     presets = {name: values for name, values in PRESETS.items() if "training" not in values}
     if preset in PRESETS and preset not in presets:

@@ -39,19 +39,12 @@ def evaluate(
 
         scores = retrieval.evaluate(train_features, train_labels, test_features, test_labels)
 
-    Args:
-        train_features: [n, f].
-        train_labels: [n] int >= 0.
-        test_features: [m, f].
-        test_labels: [m] int >= 0.
-        preset: a key of `PRESETS`.
-        **settings: arguments of `recall` that replace the preset's.
+    Features are [n, f] and [m, f], labels are class indices [n] and [m].
+    `jaxssl.evaluation.protocols` describes the arguments, which four protocols share. Settings are
+    arguments of `recall`.
 
     Returns:
         "retrieval_r1" and so on in percent, see `recall`.
-
-    Raises:
-        ValueError: if a shape, a dtype, a setting or the preset is invalid.
     """
     features = check_features(train_features, train_labels, test_features, test_labels)
     return recall(features, **choose_settings(PRESETS, preset, "default", settings))
