@@ -160,6 +160,9 @@ def test_help_lists_the_flags_of_each_command(script, flag, tmp_path):
     [
         (("train", "--worker=3"), "Unknown command line flag 'worker'"),
         (("train", "digits"), "argument 'digits' is not understood"),
+        (("train", "--profile=9:3"), "--profile must be FIRST:END with FIRST < END"),
+        (("train", "--dry_run", "--profile=0:1"), "--dry_run takes no steps to trace"),
+        (("train", "--grid=seed=1", "--dry_run"), "--dry_run is for one run; leave it or --grid"),
         (("eval",), "eval needs a run or a weights file: --workdir DIR or --weights FILE"),
         (("eval", "--workdir=nowhere"), "nowhere holds no run"),
     ],

@@ -48,11 +48,14 @@ cli.define_processes(FLAGS)
 def main(overrides: list[tuple[str, str]]) -> None:
     """Pretrain, or with --dry_run only check the config and its memory."""
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
+    from jaxssl.errors import UserError
     from jaxssl.training import config, profiling
 
     if GRID.value:
         return _train_grid(overrides)
-    profile = profiling.parse(PROFILE.value) if PROFILE.value else None
+    profile = None if PROFILE.value is None else profiling.parse(PROFILE.value)
+    if profile and DRY_RUN.value:
+        raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
     settings = config.load(CONFIG.value, overrides)
     cli.start_jax(FLAGS)
     if DRY_RUN.value:

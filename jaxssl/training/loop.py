@@ -109,6 +109,8 @@ def train(
     run = _set_up(config, workdir, evaluation, splits)
     setup, batches, programs = run.setup, run.batches, run.programs
     state, total = programs.init(config.seed), setup.total_steps
+    # A profile cuts the calls of all processes, so that they must agree on it.
+    run_record.require_equal({"--profile": str(profile)})
     if profile:
         profiling.check(profile, workdir, total)
     if _is_finished(run, state):
@@ -144,8 +146,8 @@ def train(
         unit = source.KINDS[run.splits.train.kind]
         with reporter.progress_bar(step, total, unit):
             while step < total:
+                profiler.begin(step, state)
                 start = time.perf_counter()
-                profiler.update(step, state)
                 n = min(*(period - step % period for period in periods), total - step, call_steps)
                 n = min(n, profiler.steps_until_border(step))
                 state, metrics, embeddings, new = programs.steps(
@@ -169,6 +171,7 @@ def train(
                     reporter.restart_clock(step)
                 if calls <= 2:
                     call_steps = _steps_per_call(metrics, n, start, programs.most_steps)
+                profiler.end(step, state)
                 if unreported and (saving or stopping):
                     evaluate = partial(probe, state) if evaluating and probe else None
                     values = reporter.report(*unreported, evaluate)
@@ -180,7 +183,6 @@ def train(
                     reporter.restart_clock(step)
                 if stopping:
                     break
-        profiler.update(step, state)
         checkpoints.wait_until_finished()
         _exit_if_stopped(step, total, stop)
         stack.close()

@@ -20,7 +20,7 @@ def parse(text: str) -> range:
     Raises:
         UserError: if the text is of another form, or names no step.
     """
-    match = re.fullmatch(r"(\d+):(\d+)", text)
+    match = re.fullmatch(r"([0-9]{1,12}):([0-9]{1,12})", text)
     if not match or int(match[1]) >= int(match[2]):
         raise UserError(
             f"--profile must be FIRST:END with FIRST < END, such as 100:110, got {text!r}"
@@ -66,6 +66,7 @@ class Profiler:
     def __exit__(self, *_: object) -> None:
         """End a trace whose steps were interrupted."""
         if self._tracing:
+            self._tracing = False
             jax.profiler.stop_trace()
 
     def steps_until_border(self, step: int) -> int:
@@ -74,14 +75,22 @@ class Profiler:
             (border - step for border in self._borders if border > step), default=sys.maxsize
         )
 
-    def update(self, step: int, state: object) -> None:
-        """Start or stop the trace, if ``step`` steps have been taken. ``state`` is their result."""
-        if self._steps is None or step not in self._borders:
-            return
-        jax.block_until_ready(state)
-        if self._tracing:
+    def begin(self, step: int, state: object) -> None:
+        """Start the trace before the first step of the range.
+
+        Args:
+            step: number of steps that have been taken.
+            state: result of these steps, which must not run on into the trace.
+        """
+        if self._steps and step == self._steps.start:
+            jax.block_until_ready(state)
+            jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
+            self._tracing = True
+
+    def end(self, step: int, state: object) -> None:
+        """Write the trace after the last step of the range. The arguments are those of `begin`."""
+        if self._tracing and step == self._borders[-1]:
+            jax.block_until_ready(state)
+            self._tracing = False
             jax.profiler.stop_trace()
             log.info("profile    of the steps %d:%d in %s", *self._borders, self._folder)
-        else:
-            jax.profiler.start_trace(self._folder, create_perfetto_trace=True)
-        self._tracing = not self._tracing

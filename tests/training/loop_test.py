@@ -1,6 +1,7 @@
 """Whole runs: crash, stop, resume, rejected input, and the files in the workdir."""
 
 import errno
+import gzip
 import json
 import os
 import signal
@@ -109,6 +110,8 @@ def test_profile_traces_exactly_its_steps_and_changes_no_number(tiny, whole, tmp
     ("text", "message"),
     [
         ("5", "--profile must be FIRST:END with FIRST < END, such as 100:110, got '5'"),
+        ("", "must be FIRST:END with FIRST < END"),
+        ("0:" + 5000 * "9", "must be FIRST:END with FIRST < END"),
         ("7:7", "must be FIRST:END with FIRST < END"),
         ("10:13", "--profile 10:13: the run ends at step 12"),
         ("5:12", r"--profile 5:12: the run in .* resumes at step 12; take later steps, or another"),
@@ -148,6 +151,30 @@ def test_run_killed_while_it_writes_a_checkpoint_resumes_bit_for_bit(
         np.testing.assert_array_equal(actual, expected)
     assert lines(tmp_path) == lines(whole)
     assert checkpoint.steps(tmp_path) == [SAVED, STEPS] and not unfinished.exists()
+
+
+@pytest.mark.parametrize("last", [3, 4, 5])
+def test_profile_writes_a_trace_that_perfetto_reads_also_if_the_run_is_interrupted(tmp_path, last):
+    x = jnp.zeros(2)
+    with profiling.Profiler(range(2, 4), tmp_path) as profiler:
+        for step in range(last):
+            profiler.begin(step, x)
+            with jax.profiler.TraceAnnotation(f"step {step}"):
+                x = x + 1
+            profiler.end(step + 1, x)
+    [trace] = tmp_path.glob("profile/**/perfetto_trace.json.gz")
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    traced = {event["name"] for event in events if event.get("name", "").startswith("step ")}
+    assert traced == {f"step {step}" for step in range(2, min(last, 4))}
+    assert list(tmp_path.glob("profile/**/*.xplane.pb"))
+
+
+def test_processes_with_different_profiles_stop_at_the_start(tiny, tmp_path, monkeypatch):
+    compared = []
+    monkeypatch.setattr(run_record, "require_equal", compared.append)
+    with pytest.raises(UserError, match="the run ends at step 12"):
+        pretrain.train(tiny(), tmp_path, profile=range(10, 13))
+    assert {"--profile": "range(10, 13)"} in compared
 
 
 def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
