@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.data import source
+from jaxssl.data.batches import check_batch
 from jaxssl.errors import UserError
 from jaxssl.report import page
 from jaxssl.report.markdown import narrow_table, wrap_text
@@ -16,6 +17,8 @@ from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, RunResult, cell_config, 
 from jaxssl.studies.study import Findings, Setting, Table
 from jaxssl.studies.verdicts import spread
 from jaxssl.training import atomic_files, config, console, modality
+from jaxssl.training.build import build
+from jaxssl.training.compatibility import check_labels
 
 Grid = dict[str, list[str]]  # the texts of the values by config key
 BRACKETS = {"(": ")", "[": "]", "{": "}"}
@@ -67,25 +70,20 @@ def train(
     """
     if distributed.process_count() > 1:
         raise UserError("--grid trains in one process; start one command per run instead")
-    for key in grid:
-        if key in config.CHANGEABLE_KEYS or key == "eval.protocols":
-            raise UserError(f"--grid: {key!r} does not change the training; take another key")
-        if key in dict(overrides):
-            raise UserError(f"--grid and --config both set {key!r}; leave one of them out")
+    _check_keys(grid, dict(overrides))
     path = config.find(name)
     setting = Setting(name, path, "", 1, folder, tuple(overrides))
     base = config.load(path, overrides)
     cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    for cell in cells:
-        cell_config(setting, cell)  # raises an error for an invalid value
-    kind = modality.dataset_kind(base)
-    labelled = source.load_splits(base.data, kind).labelled
+    configs = [cell_config(setting, cell) for cell in cells]  # raises an error for a wrong value
+    labelled = _check_runs(cells, configs)
     results = []
-    for number, cell in enumerate(cells, 1):
-        seeded = {"seed": base.seed} | {k: int(v) if k == "seed" else v for k, v in cell.items()}
-        result, is_new = run_cell(setting, seeded, PROTOCOLS if labelled else (), "--workdir")
+    for number, (cell, settings) in enumerate(zip(cells, configs, strict=True), 1):
+        protocols = PROTOCOLS if labelled[number - 1] else ()
+        seeded = {**cell, "seed": settings.seed}
+        result, is_new = run_cell(setting, seeded, protocols, "--workdir")
         results.append(result)
-        values = " ".join(f"{key}={value}" for key, value in cell.items())
+        values = _describe(cell)
         state = f"{result.seconds:.0f} s" if is_new else "finished before"
         figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items())
         console.show(f"[{number}/{len(cells)}] {values}: {figures} ({state})")
@@ -120,13 +118,75 @@ def make_table(
     ]
     seeds = len(grid.get("seed", ("",)))
     note = (
-        f"Accuracies in percent on {base.data.test_split!r} of {base.data.name}"
+        f"Accuracies in percent on {_test_split(grid, base)}"
         + (f", mean ± standard deviation over {seeds} seeds" if seeds > 1 else "")
         + ". Choose settings on validation data, not on the test images that you report: "
         "--config.data.train_split=train[:90%] --config.data.test_split=train[90%:]. Losses with "
         "different settings of the loss are not comparable."
     )
     return Table("Grid", (*keys, *(METRICS[key] for key in measured)), rows, note)
+
+
+def _check_keys(grid: Grid, overrides: Mapping[str, str]) -> None:
+    """Raise UserError for a key that a grid cannot vary, or that a grid sets itself."""
+    for key in grid:
+        if key in config.CHANGEABLE_KEYS or key == "eval.protocols":
+            raise UserError(f"--grid: {key!r} does not change the training; take another key")
+        if key == "data.path":
+            raise UserError(
+                "--grid: the runs of a grid cannot differ in 'data.path'; start a grid for each "
+                "path, with --config.data.path and --workdir"
+            )
+        if key in overrides:
+            raise UserError(f"--grid and --config both set {key!r}; leave one of them out")
+    if "eval.protocols" in overrides:
+        names = " and ".join(PROTOCOLS)
+        raise UserError(
+            f"--grid evaluates with {names}; leave --config.eval.protocols out, and evaluate "
+            "single runs with jaxssl eval"
+        )
+
+
+def _check_runs(cells: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict]) -> list[bool]:
+    """Check the runs of a grid as far as possible without training.
+
+    Returns:
+        For each run, whether all images of its data set have labels.
+
+    Raises:
+        UserError: if two runs are equal, or a run does not fit its data set or the devices.
+    """
+    by_config: dict[str, Mapping[str, str]] = {}
+    for cell, settings in zip(cells, configs, strict=True):
+        other = by_config.setdefault(settings.to_json(), cell)
+        if other is not cell:
+            raise UserError(
+                f"--grid: {_describe(other)} and {_describe(cell)} are the same run; list equal "
+                "values once"
+            )
+    splits: dict[str, source.Splits] = {}
+    devices, labelled = distributed.make_mesh().size, []
+    for settings in configs:
+        kind = modality.dataset_kind(settings)
+        data = settings.data.to_json() + kind
+        if data not in splits:
+            splits = {data: source.load_splits(settings.data, kind)}
+        train_set = splits[data].train
+        check_labels(settings, train_set.num_classes, train_set.labelled)
+        check_batch(settings.batch_size, len(train_set), devices)
+        build(settings, len(train_set), devices)
+        labelled.append(splits[data].labelled)
+    return labelled
+
+
+def _test_split(grid: Grid, base: ConfigDict) -> str:
+    if {"data.name", "data.test_split"} & set(grid):
+        return "the test split"
+    return f"{base.data.test_split!r} of {base.data.name}"
+
+
+def _describe(cell: Mapping[str, str]) -> str:
+    return " ".join(f"{key}={value}" for key, value in cell.items())
 
 
 def _write(table: Table, folder: Path, command: str) -> None:

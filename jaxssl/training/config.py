@@ -328,6 +328,9 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
         name, dot, _ = key.removeprefix(prefix).partition(".")
         child: Any = node.get(name)
         is_group = isinstance(child, ConfigDict) and "schedule" not in child
+        if is_group and not dot:
+            names = ", ".join(child)
+            raise UserError(f"config key {key!r} is a group; set one of its keys: {names}")
         if name not in node or is_group != bool(dot):
             hint = suggest(prefix + name, [prefix + name for name in node])
             raise UserError(f"config key {key!r} is unknown{hint}")

@@ -55,7 +55,7 @@ class Profiler:
 
     def __init__(self, steps: range | None, workdir: Path) -> None:
         self._steps = steps if distributed.is_first_process() else None
-        self._borders = (steps.start, steps.stop) if steps else ()
+        self._borders = (steps.start, steps.stop) if steps else (0, 0)
         self._folder = workdir / FOLDER
         self._tracing = False
 

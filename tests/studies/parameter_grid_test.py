@@ -63,14 +63,27 @@ def test_malformed_grids_are_refused(texts, message):
         ("optim.lr=0.1,x", "config key 'optim.lr' expects float, got 'x'"),
         ("data.workers=1,2", "'data.workers' does not change the training; take another key"),
         ("batch_size=8,16", "--grid and --config both set 'batch_size'; leave one of them out"),
+        ("loss=a,b", "config key 'loss' is a group; set one of its keys: a, alpha"),
+        ("data.path=a,b", "the runs of a grid cannot differ in 'data.path'"),
+        ("optim.lr=0.1,0.10", "optim.lr=0.1 and optim.lr=0.10 are the same run; list equal values"),
+        ("accumulate_steps=1,4", "accumulate_steps=4 must divide the 2 images"),
+        ("data.train_split=train[:50],train[:10]", "between 1 and the 10 training examples"),
+        ("data.name=digits,nonsense", "data.name='nonsense' is unknown"),
     ],
 )
-def test_invalid_keys_and_values_are_refused_before_any_training(tmp_path, text, message):
+def test_invalid_keys_and_values_are_refused_before_any_training(data_dir, tmp_path, text, message):
     folder = tmp_path / "grid"
+    overrides = [*SMALL.items(), ("data.dir", str(data_dir))]
     with pytest.raises(UserError, match=message):
-        grid = parameter_grid.parse([text])
-        parameter_grid.train("digits", grid, folder, list(SMALL.items()), "command")
+        parameter_grid.train("digits", parameter_grid.parse([text]), folder, overrides, "command")
     assert not folder.exists()
+
+
+@pytest.mark.fast
+def test_protocols_of_a_grid_are_fixed(tmp_path):
+    overrides, grid = [("eval.protocols", "knn")], {"seed": ["1"]}
+    with pytest.raises(UserError, match="--grid evaluates with knn and linear; leave --config"):
+        parameter_grid.train("digits", grid, tmp_path, overrides, "command")
 
 
 def test_grid_trains_all_combinations_once_and_writes_the_table(
@@ -82,7 +95,7 @@ def test_grid_trains_all_combinations_once_and_writes_the_table(
 
     def train(values: str) -> str:
         with pytest.raises(SystemExit) as exit_:
-            cli.run("train", [f"--grid=seed={values}", "--grid=optim.lr=0.1,0.2", *flags])
+            cli.run("train", ["--grid=seed=0x1", f"--grid=optim.lr={values}", *flags])
         assert not exit_.value.code
         return capsys.readouterr().out
 
@@ -93,17 +106,17 @@ def test_grid_trains_all_combinations_once_and_writes_the_table(
         make(settings, workdir, *arguments)
 
     monkeypatch.setattr(grid_runs.pretrain, "train", count)
-    output = train("0,1")
-    assert trained == [(0, 0.1), (0, 0.2), (1, 0.1), (1, 0.2)]
-    assert "[4/4] seed=1 optim.lr=0.2: knn_top1" in output
+    output = train("0.1,0.2")
+    assert trained == [(1, 0.1), (1, 0.2)]
+    assert "[2/2] seed=0x1 optim.lr=0.2: knn_top1" in output
     table = (tmp_path / "grid" / "grid.md").read_text()
     rows = [line for line in table.splitlines() if line.startswith("| 0.")]
     assert [row.split(" | ")[0] for row in rows] == ["| 0.1", "| 0.2"]
     assert "--config.data.test_split=train[90%:]" in table.replace("\n", " ")
     assert "<h2>Claims</h2>" not in (tmp_path / "grid" / "grid.html").read_text()
-    assert "finished before" in train("0,1") and len(trained) == 4
-    train("0,2")
-    assert trained[4:] == [(2, 0.1), (2, 0.2)]
+    assert "finished before" in train("0.1,0.2") and len(trained) == 2
+    train("0.2,0.3")
+    assert trained[2:] == [(1, 0.3)]
 
 
 @pytest.mark.fast

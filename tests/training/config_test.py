@@ -114,7 +114,7 @@ def test_override_sets_a_schedule_for_a_hyper_parameter():
         ("optim.lrr=1", "did you mean 'optim.lr'?"),
         ("optimm.lr=1", "'optimm.lr' is unknown; did you mean 'optim'?"),
         ("batch_size.x=1", "'batch_size.x' is unknown"),
-        ("loss=nt_xent", "config key 'loss' is unknown"),
+        ("loss=nt_xent", "config key 'loss' is a group; set one of its keys: a, alpha"),
         ("loss.temprature=1", "'loss.temprature' is unknown"),
         ("loss.name=ntxent", "loss.name='ntxent' is unknown; did you mean 'nt_xent'?"),
         ("loss.preset=papr", "loss.preset='papr' is unknown; did you mean 'paper'?"),
