@@ -6,9 +6,11 @@ import os
 import signal
 from pathlib import Path
 
+import jax
 import numpy as np
+from tiny import STEPS
 
-from jaxssl.training import loop
+from jaxssl.training import checkpoint, loop, metrics_writer
 
 CONFIG = {
     "seed": 0, "batch_size": 64, "epochs": 5, "total_steps": 0,
@@ -116,3 +118,16 @@ def at_batch(monkeypatch, number: int, action) -> None:
 def interrupt() -> None:
     """Send this process the signal of Ctrl-C."""
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def saved_arrays(workdir: Path) -> list[np.ndarray]:
+    """Return all arrays of the last checkpoint of a whole tiny run."""
+    actual = checkpoint.restore_arrays(workdir)
+    assert actual.step == STEPS
+    return jax.tree.leaves(actual.state)
+
+
+def metric_lines(workdir: Path) -> list[dict]:
+    """Read metrics.jsonl without the field that depends on time."""
+    rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]

@@ -1,7 +1,6 @@
 """Whole runs: crash, stop, resume, rejected input, and the files in the workdir."""
 
 import errno
-import gzip
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ import pytest
 from jax import numpy as jnp
 from tensorboardX.proto.event_pb2 import Event
 from tiny import SAVED, SETTINGS, STEPS
-from workdir_cases import at_batch
+from workdir_cases import at_batch, metric_lines, saved_arrays
 
 import jaxssl
 from jaxssl import distributed
@@ -30,7 +29,6 @@ from jaxssl.training import (
     loop,
     metrics_writer,
     nonfinite,
-    profiling,
     run_record,
 )
 from jaxssl.training.build import build, initial_state
@@ -49,18 +47,6 @@ def standard_promotion():
         yield
 
 
-def saved_arrays(workdir: Path) -> list[np.ndarray]:
-    actual = checkpoint.restore_arrays(workdir)
-    assert actual.step == STEPS
-    return jax.tree.leaves(actual.state)
-
-
-def lines(workdir: Path) -> list[dict]:
-    """Read metrics.jsonl without the field that depends on time."""
-    rows = metrics_writer.read_metrics(workdir / "metrics.jsonl")
-    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in rows]
-
-
 def crash() -> None:
     raise RuntimeError("crash")
 
@@ -76,50 +62,7 @@ def test_crashed_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch, cac
     pretrain.train(settings, tmp_path)
     for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(actual, expected)
-    assert lines(tmp_path) == lines(whole)
-
-
-def test_profile_traces_exactly_its_steps_and_changes_no_number(tiny, whole, tmp_path, monkeypatch):
-    calls, make = [], loop.make_programs
-
-    def make_programs(*arguments, **options):
-        programs = make(*arguments, **options)
-
-        def steps(state, data, indices, n):
-            calls.append((int(state.step), n))
-            return programs.steps(state, data, indices, n)
-
-        return programs._replace(steps=steps)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(jax.profiler, "start_trace", lambda folder, **_: calls.append(folder))
-        patch.setattr(jax.profiler, "stop_trace", lambda: calls.append("end"))
-        patch.setattr(loop, "make_programs", make_programs)
-        pretrain.train(tiny(), tmp_path, profile=range(5, 8))
-    start, end = calls.index(tmp_path / "profile"), calls.index("end")
-    traced = [step for first, n in calls[start + 1 : end] for step in range(first, first + n)]
-    others = [*calls[:start], *calls[end + 1 :]]
-    rest = [step for first, n in others for step in range(first, first + n)]
-    assert traced == [5, 6, 7] and rest == [0, 1, 2, 3, 4, 8, 9, 10, 11]
-    for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
-        np.testing.assert_array_equal(actual, expected)
-    assert lines(tmp_path) == lines(whole)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("5", "--profile must be FIRST:END with FIRST < END, such as 100:110, got '5'"),
-        ("", "must be FIRST:END with FIRST < END"),
-        pytest.param("0:" + 5000 * "9", "must be FIRST:END with FIRST < END", id="long"),
-        ("7:7", "must be FIRST:END with FIRST < END"),
-        ("10:13", "--profile 10:13: the run ends at step 12"),
-        ("5:12", r"--profile 5:12: the run in .* resumes at step 12; take later steps, or another"),
-    ],
-)
-def test_profile_of_steps_that_the_run_does_not_take_is_refused(tiny, whole, text, message):
-    with pytest.raises(UserError, match=message):
-        pretrain.train(tiny(), whole, profile=profiling.parse(text))
+    assert metric_lines(tmp_path) == metric_lines(whole)
 
 
 # Trains, and kills itself when the first file or folder of a checkpoint would get its final name.
@@ -149,32 +92,8 @@ def test_run_killed_while_it_writes_a_checkpoint_resumes_bit_for_bit(
     pretrain.train(tiny(), tmp_path)
     for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(actual, expected)
-    assert lines(tmp_path) == lines(whole)
+    assert metric_lines(tmp_path) == metric_lines(whole)
     assert checkpoint.steps(tmp_path) == [SAVED, STEPS] and not unfinished.exists()
-
-
-@pytest.mark.parametrize("last", [3, 4, 5])
-def test_profile_writes_a_trace_that_perfetto_reads_also_if_the_run_is_interrupted(tmp_path, last):
-    x = jnp.zeros(2)
-    with profiling.Profiler(range(2, 4), tmp_path) as profiler:
-        for step in range(last):
-            profiler.begin(step, x)
-            with jax.profiler.TraceAnnotation(f"step {step}"):
-                x = x + 1
-            profiler.end(step + 1, x)
-    [trace] = tmp_path.glob("profile/**/perfetto_trace.json.gz")
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    traced = {event["name"] for event in events if event.get("name", "").startswith("step ")}
-    assert traced == {f"step {step}" for step in range(2, min(last, 4))}
-    assert list(tmp_path.glob("profile/**/*.xplane.pb"))
-
-
-def test_processes_with_different_profiles_stop_at_the_start(tiny, tmp_path, monkeypatch):
-    compared = []
-    monkeypatch.setattr(run_record, "require_equal", compared.append)
-    with pytest.raises(UserError, match="the run ends at step 12"):
-        pretrain.train(tiny(), tmp_path, profile=range(10, 13))
-    assert {"--profile": "range(10, 13)"} in compared
 
 
 def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
@@ -193,7 +112,7 @@ def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
     for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(actual, expected)
     # The stop added one line of metrics and changed nothing else.
-    assert [row for row in lines(tmp_path) if row["step"] != 5] == lines(whole)
+    assert [row for row in metric_lines(tmp_path) if row["step"] != 5] == metric_lines(whole)
 
 
 def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(
@@ -224,7 +143,7 @@ def test_second_signal_exits_at_once(monkeypatch):
 def test_online_knn_is_skipped_if_features_are_not_finite(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(pretrain, "extract", lambda *args: np.full((4, 2), np.inf))
     pretrain.train(tiny(), tmp_path)
-    assert "knn_top1" not in lines(tmp_path)[-1]
+    assert "knn_top1" not in metric_lines(tmp_path)[-1]
     assert "no k-NN: the features are not finite" in (tmp_path / "train.log").read_text()
 
 
@@ -281,7 +200,7 @@ def test_losses_of_all_steps_are_reported_once(whole):
     reported = json.loads((whole / "reported.json").read_text())
     assert [(step, len(values)) for step, values in reported] == [(4, 4), (7, 3), (8, 1), (12, 4)]
     assert len({value for _, values in reported for value in values}) == STEPS
-    logged = {row["step"]: row["loss"] for row in lines(whole)}
+    logged = {row["step"]: row["loss"] for row in metric_lines(whole)}
     assert {step: values[-1] for step, values in reported} == pytest.approx(logged)
 
 
@@ -403,7 +322,7 @@ def test_damaged_checkpoint_is_moved_and_the_previous_one_is_restored(
     assert (workdir / "damaged" / str(STEPS) / "state").is_dir()
     for actual, expected in zip(saved_arrays(workdir), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(actual, expected)
-    assert lines(workdir) == lines(whole)
+    assert metric_lines(workdir) == metric_lines(whole)
 
 
 def test_nothing_is_overwritten_if_all_checkpoints_are_damaged(tiny, whole, tmp_path):
@@ -665,4 +584,4 @@ def test_full_disk_is_reported_and_the_run_resumes(
     pretrain.train(tiny(), tmp_path)
     for actual, expected in zip(saved_arrays(tmp_path), saved_arrays(whole), strict=True):
         np.testing.assert_array_equal(actual, expected)
-    assert lines(tmp_path) == lines(whole)
+    assert metric_lines(tmp_path) == metric_lines(whole)
