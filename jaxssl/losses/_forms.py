@@ -41,12 +41,13 @@ def on_pairs(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
 
     @functools.wraps(loss_fn)
     def checked(*args: Any, **kwargs: Any) -> Array:
-        pairs = bind(f"{name}()", signature, args, kwargs).arguments["pairs"]
-        if not isinstance(pairs, Pairs):
+        pairs = args[0] if args else kwargs.get("pairs")
+        if (args or "pairs" in kwargs) and not isinstance(pairs, Pairs):
             raise TypeError(
                 f"{name}() takes Pairs, got {type(pairs).__name__}; take pair_views([z1, z2]) or "
                 f"pair_towers(z1, z2), or call {name.removesuffix('_loss')}(z1, z2)"
             )
+        bind(f"{name}()", signature, args, kwargs)
         return loss_fn(*args, **kwargs)
 
     checked.__module__ = MODULE

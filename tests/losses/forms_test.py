@@ -77,6 +77,10 @@ Z = np.ones((4, 3), np.float32)
             lambda: losses.byol_loss(jnp.asarray(Z)),
             r"^byol_loss\(\) takes Pairs, got ArrayImpl; take pair_views\(\[z1, z2\]\)",
         ),
+        (
+            lambda: losses.swav_loss(Z),  # the prototypes are missing too
+            r"^swav_loss\(\) takes Pairs, got ndarray; take pair_views\(\[z1, z2\]\)",
+        ),
     ],
 )
 def test_wrong_argument_raises_type_error_with_the_function_that_was_called(call, message):
@@ -119,12 +123,13 @@ def symbolic():
     return jax.ShapeDtypeStruct((b, 4), jnp.float32)
 
 
-def test_losses_can_be_exported_with_a_symbolic_batch_size():
+def test_losses_and_gradients_can_be_exported_with_a_symbolic_batch_size():
     shape = symbolic()
     cases = [case for case in CASES if case.extra in ((), ("prototypes",))]
-    run = jax.jit(lambda z1, z2: {c.name: on_arrays(c, z1, z2) for c in cases})
+    both = jax.value_and_grad(on_arrays, argnums=1)
+    run = jax.jit(lambda z1, z2: {c.name: both(c, z1, z2) for c in cases})
     exported = export.export(run)(shape, shape)
-    assert len(exported.out_avals) == len(cases)
+    assert len(exported.out_avals) == 2 * len(cases)
 
 
 @pytest.mark.parametrize(
