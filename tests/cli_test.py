@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from xla_flags import QUICK_FLAGS
 
+import jaxssl
 from jaxssl import cli, distributed
 from jaxssl.errors import UserError
 
@@ -124,10 +125,12 @@ def test_port_of_the_coordinator_is_checked_before_jax_uses_it():
 
 
 def test_train_does_nothing_for_a_finished_run(trained, data_dir):
-    folder, _ = trained
+    folder, done = trained
     again = run("train.py", *SMALL, f"--config.data.dir={data_dir}", cwd=folder)
     assert again.returncode == 0
     assert "is finished (6 steps)" in again.stdout
+    before, after = ([x for x in d.stdout.splitlines() if x[:1] == "│"] for d in (done, again))
+    assert after == before and len(after) > 5
 
 
 def test_eval_runs_the_requested_protocols_on_the_requested_step(trained):
@@ -153,6 +156,29 @@ def test_help_lists_the_flags_of_each_command(script, flag, tmp_path):
     done = run(script, "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert flag in done.stdout and "--workdir" in done.stdout
+
+
+def test_list_of_commands_survives_a_full_disk():
+    with open("/dev/full", "w") as full:
+        done = run("jaxssl/__main__.py", "--help", stdout=full)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--version"], 0, f"jaxssl {jaxssl.__version__}"),
+        ([], 2, "usage: jaxssl COMMAND"),
+        (["--help"], 0, "usage: jaxssl COMMAND"),
+        (["trian"], 2, "error: command 'trian' is unknown; did you mean 'train'?"),
+    ],
+)
+def test_command_line_without_a_command(arguments, status, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["jaxssl", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == status
+    assert "".join(capsys.readouterr()).startswith(message)
 
 
 @pytest.mark.parametrize(

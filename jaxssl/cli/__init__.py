@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
+import jaxssl
 from jaxssl.errors import UserError, suggest
 from jaxssl.training.console import outlive_terminal, show_error
 
@@ -42,12 +43,16 @@ def main() -> None:
     for command in (" ".join(words), *words[:1]):
         if command in COMMANDS:
             run(command, sys.argv[1 + len(command.split()) :])
+    outlive_terminal()
+    if words == ["--version"]:
+        print(f"jaxssl {jaxssl.__version__}")
+        sys.exit(0)
     if words and not {"-h", "--help", "help"} & set(words):
         sys.exit(_fail(UserError(f"command {words[0]!r} is unknown{suggest(words[0], COMMANDS)}")))
     print("usage: jaxssl COMMAND [arguments]\n")
     for command, purpose in COMMANDS.items():
         print(f"  {command:14} {purpose}")
-    print("\njaxssl COMMAND --help lists the arguments of a command.")
+    print("\njaxssl COMMAND --help lists the arguments of a command, jaxssl --version the version.")
     sys.exit(0 if words else 2)
 
 

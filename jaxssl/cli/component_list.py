@@ -1,6 +1,9 @@
 """List the configs and components of the package with a line each.
 
-usage: jaxssl list [configs|losses|networks|heads|methods|augmentations|protocols|loggers|studies]
+usage: jaxssl list [KIND]
+
+KIND is configs, suites, losses, networks, heads, methods, augmentations, protocols, loggers or
+studies.
 """
 
 import ast
@@ -11,6 +14,7 @@ from absl import flags
 FLAGS = flags.FlagValues()
 POSITIONAL = "kind"
 KIND = flags.DEFINE_string("kind", None, "Same as the argument; default: all kinds.", FLAGS)
+FILES = {"configs": "config", "suites": "suite"}  # kinds of packaged files
 # Kinds of components by the names of their groups in `jaxssl.components`.
 KINDS = {
     "losses": "loss",
@@ -28,7 +32,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Print the names and the first lines of the docstrings."""
     from jaxssl.errors import UserError, suggest
 
-    kinds = ("configs", *KINDS)
+    kinds = (*FILES, *KINDS)
     if overrides:
         raise UserError("a list has no settings; leave the --config flags out")
     if KIND.value not in (None, *kinds):
@@ -43,10 +47,10 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 def _entries(kind: str) -> dict[str, str]:
     """Return the first line of the docstring for each name of a kind."""
-    if kind == "configs":
+    if kind in FILES:
         from jaxssl.training import config
 
-        return {name: _first_line(path) for name, path in config.packaged().items()}
+        return {name: _first_line(path) for name, path in config.packaged(FILES[kind]).items()}
     from jaxssl import components
 
     group = KINDS[kind]

@@ -25,7 +25,10 @@ DATASET = flags.DEFINE_string(
     "dataset", None, "Data set, as config.data.name; default: the run's.", FLAGS
 )
 SUITE = flags.DEFINE_string(
-    "suite", None, "Python file with get_suite(): evaluate on many data sets.", FLAGS
+    "suite",
+    None,
+    "Evaluate on many data sets: name of a packaged suite, or a Python file with get_suite().",
+    FLAGS,
 )
 STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
 LAYER = flags.DEFINE_string(
@@ -77,7 +80,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
                 "a suite names its data sets and protocols; leave out --dataset, --protocols and "
                 f"--config.data flags, except {', '.join(sorted(SUITE_KEYS))}"
             )
-        suite.run(Path(SUITE.value), paths, defaults, data_overrides, **options)
+        suite.run(SUITE.value, paths, defaults, data_overrides, **options)
         return
     for path in paths:
         data = data_config(path, defaults, DATASET.value, data_overrides)

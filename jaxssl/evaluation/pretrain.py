@@ -123,7 +123,8 @@ def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
     if config.eval.protocols and not (workdir / "report.html").exists():
         return False
     if rows := results.read_results(workdir):
-        results.print_results([row for row in rows if row["step"] in (None, 0, step)])
+        shown = [row for row in rows if row["step"] in (None, 0, step)]
+        results.print_results([row for row in shown if row["protocol"] != "online"] or shown)
         console.show(f"evaluate it again with: jaxssl eval --workdir {workdir}")
     return True
 

@@ -15,6 +15,7 @@ from jaxssl.evaluation.run import evaluate
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
 from jaxssl.training import console
+from jaxssl.training.config import find
 
 PER_DATASET = ("protocol", "metric")  # fields of the suite that a data set may override
 
@@ -35,7 +36,7 @@ class Suite(NamedTuple):
 
 
 def run(
-    path: Path,
+    path: str | Path,
     encoders: Sequence[Path],
     defaults: ConfigDict,
     overrides: Sequence[tuple[str, str]] = (),
@@ -44,7 +45,8 @@ def run(
     """Evaluate every encoder on every data set of a suite and print the table.
 
     Args:
-        path: Python file with ``get_suite() -> dict``, the fields of `Suite`.
+        path: a Python file with ``get_suite() -> dict``, the fields of `Suite`, or the name of a
+            packaged suite.
         encoders: workdirs and weights files, the rows of the table.
         defaults: defaults of the config group `data`.
         overrides: overrides for all data sets, such as ("data.dir", DIR).
@@ -88,15 +90,13 @@ def run(
     return all_rows
 
 
-def read(path: Path) -> Suite:
-    """Read a suite file, a Python file with get_suite().
+def read(path: str | Path) -> Suite:
+    """Read a suite: a Python file with get_suite(), or the name of a packaged suite.
 
     Raises:
-        UserError: if the file cannot be run, or its suite is not valid.
+        UserError: if the file does not exist or cannot be run, or its suite is not valid.
     """
-    if not path.is_file():
-        raise UserError(f"suite file {str(path)!r} does not exist; expected a Python file")
-    loaded = components.load_file(path, "suite file")
+    loaded = components.load_file(find(path, "suite"), "suite file")
     try:
         suite = Suite(**loaded.get_suite())
     except Exception as error:

@@ -95,31 +95,39 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
     return config.lock()
 
 
-def packaged() -> dict[str, Path]:
-    """Return the files of the packaged configs by name, such as "graphs/graphcl"."""
+def packaged(noun: str = "config") -> dict[str, Path]:
+    """Return the packaged files by name, such as "graphs/graphcl".
+
+    Args:
+        noun: "config" or "suite".
+    """
+    if noun == "suite":
+        return {path.stem: path for path in sorted((FOLDER / "suites").glob("*.py"))}
     files = {p.relative_to(FOLDER).with_suffix(""): p for p in sorted(FOLDER.glob("**/*.py"))}
     return {k.as_posix(): p for k, p in files.items() if k.parts[0] not in ("studies", "suites")}
 
 
-def find(path: str | Path) -> Path:
-    """Return the file of a config.
+def find(path: str | Path, noun: str = "config") -> Path:
+    """Return the file of a config or of a suite of data sets.
 
     Args:
-        path: a Python file, or the name of a packaged config.
+        path: a Python file, or the name of a packaged file. Outside a checkout, "configs/NAME.py"
+            and "configs/suites/NAME.py" are packaged files too.
+        noun: "config" or "suite".
 
     Raises:
-        UserError: if there is no such file and no such config.
+        UserError: if there is no such file and no such name.
     """
     if Path(path).is_file():
         return Path(path)
-    name = str(path).removeprefix("configs/").removesuffix(".py")
-    files = packaged()
-    if name not in files:
-        raise UserError(
-            f"config {str(path)!r} does not exist; expected a Python file or the name of a "
-            f"packaged config{suggest(name, files)}"
-        )
-    return files[name]
+    files = packaged(noun)
+    for name, file in files.items():
+        if str(path) in (name, f"configs/{file.relative_to(FOLDER).as_posix()}"):
+            return file
+    raise UserError(
+        f"{noun} {str(path)!r} does not exist; expected a Python file or the name of a "
+        f"packaged {noun}{suggest(str(path), files)}"
+    )
 
 
 def read_config(workdir: Path) -> ConfigDict:

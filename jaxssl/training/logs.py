@@ -5,10 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rich.logging import RichHandler
-
 from jaxssl.errors import escape
-from jaxssl.training.console import losses, screen
+from jaxssl.training.console import losses, screen, show
 
 log = logging.getLogger("jaxssl")
 SCREEN = "screen"  # name of the handler that writes to the screen
@@ -20,6 +18,13 @@ class _Formatter(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         record.message = escape(record.message)
         return super().formatMessage(record)
+
+
+class _Screen(logging.Handler):
+    """Shows records above the progress bar, without padding or wrapping them."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        show(self.format(record))
 
 
 def log_to_screen(process: int = 0) -> None:
@@ -37,7 +42,7 @@ def log_to_screen(process: int = 0) -> None:
         handler.setFormatter(_Formatter(f"process {process}: %(message)s"))
         handler.setLevel(logging.WARNING)
     else:
-        handler = RichHandler(console=screen, show_time=False, show_level=False, show_path=False)
+        handler = _Screen()
         handler.setFormatter(_Formatter())
     handler.set_name(SCREEN)
     log.addHandler(handler)

@@ -179,6 +179,18 @@ def test_odd_values_of_every_key_build_a_run_or_raise_a_user_error(key):
             assert "\n" not in str(error)
 
 
+def test_packaged_files_have_names_and_paths_of_a_checkout(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("digits", "graphs/necklaces"):
+        assert config_lib.find(name) == config_lib.find(f"configs/{name}.py")
+    suite = config_lib.FOLDER / "suites" / "transfer.py"
+    assert config_lib.find("transfer", "suite") == suite
+    assert config_lib.find("configs/suites/transfer.py", "suite") == suite
+    for name, noun in (("digits.py", "config"), ("transfer", "config"), ("digits", "suite")):
+        with pytest.raises(UserError, match=f"{noun} '{name}' does not exist; expected a Python"):
+            config_lib.find(name, noun)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

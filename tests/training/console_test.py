@@ -44,9 +44,14 @@ def test_names_are_printed_as_they_are(capsys):
     assert capsys.readouterr().out.count(NAME) == 4
 
 
-def test_long_line_is_not_wrapped(capsys):
-    console.show("word " * 100 + "end")
-    assert capsys.readouterr().out.count("\n") == 1
+@pytest.mark.parametrize("line", ["word " * 100 + "end", "short"])
+def test_lines_are_neither_wrapped_nor_padded(line, capsys, monkeypatch):
+    monkeypatch.setattr(logs.log, "handlers", [])
+    monkeypatch.setattr(logs.log, "level", logging.NOTSET)
+    logs.log_to_screen()
+    console.show(line)
+    logs.log.info(line)
+    assert capsys.readouterr().out == f"{line}\n{line}\n"
 
 
 def test_control_characters_are_shown_escaped(capsys, tmp_path, monkeypatch):

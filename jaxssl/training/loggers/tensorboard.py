@@ -1,4 +1,4 @@
-"""TensorBoard events in WORKDIR/events."""
+"""TensorBoard events in WORKDIR/events.out.*."""
 
 import time
 from collections.abc import Mapping
