@@ -187,12 +187,13 @@ def load_file(path: Path, noun: str) -> ModuleType:
     """
     name = f"jaxssl_{path.stem}_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:DIGITS]}"
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None:
         raise UserError(f"{noun} {str(path)!r} must be a Python file whose name ends in .py")
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[name] = loaded  # Dataclasses and `pickle` look their module up here.
     try:
-        spec.loader.exec_module(loaded)
+        # The import system would take cached bytecode after an edit within the same second.
+        exec(compile(path.read_bytes(), path, "exec"), vars(loaded))
     except Exception as error:
         del sys.modules[name]
         reason = f"{type(error).__name__}: {one_line(error)}"
