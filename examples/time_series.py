@@ -15,10 +15,11 @@ from jaxssl.evaluation.protocols import knn
 
 def draw(key: Array, labels: Array) -> Array:
     """Draw noisy series [n, 128] of four classes: two frequencies, with and without a fast wave."""
-    t = jnp.linspace(0, 1, 128) + jax.random.uniform(key, (len(labels), 1))
+    phase, noise = jax.random.split(key)
+    t = jnp.linspace(0, 1, 128) + jax.random.uniform(phase, (len(labels), 1))
     slow = jnp.sin(2 * jnp.pi * (4.0 + 2.0 * (labels % 2))[:, None] * t)
     fast = jnp.sin(2 * jnp.pi * 17.0 * t) * (labels // 2)[:, None]
-    return slow + fast + 0.5 * jax.random.normal(key, t.shape)
+    return slow + fast + 0.5 * jax.random.normal(noise, t.shape)
 
 
 def view(key: Array, series: Array) -> Array:
