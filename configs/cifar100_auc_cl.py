@@ -1,7 +1,7 @@
 """AUC-CL on CIFAR-100 with a ResNet-18: the paper's setting, the recommended loss.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 3.
-Command: python train.py --config configs/cifar100_auc_cl.py
+Command: jaxssl train --config cifar100_auc_cl
 Expected (published, not run here): 69.7 % top-1, linear, batch 128, 500 epochs; 59.3 at 200 epochs
 (Table 10).
 Notes: As in cifar10_auc_cl.

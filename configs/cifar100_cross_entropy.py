@@ -1,7 +1,7 @@
 """Cross-entropy on CIFAR-100 with a ResNet-50: the supervised baseline.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
-Command: python train.py --config configs/cifar100_cross_entropy.py
+Command: jaxssl train --config cifar100_cross_entropy
 Expected (published, not run here): 75.3 % top-1.
 Notes: As in cifar10_cross_entropy.
 """

@@ -2,7 +2,7 @@
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 8. The settings are the
 released code's.
-Command: python train.py --config configs/cifar100_mmcl_inv.py
+Command: jaxssl train --config cifar100_mmcl_inv
 Expected (published, not run here): 68.81 % top-1, linear (Adam 1e-3, batch 512, 100 epochs, best
 of every fifth), 400 epochs.
 Notes: As in cifar100_mmcl_pgd.

@@ -2,7 +2,7 @@
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 8. The settings are the
 released code's.
-Command: python train.py --config configs/cifar100_mmcl_pgd.py
+Command: jaxssl train --config cifar100_mmcl_pgd
 Expected (published, not run here): 68.0 % top-1, linear (Adam 1e-3, batch 512, 100 epochs, best of
 every fifth), 400 epochs; k-NN (k=200, T=0.5) 55.35 at 200 epochs (Table 6).
 Notes: The loss has 2(B - 1) negatives, as in the paper. The released code has B - 1. gamma changes

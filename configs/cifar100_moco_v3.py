@@ -2,7 +2,7 @@
 
 Paper: Chen, Xie and He, MoCo-v3, 2021. The settings are solo-learn's published ones for this data
 set.
-Command: python train.py --config configs/cifar100_moco_v3.py
+Command: jaxssl train --config cifar100_moco_v3
 Expected (published, not run here): 68.83 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: As in cifar10_moco_v3.

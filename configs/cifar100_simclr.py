@@ -1,7 +1,7 @@
 """SimCLR on CIFAR-100 with a ResNet-18.
 
 Paper: Chen et al., SimCLR, 2020. The settings are solo-learn's published ones for this data set.
-Command: python train.py --config configs/cifar100_simclr.py
+Command: jaxssl train --config cifar100_simclr
 Expected (published, not run here): 65.78 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: As in cifar10_simclr.

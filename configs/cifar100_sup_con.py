@@ -2,7 +2,7 @@
 
 Paper: Khosla et al., Supervised Contrastive Learning, 2020, as in Animesh and Chandraker, Tuned
 Contrastive Learning, 2023, Table 5.1.
-Command: python train.py --config configs/cifar100_sup_con.py
+Command: jaxssl train --config cifar100_sup_con
 Expected (published, not run here): 79.1 % top-1, linear, 100 + 50 epochs (76.5 in the first
 paper).
 Notes: As in cifar10_tcl_supervised.

@@ -1,7 +1,7 @@
 """TCL without labels on CIFAR-100 with a ResNet-18: three views.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
-Command: python train.py --config configs/cifar100_tcl.py
+Command: jaxssl train --config cifar100_tcl
 Expected (published, not run here): 67.2 % top-1, linear, batch 256, 1000 epochs.
 Notes: As in cifar10_tcl.
 """

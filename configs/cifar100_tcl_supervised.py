@@ -1,7 +1,7 @@
 """TCL with labels on CIFAR-100 with a ResNet-50, then a linear classifier.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
-Command: python train.py --config configs/cifar100_tcl_supervised.py
+Command: jaxssl train --config cifar100_tcl_supervised
 Expected (published, not run here): 79.8 % top-1, linear, 100 + 50 epochs.
 Notes: As in cifar10_tcl_supervised.
 """

@@ -1,7 +1,7 @@
 """AUC-CL on CIFAR-10 with a ResNet-18: the paper's setting with the recommended loss.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 3 (also Table 10 at 200 epochs).
-Command: python train.py --config configs/cifar10_auc_cl.py
+Command: jaxssl train --config cifar10_auc_cl
 Expected (published, not run here): 93.6 % top-1, linear, batch 128, 500 epochs; 88.4 at 200 epochs
 (Table 10).
 Notes: The paper does not state the weight decay (1e-4), the projector (512, 128) and the loss's a.

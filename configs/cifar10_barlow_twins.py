@@ -2,7 +2,7 @@
 
 Paper: Zbontar et al., Barlow Twins, 2021. The settings are solo-learn's published ones for this
 data set.
-Command: python train.py --config configs/cifar10_barlow_twins.py
+Command: jaxssl train --config cifar10_barlow_twins
 Expected (published, not run here): 92.10 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: Here the linear probe is fitted on frozen features. The published classifier was trained

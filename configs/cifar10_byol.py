@@ -2,7 +2,7 @@
 
 Paper: Grill et al., Bootstrap Your Own Latent, 2020. The settings are solo-learn's published ones
 for this data set.
-Command: python train.py --config configs/cifar10_byol.py
+Command: jaxssl train --config cifar10_byol
 Expected (published, not run here): 92.58 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: Here the linear probe is fitted on frozen features. The published classifier was trained

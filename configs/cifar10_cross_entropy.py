@@ -1,7 +1,7 @@
 """Cross-entropy on CIFAR-10 with a ResNet-50: the supervised baseline.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
-Command: python train.py --config configs/cifar10_cross_entropy.py
+Command: jaxssl train --config cifar10_cross_entropy
 Expected (published, not run here): 95.0 % top-1.
 Notes: No settings are published. Ours are the settings of cifar10_tcl_supervised with 128 images
 and 150 epochs. The metric is the accuracy of the trained classifier. The linear probe is fitted

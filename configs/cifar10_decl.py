@@ -2,7 +2,7 @@
 
 Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table
 1, normalised features. Settings of leftthomas/SimCLR, on which it builds.
-Command: python train.py --config configs/cifar10_decl.py
+Command: jaxssl train --config cifar10_decl
 Expected (published, not run here): 87.6 % top-1, k-NN (k=200, T=0.5), batch 256, 300 epochs (86.4
 at 200).
 Notes: No code was released. The paper does not state lambda (we alternate), the temperature (0.5,

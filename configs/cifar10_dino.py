@@ -1,7 +1,7 @@
 """DINO on CIFAR-10 with a ResNet-18.
 
 Paper: Caron et al., DINO, 2021. The settings are solo-learn's published ones for this data set.
-Command: python train.py --config configs/cifar10_dino.py
+Command: jaxssl train --config cifar10_dino
 Expected (published, not run here): 89.52 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: Prototypes are trained from the start. The published run freezes them for an epoch. We

@@ -2,7 +2,7 @@
 
 Paper: Chen et al., MoCo-v2, 2020. The settings are solo-learn's published ones for this data set,
 row MoCo V2+.
-Command: python train.py --config configs/cifar10_moco_v2.py
+Command: jaxssl train --config cifar10_moco_v2
 Expected (published, not run here): 92.94 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: One queue holds 32768 keys of both views. The published run has two queues of that length.

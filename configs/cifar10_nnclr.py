@@ -2,7 +2,7 @@
 
 Paper: Dwibedi et al., With a Little Help from My Friends, 2021. The settings are solo-learn's
 published ones for this data set.
-Command: python train.py --config configs/cifar10_nnclr.py
+Command: jaxssl train --config cifar10_nnclr
 Expected (published, not run here): 91.88 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: Here the linear probe is fitted on frozen features. The published classifier was trained

@@ -1,7 +1,7 @@
 """ReSSL on CIFAR-10 with a ResNet-18: strong views against weak ones.
 
 Paper: Zheng et al., ReSSL, 2021. The settings are solo-learn's published ones for this data set.
-Command: python train.py --config configs/cifar10_ressl.py
+Command: jaxssl train --config cifar10_ressl
 Expected (published, not run here): 90.63 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: Here the linear probe is fitted on frozen features. The published classifier was trained

@@ -2,7 +2,7 @@
 
 Paper: Chen et al., SimCLR, 2020. The settings are solo-learn's published ones for this data set
 (row SimCLR of Tables 3 and 5.2 of AUC-CL and TCL).
-Command: python train.py --config configs/cifar10_simclr.py
+Command: jaxssl train --config cifar10_simclr
 Expected (published, not run here): 90.74 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: The projector has BatchNorm. The published one has none. Here the linear probe is fitted on

@@ -2,7 +2,7 @@
 
 Paper: Chen and He, Exploring Simple Siamese Representation Learning, 2021. The settings are
 solo-learn's published ones for this data set.
-Command: python train.py --config configs/cifar10_simsiam.py
+Command: jaxssl train --config cifar10_simsiam
 Expected (published, not run here): 90.51 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: The predictor's learning rate decays like the others. The published run may keep it constant.

@@ -2,7 +2,7 @@
 
 Paper: Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, 2022; the
 settings are those of LibAUC's tutorial on CIFAR-100.
-Command: python train.py --config configs/cifar10_sogclr.py
+Command: jaxssl train --config cifar10_sogclr
 Expected (published, not run here): none known to us for CIFAR-10 in this setting.
 Notes: The data set and the augmentation (SimCLR's for CIFAR) are our choice.
 """

@@ -1,7 +1,7 @@
 """SwAV on CIFAR-10 with a ResNet-18.
 
 Paper: Caron et al., SwAV, 2020. The settings are solo-learn's published ones for this data set.
-Command: python train.py --config configs/cifar10_swav.py
+Command: jaxssl train --config cifar10_swav
 Expected (published, not run here): 89.17 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: There is no queue of earlier embeddings and no frozen prototypes. The published run has a

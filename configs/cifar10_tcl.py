@@ -1,7 +1,7 @@
 """TCL without labels on CIFAR-10 with a ResNet-18: three views.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
-Command: python train.py --config configs/cifar10_tcl.py
+Command: jaxssl train --config cifar10_tcl
 Expected (published, not run here): 91.8 % top-1, linear, batch 256, 1000 epochs.
 Notes: The paper does not state the temperature (0.2, solo-learn's for SimCLR), the warm-up (10
 epochs, solo-learn's) and the third view (augmented like the first two). The projector has

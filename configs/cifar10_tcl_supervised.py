@@ -1,7 +1,7 @@
 """TCL with labels on CIFAR-10 with a ResNet-50, then a linear classifier.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
-Command: python train.py --config configs/cifar10_tcl_supervised.py
+Command: jaxssl train --config cifar10_tcl_supervised
 Expected (published, not run here): 96.4 % top-1, linear, 100 + 50 epochs.
 Notes: The published second stage is SGD for 50 epochs. Here it is the linear probe at the end of
 the same command. Crop and projector are the released code's.

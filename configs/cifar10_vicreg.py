@@ -1,7 +1,7 @@
 """VICReg on CIFAR-10 with a ResNet-18.
 
 Paper: Bardes et al., VICReg, 2022. The settings are solo-learn's published ones for this data set.
-Command: python train.py --config configs/cifar10_vicreg.py
+Command: jaxssl train --config cifar10_vicreg
 Expected (published, not run here): 92.07 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: Here the linear probe is fitted on frozen features. The published classifier was trained

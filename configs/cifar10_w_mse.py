@@ -2,7 +2,7 @@
 
 Paper: Ermolov et al., Whitening for Self-Supervised Representation Learning, 2021. The settings
 are solo-learn's published ones for this data set.
-Command: python train.py --config configs/cifar10_w_mse.py
+Command: jaxssl train --config cifar10_w_mse
 Expected (published, not run here): 88.67 % top-1, online linear classifier, 1000 epochs, batch 256
 (solo-learn's README).
 Notes: The whole batch is whitened at once with epsilon 1e-3 (our choice). The published run whitens

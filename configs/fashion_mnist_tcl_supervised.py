@@ -1,7 +1,7 @@
 """TCL with labels on Fashion-MNIST with a ResNet-50, then a linear classifier.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
-Command: python train.py --config configs/fashion_mnist_tcl_supervised.py
+Command: jaxssl train --config fashion_mnist_tcl_supervised
 Expected (published, not run here): 95.7 % top-1, linear, 100 + 50 epochs.
 Notes: As in cifar10_tcl_supervised.
 """

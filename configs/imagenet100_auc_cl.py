@@ -1,7 +1,7 @@
 """AUC-CL on ImageNet-100 with a ResNet-18: the paper's setting, the recommended loss.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 3.
-Command: python train.py --config configs/imagenet100_auc_cl.py
+Command: jaxssl train --config imagenet100_auc_cl
 Expected (published, not run here): 81.9 % top-1, linear, batch 256, 400 epochs.
 Notes: The table's caption says batch size 256, the text says 128. The paper does not state the
 projector (2048, 128) and the weight decay. The loss is the one of cifar10_auc_cl.

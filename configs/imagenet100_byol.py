@@ -2,7 +2,7 @@
 
 Paper: Grill et al., Bootstrap Your Own Latent, 2020. The settings are solo-learn's published ones
 for this data set.
-Command: python train.py --config configs/imagenet100_byol.py
+Command: jaxssl train --config imagenet100_byol
 Expected (published, not run here): 80.16 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
 Notes: The 100 classes are CMC's. Solo-learn does not state which classes it used.

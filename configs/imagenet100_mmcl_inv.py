@@ -2,7 +2,7 @@
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 2; optimiser, projector and
 views are the released code's.
-Command: python train.py --config configs/imagenet100_mmcl_inv.py
+Command: jaxssl train --config imagenet100_mmcl_inv
 Expected (published, not run here): 80.7 % top-1, linear, batch 128, 200 epochs, if that row is
 this solver's.
 Notes: The paper does not say which of the two solvers Table 2 shows.

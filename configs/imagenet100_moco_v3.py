@@ -2,7 +2,7 @@
 
 Paper: Chen, Xie and He, MoCo-v3, 2021. The settings are solo-learn's published ones for this data
 set.
-Command: python train.py --config configs/imagenet100_moco_v3.py
+Command: jaxssl train --config imagenet100_moco_v3
 Expected (published, not run here): 80.36 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
 Notes: The 100 classes are CMC's. Solo-learn does not state which classes it used.

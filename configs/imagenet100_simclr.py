@@ -1,7 +1,7 @@
 """SimCLR on ImageNet-100 with a ResNet-18.
 
 Paper: Chen et al., SimCLR, 2020. The settings are solo-learn's published ones for this data set.
-Command: python train.py --config configs/imagenet100_simclr.py
+Command: jaxssl train --config imagenet100_simclr
 Expected (published, not run here): 77.64 % top-1, online linear classifier, 400 epochs
 (solo-learn's README).
 Notes: The projector has BatchNorm. The published one has none. The 100 classes are CMC's;

@@ -2,7 +2,7 @@
 
 Paper: Yuan et al., Provable Stochastic Optimization for Global Contrastive Learning, 2022, quoted
 in Table 5 of AUC-CL.
-Command: python train.py --config configs/imagenet100_sogclr.py
+Command: jaxssl train --config imagenet100_sogclr
 Expected (published, not run here): 78.7 % top-1, linear, batch 256, 400 epochs (71.8 at 100, 76.3
 at 200).
 Notes: The last layer of the projector has no norm (our choice).

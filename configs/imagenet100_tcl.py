@@ -1,7 +1,7 @@
 """TCL without labels on ImageNet-100 with a ResNet-18: three views.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.2.
-Command: python train.py --config configs/imagenet100_tcl.py
+Command: jaxssl train --config imagenet100_tcl
 Expected (published, not run here): 78.4 % top-1, linear, batch 256, 400 epochs.
 Notes: As in cifar10_tcl.
 """

@@ -1,7 +1,7 @@
 """TCL with labels on ImageNet-100 with a ResNet-18, then a linear classifier.
 
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Table 5.1.
-Command: python train.py --config configs/imagenet100_tcl_supervised.py
+Command: jaxssl train --config imagenet100_tcl_supervised
 Expected (published, not run here): 86.7 % top-1, linear, 100 + 50 epochs.
 Notes: The published second stage is SGD for 50 epochs. Here it is the linear probe at the end of
 the same command. The paper does not state the crop and the policy's table. We take random resized

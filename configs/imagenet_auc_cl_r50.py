@@ -1,7 +1,7 @@
 """AUC-CL on ImageNet with a ResNet-50: the recommended loss, multi-crop.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 1.
-Command: python train.py --config configs/imagenet_auc_cl_r50.py
+Command: jaxssl train --config imagenet_auc_cl_r50
 Expected (published, not run here): 73.5 % top-1, linear (SGD 0.1, batch 1024, 90 epochs), batch
 256, 400 epochs; 69.5 at 100, 75.5 at 800.
 Notes: Colour distortions are SwAV's, sizes of crops the released code's, projector and weight decay

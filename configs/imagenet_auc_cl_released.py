@@ -1,7 +1,7 @@
 """AUC-CL on ImageNet with a ViT-S: the released code's method, which is not the paper's.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, its released ImageNet code (rohan1561/AUC-CL).
-Command: python train.py --config configs/imagenet_auc_cl_released.py
+Command: jaxssl train --config imagenet_auc_cl_released
 Expected (published, not run here): 75.04 % top-1, linear (SGD 0.02, 100 epochs), the last line of
 the repository's only log. Its name, log_r50_650epoch, says ResNet-50 and 650 epochs, the code's
 defaults are ViT-S and 820. None is known for those.

@@ -1,7 +1,7 @@
 """AUC-CL on ImageNet with a ViT-S: the recommended loss, multi-crop.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 2.
-Command: python train.py --config configs/imagenet_auc_cl_vit_s.py
+Command: jaxssl train --config imagenet_auc_cl_vit_s
 Expected (published, not run here): 70.7 % top-1, k-NN (k=10), 73.7 % linear, batch 256, 300
 epochs.
 Notes: Table 2 does not state patches of 16 pixels and MoCo-v3's projector and weight decay (0.1).

@@ -2,7 +2,7 @@
 
 Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table
 2. All but the loss is MoCo-v3's.
-Command: python train.py --config configs/imagenet_decl_r50.py
+Command: jaxssl train --config imagenet_decl_r50
 Expected (published, not run here): 64.2 % top-1, linear, k-NN 48.8 / 49.3 / 47.6 (k=10, 20, 100),
 batch 256, 100 epochs; 67.7 at batch 512.
 Notes: The paper does not state the temperature (1, MoCo-v3's for ResNet-50) and whether the loss

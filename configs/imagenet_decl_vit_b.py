@@ -2,7 +2,7 @@
 
 Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table
 2. All but the loss is MoCo-v3's.
-Command: python train.py --config configs/imagenet_decl_vit_b.py
+Command: jaxssl train --config imagenet_decl_vit_b
 Expected (published, not run here): 69.1 % top-1, linear, k-NN 60.7 / 61.1 / 59.4 (k=10, 20, 100),
 batch 256; 76.8 at batch 2304.
 Notes: As in imagenet_decl_vit_s.

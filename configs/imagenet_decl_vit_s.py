@@ -2,7 +2,7 @@
 
 Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table
 2. All but the loss is MoCo-v3's.
-Command: python train.py --config configs/imagenet_decl_vit_s.py
+Command: jaxssl train --config imagenet_decl_vit_s
 Expected (published, not run here): 63.4 % top-1, linear, k-NN 52.0 / 52.5 / 50.7 (k=10, 20, 100),
 batch 256; 66.4 at batch 512.
 Notes: The paper does not state the number of epochs (300, MoCo-v3's. AUC-CL prints the same

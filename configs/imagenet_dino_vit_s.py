@@ -2,7 +2,7 @@
 
 Paper: Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021. The released
 code's plain run.
-Command: python train.py --config configs/imagenet_dino_vit_s.py
+Command: jaxssl train --config imagenet_dino_vit_s
 Expected (published, not run here): 69.3 % top-1, k-NN (k=20, T=0.07), 74.0 % linear, batch 512,
 100 epochs (the authors' README).
 Notes: Prototypes are trained from the start. The released code freezes them for an epoch. Positions

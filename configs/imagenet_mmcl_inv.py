@@ -2,7 +2,7 @@
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 3; optimiser, projector and
 views are the released code's.
-Command: python train.py --config configs/imagenet_mmcl_inv.py
+Command: jaxssl train --config imagenet_mmcl_inv
 Expected (published, not run here): 63.8 % top-1, linear (SGD 1.6, batch 4096), batch 256, 100
 epochs, if that row is this solver's.
 Notes: The released config of this name runs projected gradients. This one runs the inverse.

@@ -2,7 +2,7 @@
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 3; optimiser, projector and
 views are the released code's.
-Command: python train.py --config configs/imagenet_mmcl_pgd.py
+Command: jaxssl train --config imagenet_mmcl_pgd
 Expected (published, not run here): 63.8 % top-1, linear (SGD 1.6, batch 4096), batch 256, 100
 epochs; 66.5 at 200, 69.9 at 400.
 Notes: As in imagenet100_mmcl_pgd.

@@ -1,7 +1,7 @@
 """MoCo-v2 on ImageNet with a ResNet-50: a queue, one direction.
 
 Paper: Chen et al., Improved Baselines with Momentum Contrastive Learning, 2020. The released code.
-Command: python train.py --config configs/imagenet_moco_v2.py
+Command: jaxssl train --config imagenet_moco_v2
 Expected (published, not run here): 67.5 % top-1, linear, batch 256, 200 epochs (71.1 at 800).
 Notes: The released code shuffles the batch over devices. Here BatchNorm sees the global batch.
 """

@@ -2,7 +2,7 @@
 
 Paper: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
 The released code.
-Command: python train.py --config configs/imagenet_moco_v3_r50.py
+Command: jaxssl train --config imagenet_moco_v3_r50
 Expected (published, not run here): 68.9 % top-1, linear (SGD 0.1, batch 1024, 90 epochs), batch
 4096, 100 epochs.
 Notes: No known differences.

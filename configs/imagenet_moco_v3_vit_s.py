@@ -2,7 +2,7 @@
 
 Paper: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021.
 The released code.
-Command: python train.py --config configs/imagenet_moco_v3_vit_s.py
+Command: jaxssl train --config imagenet_moco_v3_vit_s
 Expected (published, not run here): 73.2 % top-1, linear (SGD, batch 1024, 90 epochs), batch 4096,
 300 epochs.
 Notes: No known differences.

@@ -1,7 +1,7 @@
 """SimCLR on ImageNet with a ResNet-50.
 
 Paper: Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020.
-Command: python train.py --config configs/imagenet_simclr.py
+Command: jaxssl train --config imagenet_simclr
 Expected (published, not run here): 66.5 % top-1, linear, batch 4096, 100 epochs (Table 1 of
 AUC-CL).
 Notes: There is no BatchNorm after the projector's last layer (our choice).

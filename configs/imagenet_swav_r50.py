@@ -2,7 +2,7 @@
 
 Paper: Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments,
 2020. The released code.
-Command: python train.py --config configs/imagenet_swav_r50.py
+Command: jaxssl train --config imagenet_swav_r50
 Expected (published, not run here): 72.1 % top-1, linear, batch 4096, 2x224 + 6x96, 100 epochs (the
 authors' README).
 Notes: Prototypes are trained from the start. The released code freezes them for an epoch. As in the

@@ -1,7 +1,7 @@
 """AUC-CL on STL-10 with a ResNet-50: the paper's setting, the recommended loss.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, Table 9.
-Command: python train.py --config configs/stl10_auc_cl.py
+Command: jaxssl train --config stl10_auc_cl
 Expected (published, not run here): 80.9 % top-1, k-NN (k=200), batch 128, 500 epochs (78.9 at
 300).
 Notes: The learning rate is constant at 1e-3. The paper does not state the other settings:

@@ -2,7 +2,7 @@
 
 Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table
 1, normalised features.
-Command: python train.py --config configs/stl10_decl.py
+Command: jaxssl train --config stl10_decl
 Expected (published, not run here): 78.3 % top-1, k-NN (k=200, T=0.5), batch 256, 300 epochs (77.6
 at 200).
 Notes: As in cifar10_decl. The paper states no settings for STL-10; unlabelled images and views of

@@ -2,7 +2,7 @@
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Tables 7 and 8. Settings of the HCL
 code, on which it builds.
-Command: python train.py --config configs/stl10_mmcl_pgd.py
+Command: jaxssl train --config stl10_mmcl_pgd
 Expected (published, not run here): 88.03 % top-1, linear, batch 256, 400 epochs (Table 7: 80.11 at
 64, 86.8 at 128).
 Notes: The paper's sigma^2 = 1 is ambiguous. We take gamma 0.5. The HCL code keeps test images at 96

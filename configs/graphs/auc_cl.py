@@ -1,7 +1,7 @@
 """AUC-CL on a set of the TU collection: GraphCL with another loss.
 
 Paper: Sharma et al., AUC-CL, ICLR 2024, which has no graphs. The setting is GraphCL's.
-Command: python train.py --config configs/graphs/auc_cl.py --config.data.path=NCI1.zip
+Command: jaxssl train --config graphs/auc_cl --config.data.path=NCI1.zip
 Expected: nothing is published.
 Notes: All settings except the loss are GraphCL's. The combination is ours.
 """

@@ -2,7 +2,7 @@
 
 Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, which
 has no graphs. The setting is GraphCL's.
-Command: python train.py --config configs/graphs/decl.py --config.data.path=NCI1.zip
+Command: jaxssl train --config graphs/decl --config.data.path=NCI1.zip
 Expected: nothing is published.
 Notes: All settings except the loss are GraphCL's. The combination is ours.
 """

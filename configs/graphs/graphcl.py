@@ -1,7 +1,7 @@
 """GraphCL on a set of the TU collection.
 
 Paper: You et al., Graph Contrastive Learning with Augmentations, NeurIPS 2020, Table 3.
-Command: python train.py --config configs/graphs/graphcl.py --config.data.path=NCI1.zip
+Command: jaxssl train --config graphs/graphcl --config.data.path=NCI1.zip
 Expected: see docs/graphs.md, where it was run. Published, SVM over ten folds, 5 seeds: NCI1 77.87,
 MUTAG 86.80, REDDIT-BINARY 89.53, IMDB-BINARY 71.14, DD 78.62.
 Notes: BatchNorm sees both views together. "subgraph" keeps 80 % of the nodes. The released code

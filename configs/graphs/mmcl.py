@@ -1,7 +1,7 @@
 """MMCL on a set of the TU collection: GraphCL with another loss.
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 4.
-Command: python train.py --config configs/graphs/mmcl.py --config.data.path=NCI1.zip
+Command: jaxssl train --config graphs/mmcl --config.data.path=NCI1.zip
 Expected: see docs/graphs.md, where it was run. Published, SVM over ten folds, 5 seeds: MUTAG 88.42,
 REDDIT-BINARY 90.41, IMDB-BINARY 71.62, DD 78.74.
 Notes: The paper does not state kernel and solver for graphs. The settings are the ones of ImageNet

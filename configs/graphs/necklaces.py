@@ -2,7 +2,7 @@
 
 Paper: Chen et al., SimCLR, 2020. The settings are ours.
 
-Command: python train.py --config configs/graphs/necklaces.py
+Command: jaxssl train --config graphs/necklaces
 Expected: see docs/graphs.md, where it was run; a quarter is chance.
 Notes: All settings except the loss are ours.
 """

@@ -1,7 +1,7 @@
 """SimCLR's loss on a set of the TU collection: GraphCL with another loss.
 
 Paper: Chen et al., SimCLR, 2020. The setting is GraphCL's.
-Command: python train.py --config configs/graphs/nt_xent.py --config.data.path=NCI1.zip
+Command: jaxssl train --config graphs/nt_xent --config.data.path=NCI1.zip
 Expected: nothing is published.
 Notes: All settings except the loss are GraphCL's. The combination is ours.
 """

@@ -1,7 +1,7 @@
 """DeCL with a ResNet-50x4 on Conceptual Captions: OpenCLIP with another loss.
 
 Paper: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 5.
-Command: python train.py --config configs/image_text/cc3m_decl.py --config.data.path=cc3m.tar
+Command: jaxssl train --config image_text/cc3m_decl --config.data.path=cc3m.tar
 Expected (published, not run here): text retrieval R@1 30.2, image retrieval R@1 30.2 (OpenCLIP:
 30.0 and 29.7), zero-shot ImageNet 19.7 / 38.3 (19.2 / 37.3).
 Notes: The paper does not state batch size and learning rate. The temperature is learned as in CLIP,

@@ -1,7 +1,7 @@
 """CLIP with a ResNet-50 on COCO's captions, or on other images with captions.
 
 Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021.
-Command: python train.py --config configs/image_text/coco_clip.py
+Command: jaxssl train --config image_text/coco_clip
 Expected: nothing is published for this data set alone.
 Notes: Epochs, batch size and learning rate are OpenCLIP's for Conceptual Captions.
 """

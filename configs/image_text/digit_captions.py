@@ -2,7 +2,7 @@
 
 Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021.
 The settings are ours.
-Command: python train.py --config configs/image_text/digit_captions.py
+Command: jaxssl train --config image_text/digit_captions
 Expected: see docs/image_text.md, where it was run.
 Notes: All settings are ours.
 """

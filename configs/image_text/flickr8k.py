@@ -2,7 +2,7 @@
 
 Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021.
 The settings are ours.
-Command: python train.py --config configs/image_text/flickr8k.py --config.data.path=flickr8k.tar.xz
+Command: jaxssl train --config image_text/flickr8k --config.data.path=flickr8k.tar.xz
 Expected: see docs/image_text.md, where it was run. With 800 images it is no benchmark.
 Notes: All settings are ours.
 """

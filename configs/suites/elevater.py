@@ -1,7 +1,7 @@
 """ELEVATER's linear probe with five labels a class, on the data sets of its 20 that TFDS has.
 
 Papers: Li et al., ELEVATER, NeurIPS 2022; AUC-CL, Table 4, and DeCL, Table 4, report it.
-Command: python eval.py --suite configs/suites/elevater.py --workdir runs/A,runs/B
+Command: jaxssl eval --suite elevater --workdir runs/A,runs/B
 Mean and deviation over three seeds; Caltech-101, Flowers and Pets are mean per-class accuracies.
 EuroSAT and RESISC45 are 80/20 parts of TFDS's only split; ELEVATER trains, validates and tests on
 5000/5000/5000 and 3150/3150/25200 images. Not in TFDS: country211, fer2013, fgvc_aircraft, gtsrb,

@@ -1,7 +1,7 @@
 """Transfer by fine-tuning all weights: the columns of MoCo-v3's and AUC-CL's tables (T8).
 
 Papers: Chen, Xie and He, MoCo v3, 2021, Table 6; Sharma et al., AUC-CL, ICLR 2024, Table 8.
-Command: python eval.py --suite configs/suites/transfer.py --workdir runs/A,runs/B
+Command: jaxssl eval --suite transfer --workdir runs/A,runs/B
 Each data set has MoCo-v3's weight decay and mixing. The stochastic depth is the network's; MoCo-v3
 uses 0.1 (Pets: 0).
 """

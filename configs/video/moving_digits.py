@@ -1,7 +1,7 @@
 """SimCLR's loss on clips of moving digits: the demo of video. The class is the motion.
 
 Paper: Chen et al., SimCLR, 2020. The settings are ours.
-Command: python train.py --config configs/video/moving_digits.py
+Command: jaxssl train --config video/moving_digits
 Expected: see docs/video.md, where it was run.
 Notes: All settings except the loss are ours.
 """

@@ -1,7 +1,7 @@
 """MMCL with S3D on UCF-101's optical flow.
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5. The base is CoCLR's.
-Command: python train.py --config configs/video/ucf101_mmcl_flow.py --config.data.path=UCF-101-flow
+Command: jaxssl train --config video/ucf101_mmcl_flow --config.data.path=UCF-101-flow
 Expected (published, not run here): split 1, 300 epochs: linear 68.01, retrieval R@1 50.94 (InfoNCE
 66.8 and 45.2).
 Notes: As in ucf101_mmcl_rgb. Flow is stored as pairs of pictures, see docs/video.md.

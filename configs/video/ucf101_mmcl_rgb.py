@@ -1,7 +1,7 @@
 """MMCL with S3D on UCF-101's RGB frames.
 
 Paper: Shah et al., Max-Margin Contrastive Learning, AAAI 2022, Table 5. The base is CoCLR's.
-Command: python train.py --config configs/video/ucf101_mmcl_rgb.py --config.data.path=UCF-101
+Command: jaxssl train --config video/ucf101_mmcl_rgb --config.data.path=UCF-101
 Expected (published, not run here): split 1, 300 epochs: linear 52.45, retrieval R@1 45.6 (InfoNCE
 46.8 and 33.1).
 Notes: Batch size 128 stands for the paper's 254 negatives. The paper does not state kernel and

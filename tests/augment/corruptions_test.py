@@ -183,7 +183,7 @@ def test_zoom_blur_equals_the_mean_of_scipy_zooms(photos):
     factors = np.arange(1, 1.16, 0.01)
     total = image.copy()
     for factor in factors:
-        matrix, offset = [1 / factor, 1 / factor, 1], 15.5 * (1 - 1 / factor)
+        matrix, offset = np.diag([1 / factor, 1 / factor, 1]), 15.5 * (1 - 1 / factor)
         options = {"offset": [offset, offset, 0], "order": 1, "mode": "nearest"}
         total += ndimage.affine_transform(image, matrix, **options)
     np.testing.assert_allclose(actual, total / (len(factors) + 1), atol=1e-2)

@@ -162,13 +162,13 @@ def count_claims():
 @pytest.mark.parametrize("row", UNSTUDIED, ids=lambda row: row.claim.text)
 def test_commands_of_unstudied_claims_are_valid(row):
     words = shlex.split(row.command)
-    if words[:2] == ["python", "train.py"]:
+    if words[:2] == ["jaxssl", "train"]:
         overrides = [
             word[len("--config.") :].split("=") for word in words if word[:9] == "--config."
         ]
-        config.load(ROOT / words[words.index("--config") + 1], [tuple(pair) for pair in overrides])
+        config.load(words[words.index("--config") + 1], [tuple(pair) for pair in overrides])
     elif "--suite" in words:
-        assert (ROOT / words[words.index("--suite") + 1]).exists()
+        assert words[words.index("--suite") + 1] in config.packaged("suite")
     elif words:
         protocol, preset = words[words.index("--protocols") + 1].split(":")
         assert preset in importlib.import_module(f"jaxssl.evaluation.protocols.{protocol}").PRESETS

@@ -50,7 +50,7 @@ def shapes(config, b: int) -> tuple:
 @each_recipe
 def test_recipe_docstring_has_paper_command_and_expected_result(name):
     text = ast.get_docstring(ast.parse(RECIPES[name].read_text()))
-    for part in ("Paper: ", f"Command: python train.py --config configs/{name}.py", "Expected"):
+    for part in ("Paper: ", f"Command: jaxssl train --config {name}", "Expected"):
         assert part in text, part
     assert "\nNotes: " in text
 

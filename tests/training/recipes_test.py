@@ -80,10 +80,10 @@ def channels(config) -> int:
 @each_recipe
 def test_recipe_docstring_has_paper_command_and_expected_result(name):
     text = ast.get_docstring(ast.parse(PATHS[name].read_text()))
-    for part in ("Paper: ", "Command: python train.py", "Expected"):
+    for part in ("Paper: ", "Command: jaxssl train", "Expected"):
         assert part in text, part
-    if name != "digits":  # train.py's own default
-        assert f"Command: python train.py --config configs/{name}.py\n" in text
+    if name != "digits":  # the default of `jaxssl train`
+        assert f"Command: jaxssl train --config {name}\n" in text
         assert "Expected (published, not run here): " in text and "\nNotes: " in text
 
 
