@@ -96,11 +96,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
 
 
 def packaged(noun: str = "config") -> dict[str, Path]:
-    """Return the packaged files by name, such as "graphs/graphcl".
-
-    Args:
-        noun: "config" or "suite".
-    """
+    """Return the files of a noun, "config" or "suite", by name, such as "graphs/graphcl"."""
     if noun == "suite":
         return {path.stem: path for path in sorted((FOLDER / "suites").glob("*.py"))}
     files = {p.relative_to(FOLDER).with_suffix(""): p for p in sorted(FOLDER.glob("**/*.py"))}
