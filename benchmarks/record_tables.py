@@ -26,7 +26,7 @@ Figure = Mapping[str, Any]
 
 
 def pages(record: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tables of each documentation page."""
+    """Write the tables of a record as Markdown, by the documentation page that shows them."""
     kinds: dict[str, dict[str, Figure]] = {}
     for name, figure in record["figures"].items():
         kind, _, rest = name.partition("/")

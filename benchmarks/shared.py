@@ -40,9 +40,9 @@ def spread(values: list[float], digits: int = 2) -> str:
 def begin(
     network: str, batch: int, precision: str, mesh: Mesh
 ) -> tuple[Any, Setup, TrainState, Batches]:
-    """Return config, setup, state and batches of a benchmark's network.
+    """Set up the training of a network on random images.
 
-    Images are random.
+    Returns the config, the setup, the state and the batches.
     """
     overrides = {} if network in SMALL else {**COMMON, **NETWORKS[network][0]}
     overrides |= {"batch_size": str(batch), "precision": precision}

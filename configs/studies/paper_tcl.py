@@ -1,4 +1,4 @@
-"""Config of TCL's studies with labels at scale "paper": CIFAR-100, ResNet-50, AutoAugment.
+"""Config of the supervised studies of TCL at scale "paper": CIFAR-100, ResNet-50, AutoAugment.
 
 Command: jaxssl study NAME --scale paper
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Section 5.2 and Appendix A.2: 128

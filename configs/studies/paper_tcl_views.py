@@ -1,4 +1,4 @@
-"""Config of TCL's studies without labels at scale "paper": CIFAR-10, ResNet-18, LARS.
+"""Config of the self-supervised studies of TCL at scale "paper": CIFAR-10, ResNet-18, LARS.
 
 Command: jaxssl study views --scale paper
 Paper: Animesh and Chandraker, Tuned Contrastive Learning, 2023, Section 5.3 and Appendix A.3.

@@ -234,8 +234,8 @@ def _require_results(
     for one in selected:
         if one.name not in {row["protocol"] for row in rows}:
             raise UserError(
-                f"protocol {one.text!r} trains a network: it needs --layer backbone, and a kind of "
-                f"features besides raw (got {','.join(kinds)})"
+                f"protocol {one.text!r} trains the network, so it needs --layer backbone, and "
+                f"pretrained or untrained in --kinds (got {','.join(kinds)})"
             )
 
 

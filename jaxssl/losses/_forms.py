@@ -1,4 +1,4 @@
-"""The forms of a loss that `jaxssl.losses` offers: of two arrays, of pairs, and as an objective."""
+"""Make the public functions of a loss: of two arrays, of `Pairs`, and its objective."""
 
 import functools
 import inspect

@@ -27,7 +27,7 @@ from jaxssl.training.logs import log
 
 NUM_LATEST = 2  # number of latest checkpoints to keep, in case the last one is damaged
 DAMAGED = "damaged"  # folder in the workdir for damaged checkpoints
-# time in which the remaining arrays of a damaged checkpoint also fail to load
+# how long to wait until the other arrays of a damaged checkpoint have failed to load too
 STRAGGLER_SECONDS = 0.5
 
 

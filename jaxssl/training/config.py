@@ -233,7 +233,7 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config with all switches, False where it lacks them, and without local folders."""
+    """Add the SWITCHES that a config lacks, as False, and remove its local folders."""
     config = custom.without_folders(config)
     for key in SWITCHES:
         group, name = key.split(".")

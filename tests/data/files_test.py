@@ -296,7 +296,7 @@ def test_archive_entry_without_a_name_is_rejected(tmp_path):
 
 
 @pytest.mark.parametrize("path", ["note.txt", "note.txt/a"])
-def test_path_to_a_plain_file_is_rejected(tmp_path, path):
+def test_path_to_a_file_that_is_no_archive_is_rejected(tmp_path, path):
     (tmp_path / "note.txt").write_text("x")
     with refused(f"{tmp_path}/{path} is a file; expected a folder, or an archive (.zip, .tar,"):
         files.locate(f"{tmp_path}/{path}")

@@ -379,7 +379,7 @@ def test_changed_folder_is_prepared_again(load, tmp_path):
     assert sorted(files_of(load(tmp_path, **whole))) == ["a/1.png", "c/3.png"]
 
 
-def test_folders_that_differ_in_their_place_alone_are_two_sets(load, tmp_path):
+def test_folders_that_differ_only_in_location_are_two_sets(load, tmp_path):
     first, second = tmp_path / "x" / "set", tmp_path / "y" / "set"
     for root, names in ((first, "one"), (second, "two")):
         for file in ("a/1.png", "b/2.png"):

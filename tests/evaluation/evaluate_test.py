@@ -177,7 +177,7 @@ def test_features_are_not_extracted_if_no_protocol_needs_them(run, out, monkeypa
     seen = []
     run_protocol = lambda context, **_: seen.append(context) or []  # noqa: E731
     monkeypatch.setattr(finetune, "protocol", finetune.protocol._replace(run=run_protocol))
-    with pytest.raises(UserError, match="trains a network"):
+    with pytest.raises(UserError, match="trains the network"):
         evaluate.evaluate(run, ["finetune"], out=out)
     assert [context.features.train.size for context in seen] == [0]
     assert len(seen[0].features.train_labels) == 1297
