@@ -79,11 +79,9 @@ def network(params, stats, images, key, index, first=0):
     h = jnp.tanh(dense(params, jax.vmap(summary)(images)))
     if key is not None:
         fold = jax.random.fold_in
-        scale = [
-            [1 + jax.random.uniform(fold(fold(key, i), first + v)) for i in index]
-            for v in range(len(images))
-        ]
-        h = h * jnp.stack([jnp.stack(row) for row in scale])[:, :, None]
+        scale = lambda v, i: 1 + jax.random.uniform(fold(fold(key, i), v))  # noqa: E731
+        of_view = jax.vmap(scale, (None, 0))
+        h = h * jax.vmap(of_view, (0, None))(first + jnp.arange(len(images)), index)[:, :, None]
     mean = h.reshape(-1, 5).mean(0)
     return h - mean, {"mean": 0.8 * stats["mean"] + 0.2 * mean}
 
