@@ -240,7 +240,12 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("name", STEPS)
+LONG = {"multi-crop", "memory", "momentum"}  # their parts are in other steps
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in STEPS]
+)
 def test_step_communicates_gradients_statistics_and_the_loss(name):
     actual, params = step(name)
     assert 3 <= actual.pop(("all-reduce", 4)) <= 8  # single numbers: loss, metrics, counts

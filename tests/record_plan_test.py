@@ -283,6 +283,7 @@ def test_check_compares_training_steps_with_another_device(monkeypatch):
     assert updates["largest"] == pytest.approx(0.5, abs=1e-3)
 
 
+@pytest.mark.long
 def test_training_piece_writes_a_complete_record(data_dir, tmp_path):
     values = {**TINY, "epochs": 2, "loss.name": "nt_xent", "seed": 0, "eval.every": 1.0}
     del values["eval.protocols"]

@@ -1,6 +1,7 @@
 """The contract of every loss in the folder: oracle, gradient, devices, degenerate inputs."""
 
 import inspect
+import itertools
 from functools import cache, partial
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import oracles
 import pytest
 from jax import numpy as jnp
+from jax.extend.core import jaxprs_in_params
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 from loss_cases import (
@@ -147,6 +149,7 @@ def test_gradient_equals_finite_differences_of_the_oracle(case):
         assert not actual[1 - tower].any()
 
 
+@long
 @pytest.mark.parametrize("tower", [None, 0, 1])
 def test_gradient_equals_finite_differences_in_float64(tower):
     cases = [c for c in CASES if ONE_TOWER.get(c.name) == tower]
@@ -297,7 +300,9 @@ def hard(kind: str, dtype: str, temperature: float):
 @pytest.mark.parametrize(
     ("case", "kind", "dtype"),
     [
-        pytest.param(case, kind, dtype, marks=long if kind == "two examples" else ())
+        pytest.param(
+            case, kind, dtype, marks=long if kind == "two examples" or dtype == "bfloat16" else ()
+        )
         for case in PROGRAMS
         for kind in HARD
         for dtype in ("float32", "bfloat16")
@@ -315,6 +320,35 @@ def test_loss_and_gradient_are_finite_for_degenerate_embeddings(case, kind, dtyp
         assert gradient.dtype == dtype
         assert np.isfinite(value), temperature
         assert np.isfinite(np.asarray(gradient, np.float32)).all(), temperature
+
+
+# Operations that move numbers, and do not compute with them.
+MOVES = {"broadcast_in_dim", "concatenate", "copy", "gather", "reshape", "slice", "squeeze"}
+MOVES |= {"convert_element_type", "stop_gradient", "transpose"}
+
+
+@pytest.mark.fast
+@each_program
+def test_loss_casts_bfloat16_before_it_computes(case):
+    z = jnp.asarray(embeddings(), jnp.bfloat16)
+
+    def value(z):
+        pairs = pairs_of(kinds(case)[0], z)
+        return loss_of(case.name)(pairs, **inputs(pairs, case.extra), **dict(case.hyper))
+
+    jaxpr = jax.make_jaxpr(value)(z)
+    [out] = jaxpr.out_avals
+    assert out.dtype == jnp.float32
+    for equation in equations(jaxpr.jaxpr):
+        if any(getattr(v.aval, "dtype", None) == jnp.bfloat16 for v in equation.outvars):
+            assert equation.primitive.name in MOVES, equation
+
+
+def equations(jaxpr):
+    """Yield the operations of a traced function, without the calls that contain others."""
+    for equation in jaxpr.eqns:
+        inner = list(jaxprs_in_params(equation.params))
+        yield from itertools.chain(*map(equations, inner)) if inner else [equation]
 
 
 @pytest.mark.parametrize("kind", INVALID)

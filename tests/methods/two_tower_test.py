@@ -312,8 +312,9 @@ def test_every_two_tower_loss_takes_finite_steps(name):
     assert all(np.isfinite(leaf).all() for leaf in leaves)
 
 
+@pytest.mark.long  # whole_step_test.py has steps on eight devices
 @pytest.mark.parametrize("name", ["clip", "decl"])
-@pytest.mark.parametrize("devices", [1, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.parametrize("devices", [1, 8])
 def test_steps_do_not_depend_on_the_number_of_devices(name, devices):
     (actual, found_losses, found_z), (state, losses, z) = run(name, devices), run(name, 2)
     np.testing.assert_allclose(found_losses, losses, rtol=1e-4)

@@ -189,7 +189,7 @@ def test_accumulation_on_graphs_normalises_each_chunk_separately(tiny, one_devic
         pytest.param("two_tower", "graphcl", marks=pytest.mark.long),
         pytest.param("two_tower", "nt_xent", marks=pytest.mark.long),
         pytest.param("siamese", "mmcl", marks=pytest.mark.long),
-        ("siamese", "auc_cl"),
+        pytest.param("siamese", "auc_cl", marks=pytest.mark.long),
         ("two_tower", "decl"),
     ],
 )

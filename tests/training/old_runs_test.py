@@ -15,7 +15,9 @@ from jaxssl.training import checkpoint, config
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-@pytest.mark.parametrize("name", ["siamese", "momentum", "decl"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("siamese", marks=pytest.mark.long), "momentum", "decl"]
+)
 def test_run_of_version_0_1_resumes_to_the_same_final_parameters(name, data_dir, tmp_path):
     with zipfile.ZipFile(GOLDEN / f"run_{name}.zip") as archive:
         archive.extractall(tmp_path)

@@ -89,8 +89,11 @@ def test_lock_is_released_on_exit_and_after_an_error(tmp_path):
     hold(tmp_path)
 
 
+DAMAGED = ['{"pid": 1e400}', "[" * 100_000, "", "{", "[1]", '{"host": "elsewhere"}', "\0", "9\n"]
+
+
 @pytest.mark.parametrize(
-    "text", ["", "{", "[1]", '{"host": "elsewhere"}', '{"pid": 1e400}', "[" * 100_000, "\0", "9\n"]
+    "text", [*DAMAGED[:2], *(pytest.param(text, marks=pytest.mark.long) for text in DAMAGED[2:])]
 )
 @pytest.mark.parametrize("name", [run_lock.NAME, run_lock.OWNER])
 def test_lock_file_with_unexpected_content_does_not_block_a_run(tmp_path, name, text):
