@@ -24,6 +24,8 @@ from shared_folders import shared_folder  # noqa: E402
 # Traced programs are many small objects, and searching them for cycles takes a tenth of the time.
 gc.set_threshold(100_000, 20, 20)
 
+# The commands set this too: on CPU devices, collectives of two programs could deadlock.
+jax.config.update("jax_cpu_enable_async_dispatch", False)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
