@@ -272,7 +272,10 @@ def assert_same_views(actual, expected):
 WIDE = Room(96, 200)
 
 
-@pytest.mark.parametrize(("rows", "room"), [(1, Room(300, 700)), (4, WIDE), (5, None)])
+@pytest.mark.parametrize(
+    ("rows", "room"),
+    [pytest.param(1, Room(300, 700), marks=pytest.mark.long), (4, WIDE), (5, None)],
+)
 def test_graph_views_do_not_depend_on_rows_or_padding(many, rows, room):
     graphs, index, expected = many
     assert_same_views(views_of(graphs, index, rows, room)[:24], expected)

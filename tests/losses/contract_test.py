@@ -399,7 +399,12 @@ def towers_on_devices(kind: str):
 
 @pytest.mark.parametrize(
     ("case", "kind"),
-    [(c, k) for k in ("towers", "tower labels", "queue") for c in DEFAULTS if k in kinds(c)],
+    [
+        pytest.param(c, k, marks=long if k == "queue" else ())
+        for k in ("towers", "tower labels", "queue")
+        for c in DEFAULTS
+        if k in kinds(c)
+    ],
     ids=str,
 )
 def test_loss_of_two_towers_on_eight_devices_equals_one_device(case, kind):

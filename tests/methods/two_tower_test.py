@@ -238,7 +238,7 @@ def test_symmetric_decl_averages_both_directions_and_merges_memory():
     close(value, oracles.decl(pair_towers(*z), weight=0.5, temperature=0.5).mean())
 
 
-@pytest.mark.parametrize("name", ["clip", "siglip"])
+@pytest.mark.parametrize("name", [pytest.param("clip", marks=pytest.mark.long), "siglip"])
 def test_symmetric_option_does_not_change_symmetric_losses(name):
     batch = batch_of()
     methods = [two_tower.method(PAIRS, objective_of(name), symmetric=s) for s in (False, True)]
@@ -328,6 +328,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(name, devices):
     jax.tree.map(same, actual, state)
 
 
+@pytest.mark.long
 def test_decl_memory_is_written_only_for_seen_examples():
     state, _, _ = run("decl", 2)
     seen = np.union1d(batch_at(0)["index"], batch_at(1)["index"])

@@ -106,10 +106,10 @@ def test_zero_init_residual_reaches_every_block():
 @pytest.mark.parametrize(
     ("shape", "strides", "padding"),
     [
-        ((2, 16, 16, 1), (2, 2), ((1, 1), (1, 1))),
+        pytest.param((2, 16, 16, 1), (2, 2), ((1, 1), (1, 1)), marks=pytest.mark.long),
         ((3, 7, 10, 4), (2, 2), ((1, 1), (1, 1))),
         ((2, 9, 8, 3), (3, 1), ((0, 2), (1, 0))),
-        ((2, 5, 6, 3), (1, 1), ((1, 1), (1, 1))),
+        pytest.param((2, 5, 6, 3), (1, 1), ((1, 1), (1, 1)), marks=pytest.mark.long),
     ],
 )
 def test_strided_conv_equals_lax_convolution_with_gradients(shape, strides, padding):
@@ -243,7 +243,14 @@ PRECISIONS = {
 }
 
 
-@pytest.mark.parametrize("name", PRECISIONS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vit",
+        "mlp",
+        *(pytest.param(n, marks=pytest.mark.long) for n in ("convnet", "resnet", "dino")),
+    ],
+)
 def test_networks_compute_in_the_dtype_of_parameters_and_inputs(name):
     module, shape = PRECISIONS[name]
     x = normal(*shape)

@@ -49,7 +49,7 @@ def run(name: str, remat: bool):
     return all_of_it(params, IMAGES)
 
 
-@each_net
+@pytest.mark.parametrize("name", ["vit", pytest.param("resnet", marks=pytest.mark.long)])
 def test_remat_changes_neither_values_statistics_nor_gradients(name):
     plain, remat = run(name, False), run(name, True)
     assert jax.tree.structure(plain) == jax.tree.structure(remat)

@@ -258,6 +258,7 @@ def test_gradients_are_finite_and_reach_all_parameters_and_frames():
     assert np.abs(x).max(axis=(0, 2, 3, 4)).min() > 0
 
 
+@pytest.mark.long
 def test_remat_changes_neither_values_nor_gradients():
     x = SHAPE[1:]
     assert init_shapes(TINY(), 2, *x) == init_shapes(TINY(remat=True), 2, *x)

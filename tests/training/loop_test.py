@@ -404,7 +404,7 @@ def test_two_latest_and_best_checkpoints_are_kept(tmp_path):
 
 @pytest.mark.parametrize(
     "written",
-    [1, pytest.param(2, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long), 8],
+    [1, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 4, 8))],
 )
 def test_checkpoint_is_restored_on_any_number_of_devices(tiny, tmp_path, written):
     """With a replicated queue, and sharded per-example buffers and optimiser state."""

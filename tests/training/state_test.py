@@ -117,7 +117,7 @@ def test_training_steps_do_not_depend_on_the_number_of_devices(one_device, devic
     jax.tree.map(close, actual, state)
 
 
-@pytest.mark.parametrize("name", ["adamw", "lars"])
+@pytest.mark.parametrize("name", [pytest.param("adamw", marks=pytest.mark.long), "lars"])
 def test_sharded_optimiser_takes_the_same_steps(name):
     method, _, augment = parts("auc_cl")
     optimiser = optim.optimiser(name, lambda _: 0.01, weight_decay=0.01, momentum=0.9, clip_norm=1)
