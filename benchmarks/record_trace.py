@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-# The first of these words in JAX's name of the operation decides the group, or else the kernel's
-# name.
+# The first of these words that JAX's name of an operation contains decides its group.
 GROUPS = (
     ("conv_general_dilated", "convolutions"),
     ("dot_general", "matrix products"),
     ("BatchNorm", "BatchNorm"),
 )
+# An operation whose name contains none of them is grouped by the name of its kernel.
 KERNELS = (
     (("cudnn", "conv", "wgrad", "dgrad", "fprop", "xmma"), "convolutions"),
     (("gemm", "cutlass", "cublas"), "matrix products"),

@@ -61,7 +61,7 @@ def centre_window(video: Array, frames: int, *, stride: int = 1) -> Array:
 
 
 def reverse(video: Array, condition: ArrayLike) -> Array:
-    """Reverse a video in time where ``condition`` is True. Optical flow changes its sign."""
+    """Reverse a video in time where ``condition`` is True, and negate optical flow then."""
     backwards = video[::-1]
     return jnp.where(condition, 1 - backwards if _is_flow(video) else backwards, video)
 

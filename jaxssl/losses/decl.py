@@ -165,7 +165,10 @@ def objective(
     noise_on: str = "similarity",
     learn_scale: bool = False,
 ) -> Objective:
-    """Return DeCL with Gamma rates from a per-example buffer, momentum keys or the batch.
+    """Return the objective of DeCL.
+
+    The rates of the Gamma variables come from a buffer with a row per example, from momentum
+    keys, or from the batch.
 
     Args:
         rate: source of the rates. "buffer": a moving average for every example; "momentum": the

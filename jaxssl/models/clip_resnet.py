@@ -71,7 +71,7 @@ class AttentionPool(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
-        """Pool feature maps [n, h, w, c] to features [n, dim].
+        """Pool feature maps [n, h, w, c] by attention to features [n, dim].
 
         Raises:
             ValueError: if the maps are not square, or differ in size from the first ones.

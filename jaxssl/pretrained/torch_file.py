@@ -45,7 +45,7 @@ def opened(path: Path) -> Iterator[tuple[Any, Read]]:
 def _open_zip(archive: zipfile.ZipFile) -> tuple[Any, Read]:
     names = [name for name in archive.namelist() if name.split("/", 1)[-1] == "data.pkl"]
     if len(names) != 1:
-        raise ValueError("a zip archive, but not of torch.save")
+        raise ValueError("it is a zip archive that torch.save did not write")
     prefix = names[0].removesuffix("data.pkl")
 
     @lru_cache(maxsize=1)  # Tensors that share a storage mostly follow each other.

@@ -126,8 +126,8 @@ def test_standardised_svm_ignores_a_constant_feature():
 @pytest.mark.parametrize(
     ("labels", "value", "message"),
     [
-        ([0] * 9 + [1] * 11, 0.0, r"two classes of 10 examples or more, got \[9, 11\]"),
-        ([0] * 20, 0.0, r"two classes of 10 examples or more, got \[20\]"),
+        ([0] * 9 + [1] * 11, 0.0, r"each with at least 10 examples; got classes of \[9, 11\]"),
+        ([0] * 20, 0.0, r"each with at least 10 examples; got classes of \[20\]"),
         ([0] * 10 + [1] * 10, np.nan, "features must be finite"),
         ([0] * 10 + [1] * 10, np.inf, "features must be finite"),
     ],

@@ -231,6 +231,7 @@ def test_loss_and_gradient_do_not_depend_on_the_number_of_devices(case, devices,
     equal_one_device(split(devices, mapping)[case], split(1, "whole")[case])
 
 
+@long  # whole_step_test.py and pairs_test.py have labels on eight devices
 @pytest.mark.parametrize("case", labelled_programs(), ids=str)
 def test_loss_with_labels_on_several_devices_equals_one_device(case):
     equal_one_device(split(4, "shard_map", True)[case], split(1, "whole", True)[case])

@@ -106,7 +106,7 @@ BAD = {
         "expected a state dict .* got a module",
     ),
     "no arrays": (zipped(pickle.dumps({"a": 1}, 2)), "expected a ResNet or ViT .* got nothing"),
-    "other zip": (zipped(b"").replace(b"data.pkl", b"data.txt"), "not of torch.save"),
+    "other zip": (zipped(b"").replace(b"data.pkl", b"data.txt"), "torch.save did not write"),
     "compressed": (zipped(rebuild(), [BYTES], zipfile.ZIP_DEFLATED), "is compressed"),
     "huge memo": (zipped(MEMO), "memo entry 2147483647"),
     "cut pickle": (zipped(rebuild()[:-9], [BYTES]), "cannot be read"),

@@ -166,7 +166,8 @@ def one_device(tiny):
     return steps(tiny(**SGD), 1)
 
 
-@pytest.mark.parametrize("devices", [2, pytest.param(8, marks=pytest.mark.long)])
+@pytest.mark.long  # gin_test.py has a network on several devices
+@pytest.mark.parametrize("devices", [2, 8])
 def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices):
     actual = steps(tiny(**SGD), devices)
     assert_close(actual, one_device)

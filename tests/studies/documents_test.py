@@ -31,7 +31,7 @@ def some_findings(figure):
     )
 
 
-def test_study_is_written_as_page_figures_and_document(tmp_path):
+def test_study_writes_an_html_page_pictures_and_a_json_document(tmp_path):
     module = study("alpha")
     path = documents.write_study(
         "alpha", "Alpha & more", setting(tmp_path), module.CLAIMS, some_findings(Figure()), ABOUT

@@ -235,6 +235,6 @@ def test_learning_rate_matches_dino_whose_warm_up_is_a_step_shorter():
         ("step", {"milestones": (5, 10)}, r"must increase .* of 5 steps, got \[5, 10\]"),
     ],
 )
-def test_impossible_learning_rate_raises(name, options, message):
+def test_invalid_schedule_of_the_learning_rate_raises(name, options, message):
     with pytest.raises(ValueError, match=message):
         learning_rate(name, 0.8, **{"warmup_steps": 5, "total_steps": 45, **options})

@@ -61,7 +61,8 @@ def evaluate(
     _, counts = np.unique(labels, return_counts=True)
     if len(counts) < 2 or counts.min() < FOLDS:
         raise ValueError(
-            f"ten folds need two classes of {FOLDS} examples or more, got {counts.tolist()}"
+            f"ten folds need at least 2 classes, each with at least {FOLDS} examples; got classes "
+            f"of {counts.tolist()} examples"
         )
     if not np.isfinite(features).all():
         raise ValueError("features must be finite, got NaN or infinity; check the encoder")
