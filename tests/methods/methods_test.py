@@ -43,6 +43,15 @@ class Net(nn.Module):
         return nn.BatchNorm(use_running_average=not train)(x) if self.norm else x
 
 
+class RandomNet(nn.Module):
+    """`Net`, whose features have a random scale for each row."""
+
+    @nn.compact
+    def __call__(self, x, *, train, axis_name=None, keys=None):
+        x = Net(5)(x, train=train)
+        return x if keys is None else x * (1 + jax.vmap(jax.random.uniform)(keys)[:, None])
+
+
 class Head(nn.Module):
     """One Dense layer."""
 
@@ -197,6 +206,17 @@ def test_moco_v2_negatives_come_from_the_queue_which_stores_its_keys():
     assert carried.memory["queue"]["next"] == 2
 
 
+def test_queue_stores_the_keys_of_all_views():
+    method = momentum.method(ENCODER, info_nce(temperature=0.5), queue_size=2 * B + 3)
+    batch = batch_of()
+    params, carried = start(method, batch)
+    _, _, carried, _ = value_of(method, params, carried, batch)
+    keys = embed(params, batch["views"]).reshape(2 * B, DIM)
+    keys /= jnp.linalg.norm(keys, axis=1, keepdims=True)
+    close(carried.memory["queue"]["rows"][: 2 * B], keys)
+    assert carried.memory["queue"]["next"] == 2 * B
+
+
 def test_simsiam_has_no_target_network_and_no_gradient_through_keys():
     method = momentum.method(PREDICTING, simsiam(), momentum=0.0, average=True)
     batch = batch_of()
@@ -303,11 +323,14 @@ def test_method_evaluate_setting_selects_online_or_target_network(which):
     close(method.features(params, carried, images), expected)
 
 
-@pytest.mark.parametrize("make", [siamese.method, partial(momentum.method, momentum=0.9)])
-def test_accumulation_keeps_all_negatives(make):
-    batch = batch_of(2, 1)
-    whole = make(ENCODER, nt_xent(temperature=0.3))
-    parts = make(ENCODER._replace(num_chunks=3), nt_xent(temperature=0.3))
+@pytest.mark.parametrize(
+    ("make", "encoder"),
+    [(siamese.method, ENCODER), (partial(momentum.method, momentum=0.9), PREDICTING)],
+)
+def test_accumulation_keeps_all_negatives_random_draws_and_predictions(make, encoder):
+    batch, encoder = batch_of(2, 1), encoder._replace(net=RandomNet())
+    whole = make(encoder, nt_xent(temperature=0.3))
+    parts = make(encoder._replace(num_chunks=3), nt_xent(temperature=0.3))
     params, carried = start(whole, batch)
     expected, actual = (value_of(m, params, carried, batch) for m in (whole, parts))
     jax.tree.map(close, actual, expected)

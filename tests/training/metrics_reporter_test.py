@@ -5,8 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from jaxssl.training import metrics_reporter
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.nonfinite import LossMonitor
+
+CONFIG = SimpleNamespace(batch_size=8, max_skipped=5, get=lambda *_: (), to_dict=dict)
+SETUP = SimpleNamespace(learning_rate=lambda step: 0.5 * step, steps_per_epoch=10)
+METRICS = {"loss": 2.0, "feature_std": 1.0, "skipped_steps": 3, "skipped_in_a_row": 0}
 
 
 @pytest.mark.parametrize(("in_a_row", "scheduled"), [(0, 11), (2, 12)])
@@ -16,11 +21,34 @@ def test_report_has_the_rate_of_the_step_the_epoch_and_the_losses_that_count(
     """At step 15 with 3 skipped steps, 12 updates were made: the last with the rate of 11."""
     checked = []
     monkeypatch.setattr(LossMonitor, "check", lambda self, *args: checked.append(args))
-    config = SimpleNamespace(batch_size=8, max_skipped=5, get=lambda *_: (), to_dict=dict)
-    setup = SimpleNamespace(learning_rate=lambda step: 0.5 * step, steps_per_epoch=10)
-    reporter = MetricsReporter(config, setup, tmp_path, 0, 0)
-    metrics = {"loss": 2.0, "feature_std": 1.0, "skipped_steps": 3, "skipped_in_a_row": in_a_row}
+    reporter = MetricsReporter(CONFIG, SETUP, tmp_path, 0, 0)
+    metrics = {**METRICS, "skipped_in_a_row": in_a_row}
     values = reporter.report(15, metrics, [(np.arange(4.0), 2), (np.arange(5.0, 9.0), 3)])
     reporter.close()
     assert (values["learning_rate"], values["epoch"]) == (0.5 * scheduled, 1.5)
     assert checked == [(15, [0, 1, 5, 6, 7], 3)]
+
+
+def test_speed_is_in_examples_per_second(tmp_path, monkeypatch):
+    seconds = iter([10.0, 12.0])
+    monkeypatch.setattr(metrics_reporter.time, "perf_counter", lambda: next(seconds))
+    reporter = MetricsReporter(CONFIG, SETUP, tmp_path, 5, 0)
+    assert reporter.report(15, METRICS, [])["images_per_second"] == 8 * 10 / 2
+    reporter.close()
+
+
+@pytest.mark.parametrize(("before", "warned"), [(0, True), (3, False)])
+def test_only_newly_skipped_steps_are_logged(tmp_path, caplog, before, warned):
+    reporter = MetricsReporter(CONFIG, SETUP, tmp_path, 5, before)
+    reporter.report(15, METRICS, [])
+    reporter.close()
+    assert ("3 steps skipped so far" in caplog.text) == warned
+
+
+def test_small_rise_of_a_constant_loss_is_no_spike(caplog):
+    monitor = LossMonitor()
+    monitor.check(40, [1.0] * 40, 0)
+    monitor.check(41, [1.005], 0)
+    assert not caplog.text
+    monitor.check(42, [1.02], 0)
+    assert "step 42: loss spike: 1.02" in caplog.text

@@ -12,6 +12,7 @@ from tiny import DIGITS, SAVED, STEPS
 from workdir_cases import at_batch
 
 from jaxssl import distributed, losses
+from jaxssl.data import source
 from jaxssl.evaluation import pretrain
 from jaxssl.evaluation.online_rows import online_rows
 from jaxssl.methods import siamese
@@ -93,6 +94,26 @@ def test_held_out_loss_is_left_out_with_a_reason(per_example, labelled, length, 
     assert line == f"no held-out loss: {reason}" and function is None
 
 
+def test_held_out_loss_reads_schedules_at_the_step_of_the_state():
+    loss = lambda *_, step, key, axis_name: (step.astype(jnp.float32), None)  # noqa: E731
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    batch_loss = held_out.make_batch_loss(SimpleNamespace(loss=loss), augment, mesh)
+    assert batch_loss(state_of(step=7), BATCH) == 7
+
+
+def test_held_out_loss_is_the_mean_over_whole_batches(data_dir, monkeypatch):
+    settings = config.load(DIGITS, [("batch_size", "200"), ("loss.name", "nt_xent")])
+    settings.data.dir = str(data_dir)
+    test = source.load(settings.data, "test")
+    values = iter([1.0, 4.0])
+    monkeypatch.setattr(held_out, "make_batch_loss", lambda *_: lambda *_: next(values))
+    method = SimpleNamespace(per_example=())
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    line, held_out_loss = held_out.make_held_out_loss(settings, method, test, mesh)
+    assert held_out_loss(None) == 2.5
+    assert line == "held-out loss of 2 batches of test, without the last 100 of 500"
+
+
 def probe_of(devices):
     """Return a probe of pixels and its state, and a batch on the devices."""
     mesh = distributed.make_mesh(devices)
@@ -113,6 +134,34 @@ def test_first_step_of_the_probe_follows_the_gradient_of_all_devices(devices):
     rate = 0.1 * B / 256
     np.testing.assert_allclose(weights["kernel"], rate * x.T @ error / B, rtol=1e-5, atol=1e-8)
     np.testing.assert_allclose(weights["bias"], rate * error.mean(0), rtol=1e-5, atol=1e-8)
+
+
+def test_probe_has_momentum_and_sees_the_first_views_of_the_steps():
+    noisy = lambda *args: {"views": augment(*args)["views"][::-1]}  # noqa: E731
+    method = SimpleNamespace(features=lambda params, carried, x: x.reshape(len(x), -1))
+    mesh = distributed.make_mesh(jax.devices()[:1])
+    probe = make_online_probe(method, noisy, BATCH, CLASSES, B, mesh, resident=False)
+    state = probe.init(distributed.replicate(state_of(), mesh))
+    data, rows = distributed.shard(BATCH, mesh), np.arange(B, dtype=np.int32)[None]
+    trained = state.probe
+    kernel, bias = np.zeros((16, CLASSES)), np.zeros(CLASSES)
+    kernel_velocity, bias_velocity = np.zeros_like(kernel), np.zeros_like(bias)
+    for step in (5, 6):  # the state after step 4 has step 5
+        trained = probe.update(trained, state.replace(step=jnp.int32(step)), data, rows)
+        key, _ = jax.random.split(jax.random.fold_in(jax.random.key(1), step - 1))
+        x = noisy(key, jnp.asarray(BATCH["input"]), BATCH["index"])["views"][0]
+        x = np.asarray(x).reshape(B, -1)
+        error = (
+            np.asarray(jax.nn.softmax(x @ kernel + bias)) - np.eye(CLASSES)[BATCH["label"]]
+        ) / B
+        kernel_velocity = 0.9 * kernel_velocity + x.T @ error
+        bias_velocity = 0.9 * bias_velocity + error.sum(0)
+        kernel, bias = (
+            kernel - 0.1 * B / 256 * kernel_velocity,
+            bias - 0.1 * B / 256 * bias_velocity,
+        )
+    np.testing.assert_allclose(trained["params"]["kernel"], kernel, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(trained["params"]["bias"], bias, rtol=1e-4, atol=1e-7)
 
 
 def test_probe_learns_and_ignores_skipped_steps():

@@ -82,3 +82,13 @@ def test_settings_that_accept_a_schedule_are_arguments_of_the_compiled_step(loss
 def test_steps_with_convolutions_run_one_per_call_on_cpus(net, most_steps, data_dir):
     overrides = {"data.dir": str(data_dir), "batch_size": "16", "log_every": "4", "net.name": net}
     assert programs_of(config.load(DIGITS, list(overrides.items()))).most_steps == most_steps
+
+
+def test_compiled_step_has_the_settings_of_the_config(data_dir, monkeypatch):
+    monkeypatch.setattr(programs, "make_train_steps", lambda make_step, *_, **__: make_step)
+    monkeypatch.setattr(programs, "make_train_step", lambda *_, **options: options)
+    programs._cache.clear()
+    settings = load(data_dir, **{"optim.sharded": "True", "max_skipped": "7"})
+    make_step = programs_of(settings).steps.func
+    assert make_step(shared_numbers(settings)) == {"max_skipped": 7, "sharded": True}
+    programs._cache.clear()

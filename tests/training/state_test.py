@@ -212,6 +212,7 @@ def test_nonfinite_step_is_skipped_and_counted(spoilt):
     state, metrics, _ = step(state, batch(2, bad=False))
     assert np.isfinite(metrics["loss"])
     assert state.step == 3 and state.skipped.tolist() == [1, 0]
+    assert (metrics["skipped_steps"], metrics["skipped_in_a_row"]) == (1, 0)
     moved = jax.tree.map(
         lambda a, b: not np.array_equal(a, b), as_numpy(state).params, after.params
     )
@@ -256,6 +257,35 @@ def test_step_is_skipped_if_one_of_its_results_is_not_finite(fragile, row, skipp
     assert state.skipped.tolist() == [skipped, skipped]
     assert (state.params["p"] == 1) == bool(skipped)
     assert state.carried.batch_stats["s"] == 1
+
+
+@pytest.mark.parametrize("part", ["parameters", "optimiser"])
+def test_step_is_skipped_if_the_update_is_not_finite(part):
+    def loss(params, carried, batch, *, step, key, axis_name):
+        value = params["p"] * batch["views"].mean()
+        return value, (carried, {"mean": value}, jnp.ones((2, 1, 3)))
+
+    def spoil(grads, state, params):
+        bad = jax.tree.map(lambda g: g * jnp.inf, grads)
+        return (bad, state) if part == "parameters" else (grads, bad)
+
+    optimiser = optax.GradientTransformation(lambda params: params, spoil)
+    state, metrics = step_of(loss, optimiser)
+    assert state.skipped.tolist() == [1, 1] and state.params["p"] == 1
+    assert metrics["mean"] == 2.5  # over the values 1 to 4 of four devices
+
+
+def step_of(loss, optimiser):
+    """Take a step on four devices, which hold one of the values 1 to 4 each."""
+    init = lambda key, batch, n: ({"p": jnp.ones(())}, Carried({}, (), ()))  # noqa: E731
+    method = Method(Encoder(MLP(1, 1, 1), MLP(1, 1, 1)), init, loss)
+    mesh = distributed.make_mesh(jax.devices()[:4])
+    augment = lambda key, x, index: {"views": x[None]}  # noqa: E731
+    batch = {"input": np.arange(1, 5, dtype=np.float32), "index": np.arange(4, dtype=np.int32)}
+    state = make_init(method, optimiser, augment, batch, 4, mesh)(0)
+    step = make_train_step(method, optimiser, augment, mesh)
+    state, metrics, _ = step(state, distributed.shard(batch, mesh))
+    return state, metrics
 
 
 def test_finiteness_is_computed_once_per_array(spoilt):

@@ -320,7 +320,7 @@ def batch_at(step: int) -> dict[str, np.ndarray]:
 
 @cache
 def steps_under_test(name: str):
-    """Return the states before, between and after the steps, as NumPy, and the losses."""
+    """Return the states before, between and after the steps, as NumPy, losses and embeddings."""
     case = CASES[name]
     text = Encoder(Net(), Head()) if name == "captions" else None
     encoder = Encoder(Net(), Head(), Head() if case.predictor else None, text=text)
@@ -340,12 +340,13 @@ def steps_under_test(name: str):
     copy = lambda state: jax.tree.map(  # noqa: E731
         np.asarray, state.replace(key=jax.random.key_data(state.key))
     )
-    states, values = [copy(state)], []
+    states, values, embeddings = [copy(state)], [], []
     for number in range(STEPS):
-        state, metrics, _ = step(state, distributed.shard(batch_at(number), mesh))
+        state, metrics, z = step(state, distributed.shard(batch_at(number), mesh))
         states.append(copy(state))
         values.append(float(metrics["loss"]))
-    return states, values, augment
+        embeddings.append(np.asarray(z))
+    return states, values, embeddings, augment
 
 
 @jax.numpy_rank_promotion("allow")
@@ -399,7 +400,10 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
             label=batch["label"],
         )
         value, memory = case.by_hand(x)
-        return value, (stats, target_stats, memory, x.new_queue)
+        of_views = [z[:1], x.k] if asymmetric and has_target else [z[: case.views]]
+        of_views += [] if texts is None else [texts]
+        of_views = jnp.concatenate(of_views)
+        return value, (stats, target_stats, memory, x.new_queue, of_views)
 
     (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
     velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, gradient)
@@ -418,7 +422,7 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
 
 @pytest.mark.parametrize("name", CASES)
 def test_whole_step_equals_the_step_by_hand(name):
-    case, (states, values, augment) = CASES[name], steps_under_test(name)
+    case, (states, values, embeddings, augment) = CASES[name], steps_under_test(name)
     run_key = jax.random.split(jax.random.key(SEED))[1]
     np.testing.assert_array_equal(states[0].key, jax.random.key_data(run_key))
     if name == "captions":  # the towers have the same shapes, and different weights
@@ -434,8 +438,9 @@ def test_whole_step_equals_the_step_by_hand(name):
     for number in range(STEPS):
         before, after = states[number], states[number + 1]
         value, params, velocity, target, aux = by_hand(before, velocity, batch_at(number))
-        stats, target_stats, memory, queue = aux
+        stats, target_stats, memory, queue, z = aux
         np.testing.assert_allclose(values[number], value, rtol=1e-4)
+        same(embeddings[number], z)
         same(after.params, params)
         same(after.carried.batch_stats["net"], stats["net"])
         if "text" in stats:
