@@ -2,12 +2,14 @@
 
 import importlib
 import inspect
+import itertools
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.extend.core import jaxprs_in_params
 
 from jaxssl import components, losses
 from jaxssl.losses.pairs import Pairs, pair_towers, pair_views
@@ -202,3 +204,10 @@ def with_rows(pairs: Pairs, z: np.ndarray) -> Pairs:
 
 def embeddings(num_views: int = 2, b: int = 8, d: int = 4, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(num_views, b, d)).astype(np.float32)
+
+
+def equations(jaxpr):
+    """Yield the operations of a traced function, without the calls that contain others."""
+    for equation in jaxpr.eqns:
+        inner = list(jaxprs_in_params(equation.params))
+        yield from itertools.chain(*map(equations, inner)) if inner else [equation]

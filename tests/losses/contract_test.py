@@ -1,7 +1,6 @@
 """The contract of every loss in the folder: oracle, gradient, devices, degenerate inputs."""
 
 import inspect
-import itertools
 from functools import cache, partial
 
 import jax
@@ -9,7 +8,6 @@ import numpy as np
 import oracles
 import pytest
 from jax import numpy as jnp
-from jax.extend.core import jaxprs_in_params
 from jax.sharding import PartitionSpec as P
 from jax.test_util import check_grads
 from loss_cases import (
@@ -22,6 +20,7 @@ from loss_cases import (
     PROGRAMS,
     VIEWS_ON_ARRAYS,
     embeddings,
+    equations,
     inputs,
     kinds,
     labelled,
@@ -343,13 +342,6 @@ def test_loss_casts_bfloat16_before_it_computes(case):
     for equation in equations(jaxpr.jaxpr):
         if any(getattr(v.aval, "dtype", None) == jnp.bfloat16 for v in equation.outvars):
             assert equation.primitive.name in MOVES, equation
-
-
-def equations(jaxpr):
-    """Yield the operations of a traced function, without the calls that contain others."""
-    for equation in jaxpr.eqns:
-        inner = list(jaxprs_in_params(equation.params))
-        yield from itertools.chain(*map(equations, inner)) if inner else [equation]
 
 
 @pytest.mark.parametrize("kind", INVALID)

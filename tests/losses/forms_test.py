@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from loss_cases import DEFAULTS, EXPORTED, embeddings, inputs, loss_of
 
 from jaxssl import losses
-from jaxssl.losses.pairs import pair_views
+from jaxssl.losses.pairs import count_positives, pair_towers, pair_views
 
 each_name = pytest.mark.parametrize("name", EXPORTED)
 CASES = [case for case in DEFAULTS if case.name in EXPORTED]
@@ -130,6 +130,18 @@ def test_losses_and_gradients_can_be_exported_with_a_symbolic_batch_size():
     run = jax.jit(lambda z1, z2: {c.name: both(c, z1, z2) for c in cases})
     exported = export.export(run)(shape, shape)
     assert len(exported.out_avals) == 2 * len(cases)
+
+
+@pytest.mark.parametrize("kind", ["views", "towers"])
+def test_positives_are_counted_at_a_symbolic_batch_size(kind):
+    def count(z):
+        pairs = pair_views(jnp.stack([z, z])) if kind == "views" else pair_towers(z, z)
+        return count_positives(pairs)
+
+    exported = export.export(jax.jit(count))(symbolic())
+    z = jnp.ones((5, 4), jnp.float32)
+    np.testing.assert_array_equal(exported.call(z), count(z))
+    assert set(np.asarray(count(z)).tolist()) == {1}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Tests of objectives: trained parameters and memory over steps and devices, and checks."""
 
+import inspect
 from functools import cache, partial
 from importlib import import_module
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
-from loss_cases import NAMES, TOWERS, embeddings, loss_of
+from loss_cases import NAMES, TOWERS, embeddings, equations, loss_of
 
 from jaxssl import collectives, distributed, losses
 from jaxssl.losses.pairs import pair_towers, pair_views
@@ -128,6 +129,47 @@ def test_objective_reads_its_schedules_at_the_step(name):
     assert values[1] != values[2]
 
 
+@pytest.mark.parametrize(
+    ("name", "number", "hyper"),
+    [
+        ("decl", "momentum", {"rate": "buffer"}),
+        ("sogclr", "gamma", {}),
+        ("dino", "center_momentum", {}),
+        ("auc_dino", "center_momentum", {}),
+    ],
+)
+def test_memory_is_updated_with_the_scheduled_number_of_the_step(name, number, hyper):
+    at = lambda step: 0.2 + 0.1 * jnp.asarray(step, jnp.float32)  # noqa: E731
+    memories = []
+    for value in (at, 0.5, 0.2):
+        objective = objective_of(name, **{**hyper, number: value})
+        params, memory = objective.init(jax.random.key(0), 8, DIM)
+        for seed in range(2):  # the first update of some memories has no past
+            z, index = jnp.asarray(embeddings(seed=seed)), jnp.arange(8, dtype=jnp.int32)
+            pairs = pair_towers(*z, index) if name in TOWERS else pair_views(z, index)
+            how = {"step": jnp.int32(3), "key": jax.random.key(0)}
+            _, memory, _ = objective.loss(pairs, params, memory, **how)
+        memories.append(memory)
+    chex.assert_trees_all_close(memories[0], memories[1], rtol=1e-6)
+    with pytest.raises(AssertionError):
+        chex.assert_trees_all_close(memories[1], memories[2], rtol=1e-3)
+
+
+def test_decl_rates_use_the_similarity_of_the_loss():
+    """Without Gamma samples, the rate of an anchor is the mean of its negatives' similarities."""
+    z = jnp.asarray(embeddings())
+    hyper = {"similarity": "neg_euclidean", "temperature": 0.5}
+    objective = objective_of("decl", rate="batch", u="mean", **hyper)
+    pairs = pair_views(z, jnp.arange(8, dtype=jnp.int32))
+    value, _, _ = objective.loss(pairs, {}, (), step=0, key=jax.random.key(0))
+    rows = np.asarray(z).reshape(16, 4)
+    s = np.exp(-np.linalg.norm(rows[:, None] - rows[None], axis=2) / 0.5)
+    s[np.eye(16, dtype=bool) | np.roll(np.eye(16, dtype=bool), 8, axis=1)] = 0
+    rate = jnp.asarray(s.sum(1) / 14, jnp.float32)
+    expected = losses.decl_loss(pairs, rate, **hyper).mean()
+    np.testing.assert_allclose(value, expected, rtol=1e-5)
+
+
 def test_auc_cl_trains_the_targets_a_and_b():
     learned = [params for _, params, _ in trained("auc_cl", 0)]
     assert set(learned[0]) == {"a", "b"}
@@ -185,6 +227,16 @@ def test_isogclr_temperatures_change_and_stay_in_their_range():
     assert memory["temperature"].min() >= 0.05 and memory["temperature"].max() <= 0.7
 
 
+def test_isogclr_temperatures_stop_at_their_bounds():
+    limits = {"temperature_min": 0.08, "temperature_max": 0.12, "temperature_lr": 10.0}
+    objective = objective_of("sogclr", individual_temperature=True, rho=0.0, **limits)
+    params, memory = objective.init(jax.random.key(0), 8, DIM)
+    for seed in range(2):
+        pairs = pair_views(jnp.asarray(embeddings(seed=seed)), jnp.arange(8, dtype=jnp.int32))
+        _, memory, _ = objective.loss(pairs, params, memory, step=jnp.int32(seed), key=None)
+    assert set(np.asarray(memory["temperature"]).tolist()) == {np.float32(0.08), np.float32(0.12)}
+
+
 def test_nnclr_replaces_the_oldest_rows_of_its_support_set():
     memories = [memory for _, _, memory in trained("nnclr", 0)]
     unit_rows = lambda step: (  # noqa: E731
@@ -194,6 +246,37 @@ def test_nnclr_replaces_the_oldest_rows_of_its_support_set():
         place = (first + np.arange(8)) % 20
         np.testing.assert_allclose(memories[step]["rows"][place], unit_rows(step), atol=1e-6)
     assert memories[-1]["next"] == 4
+
+
+def test_nnclr_support_set_has_no_gradient():
+    pairs, rows = pair_towers(*jnp.asarray(embeddings())), jnp.asarray(embeddings(seed=1)[0])
+    value = lambda rows: losses.nnclr_loss(pairs, rows).mean()  # noqa: E731
+    assert not np.any(jax.grad(value)(rows))
+
+
+@pytest.mark.parametrize(
+    ("solver", "further"),
+    [
+        ("pgd", {"num_steps", "tol", "step", "accelerated", "init"}),
+        ("admm", {"num_steps", "tol"}),
+        ("inv", set()),
+    ],
+)
+def test_mmcl_passes_its_settings_to_the_solver(monkeypatch, solver, further):
+    module, settings = import_module("jaxssl.losses.mmcl"), {}
+    solve = getattr(module, f"svm_dual_{solver}")
+
+    def record(*problem, **arguments):
+        settings.update(arguments)
+        return solve(*problem, **arguments)
+
+    monkeypatch.setattr(module, f"svm_dual_{solver}", record)
+    values = {"C": 3.0, "regularization": 0.7, "num_steps": 9, "tol": 0.01, "step": 0.1}
+    values |= {"accelerated": False}
+    start = {"alpha_init": "inv"} if solver == "pgd" else {}
+    losses.mmcl_loss(pair_views(jnp.asarray(embeddings())), solver=solver, **values, **start)
+    expected = {**values, "init": "inv"}
+    assert settings == {name: expected[name] for name in {"C", "regularization"} | further}
 
 
 def test_nnclr_searches_neighbours_of_keys_and_trains_predictions():
@@ -423,7 +506,17 @@ def presets() -> dict[str, tuple[str, dict]]:
     return actual
 
 
-@pytest.mark.parametrize(("name", "hyper"), presets().values(), ids=presets())
+# Settings that no preset has.
+FURTHER = {
+    "mmcl-tanh": ("mmcl", {"kernel": "tanh", "gamma": 2.0, "eta": 0.7}),
+    "mmcl-linear": ("mmcl", {"kernel": "linear", "num_steps": 7, "accelerated": False}),
+    "mmcl-admm": ("mmcl", {"kernel": "poly", "solver": "admm", "regularization": 2.0}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "hyper"), [*presets().values(), *FURTHER.values()], ids=[*presets(), *FURTHER]
+)
 def test_objective_of_a_preset_has_the_value_of_the_loss_with_the_same_settings(name, hyper):
     objective = objective_of(name, **hyper)
     z, index = jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32)
@@ -436,3 +529,21 @@ def test_objective_of_a_preset_has_the_value_of_the_loss_with_the_same_settings(
         assert np.isfinite(value)
     else:
         np.testing.assert_allclose(value, loss(pairs, **hyper).mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if "block_size" in inspect.signature(loss_of(n)).parameters]
+)
+def test_objective_in_blocks_computes_no_matrix_of_all_pairs(name):
+    z, index = jnp.asarray(embeddings()), jnp.arange(8, dtype=jnp.int32)
+    pairs = pair_towers(*z, index) if name in TOWERS else pair_views(z, index)
+    n, m = len(pairs.anchor), len(pairs.candidate)
+
+    def shapes(**hyper):
+        objective = objective_of(name, **hyper)
+        params, memory = objective.init(jax.random.key(0), 8, DIM)
+        loss = partial(objective.loss, step=jnp.int32(0), key=jax.random.key(0))
+        jaxpr = jax.make_jaxpr(lambda *args: loss(*args)[0])(pairs, params, memory)
+        return {v.aval.shape for e in equations(jaxpr.jaxpr) for v in e.outvars}
+
+    assert (n, m) in shapes() and (n, m) not in shapes(block_size=2)

@@ -444,6 +444,7 @@ def test_every_loss_is_compatible_or_rejected_with_another_method():
             "needs a second view of every example; set views=2",
         ),
         ({"loss__name": "decl", "loss__rate": "momentum"}, "set method.name=momentum"),
+        ({"method__name": "two_tower", "loss__name": "byol"}, "set method.name=momentum"),
         ({"method__name": "momentum", "loss__name": "byol"}, "set predictor.name=mlp"),
         (
             {"method__name": "momentum", "method__momentum": "0.0", "loss__name": "dino"},

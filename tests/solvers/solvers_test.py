@@ -13,8 +13,8 @@ from jaxssl.solvers._problem import certify, make_problem
 
 pytestmark = pytest.mark.fast
 
-M, BETA, STEPS = 16, 0.1, 30
-OPTIONS = ("num_steps", "step", "accelerated", "restart", "tol")
+M, BETA, STEPS = 16, 0.2, 30  # the solvers have another beta by default
+OPTIONS = ("num_steps", "step", "accelerated", "restart", "tol", "check_every")
 POSITIVE = np.arange(M, dtype=np.int32)
 ONE = POSITIVE[:, None]  # the released negatives
 TWO = np.stack([(POSITIVE + M // 2) % M, POSITIVE], 1).astype(np.int32)  # both views
@@ -85,18 +85,18 @@ def exact_duals(kernel, positive, excluded, C=np.inf):
 
 @partial(jax.jit, static_argnames=OPTIONS)
 def pgd(kernel, positive, excluded, C=jnp.inf, momentum_start=1.0, init=None, **options):
-    hyper = {"C": C, "momentum_start": momentum_start, "init": init}
+    hyper = {"C": C, "regularization": BETA, "momentum_start": momentum_start, "init": init}
     return svm_dual_pgd(kernel, positive, excluded, **hyper, **options)
 
 
 @partial(jax.jit, static_argnames=OPTIONS)
 def admm(kernel, positive, excluded, C=jnp.inf, **options):
-    return svm_dual_admm(kernel, positive, excluded, C=C, **options)
+    return svm_dual_admm(kernel, positive, excluded, C=C, regularization=BETA, **options)
 
 
 @jax.jit
 def inv(kernel, positive, excluded, C=jnp.inf):
-    return svm_dual_inv(kernel, positive, excluded, C=C)
+    return svm_dual_inv(kernel, positive, excluded, C=C, regularization=BETA)
 
 
 def wide(solve, *args, **kwargs):
@@ -154,7 +154,7 @@ def test_pgd_with_a_given_step_size_equals_dense_pgd():
 
 
 def test_pgd_drops_the_momentum_of_an_anchor_where_it_points_uphill():
-    kernel, restarts = kernels()["rbf"], []
+    kernel, restarts = kernels()["narrow"], []
     with jax.enable_x64(True):
         solution = pgd(kernel, POSITIVE, ONE, num_steps=60, step=0.05, accelerated=True)
         for i, (delta, free) in enumerate(dense(kernel, POSITIVE, ONE)):
@@ -206,8 +206,7 @@ def test_inv_equals_the_clipped_dense_solution(kernel, excluded):
 def test_inv_with_three_excluded_rows_equals_the_dense_solution():
     kernel, excluded_rows = kernels()["rbf"], np.stack([(POSITIVE + k) % M for k in (1, 0, 7)], 1)
     with jax.enable_x64(True):
-        solve = jax.jit(partial(svm_dual_inv, C=jnp.inf))
-        solution = solve(kernel, POSITIVE, excluded_rows.astype(np.int32)).alpha
+        solution = inv(kernel, POSITIVE, excluded_rows.astype(np.int32)).alpha
         for i, (delta, free) in enumerate(dense(kernel, POSITIVE, excluded_rows)):
             expected = np.maximum(np.linalg.solve(delta, 2 * np.ones(len(free))), 0)
             np.testing.assert_allclose(solution[i, free], expected, atol=1e-10)
@@ -233,7 +232,7 @@ def test_optimality_certificate_bounds_the_distance_to_the_optimum(name, exclude
 
 @both
 def test_pgd_started_at_inv_reaches_the_optimum_in_fewer_steps(excluded):
-    solve = partial(svm_dual_pgd, C=0.2, num_steps=2000, tol=1e-6)
+    solve = partial(svm_dual_pgd, C=0.2, regularization=BETA, num_steps=2000, tol=1e-6)
     arguments = kernels()["narrow"], POSITIVE, EXCLUDED[excluded]
     start = wide(inv, *arguments, 0.2).alpha
     solution = wide(jax.jit(partial(solve, init="inv")), *arguments)
@@ -284,6 +283,17 @@ def test_float32_is_close_to_float64(name):
     np.testing.assert_allclose(narrow.alpha, double.alpha, atol=2e-2)
 
 
+def test_inv_refines_its_solution_in_float32():
+    kernel = kernels()["poly"]
+    error = inv(np.float32(kernel), POSITIVE, ONE).alpha - wide(inv, kernel, POSITIVE, ONE).alpha
+    assert np.abs(error).max() < 1e-5 * np.abs(wide(inv, kernel, POSITIVE, ONE).alpha).max()
+
+
+def test_admm_evaluates_the_certificate_at_the_requested_steps():
+    options = {"num_steps": 20, "tol": 1e6, "check_every": 3}
+    assert (admm(np.float32(kernels()["rbf"]), POSITIVE, ONE, **options).num_steps == 3).all()
+
+
 @both
 @each_solver
 def test_solutions_are_finite_on_degenerate_kernels(name, excluded):
@@ -311,7 +321,7 @@ def test_kernels_with_at_most_one_free_row_have_a_closed_form_solution(name):
     kernel, positive = np.float32([[1, 0.5], [0.5, 1]]), POSITIVE[:2]
     one = SOLVERS[name](kernel, positive, ONE[:2])
     # One free row: (K_jj - 2 K_xj + 1 + beta) a = 2
-    np.testing.assert_allclose(one.alpha, np.float32([[0, 2 / 1.1], [2 / 1.1, 0]]), rtol=1e-3)
+    np.testing.assert_allclose(one.alpha, np.float32([[0, 2], [2, 0]]) / (1 + BETA), rtol=1e-3)
     none = SOLVERS[name](kernel, positive, np.int32([[0, 1], [1, 0]]))
     for leaf in none[:4]:
         assert (leaf == 0).all()

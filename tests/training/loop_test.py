@@ -25,6 +25,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
 from jaxssl.training import (
     checkpoint,
+    collapse,
     logs,
     loop,
     metrics_writer,
@@ -32,7 +33,7 @@ from jaxssl.training import (
     run_record,
 )
 from jaxssl.training.build import build, initial_state
-from jaxssl.training.metrics_reporter import log_metrics
+from jaxssl.training.metrics_reporter import MetricsReporter, log_metrics
 from jaxssl.training.programs import make_encoder
 from jaxssl.training.run_lock import lock
 
@@ -113,6 +114,35 @@ def test_interrupted_run_saves_a_checkpoint_and_resumes_bit_for_bit(
         np.testing.assert_array_equal(actual, expected)
     # The stop added one line of metrics and changed nothing else.
     assert [row for row in metric_lines(tmp_path) if row["step"] != 5] == metric_lines(whole)
+
+
+def test_collapse_is_measured_on_all_views_and_a_checkpoint_costs_no_speed(
+    tiny, tmp_path, monkeypatch
+):
+    """The clock of the training speed starts again after each checkpoint."""
+    events, shapes = [], set()
+    save, restart = checkpoint.Manager.save, MetricsReporter.restart_clock
+    measure = collapse.embedding_metrics
+
+    def record(name, method):
+        def recorded(self, step, *args):
+            events.append((name, step))
+            return method(self, step, *args)
+
+        return recorded
+
+    def recorded_measure(embeddings):
+        shapes.add(embeddings.shape)
+        return measure(embeddings)
+
+    monkeypatch.setattr(checkpoint.Manager, "save", record("save", save))
+    monkeypatch.setattr(MetricsReporter, "restart_clock", record("restart", restart))
+    monkeypatch.setattr(collapse, "embedding_metrics", recorded_measure)
+    pretrain.train(tiny(), tmp_path)
+    assert shapes == {(2, 16, 6)}
+    for step in (SAVED, STEPS):
+        after = events[events.index(("save", step)) + 1 :]
+        assert after[:1] == [("restart", step)]
 
 
 def test_signal_at_the_last_step_postpones_evaluation_to_the_next_command(
