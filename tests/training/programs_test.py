@@ -47,10 +47,11 @@ def test_runs_that_differ_only_in_seed_and_numeric_settings_share_one_compiled_s
     assert (keys[0] != keys[1]).any()  # the seeds differ, and not only the numbers
 
 
-def programs_of(settings):
+def programs_of(settings, **changes):
     """Return the programs of a run, which are not compiled before they are called."""
     mesh, train_set = distributed.make_mesh(), source.load(settings.data, "train")
     with closing(make_batches(settings, train_set, mesh)) as batches:
+        batches = batches._replace(**changes)
         setup = build(settings, len(train_set), mesh.size, crops=batches.crops)
         return programs.make_programs(settings, setup, batches, train_set.shape, mesh)
 
@@ -62,6 +63,12 @@ def test_only_runs_with_different_static_settings_have_separate_programs(data_di
     first = steps()
     assert steps(**{"loss.alpha": "0.3"}) is first
     assert steps(**{"loss.negative_reduction": "sum"}) is not first
+
+
+def test_training_sets_of_different_sizes_have_separate_programs(data_dir):
+    """Memory with a row per example has the size of the training set."""
+    first = programs_of(load(data_dir)).steps.func
+    assert programs_of(load(data_dir), num_examples=1000).steps.func is not first
 
 
 @pytest.mark.parametrize(
