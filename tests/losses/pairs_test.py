@@ -124,7 +124,7 @@ def test_cosine_similarity_does_not_depend_on_embedding_length():
     np.testing.assert_allclose(cosine(pair_towers(3 * z[0], z[1])), expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("devices", [2, 8])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.long), 8])
 @pytest.mark.parametrize("given", ["index", "labels", "both", "none"])
 def test_pairs_on_several_devices_contain_the_whole_batch(devices, given):
     z = embeddings(2, 8, 3)
