@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 # Pillow is restricted to these formats. For an EPS file it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 MAX_PIXELS = 2**26  # largest image in pixels, because a small file may claim any number
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+QUARTER_TURNS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 CENTRE_SHARE = 0.875  # share of the short side that the centre crop keeps
 
 
@@ -91,6 +92,21 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
     mode = "L" if channels == 1 else "RGB"
     # `convert` always copies, even to the same mode.
     return picture if picture.mode == mode else picture.convert(mode)
+
+
+def upright_size(data: bytes) -> tuple[int, int]:
+    """Return the width and height of an image file that `open_picture` turns upright.
+
+    Raises:
+        OSError: if the data are not an image.
+    """
+    picture = Image.open(io.BytesIO(data), formats=FORMATS)
+    # Pillow swaps the sides of TIFF files itself. A PNG file may have its EXIF data at the end.
+    if "exif" in picture.info or b"eXIf" in data:
+        with contextlib.suppress(Exception):  # Damaged EXIF data are ignored.
+            if picture.getexif().get(ExifTags.Base.Orientation) in QUARTER_TURNS:
+                return picture.height, picture.width
+    return picture.size
 
 
 def _check_png(data: bytes) -> None:

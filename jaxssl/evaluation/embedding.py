@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from jaxssl import distributed
 from jaxssl.data import decoding, files, in_memory
@@ -90,7 +89,7 @@ def _open_pictures(path: Path, channels: int) -> tuple[Source, list[str]]:
             continue
         try:
             data = read()
-            sizes.add(Image.open(io.BytesIO(data), formats=decoding.FORMATS).size)
+            sizes.add(decoding.upright_size(data))
         except OSError as error:
             raise UserError(f"{path}: {name} cannot be read ({one_line(error)})") from error
         names.append(name)

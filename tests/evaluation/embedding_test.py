@@ -1,0 +1,62 @@
+"""Embeddings of pictures, by an encoder whose features are the pixels of an image."""
+
+import io
+
+import jax
+import numpy as np
+import pytest
+from file_cases import pack, picture, pixels_of, refused, unpack
+from PIL import Image
+from tune_cases import SIZE, Flat, flat_encoder
+
+import jaxssl
+
+pytestmark = pytest.mark.fast
+
+SHAPES = {"a.png": (6, 9), "b.png": (6, 9), "below/c.png": (6, 9)}
+
+
+def pictures(shapes):
+    """Return files by name, and their pixels [h, w, 1]."""
+    files = {name: picture(name, shape) for name, shape in shapes.items()}
+    return files, [pixels_of(name, shape)[..., None] for name, shape in shapes.items()]
+
+
+@pytest.mark.parametrize("last", [(6, 9), (9, 6)], ids=["one size", "many sizes"])
+def test_pictures_of_a_folder_and_an_archive_have_the_embeddings_of_their_pixels(tmp_path, last):
+    files, pixels = pictures({**SHAPES, "d.png": last})
+    expected = jaxssl.embed(flat_encoder(), pixels)
+    folder, archive = unpack(tmp_path / "files", files), pack(tmp_path / "files.zip", files)
+    for path in (folder, archive):
+        np.testing.assert_array_equal(jaxssl.embed(flat_encoder(), path), expected)
+
+
+@pytest.mark.parametrize("format", ["jpeg", "png", "webp", "tiff"])
+def test_pictures_are_turned_upright_before_they_are_embedded(tmp_path, format):
+    pixels = np.zeros((6, 9), np.uint8)
+    pixels[:, 6:] = 255  # a white part on the right
+    exif, out = Image.Exif(), io.BytesIO()
+    exif[274] = 6  # A quarter turn to the right moves the white part to the bottom.
+    Image.fromarray(pixels).save(out, format, exif=exif)
+    folder = unpack(tmp_path, {f"turned.{format}": out.getvalue()})
+    expected = jaxssl.embed(flat_encoder(), np.rot90(pixels, -1)[None, ..., None])
+    np.testing.assert_allclose(jaxssl.embed(flat_encoder(), folder), expected, atol=0.1)
+
+
+def test_layer_projector_gives_the_projection_of_the_features():
+    pixels = pixels_of("one", (1, SIZE, SIZE, 1))
+    encoder = flat_encoder()
+    with refused("layer 'projector': these weights have no projector"):
+        jaxssl.embed(encoder, pixels, layer="projector")
+    doubled = jax.tree.map(lambda x: 2 * x, encoder.variables["net"])
+    encoder = encoder._replace(
+        encoder=encoder.encoder._replace(projector=Flat()),
+        variables={**encoder.variables, "projector": doubled},
+    )
+    expected = 2 * jaxssl.embed(encoder, pixels)
+    np.testing.assert_allclose(jaxssl.embed(encoder, pixels, layer="projector"), expected)
+
+
+def test_weights_file_has_no_step_to_embed_with(tmp_path):
+    with refused("weights.safetensors is a weights file", "remove step 5"):
+        jaxssl.embed(tmp_path / "weights.safetensors", np.zeros((1, 8, 8, 1), np.uint8), step=5)
