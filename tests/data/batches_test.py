@@ -283,6 +283,15 @@ def test_streamed_images_larger_than_a_view_are_cropped_on_the_host(make, some):
     assert not make("none", crops=NO_CROPS._replace(size=4)).plan.host  # none to be made
 
 
+@pytest.mark.parametrize(
+    ("shape", "host"), [((5, 9, 1), True), ((4, 9, 1), False), ((9, 4, 1), False)]
+)
+def test_host_crops_streamed_images_only_if_both_sides_are_larger_than_a_view(some, shape, host):
+    assert TWO_VIEWS.size == 4
+    source = source_lib.replace(some, shape=shape)
+    assert make_plan(source, TWO_VIEWS, cache="none").host == host
+
+
 def test_host_crops_do_not_depend_on_device_count_or_restarts(make, photographs):
     one, eight = (
         make("auto", source=photographs, crops=MULTI_CROP, devices=devices) for devices in (1, 8)

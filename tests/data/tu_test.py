@@ -320,6 +320,8 @@ def test_necklaces_has_four_classes(prepared):
             == f"necklaces, {split}: {size} graphs of nodes with 1 tags, 4 classes"
         )
         assert np.bincount(actual.labels).tolist() == [size // 4] * 4
+    drawn = [{graph.edge.tobytes() for graph in actual.graph_array.graphs} for actual in opened]
+    assert not drawn[0] & drawn[1]  # No test graph is a training graph.
     for example in opened[1].read(np.arange(8)):
         ring = ring_of(example.input)
         degree = np.bincount(example.input.edge.ravel())

@@ -1,14 +1,16 @@
-"""Features that need much memory are kept in a temporary file."""
+"""Features that need much memory are kept in a temporary file, and raw features of images."""
 
 import errno
 import os
 import tempfile
 
+import jax
 import numpy as np
 import pytest
 
+from jaxssl import distributed
 from jaxssl.errors import UserError
-from jaxssl.evaluation import features
+from jaxssl.evaluation import features, raw_features
 
 
 @pytest.fixture
@@ -39,3 +41,12 @@ def test_missing_temporary_folder_is_reported(large, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(UserError, match="temporary file: No such file or directory; name a folder"):
         features._allocate((2, 2))
+
+
+@pytest.mark.parametrize("shape", [(8, 40, 1), (40, 8, 1)], ids=["wide", "tall"])
+def test_raw_pixels_of_images_with_a_long_side_are_shrunk(shape):
+    levels = np.array([0, 51, 255], np.uint8)
+    images = np.broadcast_to(levels[:, None, None, None], (3, *shape))
+    pixels = raw_features.pixels(images, distributed.make_mesh(jax.devices()[:1]))
+    expected = np.repeat(levels[:, None] / 255, raw_features.IMAGE_SIZE**2, axis=1)
+    np.testing.assert_allclose(pixels, expected, atol=1e-6)
