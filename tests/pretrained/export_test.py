@@ -16,6 +16,7 @@ from jax import export as programs
 from safetensors.numpy import save_file
 
 import jaxssl
+from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import encoder, resnet
 from jaxssl.pretrained import load, model_card, weights
@@ -247,6 +248,18 @@ def test_pytorch_example_of_the_model_card_runs(name, runs, tmp_path, monkeypatc
         np.testing.assert_allclose(features, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     ours, theirs = (load.load_pretrained(path).variables for path in files[:2])
     assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))
+
+
+@pytest.mark.parametrize(
+    ("crop", "rule"),
+    [
+        (0.0, "the whole image to 64 x 64"),
+        (0.875, "the central square of 0.875 of the short side, to 64 x 64"),
+        (1.0, "the central square of 1 of the short side, to 64 x 64"),
+    ],
+)
+def test_model_card_says_whether_images_are_cropped(crop, rule):
+    assert model_card._images(Inputs(64, 3, crop=crop))["resized"] == rule
 
 
 @pytest.mark.parametrize(("stem", "padding"), [("cifar", 1), ("cifar_wide", 2)])

@@ -21,6 +21,7 @@ from weights_cases import (
 )
 
 import jaxssl
+from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, resnet, vit
 from jaxssl.pretrained import architecture, input_settings, parameter_names, weights
@@ -187,8 +188,7 @@ def test_number_of_attention_heads_is_inferred_from_weights(dim, place, learned,
     assert net["num_heads"] == heads
     assert net["positions"] == ("learned" if learned else "fixed")
     assert described(small_vit(dim), place, num_heads=2)[0]["num_heads"] == 2
-    assert (inputs.size, inputs.crop) == (32, 0.875)
-    assert inputs.mean == (0.485, 0.456, 0.406)
+    assert inputs == Inputs(32, 3, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.875)
 
 
 def test_vit_positions_are_fixed_only_if_the_class_token_position_is_zero():
@@ -200,15 +200,16 @@ def test_resnet_with_a_3x3_stem_gets_cifar_inputs_and_the_padding_of_solo_learn(
     arrays = {f"layer{s}.{i}.conv1.weight": Shape() for s in (1, 2, 3, 4) for i in (0, 1)}
     small = arrays | {"conv1.weight": Shape((64, 3, 3, 3))}
     net, inputs = described(small)
-    assert (net["stem"], inputs.size, inputs.crop) == ("cifar", 32, 0)
-    assert inputs.mean == (0.4914, 0.4822, 0.4465)
+    assert net["stem"] == "cifar"
+    assert inputs == Inputs(32, 3, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 0.0)
     assert described(small, stem="cifar_wide")[0]["stem"] == "cifar_wide"
     solo = architecture.EncoderArrays(
         small, "state_dict.backbone.", ["state_dict.classifier.weight"]
     )
     assert architecture.infer(solo, None, num_heads=None, stem=None)[0]["stem"] == "cifar_wide"
     net, inputs = described(arrays | {"conv1.weight": Shape((64, 1, 7, 7))})
-    assert (net["stem"], inputs.channels, inputs.mean) == ("imagenet", 1, (0.449,))
+    assert net["stem"] == "imagenet"
+    assert inputs == Inputs(224, 1, (0.449,), (0.226,), 0.875)
 
 
 def test_vit_with_learned_positions_requires_square_images_of_one_size():
