@@ -1,16 +1,20 @@
 """What the host cuts of pictures for a recipe, and the pictures of images and their views."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from data_cases import data_config
+from ml_collections import ConfigDict
 from PIL import Image
 
 from jaxssl.data import decoding, source
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.errors import UserError
-from jaxssl.evaluation import gallery
+from jaxssl.evaluation import gallery, loss_inspection
+from jaxssl.evaluation.protocol import Features
 from jaxssl.training import config as config_lib
 from jaxssl.training.build import make_crops
 
@@ -107,6 +111,47 @@ def test_sheet_has_each_view_and_crop_below_its_title(photographs, tmp_path, mon
         for axis, expected in zip(row, (image, *pair, *small), strict=True):
             np.testing.assert_array_equal(axis.images[0].get_array(), expected)
         assert row[0].get_ylabel() == "unlabelled"
+
+
+def test_gallery_has_queries_and_map_of_test_examples_and_neighbours_of_training_examples(
+    tmp_path, monkeypatch
+):
+    rng = np.random.default_rng(0)
+    data = {
+        name: {
+            "input": rng.integers(0, 256, (n, 2, 2, 1), np.uint8),
+            "label": rng.permutation(n) % k,
+        }
+        for name, n, k in (("train", 12, 5), ("test", 7, 3))
+    }
+    train, test = data["train"], data["test"]
+    nearest = np.array([8, 3, 5, 1, 0, 11, 2])  # of each test example
+    features = Features(np.eye(12), train["label"], np.eye(12)[nearest], test["label"])
+    monkeypatch.setattr(gallery, "_map", lambda features, seed: features[:, :2] + seed)
+    views = {"views": rng.integers(0, 256, (2, 2, 2, 2, 1), np.uint8)}
+    originals = views["views"][:, 0]
+    monkeypatch.setattr(gallery, "example_views", lambda *_: (originals, views))
+    monkeypatch.setattr(loss_inspection, "arrays", lambda *_: {"block_size": np.array(3)})
+    monkeypatch.setattr(gallery, "MAP_POINTS", 6)
+    splits: Any = SimpleNamespace(train=None, bank=SimpleNamespace(class_names=tuple("abcde")))
+    inputs = SimpleNamespace(kind="image", channels=1)
+    encoder: Any = SimpleNamespace(metadata={"step": 9}, inputs=inputs)
+    path = gallery.write(tmp_path, ConfigDict({"seed": 4}), splits, features, data, encoder)
+    with np.load(path) as file:
+        arrays = dict(file)
+    query = loss_inspection.one_of_each(test["label"], gallery.QUERIES)
+    assert test["label"][query[:3]].tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(arrays["query"], test["input"][query])
+    np.testing.assert_array_equal(arrays["query_label"], test["label"][query])
+    first = arrays["neighbour"][:, 0], arrays["neighbour_label"][:, 0]
+    np.testing.assert_array_equal(first[0], train["input"][nearest[query]])
+    np.testing.assert_array_equal(first[1], train["label"][nearest[query]])
+    np.testing.assert_array_equal(arrays["map"], features.test[:6, :2] + 4)
+    np.testing.assert_array_equal(arrays["map_label"], test["label"][:6])
+    np.testing.assert_array_equal(arrays["pairs"], views["views"])
+    np.testing.assert_array_equal(arrays["pairs_original"], originals)
+    assert (arrays["step"], arrays["block_size"]) == (9, 3)
+    assert list(arrays["class_names"]) == list("abcde")
 
 
 def test_nearest_classes_are_counted_by_test_class_and_neighbour_class():

@@ -98,6 +98,14 @@ def test_results_that_cannot_be_compared_are_in_separate_tables(workdir, field):
     assert second[1][2:] == [f"{before:.2f} ± 4.12", "91.75 ± 3.00", f"{91.75 - before:+.2f}"]
 
 
+def test_result_of_raw_pixels_is_beside_those_of_the_backbone_alone(workdir):
+    layers = "pixels", "backbone", "backbone"
+    rows = [{**row, "layer": layer} for row, layer in zip(RESULTS, layers, strict=True)]
+    projector = [{**row, "layer": "projector"} for row in RESULTS[1:]]
+    gain = [*CELLS[:1], "–", *CELLS[2:]]
+    assert results_of(workdir, [*rows, *projector]) == [[HEAD, CELLS], [HEAD, gain]]
+
+
 def test_baselines_of_metrics_without_a_pretrained_result_are_left_out(workdir):
     assert results_of(workdir, [*RESULTS, {**RESULTS[0], "metric": "other"}]) == [[HEAD, CELLS]]
     assert results_of(workdir, RESULTS[:2])[0][1] == [*CELLS[:3], "–", "–"]
@@ -193,6 +201,16 @@ def test_report_shows_confusion_of_few_classes_as_a_matrix_of_percentages(whole)
         assert texts == expected
     total = sum(i + 7 + 1 + i % 3 for i in range(10))
     assert f"Of {total} test images, 115 ({11500 / total:.1f} %)" in " ".join(html.split())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"), [({1: 4, 3: 4}, "4"), ({1: 4, 3: 9}, "4 to 9"), ({0: 9, 3: 2}, "2 to 9")]
+)
+def test_class_sizes_are_of_the_classes_that_have_test_images(sizes, text):
+    counts = np.array([(label, label, number) for label, number in sizes.items()], np.int32)
+    names = np.array([f"class {i}" for i in range(5)])
+    section = gallery._confusion({"class_names": names, "nearest_classes": counts})
+    assert (section["class_size"], section["num_classes"]) == (text, 2)
 
 
 def test_report_lists_the_most_confused_pairs_of_many_classes(tmp_path):
