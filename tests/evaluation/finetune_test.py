@@ -137,7 +137,7 @@ def test_moco_v3_presets_have_the_settings_of_its_readme(name, mixup, cutmix, er
     assert (training.mixup, training.cutmix, training.erasing) == (mixup, cutmix, erasing)
     assert (settings["lr"], settings["weight_decay"]) == ((3e-4,), (decay,))
     assert (training.batch_size, training.epochs, training.warmup) == (1024, 100, 3)
-    assert training.crop_scale == (0.05, 1.0)
+    assert (training.crop_scale, training.smoothing) == ((0.05, 1.0), 0.1)
     assert training_settings.peak_lr(training, 3e-4) == pytest.approx(6e-4)
 
 

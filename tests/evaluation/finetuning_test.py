@@ -170,6 +170,30 @@ def test_fine_tuning_yields_a_classifier_every_few_epochs_and_at_the_end(frozen,
     assert not same(classifiers[0].head, classifiers[1].head)
 
 
+def test_loss_is_the_mean_of_an_epoch_and_the_seed_orders_the_batches(train, mesh, monkeypatch):
+    """The loss of a step is its number, and an epoch has three steps."""
+    seeds, batches = [], SimpleNamespace(next=dict, close=lambda: None)
+    state = finetuning._State({"head": {}}, {}, ())
+    monkeypatch.setattr(finetuning, "_init", lambda *_: state)
+    monkeypatch.setattr(finetuning, "_make_step", lambda *_: lambda state, *rest: (state, rest[3]))
+    monkeypatch.setattr(
+        finetuning, "make_batches", lambda *_, seed, **__: seeds.append(seed) or batches
+    )
+    tuner = finetuning.make_tuner(tiny_encoder(), Training(batch_size=16, epochs=2), 10, mesh)
+    hyper = {"lr": 0.1, "weight_decay": 0.0, "seed": 4}
+    assert [c.loss for c in tuner.epochs(train, **hyper, every=1)] == [2.0, 5.0]
+    assert tuner.fit(train, **hyper).loss == 5.0
+    assert seeds == [4, 4]
+
+
+def test_views_of_crops_from_the_host_are_not_cropped_again():
+    crops = np.random.default_rng(0).integers(0, 256, (4, 1, SIZE, SIZE, 1), np.uint8)
+    training = Training(crop_scale=(0.1, 0.2), flip=0.0)
+    batch = {"input": {"views": crops}, "index": np.arange(4)}
+    views = jax.jit(lambda key: finetuning._views(key, batch, training, tiny_encoder().inputs))
+    np.testing.assert_allclose(views(jax.random.key(0)), crops[:, 0] / 255, atol=1e-6)
+
+
 def test_every_step_of_fine_tuning_draws_other_views(train, mesh):
     """Without training, only the views change the loss of a batch that holds all images."""
     training = Training(batch_size=48, epochs=4, frozen=True, head_std=0.5)
@@ -185,13 +209,6 @@ def test_images_are_mixed_with_the_whole_batch_in_reverse_order():
     reverse = partial(finetuning._reversed, axis=distributed.DATA_AXIS)
     actual = jax.jit(distributed.spmd(reverse, mesh, (split,), split))(x)
     np.testing.assert_array_equal(actual, x[::-1])
-
-
-def test_rate_falls_at_milestones_in_epochs():
-    training = Training(schedule="step", milestones=(1, 2.5), epochs=3, batch_size=10)
-    resolved = training_settings.resolve(training, 40, 1)  # four steps an epoch
-    rates = training_settings.learning_rates(resolved, 2.0, 40)
-    np.testing.assert_allclose(rates, [2.0] * 4 + [0.2] * 6 + [0.02] * 2, rtol=1e-6)
 
 
 def test_fine_tuning_crops_images_of_different_sizes_on_the_host(load, tmp_path, mesh):
@@ -247,19 +264,6 @@ def test_fine_tuning_rejects_invalid_settings_and_training_sets(frozen, train, m
         tuner.fit(some, **HYPER)
 
 
-@pytest.mark.parametrize(
-    ("n", "devices", "batch", "steps"), [(100, 1, 64, 3), (50, 8, 48, 3), (50, 1, 50, 3)]
-)
-def test_fine_tuning_batch_size_is_at_most_the_training_set_size(n, devices, batch, steps):
-    settled = training_settings.resolve(Training(batch_size=64, epochs=3.0), n, devices)
-    assert (settled.batch_size, settled.steps) == (batch, steps)
-    details = training_settings.summarise(
-        Training(batch_size=64, epochs=3.0, lr_batch=256), 0.1, 0, n, devices
-    )
-    assert details["peak_lr"] == pytest.approx(0.1 * batch / 256)
-    assert details.get("batch_size_asked", batch) == 64
-
-
 def test_mean_and_per_class_accuracy_equal_scikit_learn():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(200, 8)), rng.choice(7, 200, p=np.arange(1, 8) / 28)
@@ -313,11 +317,12 @@ def test_cutmix_pastes_a_box_of_the_sides_proportions():
     assert whole >= 3
 
 
-def test_training_standardises_images_as_the_test(train, mesh):
-    """Without training, only the mean and deviation of the images change the loss."""
+def test_loss_of_training_equals_the_loss_of_the_logits(train, mesh, monkeypatch):
+    """Images are standardised, and the images of the reversed batch keep their labels."""
+    monkeypatch.setattr(finetuning, "mix", lambda key, batch, others, **_: others)
     encoder = tiny_encoder()
     encoder = encoder._replace(inputs=encoder.inputs._replace(mean=(0.4,), std=(0.25,)))
-    training = Training(batch_size=48, steps=1, frozen=True, head_std=0.5, **PLAIN)
+    training = Training(batch_size=48, steps=1, frozen=True, head_std=0.5, mixup=1.0, **PLAIN)
     tuner = finetuning.make_tuner(encoder, training, 10, mesh)
     classifier = tuner.fit(train, lr=0.0, weight_decay=0.0, seed=0)
     logits = np.asarray(tuner.logits(classifier, train), np.float64)
