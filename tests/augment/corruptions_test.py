@@ -206,6 +206,8 @@ def test_frost_corruption_adds_an_overlay_independent_of_the_image(photos):
     for severity, share in zip(ops.SEVERITIES, kept, strict=True):
         ice, _ = apply("frost", np.zeros_like(photos), severity)
         assert ice.std(axis=(1, 2)).min() > 3
+        blue = ice[..., 2:]
+        np.testing.assert_allclose(ice, blue * [0.85, 0.95, 1], atol=1e-3)
         expected = np.minimum(share * photos + ice, 255)
         np.testing.assert_allclose(apply("frost", photos, severity)[0], expected, atol=1e-2)
 
@@ -340,15 +342,16 @@ def test_corruption_rows_contain_settings_and_consistent_means(photos, monkeypat
         assert row.details["by_severity"] == {"3": row.value}
 
 
-def test_corruption_rows_name_the_accuracy_of_each_severity_on_the_drawn_images(
-    photos, monkeypatch
-):
+def test_corruption_rows_are_the_accuracies_on_the_drawn_images(photos, monkeypatch):
     """The images hold their numbers, so that each can be told from the others."""
     preset = {**corruptions.PRESETS["quick"], "severities": (1, 4, 5), "limit": 10}
     monkeypatch.setitem(corruptions.PRESETS, "quick", preset)
     context, _ = context_of(photos)
     images = np.arange(len(context.features.test), dtype=np.uint8)[:, None, None, None]
-    context = context._replace(test=SimpleNamespace(images=lambda size: images))
+    predicted = np.arange(len(images)) // 3 % 2  # the features are the scores of the classes
+    features = context.features._replace(test=np.eye(2)[predicted])
+    context = context._replace(test=SimpleNamespace(images=lambda size: images), features=features)
+    monkeypatch.setattr(corruptions.logistic_regression, "scores", lambda _, features: features)
     seen = []
 
     def evaluate(images, labels, predict, *, severities, seed):
@@ -363,3 +366,7 @@ def test_corruption_rows_name_the_accuracy_of_each_severity_on_the_drawn_images(
     for i, name in enumerate(NAMES):
         by_severity = rows[f"corruption_{name}_top1"].details["by_severity"]
         assert by_severity == {"1": 90.0, "4": 60.0, "5": 30.0 + i}
+        assert rows[f"corruption_{name}_top1"].value == pytest.approx(60 + i / 3)
+    right = np.array([3, 7])[predicted] == features.test_labels
+    assert right[places].mean() != right.mean()
+    assert rows["corruption_clean_top1"].value == 100 * right[places].mean()

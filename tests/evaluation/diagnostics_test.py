@@ -241,6 +241,24 @@ def test_diagnostics_use_a_limited_number_of_features_and_images(monkeypatch):
     assert row.value == pytest.approx(collapse.rankme(context.features.train[chosen]))
 
 
+def test_diagnostics_views_are_of_training_images_and_drawn_with_the_seed():
+    context, seen = make_context(3), []
+    images = context.train.images(context.size)
+    test = SimpleNamespace(images=lambda size: 255 - images, class_names=())
+
+    def views(x, number, seed):
+        seen.append((x, number, seed))
+        return gaussian(number, len(x), 5)
+
+    rows = diagnostics.run(context._replace(test=test, views=views), seed=3)
+    [(viewed, number, seed)] = seen
+    np.testing.assert_array_equal(viewed, images)
+    assert (number, seed) == (10, 3)
+    dimensions = {row.metric: row.details["dimensions"] for row in rows[:6]}
+    assert [name for name in dimensions if dimensions[name] == 5] == list(diagnostics.VIEW_METRICS)
+    assert sorted(dimensions.values()) == [5, 5, 5, 12, 12, 12]
+
+
 NOISE = {"draws": 2, "k": 9, "temperature": 0.5, "seed": 5}
 
 
@@ -292,6 +310,15 @@ def test_noisy_knn_accuracy_falls_to_chance_with_large_noise(monkeypatch):
     for row, stddev in zip(rows, preset["stddevs"], strict=True):
         expected = {**preset, "preset": "cifar_simclr", "stddev": stddev, "images": 60}
         assert row.details == expected
+
+
+def test_noise_rows_have_the_mean_and_deviation_of_the_draws(monkeypatch):
+    preset = {**noise.PRESETS["cifar_simclr"], "stddevs": (0.0, 0.5)}
+    monkeypatch.setitem(noise.PRESETS, "cifar_simclr", preset)
+    accuracy = np.array([[90.0, 90.0, 90.0], [80.0, 50.0, 65.0]])
+    monkeypatch.setattr(noise, "evaluate", lambda *_, **__: accuracy)
+    rows = noise.run(EvalContext(labelled(**SIZES)), seed=0)
+    assert [(row.value, row.std) for row in rows] == [(90, 0), (65, pytest.approx(150**0.5))]
 
 
 def test_negative_similarity_noise_is_rejected():

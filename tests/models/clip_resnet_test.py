@@ -123,6 +123,38 @@ def test_block_is_the_identity_at_initialisation():
     np.testing.assert_array_equal(start(x), x)
 
 
+def test_stem_is_three_convolutions_with_rectified_norms():
+    _, state = jax.jit(partial(tiny().apply, train=False, capture_intermediates=True))(
+        VARIABLES, IMAGES
+    )
+    outputs = {
+        name: x["__call__"][0] for name, x in state["intermediates"].items() if name != "__call__"
+    }
+    for i in (1, 2):
+        rectified = np.maximum(outputs[f"BatchNorm_{i - 1}"], 0)
+        kernel = np.asarray(VARIABLES["params"][f"Conv_{i}"]["kernel"])
+        expected = [conv(image, kernel) for image in rectified]
+        np.testing.assert_allclose(outputs[f"Conv_{i}"], expected, rtol=1e-4, atol=1e-4)
+    block = {name: leaf["Block_0"] for name, leaf in VARIABLES.items()}
+    x = jnp.maximum(outputs["BatchNorm_2"], 0)
+    expected = jax.jit(partial(clip_resnet.Block(4, 1).apply, train=False))(block, x)
+    np.testing.assert_allclose(outputs["Block_0"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_statistics_of_training_are_those_of_the_whole_batch():
+    def run(x, axis_name):
+        apply = partial(tiny().apply, train=True, axis_name=axis_name, mutable=["batch_stats"])
+        return apply(VARIABLES, x)
+
+    images = normal(4, 8, 8, 3)
+    expected, stats = jax.jit(partial(run, axis_name=None))(images)
+    parts = jax.vmap(partial(run, axis_name="data"), axis_name="data", out_axes=(0, None))
+    actual, shared = jax.jit(parts)(images.reshape(2, 2, 8, 8, 3))
+    np.testing.assert_allclose(actual.reshape(expected.shape), expected, rtol=1e-3, atol=1e-4)
+    for a, b in zip(jax.tree.leaves(shared), jax.tree.leaves(stats), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 def test_attention_pool_equals_numpy():
     heads, c, dim = 2, 6, 4
     pool = clip_resnet.AttentionPool(heads, dim)
