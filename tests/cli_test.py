@@ -124,6 +124,7 @@ def test_port_of_the_coordinator_is_checked_before_jax_uses_it():
             distributed.initialize(address, 2, 1)
 
 
+@pytest.mark.long
 def test_train_does_nothing_for_a_finished_run(trained, data_dir):
     folder, done = trained
     again = run("train.py", *SMALL, f"--config.data.dir={data_dir}", cwd=folder)

@@ -240,7 +240,13 @@ STEPS = {
 }
 
 
-LONG = {"multi-crop", "memory", "momentum"}  # their parts are in other steps
+LONG = {
+    "multi-crop",
+    "memory",
+    "momentum",
+    "queue",
+    "accumulated",
+}  # their parts are in other steps
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def defaults(function) -> list[tuple[str, str]]:
     return [(p.name, repr(p.default)) for p in parameters if p.name not in {"pairs", *ELSEWHERE}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_code_example_of_the_losses_page_computes_numbers(line):
     example, names = EXAMPLES[line], {}

@@ -342,6 +342,7 @@ def abandon():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 def test_worker_processes_exit_when_the_run_is_killed():
     """Their standard output is open as long as they live."""
     command = [sys.executable, "-c", "import batches_test; batches_test.abandon()"]

@@ -48,7 +48,7 @@ def value_and_gradient(num_chunks: int):
     )(*parts())
 
 
-@pytest.mark.parametrize("num_chunks", [2, 8])
+@pytest.mark.parametrize("num_chunks", [2, pytest.param(8, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradient_with_chunks_equals_gradient_of_the_whole_batch(name, num_chunks):
     actual, expected = value_and_gradient(num_chunks)[name], value_and_gradient(0)[name]

@@ -393,7 +393,7 @@ def towers_on_devices(kind: str):
 @pytest.mark.parametrize(
     ("case", "kind"),
     [
-        pytest.param(c, k, marks=long if k == "queue" else ())
+        pytest.param(c, k, marks=() if k == "towers" else long)
         for k in ("towers", "tower labels", "queue")
         for c in DEFAULTS
         if k in kinds(c)

@@ -301,10 +301,8 @@ def run(name, devices):
     return jax.tree.map(np.asarray, tree), losses, first
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["clip", *(pytest.param(n, marks=pytest.mark.long) for n in RUNS if n != "clip")],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", RUNS)
 def test_every_two_tower_loss_takes_finite_steps(name):
     state, losses, z = run(name, 2)
     assert np.isfinite(losses).all() and z.shape == (2, BATCH, DIM)

@@ -70,6 +70,7 @@ def step_of(net, batch: int, side: int):
     return jax.grad(out), variables, x
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("make", "share"),
     [
@@ -78,7 +79,6 @@ def step_of(net, batch: int, side: int):
             partial(resnet.ResNet, (2, 2, 2), bottleneck=True, stem="cifar", width=16),
             0.5,
             id="resnet",
-            marks=pytest.mark.long,
         ),
     ],
 )

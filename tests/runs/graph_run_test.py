@@ -108,6 +108,7 @@ def test_graph_run_ends_with_results_and_a_report(whole):
     assert "packed on the host by threads" in log
 
 
+@pytest.mark.long
 def test_stopped_graph_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         at_batch(patch, 3, interrupt)
@@ -176,6 +177,7 @@ def test_steps_do_not_depend_on_the_number_of_devices(tiny, one_device, devices)
     assert all(jax.tree.leaves(moved))
 
 
+@pytest.mark.long
 def test_accumulation_on_graphs_normalises_each_chunk_separately(tiny, one_device):
     """BatchNorm normalises each chunk of accumulate_steps, so results differ."""
     losses, _, states = steps(tiny(**SGD, accumulate_steps="2"), 2)
@@ -184,13 +186,14 @@ def test_accumulation_on_graphs_normalises_each_chunk_separately(tiny, one_devic
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(states))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "loss"),
     [
-        pytest.param("two_tower", "graphcl", marks=pytest.mark.long),
-        pytest.param("two_tower", "nt_xent", marks=pytest.mark.long),
-        pytest.param("siamese", "mmcl", marks=pytest.mark.long),
-        pytest.param("siamese", "auc_cl", marks=pytest.mark.long),
+        ("two_tower", "graphcl"),
+        ("two_tower", "nt_xent"),
+        ("siamese", "mmcl"),
+        ("siamese", "auc_cl"),
         ("two_tower", "decl"),
     ],
 )

@@ -84,6 +84,7 @@ def finish(hosts: list[subprocess.Popen]) -> list[str]:
     return outputs
 
 
+@pytest.mark.long
 def test_two_hosts_together_read_the_same_batch_as_one():
     outputs = finish(start("read"))
     outputs = [json.loads(output.splitlines()[-1]) for output in outputs]  # Gloo talks before
@@ -96,6 +97,7 @@ def test_two_hosts_together_read_the_same_batch_as_one():
         assert parts[0] + parts[1] == list(last(way).values())
 
 
+@pytest.mark.long
 def test_processes_with_different_seeds_stop_with_the_difference(data_dir, tmp_path):
     workdir = tmp_path / "run"
     hosts = start("train", str(data_dir), str(workdir), "0", "0", "seed")

@@ -110,6 +110,7 @@ def test_image_and_text_towers_are_both_trained(whole):
     assert not np.array_equal(other["embedding"], before["embedding"])
 
 
+@pytest.mark.long
 def test_interrupted_run_resumes_bit_for_bit(settings, whole, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         at_batch(patch, 4, interrupt)

@@ -24,6 +24,9 @@ from jaxssl.evaluation.raw_features import clip_pixels
 from jaxssl.models import s3d
 from jaxssl.training import checkpoint, config, loop
 
+# s3d_test.py, video_views_test.py and modal_recipes_test.py have the parts of such a run.
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "video" / "moving_digits.py"
 STEPS = 4

@@ -111,6 +111,7 @@ def test_full_batch_gradient_has_neither_bias_nor_noise():
     assert estimate.cosine == pytest.approx(1)
 
 
+@pytest.mark.long
 def test_moving_averages_over_steps_reduce_the_bias():
     loss = objective("decl", u="mean", temperature=0.3, momentum=0.95)
     target = objective("decl", rate="batch", u="mean", temperature=0.3)

@@ -52,7 +52,7 @@ def crash() -> None:
     raise RuntimeError("crash")
 
 
-@pytest.mark.parametrize("cache", ["device", "none"])
+@pytest.mark.parametrize("cache", ["device", pytest.param("none", marks=pytest.mark.long)])
 def test_crashed_run_resumes_bit_for_bit(tiny, whole, tmp_path, monkeypatch, cache):
     settings = tiny(**{"data.cache": cache})
     with monkeypatch.context() as patch:
@@ -80,6 +80,7 @@ cli.run("train")
 """
 
 
+@pytest.mark.long
 def test_run_killed_while_it_writes_a_checkpoint_resumes_bit_for_bit(
     tiny, whole, data_dir, tmp_path
 ):

@@ -64,7 +64,9 @@ def test_profile_of_steps_that_the_run_does_not_take_is_refused(tiny, whole, tex
         pretrain.train(tiny(), whole, profile=profiling.parse(text))
 
 
-@pytest.mark.parametrize("last", [3, pytest.param(4, marks=pytest.mark.long), 5])
+@pytest.mark.parametrize(
+    "last", [3, *(pytest.param(last, marks=pytest.mark.long) for last in (4, 5))]
+)
 def test_profile_writes_a_trace_that_perfetto_reads_also_if_the_run_is_interrupted(tmp_path, last):
     x = jnp.zeros(2)
     with profiling.Profiler(range(2, 4), tmp_path) as profiler:
