@@ -7,10 +7,10 @@ PY := .venv/bin/python
 demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digits/report.html
 	$(PY) train.py
 
-test: .venv/ready lint  ## every kind of contract, in minutes
+test: .venv/ready  ## every kind of contract, in minutes
 	$(PY) -m pytest
 
-test-all: .venv/ready lint  ## what CI runs: `test` and the tests marked "long"
+test-all: .venv/ready lint  ## what CI runs: lint, types, `test` and the tests marked "long"
 	JAXSSL_FUZZ=$${JAXSSL_FUZZ:-3000} $(PY) -m pytest -m ""
 
 test-fast: .venv/ready  ## tests marked "fast": formulas, shapes, errors and parsing

@@ -102,6 +102,7 @@ ONE_TOWER["nnclr"] = 1
 CONSTANT_TOWER = {"auc_dino", "byol", "dino", "nnclr", "simsiam"}
 # Losses with constant weights. public_figures_test and identities_test test their gradients.
 CONSTANT_WEIGHTS = {"sogclr", "decl", "dclw", "mmcl"}
+DIFFERENTIATED = [case for case in CASES if case.name not in CONSTANT_WEIGHTS]
 
 
 def weights(n: int) -> np.ndarray:
@@ -109,9 +110,13 @@ def weights(n: int) -> np.ndarray:
     return (1 + 0.5 * np.sin(1 + np.arange(n))) / n
 
 
+def kind_of_gradient(case) -> str:
+    return "towers" if case.name in ONE_TOWER else kinds(case)[0]
+
+
 @cache
 def gradient_of(kind: str):
-    cases = [case for case in CASES if kind in kinds(case)]
+    cases = [case for case in DIFFERENTIATED if kind_of_gradient(case) == kind]
 
     def weighted(case):
         def value(z):
@@ -123,10 +128,10 @@ def gradient_of(kind: str):
     return jax.jit(lambda z: {case: jax.grad(weighted(case))(z) for case in cases})
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name not in CONSTANT_WEIGHTS], ids=str)
+@pytest.mark.parametrize("case", DIFFERENTIATED, ids=str)
 def test_gradient_equals_finite_differences_of_the_oracle(case):
     z, step = embeddings(b=4, d=3).astype(np.float64), 1e-5
-    kind = "towers" if case.name in ONE_TOWER else kinds(case)[0]
+    kind = kind_of_gradient(case)
     pairs = pairs_of(kind, jnp.asarray(z, jnp.float32))
     extra = {k: np.asarray(v) for k, v in inputs(pairs, case.extra).items()}
 
@@ -151,8 +156,7 @@ def test_gradient_equals_finite_differences_of_the_oracle(case):
 @long
 @pytest.mark.parametrize("tower", [None, 0, 1])
 def test_gradient_equals_finite_differences_in_float64(tower):
-    cases = [c for c in CASES if ONE_TOWER.get(c.name) == tower]
-    cases = [c for c in cases if c.name not in CONSTANT_WEIGHTS]
+    cases = [c for c in DIFFERENTIATED if ONE_TOWER.get(c.name) == tower]
     with jax.enable_x64(True):
         z = jnp.asarray(embeddings(b=4, d=3), jnp.float64)
 

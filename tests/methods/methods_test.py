@@ -100,7 +100,7 @@ PREDICTING = ENCODER._replace(predictor=Head())
 ALL = ("net", "projector", "predictor")
 
 
-@pytest.mark.parametrize("num_views", [2, 3])
+@pytest.mark.parametrize("num_views", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_siamese_loss_equals_the_loss_of_all_views(num_views):
     method, batch = siamese.method(ENCODER, nt_xent(temperature=0.3)), batch_of(num_views)
     params, carried = start(method, batch)

@@ -238,7 +238,8 @@ def test_symmetric_decl_averages_both_directions_and_merges_memory():
     close(value, oracles.decl(pair_towers(*z), weight=0.5, temperature=0.5).mean())
 
 
-@pytest.mark.parametrize("name", [pytest.param("clip", marks=pytest.mark.long), "siglip"])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_symmetric_option_does_not_change_symmetric_losses(name):
     batch = batch_of()
     methods = [two_tower.method(PAIRS, objective_of(name), symmetric=s) for s in (False, True)]

@@ -250,6 +250,7 @@ def step(remat, gating=True):
     return jax.jit(jax.grad(loss, argnums=(0, 1), has_aux=True))(params, x)
 
 
+@pytest.mark.long
 def test_gradients_are_finite_and_reach_all_parameters_and_frames():
     params, x = step(remat=False)[0]
     for leaf in jax.tree.leaves(params):

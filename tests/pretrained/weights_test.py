@@ -61,7 +61,10 @@ def checkpoint(request, file):
     return file(GOLDEN[f"file/{request.param}"].tobytes(), "checkpoint.pth.tar")
 
 
-@pytest.mark.parametrize("case", NETS)
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=pytest.mark.long if c == "resnet50_imagenet" else ()) for c in NETS],
+)
 def test_features_of_loaded_weights_equal_torchvision_and_timm(case, file):
     size = int(GOLDEN[f"{case}/size"])
     extra = {"classifier.weight": np.ones((2, 2))} if case == "resnet18_solo" else {}

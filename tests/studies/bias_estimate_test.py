@@ -53,7 +53,9 @@ def exact(loss, batch_size):
     return gradients.mean(axis=0), full, noise
 
 
-@pytest.mark.parametrize("batch_size", [2, 3, 5])
+@pytest.mark.parametrize(
+    "batch_size", [3, *(pytest.param(n, marks=pytest.mark.long) for n in (2, 5))]
+)
 def test_estimated_bias_equals_the_bias_over_all_batches(batch_size):
     loss = objective("nt_xent", temperature=0.2)
     mean, full, noise = exact(loss, batch_size)
@@ -83,7 +85,7 @@ def means_of_auc_cl(batch_size, kind, **hyper):
 
 
 @pytest.mark.parametrize(
-    "batch_size", [2, *(pytest.param(n, marks=pytest.mark.long) for n in range(3, N - 1)), N - 1]
+    "batch_size", [2, *(pytest.param(n, marks=pytest.mark.long) for n in range(3, N))]
 )
 @pytest.mark.parametrize("kind", ["views", "towers"])
 @pytest.mark.parametrize("form", ["moments", "matrix"])
