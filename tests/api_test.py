@@ -62,8 +62,10 @@ def test_results_hold_the_online_metrics_of_the_last_and_the_best_epoch(run):
 
 
 def test_same_call_again_returns_the_finished_run_and_other_data_are_refused(run):
-    again = jaxssl.train(tiny_config(), data=images(), loss="nt_xent", workdir=run.workdir)
+    config = tiny_config()
+    again = jaxssl.train(config, data=images(), loss="nt_xent", workdir=run.workdir)
     assert again.results == run.results
+    assert config.to_dict() == tiny_config().to_dict()  # The caller's config is unchanged.
     with pytest.raises(UserError, match="data.path"):
         jaxssl.train(tiny_config(), data=images(seed=1), loss="nt_xent", workdir=run.workdir)
 

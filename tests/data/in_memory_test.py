@@ -67,7 +67,8 @@ def test_unlabelled_examples_are_in_both_splits():
 def test_named_test_split_is_evaluated(name):
     train, test = examples([0, 1, 1]), examples([1, 0])
     splits, _ = load_splits({"train": train, name: test})
-    for split, (images, labels) in ((splits.train, train), (splits.test, test)):
+    expected = ((splits.train, train), (splits.bank, train), (splits.test, test))
+    for split, (images, labels) in expected:
         np.testing.assert_array_equal(split.images(0), images)
         np.testing.assert_array_equal(split.labels, labels)
     with_both, _ = load_splits({"train": train, "test": test, "validation": train})

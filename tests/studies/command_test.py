@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from study_cases import NAMES
+from study_cases import NAMES, setting
 
 from jaxssl import cli
 from jaxssl.cli import study
@@ -46,6 +46,21 @@ def test_recorded_command_repeats_a_study_however_it_was_called(monkeypatch):
         "--out=a b",
         "--scale=small",
     ]
+
+
+def test_partial_studies_have_file_names_of_their_own(tmp_path):
+    partial = (
+        {},
+        {"methods": ("simclr",)},
+        {"methods": ("mmcl",)},
+        {"batch_sizes": (32,)},
+        {"batch_sizes": (32, 64)},
+        {"equal_steps": True},
+        {"workdir": tmp_path / "a"},
+        {"workdir": tmp_path / "b"},
+    )
+    stems = [study._stem("fig3", setting(tmp_path, **changes)) for changes in partial]
+    assert stems[0] == "fig3" and len(set(stems)) == len(stems)
 
 
 def test_study_command_without_a_name_lists_the_studies():
