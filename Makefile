@@ -1,6 +1,8 @@
 # The set-up is repeated only when pyproject.toml changes.
 PYTHON ?= python3
 PY := .venv/bin/python
+# Without bytecode every process of the tests would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all test-fast test-matrix lint record release clean
 
