@@ -58,6 +58,21 @@ def test_row_with_the_same_key_is_replaced_and_others_are_kept(tmp_path):
     assert [(row["seed"], row["value"]) for row in rows] == [(1, 90.0), (0, 95.0)]
 
 
+def test_two_writers_of_a_file_at_once_leave_one_of_their_contents(tmp_path, monkeypatch):
+    """The second writer begins and ends before the first one has replaced the file."""
+    path, flush = tmp_path / "report.html", os.fsync
+
+    def interrupted_flush(number):
+        monkeypatch.setattr(os, "fsync", flush)
+        atomic_files.write_text(path, "second")
+        assert path.read_text() == "second"
+        flush(number)
+
+    monkeypatch.setattr(os, "fsync", interrupted_flush)
+    atomic_files.write_text(path, "first")
+    assert path.read_text() == "first" and list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 def test_failed_write_leaves_the_earlier_file_and_no_partial_one(tmp_path, monkeypatch, call):
     results.add_results(tmp_path, [ROW])
