@@ -13,10 +13,12 @@ from pathlib import Path
 
 import filelock
 import pytest
+from file_cases import refused
 from filelock import SoftFileLease
 
 from jaxssl.errors import UserError
-from jaxssl.training import run_lock
+from jaxssl.training import config as config_lib
+from jaxssl.training import run_lock, workdir
 
 HOLD = """
 import sys, time
@@ -198,3 +200,13 @@ def test_deletion_of_the_owner_file_during_a_run_is_logged(tmp_path, monkeypatch
         while not caplog.records and time.monotonic() < end:
             time.sleep(0.01)
     assert "was removed, or another run took it over" in caplog.text
+
+
+def test_config_that_another_run_wrote_before_the_lock_is_kept(tmp_path):
+    ours, theirs = (config_lib.load("digits", [("seed", str(seed))]) for seed in (0, 1))
+    with workdir.open_workdir(theirs, tmp_path):
+        pass
+    written = (tmp_path / "config.json").read_bytes()
+    with refused("run of another config (seed: 1 -> 0)"), workdir.open_workdir(ours, tmp_path):
+        pytest.fail("the run must not start")
+    assert (tmp_path / "config.json").read_bytes() == written
