@@ -12,20 +12,17 @@ from jax import numpy as jnp
 from shared_folders import shared_folder, shared_run
 from workdir_cases import at_batch
 
-from jaxssl.evaluation import pretrain
 import jaxssl
 from jaxssl import distributed
 from jaxssl.augment.views import VideoInputs
 from jaxssl.data import source
 from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError
+from jaxssl.evaluation import pretrain
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.raw_features import clip_pixels
 from jaxssl.models import s3d
 from jaxssl.training import checkpoint, config, loop
-
-# s3d_test.py, video_views_test.py and modal_recipes_test.py have the parts of such a run.
-pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "video" / "moving_digits.py"
@@ -103,6 +100,7 @@ def test_video_run_writes_results_and_a_report(run):
     assert "24 clips of 12x32x32x1, 8 classes" in log
 
 
+@pytest.mark.long
 def test_interrupted_run_resumes_bit_for_bit(settings, run, tmp_path, monkeypatch):
     quiet = {"eval.protocols": "()"}
     with monkeypatch.context() as patch:
@@ -135,6 +133,7 @@ def test_videos_with_other_channels_or_too_few_frames_are_rejected(settings, run
         evaluate.evaluate(run, ["knn"])
 
 
+@pytest.mark.long
 def test_loaded_encoder_accepts_videos(settings, run):
     clips = source.load(settings().data, "test", "video").video_array(5)[:3]
     apply, variables, preprocess = jaxssl.load_encoder(run)
@@ -150,6 +149,9 @@ def test_ten_crop_evaluation_uses_the_middle_frames():
     # The last five crops of a video are the first five, mirrored.
     np.testing.assert_allclose(ten[5:10], ten[:5, :, :, ::-1], atol=1e-6)
     assert np.abs(once).max() <= 1
+    middle = clips[:, 2:7]  # three frames at a distance of two cover five frames
+    np.testing.assert_array_equal(once, inputs.prepare(middle))
+    np.testing.assert_array_equal(ten, inputs._replace(copies=10).prepare(middle))
 
 
 def test_raw_video_features_are_the_pixels_of_all_frames(settings):
