@@ -1,5 +1,6 @@
 """The held-out loss and the online linear probe of a training run."""
 
+import itertools
 import json
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from jaxssl.methods.base import Carried
 from jaxssl.models import convnet, encoder
 from jaxssl.models.heads import MLP
 from jaxssl.training import checkpoint, config, held_out, metrics_writer
+from jaxssl.training.compatibility import has_online_probe
 from jaxssl.training.online_probe import make_online_probe, predict
 from jaxssl.training.state import TrainState, make_init
 
@@ -220,6 +222,15 @@ def test_config_without_the_switches_resumes_and_means_off():
     with settings.unlocked():
         settings.eval.online_linear = True
     assert config.conflicts(settings, earlier) == ["eval.online_linear: False -> True"]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("labelled", list(itertools.product([True, False], repeat=4)), ids=str)
+def test_online_probe_needs_its_switch_and_labels_in_all_splits(labelled):
+    switch, *splits = labelled
+    settings = config.load(DIGITS, [("eval.online_linear", str(switch))])
+    parts = source.Splits(*(SimpleNamespace(labelled=part) for part in splits))
+    assert has_online_probe(settings, parts) == all(labelled)
 
 
 @pytest.mark.fast
