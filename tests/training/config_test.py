@@ -140,6 +140,7 @@ def test_override_sets_a_schedule_for_a_hyper_parameter():
         ("crops.size=0", "'crops.size' must be >= 1, got 0"),
         ("augment.size=99999", "'augment.size' must be <= 65536, got 99999"),
         ("second_view.noise=-0.1", "'second_view.noise' must be >= 0, got -0.1"),
+        ("second_view.size=8", "second_view.size: all views have the same size; set augment.size"),
         ("schedule.end_factor=-0.1", "'schedule.end_factor' must be >= 0, got -0.1"),
         ("schedule.warmup_epochs=-1", "'schedule.warmup_epochs' must be >= 0, got -1"),
         ("loss.alpha={'schedule': 'linear', 'begin': 1}", "a schedule has no 'begin', but end, "),

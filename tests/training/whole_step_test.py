@@ -29,7 +29,7 @@ from jaxssl.training.state import make_init, make_train_step
 
 BATCH, DIM, NUM_EXAMPLES, STEPS = 8, 4, 20, 2
 SEED = 3
-RATE, MOMENTUM = 0.05, 0.9  # of the optimiser
+RATE, MOMENTUM, DECAY = 0.05, 0.9, 0.1  # of the optimiser
 LABELS = np.array([[0, 1, 0, 2, 1, 0, 3, 1], [4, 4, 4, 4, 0, 1, 2, 3]], np.int32)
 TAU = {"temperature": 0.3}
 
@@ -326,7 +326,8 @@ def steps_under_test(name: str):
     encoder = Encoder(Net(), Head(), Head() if case.predictor else None, text=text)
     objective = import_module(f"jaxssl.losses.{case.loss}").objective(**case.hyper)
     make = import_module(f"jaxssl.methods.{case.method}").method
-    method, optimiser = make(encoder, objective, **case.settings), optax.sgd(RATE, MOMENTUM)
+    method = make(encoder, objective, **case.settings)
+    optimiser = optax.chain(optax.add_decayed_weights(DECAY), optax.sgd(RATE, MOMENTUM))
     make_images = make_views([view] * case.views, [small_crop] * case.crops)
 
     def augment(key, images, index):
@@ -406,6 +407,7 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
         return value, (stats, target_stats, memory, x.new_queue, of_views)
 
     (value, aux), gradient = jax.value_and_grad(loss, has_aux=True)(state.params)
+    gradient = jax.tree.map(lambda g, p: g + DECAY * p, gradient, state.params)
     velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, gradient)
     params = jax.tree.map(lambda p, v: p - RATE * v, state.params, velocity)
     target = ()
