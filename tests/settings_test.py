@@ -1,0 +1,109 @@
+"""Defaults, presets and recipes against the recorded ones in golden/settings.json.
+
+Results are reported under the names of recipes and presets, so their numbers must not change
+unnoticed. After an intended change, record the new numbers, and name them in the changelog:
+
+    python tests/settings_test.py
+"""
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from jaxssl import components
+from jaxssl.training import config as config_lib
+
+pytestmark = pytest.mark.fast
+
+RECORD = Path(__file__).parent / "golden" / "settings.json"
+# Old runs and the digits' demo are the first to notice a change of this config.
+BASE = "digits"
+
+
+def flat(tree, prefix=""):
+    """Return the leaves of nested mappings by dotted key, as they read back from JSON."""
+    leaves = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            leaves |= flat(value, f"{name}.")
+        else:
+            leaves[name] = json.loads(json.dumps(value, default=plain))
+    return leaves
+
+
+def plain(value):
+    """Return a named tuple or a dataclass as a dict, and a type by its name."""
+    return value.__name__ if isinstance(value, type) else vars(value)
+
+
+def component(group, name):
+    """Return the defaults and the presets of a component."""
+    parameters = inspect.signature(components.factory(group, name)).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    presets = getattr(components.module(group, name), "PRESETS", {})
+    return flat({**defaults, "preset": presets})
+
+
+def protocol(name):
+    return flat(components.module("protocol", name).PRESETS)
+
+
+def recipe(name):
+    """Return the values of a packaged config that differ from the config `BASE`."""
+    base = {} if name == BASE else flat(config_lib.load(BASE).to_dict())
+    values = flat(config_lib.load(name).to_dict())
+    return {key: value for key, value in values.items() if key not in base or base[key] != value}
+
+
+COMPONENTS = [
+    (group, name)
+    for group in ("net", "head", "predictor", "loss", "method", "augment")
+    for name in components.names(group)
+]
+PROTOCOLS = components.names("protocol")
+RECIPES = list(config_lib.packaged())
+
+
+def current():
+    """Return all settings in the form of golden/settings.json."""
+    return {
+        "components": {f"{group}.{name}": component(group, name) for group, name in COMPONENTS},
+        "protocols": {name: protocol(name) for name in PROTOCOLS},
+        "recipes": {name: recipe(name) for name in RECIPES},
+    }
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    return json.loads(RECORD.read_text())
+
+
+@pytest.mark.parametrize(("group", "name"), COMPONENTS)
+def test_defaults_and_presets_of_a_component_are_the_recorded_ones(recorded, group, name):
+    assert component(group, name) == recorded["components"][f"{group}.{name}"]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_presets_of_a_protocol_are_the_recorded_ones(recorded, name):
+    assert protocol(name) == recorded["protocols"][name]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_settings_of_a_recipe_are_the_recorded_ones(recorded, name):
+    assert recipe(name) == recorded["recipes"][name]
+
+
+def test_every_recorded_name_exists(recorded):
+    names = {"components": ["{}.{}".format(*item) for item in COMPONENTS]}
+    names |= {"protocols": PROTOCOLS, "recipes": RECIPES}
+    assert {kind: set(values) for kind, values in recorded.items()} == {
+        kind: set(values) for kind, values in names.items()
+    }
+
+
+if __name__ == "__main__":
+    RECORD.write_text(json.dumps(current(), indent=1) + "\n")
