@@ -16,6 +16,7 @@ from jaxssl import distributed, losses
 from jaxssl.data import source
 from jaxssl.evaluation import pretrain
 from jaxssl.evaluation.online_rows import online_rows
+from jaxssl.evaluation.run import evaluate
 from jaxssl.methods import siamese
 from jaxssl.methods.base import Carried
 from jaxssl.models import convnet, encoder
@@ -211,6 +212,16 @@ def test_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
     jax.tree.map(np.testing.assert_array_equal, resumed.pop("probe"), probe)
     jax.tree.map(np.testing.assert_array_equal, resumed, plain)
     assert resumed_rows == rows
+
+
+def test_online_knn_equals_the_evaluation_of_the_last_checkpoint(whole, tmp_path):
+    last = metrics_writer.read_metrics(whole / "metrics.jsonl")[-1]
+    preset = config.read_config(whole).eval.knn
+    with jax.numpy_dtype_promotion("standard"):
+        rows = evaluate(whole, [f"knn:{preset}"], out=tmp_path / "out", kinds=["pretrained"])
+    after = {row["metric"]: row["value"] for row in rows}
+    assert last["step"] == STEPS and 10 < after["knn_top1"] < 95
+    assert {name: last[name] for name in after} == pytest.approx(after)
 
 
 @pytest.mark.fast
