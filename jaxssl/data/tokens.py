@@ -65,6 +65,11 @@ def clean_text(text: str) -> str:
     return unicodedata.normalize("NFC", text).encode(errors="replace").decode()
 
 
+def check_package() -> None:
+    """Raise UserError if the package instant-clip-tokenizer is not installed."""
+    _tokenizer()
+
+
 @cache
 def _tokenizer() -> Any:
     """Create the CLIP tokenizer once, because it takes 0.1 s and cannot be pickled."""

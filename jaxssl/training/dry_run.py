@@ -9,13 +9,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import components, distributed
-from jaxssl.data import source
+from jaxssl.data import source, tokens
 from jaxssl.data.batches import check_batch
 from jaxssl.data.decoding import Crops
 from jaxssl.data.metadata import Metadata, find_metadata
 from jaxssl.training import modality, summary
 from jaxssl.training.build import build, initial_state, make_batches, make_crops
-from jaxssl.training.compatibility import check_labels
+from jaxssl.training.compatibility import check_labels, has_text
 from jaxssl.training.console import show
 from jaxssl.training.state import make_train_step
 
@@ -90,6 +90,8 @@ def _random_images(config: ConfigDict, mesh: Mesh) -> _Input:
 
 def _first_batch(config: ConfigDict, mesh: Mesh) -> _Input:
     """Read the first batch of the training split."""
+    if has_text(config):
+        tokens.check_package()
     train = source.load(config.data, config.data.train_split, modality.dataset_kind(config))
     check_labels(config, train.num_classes, train.labelled)
     batches = make_batches(config, train, mesh)

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.data import source
+from jaxssl.data import source, tokens
 from jaxssl.data.batches import POSITION, Batches
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
@@ -36,7 +36,7 @@ from jaxssl.training import (
     summary,
 )
 from jaxssl.training.build import Setup, build, make_batches
-from jaxssl.training.compatibility import check_labels, has_online_probe
+from jaxssl.training.compatibility import check_labels, has_online_probe, has_text
 from jaxssl.training.logs import log
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.online_probe import without_probe
@@ -206,6 +206,8 @@ def _set_up(
     check_same_config(config, workdir)
     if evaluation:
         evaluation.check(config)
+    if has_text(config):
+        tokens.check_package()  # Preparing the data first could take hours.
     mesh = distributed.make_mesh()
     splits = splits or source.load_splits(config.data, modality.dataset_kind(config))
     train_set = splits.train

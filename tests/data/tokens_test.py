@@ -1,12 +1,17 @@
 """CLIP's tokens against published ids, what odd texts become, and the sentences for classes."""
 
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
+from tiny import DIGITS
 
+import jaxssl
 from jaxssl.data import prompts, tokens
 from jaxssl.errors import UserError
+from jaxssl.training import config
+from jaxssl.training.dry_run import dry_run
 
 pytestmark = pytest.mark.fast
 
@@ -111,6 +116,17 @@ def test_missing_text_dependency_error_names_the_extra(monkeypatch):
     with pytest.raises(UserError, match=r"pip install 'jaxssl\[text\]'$") as caught:
         tokens.tokenize(["a"])
     assert "\n" not in str(caught.value)
+
+
+def test_missing_text_dependency_is_found_before_the_data_are_prepared(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "instant_clip_tokenizer", None)
+    recipe = DIGITS.parent / "image_text" / "digit_captions.py"
+    settings = config.load(recipe, [("data.dir", str(tmp_path / "data"))])
+    for start in (partial(jaxssl.train, workdir=tmp_path / "run"), dry_run):
+        tokens._tokenizer.cache_clear()
+        with pytest.raises(UserError, match=r"pip install 'jaxssl\[text\]'$"):
+            start(settings)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("ensemble", prompts.PROMPTS)
