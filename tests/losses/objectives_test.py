@@ -227,6 +227,12 @@ def test_isogclr_temperatures_change_and_stay_in_their_range():
     assert memory["temperature"].min() >= 0.05 and memory["temperature"].max() <= 0.7
 
 
+def test_isogclr_temperatures_start_at_the_argument():
+    objective = objective_of("sogclr", individual_temperature=True, temperature=0.3)
+    _, memory = objective.init(jax.random.key(0), NUM_EXAMPLES, DIM)
+    np.testing.assert_array_equal(memory["temperature"], np.full(NUM_EXAMPLES, np.float32(0.3)))
+
+
 def test_isogclr_temperatures_stop_at_their_bounds():
     limits = {"temperature_min": 0.08, "temperature_max": 0.12, "temperature_lr": 10.0}
     objective = objective_of("sogclr", individual_temperature=True, rho=0.0, **limits)

@@ -15,12 +15,14 @@ from workdir_cases import at_batch
 from jaxssl import distributed, losses
 from jaxssl.data import source
 from jaxssl.evaluation import pretrain
+from jaxssl.evaluation.embedding import embed
 from jaxssl.evaluation.online_rows import online_rows
 from jaxssl.evaluation.run import evaluate
 from jaxssl.methods import siamese
 from jaxssl.methods.base import Carried
 from jaxssl.models import convnet, encoder
 from jaxssl.models.heads import MLP
+from jaxssl.pretrained.load import load_pretrained
 from jaxssl.training import checkpoint, config, held_out, metrics_writer
 from jaxssl.training.compatibility import has_online_probe
 from jaxssl.training.online_probe import make_online_probe, predict
@@ -203,6 +205,13 @@ def test_probe_leaves_the_encoder_unchanged_and_resumes_bit_for_bit(
     for row in rows:
         evaluated = row["step"] in (4, 8, STEPS)
         assert ("online_linear_top1" in row) == ("held_out_loss" in row) == evaluated
+
+    settings = config.read_config(whole)
+    test = source.load(settings.data, settings.data.test_split)
+    features = embed(load_pretrained(tmp_path / "probed"), test.images(settings.augment.size))
+    scores = features @ probe["params"]["kernel"] + probe["params"]["bias"]
+    expected = 100 * np.mean(scores.argmax(axis=1) == test.labels)
+    assert 5 < expected == pytest.approx(rows[-1]["online_linear_top1"])
 
     with monkeypatch.context() as patch:
         at_batch(patch, SAVED + 3, crash)
