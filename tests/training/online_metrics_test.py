@@ -119,6 +119,31 @@ def test_held_out_loss_is_the_mean_over_whole_batches(data_dir, monkeypatch):
     assert line == "held-out loss of 2 batches of test, without the last 100 of 500"
 
 
+@pytest.mark.fast
+def test_held_out_loss_is_of_the_test_split(monkeypatch):
+    make = lambda config, method, split, mesh: (f"loss of {split}", lambda state: 1.5)  # noqa: E731
+    monkeypatch.setattr(pretrain, "make_held_out_loss", make)
+    monkeypatch.setattr(pretrain, "_accuracy", lambda *_: ("no k-NN", None))
+    settings = config.load(DIGITS, [("eval.held_out_loss", "True")])
+    splits = SimpleNamespace(train="train", bank="bank", test="test")
+    line, probe = pretrain._online(settings, splits, SimpleNamespace(method=None), None)
+    assert line == "no k-NN; loss of test"
+    assert probe(None) == {"held_out_loss": 1.5}
+
+
+@pytest.mark.fast
+def test_finished_run_shows_only_the_results_of_its_last_step(tmp_path, monkeypatch):
+    rows = [{"step": step, "protocol": "knn"} for step in (None, 0, 4, 8)]
+    shown = []
+    monkeypatch.setattr(pretrain.results, "read_results", lambda _: rows)
+    monkeypatch.setattr(pretrain.results, "print_results", shown.extend)
+    settings = config.load(DIGITS)
+    assert not pretrain._show(settings, tmp_path, 8) and not shown
+    (tmp_path / "report.html").touch()
+    assert pretrain._show(settings, tmp_path, 8)
+    assert [row["step"] for row in shown] == [None, 0, 8]
+
+
 def probe_of(devices):
     """Return a probe of pixels and its state, and a batch on the devices."""
     mesh = distributed.make_mesh(devices)
