@@ -1,7 +1,7 @@
 """Reproduce a claim of a paper by a study.
 
 usage: jaxssl study                                            list all studies
-       jaxssl study NAME [--scale tiny|small|paper] [...]      run a study
+       jaxssl study NAME [--scale tiny|small|medium|paper] [...]      run a study
        jaxssl study claims                                     summarise all results below --out
 
 A study trains a grid of runs or measures a quantity. It prints a table beside the published figures
@@ -28,7 +28,7 @@ FLAGS = flags.FlagValues()
 POSITIONAL = "name"
 NAME = flags.DEFINE_string("name", None, "Same as NAME.", FLAGS)
 SCALE = flags.DEFINE_string(
-    "scale", "tiny", "A file of configs/studies/: tiny, small, paper.", FLAGS
+    "scale", "tiny", "A file of configs/studies/: tiny, small, medium, paper.", FLAGS
 )
 DATASET = flags.DEFINE_string(
     "dataset", None, "data.name of all runs; default: the data set of the scale.", FLAGS
