@@ -48,6 +48,9 @@ BATCHES = flags.DEFINE_list("batch_sizes", [], "Batch sizes, for studies that va
 EQUAL_STEPS = flags.DEFINE_boolean(
     "equal_steps", False, "Train all batch sizes for equal steps instead of equal epochs.", FLAGS
 )
+FINISHED = flags.DEFINE_boolean(
+    "finished", False, "Train nothing; report the finished runs of a grid.", FLAGS
+)
 PAGE = flags.DEFINE_string(
     "page", None, "Markdown file to write as well; default for `claims`: OUT/claims.md.", FLAGS
 )
@@ -97,6 +100,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         batch_sizes=tuple(map(int, BATCHES.value)),
         workdir=Path(WORKDIR.value) if WORKDIR.value else None,
         equal_steps=EQUAL_STEPS.value,
+        finished=FINISHED.value,
     )
     for flag in ("methods", "batch_sizes", "workdir", "equal_steps"):
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):

@@ -76,16 +76,27 @@ def _verdicts(results: Results, methods: Sequence[str], sizes: Sequence[int]) ->
     for key, (above, below, metric) in PAIRS.items():
         if {above, below} <= set(methods):
             pairs = grid.pair_values(results, above, below, sizes, metric, "B={}")
-            verdicts[key] = judge_all(CLAIMS[key], pairs, top=100.0)
+            if pairs:
+                verdicts[key] = judge_all(CLAIMS[key], pairs, top=100.0)
     for key, (steady, changing, metric) in CHANGES.items():
         if {steady, changing} <= set(methods) and len(sizes) > 1:
-            changes = {arm: _change(results, arm, sizes, metric) for arm in (changing, steady)}
+            by_seed = {arm: _change(results, arm, sizes, metric) for arm in (changing, steady)}
+            seeds = sorted(by_seed[changing].keys() & by_seed[steady].keys())
+            if not seeds:
+                continue
+            changes = {arm: [values[seed] for seed in seeds] for arm, values in by_seed.items()}
             text = ", ".join(f"{arm} changes by {spread(c)}" for arm, c in changes.items())
             verdicts[key] = judge(CLAIMS[key], *changes.values()).after(text)
     return verdicts
 
 
-def _change(results: Results, arm: str, sizes: Sequence[int], metric: str) -> list[float]:
-    """Return the largest minus the smallest accuracy over the batch sizes, for each seed."""
-    seeds = np.array([grid.seed_values(results[arm, size], metric) for size in sizes])
-    return np.ptp(seeds, axis=0).tolist()
+def _change(results: Results, arm: str, sizes: Sequence[int], metric: str) -> dict[int, float]:
+    """Return the largest minus the smallest accuracy over the batch sizes, for each seed.
+
+    Seeds without a finished run at every batch size are left out.
+    """
+    by_seed: dict[int, list[float]] = {}
+    for size in sizes:
+        for run in results[arm, size]:
+            by_seed.setdefault(run.seed, []).append(run.metrics[metric])
+    return {s: float(np.ptp(each)) for s, each in by_seed.items() if len(each) == len(sizes)}

@@ -85,15 +85,18 @@ Baselines = Mapping[str, Mapping[str, float]]
 def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunResult]]:
     """Train and evaluate every cell of a grid with every seed, after an earlier command if any.
 
+    With ``setting.finished`` nothing is trained, and runs that are not finished are left out.
+
     Args:
         setting: scale, data set, seeds and folder.
         cells: by name, the config values that differ from the scale's.
 
     Returns:
-        By the same names, a result for each seed.
+        By the same names, a result for each seed, or for the seeds of finished runs.
 
     Raises:
-        UserError: for a value that a run refuses, or a folder that cannot be written.
+        UserError: for a value that a run refuses, a folder that cannot be written, or if no run is
+            finished.
     """
     keys = {"seed", "eval.protocols", *(key for cell in cells.values() for key in cell)}
     for key, _ in setting.overrides:
@@ -102,13 +105,18 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
     results: dict[Any, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
-        result, is_new = run_cell(setting, {**cell, "seed": seed})
+        values = {**cell, "seed": seed}
+        if setting.finished and not (_workdir(setting, values) / RESULT_FILE).exists():
+            continue
+        result, is_new = run_cell(setting, values)
         results[name].append(result)
         if is_new:
             metrics = ", ".join(f"{key} {value:.2f}" for key, value in result.metrics.items())
             label = ", ".join(map(str, name)) if isinstance(name, tuple) else name
             progress = f"[{number}/{len(runs)}] {label}, seed {seed}"
             console.show(f"{progress}: {metrics} ({result.seconds:.0f} s)")
+    if not any(results.values()):
+        raise UserError(f"no run of this grid in {setting.out} is finished; leave --finished out")
     return results
 
 
@@ -140,13 +148,23 @@ def seed_values(results: Sequence[RunResult], metric: str) -> list[float]:
 def pair_values(
     results: Results, above: str, below: str, xs: Sequence[Any], metric: str, label: str = "{}"
 ) -> Pairs:
-    """Pair the metrics of two methods at every x, with a label for each x."""
-    return {
-        label.format(x): (
-            seed_values(results[above, x], metric),
-            seed_values(results[below, x], metric),
-        )
+    """Pair the metrics of two methods at every x by seed, with a label for each x.
+
+    Seeds that only one method has finished are left out, and so is an x without any pair.
+    """
+    pairs = {
+        label.format(x): [
+            (a.metrics[metric], b.metrics[metric])
+            for a in results[above, x]
+            for b in results[below, x]
+            if a.seed == b.seed
+        ]
         for x in xs
+    }
+    return {
+        name: tuple(map(list, zip(*values, strict=True)))
+        for name, values in pairs.items()
+        if values
     }
 
 
@@ -224,7 +242,7 @@ def grid_findings(
         log: "x" for a logarithmic axis.
         **data: further numbers for the document.
     """
-    base = baselines(results[baseline][0]) if baseline else {}
+    base = baselines((results[baseline] or _finished(results))[0]) if baseline else {}
     pictured = metrics if pictured is None else pictured
     numbers = {"results": metrics_by_cell(results), **({"baselines": base} if base else {})}
     return Findings(
@@ -238,13 +256,15 @@ def grid_findings(
 
 def describe_runs(results: Results) -> str:
     """Describe data set, training length and number of seeds of a grid."""
-    first = next(iter(results.values()))
-    settings = config.read_config(first[0].workdir)
+    settings = config.read_config(_finished(results)[0].workdir)
     data = Path(settings.data.path).name or settings.data.name
     steps, epochs = settings.total_steps, settings.epochs
     length = f"{steps} steps" if steps else f"{epochs:g} epochs"
-    seeds = f"{len(first)} seed{'s' if len(first) > 1 else ''}"
-    return f"{data} ({settings.data.train_split}), {length}, {seeds}"
+    most = max(map(len, results.values()))
+    seeds = f"{most} seed{'s' if most > 1 else ''}"
+    missing = sum(most - len(runs) for runs in results.values())
+    note = f", {missing} of {most * len(results)} runs missing" if missing else ""
+    return f"{data} ({settings.data.train_split}), {length}, {seeds}{note}"
 
 
 def metrics_by_cell(results: Results) -> dict[Any, dict[str, list[float]]]:
@@ -317,7 +337,7 @@ def run_cell(
 
     ``protocols`` () does not evaluate it. ``flag`` names the folder in messages.
     """
-    workdir = setting.out / "runs" / run_name(setting, cell)
+    workdir = _workdir(setting, cell)
     settings, path = cell_config(setting, cell), workdir / RESULT_FILE
     is_new = not path.exists()
     if is_new:
@@ -347,6 +367,14 @@ def run_cell(
     except (ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged; move {workdir} away") from error
     return result, is_new
+
+
+def _workdir(setting: Setting, cell: Cell) -> Path:
+    return setting.out / "runs" / run_name(setting, cell)
+
+
+def _finished(results: Results) -> list[RunResult]:
+    return [run for runs in results.values() for run in runs]
 
 
 def _null_to_nan(row: Mapping[str, Any]) -> dict[str, Any]:

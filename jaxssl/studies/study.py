@@ -31,6 +31,7 @@ class Setting(NamedTuple):
         batch_sizes: () for the study's default.
         workdir: a finished run to analyse, or None.
         equal_steps: train all batch sizes for the same number of steps instead of epochs.
+        finished: report the finished runs of a grid and train nothing.
     """
 
     scale: str
@@ -43,6 +44,7 @@ class Setting(NamedTuple):
     batch_sizes: tuple[int, ...] = ()
     workdir: Path | None = None
     equal_steps: bool = False
+    finished: bool = False
 
 
 class Claim(NamedTuple):

@@ -15,7 +15,10 @@ from jaxssl.cli import study
     ("arguments", "message"),
     [
         (["gradient_bais"], "study 'gradient_bais' is unknown; did you mean 'gradient_bias'"),
-        (["alpha", "--scale", "huge"], "--scale 'huge' is unknown; valid: paper, small, tiny"),
+        (
+            ["alpha", "--scale", "huge"],
+            "--scale 'huge' is unknown; valid: medium, paper, small, tiny",
+        ),
         (["alpha", "--batch_sizes", "8,x"], "--batch_sizes expects numbers > 0, got 8,x"),
         (["alpha", "--seeds", "0"], "flag --seeds=0"),
         (["alpha", "--methods", "simclr"], "--methods is not used by the study 'alpha'"),

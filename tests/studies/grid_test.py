@@ -225,3 +225,23 @@ def test_studies_share_runs_of_the_same_config(setting):
     assert len(different) == 4
     long = name(**{"data.train_split": "train[:80%]", "net.widths": (16, 32, 64)})
     assert len(long) < 140 and "/" not in long and "%" not in long
+
+
+def test_finished_runs_of_an_incomplete_grid_are_reported_and_nothing_is_trained(
+    setting, results, monkeypatch
+):
+    monkeypatch.setattr(pretrain, "train", None)
+    cells = {**CELLS, "dcl": {"loss.name": "dcl"}}
+    part = grid.run_grid(setting._replace(finished=True), cells)
+    assert [len(runs) for runs in part.values()] == [1, 1, 0]
+    assert grid.describe_runs(part) == "digits (train), 3 steps, 1 seed, 1 of 3 runs missing"
+    with pytest.raises(UserError, match="no run of this grid"):
+        grid.run_grid(setting._replace(finished=True), {"dcl": cells["dcl"]})
+
+
+def test_runs_are_paired_by_seed_and_unfinished_ones_left_out():
+    results = made_up_grid()
+    del results["a", 64][1]
+    results["b", 256] = []
+    pairs = grid.pair_values(results, "b", "a", (16, 64, 256), grid.KNN, "B={}")
+    assert pairs == {"B=16": ([10, 11, 12], [0, 1, 2]), "B=64": ([11, 13], [1, 3])}
