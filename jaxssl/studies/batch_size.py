@@ -15,12 +15,7 @@ from jaxssl.studies.grid import KNN, LABELLED, LINEAR, METHODS, ON_REQUEST, Resu
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import judge, judge_all, spread
 
-BATCHES = {
-    "tiny": (16, 64, 256),
-    "small": (16, 64, 256),
-    "medium": (16, 64, 256),
-    "paper": (64, 128, 256, 512),
-}
+BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
 FLAGS = ("methods", "batch_sizes", "equal_steps")
 CLAIMS = read_claims("batch_size")
 # Each claim says that the first method is more accurate than the second at every batch size.

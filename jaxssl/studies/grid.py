@@ -152,20 +152,13 @@ def pair_values(
 
     Seeds that only one method has finished are left out, and so is an x without any pair.
     """
-    pairs = {
-        label.format(x): [
-            (a.metrics[metric], b.metrics[metric])
-            for a in results[above, x]
-            for b in results[below, x]
-            if a.seed == b.seed
-        ]
-        for x in xs
-    }
-    return {
-        name: tuple(map(list, zip(*values, strict=True)))
-        for name, values in pairs.items()
-        if values
-    }
+    pairs = {}
+    for x in xs:
+        ours = {run.seed: run.metrics[metric] for run in results[above, x]}
+        theirs = {run.seed: run.metrics[metric] for run in results[below, x]}
+        if seeds := sorted(ours.keys() & theirs.keys()):
+            pairs[label.format(x)] = [ours[s] for s in seeds], [theirs[s] for s in seeds]
+    return pairs
 
 
 def baselines(result: RunResult) -> dict[str, dict[str, float]]:

@@ -126,8 +126,12 @@ def read_claims(study: str) -> dict[str, Claim]:
 
 
 def scale_value(setting: Setting, values: Mapping[str, Any]) -> Any:
-    """Return the value for a scale. Scales that are not listed use the value of "paper"."""
-    return values.get(setting.scale, values["paper"])
+    """Return the value for a scale.
+
+    "medium" uses the value of "small" if it has none of its own, and other scales that of "paper".
+    """
+    other = values["small" if setting.scale == "medium" else "paper"]
+    return values.get(setting.scale, other)
 
 
 def scale_config(folder: Path, scale: str, paper: str = "") -> Path:

@@ -14,10 +14,11 @@ from jaxssl.studies.verdicts import mean, spread
 
 FLAGS = ("methods",)
 BATCH_SIZE = 64
-# Maps a data set to the slice to train on, the slice to validate on, and the epochs.
+# Maps a scale to the slice to train on, the slice to validate on, and the epochs.
 SPLITS = {
     "tiny": ("train[:80%]", "train[80%:]", 20),
     "small": ("train[:16%]", "train[16%:20%]", 10),
+    "medium": ("train[:90%]", "train[90%:]", 10),
     "paper": ("train[:90%]", "train[90%:]", 100),
 }
 CLAIMS = read_claims("tuning")
