@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import string
 import uuid
 import zlib
 from collections.abc import Callable
@@ -10,7 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from jaxssl.data import files
+
 log = logging.getLogger("jaxssl")
+
+
+RECORD_FILES = (*string.digits, ".array_record", ".json")  # endings of the files that are decoded
+TAIL_BYTES = 4 + 64  # CRC-32 of the array, fingerprint of the record files
 
 
 def load_or_compute(
@@ -18,18 +25,21 @@ def load_or_compute(
 ) -> np.ndarray:
     """Read an array from its cache file. If the file is missing or unusable, compute and write it.
 
-    The file is an .npy file followed by a checksum of the array. Without the checksum, a damaged
-    label would go unnoticed.
+    The file is an .npy file followed by a checksum of the array and a fingerprint of the record
+    files. Without them, damaged labels and replaced records would go unnoticed.
 
     Args:
-        path: the .npy file.
+        path: the .npy file, in the folder of the prepared data set.
         shape: expected shape.
         dtype: expected type. A file with another shape or type is replaced.
         compute: returns the array.
     """
+    origin = files.fingerprint(path.parent, RECORD_FILES).encode()
     try:
         cached = np.lib.format.open_memmap(path, mode="r")
-        if (cached.shape, cached.dtype) == (shape, dtype) and _checksum(cached) == _tail(path):
+        if (cached.shape, cached.dtype) == (shape, dtype) and _checksum(cached) + origin == _tail(
+            path
+        ):
             return cached
     except (OSError, ValueError, EOFError, MemoryError, OverflowError, SyntaxError):
         pass  # The cache file is missing or unreadable.
@@ -39,7 +49,7 @@ def load_or_compute(
     try:
         with temporary.open("wb") as file:
             np.save(file, array)
-            file.write(_checksum(array))
+            file.write(_checksum(array) + origin)
         temporary.replace(path)
     except OSError as error:
         log.warning("data       cannot cache %s: %s", path, error)
@@ -55,5 +65,5 @@ def _checksum(values: np.ndarray) -> bytes:
 
 def _tail(path: Path) -> bytes:
     with path.open("rb") as file:
-        file.seek(-4, os.SEEK_END)
+        file.seek(-TAIL_BYTES, os.SEEK_END)
         return file.read()

@@ -1,30 +1,31 @@
 """Fingerprint of a split: it tells whether the data are still the ones that a run started with."""
 
 import hashlib
-import io
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
+from jaxssl.data.decoding import PNG_SIGNATURE
 from jaxssl.data.lazy_array import BLOCK
+from jaxssl.data.records import PreparedSplit, Record
 from jaxssl.data.source import Source
+from jaxssl.errors import UserError, one_line
 
 # Records that are read: evenly spaced ones, as many as this number of bytes has room for.
 MOST_BYTES = 2**25
 FEWEST, MOST = 64, 1024
-PNG = b"\x89PNG"
 
 
 def fingerprint(source: Source) -> str:
     """Hash the number and order of the examples, the classes, and the content of some examples.
 
     All examples are read if there are at most `MOST` and they are small. PNG files are compared by
-    their pixels, because a set that is prepared again may be compressed in another way.
+    the pixels that training sees, because a set that is prepared again may be compressed in another
+    way.
 
     Raises:
-        UserError: if a record cannot be read.
+        UserError: if a record cannot be read or decoded.
     """
     digest = hashlib.sha256()
     about = [source.kind, source.class_names, source.shape, len(source), source.relabel]
@@ -33,13 +34,27 @@ def fingerprint(source: Source) -> str:
         digest.update(_content(indices.astype(np.int64)))
         if not len(indices):
             continue
-        first = len(_content(part.read_records(indices[:1])[0]))
+        first = len(_record_content(part, part.read_records(indices[:1])[0]))
         count = min(len(indices), MOST, max(FEWEST, MOST_BYTES // first))
         chosen = indices[np.linspace(0, len(indices) - 1, count).astype(np.int64)]
         for start in range(0, count, BLOCK):
             for record in part.read_records(chosen[start : start + BLOCK]):
-                digest.update(_content(record))
+                digest.update(_record_content(part, record))
     return digest.hexdigest()
+
+
+def _record_content(part: PreparedSplit, record: Record) -> bytes:
+    """Return bytes that tell records of different contents apart, with a PNG file's pixels."""
+    image = record.get(part.image)
+    if isinstance(image, bytes) and image.startswith(PNG_SIGNATURE):
+        try:
+            record = {**record, part.image: np.asarray(part.input_of(record))}
+        except Exception as error:  # Pillow's decoders raise many exception types.
+            raise UserError(
+                f"a picture of {part.path or 'a data set'} cannot be decoded ({one_line(error)}); "
+                "prepare or copy the set again"
+            ) from error
+    return _content(record)
 
 
 def _content(value: Any) -> bytes:
@@ -49,9 +64,6 @@ def _content(value: Any) -> bytes:
     if isinstance(value, list | tuple):
         parts = [_content(item) for item in value]
         return b"%d:" % len(parts) + b"".join(parts)
-    if isinstance(value, bytes) and value.startswith(PNG):
-        with Image.open(io.BytesIO(value)) as image:
-            return _content(np.asarray(image))
     if isinstance(value, str | bytes):
         text = value.encode() if isinstance(value, str) else value
         return b"%d:" % len(text) + text

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from file_cases import refused
 from graph_cases import random_graphs
-from PIL import Image
+from PIL import ExifTags, Image
 
 from jaxssl.data import fingerprint as fingerprint_lib
 from jaxssl.data.fingerprint import fingerprint
@@ -21,11 +22,30 @@ def png(image, **options):
     return out.getvalue()
 
 
-def source(images=PICTURES, labels=None, indices=None, classes=("a", "b")):
+def turned(orientation):
+    """Photographs whose EXIF data say how to turn them."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    return [png(image, exif=exif) for image in PICTURES]
+
+
+def quantized(palette):
+    """Palette pictures, which have equal indices and the given colours."""
+    out = []
+    for index in range(10):
+        picture, file = Image.new("P", (4, 4), index), io.BytesIO()
+        picture.putpalette(palette.tobytes())
+        picture.save(file, "png")
+        out.append(file.getvalue())
+    return out
+
+
+def source(images=PICTURES, labels=None, indices=None, classes=("a", "b"), **settings):
     images, indices = list(images), np.arange(10) if indices is None else indices
     labels = [i % 2 for i in range(10)] if labels is None else labels
     records = [{"image": x, "label": y} for x, y in zip(images, labels, strict=True)]
-    return Source("made", "train", ((PreparedSplit(records), indices),), classes, (4, 4, 3))
+    part = PreparedSplit(records, **settings)
+    return Source("made", "train", ((part, indices),), classes, (4, 4, 3))
 
 
 def test_equal_splits_have_equal_fingerprints():
@@ -33,6 +53,18 @@ def test_equal_splits_have_equal_fingerprints():
     for level in (1, 9):  # PNG files are compared by their pixels
         packed = source([png(x, compress_level=level) for x in PICTURES])
         assert fingerprint(packed) == fingerprint(source())
+
+
+def test_fingerprint_is_of_the_pixels_that_training_sees():
+    palette = np.arange(768, dtype=np.uint8).reshape(256, 3)
+    both = [
+        [source(quantized(colours)) for colours in (palette, 255 - palette)],
+        [source(turned(orientation), upright=True) for orientation in (1, 3)],
+    ]
+    for first, second in both:
+        pixels = [[np.asarray(x.input) for x in s.read(np.arange(10))] for s in (first, second)]
+        assert np.not_equal(*pixels).any()
+        assert fingerprint(first) == fingerprint(source(pixels[0])) != fingerprint(second)
 
 
 def test_every_change_changes_the_fingerprint():
@@ -49,6 +81,11 @@ def test_every_change_changes_the_fingerprint():
         replace(source(), relabel=np.array([1, 0])),
     ]
     assert len(set(map(fingerprint, changed))) == len(changed)
+
+
+def test_damaged_picture_is_refused():
+    with refused("cannot be decoded", "chunk b'IDAT'", "copy the set again"):
+        fingerprint(source([png(x)[:-20] + bytes(20) for x in PICTURES]))
 
 
 def test_graphs_have_a_fingerprint():

@@ -1,6 +1,7 @@
 """What stands beside the records of a prepared set is checked before it is believed."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -101,6 +102,19 @@ def test_label_out_of_range_is_rejected():
     part = source.PreparedSplit([{"label": 3}], num_classes=3)
     with refused("has the label 3, expected a label below 3"):
         part.label_of(part.read_records([0])[0])
+
+
+def test_records_replaced_by_others_of_the_same_shape_are_decoded_again(labelled_set, tmp_path):
+    load, root = labelled_set
+    before = load().images(8)
+    turned = dict(zip(LABELLED, reversed(LABELLED.values()), strict=True))
+    path = unpack(tmp_path / "others", turned)
+    settings = data_config(name="folder", path=str(path), dir=str(tmp_path / "prepared"))
+    other = source.load(settings, "train")
+    for file in root.glob("folder-train.array_record*"):
+        shutil.copy(other.parts[0][0].path.with_name(file.name), file)
+    assert (load().images(8) != before).any()
+    np.testing.assert_array_equal(load().images(8), other.images(8))
 
 
 DAMAGE = {
