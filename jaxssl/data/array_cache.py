@@ -37,9 +37,8 @@ def load_or_compute(
     origin = files.fingerprint(path.parent, RECORD_FILES).encode()
     try:
         cached = np.lib.format.open_memmap(path, mode="r")
-        if (cached.shape, cached.dtype) == (shape, dtype) and _checksum(cached) + origin == _tail(
-            path
-        ):
+        intact = _tail(path) == _checksum(cached) + origin
+        if (cached.shape, cached.dtype) == (shape, dtype) and intact:
             return cached
     except (OSError, ValueError, EOFError, MemoryError, OverflowError, SyntaxError):
         pass  # The cache file is missing or unreadable.
