@@ -2,9 +2,10 @@
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxssl.errors import UserError, one_line
 
 DATA_AXIS = "data"
+T = TypeVar("T")
 
 
 def make_mesh(devices: Sequence[Any] | None = None) -> Mesh:
@@ -87,6 +89,17 @@ def check_platform() -> None:
         ) from error
 
 
+def check_devices() -> None:
+    """Raise UserError in all processes unless all of them have the same number of devices."""
+    numbers = Counter(device.process_index for device in jax.devices())
+    for process in range(process_count()):
+        if numbers[process] != numbers[0]:
+            raise UserError(
+                f"process {process} has {numbers[process]} devices, process 0 has {numbers[0]}; "
+                "let every process see the same number of devices"
+            )
+
+
 def _check_coordinator(address: str, process: int | None) -> None:
     """Raise UserError unless the address is HOST:PORT and the first process can listen there.
 
@@ -155,8 +168,8 @@ def any_process(flag: bool) -> bool:
     return bool(flag) if process_count() == 1 else bool(gather_processes(np.asarray(flag)).any())
 
 
-def raise_together(check: Callable[[], Any]) -> None:
-    """Call ``check`` in all processes, and raise in all of them if one raises.
+def raise_together(check: Callable[[], T]) -> T:
+    """Return ``check()``, called in all processes, and raise in all of them if one raises.
 
     Otherwise the other processes would wait for the failed one.
 
@@ -164,13 +177,14 @@ def raise_together(check: Callable[[], Any]) -> None:
         Exception: the exception of this process.
         UserError: if another process failed.
     """
-    error: Exception | None = None
+    result, error = None, None
     try:
-        check()
+        result = check()
     except Exception as caught:  # The exception is raised below, in every process at once.
         error = caught
     if any_process(error is not None):
         raise error or UserError("another process of this run has stopped; see its message")
+    return cast(T, result)
 
 
 def gather_processes(x: np.ndarray) -> np.ndarray:

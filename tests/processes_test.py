@@ -1,6 +1,7 @@
 """Several processes: their shares of a data set, features and figures, as threads show them."""
 
 from operator import itemgetter
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,6 +20,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import raw_features
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
+from jaxssl.training import workdir
 
 pytestmark = pytest.mark.fast
 
@@ -55,6 +57,28 @@ def test_error_of_one_process_stops_all(monkeypatch):
     for error in (first, third):
         assert isinstance(error, UserError) and "another process of this run" in str(error)
     assert in_processes(monkeypatch, 2, lambda i: distributed.any_process(i == 1)) == [True, True]
+    assert in_processes(monkeypatch, 2, lambda i: distributed.raise_together(lambda: i)) == [0, 1]
+
+
+def test_process_that_sees_another_workdir_is_named_and_nothing_is_left(monkeypatch, tmp_path):
+    monkeypatch.setattr(workdir, "PATIENCE", 0.1)
+    one, two = tmp_path / "one", tmp_path / "two"
+    errors = in_processes(monkeypatch, 3, lambda i: workdir.check_shared(two if i == 1 else one))
+    for error in errors:
+        assert isinstance(error, UserError) and "process 1 does not see the workdir" in str(error)
+    one.mkdir()
+    assert in_processes(monkeypatch, 2, lambda i: workdir.check_shared(one)) == [None] * 2
+    assert list(tmp_path.rglob("*")) == [one]
+
+
+def test_process_with_another_number_of_devices_is_named(monkeypatch):
+    devices = [SimpleNamespace(process_index=process) for process in (0, 0, 1, 1, 2)]
+    monkeypatch.setattr(jax, "devices", lambda: devices)
+    monkeypatch.setattr(distributed, "process_count", lambda: 2)
+    distributed.check_devices()
+    monkeypatch.setattr(distributed, "process_count", lambda: 3)
+    with pytest.raises(UserError, match="process 2 has 1 devices, process 0 has 2"):
+        distributed.check_devices()
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -143,6 +143,7 @@ def start_jax(values: flags.FlagValues) -> None:
     compile_cache.enable()
     distributed.initialize(values.coordinator, values.num_processes, values.process_id)
     distributed.check_platform()
+    distributed.check_devices()
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:

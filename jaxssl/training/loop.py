@@ -42,7 +42,7 @@ from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.online_probe import without_probe
 from jaxssl.training.programs import Programs, make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
-from jaxssl.training.workdir import check_name, check_same_config, open_workdir
+from jaxssl.training.workdir import check_name, check_same_config, check_shared, open_workdir
 
 # One call of the training program takes about this many seconds. A stop request waits for the end
 # of a call.
@@ -202,6 +202,7 @@ def _set_up(
     logs.log_to_screen(distributed.process_index())
     check_name(workdir)
     loggers.check(loggers.selected(config))
+    check_shared(workdir)
     run_record.require_equal(run_record.process_values(config, workdir))
     check_same_config(config, workdir)
     if evaluation:
@@ -209,10 +210,12 @@ def _set_up(
     if has_text(config):
         tokens.check_package()  # Preparing the data first could take hours.
     mesh = distributed.make_mesh()
-    splits = splits or source.load_splits(config.data, modality.dataset_kind(config))
+    kind = modality.dataset_kind(config)
+    splits = distributed.raise_together(lambda: splits or source.load_splits(config.data, kind))
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
-    record = run_record.RunRecord(None, fingerprint(train_set), run_record.environment())
+    data = distributed.raise_together(lambda: fingerprint(train_set))
+    record = run_record.RunRecord(None, data, run_record.environment())
     run_record.require_equal({"data": record.fingerprint})
     distributed.on_first_process(lambda: run_record.check_checkpoints(config, workdir, record))
     batches = make_batches(config, train_set, mesh)

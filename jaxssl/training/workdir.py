@@ -3,20 +3,59 @@
 import errno
 import fnmatch
 import os
+import time
+import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, explain_write_errors
 from jaxssl.training import atomic_files, logs
 from jaxssl.training.config import conflicts, read_config
 from jaxssl.training.run_lock import lock
 
 # A run cannot continue after these errors: a full disk, a quota, a read-only file system.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+# A shared file system may take some seconds to show a new file on another host.
+PATIENCE = 10.0
+
+
+def check_shared(workdir: Path) -> None:
+    """Raise UserError in all processes of a run unless all of them see the same workdir.
+
+    The first process writes a file of a random name, for which the others look.
+    """
+    if distributed.process_count() == 1:
+        return
+    name = distributed.gather_process_texts(uuid.uuid4().hex.encode())[0].decode()
+    path = workdir / f"shared.{name}"
+    is_new = not workdir.exists()
+
+    def write() -> None:
+        with explain_write_errors(workdir, "--workdir"):
+            workdir.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+    distributed.on_first_process(write)
+    end = time.monotonic() + PATIENCE
+    while not path.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    seen = distributed.gather_processes(np.asarray(path.exists()))
+    if distributed.is_first_process():
+        path.unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # Another process has written to it meanwhile.
+                workdir.rmdir()
+    if not seen.all():
+        raise UserError(
+            f"process {int(np.argmin(seen))} does not see the workdir of process 0 (here "
+            f"{workdir}); pass all processes the same --workdir, on a shared file system"
+        )
 
 
 def check_same_config(config: ConfigDict, workdir: Path) -> None:
