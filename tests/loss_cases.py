@@ -20,7 +20,9 @@ NAMES = [name for name in components.names("loss") if name != "cross_entropy"]
 EXPORTED = [name for name in NAMES if hasattr(losses, f"{name}_loss")]
 LABELS = np.array([0, 1, 0, 2, 1, 0, 3, 1])  # 2 and 3 are alone in their class
 # Losses that compare an anchor with the other views of its example, or its key.
-BY_PARTNER = {"barlow_twins", "byol", "dino", "ressl", "simsiam", "swav", "vicreg", "w_mse"}
+BY_PARTNER = {
+    *("barlow_twins", "byol", "dino", "lejepa", "ressl", "simsiam", "swav", "vicreg", "w_mse"),
+}
 # Made for two towers.
 TOWERS = {"auc_dino", "clip", "dino", "info_nce", "nnclr", "ressl", "siglip"}
 # Losses whose two-array form has the rows of both arrays as anchors.
@@ -70,6 +72,7 @@ HYPER: dict[str, list[dict[str, Any]]] = {
     "graphcl": [{"temperature": 0.5}],
     "hcl": [{"beta": 0.0}, {"beta": 2.0, "temperature": 0.3, "positive_prior": 0.3}],
     "info_nce": [{"scale_by_temperature": False, "block_size": 3}, {"temperature": 0.5}],
+    "lejepa": [{"extra": ("directions",)}, {"weight": 0.5, "num_knots": 5, "t_max": 5.0}],
     "mmcl": [
         {"C": 0.8, "solver": "admm", "kernel": "linear"},
         {"solver": "inv", "kernel": "poly", "regularization": 150.0},
@@ -146,6 +149,7 @@ def inputs(pairs: Pairs, names: tuple[str, ...]) -> dict[str, jax.Array]:
     makers = {
         "prototypes": lambda: wave(6),
         "support": lambda: wave(9),
+        "directions": lambda: wave(5).T,
         "center": lambda: wave(1)[0],
         "rate": lambda: 2 + jnp.sin(index),
         # Every third example is seen for the first time.

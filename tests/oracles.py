@@ -5,10 +5,12 @@ Pairs are of a single device. Each function has the name of its loss.
 
 from itertools import combinations
 
+import jax
 import numpy as np
 from scipy.optimize import lsq_linear
 
 from jaxssl.losses.auc_cl import RECOMMENDED
+from jaxssl.losses.lejepa import draw_directions
 
 
 def cosine(u: np.ndarray, v: np.ndarray) -> float:
@@ -316,6 +318,25 @@ def vicreg(
         for one, other in combinations(views(pairs), 2)
     ]
     return np.full(len(pairs.anchor), np.mean(values))
+
+
+def lejepa(
+    pairs, directions=None, *, weight=0.02, num_slices=256, num_knots=17, t_max=3.0
+) -> np.ndarray:
+    z = np.stack(views(pairs))
+    if directions is None:
+        directions = draw_directions(jax.random.key(0), z.shape[-1], num_slices)
+    t = np.linspace(-t_max, t_max, 2 * num_knots - 1)
+    normal = np.exp(-(t**2) / 2)
+    statistics = []
+    for view in z:
+        for direction in rows(directions).T:
+            characteristic = np.mean([np.exp(1j * t * (row @ direction)) for row in view], axis=0)
+            integrand = np.abs(characteristic - normal) ** 2 * normal
+            statistics.append(len(view) * np.trapezoid(integrand, t))
+    invariance = ((z - z.mean(axis=0)) ** 2).mean()
+    value = (1 - weight) * invariance + weight * np.mean(statistics)
+    return np.full(len(pairs.anchor), value)
 
 
 def w_mse(pairs, *, epsilon=1e-3) -> np.ndarray:

@@ -47,7 +47,7 @@ TOWERS = (
     *("info_nce", "clip", "nnclr", "ressl"),
     "graphcl",
     *("siglip", "spectral"),
-    *("byol", "simsiam", "barlow_twins", "vicreg", "w_mse"),  # without negatives
+    *("byol", "simsiam", "barlow_twins", "vicreg", "w_mse", "lejepa"),  # without negatives
     *("dino", "auc_dino"),
 )
 

@@ -20,6 +20,7 @@ from jaxssl.losses.gradients import global_value_and_grad as global_value_and_gr
 from jaxssl.losses.graphcl import graphcl_loss as graphcl_loss
 from jaxssl.losses.hcl import hcl_loss as hcl_loss
 from jaxssl.losses.info_nce import info_nce_loss as info_nce_loss
+from jaxssl.losses.lejepa import lejepa_loss as lejepa_loss
 from jaxssl.losses.mmcl import MMCLInfo as MMCLInfo
 from jaxssl.losses.mmcl import mmcl_info as mmcl_info
 from jaxssl.losses.mmcl import mmcl_loss as mmcl_loss
@@ -186,6 +187,18 @@ def info_nce(
     scale_by_temperature: bool = True,
     block_size: int | None = None,
     ring: bool = False,
+    labels: Array | None = None,
+    axis_name: str | None = None,
+) -> Array: ...
+def lejepa(
+    z1: Array,
+    z2: Array,
+    directions: Array | None = None,
+    *,
+    weight: float | Array = 0.02,
+    num_slices: int = 256,
+    num_knots: int = 17,
+    t_max: float = 3.0,
     labels: Array | None = None,
     axis_name: str | None = None,
 ) -> Array: ...

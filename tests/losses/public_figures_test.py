@@ -29,6 +29,10 @@ def key(name: str):
     return jnp.asarray(GOLDEN[f"inputs/{name}"])
 
 
+def directions(v):
+    return jnp.asarray(GOLDEN["lejepa/official_w0p5/directions"], v[0].dtype)
+
+
 def towers(query, name: str, **options):
     return pair_towers(query, key(name).astype(query.dtype), **options)
 
@@ -123,6 +127,9 @@ LOSSES = {
     ),
     r"negfree/solo_vicreg_25_25_1": lambda v: losses.vicreg_loss(
         pair_towers(*v), variance_weight=50.0
+    ),
+    r"lejepa/official_w(.*)": lambda v, weight: losses.lejepa_loss(
+        pair_towers(*v), directions(v), weight=weight
     ),
     r"negfree/solo_byol": lambda v: losses.byol_loss(pair_towers(*v)),
     r"negfree/solo_simsiam": lambda v: losses.simsiam_loss(pair_towers(*v)),

@@ -1,0 +1,121 @@
+"""LeJEPA: views close to their mean, and embeddings that are normally distributed (SIGReg)."""
+
+from typing import Any
+
+import jax
+from jax import Array
+from jax import numpy as jnp
+
+from jaxssl import collectives
+from jaxssl.losses.objective import (
+    Metrics,
+    Number,
+    Objective,
+    Scalar,
+    at_step,
+    check,
+    mean_over_anchors,
+)
+from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
+
+RANGES = {"weight": "in [0, 1]", "num_slices": "> 0", "num_knots": "> 0", "t_max": "> 0"}
+
+
+def lejepa_loss(
+    pairs: Pairs,
+    directions: Array | None = None,
+    *,
+    weight: Scalar = 0.02,
+    num_slices: int = 256,
+    num_knots: int = 17,
+    t_max: float = 3.0,
+) -> Array:
+    r"""Compute LeJEPA: the views' distance to their mean, and a test of normality along directions.
+
+    .. math:: L = \frac{1 - \lambda}{V B d} \sum_{v,i} |z^v_i - \bar z_i|^2
+              + \frac{\lambda}{V K} \sum_{v,k} T(Z^v a_k), \quad
+              T(x) = B \int_{-t_m}^{t_m} \Big| \frac1B \sum_i e^{\mathrm{i} t x_i} - e^{-t^2/2}
+              \Big|^2 e^{-t^2/2} dt
+
+    T is Epps and Pulley's statistic, by the trapezoidal rule on [0, t_m], doubled. Embeddings are
+    not normalised.
+
+    Args:
+        pairs: from `pair_views` of V >= 2 views, or `pair_towers`.
+        directions: [d, K] unit columns a_k, equal on all devices. None takes ``num_slices``
+            directions from a fixed key. The objective draws new ones in every step.
+        weight: lambda, in [0, 1].
+        num_slices: K, > 0, if there are no ``directions``.
+        num_knots: points of the trapezoidal rule on [0, t_m], at least 2.
+        t_max: t_m, > 0.
+
+    Returns:
+        [n] float32: the loss of the batch, repeated for every anchor.
+
+    Raises:
+        ValueError: if there is only one view, or the directions do not have the embeddings' size.
+
+    References:
+        Balestriero and LeCun, LeJEPA, 2025, eq. 6, eq. 7 and algorithm 1.
+
+    Differs from the paper: t_m is 3, as in the authors' code. In the paper it is 5.
+    """
+    check(RANGES, weight=weight, num_slices=num_slices, num_knots=num_knots - 1, t_max=t_max)
+    z = promote(stack_views(pairs, "lejepa"))
+    num_views, b, d = z.shape
+    if directions is None:
+        directions = draw_directions(jax.random.key(0), d, num_slices)
+    if directions.ndim != 2 or directions.shape[0] != d:
+        raise ValueError(
+            f"directions must have shape [{d}, K] like the embeddings, got {directions.shape}"
+        )
+    centred = z - jnp.mean(z, axis=0, keepdims=True)
+    invariance = collectives.mean(jnp.mean(centred**2), pairs.axis_name)
+    projected = dot(z.reshape(-1, d), directions.astype(z.dtype).T).reshape(num_views, b, -1)
+    knots = jnp.linspace(0, t_max, num_knots, dtype=z.dtype)
+    normal = jnp.exp(-(knots**2) / 2)
+
+    def squared_distance(t: Array, expected: Array) -> Array:
+        """Return the squared distance [V, K] of the characteristic functions at ``t``."""
+        cosine = collectives.mean(jnp.mean(jnp.cos(t * projected), axis=1), pairs.axis_name)
+        sine = collectives.mean(jnp.mean(jnp.sin(t * projected), axis=1), pairs.axis_name)
+        return (cosine - expected) ** 2 + sine**2
+
+    squares = jax.vmap(squared_distance)(knots, normal)
+    batch = b * collectives.device_count(pairs.axis_name)
+    integral = 2 * jnp.trapezoid(jnp.mean(squares, axis=(1, 2)) * normal, knots)
+    value = (1 - weight) * invariance + weight * batch * integral
+    return jnp.broadcast_to(value, pairs.index.shape)
+
+
+def draw_directions(key: Array, dim: int, number: int) -> Array:
+    """Draw unit vectors, uniform on the sphere, as the columns of an array [dim, number]."""
+    columns = jax.random.normal(key, (dim, number))
+    return columns / jnp.linalg.norm(columns, axis=0, keepdims=True)
+
+
+def objective(
+    *,
+    weight: Number = 0.02,
+    num_slices: int = 256,
+    num_knots: int = 17,
+    t_max: float = 3.0,
+) -> Objective:
+    """Return LeJEPA with new directions in every step, equal on all devices."""
+    check(RANGES, weight=weight, num_slices=num_slices, num_knots=num_knots - 1, t_max=t_max)
+
+    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], tuple[()]]:
+        del key, num_examples, dim
+        return {}, ()
+
+    def loss(
+        pairs: Pairs, params: dict[str, Any], memory: tuple[()], *, step: Array, key: Array
+    ) -> tuple[Array, tuple[()], Metrics]:
+        del params
+        directions = draw_directions(key, pairs.anchor.shape[1], num_slices)
+        hyper = at_step({"weight": weight}, step)
+        values = lejepa_loss(pairs, directions, num_knots=num_knots, t_max=t_max, **hyper)
+        value, share_alone = mean_over_anchors(values, pairs)
+        return value, memory, {"anchors_without_positive": share_alone}
+
+    return Objective(init, loss, takes_labels=False, takes_queue=False)
