@@ -55,9 +55,8 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
 
     Args:
         data: content of a file in one of `FORMATS`, with at most `MAX_PIXELS` pixels.
-        channels: 1 converts to grey, 3 to RGB. An alpha channel is dropped, and 16-bit grey values
-            are divided by 257.
-        upright: rotate the image as its EXIF orientation says. Pillow always rotates TIFF files.
+        channels: see `convert`.
+        upright: see `convert`.
 
     Raises:
         OSError: if the data are not an image, too large or cut short. Pillow raises other
@@ -73,6 +72,22 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
         )
     if data.startswith(PNG_SIGNATURE):
         _check_png(data)
+    return convert(picture, channels, upright=upright)
+
+
+def convert(picture: Image.Image, channels: int | None, *, upright: bool = False) -> Image.Image:
+    """Convert a picture to 8 bits a channel.
+
+    Args:
+        picture: any Pillow image.
+        channels: 1 converts to grey, 3 to RGB. None keeps grey pictures of 8 and 16 bits grey. An
+            alpha channel is dropped, and 16-bit grey values are divided by 257.
+        upright: rotate the image as its EXIF orientation says. Pillow always rotates TIFF files.
+
+    Raises:
+        OSError: if the range of the values is not known, or the picture cannot be decoded. Pillow
+            raises other exceptions for other damage.
+    """
     picture.load()
     if upright and "exif" in picture.info:
         # Pillow rotates the image and then writes the EXIF data back. Damaged EXIF data may raise
@@ -83,15 +98,20 @@ def open_picture(data: bytes, channels: int, *, upright: bool = False) -> Image.
         values = np.asarray(picture, np.int32)
         if not 0 <= values.min() <= values.max() < 2**16:
             raise OSError("has pixel values outside of 0 to 65535")
-        # 16-bit values, rounded to 8 bits
-        picture = Image.fromarray(((values + 128) // 257).astype(np.uint8))
+        picture = Image.fromarray(from_16_bits(values))
     elif picture.mode == "F":
         raise OSError("has floating-point pixels of an unknown range; save it with 8 or 16 bits")
     if picture.mode == "P" and "transparency" in picture.info:
         picture = picture.convert("RGBA")
-    mode = "L" if channels == 1 else "RGB"
+    grey = channels == 1 or (channels is None and picture.mode == "L")
+    mode = "L" if grey else "RGB"
     # `convert` always copies, even to the same mode.
     return picture if picture.mode == mode else picture.convert(mode)
+
+
+def from_16_bits(values: np.ndarray) -> np.ndarray:
+    """Round integers in [0, 65535] to uint8: x / 257."""
+    return ((values.astype(np.int32) + 128) // 257).astype(np.uint8)
 
 
 def upright_size(data: bytes) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -11,13 +12,18 @@ import numpy as np
 from PIL import Image
 
 from jaxssl import components
+from jaxssl.data import decoding
+from jaxssl.data.labels import convert_labels
 from jaxssl.data.prepare import IN_MEMORY
 from jaxssl.data.records import UNLABELLED, PreparedSplit
 from jaxssl.data.source import KINDS, Source, Splits, find_records, finish
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, one_line
+
+log = logging.getLogger("jaxssl")
 
 IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
 LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
+LABEL_TYPES = (int, float, str, np.generic, type(None))
 EXPECTED = (
     "expected uint8 images [n, h, w, c], (images, labels), a pair (train, test) of these, or an "
     "object with __len__ and __getitem__ whose items are images, (image, label) or dicts"
@@ -49,8 +55,9 @@ def load_splits(data: Any, *, test_fraction: float = 0.2, seed: int = 0) -> tupl
 
     Args:
         data: images, (images, labels), or a pair (train, test) of these, or a mapping with the keys
-            "train" and "test". Images are uint8 [n, h, w, c] or [n, h, w], or floats in [0, 1],
-            which are rounded to 8 bits. Labels are integers [n], -1 for none. Objects with
+            "train" and "test". Images are uint8 [n, h, w, c] or [n, h, w], or uint16 or floats in
+            [0, 1], which are rounded to 8 bits. Labels are integers [n], -1 or None for none, which
+            leaves an example out of evaluation. Objects with
             ``__len__`` and ``__getitem__`` return an image (array or Pillow), (image, label), or a
             dict such as {"image": ..., "label": ...}.
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
@@ -81,7 +88,18 @@ def load_splits(data: Any, *, test_fraction: float = 0.2, seed: int = 0) -> tupl
     for one in splits:
         if not len(one):
             raise UserError(f"data has no examples for the split {one.split!r}")
-    return Splits(splits[0], splits[0], splits[1]), digest
+    train, test = splits
+    return Splits(train, _labelled_part(train), _labelled_part(test)), digest
+
+
+def _labelled_part(source: Source) -> Source:
+    """Return the examples of a split that have a label, if there are any."""
+    labelled = np.flatnonzero(source.labels != UNLABELLED)
+    if len(labelled) in (0, len(source)):
+        return source
+    without = len(source) - len(labelled)
+    log.info("data       %d examples of %r have no label: not evaluated", without, source.split)
+    return source.take(labelled)
 
 
 def make_opener(data: Mapping[str, Any], kind: str) -> Callable[[str], Source]:
@@ -145,24 +163,23 @@ def _split(data: Any) -> tuple[Any, Any]:
 
 
 def _is_labelled(data: Any) -> bool:
-    """Return True for (images, labels) as arrays."""
+    """Return True for (images, labels), where labels are an array, a series or a list."""
     if not isinstance(data, tuple) or len(data) != 2:
         return False
-    images, labels = data
-    if isinstance(labels, list) and labels and all(isinstance(x, int) for x in labels):
-        return len(labels) == len(images)
-    return getattr(labels, "ndim", 0) == 1 and len(labels) == len(images)
+    labels = data[1]
+    if isinstance(labels, list):
+        return bool(labels) and all(isinstance(x, LABEL_TYPES) for x in labels)
+    return getattr(labels, "ndim", 0) == 1
 
 
 def _examples(data: Any, name: str) -> _Examples:
     names: tuple[str, ...] = ()
-    if isinstance(data, Mapping):
-        image = next((data[key] for key in IMAGE_KEYS if key in data), None)
-        label = next((data[key] for key in LABEL_KEYS if key in data), None)
-        data = image if label is None else (image, np.asarray(label))
     labels = None
-    if _is_labelled(data):
-        data, labels = data[0], np.asarray(data[1])
+    if isinstance(data, Mapping):
+        labels = next((data[key] for key in LABEL_KEYS if key in data), None)
+        data = next((data[key] for key in IMAGE_KEYS if key in data), None)
+    elif _is_labelled(data):
+        data, labels = data
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         images = _pixels(np.asarray(data), name)
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, str):
@@ -171,7 +188,7 @@ def _examples(data: Any, name: str) -> _Examples:
         names = tuple(_hugging_face_names(data))
     else:
         raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
-    labels = _check_labels(labels, len(images), name)
+    labels = convert_labels([None] * len(images) if labels is None else labels, len(images), name)
     if not names and labels.size and labels.max() >= 0:
         names = tuple(str(label) for label in range(labels.max() + 1))
     if labels.size and labels.max() >= len(names) > 0:
@@ -202,8 +219,8 @@ class _Records(Sequence):
         return len(self.labels)
 
 
-def _read_items(data: Any, name: str) -> tuple[list[np.ndarray], np.ndarray | None]:
-    """Return the images, and the labels if all items have one."""
+def _read_items(data: Any, name: str) -> tuple[list[np.ndarray], list[Any] | None]:
+    """Return the images, and the labels if any item has one."""
     images, labels = [], []
     for index in range(len(data)):
         item = data[index]
@@ -221,14 +238,17 @@ def _read_items(data: Any, name: str) -> tuple[list[np.ndarray], np.ndarray | No
                 f"image under one of {', '.join(IMAGE_KEYS)}"
             )
         if isinstance(image, Image.Image):
-            image = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+            try:
+                # In place, the user's picture would change.
+                image = decoding.convert(image.copy(), None, upright=True)
+            except Exception as error:  # Pillow's decoders raise many exception types.
+                raise UserError(f"item {index} of {name} {one_line(error)}") from error
         values = np.asarray(image)
         if values.ndim not in (2, 3):
             raise UserError(f"item {index} of {name} is no image but a {type(image).__name__}")
         images.append(_pixels(values[None], f"item {index} of {name}")[0])
         labels.append(label)
-    labelled = bool(labels) and all(label is not None for label in labels)
-    return images, np.asarray(labels) if labelled else None
+    return images, None if all(label is None for label in labels) else labels
 
 
 def _pixels(images: np.ndarray, name: str) -> np.ndarray:
@@ -242,28 +262,18 @@ def _pixels(images: np.ndarray, name: str) -> np.ndarray:
         )
     if images.dtype == np.uint8:
         return images
+    if images.dtype == np.uint16:
+        return decoding.from_16_bits(images)
     if not np.issubdtype(images.dtype, np.floating):
-        raise UserError(f"{name} has the dtype {images.dtype}; expected uint8, or floats in [0, 1]")
+        raise UserError(
+            f"{name} has the dtype {images.dtype}; expected uint8, uint16, or floats in [0, 1]"
+        )
     if images.size and not (images.min() >= 0 and images.max() <= 1):
         raise UserError(
             f"{name} has values in [{images.min():g}, {images.max():g}]; expected floats in "
             "[0, 1], or uint8"
         )
     return np.round(images * 255).astype(np.uint8)
-
-
-def _check_labels(labels: np.ndarray | None, count: int, name: str) -> np.ndarray:
-    """Return int32 [n], -1 without labels."""
-    if labels is None:
-        return np.full(count, UNLABELLED, np.int32)
-    if labels.shape != (count,) or not np.issubdtype(labels.dtype, np.integer):
-        raise UserError(
-            f"the labels of {name} are {labels.dtype} {list(labels.shape)}; expected {count} "
-            "integers, the class indices"
-        )
-    if count and labels.min() < UNLABELLED:
-        raise UserError(f"{name} has the label {labels.min()}; expected 0, 1, ... or -1 for none")
-    return labels.astype(np.int32)
 
 
 def _hugging_face_names(data: Any) -> Sequence[str]:

@@ -85,7 +85,9 @@ class Source:
 
     @cached_property
     def labelled(self) -> bool:
-        """Return True if the first example of every part has a label."""
+        """Return True if the examples have labels. Of prepared parts, the first one is read."""
+        if self.class_names and all(part.path is None for part, _ in self.parts):
+            return bool((self.labels != UNLABELLED).all())
         return bool(self.class_names) and all(
             part.label_of(part.read_records(indices[:1])[0]) != UNLABELLED
             for part, indices in self.parts

@@ -60,8 +60,9 @@ def check_features(
                 f"{name}_labels must be integers [{len(rows)}], one for each row of "
                 f"{name}_features, got {labels.dtype} {list(labels.shape)}"
             )
-        if labels.min() < 0:
-            raise ValueError(f"{name}_labels must be class indices >= 0, got {labels.min()}")
+        for label in (labels.min(), labels.max()):
+            if not 0 <= int(label) < 2**31:  # Programs take int32, and a cast would wrap around.
+                raise ValueError(f"{name}_labels must be class indices >= 0 of int32, got {label}")
         arrays += [np.asarray(rows, np.float32), labels]
     features = Features(*arrays)
     if features.train.shape[1] != features.test.shape[1]:

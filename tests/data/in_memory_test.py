@@ -1,12 +1,14 @@
 """Data sets given as Python objects: which split, which labels and which class names they get."""
 
+import io
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from file_cases import refused
-from PIL import Image
+from PIL import ExifTags, Image
 
+from jaxssl.data import decoding
 from jaxssl.data.in_memory import load_images, load_splits
 
 pytestmark = pytest.mark.fast
@@ -107,14 +109,71 @@ def test_fingerprint_depends_on_the_images_the_labels_and_the_split():
     assert load_splits(data[3])[1] == load_splits(data[3])[1]
 
 
-@pytest.mark.parametrize("mode", ["P", "RGBA", "L", "1"])
-def test_pillow_images_of_other_modes_become_rgb(mode):
-    colours = Image.fromarray(RNG.integers(0, 256, (4, 5, 3), np.uint8))
-    picture = colours.quantize(8) if mode == "P" else colours.convert(mode)
-    expected = np.asarray(picture if mode == "L" else picture.convert("RGB"))
+def test_examples_without_a_label_are_not_evaluated(caplog):
+    images, _ = examples([0] * 20)
+    labels = [None if i == 3 else i % 2 for i in range(20)]
+    items = [{"image": x, "label": y} for x, y in zip(images, labels, strict=True)]
+    for data in ((images, labels), (images, np.array(labels)), items):
+        with caplog.at_level("INFO", "jaxssl"):
+            splits, _ = load_splits(data)
+        assert "1 examples of 'train' have no label" in caplog.records.pop().message
+        assert len(splits.train) == 16 and sorted(splits.train.labels)[:2] == [-1, 0]
+        assert not splits.train.labelled and splits.labelled
+        first = splits.bank.images(0)[:, 0, 0, 0]
+        np.testing.assert_array_equal(splits.bank.labels, first % 2)
+        assert len(first) == 15 and 3 not in first
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (np.array([0, 1, 2**32]), "has the label 4294967296; expected 0, 1, ... below 1000000"),
+        (np.array([0, 1, 2**64 - 1], np.uint64), "has the label 18446744073709551615"),
+        ([0, 1, 200_000_000], "has the label 200000000"),
+        ([0, None, -2], "has the label -2; expected 0, 1, ..."),
+        ([0, 1], "labels of data are int64 [2]; expected 3 integers"),
+        ([0, 0.5, None], "labels of data are float64 [3]; expected 3 integers"),
+    ],
+)
+def test_labels_that_are_no_class_indices_are_refused(labels, message):
+    with refused(message):
+        load_splits((examples([0, 1, 1])[0], labels))
+
+
+def saved(picture):
+    """Return the bytes of a TIFF or PNG file."""
+    out = io.BytesIO()
+    format = "tiff" if picture.mode in ("F", "I", "CMYK") else "png"
+    picture.save(out, format, **picture.info)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("mode", ["P", "RGBA", "L", "LA", "1", "I;16", "I", "CMYK", "turned"])
+def test_pillow_images_have_the_pixels_of_their_files(mode):
+    picture = Image.fromarray(RNG.integers(0, 256, (4, 5, 3), np.uint8))
+    if mode == "turned":
+        exif = Image.Exif()
+        exif[ExifTags.Base.Orientation] = 6
+        picture.info["exif"] = exif.tobytes()
+    elif mode in ("I;16", "I"):
+        dtype = np.uint16 if mode == "I;16" else np.int32
+        picture = Image.fromarray(RNG.integers(0, 2**16, (4, 5)).astype(dtype))
+    else:
+        picture = picture.quantize(8) if mode == "P" else picture.convert(mode)
+    before = picture.tobytes()
     source = load_images([picture, picture])
-    assert source.shape == (4, 5, 1 if mode == "L" else 3)
+    channels = 1 if mode in ("L", "I", "I;16") else 3
+    assert source.shape[-1] == channels and picture.tobytes() == before
+    expected = decoding.open_picture(saved(picture), channels, upright=True)
     np.testing.assert_array_equal(source.images(0)[1].squeeze(), expected)
+
+
+def test_pictures_of_an_unknown_range_are_refused():
+    picture = Image.fromarray(np.ones((4, 5), np.float32))
+    with refused("item 1 of images has floating-point pixels"):
+        load_images([picture.convert("L"), picture])
+    with pytest.raises(OSError, match="has floating-point pixels"):
+        decoding.open_picture(saved(picture), 3)
 
 
 def test_load_images_ignores_labels_and_refuses_an_empty_list():

@@ -65,6 +65,10 @@ def test_settings_replace_values_of_the_preset():
         ),
         ({"train_labels": FEATURES.train_labels / 2}, "train_labels must be integers [60]"),
         ({"train_labels": FEATURES.train_labels - 1}, "train_labels must be class indices >= 0"),
+        (
+            {"train_labels": FEATURES.train_labels.astype(np.int64) + 2**32},
+            f"train_labels must be class indices >= 0 of int32, got {2**32}",
+        ),
         ({"preset": "defualt"}, "preset 'defualt' is unknown; did you mean 'default'"),
         ({"temprature": 1}, "the setting 'temprature' is unknown"),
     ],
