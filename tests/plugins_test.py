@@ -77,6 +77,14 @@ def method(encoder, objective, *, labels: bool = False):
     return siamese.method(encoder, objective, labels=labels)
 
 
+def is_labelled(encoder, objective, *, labels=False):
+    return labels
+
+
+def weighted(pairs, *, weight=1.0):
+    return weight + 0 * pairs.anchor[:, 0]
+
+
 def needs_width(*, width):
     return Statistics()
 
@@ -373,6 +381,29 @@ def test_own_views_depend_on_the_key_and_have_the_size(plugin):
     views = augment(jax.random.key(0), jnp.zeros((2, 9, 9, 1), jnp.uint8), jnp.arange(2))["views"]
     assert views.shape == (2, 2, 8, 8, 1)
     assert np.std(views[0] - views[1]) > 0.05
+
+
+@pytest.mark.fast
+def test_components_of_a_user_get_the_settings_of_the_config(plugin):
+    names = {"net": "Stateful", "augment": "noisy", "method": "is_labelled", "loss": "weighted"}
+    settings = load(**{group: plugin(name) for group, name in names.items()})
+    changes = {"net.width": "6", "augment.size": "6", "augment.noise": "0", "method.labels": "True"}
+    changes |= {"second_view.noise": "0.5", "loss.weight": "3"}
+    settings = config.complete(settings, list(changes.items()))
+    images = jnp.full((2, 9, 9, 1), 128, jnp.uint8)
+    views = make_augment(settings)(jax.random.key(0), images, jnp.arange(2))["views"]
+    assert views.shape == (2, 2, 6, 6, 1)
+    assert np.std(views[0]) < 1e-6 and np.std(views[1]) > 0.5
+    variables = make_networks(settings).net.init(jax.random.key(0), views[0], train=False)
+    assert variables["params"]["norm"]["scale"].shape == (6,)
+
+    def make(group, *given):
+        node = settings[group]
+        return config.factory(group, node.name)(*given, **config.arguments(node))
+
+    assert make("method", None, None) is True
+    pairs = jaxssl.losses.pair_views([jnp.ones((2, 3)), jnp.ones((2, 3))])
+    assert make("loss").loss(pairs, {}, (), step=0, key=None)[0] == 3
 
 
 @pytest.mark.fast

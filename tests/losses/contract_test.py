@@ -254,6 +254,18 @@ def test_ring_loss_and_gradient_equal_one_device(case, mapping):
     equal_one_device(split(4, mapping)[case], split(1, "whole")[case])
 
 
+@pytest.mark.parametrize(
+    ("case", "kind"),
+    [(c, k) for k in ("queue", "queue only") for c in RINGS if not c.hyper and k in kinds(c)],
+    ids=str,
+)
+def test_ring_with_a_queue_is_refused(case, kind):
+    local = lambda z: case.with_(ring=True).loss(pairs_of(kind, z, axis_name="data"))  # noqa: E731
+    run = distributed.spmd(local, distributed.make_mesh(), P(None, "data"), P("data"))
+    with pytest.raises(ValueError, match="ring=True cannot be used with a queue of past keys"):
+        jax.eval_shape(run, embeddings())
+
+
 # log_u is per anchor and is not permuted with the examples; other extra inputs are shared.
 @pytest.mark.parametrize("case", [c for c in CASES if c.extra != ("log_u",)], ids=str)
 def test_loss_does_not_depend_on_the_order_of_examples(case):
@@ -381,9 +393,8 @@ def test_loss_that_needs_a_positive_raises_for_a_single_view(name):
 
 
 @cache
-def towers_on_devices(kind: str):
+def towers_on_devices(kind: str, cases: tuple):
     """Compute `{case: [n]}` of pairs of two towers, with one example on each device."""
-    cases = [case for case in DEFAULTS if kind in kinds(case)]
 
     def local(z, index):
         pairs = pairs_of(kind, z, index, "data")
@@ -405,9 +416,19 @@ def towers_on_devices(kind: str):
     ids=str,
 )
 def test_loss_of_two_towers_on_eight_devices_equals_one_device(case, kind):
-    actual, expected = towers_on_devices(kind)[case], values_of(kind)(embeddings())[case]
+    cases = tuple(case for case in DEFAULTS if kind in kinds(case))
+    actual, expected = towers_on_devices(kind, cases)[case], values_of(kind)(embeddings())[case]
     scale = max(1.0, np.abs(expected).max())
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=2e-6 * scale)
+
+
+@pytest.mark.parametrize("kind", ["queue", "queue only"])
+def test_queue_counts_once_on_eight_devices(kind):
+    """AUC-CL sums moments over devices, and NT-Xent gathers candidates; both add the queue."""
+    cases = tuple(case for case in DEFAULTS if case.name in ("auc_cl", "nt_xent"))
+    whole = jax.jit(lambda z: {case: case.loss(pairs_of(kind, z)) for case in cases})(embeddings())
+    for case, actual in towers_on_devices(kind, cases).items():
+        np.testing.assert_allclose(actual, whole[case], rtol=1e-5)
 
 
 NUMBERS = {

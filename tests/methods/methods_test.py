@@ -454,6 +454,11 @@ def test_every_loss_is_compatible_or_rejected_with_another_method():
             {"method__name": "momentum", "method__preset": "moco_v2", "loss__name": "vicreg"},
             "does not use a queue; set method.queue_size=0",
         ),
+        (
+            {"method__name": "momentum", "method__preset": "moco_v2", "loss__ring": "True"}
+            | {"loss__name": "nt_xent"},
+            "does not use a queue; set method.queue_size=0",
+        ),
     ],
 )
 def test_loss_that_the_method_cannot_train_is_rejected(overrides, message):

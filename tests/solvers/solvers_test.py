@@ -309,11 +309,14 @@ def test_solutions_are_finite_on_degenerate_kernels(name, excluded):
         kernels()["tanh"],
         1e4 * kernels()["poly"],
         np.eye(M) * -BETA,
+        kernels()["rbf"] ** 1e-8,
+        1e30 * kernels()["rbf"],
+        1e-30 * kernels()["rbf"],
     ):
-        solution = SOLVERS[name](np.float32(kernel), POSITIVE, EXCLUDED[excluded])
-        for leaf in solution:
-            assert jnp.isfinite(leaf).all()
-        assert (solution.alpha >= 0).all()
+        for C in np.float32([0, 1, np.inf]):
+            solution = SOLVERS[name](np.float32(kernel), POSITIVE, EXCLUDED[excluded], C)
+            assert all(np.isfinite(leaf).all() for leaf in solution)
+            assert np.all((solution.alpha >= 0) & (solution.alpha <= C))
 
 
 @each_solver

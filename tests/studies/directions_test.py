@@ -73,11 +73,13 @@ def test_published_accuracy_is_reached_within_the_tolerance(tmp_path, below, hol
 
 
 @pytest.mark.parametrize("scale", tuning.SPLITS)
-def test_tuning_validates_on_images_that_are_not_trained_on(scale):
-    train, validation, _ = tuning.SPLITS[scale]
+def test_tuning_validates_on_images_that_are_not_trained_on(scale, trained_cells, tmp_path):
+    tuning.run(setting(tmp_path, scale, methods=("simclr", "auc_cl")))
 
     def bounds(split):
         first, last = split.removeprefix("train[").removesuffix("]").split(":")
         return int(first.rstrip("%") or 0), int(last.rstrip("%") or 100)
 
-    assert bounds(train)[1] <= bounds(validation)[0]
+    splits = {(cell["data.train_split"], cell["data.test_split"]) for cell in trained_cells}
+    ((train, validation),) = splits
+    assert bounds(train)[0] < bounds(train)[1] <= bounds(validation)[0] < bounds(validation)[1]

@@ -4,9 +4,11 @@ import itertools
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from jax import numpy as jnp
 from study_cases import EPOCHS, NAMES, setting, study
 
 from jaxssl.errors import UserError
@@ -264,6 +266,68 @@ def test_solver_time_study_interleaves_timings_of_the_losses(monkeypatch):
     times = module._median_seconds({name: lambda name=name: order.append(name) for name in "ab"})
     assert order == list("ab") * (module.ROUNDS + 1)
     assert times == {"a": 1, "b": 1}
+
+
+def test_solver_time_study_times_the_gradient_and_the_step_of_each_loss(monkeypatch, tmp_path):
+    """The parts that train are replaced by functions that return what they are given."""
+    module, settings = study("solver_time"), setting(tmp_path)
+    losses = {
+        "simclr": ("nt_xent", None),
+        "mmcl_pgd": ("mmcl", "pgd"),
+        "mmcl_inv": ("mmcl", "inv"),
+        "decl": ("decl", None),
+    }
+    made = []
+
+    def factory(group, name):
+        def objective(**hyper):
+            made.append((name, hyper.get("solver")))
+            loss = lambda pairs, *args, **kwargs: (jnp.sum(pairs.anchor**2), (), {})  # noqa: E731
+            return SimpleNamespace(init=lambda *args: ((), ()), loss=loss)
+
+        return objective
+
+    monkeypatch.setattr(module, "factory", factory)
+    for name in losses:
+        value, gradient = module._loss(settings, name, 4)()
+        assert gradient.shape == (2, 4, module.DIM)
+        np.testing.assert_allclose(value, np.sum(gradient**2) / 4, rtol=1e-5)
+    assert made == list(losses.values())
+
+    def build(config, batch, devices):
+        loss = (config.loss.name, config.loss.get("solver"))
+        return SimpleNamespace(method=loss, optimiser=None, augment=None)
+
+    def make_train_step(method, optimiser, augment, mesh):
+        return lambda state, examples: (state + 1, (method, len(examples["input"]), state), None)
+
+    monkeypatch.setattr(module, "build", build)
+    monkeypatch.setattr(module, "initial_state", lambda *args: 0)
+    monkeypatch.setattr(module, "make_train_step", make_train_step)
+    for name, loss in losses.items():
+        call = module._step(settings, name, 8)
+        assert [call(), call()] == [(loss, 8, state) for state in (0, 1)]
+
+
+def test_solver_time_study_reports_each_time_where_it_belongs(monkeypatch, tmp_path):
+    module, times = study("solver_time"), itertools.count(1)
+    timed = {}
+    monkeypatch.setattr(module, "_loss", lambda setting, name, batch: ("loss", batch, name))
+    monkeypatch.setattr(module, "_step", lambda setting, name, batch: ("step", batch, name))
+
+    def median_seconds(calls):
+        timed.update({call: float(next(times)) for call in calls.values()})
+        return {name: timed[call] for name, call in calls.items()}
+
+    monkeypatch.setattr(module, "_median_seconds", median_seconds)
+    findings = module.run(setting(tmp_path, batch_sizes=(32, 64)))
+    expected = {kind: {32: {}, 64: {}} for kind in ("loss", "step")}
+    for (kind, batch, name), seconds in timed.items():
+        expected[kind][batch][name] = seconds
+    assert findings.data == expected and len(timed) == 4 * len(module.LOSSES)
+    for table, kind in zip(findings.tables, expected, strict=True):
+        for name, *cells in table.rows[: len(module.LOSSES)]:
+            assert cells == [f"{1e3 * expected[kind][b][name]:.2f}" for b in (32, 64)]
 
 
 def estimate(value, width=0.01):

@@ -59,6 +59,20 @@ def test_override_replaces_a_string_of_a_preset_by_a_number():
     assert weight == 1.0 and isinstance(weight, float)
 
 
+@pytest.mark.parametrize(
+    ("group", "name", "preset"),
+    [
+        ("loss", "decl", "simclr"),
+        ("method", "momentum", "moco_v2"),
+    ],
+)
+def test_name_and_preset_of_a_component_may_stand_in_any_order(group, name, preset):
+    choices = [f"{group}.name={name}", f"{group}.preset={preset}"]
+    config = load(*choices)
+    assert config[group].preset == preset
+    assert load(*reversed(choices)) == config
+
+
 def test_second_view_and_crops_hold_only_the_arguments_that_are_set():
     config = load("second_view.noise=0.2", "crops.number=3", "crops.size=8")
     assert config.second_view.to_dict() == {"noise": 0.2}
