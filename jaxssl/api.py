@@ -25,7 +25,7 @@ from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.results import read_results
-from jaxssl.training import compile_cache
+from jaxssl.training import compile_cache, run_record
 from jaxssl.training import config as configs
 from jaxssl.training.metrics_writer import read_metrics
 
@@ -72,6 +72,14 @@ class Run:
         return read_metrics(self.workdir / "metrics.jsonl")
 
     @property
+    def init(self) -> dict[str, Any] | None:
+        """The report of the weights that the run started from, or None for random weights.
+
+        Its entries are described by `jaxssl.pretrained.start.start`.
+        """
+        return run_record.read_init(self.workdir)
+
+    @property
     def results(self) -> list[dict[str, Any]]:
         """The rows of results.json: protocol, metric, value, features and their settings."""
         return read_results(self.workdir)
@@ -114,6 +122,7 @@ def train(
     loss: Component | None = None,
     method: Component | None = None,
     augment: Component | None = None,
+    init: "Run | str | Path | None" = None,
     workdir: str | Path | None = None,
 ) -> Run:
     """Pretrain and evaluate an encoder. The same call again resumes an interrupted run.
@@ -129,6 +138,7 @@ def train(
         loss: loss in place of the config's, in the same forms.
         method: method in place of the config's, in the same forms.
         augment: augmentation in place of the config's, in the same forms.
+        init: run or weights file that the backbone starts from, in place of `config.init`.
         workdir: folder for everything that the run writes. Default: runs/ and the config's name.
 
     Returns:
@@ -147,6 +157,8 @@ def train(
     for group, value in (("net", net), ("loss", loss), ("method", method), ("augment", augment)):
         if value is not None:
             settings[group] = ConfigDict(_component(group, value))
+    if init is not None:
+        settings.init = str(init.workdir if isinstance(init, Run) else init)
     splits = _use_data(settings, data) if data is not None else None
     compile_cache.enable()
     folder = Path(workdir) if workdir is not None else Path("runs") / Path(str(config)).stem

@@ -14,6 +14,7 @@ from jaxssl.evaluation.context import arrays
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
+from jaxssl.pretrained.start import start
 from jaxssl.report import results
 from jaxssl.training import console, loop, modality, online_probe
 from jaxssl.training.build import Setup
@@ -129,4 +130,4 @@ def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
     return True
 
 
-EVALUATION = loop.Evaluation(_check, _online, _finish, _show)
+EVALUATION = loop.Evaluation(_check, _online, _finish, _show, start)

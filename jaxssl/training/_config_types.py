@@ -38,25 +38,36 @@ TYPES: dict[str, Any] = {
     "eval.protocols": tuple[str, ...],
     "log": tuple[str, ...],
 }
-# Configs of earlier versions lack these switches, which are then off.
-SWITCHES = ("eval.held_out_loss", "eval.online_linear")
-TYPES |= dict.fromkeys(SWITCHES, bool)
+# Configs of earlier versions lack these keys, which then have these values.
+LATER: dict[str, Any] = {
+    **dict.fromkeys(("eval.held_out_loss", "eval.online_linear", "init_projector"), False),
+    "init": "",
+    "log": ("tensorboard",),
+}
+TYPES |= {key: type(value) for key, value in LATER.items() if key not in TYPES}
 
 
 def check_common_keys(config: ConfigDict) -> None:
     """Raise UserError if a config key of every run is missing or has a wrong type."""
     for key, kind in TYPES.items():
-        if key == "log" and key not in config:
-            continue  # Configs of older versions lack the key.
         node: Any = config
         for name in key.split("."):
             if not isinstance(node, ConfigDict) or name not in node:
-                if key in SWITCHES:
-                    node = False
+                if key in LATER:
+                    node = LATER[key]
                     break
                 raise UserError(f"config key {key!r} is missing")
             node = node[name]
         require(key, node, kind)
+
+
+def add_later_keys(config: Any) -> None:
+    """Add the keys of `LATER` that the groups of a config lack."""
+    for key, value in LATER.items():
+        group, dot, name = key.rpartition(".")
+        node = config.get(group, {}) if dot else config
+        if name not in node:
+            node[name] = value
 
 
 def argument_types(factory: Callable[..., Any]) -> dict[str, Any]:

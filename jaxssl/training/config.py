@@ -22,8 +22,8 @@ from jaxssl.errors import UserError, one_line, printable, suggest
 from jaxssl.training import custom, schedules
 from jaxssl.training._config_ranges import check_argument, check_common_ranges
 from jaxssl.training._config_types import (
-    SWITCHES,
     TYPES,
+    add_later_keys,
     argument_types,
     check_common_keys,
     fits,
@@ -80,7 +80,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
         config[group].name = components.absolute(config[group].name)
         config[group] = _complete(group, config[group])
     config.crops.number = config.crops.get("number", 0)
-    config.log = config.get("log", ("tensorboard",))  # Configs of older versions lack the key.
+    add_later_keys(config)
     for group, further in VIEW_GROUPS.items():
         unknown = sorted(set(config[group]) - set(config.augment) - further)
         if unknown:
@@ -233,12 +233,10 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the SWITCHES that a config lacks, as False, and remove its local folders."""
-    config = custom.without_folders(config)
-    for key in SWITCHES:
-        group, name = key.split(".")
-        config[group] = {name: False, **config.get(group, {})}
-    return config
+    """Add the keys of later versions to a config, and remove its local folders."""
+    config = json.loads(json.dumps(custom.without_folders(config)))
+    add_later_keys(config)
+    return json.loads(json.dumps(config))
 
 
 def validate(config: ConfigDict) -> None:

@@ -49,6 +49,8 @@ from jaxssl.training.workdir import check_name, check_same_config, check_shared,
 CALL_SECONDS = 0.5
 
 Probe = Callable[[TrainState], dict[str, float]]
+# ``(config, untrained state, inputs) -> (state, report)``, see `jaxssl.pretrained.start`.
+Start = Callable[[ConfigDict, TrainState, Any], tuple[TrainState, dict[str, Any]]]
 
 
 class Evaluation(NamedTuple):
@@ -61,12 +63,14 @@ class Evaluation(NamedTuple):
         finish: ``(workdir, splits) -> None`` evaluates a run that has ended.
         show: ``(config, workdir, step) -> bool`` shows the results of a run that ended earlier, and
             returns whether it has all of them.
+        start: replaces untrained weights by those of `config.init`.
     """
 
     check: Callable[[ConfigDict], None]
     online: Callable[[ConfigDict, source.Splits, Setup, Any], tuple[str, Probe | None]]
     finish: Callable[[Path, source.Splits], Any]
     show: Callable[[ConfigDict, Path, int], bool]
+    start: Start
 
 
 class _Run(NamedTuple):
@@ -85,7 +89,7 @@ class _Run(NamedTuple):
 def train(
     config: ConfigDict,
     workdir: Path,
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation,
     splits: source.Splits | None = None,
     profile: range | None = None,
 ) -> None:
@@ -96,7 +100,7 @@ def train(
     Args:
         config: complete and locked, from `jaxssl.training.config.load`.
         workdir: folder for everything that the run writes.
-        evaluation: evaluates the encoder during and after the run, or None.
+        evaluation: evaluates the encoder during and after the run.
         splits: the data. Default: as `config.data` says.
         profile: steps that JAX's profiler traces, or None.
 
@@ -116,15 +120,21 @@ def train(
     if _is_finished(run, state):
         _show_finished(run, evaluation)
         return
-    description, probe = "none", None
-    if evaluation:
-        description, probe = evaluation.online(config, run.splits, setup, programs.encode)
+    description, probe = evaluation.online(config, run.splits, setup, programs.encode)
+
+    # A resumed run does not need the weights that it started from.
+    if config.get("init") and not checkpoint.steps(workdir):
+        inputs = modality.get(config).inputs(config, run.splits.train.shape)
+        state, report = evaluation.start(config, state, inputs)
+        run_record.require_equal({"init": report["sha256"]})
+        run = run._replace(record=run.record._replace(init=report))
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
     with open_workdir(config, workdir), ExitStack() as stack:
         stack.callback(batches.close)
         distributed.on_first_process(lambda: run_record.write(config, workdir, run.record))
-        record = run.record._replace(run=run_record.read(workdir))
+        ids = {"run": run_record.read(workdir), "init": run_record.read_init(workdir)}
+        record = run.record._replace(**ids)
         step, state = _resume(run, state)
         skipped = int(state.skipped[0])
         reporter = stack.enter_context(
@@ -188,14 +198,14 @@ def train(
         stack.close()
 
         # ---- Evaluation of the trained encoder.
-        if evaluation and config.eval.protocols:
+        if config.eval.protocols:
             evaluation.finish(workdir, run.splits)
 
 
 def _set_up(
     config: ConfigDict,
     workdir: Path,
-    evaluation: Evaluation | None,
+    evaluation: Evaluation,
     splits: source.Splits | None,
 ) -> _Run:
     """Check the config and build everything that a run needs, without writing files."""
@@ -205,8 +215,7 @@ def _set_up(
     check_shared(workdir)
     run_record.require_equal(run_record.process_values(config, workdir))
     check_same_config(config, workdir)
-    if evaluation:
-        evaluation.check(config)
+    evaluation.check(config)
     if has_text(config):
         tokens.check_package()  # Preparing the data first could take hours.
     mesh = distributed.make_mesh()
@@ -233,12 +242,12 @@ def _is_finished(run: _Run, template: TrainState) -> bool:
     return checkpoint.restore(run.workdir, template).step == total
 
 
-def _show_finished(run: _Run, evaluation: Evaluation | None) -> None:
+def _show_finished(run: _Run, evaluation: Evaluation) -> None:
     """Show the results of a finished run, or evaluate it if it has none yet."""
     step = run.setup.total_steps
     if distributed.is_first_process():
         console.show(f"{run.workdir} is finished ({step} steps).")
-    if evaluation and not evaluation.show(run.config, run.workdir, step):
+    if not evaluation.show(run.config, run.workdir, step):
         with open_workdir(run.config, run.workdir):
             evaluation.finish(run.workdir, run.splits)
 
@@ -263,6 +272,8 @@ def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
     log.info("input      %s", run.batches.plan.why)
     log.info("compiled   programs are %s", compile_cache.describe())
     log.info("evaluation %s", evaluation)
+    if run.record.init and not step:
+        log.info("init       %s", summary.describe_init(run.record.init))
     for line in summary.lines(run.config, run.setup, state, run.batches.shapes, run.mesh.size):
         log.info(line)
 

@@ -21,6 +21,7 @@ from jaxssl.training.config import conflicts, differences
 from jaxssl.training.logs import log
 
 NAME = "run.json"
+INIT = "init.json"
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 # Settings of JAX that change the numbers of a run.
 OPTIONS = (
@@ -39,11 +40,14 @@ class RunRecord(NamedTuple):
         run: random id, drawn when the run starts. None before that.
         fingerprint: fingerprint of the training split.
         environment: everything besides the config and the data that changes numbers.
+        init: report of the weights that the run started from, see `jaxssl.pretrained.start`. None
+            for a run that started from random weights.
     """
 
     run: str | None
     fingerprint: str
     environment: dict[str, Any]
+    init: dict[str, Any] | None = None
 
 
 def environment() -> dict[str, Any]:
@@ -71,6 +75,19 @@ def read(workdir: Path) -> str | None:
             raise TypeError("the id must be a text")
         return run
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
+
+
+def read_init(workdir: Path) -> dict[str, Any] | None:
+    """Return the report of the weights that a run started from, or None for random weights.
+
+    Raises:
+        UserError: if the file is damaged.
+    """
+    path = workdir / INIT
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
 
 
@@ -110,17 +127,24 @@ def check_checkpoints(config: ConfigDict, workdir: Path, record: RunRecord) -> s
 
 
 def write(config: ConfigDict, workdir: Path, record: RunRecord) -> None:
-    """Write the id of a run to its workdir, unless that is done.
+    """Write the id of a run and the report of its first weights to its workdir, unless done.
 
     A workdir without an id takes the one of its checkpoints. The caller holds the lock.
 
     Raises:
-        UserError: as `check_checkpoints`.
+        UserError: as `check_checkpoints`, or if the run has started from other weights before.
         OSError: if the file cannot be written.
     """
     run = check_checkpoints(config, workdir, record) or uuid.uuid4().hex
     if read(workdir) is None:
         atomic_files.write_json(workdir / NAME, {"run": run})
+    if record.init is not None:
+        if (before := read_init(workdir)) and before["sha256"] != record.init["sha256"]:
+            raise UserError(
+                f"{workdir} was started from other weights than {config.init!r} has now; restore "
+                "them, or choose another --workdir"
+            )
+        atomic_files.write_json(workdir / INIT, record.init)
 
 
 def warn_of_changes(step: int, before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> None:

@@ -62,6 +62,16 @@ def lines(
     ]
 
 
+def describe_init(report: Mapping[str, Any]) -> str:
+    """Return the report of the weights that a run starts from as one line."""
+    lists = [
+        f"{name}: {', '.join(report[name]) or 'nothing'}"
+        for name in ("missing", "extra", "reshaped")
+    ]
+    digest = f"SHA-256 {report['sha256'][:12]}"
+    return f"{report['from']} ({digest}), {report['loaded']} arrays; {'; '.join(lists)}"
+
+
 def _settings(group: ConfigDict) -> str:
     """Format a config group as "name (preset): key=value, ..."."""
     preset = f" ({group['preset']})" if "preset" in group else ""

@@ -1,0 +1,172 @@
+"""Start pretraining from the weights of a run or a file."""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import numpy as np
+from jax import numpy as jnp
+from ml_collections import ConfigDict
+
+from jaxssl.errors import UserError
+from jaxssl.pretrained.architecture import abbreviate
+from jaxssl.pretrained.load import is_run, load_pretrained
+from jaxssl.training import digests
+from jaxssl.training.build import make_networks
+from jaxssl.training.logs import log
+from jaxssl.training.state import TrainState
+
+PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # names of a ViT's first layer
+
+
+def start(config: ConfigDict, state: TrainState, inputs: Any) -> tuple[TrainState, dict[str, Any]]:
+    """Replace the backbone of an untrained state by the weights that `config.init` names.
+
+    A momentum network starts from the same weights. With `config.init_projector` the projector is
+    replaced too. All other arrays keep their initial values. A first layer for images with another
+    number of channels is adapted by `adapt_channels`.
+
+    Args:
+        config: of the run, complete. `init` is the workdir of a run, whose last checkpoint is used,
+            or a weights file.
+        state: untrained state of the run.
+        inputs: of the run's backbone.
+
+    Returns:
+        The state, and a report with "from", "sha256" (of the arrays), "loaded" (number of arrays),
+        "missing" (networks that keep their random values), "extra" (arrays and networks of the
+        weights that are not used), "reshaped" (arrays for another number of channels) and
+        "differences" (settings of backbone and inputs that differ from the weights').
+
+    Raises:
+        UserError: if the weights cannot be read or do not fit the networks. Nothing is loaded then.
+    """
+    # A file does not tell the heads of a ViT.
+    heads = None if is_run(Path(config.init)) else config.net.get("num_heads")
+    source = load_pretrained(config.init, **({"num_heads": heads} if heads else {}))
+    names = ("net", "projector") if config.get("init_projector", False) else ("net",)
+    if absent := [name for name in names if not jax.tree.leaves(source.variables.get(name))]:
+        raise UserError(f"{config.init} has no {absent[0]}; set init_projector=False")
+    stats = state.carried.batch_stats
+    ours = {name: {"params": state.params[name], "batch_stats": stats[name]} for name in names}
+    theirs = _by_name({name: source.variables[name] for name in names})
+    old, new = (getattr(each, "channels", 0) for each in (source.inputs, inputs))
+    faults, reshaped = [], []
+
+    def fit(name: str, leaf: Any) -> Any:
+        array, shape = theirs.get(name), [*leaf.shape]
+        if array is None:
+            faults.append(f"{name} {shape} is missing")
+        elif [*array.shape] != shape:
+            before = [*array.shape]
+            array = _adapt(array, old, new, name) if old and new else array
+            fits = [*array.shape] == shape
+            (reshaped if fits else faults).append(f"{name} {before} -> {shape}")
+        return array
+
+    fitted = jax.tree_util.tree_map_with_path(lambda path, x: fit(_name(path), x), ours)
+    if faults:
+        faults.sort(key=lambda text: "/params/" not in text)
+        flags = " ".join(f"--config.net.{k}={v}" for k, v in source.metadata["net"].items())
+        raise UserError(
+            f"init: the arrays of {config.init} do not fit the networks of this run: "
+            f"{abbreviate(faults)}; the backbone of the weights is {flags}"
+        )
+    differences = _differences(
+        (source.encoder.net, source.inputs), (make_networks(config).net, inputs)
+    )
+    if differences:
+        log.warning("init: the settings differ from the weights': %s", "; ".join(differences))
+    missing = [name for name in state.params if jax.tree.leaves(state.params[name])]
+    report = {
+        "from": str(config.init),
+        "sha256": _digest(theirs),
+        "loaded": len(theirs.keys() & _by_name(ours).keys()),
+        "missing": [name for name in missing if name not in names],
+        "extra": sorted({*theirs} - {*_by_name(ours)} | {*source.variables} - {*names}),
+        "reshaped": reshaped,
+        "differences": differences,
+    }
+    return _replace(state, fitted), report
+
+
+def adapt_channels(kernel: np.ndarray, channels: int) -> np.ndarray:
+    """Adapt the kernel of a first convolution to images with another number of channels, as timm.
+
+    For one channel the kernel is summed over the old channels, so that a grey image gives what the
+    same image in RGB gave. For another number the old channels are repeated in turn (RGBRG...) and
+    multiplied by the old number over the new one, which keeps the scale of the output.
+
+    Args:
+        kernel: [height, width, old channels, out].
+        channels: new number of channels.
+    """
+    old = kernel.shape[2]
+    if channels == 1:
+        return kernel.sum(axis=2, keepdims=True)
+    return kernel[:, :, np.arange(channels) % old] * np.float32(old / channels)
+
+
+def _adapt(array: np.ndarray, old: int, new: int, name: str) -> np.ndarray:
+    """Return an array of a first layer for other channels, and any other array unchanged."""
+    if array.ndim == 4 and array.shape[2] == old:
+        return adapt_channels(array, new)
+    if array.ndim == 2 and PATCHES in name:  # [height * width * channels, out]
+        kernel = array.reshape(1, -1, old, array.shape[1])
+        return adapt_channels(kernel, new).reshape(-1, array.shape[1])
+    return array
+
+
+def _replace(state: TrainState, variables: Mapping[str, Any]) -> TrainState:
+    """Replace variables of networks, also in the momentum network, and keep the shardings."""
+
+    def place(new: Any, kind: str, tree: Any) -> Any:
+        values = {name: new[name][kind] for name in new if name in tree}
+        old = {name: tree[name] for name in values}
+        # Every array is a copy, because the training step donates its input.
+        put = lambda x, like: jnp.copy(jax.device_put(np.array(x, like.dtype), like.sharding))  # noqa: E731
+        return {**tree, **jax.tree.map(put, values, old)}
+
+    carried = state.carried
+    carried = carried._replace(batch_stats=place(variables, "batch_stats", carried.batch_stats))
+    if carried.target:
+        target = {kind: place(variables, kind, tree) for kind, tree in carried.target.items()}
+        carried = carried._replace(target=target)
+    return state.replace(params=place(variables, "params", state.params), carried=carried)
+
+
+def _differences(theirs: tuple[Any, Any], ours: tuple[Any, Any]) -> list[str]:
+    """List "name: theirs -> ours" for settings of a backbone and its inputs that differ."""
+    before, now = _settings(*theirs), _settings(*ours)
+    return [
+        f"{name} {before[name]} -> {now[name]}"
+        for name in before.keys() & now.keys()
+        if before[name] != now[name]
+    ]
+
+
+def _settings(net: Any, inputs: Any) -> dict[str, Any]:
+    settings = {name: {*getattr(inputs, name, ())} for name in ("mean", "std")}
+    if isinstance(net, nn.Module):
+        fields = [field.name for field in dataclasses.fields(net)]
+        settings |= {name: getattr(net, name) for name in fields if name not in ("parent", "name")}
+    return settings
+
+
+def _by_name(tree: Any) -> dict[str, Any]:
+    return {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def _name(path: Any) -> str:
+    """Return the name of an array, such as "net/params/Conv_0/kernel"."""
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    return name.replace(FROZEN_PATCHES, PATCHES)
+
+
+def _digest(arrays: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(digests.compute(arrays), sort_keys=True).encode()).hexdigest()

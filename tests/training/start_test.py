@@ -1,0 +1,159 @@
+"""Runs that start from the weights of another run or of a file."""
+
+import shutil
+
+import jax
+import numpy as np
+import pytest
+import weights_cases
+from jax import numpy as jnp
+from safetensors.numpy import save_file
+from tiny import DIGITS, SAVED, SETTINGS
+from workdir_cases import at_batch, interrupt, metric_lines, saved_arrays
+
+import jaxssl
+from jaxssl import distributed
+from jaxssl.augment.views import Inputs
+from jaxssl.errors import UserError
+from jaxssl.evaluation import pretrain
+from jaxssl.pretrained import load
+from jaxssl.pretrained.export import export
+from jaxssl.pretrained.start import adapt_channels, start
+from jaxssl.training import checkpoint, config, run_record
+from jaxssl.training.build import build, initial_state
+
+EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
+IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)
+MOMENTUM = {"method.name": "momentum", "predictor.name": "mlp", "predictor.pred_hidden_dim": "4"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def standard_promotion():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def started(settings, images=IMAGES):
+    """Return features of images after zero steps, the state and the report."""
+    setup = build(settings, 1297)
+    example = {**EXAMPLE, "input": images[:2]}
+    state = initial_state(settings, setup, example, 1297, distributed.make_mesh())
+    inputs = Inputs(8, images.shape[-1])
+    state, report = start(settings, state, inputs)
+    features = setup.method.features(state.params, state.carried, inputs.prepare(images))
+    return np.asarray(features), state, report
+
+
+def equal(one, other):
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("kind", ["run", "file"])
+def test_zero_steps_give_the_features_of_the_weights_to_the_bit(tiny, whole, tmp_path, kind):
+    path = whole if kind == "run" else export(whole, ["safetensors"], out=tmp_path)[0]
+    features, state, report = started(tiny(init=str(path), **MOMENTUM))
+    encoder = load.load_pretrained(path)
+    expected = load.make_apply(encoder)(encoder.variables["net"], encoder.inputs.prepare(IMAGES))
+    np.testing.assert_array_equal(features, expected)
+    target, stats = state.carried.target, state.carried.batch_stats
+    assert equal(target["params"]["net"], state.params["net"])
+    assert equal(target["batch_stats"]["net"], stats["net"])
+    assert report["missing"] == ["objective", "predictor", "projector"]
+    assert report["extra"] == (["projector"] if kind == "run" else [])
+    assert report["loaded"] == len(jax.tree.leaves(encoder.variables["net"]))
+    assert report["reshaped"] == report["differences"] == []
+
+
+def test_projector_starts_from_the_run_too_if_asked(tiny, whole):
+    _, state, report = started(tiny(init=str(whole), init_projector="True", **MOMENTUM))
+    theirs = load.load_pretrained(whole).variables["projector"]
+    assert equal(state.params["projector"], theirs["params"])
+    assert equal(state.carried.target["params"]["projector"], theirs["params"])
+    assert equal(state.carried.batch_stats["projector"], theirs["batch_stats"])
+    assert report["missing"] == ["objective", "predictor"] and not report["extra"]
+
+
+def test_interrupted_run_resumes_without_the_weights_bit_for_bit(
+    tiny, whole, tmp_path, monkeypatch
+):
+    source = shutil.copytree(whole, tmp_path / "source")
+    settings = tiny(init=str(source))
+    pretrain.train(settings, tmp_path / "uninterrupted")
+    with monkeypatch.context() as patch:
+        at_batch(patch, SAVED, interrupt)
+        with pytest.raises(SystemExit):
+            pretrain.train(settings, tmp_path / "run")
+    shutil.rmtree(source)
+    pretrain.train(settings, tmp_path / "run")
+    for one, other in zip(
+        saved_arrays(tmp_path / "run"), saved_arrays(tmp_path / "uninterrupted"), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert metric_lines(tmp_path / "run") == metric_lines(tmp_path / "uninterrupted")
+    report = jaxssl.Run(tmp_path / "run").init
+    assert report is not None and report["from"] == str(source)
+    facts = checkpoint.read_all_facts(tmp_path / "run")
+    assert {one["init"]["sha256"] for one in facts.values()} == {report["sha256"]}
+    assert report["sha256"][:12] in (tmp_path / "run" / "train.log").read_text()
+
+
+def test_other_weights_are_refused_before_the_first_checkpoint_too(tiny, whole, tmp_path):
+    report = {"sha256": "a"}
+    record = run_record.RunRecord(None, "data", {}, report)
+    settings = tiny(init=str(whole))
+    run_record.write(settings, tmp_path, record)
+    run_record.write(settings, tmp_path, record)
+    with pytest.raises(UserError, match="was started from other weights than"):
+        run_record.write(settings, tmp_path, record._replace(init={"sha256": "b"}))
+
+
+def test_colour_weights_give_grey_images_the_features_of_grey_colour_images(tmp_path):
+    path = tmp_path / "vit.safetensors"
+    arrays = weights_cases.draw_weights("tiny", 8)
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path)
+    encoder = load.load_pretrained(path, num_heads=2, mean=0.5, std=0.5)
+    colour = Inputs(8, 3).prepare(jnp.asarray(np.repeat(IMAGES, 3, axis=3)))
+    expected = load.make_apply(encoder)(encoder.variables["net"], colour)
+    net = {f"net.{key}": str(value) for key, value in weights_cases.TINY.items()}
+    shared = {key: value for key, value in SETTINGS.items() if not key.startswith("net.")}
+    settings = config.load(DIGITS, [*shared.items(), *net.items(), ("init", str(path))])
+    features, _, report = started(settings)
+    np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-4)
+    assert report["reshaped"] == ["net/params/patches/kernel [12, 8] -> [4, 8]"]
+    assert any(text.startswith("mean") for text in report["differences"])
+
+
+def test_further_channels_repeat_the_old_ones_at_the_same_scale():
+    kernel = np.random.default_rng(0).standard_normal((3, 3, 3, 2), np.float32)
+    adapted = adapt_channels(kernel, 6)
+    np.testing.assert_allclose(adapted.sum(2), kernel.sum(2), rtol=1e-5)
+    np.testing.assert_array_equal(adapted[:, :, 4], kernel[:, :, 1] * np.float32(0.5))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"net.widths": "(4, 16)"},
+            r"do not fit the networks.*net/params/BatchNorm_1/bias.*--config",
+        ),
+        ({"net.widths": "(4,)", "net.strides": "(2,)"}, None),
+        ({"net.widths": "(4, 8, 8)", "net.strides": "(2, 2, 1)"}, "_2/.* is missing"),
+        ({"init_projector": "True", "head.proj_output_dim": "4"}, "do not fit.*projector/params"),
+        ({"init": "nowhere"}, "nowhere"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_in_one_line(tiny, whole, changes, message):
+    settings = tiny(**{"init": str(whole), **changes})
+    if message is None:  # A network of the first layers takes what it has.
+        assert any("Conv_1" in name for name in started(settings)[2]["extra"])
+        return
+    with pytest.raises(UserError, match=message) as error:
+        started(settings)
+    assert "\n" not in str(error.value)
+
+
+def test_file_without_projector_is_refused_if_the_projector_is_asked_for(tiny, whole, tmp_path):
+    path, _ = export(whole, ["safetensors"], out=tmp_path)
+    with pytest.raises(UserError, match="has no projector; set init_projector=False"):
+        started(tiny(init=str(path), init_projector="True"))
