@@ -1,5 +1,6 @@
 """`jaxssl.train`, `jaxssl.evaluate` and `jaxssl.embed`, as a notebook calls them."""
 
+import csv
 import subprocess
 import sys
 
@@ -89,15 +90,17 @@ def test_embeddings_are_the_features_of_load_encoder_with_file_names(run, tmp_pa
 
     folder = tmp_path / "pictures" / "below"
     folder.mkdir(parents=True)
-    for index, image in enumerate(pixels[:5]):
-        Image.fromarray(image[..., 0]).save(folder / f"{index}.png")
+    names = ["0.png", "1,2.png", "2\n.png", '3"\r.png', "4\u2028.png"]
+    for name, image in zip(names, pixels[:5], strict=True):
+        Image.fromarray(image[..., 0]).save(folder / name)
     for suffix in (".npy", ".parquet"):
         out = tmp_path / f"features{suffix}"
         features = jaxssl.embed(run.workdir, tmp_path / "pictures", out=out)
         np.testing.assert_allclose(features, expected[:5], rtol=1e-4, atol=1e-5)
-    names = [f"below/{index}.png" for index in range(5)]
+    names = [f"below/{name}" for name in names]
     np.testing.assert_array_equal(np.load(tmp_path / "features.npy"), features)
-    assert (tmp_path / "features.files.txt").read_text().split() == names
+    with (tmp_path / "features.files.csv").open(newline="") as listing:
+        assert [row["file"] for row in csv.DictReader(listing)] == names
     from pyarrow import parquet
 
     table = parquet.read_table(tmp_path / "features.parquet").to_pydict()

@@ -3,7 +3,7 @@
 usage: jaxssl embed ENCODER IMAGES [--out FILE]
 
 ENCODER is the folder of a run, or a weights file. IMAGES is a folder or an archive of pictures. The
-file is a .npy array with a list of the pictures beside it, or a .parquet table.
+file is a .npy array with the names of the pictures in a CSV file beside it, or a .parquet table.
 """
 
 from absl import flags

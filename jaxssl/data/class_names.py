@@ -15,7 +15,7 @@ def read_classes(path: Path) -> list[str]:
         UserError: if the file cannot be read, is empty, or names a class twice.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"data.classes={path} cannot be read: {error}") from error
     names = [line.split("\t")[0].strip() for line in lines]

@@ -1,5 +1,6 @@
 """Embed images with a pretrained encoder, and write the embeddings to a file."""
 
+import csv
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +37,9 @@ def embed(
             `jaxssl.data.in_memory.load_splits`, with labels ignored. Pictures of different sizes
             are cut to their central square.
         layer: "backbone" for the features that protocols use, or "projector".
-        out: file to write. ".npy" holds the array, and the file beside it that ends in ".files.txt"
-            the names of the pictures, one a line. ".parquet" has the columns "file" (the index for
-            images without names) and "embedding".
+        out: file to write. ".npy" holds the array, and the file beside it that ends in ".files.csv"
+            the names of the pictures, in the column "file". ".parquet" has the columns "file" (the
+            index for images without names) and "embedding".
 
     Raises:
         UserError: if the images are in another form or cannot be read, the encoder cannot take
@@ -109,8 +110,10 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
     if out.suffix == ".npy":
         np.save(content, features)
         if names is not None:
-            listing = "".join(f"{name}\n" for name in names)
-            atomic_files.write_text(out.with_suffix(".files.txt"), listing)
+            listing = io.StringIO(newline="")
+            # Quotes keep a name with a line break in one row.
+            csv.writer(listing, lineterminator="\n").writerows([["file"], *zip(names)])
+            atomic_files.write_text(out.with_suffix(".files.csv"), listing.getvalue())
     else:
         import pyarrow
         from pyarrow import parquet

@@ -303,6 +303,7 @@ def test_label_table_gives_the_labels_of_images(load, tmp_path):
         (b"name,class\n1.png,a\n", ["header 'file,label'; its first line is 'name,class'"]),
         (b"1.png,a\n2.png,b\n", ["header 'file,label'; its first line is '1.png,a'"]),
         (b"file,label\n1.png,a\n2.png\n", ["lacks the file or the label in row 2"]),
+        (b"file,label\n1.png,a\n2.png,b,c\n", ["more columns in row 2 than in its header"]),
         (b"file,label\n1.png,a\n2.png,b\n1.png,b\n", ["names files twice: 1.png"]),
         (b"file,label\n1.png,a\n3.png,b\n", ["pictures that data.path does not hold: 3.png"]),
     ],
@@ -388,6 +389,19 @@ def test_folders_that_differ_only_in_location_are_two_sets(load, tmp_path):
     for root, name in ((first, "one"), (second, "two")):
         for _, image in contents(load(root, test_fraction=0.0)).values():
             np.testing.assert_array_equal(image, pixels_of(name))
+
+
+def test_names_with_line_breaks_keep_their_labels_and_classes(load, tmp_path):
+    names = ("1\n.png", "2\r.png", "3\u2028.png")
+    root, table, listed = unpack(tmp_path / "p", pictures(*names)), tmp_path / "t", tmp_path / "c"
+    table.write_bytes(
+        "".join(["file,label", *(f'\n"{x}","a\u2028{x[0]}"' for x in names)]).encode()
+    )
+    expected = {name: f"a\u2028{name[0]}" for name in names}
+    assert classes_of(load(root, labels=str(table), test_fraction=0.0)) == expected
+    listed.write_text("a\u20283\na\u20281\n")
+    options = {"labels": str(table), "test_fraction": 0.0, "classes": str(listed)}
+    assert load(root, **options).class_names == ("a\u20283", "a\u20281")
 
 
 def test_spaces_around_the_labels_of_a_table_are_ignored(tmp_path):

@@ -114,20 +114,26 @@ def read_labels(path: str) -> dict[str, str]:
         UserError: if the file cannot be read or has another content.
     """
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8-sig")
+        text = Path(path).expanduser().read_bytes().decode("utf-8-sig")
         reader = csv.DictReader(io.StringIO(text, newline=""))
-        rows = [(row.get("file"), (row.get("label") or "").strip()) for row in reader]
+        table = list(reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data.labels={path} cannot be read: {error}") from error
     if not {"file", "label"} <= set(reader.fieldnames or ()):
         raise UserError(
             f"data.labels={path} must be a CSV file with the header 'file,label'; its first line "
-            f"is {text.partition(chr(10))[0][:80]!r}"
+            f"is {text.partition(chr(10))[0].strip()[:80]!r}"
         )
+    rows = [(row.get("file"), (row.get("label") or "").strip()) for row in table]
     labels = {name: label for name, label in rows if name and label}
     for number, row in enumerate(rows, 1):
         if not all(row):
             raise UserError(f"data.labels={path} lacks the file or the label in row {number}")
+        if None in table[number - 1]:  # DictReader puts additional columns under the key None.
+            raise UserError(
+                f"data.labels={path} has more columns in row {number} than in its header; quote "
+                "names that contain a comma"
+            )
     repeated = sorted(
         name for name, n in Counter(name for name, _ in rows if name).items() if n > 1
     )
