@@ -17,7 +17,8 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -65,6 +66,7 @@ IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, which are attributes of an object
 DIGITS = 16  # hexadecimal digits of a digest
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
+_PINNED: list[dict[Path, bytes]] = []  # contents of users' files, while `pinned` is active
 
 
 @functools.cache
@@ -175,12 +177,27 @@ def register(group: str, value: Any) -> str:
     return name
 
 
-def load_file(path: Path, noun: str) -> ModuleType:
+@contextmanager
+def pinned() -> Iterator[dict[Path, bytes]]:
+    """Read each file of a user only once, so that edits do not change a run that has begun.
+
+    Yields:
+        The contents of the files that have been read, which is filled while the context is active.
+    """
+    _PINNED.append({})
+    try:
+        yield _PINNED[-1]
+    finally:
+        _PINNED.pop()
+
+
+def load_file(path: Path, noun: str, content: bytes | None = None) -> ModuleType:
     """Execute a Python file of a user as a module.
 
     Args:
         path: the file.
         noun: what the file is, for messages: "config file".
+        content: of the file, if it has been read already.
 
     Raises:
         UserError: if the file cannot be read, is not a Python file, or raises an exception.
@@ -193,7 +210,8 @@ def load_file(path: Path, noun: str) -> ModuleType:
     sys.modules[name] = loaded  # Dataclasses and `pickle` look their module up here.
     try:
         # The import system would take cached bytecode after an edit within the same second.
-        exec(compile(path.read_bytes(), path, "exec"), vars(loaded))
+        content = path.read_bytes() if content is None else content
+        exec(compile(content, path, "exec"), vars(loaded))
     except Exception as error:
         del sys.modules[name]
         reason = f"{type(error).__name__}: {one_line(error)}"
@@ -204,8 +222,11 @@ def load_file(path: Path, noun: str) -> ModuleType:
 def _read(name: str) -> tuple[Path, bytes]:
     """Return the file of a user's component and its content."""
     path = Path(name.rpartition(":")[0]).expanduser()
+    contents = _PINNED[-1] if _PINNED else {}
     try:
-        return path, path.read_bytes()
+        if path not in contents:
+            contents[path] = path.read_bytes()
+        return path, contents[path]
     except OSError as error:
         raise UserError(
             f"{printable(name)!r}: the file cannot be read ({error.strerror}); expected "
@@ -215,8 +236,7 @@ def _read(name: str) -> tuple[Path, bytes]:
 
 @functools.cache
 def _load_plugin(path: Path, content: bytes) -> ModuleType:
-    del content  # A file that has changed is loaded again.
-    return load_file(path, "component file")
+    return load_file(path, "component file", content)  # A file that has changed is loaded again.
 
 
 def _registered(group: str, name: str) -> _Registered:

@@ -197,6 +197,24 @@ def test_run_with_a_moved_file_resumes_and_with_a_changed_file_does_not(run, tmp
     assert "plugins.loss own_loss.py:align_uniform: " in capsys.readouterr().err
 
 
+@pytest.mark.fast
+def test_file_that_is_edited_during_a_run_does_not_change_it(plugin, caplog, monkeypatch):
+    monkeypatch.setattr(logs.log, "propagate", True)
+    name = plugin("number")
+    path = Path(name.partition(":")[0])
+    settings = load(net=plugin("functions")).to_dict()
+    with custom.unchanged(settings):
+        assert components.factory("net", name) == 3
+        path.write_text(PLUGIN.replace("number = 3", "number = 4"))
+        assert components.factory("net", name) == 3
+        assert custom.digests(settings) == settings["plugins"]
+    assert caplog.messages == [f"{path} has changed during the run, which used its earlier content"]
+    assert components.factory("net", name) == 4
+    message = "net mine.py:functions changed while the run was being prepared"
+    with pytest.raises(UserError, match=message), custom.unchanged(settings):
+        pass
+
+
 def test_evaluation_warns_of_a_changed_file(run, caplog, monkeypatch):
     monkeypatch.setattr(logs.log, "propagate", True)
     path = run.parent / "own_network.py"

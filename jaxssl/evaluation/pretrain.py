@@ -16,7 +16,7 @@ from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.pretrained.start import start
 from jaxssl.report import results
-from jaxssl.training import console, loop, modality, online_probe
+from jaxssl.training import console, custom, loop, modality, online_probe
 from jaxssl.training.build import Setup
 from jaxssl.training.compatibility import has_online_probe
 from jaxssl.training.held_out import make_held_out_loss
@@ -43,7 +43,8 @@ def train(
             is full; or if too many consecutive steps are not finite.
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
-    loop.train(config, workdir, EVALUATION, splits, profile)
+    with custom.unchanged(config.to_dict()):
+        loop.train(config, workdir, EVALUATION, splits, profile)
 
 
 def _finish(workdir: Path, splits: Splits) -> None:

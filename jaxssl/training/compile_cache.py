@@ -3,13 +3,18 @@
 import hashlib
 import os
 import platform
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from jaxssl.training.logs import log
+
 OPTIMISATION = "xla_backend_optimization_level"
 MIN_COMPILE_SECONDS = "jax_persistent_cache_min_compile_time_secs"
+ROOM = 2**22  # bytes that must be free for compiled programs
 
 
 def enable() -> None:
@@ -18,7 +23,7 @@ def enable() -> None:
     JAX_COMPILATION_CACHE_DIR sets another folder, and JAX_ENABLE_COMPILATION_CACHE=false disables
     the cache. Programs of any compile time are kept, unless
     JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS is set, because a small run compiles a hundred
-    programs that take less than a second each.
+    programs that take less than a second each. A folder that cannot be written is not used.
     """
     if MIN_COMPILE_SECONDS.upper() not in os.environ:
         jax.config.update(MIN_COMPILE_SECONDS, 0.0)
@@ -26,6 +31,15 @@ def enable() -> None:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         folder = Path(home) / "jaxssl" / f"jax-{jax.__version__}-{_machine()}"
         jax.config.update("jax_compilation_cache_dir", str(folder))
+    folder = _setting("jax_compilation_cache_dir")
+    if folder and "://" not in folder:
+        try:
+            Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(bytes(ROOM))
+        except OSError as error:
+            log.warning("compiled programs are not kept in %s: %s", folder, error.strerror)
+            jax.config.update("jax_enable_compilation_cache", False)
 
 
 def fast_compile_options() -> dict[str, int]:
@@ -43,7 +57,9 @@ def describe() -> str:
     """Describe in words where compiled programs are kept."""
     folder = _setting("jax_compilation_cache_dir")
     if not folder or not _setting("jax_enable_compilation_cache"):
-        return "not kept (set JAX_COMPILATION_CACHE_DIR to a folder)"
+        return "not kept (set JAX_COMPILATION_CACHE_DIR to a folder that you can write)"
+    if "://" not in folder and Path(folder).stat().st_mode & stat.S_IWOTH:
+        return f"kept in {folder}, where every user can write, and thus run code as you"
     return f"kept in {folder}"
 
 

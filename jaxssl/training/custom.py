@@ -6,7 +6,8 @@ signature. A user may also give a finished component, a loss function or a netwo
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from flax import linen as nn
@@ -115,6 +116,24 @@ def warn_of_changes(config: Mapping[str, Any], source: Any) -> None:
     if changed:
         names = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
         log.warning("%s was trained with another content of %s", source, names)
+
+
+@contextmanager
+def unchanged(config: Mapping[str, Any]) -> Iterator[None]:
+    """Run a config with the users' files that it was read with, also if they are edited meanwhile.
+
+    Raises:
+        UserError: if a file has changed since the config was read.
+    """
+    with components.pinned() as contents:
+        changed = set(config.get("plugins", ())) - set(digests(config))
+        if changed:
+            names = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
+            raise UserError(f"{names} changed while the run was being prepared; start it again")
+        yield
+    for path, content in contents.items():
+        if not path.is_file() or path.read_bytes() != content:
+            log.warning("%s has changed during the run, which used its earlier content", path)
 
 
 def _network(name: str, value: Any) -> Callable[..., Any]:
