@@ -14,6 +14,7 @@ from loss_cases import EXPORTED, loss_of
 from tables import tables
 
 from jaxssl import losses
+from jaxssl.losses.pairs import unit
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -75,6 +76,21 @@ def test_examples_on_several_devices_give_the_value_and_gradient_of_one_device()
         value, gradient = jax.jit(jax.value_and_grad(loss))(jax.device_get(scope["weights"]))
         np.testing.assert_allclose(scope["value"], value, rtol=1e-5)
         np.testing.assert_allclose(scope["gradient"], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.long
+def test_losses_page_has_the_values_of_collapsed_random_and_separated_embeddings():
+    rng = np.random.default_rng(0)
+    z1, z2 = unit(jnp.asarray(rng.normal(size=(2, 64, 128)), jnp.float32))
+    equal = jnp.broadcast_to(z1[:1], z1.shape)
+    orthogonal = jnp.linalg.qr(z1.T)[0].T
+    prototypes = {"swav": {"prototypes": jnp.asarray(rng.normal(size=(32, 128)), jnp.float32)}}
+    text = TEXT.partition("## Reading the value")[2].partition("\n## ")[0]
+    for row in tables(text)["loss"]:
+        loss, options = getattr(losses, code(row[0])), prototypes.get(code(row[0]), {})
+        pairs = ((equal, equal), (z1, z2), (orthogonal, orthogonal))
+        values = [float(loss(u, v, **options)) for u, v in pairs]
+        np.testing.assert_allclose(np.array(row[1:], float), values, rtol=0.01, atol=0.01)
 
 
 @each_name
