@@ -76,6 +76,16 @@ class Method(NamedTuple):
         return networks.features(self.encoder, *self.backbone(params, carried), images)
 
 
+def init_siamese(
+    encoder: Encoder, objective: Objective, key: Array, batch: Batch, num_examples: int
+) -> tuple[Any, Carried]:
+    """Draw the parameters of one encoder and an objective, without a momentum network."""
+    net_key, objective_key = jax.random.split(key)
+    params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
+    params["objective"], memory = objective.init(objective_key, num_examples, dim)
+    return params, Carried(stats, (), memory)
+
+
 def image_groups(batch: Batch) -> list[Any]:
     """Return the views of a batch, followed by its small multi-crop images if it has any."""
     return [batch[name] for name in ("views", "crops") if name in batch]

@@ -4,7 +4,7 @@ MoCo, BYOL, SimSiam, DINO, NNCLR and ReSSL are this method with different settin
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax import Array, lax
@@ -18,7 +18,7 @@ from jaxssl.losses.objective import (
     at_step,
     check,
 )
-from jaxssl.losses.pairs import Pairs, pair_towers
+from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
@@ -38,19 +38,6 @@ PRESETS = {
     },
 }
 TARGET_NETWORKS = ("net", "projector")
-
-
-class _Settings(NamedTuple):
-    """Settings of the momentum method. ``has_target`` is False if there is no momentum network."""
-
-    encoder: Encoder
-    objective: Objective
-    momentum: Number
-    has_target: bool
-    symmetric: bool
-    average: bool
-    queue_size: int
-    labels: bool
 
 
 def method(
@@ -94,134 +81,112 @@ def method(
             'method.evaluate must be "online", or "target" with momentum > 0, '
             f"got {evaluate!r} with momentum={momentum}"
         )
-    settings = _Settings(
-        encoder, objective, momentum, has_target, symmetric, average, queue_size, labels
-    )
+
+    def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
+        net_key, objective_key, queue_key = jax.random.split(key, 3)
+        params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
+        target = ()
+        if has_target:
+            variables = {"params": _select(params), "batch_stats": _select(stats)}
+            # Copies are needed because the training step donates the buffers of params.
+            target = jax.tree.map(jnp.copy, variables)
+        params["objective"], memory = objective.init(objective_key, num_examples, dim)
+        queue = empty_queue(queue_key, queue_size, dim) if queue_size else ()
+        return params, Carried(stats, target, {"objective": memory, "queue": queue})
+
+    def check_views(num_views: int, num_crops: int) -> None:
+        del num_crops
+        if num_views < 2 or (num_views > 2 and not symmetric):
+            raise ValueError(
+                'method "momentum" needs views=2, or more with symmetric=True, '
+                f"got views={num_views}"
+            )
+
+    def embed(
+        params: Any, carried: Carried, batch: Batch, key: Array, axis_name: str | None
+    ) -> tuple[Array, Array, Array, Any, Any]:
+        """Embed the views with the trained network (queries) and the momentum network (keys).
+
+        Returns:
+            Embeddings of the trained network, its predictions (the queries), keys, and the new
+            BatchNorm statistics and momentum network.
+        """
+        views, *crops = image_groups(batch)
+        num_views = count_views(views)
+        check_views(num_views, len(crops))
+        query_views = key_views = views
+        if not symmetric:
+            key_views = jax.tree.map(lambda x: x[1:], views)
+            if has_target:
+                query_views = jax.tree.map(lambda x: x[:1], views)
+        common = {"index": batch["index"], "axis_name": axis_name}
+        trained = {name: value for name, value in params.items() if name != "objective"}
+        z, queries, stats = networks.embed(
+            encoder, trained, carried.batch_stats, [query_views, *crops], key=key, **common
+        )
+        target = carried.target
+        if has_target:
+            variables = target["params"], target["batch_stats"]
+            # The momentum network gets no random key, which switches its stochastic depth off.
+            keys, _, target_stats = networks.embed(
+                encoder, *variables, [key_views], key=None, **common
+            )
+            target = {**target, "batch_stats": target_stats}
+        else:
+            keys = z[:num_views] if symmetric else z[1:2]
+        return z, queries, lax.stop_gradient(keys), stats, target
+
+    def loss(
+        params: Any,
+        carried: Carried,
+        batch: Batch,
+        *,
+        step: Array,
+        key: Array,
+        axis_name: str | None,
+    ) -> tuple[Array, tuple[Carried, Metrics, Array]]:
+        net_key, objective_key = jax.random.split(key)
+        memory = carried.memory
+        z, queries, keys, stats, target = embed(params, carried, batch, net_key, axis_name)
+        pair = partial(
+            pair_towers,
+            index=batch["index"],
+            labels=batch["label"] if labels else None,
+            queue=memory["queue"]["rows"] if queue_size else None,
+            batch_negatives=not queue_size,
+            axis_name=axis_name,
+        )
+        pairings = list_pairings(len(queries), len(keys))
+        weight = (1 if average else len(keys)) / len(pairings)
+        terms = [(weight, pair(queries[q], keys[k])) for q, k in pairings]
+        value, objective_memory, metrics = weighted_loss(
+            objective, terms, params["objective"], memory["objective"], step=step, key=objective_key
+        )
+        queue = enqueue(memory["queue"], keys, axis_name) if queue_size else ()
+        carried = Carried(stats, target, {"objective": objective_memory, "queue": queue})
+        if symmetric or not has_target:
+            views = z[: count_views(batch["views"])]
+        else:
+            views = jnp.concatenate([z[:1], keys])
+        return value, (carried, metrics, views)
+
+    def list_pairings(num_queries: int, num_keys: int) -> list[tuple[int, int]]:
+        """List the pairs (query, key) of view numbers: each query with every other view's key."""
+        if symmetric:
+            return [(q, k) for k in range(num_keys) for q in range(num_queries) if q != k]
+        # Without a momentum network, the only key is computed from view 1, so query 1 has no pair.
+        skipped = () if has_target else (1,)
+        return [(q, 0) for q in range(num_queries) if q not in skipped]
+
     functions = {}
     if has_target:
         functions["after"] = partial(_update_target, momentum)
     if evaluate == "target":
         functions["backbone"] = _target_backbone
-    memory = {"objective": objective.per_example, "queue": False}
+    per_example = Carried(False, False, {"objective": objective.per_example, "queue": False})
     return Method(
-        encoder,
-        partial(_init, settings),
-        partial(_loss, settings),
-        check_views=partial(_check_views, settings),
-        per_example=Carried(False, False, memory),
-        **functions,
+        encoder, init, loss, check_views=check_views, per_example=per_example, **functions
     )
-
-
-def _init(settings: _Settings, key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
-    net_key, objective_key, queue_key = jax.random.split(key, 3)
-    params, stats, dim = networks.init(settings.encoder, net_key, image_groups(batch))
-    target = ()
-    if settings.has_target:
-        variables = {"params": _select(params), "batch_stats": _select(stats)}
-        # Copies are needed because the training step donates the buffers of params.
-        target = jax.tree.map(jnp.copy, variables)
-    params["objective"], memory = settings.objective.init(objective_key, num_examples, dim)
-    queue = empty_queue(queue_key, settings.queue_size, dim) if settings.queue_size else ()
-    return params, Carried(stats, target, {"objective": memory, "queue": queue})
-
-
-def _loss(
-    settings: _Settings,
-    params: Any,
-    carried: Carried,
-    batch: Batch,
-    *,
-    step: Array,
-    key: Array,
-    axis_name: str | None,
-) -> tuple[Array, tuple[Carried, Metrics, Array]]:
-    net_key, objective_key = jax.random.split(key)
-    index, memory, objective = batch["index"], carried.memory, settings.objective
-    z, queries, keys, stats, target = _embed(settings, params, carried, batch, net_key, axis_name)
-    label = batch["label"] if settings.labels else None
-
-    def pair(query: Array, key: Array) -> Pairs:
-        return pair_towers(
-            query,
-            key,
-            index,
-            label,
-            queue=memory["queue"]["rows"] if settings.queue_size else None,
-            batch_negatives=not settings.queue_size,
-            axis_name=axis_name,
-        )
-
-    pairings = _pairings(settings, len(queries), len(keys))
-    weight = (1 if settings.average else len(keys)) / len(pairings)
-    terms = [(weight, pair(queries[q], keys[k])) for q, k in pairings]
-    value, objective_memory, metrics = weighted_loss(
-        objective, terms, params["objective"], memory["objective"], step=step, key=objective_key
-    )
-    queue = enqueue(memory["queue"], keys, axis_name) if settings.queue_size else ()
-    carried = Carried(stats, target, {"objective": objective_memory, "queue": queue})
-    if settings.symmetric or not settings.has_target:
-        views = z[: count_views(batch["views"])]
-    else:
-        views = jnp.concatenate([z[:1], keys])
-    return value, (carried, metrics, views)
-
-
-def _embed(
-    settings: _Settings,
-    params: Any,
-    carried: Carried,
-    batch: Batch,
-    key: Array,
-    axis_name: str | None,
-) -> tuple[Array, Array, Array, Any, Any]:
-    """Embed the views with the trained network (queries) and the momentum network (keys).
-
-    Returns:
-        Embeddings of the trained network, its predictions (the queries), keys, and the new
-        BatchNorm statistics and momentum network.
-    """
-    views, *crops = image_groups(batch)
-    num_views = count_views(views)
-    _check_views(settings, num_views, len(crops))
-    query_views = key_views = views
-    if not settings.symmetric:
-        key_views = jax.tree.map(lambda x: x[1:], views)
-        if settings.has_target:
-            query_views = jax.tree.map(lambda x: x[:1], views)
-    common = {"index": batch["index"], "axis_name": axis_name}
-    trained = {name: value for name, value in params.items() if name != "objective"}
-    z, queries, stats = networks.embed(
-        settings.encoder, trained, carried.batch_stats, [query_views, *crops], key=key, **common
-    )
-    target = carried.target
-    if settings.has_target:
-        variables = target["params"], target["batch_stats"]
-        # The momentum network gets no random key, which switches its stochastic depth off.
-        keys, _, target_stats = networks.embed(
-            settings.encoder, *variables, [key_views], key=None, **common
-        )
-        target = {**target, "batch_stats": target_stats}
-    else:
-        keys = z[:num_views] if settings.symmetric else z[1:2]
-    return z, queries, lax.stop_gradient(keys), stats, target
-
-
-def _check_views(settings: _Settings, num_views: int, num_crops: int) -> None:
-    del num_crops
-    if num_views < 2 or (num_views > 2 and not settings.symmetric):
-        raise ValueError(
-            f'method "momentum" needs views=2, or more with symmetric=True, got views={num_views}'
-        )
-
-
-def _pairings(settings: _Settings, num_queries: int, num_keys: int) -> list[tuple[int, int]]:
-    """List the pairs (query, key) of view numbers: each query with every other view's key."""
-    if settings.symmetric:
-        return [(q, k) for k in range(num_keys) for q in range(num_queries) if q != k]
-    # Without a momentum network, the only key is computed from view 1, so query 1 has no pair.
-    skipped = () if settings.has_target else (1,)
-    return [(q, 0) for q in range(num_queries) if q not in skipped]
 
 
 def _update_target(momentum: Number, params: Any, carried: Carried, step: Array) -> Carried:

@@ -1,5 +1,6 @@
 """The siamese method of SimCLR: one network embeds all views and one loss contrasts them."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -7,7 +8,15 @@ from jax import Array
 
 from jaxssl.losses.objective import Metrics, Objective
 from jaxssl.losses.pairs import pair_towers, pair_views
-from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.methods.base import (
+    Batch,
+    Carried,
+    Method,
+    count_views,
+    image_groups,
+    init_siamese,
+    weighted_loss,
+)
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
@@ -29,12 +38,6 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
     if encoder.predictor is not None:
         raise ValueError('method "siamese" does not use a predictor; set predictor.name=none')
 
-    def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
-        net_key, objective_key = jax.random.split(key)
-        params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
-        params["objective"], memory = objective.init(objective_key, num_examples, dim)
-        return params, Carried(stats, (), memory)
-
     def loss(
         params: Any,
         carried: Carried,
@@ -53,12 +56,6 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
         num_views = count_views(groups[0])
         views, crops = z[:num_views], z[num_views:]
         pairs = pair_views(views, index, label, axis_name=axis_name)
-        args = params["objective"], carried.memory
-        if len(crops) == 0:
-            key = jax.random.fold_in(objective_key, 0)
-            value, memory, metrics = objective.loss(pairs, *args, step=step, key=key)
-            return value, (Carried(stats, (), memory), metrics, views)
-
         # A single view has no pair of views. With class labels it counts as one pair.
         view_pairs = max(num_views * (num_views - 1), 1)
         total = view_pairs + num_views * len(crops)
@@ -72,9 +69,10 @@ def method(encoder: Encoder, objective: Objective, *, labels: bool = False) -> M
                 )
                 terms.append((1 / total, crop_pairs))
         value, memory, metrics = weighted_loss(
-            objective, terms, *args, step=step, key=objective_key
+            objective, terms, params["objective"], carried.memory, step=step, key=objective_key
         )
         return value, (Carried(stats, (), memory), metrics, views)
 
     per_example = Carried(False, False, objective.per_example)
+    init = partial(init_siamese, encoder, objective)
     return Method(encoder, init, loss, per_example=per_example)

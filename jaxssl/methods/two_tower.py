@@ -9,7 +9,15 @@ from jax import numpy as jnp
 
 from jaxssl.losses.objective import Metrics, Objective
 from jaxssl.losses.pairs import pair_towers, swap
-from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
+from jaxssl.methods.base import (
+    Batch,
+    Carried,
+    Method,
+    count_views,
+    image_groups,
+    init_siamese,
+    weighted_loss,
+)
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
@@ -45,13 +53,12 @@ def method(
     check_views = partial(_check_views, 1 if text is not None else 2)
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
-        net_key, objective_key = jax.random.split(key)
-        params, stats, dim = networks.init(encoder, net_key, image_groups(batch))
+        siamese_key, text_key = jax.random.split(key)
+        params, carried = init_siamese(encoder, objective, siamese_key, batch, num_examples)
         if text is not None:
-            text_key = jax.random.fold_in(net_key, 1)
-            params["text"], stats["text"], _ = networks.init(text, text_key, [batch["texts"]])
-        params["objective"], memory = objective.init(objective_key, num_examples, dim)
-        return params, Carried(stats, (), memory)
+            params["text"], stats, _ = networks.init(text, text_key, [batch["texts"]])
+            carried.batch_stats["text"] = stats
+        return params, carried
 
     def embed_towers(
         params: Any, stats: Any, batch: Batch, key: Array, axis_name: str | None
@@ -61,12 +68,12 @@ def method(
         check_views(count_views(batch["views"]), len(groups) - 1)
         common = {"index": index, "axis_name": axis_name}
         trained = {name: params[name] for name in ("net", "projector")}
-        z, _, new = networks.embed(encoder, trained, stats, groups, key=key, **common)
+        image_key, text_key = jax.random.split(key)
+        z, _, new = networks.embed(encoder, trained, stats, groups, key=image_key, **common)
         if text is None:
             return z, new
-        texts, key = [batch["texts"]], jax.random.fold_in(key, 1)
-        variables = params["text"], stats["text"]
-        text_z, _, new_text = networks.embed(text, *variables, texts, key=key, **common)
+        variables, texts = (params["text"], stats["text"]), [batch["texts"]]
+        text_z, _, new_text = networks.embed(text, *variables, texts, key=text_key, **common)
         return jnp.concatenate([z, text_z]), {**new, "text": new_text}
 
     def loss(
@@ -95,7 +102,6 @@ def method(
 def _check_views(expected: int, num_views: int, num_crops: int) -> None:
     if num_crops or num_views != expected:
         raise ValueError(
-            f'method "two_tower" takes {expected} view{"s" * (expected > 1)}, got {num_views} '
-            f"and {num_crops} crops; set "
-            f"views={expected} and crops.number=0"
+            f'method "two_tower" needs views={expected} and crops.number=0, '
+            f"got views={num_views} and crops.number={num_crops}"
         )

@@ -264,7 +264,7 @@ def test_graphs_with_other_tags_and_images_are_rejected(tiny, sets, whole, tmp_p
             {"crops.number": "2", "method.name": "siamese"},
             "graphs have no small crops; set crops.number=0",
         ),
-        ({"views": "3"}, 'method "two_tower" takes 2 views, got 3 and 0 crops; set views=2'),
+        ({"views": "3"}, 'method "two_tower" needs views=2 and crops.number=0, got views=3'),
         ({"predictor.name": "mlp"}, "does not use a predictor; set predictor.name=none"),
         ({"augment.choices": "('drop',)"}, "augment.choices must be any of drop_nodes"),
         ({"net.width": "0"}, "net.width must be >= 1"),
