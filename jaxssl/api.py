@@ -23,7 +23,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
-from jaxssl.pretrained.load import load_pretrained
+from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
 from jaxssl.training import compile_cache, run_record
 from jaxssl.training import config as configs
@@ -181,7 +181,8 @@ def evaluate(
     Args:
         encoder: a run, a workdir, a weights file, or an encoder.
         protocols: names such as "knn" or "linear:fast", see `jaxssl list protocols`.
-        data: as for `train`, with labels. Default: the run's data set.
+        data: as for `train`, with labels. Labelled data without a test split are split as the run
+            split them. Default: the run's data set.
         **options: ``step``, ``kinds``, ``layer``, ``seed`` and ``out`` of
             `jaxssl.evaluation.run.evaluate`.
 
@@ -199,6 +200,7 @@ def evaluate(
     target = Path(encoder) if isinstance(encoder, str) else encoder
     if data is not None:
         settings = configs.load("base")
+        settings.data.update(_split_settings(target))
         options["splits"] = _use_data(settings, data)
         options["data"] = settings.data
     return evaluation.evaluate(target, names, **options)
@@ -239,6 +241,15 @@ def _component(group: str, value: Any) -> dict[str, Any]:
     if not isinstance(settings.get("name", ""), str):
         settings["name"] = components.register(group, settings["name"])
     return settings
+
+
+def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, Any]:
+    """Return how a run splits data without a test split, or {} if that is not recorded."""
+    if isinstance(encoder, Path):
+        data = configs.read_config(encoder).data if is_run(encoder) else {}
+    else:
+        data = encoder.metadata.get("config", {}).get("data", {})
+    return {name: data[name] for name in ("test_fraction", "split_seed") if name in data}
 
 
 def _use_data(config: ConfigDict, data: Any) -> Splits | None:

@@ -10,7 +10,8 @@ import pytest
 from PIL import Image
 
 import jaxssl
-from jaxssl.data import in_memory
+from jaxssl import api
+from jaxssl.data import in_memory, source
 from jaxssl.errors import UserError
 
 CLASSES = 4
@@ -29,6 +30,7 @@ def tiny_config():
     config.total_steps, config.batch_size, config.schedule.warmup_epochs = 4, 8, 0
     config.net.widths, config.net.strides, config.head.proj_hidden_dim = (4, 8), (2, 2), 8
     config.augment.size, config.eval.protocols = 8, ("knn",)
+    config.data.split_seed, config.data.test_fraction = 3, 0.25
     return config
 
 
@@ -80,6 +82,30 @@ def test_evaluate_takes_runs_encoders_and_other_data(run):
     assert len(run.results) > len(jaxssl.Run(run.workdir).results) - len(by_run)
     with pytest.raises(UserError, match="protocol 'knm' is unknown; did you mean 'knn'"):
         jaxssl.evaluate(run, "knm", data=data)
+
+
+@pytest.mark.parametrize("way", ["train", "evaluate", "encoder", "file"])
+def test_data_without_a_test_split_are_split_as_the_config_says(way, run, monkeypatch, tmp_path):
+    taken = []
+    monkeypatch.setattr(api.pretrain, "train", lambda config, workdir, splits: taken.append(splits))
+    monkeypatch.setattr(
+        api.evaluation, "evaluate", lambda *_, **options: taken.append(options["splits"])
+    )
+    if way == "train":
+        jaxssl.train(tiny_config(), data=images(), workdir=run.workdir)
+    elif way == "file":
+        np.savez(tmp_path / "mine.npz", **dict(zip(("image", "label"), images(), strict=True)))
+        (tmp_path / "mine.py").write_text(
+            f"import numpy as np\ndef mine(): return dict(np.load('{tmp_path}/mine.npz'))\n"
+        )
+        data = tiny_config().data.to_dict() | {"name": f"{tmp_path}/mine.py:mine"}
+        taken.append(source.load_splits(data))
+    else:
+        jaxssl.evaluate(run if way == "evaluate" else run.encoder, "knn", data=images())
+    [splits] = taken
+    order = np.random.default_rng(3).permutation(48)  # the seed of tiny_config
+    for part, expected in ((splits.test, order[:12]), (splits.train, order[12:])):
+        np.testing.assert_array_equal(part.images(8), images()[0][np.sort(expected)])
 
 
 def test_embeddings_are_the_features_of_load_encoder_with_file_names(run, tmp_path):

@@ -15,6 +15,7 @@ from jaxssl.data.decoding import Crop, Crops
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.protocol import Features
+from jaxssl.report.workdir import read_gallery
 from jaxssl.training import config as config_lib
 from jaxssl.training.build import make_crops
 
@@ -152,6 +153,25 @@ def test_gallery_has_queries_and_map_of_test_examples_and_neighbours_of_training
     np.testing.assert_array_equal(arrays["pairs_original"], originals)
     assert (arrays["step"], arrays["block_size"]) == (9, 3)
     assert list(arrays["class_names"]) == list("abcde")
+
+
+class Trap:
+    """A pickle that writes a file when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_gallery_with_a_pickle_is_damaged_and_runs_no_code(tmp_path):
+    path, trap = tmp_path / "gallery.npz", tmp_path / "trap"
+    np.savez(path, step=np.array(Trap(trap), object), block_size=np.array(0))
+    assert gallery.read_step(tmp_path) is None
+    with pytest.raises(UserError, match=r"gallery.npz is damaged"):
+        read_gallery(path)
+    assert not trap.exists()
 
 
 def test_nearest_classes_are_counted_by_test_class_and_neighbour_class():
