@@ -183,7 +183,7 @@ def evaluate(
         protocols: names such as "knn" or "linear:fast", see `jaxssl list protocols`.
         data: as for `train`, with labels. Labelled data without a test split are split as the run
             split them. Default: the run's data set.
-        **options: ``step``, ``kinds``, ``layer``, ``seed`` and ``out`` of
+        **options: ``step``, ``kinds``, ``layer``, ``seed``, ``out`` and ``trust`` of
             `jaxssl.evaluation.run.evaluate`.
 
     Returns:
@@ -213,6 +213,7 @@ def embed(
     *,
     layer: str = "backbone",
     step: int | str | None = None,
+    trust: bool = False,
 ) -> np.ndarray:
     """Return the embeddings of images, [n, f] float32, and write them to a file if asked.
 
@@ -223,6 +224,8 @@ def embed(
         out: file to write, .npy or .parquet, with the names of the pictures.
         layer: "backbone" or "projector".
         step: step of a run's checkpoint, "last" (the default) or "best".
+        trust: whether to execute the Python files that the config of a run names, even if this user
+            has not trained with them.
 
     Raises:
         UserError: if an argument is invalid.
@@ -231,7 +234,7 @@ def embed(
     if isinstance(encoder, Run):
         encoder = encoder.workdir
     if not isinstance(encoder, PretrainedEncoder):
-        encoder = load_pretrained(Path(encoder), step)
+        encoder = load_pretrained(Path(encoder), step, trust=trust)
     return embedding.embed(encoder, images, layer=layer, out=Path(out) if out else None)
 
 

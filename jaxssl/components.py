@@ -9,6 +9,7 @@ function of a file, and `register` gives a name to a Python object.
 """
 
 import ast
+import errno
 import functools
 import hashlib
 import importlib
@@ -65,6 +66,7 @@ FROM_PYTHON = "python:"
 IN_FILE = re.compile(r".+\.py:[A-Za-z_]\w*")
 OF_MODULE = ("EXAMPLES", "PRESETS")  # constants of a file, which are attributes of an object
 DIGITS = 16  # hexadecimal digits of a digest
+MOST_BYTES = 2**24  # in the file of a user's component
 _REGISTERED: dict[tuple[str, str], _Registered] = {}
 _PINNED: list[dict[Path, bytes]] = []  # contents of users' files, while `pinned` is active
 
@@ -96,7 +98,7 @@ def module(group: str, name: str) -> ModuleType:
         vars(stand_in).update({k: getattr(value, k) for k in OF_MODULE if hasattr(value, k)})
         return stand_in
     if is_custom(name):
-        return _load_plugin(*_read(name))
+        return _load_plugin(*read_file(name))
     if name.endswith(".py") or "/" in name:
         raise UserError(f"{group}.name={name!r} names no function; expected path/to/file.py:NAME")
     if name not in names(group):
@@ -151,7 +153,7 @@ def digest(group: str, name: str) -> str:
     """
     if name.startswith(FROM_PYTHON):
         return _registered(group, name).digest
-    return hashlib.sha256(_read(name)[1]).hexdigest()[:DIGITS]
+    return hashlib.sha256(read_file(name)[1]).hexdigest()[:DIGITS]
 
 
 def register(group: str, value: Any) -> str:
@@ -191,6 +193,29 @@ def pinned() -> Iterator[dict[Path, bytes]]:
         _PINNED.pop()
 
 
+def read_file(name: str) -> tuple[Path, bytes]:
+    """Return the file of a user's component "path/to/file.py:NAME", and its content.
+
+    Raises:
+        UserError: if it is no regular file, is larger than `MOST_BYTES`, or cannot be read.
+    """
+    path = Path(name.rpartition(".py:")[0] + ".py").expanduser()
+    contents = _PINNED[-1] if _PINNED else {}
+    try:
+        if path not in contents:
+            if path.exists() and not path.is_file():
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            if path.stat().st_size > MOST_BYTES:
+                raise OSError(errno.EFBIG, f"it has more than {MOST_BYTES} bytes")
+            contents[path] = path.read_bytes()
+        return path, contents[path]
+    except OSError as error:
+        raise UserError(
+            f"{printable(name)!r}: the file cannot be read ({error.strerror}); expected "
+            "path/to/file.py:NAME"
+        ) from error
+
+
 def load_file(path: Path, noun: str, content: bytes | None = None) -> ModuleType:
     """Execute a Python file of a user as a module.
 
@@ -217,21 +242,6 @@ def load_file(path: Path, noun: str, content: bytes | None = None) -> ModuleType
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise UserError(f"{noun} {str(path)!r} failed: {reason}") from error
     return loaded
-
-
-def _read(name: str) -> tuple[Path, bytes]:
-    """Return the file of a user's component and its content."""
-    path = Path(name.rpartition(":")[0]).expanduser()
-    contents = _PINNED[-1] if _PINNED else {}
-    try:
-        if path not in contents:
-            contents[path] = path.read_bytes()
-        return path, contents[path]
-    except OSError as error:
-        raise UserError(
-            f"{printable(name)!r}: the file cannot be read ({error.strerror}); expected "
-            "path/to/file.py:NAME"
-        ) from error
 
 
 @functools.cache

@@ -16,6 +16,8 @@ os.environ["XLA_FLAGS"] = " ".join((given, number, QUICK_FLAGS))
 CACHE = Path(__file__).parents[1] / ".cache" / "jax"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# Runs record the plug-ins that they train with, but not in the home folder of who tests.
+os.environ["XDG_STATE_HOME"] = str(CACHE.parent / "state")
 # Programs need not know the lines of Python that they came from, which take a tenth of the time.
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 

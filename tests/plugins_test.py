@@ -221,7 +221,9 @@ def test_evaluation_warns_of_a_changed_file(run, caplog, monkeypatch):
     content = path.read_text()
     path.write_text(content + "\n# changed\n")
     try:
-        jaxssl.load_encoder(run)
+        with pytest.raises(UserError, match="own_network.py .SHA-256 .*; read them"):
+            jaxssl.load_encoder(run)
+        jaxssl.load_encoder(run, trust=True)
     finally:
         path.write_text(content)
     message = f"{run} was trained with another content of net own_network.py:SmallMixer"

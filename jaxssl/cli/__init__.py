@@ -135,6 +135,17 @@ def define_processes(values: flags.FlagValues) -> None:
     )
 
 
+def define_trust(values: flags.FlagValues) -> flags.FlagHolder[bool]:
+    """Define the flag --trust of a command that reads runs."""
+    return flags.DEFINE_bool(
+        "trust",
+        False,
+        "Execute the Python files that the config of the run names, even if you have not trained "
+        "with them.",
+        values,
+    )
+
+
 def start_jax(values: flags.FlagValues) -> None:
     """Enable the cache of compiled programs, join the other processes, and find the devices."""
     from jaxssl import distributed

@@ -16,6 +16,7 @@ PATHS = flags.DEFINE_list("paths", [], "Same as ENCODER,IMAGES.", FLAGS)
 OUT = flags.DEFINE_string("out", "embeddings.npy", "File to write, .npy or .parquet.", FLAGS)
 LAYER = flags.DEFINE_string("layer", "backbone", "Layer: backbone or projector.", FLAGS)
 STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
+TRUST = cli.define_trust(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
@@ -31,5 +32,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
     encoder, images = PATHS.value
     step = cli.parse_step(STEP.value)
-    shape = api.embed(encoder, images, OUT.value, layer=LAYER.value, step=step).shape
+    options = {"layer": LAYER.value, "step": step, "trust": TRUST.value}
+    shape = api.embed(encoder, images, OUT.value, **options).shape
     console.show(f"{OUT.value}: {shape[0]} embeddings of {shape[1]} numbers")

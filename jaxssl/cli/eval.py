@@ -45,6 +45,7 @@ SEED = flags.DEFINE_integer(
     flag_values=FLAGS,
 )
 OUT = flags.DEFINE_string("out", None, "Folder of results.json; default: the workdir.", FLAGS)
+TRUST = cli.define_trust(FLAGS)
 # Only these config keys may be set beside --suite, because a suite names its data sets.
 SUITE_KEYS = {"data.dir", "data.cache", "data.workers"}
 cli.define_processes(FLAGS)
@@ -70,6 +71,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         "seed": SEED.value,
         "out": OUT.value and Path(OUT.value),
         "weights_options": weights_options,
+        "trust": TRUST.value,
     }
     defaults = base.get_config().data
     if SUITE.value:

@@ -21,6 +21,7 @@ TO = flags.DEFINE_list(
 )
 STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
 OUT = flags.DEFINE_string("out", None, "Folder to write to; default: DIR/export.", FLAGS)
+TRUST = cli.define_trust(FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
@@ -37,5 +38,5 @@ def main(overrides: list[tuple[str, str]]) -> None:
     distributed.check_platform()
     step = cli.parse_step(STEP.value)
     out = Path(OUT.value) if OUT.value else None
-    for path in export(Path(WORKDIR.value), TO.value, step=step, out=out):
+    for path in export(Path(WORKDIR.value), TO.value, step=step, out=out, trust=TRUST.value):
         show(str(path))

@@ -29,6 +29,7 @@ from jaxssl.report.results import KINDS
 from jaxssl.report.workdir import read_metrics
 from jaxssl.training import console, logs
 from jaxssl.training.config import read_config
+from jaxssl.training.trust import require as require_trust
 
 
 def evaluate(
@@ -45,6 +46,7 @@ def evaluate(
     page: bool = True,
     splits: source.Splits | None = None,
     online: bool = False,
+    trust: bool = False,
 ) -> list[dict[str, Any]]:
     """Evaluate an encoder without training it, and write results.json and report.html.
 
@@ -67,6 +69,8 @@ def evaluate(
         splits: the data set, which ``data`` describes. Default: opened as ``data`` says.
         online: whether to write rows of the metrics that the run measured during training, before
             the rows that are returned. See `online_rows`.
+        trust: whether to execute the Python files that the config of a run names, even if this user
+            has not trained with them.
 
     Returns:
         The new rows of results.json. Other rows in the file are kept.
@@ -83,11 +87,13 @@ def evaluate(
         path = encoder_or_path
         if is_run(path):
             read_config(path)  # raises an error for a damaged workdir
-        encoder = load_pretrained(path, step, **(weights_options or {}))
+        encoder = load_pretrained(path, step, trust=trust, **(weights_options or {}))
     config = ConfigDict(encoder.metadata["config"]) if "config" in encoder.metadata else None
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
     names, settings = _defaults(path or "the encoder", config, protocols, data)
+    if protocols is None:
+        require_trust(names, path or "the run of the encoder", trust)
     selected = select_protocols(
         names, "image_text" if "text" in encoder.variables else encoder.inputs.kind
     )

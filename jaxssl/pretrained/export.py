@@ -21,7 +21,12 @@ from jaxssl.training.atomic_files import write_bytes, write_text
 
 
 def export(
-    path: Path, formats: list[str], *, step: int | str | None = None, out: Path | None = None
+    path: Path,
+    formats: list[str],
+    *,
+    step: int | str | None = None,
+    out: Path | None = None,
+    trust: bool = False,
 ) -> list[Path]:
     """Export the backbone of a run or a weights file, with its model card.
 
@@ -30,6 +35,7 @@ def export(
         formats: some of `FORMATS`.
         step: step of a run's checkpoint, "last" (the default) or "best".
         out: output folder, by default "export" in the workdir, or beside the file.
+        trust: as for `jaxssl.load_encoder`.
 
     Returns:
         The paths of the files, the card last.
@@ -46,7 +52,7 @@ def export(
     path = path.resolve()
     if not is_run(path) and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
-    pretrained = load_pretrained(path, step)
+    pretrained = load_pretrained(path, step, trust=trust)
     if pretrained.inputs.kind != "image":
         raise UserError(f"{path}: only encoders of images can be exported")
     stem, default, results = path.stem, path.parent / "export", path.with_suffix(".eval")

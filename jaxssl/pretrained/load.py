@@ -6,23 +6,33 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax import Array, core
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
-from jaxssl.errors import UserError
-from jaxssl.pretrained import weights
+from jaxssl.errors import UserError, one_line
+from jaxssl.methods.base import Method
+from jaxssl.pretrained import input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_finite
+from jaxssl.training import _config_types as config_types
 from jaxssl.training import checkpoint, compile_cache, custom, modality
 from jaxssl.training.build import build, make_networks
-from jaxssl.training.config import label
+from jaxssl.training.config import (
+    complete_stored,
+    conflicts,
+    label,
+    read_config,
+)
+from jaxssl.training.run_record import shorten
 from jaxssl.training.state import init_variables
+from jaxssl.training.trust import require as require_trust
 
 Apply = Callable[[Any, Array], Array]
 
 
 def load_encoder(
-    path: str | Path, step: int | str | None = None, **overrides: Any
+    path: str | Path, step: int | str | None = None, *, trust: bool = False, **overrides: Any
 ) -> tuple[Apply, Any, Callable[[Array], Array]]:
     """Load a pretrained backbone as a pure function, for use in any JAX project.
 
@@ -32,6 +42,8 @@ def load_encoder(
     Args:
         path: workdir of a run, or a file that `jaxssl.pretrained.weights` reads.
         step: step of a run's checkpoint, "last" (the default) or "best" (by online k-NN).
+        trust: whether to execute the Python files that the config of a run names, even if this user
+            has not trained with them, see docs/weights.md.
         **overrides: settings that a weights file does not hold, see
             `jaxssl.pretrained.weights.load`: ``num_heads``, ``stem``, ``mean``, ``std``, ``crop``,
             ``size``.
@@ -43,7 +55,7 @@ def load_encoder(
     Raises:
         UserError: if the checkpoint or file does not exist or cannot be read.
     """
-    pretrained = load_pretrained(path, step, **overrides)
+    pretrained = load_pretrained(path, step, trust=trust, **overrides)
     return make_apply(pretrained), pretrained.variables["net"], make_preprocess(pretrained)
 
 
@@ -87,7 +99,7 @@ def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[Any], Any]:
 
 
 def load_pretrained(
-    path: str | Path, step: int | str | None = None, **overrides: Any
+    path: str | Path, step: int | str | None = None, *, trust: bool = False, **overrides: Any
 ) -> PretrainedEncoder:
     """Load a pretrained encoder with projector, input settings and metadata."""
     path = Path(path)
@@ -96,7 +108,7 @@ def load_pretrained(
             raise UserError(
                 f"{path} is a run, whose config defines the network; remove {', '.join(overrides)}"
             )
-        return _load_run(path, step)
+        return _load_run(path, step, trust)
     if step is not None:
         raise UserError(f"{path} is a weights file, which has no checkpoints; remove step {step!r}")
     return weights.load(path, **overrides)
@@ -107,17 +119,29 @@ def is_run(path: Path) -> bool:
     return path.is_dir() or path.suffix.lower() not in weights.SUFFIXES
 
 
-def _load_run(workdir: Path, step: int | str | None) -> PretrainedEncoder:
+def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedEncoder:
     best = step == "best"
     which: Any = checkpoint.best_step(workdir) if best else None if step == "last" else step
     restored = checkpoint.restore_arrays(workdir, which)
-    custom.warn_of_changes(restored.config, workdir)
-    config = ConfigDict(restored.config)
-    encoder = make_networks(config)
-    variables = _variables(config, restored.state["params"], restored.state["carried"])
+    config = _read_config(workdir, restored, trust)
+    custom.warn_of_changes(config.to_dict(), workdir)
+    num_examples = restored.data.get("num_examples")
+    try:
+        config_types.require("num_examples", num_examples, int)
+        encoder = make_networks(config)
+        input_settings.check_limits(encoder.net, config.augment.get("size", 0))
+        variables = _variables(config, restored.state["params"], restored.state["carried"])
+        kind = modality.get(config)
+        inputs = kind.infer_inputs(config, encoder.net, variables["net"])
+        if inputs.kind == "image":
+            input_settings.validate(inputs._asdict())
+        method = build(config, max(num_examples, config.batch_size)).method
+        init = _make_init(config, method, kind.view_shapes(config, inputs))
+        _require_shapes(variables, jax.eval_shape(init, jax.random.key(0)))
+    except Exception as error:  # Networks raise many exception types for other arrays.
+        path = workdir / "checkpoints" / str(restored.step)
+        raise UserError(f"checkpoint {path} does not fit its config: {one_line(error)}") from error
     require_finite(variables["net"], workdir)
-    kind = modality.get(config)
-    inputs = kind.infer_inputs(config, encoder.net, variables["net"])
     last = restored.step == checkpoint.steps(workdir)[-1]
     metadata = {
         "source": workdir.resolve().name,
@@ -131,17 +155,52 @@ def _load_run(workdir: Path, step: int | str | None) -> PretrainedEncoder:
     @functools.cache
     def untrained(seed: int) -> dict[str, Any]:
         # The untrained variables are equal to the start of a run with this seed, to the bit.
-        method = build(config, max(restored.data["num_examples"], config.batch_size)).method
-        views = kind.view_shapes(config, inputs)
-
-        @functools.partial(jax.jit, compiler_options=compile_cache.fast_compile_options())
-        def init(key: Array) -> dict[str, Any]:
-            params, carried = init_variables(method, views, 1, key)
-            return _variables(config, params, carried._asdict())
-
-        return init(jax.random.key(seed))
+        options = compile_cache.fast_compile_options()
+        return jax.jit(init, compiler_options=options)(jax.random.key(seed))
 
     return PretrainedEncoder(encoder, variables, inputs, untrained, metadata)
+
+
+def _read_config(workdir: Path, restored: checkpoint.Restored, trust: bool) -> ConfigDict:
+    """Return the config of a run, on which config.json and the checkpoint must agree.
+
+    Files of components are imported only if they are trusted.
+    """
+    path = workdir / "checkpoints" / str(restored.step)
+    config = read_config(workdir)
+    if changed := conflicts(config, restored.config):
+        raise UserError(
+            f"{path} was written under another config than {workdir / 'config.json'} "
+            f"({shorten(changed)}); move the checkpoint away"
+        )
+    require_trust(custom.names(config.to_dict()).values(), workdir, trust)
+    try:
+        return complete_stored(config)
+    except UserError as error:
+        raise UserError(f"{workdir / 'config.json'} is not valid: {error}") from error
+
+
+def _make_init(config: ConfigDict, method: Method, views: Any) -> Callable[[Array], dict[str, Any]]:
+    """Return the function of a key that draws the variables of an untrained encoder."""
+
+    def init(key: Array) -> dict[str, Any]:
+        params, carried = init_variables(method, views, 1, key)
+        return _variables(config, params, carried._asdict())
+
+    return init
+
+
+def _require_shapes(variables: Any, expected: Any) -> None:
+    """Raise ValueError unless arrays have the names and shapes that the config leads to."""
+    ours, theirs = (
+        {jax.tree_util.keystr(p, simple=True, separator="/"): np.shape(x) for p, x in leaves}
+        for leaves in map(jax.tree_util.tree_leaves_with_path, (variables, expected))
+    )
+    for name in sorted({*ours, *theirs}):
+        if ours.get(name) != theirs.get(name):
+            raise ValueError(
+                f"{name} has the shape {ours.get(name)}, but the config makes {theirs.get(name)}"
+            )
 
 
 def _variables(config: ConfigDict, params: Any, carried: Any) -> dict[str, Any]:

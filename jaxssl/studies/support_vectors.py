@@ -110,10 +110,10 @@ def _analyse(workdir: Path) -> Analysis:
     config = read_config(workdir)
     if config.loss.name != "mmcl":
         raise UserError(f"--workdir must be a run with mmcl, got {workdir} with {config.loss.name}")
+    encoder = load_pretrained(workdir)  # before others use the config, because it checks it
     train = source.load(config.data, config.data.train_split)
     images, pairs = gallery.example_views(config, train, IMAGES)
     views = pairs["views"]
-    encoder = load_pretrained(workdir)
     mesh = distributed.local_mesh()
     variables = distributed.replicate(encoder.variables, mesh)
     encode = make_encode(encoder, encoder.inputs._replace(crop=0.0), "projector")

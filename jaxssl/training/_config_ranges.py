@@ -16,6 +16,8 @@ LOWEST |= {"data.test_fraction": 0, "data.workers": -1, "data.context": 1, "data
 LOWEST |= {"optim.clip_norm": 0, "optim.trust_coefficient": 0, "schedule.warmup_epochs": 0}
 LOWEST |= {"schedule.warmup_start": 0, "schedule.gamma": 0, "schedule.end_factor": 0}
 MOST_VIEWS = 1000
+MOST_LAYERS = 1000
+MOST_WIDTH = 2**20  # in any other size of a network
 MOST_PIXELS = 2**16  # in the side of a view
 
 
@@ -51,6 +53,11 @@ def check_argument(key: str, component: str, value: Any) -> None:
     numbers = [x for x in (value if in_list else (value,)) if type(x) in (int, float)]
     if component in NETWORKS:
         numbers = [x for x in numbers if type(x) is int]
+        most = MOST_LAYERS if name.endswith("layers") else MOST_WIDTH
+        if any(x > most for x in numbers):
+            raise UserError(f"config key {key!r} must be <= {most}, got {str(value):.80}")
+        if in_list and len(value) > MOST_LAYERS:
+            raise UserError(f"config key {key!r} must have at most {MOST_LAYERS} numbers")
     elif component != "augment" or in_list:
         return
     lowest = 1 if in_list or name in ("size", "frames", "stride") else 0

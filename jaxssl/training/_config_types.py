@@ -65,8 +65,8 @@ def add_later_keys(config: Any) -> None:
     """Add the keys of `LATER` that the groups of a config lack."""
     for key, value in LATER.items():
         group, dot, name = key.rpartition(".")
-        node = config.get(group, {}) if dot else config
-        if name not in node:
+        node = config.get(group) if dot else config
+        if isinstance(node, dict | ConfigDict) and name not in node:
             node[name] = value
 
 

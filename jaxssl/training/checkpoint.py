@@ -7,7 +7,9 @@ cut off or altered is therefore never restored.
 import hashlib
 import json
 import logging
+import math
 import os
+import stat
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -22,13 +24,25 @@ import orbax.checkpoint as ocp
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
-from jaxssl.training import digests
+from jaxssl.training import digests, regular_files
 from jaxssl.training.logs import log
 
 NUM_LATEST = 2  # number of latest checkpoints to keep, in case the last one is damaged
 DAMAGED = "damaged"  # folder in the workdir for damaged checkpoints
 # how long to wait until the other arrays of a damaged checkpoint have failed to load too
 STRAGGLER_SECONDS = 0.5
+
+
+# Types of the metadata. Checkpoints of version 0.1 lack the values that may be None here.
+FACTS: dict[str, Any] = {
+    **{"step": int | None, "data": dict, "config": dict, "score": float | int | None},
+    **{"checksums": dict, "run": str | None, "fingerprint": str | None},
+    **{"environment": dict | None, "init": dict | None},
+}
+# Arrays take at most so many times the size of their files. A larger checkpoint was forged, because
+# trained parameters hardly compress.
+MOST_EXPANSION = 100
+SLACK = 2**28  # bytes that the arrays of any checkpoint may take
 
 
 class Restored(NamedTuple):
@@ -234,6 +248,7 @@ def _read(
 
     def read_step(checkpoints: ocp.CheckpointManager, step: int) -> Restored:
         facts = _read_facts(workdir, step)
+        _count_bytes(_folder(workdir, step))
         state = jax.block_until_ready(read(checkpoints, step))
         digests.verify(state, facts["checksums"])
         if facts.get("step", step) != step:
@@ -323,10 +338,26 @@ def _folder(workdir: Path, step: int) -> Path:
 
 def _read_facts(workdir: Path, step: int) -> dict[str, Any]:
     """Read the metadata of a checkpoint without Orbax, which would wait for all processes."""
-    document = json.loads((_folder(workdir, step) / "facts" / "metadata").read_text())
+    document = regular_files.read_json(_folder(workdir, step) / "facts" / "metadata")
     if document["digest"] != _digest(document["facts"]):
         raise ValueError("its metadata file does not match its digest")
-    return json.loads(document["facts"])
+    facts = json.loads(document["facts"])
+    for name, kinds in FACTS.items():
+        if not isinstance(facts.get(name), kinds):
+            raise ValueError(f"its metadata has no valid {name!r}")
+    return facts
+
+
+def _count_bytes(folder: Path) -> int:
+    """Return the size of the files of a checkpoint, which must be files, not links or pipes."""
+    total = 0
+    for root, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            status = os.lstat(os.path.join(root, name))
+            if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+                raise ValueError(f"{name!r} is neither a file nor a folder")
+            total += status.st_size
+    return total
 
 
 def _digest(text: str) -> str:
@@ -353,6 +384,9 @@ def _read_numpy(folder: Path) -> Any:
         handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=options)
         with ocp.Checkpointer(handler, multiprocessing_options=options) as reader:
             tree = reader.metadata(folder).item_metadata.tree
+            size = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(tree))
+            if size > SLACK + MOST_EXPANSION * _count_bytes(folder):
+                raise ValueError(f"its arrays claim {size} bytes, much more than its files have")
             as_numpy = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)
             return reader.restore(folder, args=ocp.args.PyTreeRestore(restore_args=as_numpy))
     finally:

@@ -5,11 +5,8 @@ arguments of the component's factory. Missing arguments are filled in from the c
 and from the defaults of its factory, so that the printed and saved config has every value.
 """
 
-import ast
 import inspect
 import json
-import types
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +16,14 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
-from jaxssl.training import custom, schedules
+from jaxssl.training import custom, regular_files
+from jaxssl.training._config_overrides import convert
 from jaxssl.training._config_ranges import check_argument, check_common_ranges
 from jaxssl.training._config_types import (
     TYPES,
     add_later_keys,
     argument_types,
     check_common_keys,
-    fits,
     is_schedule,
     require,
 )
@@ -81,14 +78,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
         config[group] = _complete(group, config[group])
     config.crops.number = config.crops.get("number", 0)
     add_later_keys(config)
-    for group, further in VIEW_GROUPS.items():
-        unknown = sorted(set(config[group]) - set(config.augment) - further)
-        if unknown:
-            valid = ", ".join(sorted(arguments(config.augment)))
-            raise UserError(
-                f"{group}.{printable(unknown[0])} is not an argument of augment "
-                f"{config.augment.name!r}, which has: {valid}"
-            )
+    _check_view_groups(config)
     apply_overrides(config, [item for item in overrides if not _is_choice(item[0])])
     validate(config)
     custom.record(config)
@@ -134,14 +124,49 @@ def read_config(workdir: Path) -> ConfigDict:
     """
     path = workdir / "config.json"
     try:
-        config = ConfigDict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        return from_json(regular_files.read_json(path))
+    except OSError as error:
         raise UserError(
-            f"{workdir} holds no run (cannot read {path}); train first: "
+            f"{workdir} holds no run (cannot read {path}: {error.strerror}); train first: "
             f"jaxssl train --workdir {workdir}"
         ) from error
-    if not isinstance(config.get("data"), ConfigDict) or "loss" not in config:
-        raise UserError(f"{path} is not the config of a run; choose another --workdir")
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{path} is not the config of a run ({one_line(error)}); choose another --workdir"
+        ) from error
+
+
+def from_json(document: Any) -> ConfigDict:
+    """Return the config of a run that was read from a JSON document.
+
+    Raises:
+        ValueError: if the document is not a mapping with the groups of a config.
+    """
+    try:
+        config = ConfigDict(document)
+    except (TypeError, AttributeError, KeyError) as error:  # for example, a key "items"
+        raise ValueError(one_line(error)) from error
+    for group in ("data", "eval", "optim", "loss", "net", "method", "augment"):
+        if not isinstance(config.get(group), ConfigDict):
+            raise ValueError(f"it lacks the group {group!r}")
+    return config
+
+
+def complete_stored(config: ConfigDict) -> ConfigDict:
+    """Check the config of a run that was read from a file, and add the defaults of new keys.
+
+    This imports the files of its components.
+
+    Raises:
+        UserError: if a group or a key is missing or unknown, or a value has another type or is out
+            of its range.
+    """
+    config = _unlocked(config, "it")
+    for group in GROUPS:
+        config[group] = _complete(group, config[group])
+    add_later_keys(config)
+    _check_view_groups(config)
+    validate(config)
     return config
 
 
@@ -163,7 +188,7 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) ->
                 config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
         node = _find_group(config, key)
         with node.ignore_type():  # A preset may have set a value of another valid type.
-            node[leaf] = _convert(key, text, _type_of(config, key, node[leaf]))
+            node[leaf] = convert(key, text, _type_of(config, key, node[leaf]))
 
 
 def factory(group: str, name: str) -> Callable[..., Any]:
@@ -237,6 +262,18 @@ def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     config = json.loads(json.dumps(custom.without_folders(config)))
     add_later_keys(config)
     return json.loads(json.dumps(config))
+
+
+def _check_view_groups(config: ConfigDict) -> None:
+    """Raise UserError if a view has an argument that the augmentation does not have."""
+    for group, further in VIEW_GROUPS.items():
+        unknown = sorted(set(config[group]) - set(config.augment) - further)
+        if unknown:
+            valid = ", ".join(sorted(arguments(config.augment)))
+            raise UserError(
+                f"{group}.{printable(unknown[0])} is not an argument of augment "
+                f"{config.augment.name!r}, which has: {valid}"
+            )
 
 
 def validate(config: ConfigDict) -> None:
@@ -350,48 +387,3 @@ def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
         component = _component_group(group)
         return argument_types(factory(component, config[component].name)).get(leaf, Any)
     return type(value)
-
-
-def _convert(key: str, text: str, kind: Any) -> Any:
-    """Convert a command-line text to the type that its config key expects."""
-    value = _parse(text)
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    alternatives = typing.get_args(kind) if is_union else (kind,)
-    if str in alternatives and (kind is str or isinstance(value, str)):
-        return text
-    if isinstance(value, str) and any(typing.get_origin(one) is tuple for one in alternatives):
-        value = tuple(value.split(","))
-    if is_schedule(value) and not fits(value, kind):
-        raise UserError(
-            f"config key {key!r} takes no schedule; numbers of loss and method, and "
-            "optim.weight_decay, do (the learning rate has the group schedule)"
-        )
-    require(key, value, kind)
-    if is_schedule(value):
-        return _make_schedule(key, value)
-    return float(value) if float in alternatives and type(value) is int else value
-
-
-def _make_schedule(key: str, value: Mapping[Any, Any]) -> ConfigDict:
-    """Return a schedule as a config group, and raise UserError for unknown members."""
-    valid = {"schedule", "unit"}.union(*schedules.KEYS.values())
-    unknown = [member for member in value if member not in valid]
-    if unknown:
-        raise UserError(
-            f"config key {key!r}: a schedule has no {unknown[0]!r}, but {', '.join(sorted(valid))}"
-        )
-    try:
-        return ConfigDict(value)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise UserError(f"config key {key!r} is no schedule: {one_line(error)}") from error
-
-
-def _parse(text: str) -> Any:
-    """Parse a command-line text as a Python literal, a bool in any case, or a string."""
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text  # The last three errors come from unhashable keys and from deep nesting.
-    return tuple(value) if isinstance(value, list) else value

@@ -77,16 +77,20 @@ def record(config: Any) -> None:
 
 def digests(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return "group NAME SHA-256" for each component of a user that the training needs."""
-    names = {
+    return tuple(
+        f"{group} {components.short_name(name)} {components.digest(group, name)}"
+        for group, name in names(config).items()
+        if components.is_custom(name)
+    )
+
+
+def names(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the name of the component of each group of a config that has one."""
+    return {
         group: node["name"]
         for group, node in sorted(config.items())
         if isinstance(node, Mapping) and isinstance(node.get("name"), str)
     }
-    return tuple(
-        f"{group} {components.short_name(name)} {components.digest(group, name)}"
-        for group, name in names.items()
-        if components.is_custom(name)
-    )
 
 
 def without_folders(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,14 +99,18 @@ def without_folders(config: Mapping[str, Any]) -> dict[str, Any]:
     Runs whose files have moved can resume, because the digests tell whether the files are the same.
     """
     config = dict(config)
-    for group, node in config.items():
-        if isinstance(node, Mapping) and isinstance(node.get("name"), str):
-            config[group] = {**node, "name": components.short_name(node["name"])}
-    if "eval" in config:
-        names = list(map(components.short_name, config["eval"].get("protocols", ())))
-        config["eval"] = {**config["eval"], "protocols": names}
-    entries = [text.rpartition(" ") for text in config.pop("plugins", ())]
+    for group, name in names(config).items():
+        config[group] = {**config[group], "name": components.short_name(name)}
+    if isinstance(evaluation := config.get("eval"), Mapping):
+        protocols = [components.short_name(name) for name in _texts(evaluation.get("protocols"))]
+        config["eval"] = {**evaluation, "protocols": protocols}
+    entries = [text.rpartition(" ") for text in _texts(config.pop("plugins", ()))]
     return {**config, "plugins": {name: digest for name, _, digest in entries}}
+
+
+def _texts(value: Any) -> list[str]:
+    """Return the texts of a list. A file that somebody else has written may hold anything."""
+    return [x for x in value if isinstance(x, str)] if isinstance(value, list | tuple) else []
 
 
 def warn_of_changes(config: Mapping[str, Any], source: Any) -> None:
@@ -112,10 +120,10 @@ def warn_of_changes(config: Mapping[str, Any], source: Any) -> None:
         config: the config of the run.
         source: the run, for the message.
     """
-    changed = set(config.get("plugins", ())) - set(digests(config))
+    changed = set(_texts(config.get("plugins"))) - set(digests(config))
     if changed:
-        names = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
-        log.warning("%s was trained with another content of %s", source, names)
+        parts = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
+        log.warning("%s was trained with another content of %s", source, parts)
 
 
 @contextmanager

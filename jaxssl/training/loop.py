@@ -27,6 +27,7 @@ from jaxssl.training import (
     collapse,
     compile_cache,
     console,
+    custom,
     loggers,
     logs,
     modality,
@@ -34,6 +35,7 @@ from jaxssl.training import (
     profiling,
     run_record,
     summary,
+    trust,
 )
 from jaxssl.training.build import Setup, build, make_batches
 from jaxssl.training.compatibility import check_labels, has_online_probe, has_text
@@ -133,6 +135,8 @@ def train(
     with open_workdir(config, workdir), ExitStack() as stack:
         stack.callback(batches.close)
         distributed.on_first_process(lambda: run_record.write(config, workdir, run.record))
+        components = custom.names(config.to_dict()).values()
+        trust.remember([*components, *config.eval.protocols])
         ids = {"run": run_record.read(workdir), "init": run_record.read_init(workdir)}
         record = run.record._replace(**ids)
         step, state = _resume(run, state)

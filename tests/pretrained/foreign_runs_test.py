@@ -1,0 +1,189 @@
+"""Runs that somebody else may have written: no code of theirs runs, and forged values are named."""
+
+import hashlib
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import jaxssl
+from jaxssl import components
+from jaxssl.errors import UserError
+from jaxssl.evaluation import run as evaluation
+from jaxssl.pretrained.export import export
+from jaxssl.pretrained.load import load_pretrained
+from jaxssl.report.comparison import write_page
+from jaxssl.training import trust
+
+RUN = Path(__file__).parents[1] / "golden" / "run_decl.zip"
+PLUGIN = """
+from pathlib import Path
+Path(__file__).with_name("executed").touch()
+from jaxssl.losses.decl import objective as loss
+"""
+
+
+@pytest.fixture
+def forge(tmp_path, monkeypatch):
+    """Return a function that changes dotted keys of a run's checkpoint, and signs it again."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def make(changes, config_json=True) -> Path:
+        root = tmp_path / "run"
+        with zipfile.ZipFile(RUN) as archive:
+            archive.extractall(root)
+        (path,) = root.glob("checkpoints/*/facts/metadata")
+        facts = json.loads(json.loads(path.read_text())["facts"])
+        for key, value in changes.items():
+            *groups, leaf = key.split(".")
+            node = facts
+            for group in groups:
+                node = node[group]
+            node[leaf] = value
+        text = json.dumps(facts)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        path.write_text(json.dumps({"facts": text, "digest": digest}))
+        if config_json:
+            (root / "config.json").write_text(json.dumps(facts["config"]))
+        return root
+
+    return make
+
+
+@pytest.fixture
+def plugin(tmp_path):
+    """Return a Python file that leaves a trace when it is executed."""
+    path = tmp_path / "notes.py"
+    path.write_text(PLUGIN)
+    return path
+
+
+READERS = {
+    "load_encoder": jaxssl.load_encoder,
+    "evaluate": lambda run, **kw: jaxssl.evaluate(run, "knn", **kw),
+    "embed": lambda run, **kw: jaxssl.embed(run, [], **kw),
+    "export": lambda run, **kw: export(run, ["safetensors"], **kw),
+    "report": lambda run: write_page([run]),
+    "results": lambda run: (jaxssl.Run(run).config, jaxssl.Run(run).metrics),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_reading_a_run_executes_no_file_that_the_user_did_not_name(name, forge, plugin):
+    group = {"loss.name": f"{plugin}:loss", "eval.protocols": [f"{plugin}:loss"]}
+    run = forge({f"config.{key}": value for key, value in group.items()})
+    if name in ("report", "results"):
+        READERS[name](run)
+    else:
+        digest = hashlib.sha256(plugin.read_bytes()).hexdigest()
+        message = rf"not trained with: {plugin} \(SHA-256 {digest}\); read them.*--trust"
+        with pytest.raises(UserError, match=message):
+            READERS[name](run)
+    assert not plugin.with_name("executed").exists()
+
+
+def test_protocols_of_an_encoder_and_data_of_config_json_are_not_executed(forge, plugin):
+    run = forge({"config.eval.protocols": [f"{plugin}:loss:preset"]})
+    with pytest.raises(UserError, match=f"not trained with: {plugin} "):
+        evaluation.evaluate(load_pretrained(run), data={})
+    document = json.loads((run / "config.json").read_text())
+    document["data"]["name"] = f"{plugin}:loss"
+    (run / "config.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match=r"another config than .*config.json \(data.name: 'digits'"):
+        evaluation.evaluate(run, ["knn"])
+    assert not plugin.with_name("executed").exists()
+
+
+def test_file_is_executed_if_the_user_trusts_the_run_or_has_trained_with_it(forge, plugin):
+    name = f"{plugin}:loss"
+    run = forge({"config.loss.name": name})
+    executed = plugin.with_name("executed")
+    jaxssl.load_encoder(run, trust=True)
+    assert executed.exists()
+    with pytest.raises(UserError, match="not trained with"):  # trusted only once
+        jaxssl.load_encoder(run)
+    executed.unlink()
+    components._load_plugin.cache_clear()
+    trust.remember([name, "nt_xent", "python:Loss"])
+    jaxssl.load_encoder(run)
+    assert executed.exists()
+    plugin.write_text(PLUGIN + "# changed")
+    with pytest.raises(UserError, match="not trained with"):
+        jaxssl.load_encoder(run)
+    copy = plugin.with_name("copy.py")
+    copy.write_text(PLUGIN)  # the content alone is not enough: it may read its neighbours
+    with pytest.raises(UserError, match="not trained with"):
+        trust.require([f"{copy}:loss"], run, False)
+
+
+def test_state_folder_that_cannot_be_written_is_named(plugin, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("jaxssl.training.logs.log.propagate", True)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    trust.remember([f"{plugin}:loss"])
+    assert f"cannot record that you train with {plugin} (Not a directory)" in caplog.text
+
+
+# Each case forges values of a checkpoint's metadata and of config.json.
+FORGED = {
+    "data is no mapping": ({"data": 3}, "no valid 'data'"),
+    "number of examples": ({"data.num_examples": 10**18}, "'num_examples' expects int"),
+    "checksums": ({"checksums": 5}, "no valid 'checksums'"),
+    "score": ({"score": "best"}, "no valid 'score'"),
+    "group is a number": ({"config.net": 4}, "lacks the group 'net'"),
+    "component is a number": ({"config.net.name": 4}, "the group 'net', or the name"),
+    "unknown loss": ({"config.loss": {"name": "none"}}, "loss.name='none' is unknown"),
+    "unknown argument": ({"config.net.foo": 4}, "net.foo is unknown"),
+    "text in a list": ({"config.net.widths": [4, "a"]}, "net.widths' expects tuple of int"),
+    "lengths": ({"config.net.strides": [2]}, r"net.strides \[2\] must have equal lengths"),
+    "wider than its arrays": ({"config.net.widths": [4, 16]}, "does not fit its config: the"),
+    "huge width": ({"config.net.widths": [4, 10**9]}, "'net.widths' must be <= 1048576"),
+    "many widths": ({"config.net.widths": [4] * 10**5}, "must have at most 1000"),
+    "head": ({"config.head.proj_hidden_dim": 2**19}, r"the config makes \(524288,\)"),
+    "huge head": ({"config.head.proj_hidden_dim": 4 * 10**6}, "dim' must be <= 1048576"),
+    "many layers": ({"config.head.proj_layers": 10**7}, "proj_layers' must be <= 1000"),
+    "deep head": ({"config.head.proj_layers": 5}, "has the shape None, but"),
+    "huge images": ({"config.augment.size": 65536}, "size must be a number of pixels"),
+    "negative images": ({"config.augment.size": -1}, "'augment.size' must be >= 1"),
+    "not a number": ({"config.loss.temperature": float("nan")}, "temperature: nan -> nan"),
+    "schedule": ({"config.loss.temperature": {"schedule": 3}}, "schedule must be one of"),
+    "batch": ({"config.batch_size": "a"}, "'batch_size' expects int"),
+    "seed": ({"config.seed": 2**40}, "'seed' expects int"),
+    "protocols": ({"config.eval.protocols": [1]}, "'eval.protocols' expects tuple of str"),
+    "views": ({"config.second_view": {"zz": 1}}, "second_view.zz is not an argument"),
+    "missing key": ({"config.optim": {"name": "sgd"}}, "'optim.lr' is missing"),
+    "precision": ({"config.precision": "f8"}, "precision='f8' is unknown"),
+    "graphs": ({"config.augment": {"name": "graph"}}, "does not fit its config: the ConvNet"),
+    "videos": ({"config.augment": {"name": "video"}}, "net.name='convnet' takes images"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_values_end_in_one_line_before_anything_is_built(name, forge):
+    changes, message = FORGED[name]
+    run = forge(changes)
+    with pytest.raises(UserError, match=message) as error:
+        jaxssl.load_encoder(run)
+    assert len(str(error.value).splitlines()) == 1 and len(str(error.value)) < 1500
+
+
+def test_config_of_the_checkpoint_and_config_json_must_agree(forge):
+    run = forge({"config.seed": 1}, config_json=False)
+    with pytest.raises(UserError, match=r"another config than .*config.json \(seed: 1 -> 0\)"):
+        jaxssl.load_encoder(run)
+
+
+def test_checkpoint_with_a_pipe_or_a_link_is_refused(forge):
+    run = forge({})
+    state = run / "checkpoints" / "6" / "state"
+    os.mkfifo(state / "d" / "pipe")
+    with pytest.raises(UserError, match="'pipe' is neither a file nor a folder"):
+        jaxssl.load_encoder(run)
+    (state / "d" / "pipe").unlink()
+    shutil.move(state / "_METADATA", run / "elsewhere")
+    (state / "_METADATA").symlink_to(run / "elsewhere")
+    with pytest.raises(UserError, match="'_METADATA' is neither a file nor a folder"):
+        jaxssl.load_encoder(run)
