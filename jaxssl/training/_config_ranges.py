@@ -15,7 +15,8 @@ LOWEST |= dict.fromkeys(("batch_size", "views", "log_every", "accumulate_steps",
 LOWEST |= {"data.test_fraction": 0, "data.workers": -1, "data.context": 1, "data.frame_size": 1}
 LOWEST |= {"optim.clip_norm": 0, "optim.trust_coefficient": 0, "schedule.warmup_epochs": 0}
 LOWEST |= {"schedule.warmup_start": 0, "schedule.gamma": 0, "schedule.end_factor": 0}
-MOST_VIEWS = 1000
+# Losses and methods compile operations for each pair of views, which takes hours for hundreds.
+MOST_VIEWS = 64
 MOST_LAYERS = 1000
 MOST_WIDTH = 2**20  # in any other size of a network
 MOST_PIXELS = 2**16  # in the side of a view

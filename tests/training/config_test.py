@@ -147,7 +147,7 @@ def test_override_sets_a_schedule_for_a_hyper_parameter():
         ("loss.name=nt_xent|loss.block_size=many", "'loss.block_size' expects int or None, got"),
         ("schedule.milestones=a,b", "'schedule.milestones' expects tuple of float, got"),
         ("seed=2147483648", "'seed' expects int, got 2147483648"),
-        ("views=1000000000", "'views' must be <= 1000, got 1000000000"),
+        ("views=1000", "'views' must be <= 64, got 1000"),
         ("net.widths=(-1,8)", "'net.widths' must be >= 1, got (-1, 8)"),
         ("net.widths=(0,0)", "'net.widths' must be >= 1, got (0, 0)"),
         ("augment.size=0", "'augment.size' must be >= 1, got 0"),
