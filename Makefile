@@ -4,7 +4,7 @@ PY := .venv/bin/python
 # Without bytecode every process of the tests would compile all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-fast test-matrix lint record release clean
+.PHONY: demo test test-all test-fast test-matrix lint mutants record release clean
 
 demo: .venv/ready  ## pretrain on handwritten digits, evaluate, write runs/digits/report.html
 	$(PY) train.py
@@ -25,6 +25,9 @@ lint: .venv/ready
 
 test-matrix:  ## the oldest and the newest packages on Python 3.11 to 3.13; CELLS="3.12-newest" takes some
 	.ci/matrix $(CELLS)
+
+mutants: .venv/ready  ## random defects that tests of a folder miss: FOLDER=losses SAMPLE=40 SEED=1
+	$(PY) tests/mutants.py $(FOLDER) --sample $(or $(SAMPLE),40) --seed $(or $(SEED),1)
 
 release: .venv/ready  ## all tests, then wheel, source archive, and the commands from both
 	.ci/release
