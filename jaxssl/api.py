@@ -8,7 +8,7 @@ These functions are available as `jaxssl.train`, `jaxssl.evaluate` and `jaxssl.e
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 from jaxssl import components
 from jaxssl.data import in_memory, prepare
 from jaxssl.data.source import Splits
-from jaxssl.errors import UserError
+from jaxssl.errors import Stopped, UserError
 from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
@@ -51,15 +51,23 @@ class Report:
 class Run:
     """A finished or interrupted run, read from its workdir.
 
+    Functions that take the path of a run take a `Run` too.
+
     Attributes:
         workdir: folder of the run.
+        splits: the data that were given to `train` as Python objects, which `evaluate` uses. None
+            for a data set with a name, and for a run that is opened by its folder.
     """
 
     workdir: Path
+    splits: Splits | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:  # noqa: D105
         object.__setattr__(self, "workdir", Path(self.workdir))
         configs.read_config(self.workdir)  # raises an error if the folder holds no run
+
+    def __fspath__(self) -> str:  # noqa: D105
+        return str(self.workdir)
 
     @cached_property
     def config(self) -> ConfigDict:
@@ -124,8 +132,11 @@ def train(
     augment: Component | None = None,
     init: "Run | str | Path | None" = None,
     workdir: str | Path | None = None,
+    **settings: Any,
 ) -> Run:
     """Pretrain and evaluate an encoder. The same call again resumes an interrupted run.
+
+        run = jaxssl.train("digits", epochs=3, lr=1e-3, **{"loss.temperature": 0.2})
 
     Args:
         config: a packaged config's name, a Python file with get_config(), or a `ConfigDict`, such
@@ -140,6 +151,8 @@ def train(
         augment: augmentation in place of the config's, in the same forms.
         init: run or weights file that the backbone starts from, in place of `config.init`.
         workdir: folder for everything that the run writes. Default: runs/ and the config's name.
+        **settings: values of config keys, as ``--config.KEY=VALUE`` on the command line. The group
+            may be left out of a key that only one group has, so that ``lr`` is "optim.lr".
 
     Returns:
         The run, with its metrics, results, encoder and report.
@@ -151,22 +164,23 @@ def train(
     if isinstance(config, ConfigDict):
         if workdir is None:
             raise UserError("a config from Python has no name; choose a folder with workdir=...")
-        settings = ConfigDict(config.to_dict())
+        changed = ConfigDict(config.to_dict())
     else:
-        settings = ConfigDict(configs.load(config).to_dict())
+        changed = get_config(config)
     for group, value in (("net", net), ("loss", loss), ("method", method), ("augment", augment)):
         if value is not None:
-            settings[group] = ConfigDict(_component(group, value))
+            changed[group] = ConfigDict(_component(group, value))
     if init is not None:
-        settings.init = str(init.workdir if isinstance(init, Run) else init)
-    splits = _use_data(settings, data) if data is not None else None
+        changed.init = str(Path(init))
+    splits = _use_data(changed, data) if data is not None else None
+    complete = configs.complete(changed, list(settings.items()))
     compile_cache.enable()
     folder = Path(workdir) if workdir is not None else Path("runs") / Path(str(config)).stem
     try:
-        pretrain.train(configs.complete(settings), folder, splits)
-    except SystemExit as error:
-        raise KeyboardInterrupt("stopped; the same call resumes") from error
-    return Run(folder)
+        pretrain.train(complete, folder, splits)
+    except SystemExit:
+        raise Stopped(f"{folder} is stopped; the same call resumes it") from None
+    return Run(folder, splits)
 
 
 def evaluate(
@@ -182,7 +196,8 @@ def evaluate(
         encoder: a run, a workdir, a weights file, or an encoder.
         protocols: names such as "knn" or "linear:fast", see `jaxssl list protocols`.
         data: as for `train`, with labels. Labelled data without a test split are split as the run
-            split them. Default: the run's data set.
+            split them. Default: the run's data set. A run that is opened by its folder has no data
+            that were given as Python objects.
         **options: ``step``, ``kinds``, ``layer``, ``seed``, ``out`` and ``trust`` of
             `jaxssl.evaluation.run.evaluate`.
 
@@ -195,14 +210,14 @@ def evaluate(
     """
     compile_cache.enable()
     names = [protocols] if isinstance(protocols, str) else list(protocols)
-    if isinstance(encoder, Run):
-        encoder = encoder.workdir
-    target = Path(encoder) if isinstance(encoder, str) else encoder
+    target = encoder if isinstance(encoder, PretrainedEncoder) else Path(encoder)
     if data is not None:
         settings = configs.load("base")
         settings.data.update(_split_settings(target))
         options["splits"] = _use_data(settings, data)
         options["data"] = settings.data
+    elif isinstance(encoder, Run):
+        options["splits"] = encoder.splits
     return evaluation.evaluate(target, names, **options)
 
 
@@ -231,8 +246,6 @@ def embed(
         UserError: if an argument is invalid.
     """
     compile_cache.enable()
-    if isinstance(encoder, Run):
-        encoder = encoder.workdir
     if not isinstance(encoder, PretrainedEncoder):
         encoder = load_pretrained(Path(encoder), step, trust=trust)
     return embedding.embed(encoder, images, layer=layer, out=Path(out) if out else None)

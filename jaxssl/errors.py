@@ -11,8 +11,18 @@ MANY = 40
 class UserError(Exception):
     """Invalid input from the user. The one-line message says how to mend it.
 
-    The command line prints the message and exits with status 2. Any other exception is a bug.
+    The command line prints the message and exits with status 2, and a notebook shows the message
+    alone. Any other exception is a bug.
     """
+
+    def _render_traceback_(self) -> list[str]:  # called by IPython
+        return [f"{type(self).__name__}: {self}"]
+
+
+class Stopped(KeyboardInterrupt):
+    """The user stopped a run, which has written a checkpoint. Notebooks show one line."""
+
+    _render_traceback_ = UserError._render_traceback_
 
 
 @contextmanager
@@ -64,12 +74,14 @@ def escape(text: str, keep: str = "") -> str:
 def suggest(word: str, valid: Iterable[str]) -> str:
     """Return the end of an error message about an unknown word: closest match and valid words.
 
-    Of more than `MANY` valid words, only the three closest are listed.
+    Of more than `MANY` valid words, only up to three close ones are listed.
     """
     valid = list(valid)
     if len(valid) > MANY:
-        close = difflib.get_close_matches(word, valid, n=3, cutoff=0)
+        close = difflib.get_close_matches(word, valid, n=3)
+        if not close:
+            return f"; none of {len(valid)} valid ones is close"
         return f"; the closest of {len(valid)} valid ones are {', '.join(close)}"
-    close = difflib.get_close_matches(word, valid, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(word, valid, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ";"
     return f"{hint} valid: {', '.join(valid)}"

@@ -12,7 +12,8 @@ from PIL import Image
 import jaxssl
 from jaxssl import api
 from jaxssl.data import in_memory, source
-from jaxssl.errors import UserError
+from jaxssl.errors import Stopped, UserError
+from jaxssl.training import config as configs
 
 CLASSES = 4
 
@@ -56,6 +57,53 @@ def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
     assert rows["knn_top1", "pretrained"]["dataset"] == "python"
     assert run.encoder.metadata["step"] == 4
     assert run.report._repr_html_().startswith("<!DOCTYPE html>")
+
+
+def test_finished_run_evaluates_its_own_data_and_one_opened_by_its_folder_asks_for_them(run):
+    rows = jaxssl.evaluate(run, "retrieval", kinds=["pretrained"])
+    assert {row["dataset"] for row in rows} == {"python"}
+    with pytest.raises(UserError, match=r"data=\.\.\., or name another set with --dataset"):
+        jaxssl.evaluate(jaxssl.Run(run.workdir), "retrieval")
+
+
+def test_keywords_set_the_keys_of_the_command_line(tmp_path):
+    settings = {"epochs": 2, "lr": np.float32(0.5), "widths": [4, 8], "net.strides": "(2,2)"}
+    config = configs.complete(jaxssl.get_config("digits"), list(settings.items()))
+    assert (config.epochs, config.optim.lr, config.net.widths) == (2.0, 0.5, (4, 8))
+    assert config.net.strides == (2, 2)
+    assert config.schedule.warmup_epochs == 0.2  # The 5 epochs of the config would not end.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epoch": 3}, "'epoch' is unknown; did you mean 'epochs'"),
+        ({"temprature": 0.2}, "did you mean 'loss.temperature'"),
+        ({"optim.weightdecay": 0.2}, "did you mean 'optim.weight_decay'"),
+        ({"qqqq": 0.2}, "'qqqq' is unknown; valid: accumulate_steps"),
+        ({"every": 1}, "'every' is in several groups; write checkpoint.every or eval.every"),
+        ({"batch_size": 8.5}, "'batch_size' expects int, got 8.5"),
+    ],
+)
+def test_keyword_that_is_no_setting_says_what_to_write(settings, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        jaxssl.train("digits", loss="nt_xent", workdir=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_notebook_shows_one_line_for_mistakes_and_stopped_runs():
+    # IPython shows what this method returns in place of a traceback.
+    assert UserError("no such file")._render_traceback_() == ["UserError: no such file"]
+    assert Stopped("runs/a is stopped")._render_traceback_() == ["Stopped: runs/a is stopped"]
+
+
+def test_interrupted_call_raises_one_line_that_says_how_to_resume(tmp_path, monkeypatch):
+    def stop(*_):  # The loop has saved a checkpoint.
+        raise SystemExit(130)
+
+    monkeypatch.setattr(api.pretrain, "train", stop)
+    with pytest.raises(Stopped, match="run is stopped; the same call resumes it"):
+        jaxssl.train(tiny_config(), workdir=tmp_path / "run")
 
 
 def test_results_hold_the_online_metrics_of_the_last_and_the_best_epoch(run):
@@ -113,6 +161,7 @@ def test_embeddings_are_the_features_of_load_encoder_with_file_names(run, tmp_pa
     apply, variables, preprocess = jaxssl.load_encoder(run.workdir)
     expected = np.asarray(apply(variables, preprocess(pixels)))
     np.testing.assert_allclose(jaxssl.embed(run, pixels), expected, rtol=1e-4, atol=1e-5)
+    assert jaxssl.load_encoder(run)[1].keys() == variables.keys()
 
     folder = tmp_path / "pictures" / "below"
     folder.mkdir(parents=True)

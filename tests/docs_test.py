@@ -12,6 +12,7 @@ import pytest
 from jax import numpy as jnp
 from loss_cases import EXPORTED, loss_of
 from tables import tables
+from weights_cases import GOLDEN
 
 from jaxssl import losses
 from jaxssl.losses.pairs import unit
@@ -51,6 +52,30 @@ def value(text: str) -> str:
 def defaults(function) -> list[tuple[str, str]]:
     parameters = inspect.signature(function).parameters.values()
     return [(p.name, repr(p.default)) for p in parameters if p.name not in {"pairs", *ELSEWHERE}]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("page", [page for page in PAGES if BLOCK.search(page.read_text())])
+def test_python_blocks_of_a_page_run_in_order_as_pasted(page, tmp_path, monkeypatch):
+    if page.name == "losses.md":
+        pytest.skip("each of its blocks is complete, and the next test runs them one by one")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "resnet50.pth").write_bytes(GOLDEN["file/zip"].tobytes())
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = {"__name__": "__main__"}
+    with jax.numpy_dtype_promotion("standard"):
+        for block in BLOCK.finditer(page.read_text()):
+            lines = page.read_text().count("\n", 0, block.start(1))
+            exec(compile("\n" * lines + block[1], page.name, "exec"), names)
+
+
+def test_python_code_of_the_pages_stands_in_python_blocks():
+    code = re.compile(
+        r"^    (import \w+|from \w+ import |.*\bjaxssl\.\w+\(|config\.).*", re.MULTILINE
+    )
+    for page in PAGES:
+        assert not code.findall(BLOCK.sub("", page.read_text())), page.name
 
 
 @pytest.mark.long

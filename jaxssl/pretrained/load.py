@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,11 @@ Apply = Callable[[Any, Array], Array]
 
 
 def load_encoder(
-    path: str | Path, step: int | str | None = None, *, trust: bool = False, **overrides: Any
+    path: str | PathLike[str],
+    step: int | str | None = None,
+    *,
+    trust: bool = False,
+    **overrides: Any,
 ) -> tuple[Apply, Any, Callable[[Array], Array]]:
     """Load a pretrained backbone as a pure function, for use in any JAX project.
 
@@ -40,7 +45,7 @@ def load_encoder(
         features = apply(variables, preprocess(images))
 
     Args:
-        path: workdir of a run, or a file that `jaxssl.pretrained.weights` reads.
+        path: a run, its workdir, or a file that `jaxssl.pretrained.weights` reads.
         step: step of a run's checkpoint, "last" (the default) or "best" (by online k-NN).
         trust: whether to execute the Python files that the config of a run names, even if this user
             has not trained with them, see docs/weights.md.
@@ -99,7 +104,11 @@ def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[Any], Any]:
 
 
 def load_pretrained(
-    path: str | Path, step: int | str | None = None, *, trust: bool = False, **overrides: Any
+    path: str | PathLike[str],
+    step: int | str | None = None,
+    *,
+    trust: bool = False,
+    **overrides: Any,
 ) -> PretrainedEncoder:
     """Load a pretrained encoder with projector, input settings and metadata."""
     path = Path(path)

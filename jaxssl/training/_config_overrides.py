@@ -1,4 +1,4 @@
-"""Convert the texts of command-line overrides to config values."""
+"""Convert the values of overrides, texts or Python objects, to config values."""
 
 import ast
 import types
@@ -6,6 +6,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError, one_line
@@ -13,17 +14,17 @@ from jaxssl.training import schedules
 from jaxssl.training._config_types import fits, is_schedule, require
 
 
-def convert(key: str, text: str, kind: Any) -> Any:
-    """Convert a command-line text to the type that its config key expects.
+def convert(key: str, given: Any, kind: Any) -> Any:
+    """Convert a command-line text, or a value from Python, to the type of its config key.
 
     Raises:
-        UserError: if the text has no value of this type.
+        UserError: if the text or the value is of another type.
     """
-    value = _parse(text)
+    value = _parse(given) if isinstance(given, str) else _plain(given)
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     alternatives = typing.get_args(kind) if is_union else (kind,)
     if str in alternatives and (kind is str or isinstance(value, str)):
-        return text
+        return given
     if isinstance(value, str) and any(typing.get_origin(one) is tuple for one in alternatives):
         value = tuple(value.split(","))
     if is_schedule(value) and not fits(value, kind):
@@ -51,6 +52,13 @@ def _make_schedule(key: str, value: Mapping[Any, Any]) -> ConfigDict:
         raise UserError(f"config key {key!r} is no schedule: {one_line(error)}") from error
 
 
+def _plain(value: Any) -> Any:
+    """Return a value from Python in the types that a config holds."""
+    if isinstance(value, list):
+        return tuple(value)
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _parse(text: str) -> Any:
     """Parse a command-line text as a Python literal, a bool in any case, or a string."""
     if text.lower() in ("true", "false"):
@@ -59,4 +67,4 @@ def _parse(text: str) -> Any:
         value = ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return text  # The last three errors come from unhashable keys and from deep nesting.
-    return tuple(value) if isinstance(value, list) else value
+    return _plain(value)

@@ -5,9 +5,10 @@ arguments of the component's factory. Missing arguments are filled in from the c
 and from the defaults of its factory, so that the printed and saved config has every value.
 """
 
+import difflib
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from jaxssl.training._config_types import (
     is_schedule,
     require,
 )
+from jaxssl.training.console import show
 
 # Each of these groups names a component. The name of an optional component may be "none".
 GROUPS = ("net", "text", "loss", "method", "augment", "head", "predictor")
@@ -40,14 +42,15 @@ CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded", "l
 FOLDER = Path(jaxssl.__file__).parent / "configs"
 
 
-def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
+def load(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> ConfigDict:
     """Return the complete config of a config file and command-line overrides.
 
     Args:
         path: a Python file with `get_config() -> ConfigDict`, or the name of a packaged config,
             such as "cifar10_simclr".
-        overrides: pairs (dotted key, text of the value) from the command line. A new name or preset
-            of a group resets the group to the component's defaults.
+        overrides: pairs (key, value), where texts are parsed as on the command line. A new name or
+            preset of a group resets the group to the component's defaults. The group of a key may
+            be left out if no other group has the key: "lr" is "optim.lr".
 
     Raises:
         UserError: on a missing file, an unknown key or component, or a value that is not valid.
@@ -55,7 +58,7 @@ def load(path: str | Path, overrides: Sequence[tuple[str, str]] = ()) -> ConfigD
     return complete(_run_file(find(path)), overrides)
 
 
-def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> ConfigDict:
+def complete(config: ConfigDict, overrides: Sequence[tuple[str, Any]] = ()) -> ConfigDict:
     """Return a locked copy of a config with all values, from presets and defaults.
 
     Args:
@@ -79,7 +82,9 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, str]] = ()) -> C
     config.crops.number = config.crops.get("number", 0)
     add_later_keys(config)
     _check_view_groups(config)
-    apply_overrides(config, [item for item in overrides if not _is_choice(item[0])])
+    others = [(_full_key(config, k), value) for k, value in overrides if not _is_choice(k)]
+    apply_overrides(config, others)
+    _shorten_warmup(config, dict(others))
     validate(config)
     custom.record(config)
     return config.lock()
@@ -170,12 +175,12 @@ def complete_stored(config: ConfigDict) -> ConfigDict:
     return config
 
 
-def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, str]]) -> None:
+def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, Any]]) -> None:
     """Set existing config keys to new values.
 
     Args:
         config: changed in place.
-        overrides: pairs (dotted key, text of the value).
+        overrides: pairs (dotted key, value), where texts are parsed.
 
     Raises:
         UserError: on an unknown key or a value of another type.
@@ -330,6 +335,48 @@ def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
     return config
 
 
+def flat_keys(config: ConfigDict) -> dict[str, Any]:
+    """Return the values of a config by dotted key, such as "optim.lr". A schedule is one value."""
+    values = {}
+    for name, value in config.items():
+        if isinstance(value, ConfigDict) and not is_schedule(value):
+            values |= {f"{name}.{key}": inner for key, inner in flat_keys(value).items()}
+        else:
+            values[name] = value
+    return values
+
+
+def closest_key(name: str, keys: Iterable[str]) -> str | None:
+    """Return the dotted key that is closest to a name, with or without its group, or None."""
+    by_leaf = {}
+    for key in keys:
+        by_leaf.setdefault(key.rpartition(".")[2], key)
+        by_leaf[key] = key
+    close = difflib.get_close_matches(name, by_leaf, n=1)
+    return by_leaf[close[0]] if close else None
+
+
+def _full_key(config: ConfigDict, key: str) -> str:
+    """Add the group to a key that only one group has: "lr" is "optim.lr"."""
+    if "." in key or key in config or key in ("name", "preset"):
+        return key
+    full = sorted(one for one in flat_keys(config) if one.rpartition(".")[2] == key)
+    if len(full) > 1:
+        raise UserError(f"config key {key!r} is in several groups; write {' or '.join(full)}")
+    return full[0] if full else key
+
+
+def _shorten_warmup(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
+    """Fit the warm-up of a config file into a run that an override of `epochs` has shortened."""
+    schedule, given = config.schedule, {"schedule.warmup_epochs", "total_steps"} & set(overrides)
+    if "epochs" in overrides and not given and 0 < config.epochs <= schedule.warmup_epochs:
+        before, schedule.warmup_epochs = schedule.warmup_epochs, config.epochs / 10
+        show(
+            f"schedule.warmup_epochs={schedule.warmup_epochs:g}, a tenth of epochs, because the "
+            f"{before:g} of the config do not fit into {config.epochs:g} epochs"
+        )
+
+
 def _is_choice(key: str) -> bool:
     """Return True for keys that choose a component, such as "loss.name" and "loss.preset"."""
     group, _, leaf = key.partition(".")
@@ -371,8 +418,10 @@ def _find_group(config: ConfigDict, key: str) -> ConfigDict:
             names = ", ".join(child)
             raise UserError(f"config key {key!r} is a group; set one of its keys: {names}")
         if name not in node or is_group != bool(dot):
-            hint = suggest(prefix + name, [prefix + name for name in node])
-            raise UserError(f"config key {key!r} is unknown{hint}")
+            keys = [prefix + name for name in node]
+            close = closest_key(prefix + name, keys) or closest_key(name, flat_keys(config))
+            hint = f"; did you mean {close!r}?" if close else ";"
+            raise UserError(f"config key {key!r} is unknown{hint} valid: {', '.join(keys)}")
         if not dot:
             return node
         node, prefix = child, f"{prefix}{name}."
