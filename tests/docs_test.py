@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from loss_cases import EXPORTED, loss_of
+from safetensors.numpy import save_file
 from tables import tables
-from weights_cases import GOLDEN
+from weights_cases import draw_weights
 
 from jaxssl import losses
 from jaxssl.losses.pairs import unit
@@ -60,7 +61,7 @@ def test_python_blocks_of_a_page_run_in_order_as_pasted(page, tmp_path, monkeypa
     if page.name == "losses.md":
         pytest.skip("each of its blocks is complete, and the next test runs them one by one")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "resnet50.pth").write_bytes(GOLDEN["file/zip"].tobytes())
+    save_file(draw_weights("resnet", 8), tmp_path / "resnet50.safetensors")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.syspath_prepend(tmp_path)
     names = {"__name__": "__main__"}

@@ -205,7 +205,7 @@ def offline(monkeypatch):
     ("name", "parts"),
     [
         ("cifar1", ["is unknown; the closest of ", "valid ones are cifar10, "]),
-        ("Folder", ["is unknown; the closest of ", "valid ones are folder, "]),
+        ("Folder", ["is unknown; the closest of ", "valid ones are folder"]),
         ("no such/set", []),
         ("", []),
         ("a/b/c", []),
