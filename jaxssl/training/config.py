@@ -5,10 +5,9 @@ arguments of the component's factory. Missing arguments are filled in from the c
 and from the defaults of its factory, so that the printed and saved config has every value.
 """
 
-import difflib
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from jaxssl.training._config_types import (
     is_schedule,
     require,
 )
+from jaxssl.training.config_keys import find_group, full_key
 from jaxssl.training.console import show
 
 # Each of these groups names a component. The name of an optional component may be "none".
@@ -82,7 +82,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, Any]] = ()) -> C
     config.crops.number = config.crops.get("number", 0)
     add_later_keys(config)
     _check_view_groups(config)
-    others = [(_full_key(config, k), value) for k, value in overrides if not _is_choice(k)]
+    others = [(full_key(config, k), value) for k, value in overrides if not _is_choice(k)]
     apply_overrides(config, others)
     _shorten_warmup(config, dict(others))
     validate(config)
@@ -191,7 +191,7 @@ def apply_overrides(config: ConfigDict, overrides: Sequence[tuple[str, Any]]) ->
         if in_view_group and leaf in arguments(config.augment):
             with config.unlocked():
                 config[groups[0]][leaf] = config[groups[0]].get(leaf, config.augment[leaf])
-        node = _find_group(config, key)
+        node = find_group(config, key)
         with node.ignore_type():  # A preset may have set a value of another valid type.
             node[leaf] = convert(key, text, _type_of(config, key, node[leaf]))
 
@@ -335,37 +335,6 @@ def _unlocked(config: ConfigDict, source: str) -> ConfigDict:
     return config
 
 
-def flat_keys(config: ConfigDict) -> dict[str, Any]:
-    """Return the values of a config by dotted key, such as "optim.lr". A schedule is one value."""
-    values = {}
-    for name, value in config.items():
-        if isinstance(value, ConfigDict) and not is_schedule(value):
-            values |= {f"{name}.{key}": inner for key, inner in flat_keys(value).items()}
-        else:
-            values[name] = value
-    return values
-
-
-def closest_key(name: str, keys: Iterable[str]) -> str | None:
-    """Return the dotted key that is closest to a name, with or without its group, or None."""
-    by_leaf = {}
-    for key in keys:
-        by_leaf.setdefault(key.rpartition(".")[2], key)
-        by_leaf[key] = key
-    close = difflib.get_close_matches(name, by_leaf, n=1)
-    return by_leaf[close[0]] if close else None
-
-
-def _full_key(config: ConfigDict, key: str) -> str:
-    """Add the group to a key that only one group has: "lr" is "optim.lr"."""
-    if "." in key or key in config or key in ("name", "preset"):
-        return key
-    full = sorted(one for one in flat_keys(config) if one.rpartition(".")[2] == key)
-    if len(full) > 1:
-        raise UserError(f"config key {key!r} is in several groups; write {' or '.join(full)}")
-    return full[0] if full else key
-
-
 def _shorten_warmup(config: ConfigDict, overrides: Mapping[str, Any]) -> None:
     """Fit the warm-up of a config file into a run that an override of `epochs` has shortened."""
     schedule, given = config.schedule, {"schedule.warmup_epochs", "total_steps"} & set(overrides)
@@ -405,26 +374,6 @@ def _complete(group: str, config: ConfigDict) -> ConfigDict:
         if defaults[argument] is inspect.Parameter.empty:
             raise UserError(f"{group}.{argument}: {name!r} has no default for it; give it one")
     return ConfigDict(effective | defaults | values)
-
-
-def _find_group(config: ConfigDict, key: str) -> ConfigDict:
-    """Return the config group that holds a key, and raise UserError for an unknown key."""
-    node, prefix = config, ""
-    while True:
-        name, dot, _ = key.removeprefix(prefix).partition(".")
-        child: Any = node.get(name)
-        is_group = isinstance(child, ConfigDict) and "schedule" not in child
-        if is_group and not dot:
-            names = ", ".join(child)
-            raise UserError(f"config key {key!r} is a group; set one of its keys: {names}")
-        if name not in node or is_group != bool(dot):
-            keys = [prefix + name for name in node]
-            close = closest_key(prefix + name, keys) or closest_key(name, flat_keys(config))
-            hint = f"; did you mean {close!r}?" if close else ";"
-            raise UserError(f"config key {key!r} is unknown{hint} valid: {', '.join(keys)}")
-        if not dot:
-            return node
-        node, prefix = child, f"{prefix}{name}."
 
 
 def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
