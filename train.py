@@ -3,4 +3,4 @@
 from jaxssl import cli
 
 if __name__ == "__main__":
-    cli.run("train")
+    cli.main("train")

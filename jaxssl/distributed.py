@@ -1,5 +1,6 @@
 """The device mesh, array placement, and the processes of a run on several hosts."""
 
+import ipaddress
 import os
 import socket
 from collections import Counter
@@ -11,6 +12,7 @@ import jax
 import numpy as np
 from jax import Array
 from jax import numpy as jnp
+from jax._src import distributed as jax_distributed
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -18,6 +20,11 @@ from jax.sharding import PartitionSpec as P
 from jaxssl.errors import UserError, one_line
 
 DATA_AXIS = "data"
+# Seconds without a heartbeat after which JAX aborts the processes of a run. Commands notice a lost
+# process earlier (`jaxssl.training.peers`).
+HEARTBEAT = 100
+# Seconds that a process which has finished waits for the others.
+SHUTDOWN = 24 * 3600
 T = TypeVar("T")
 
 
@@ -56,14 +63,20 @@ def initialize(
                 "several processes need the address of the first one; pass --coordinator=HOST:PORT"
             )
         return
-    if coordinator is not None:
-        _check_coordinator(coordinator, process)
+    listen = None if coordinator is None else _listen_address(coordinator, process)
     _one_program_at_a_time()
     # JAX's preemption service would take over SIGTERM. The training loop handles the signal, so
     # that all processes stop at the same step.
     jax.config.update("jax_enable_preemption_service", False)
     try:
-        jax.distributed.initialize(coordinator, processes, process)
+        jax.distributed.initialize(
+            coordinator,
+            processes,
+            process,
+            coordinator_bind_address=listen,
+            heartbeat_timeout_seconds=HEARTBEAT,
+            shutdown_timeout_seconds=SHUTDOWN,
+        )
     except (ValueError, RuntimeError) as error:
         raise UserError(
             f"the processes of this run cannot connect (coordinator {coordinator}, process "
@@ -100,27 +113,61 @@ def check_devices() -> None:
             )
 
 
-def _check_coordinator(address: str, process: int | None) -> None:
-    """Raise UserError unless the address is HOST:PORT and the first process can listen there.
+def key_value_store() -> Any:
+    """Return the client of JAX's key-value store, which the first process of a run serves."""
+    return jax_distributed.global_state.client  # not public; Orbax uses it in the same way
 
-    JAX would end with a segmentation fault if the port were taken.
+
+def _listen_address(coordinator: str, process: int | None) -> str | None:
+    """Return the address on which the first process listens, or None for JAX's choice.
+
+    JAX listens on all addresses of the machine. The first process listens on the one that the user
+    names, unless that is not an address of this machine, as behind NAT.
+
+    Raises:
+        UserError: unless the address is HOST:PORT and the first process can listen there. JAX would
+            end with a segmentation fault if the port were taken.
     """
-    host, _, port = address.rpartition(":")
+    host, _, port = coordinator.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise UserError(f"--coordinator={address}: expected HOST:PORT with a port from 1 to 65535")
+        raise UserError(
+            f"--coordinator={coordinator}: expected HOST:PORT with a port from 1 to 65535"
+        )
     if process != 0 or "JAX_COORDINATOR_BIND_ADDRESS" in os.environ:
-        return
-    # JAX listens on all IPv4 and IPv6 addresses, so the port must be free on both.
-    dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if dual else socket.AF_INET
+        return None
+    address = _address_of_this_machine(host.strip("[]"))
     try:
-        socket.create_server(("", int(port)), family=family, dualstack_ipv6=dual).close()
+        if address:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            socket.create_server((address, int(port)), family=family).close()
+        else:
+            dual = socket.has_dualstack_ipv6()
+            family = socket.AF_INET6 if dual else socket.AF_INET
+            socket.create_server(("", int(port)), family=family, dualstack_ipv6=dual).close()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else one_line(error)
         raise UserError(
-            f"--coordinator={address}: cannot listen on the port ({reason}); "
+            f"--coordinator={coordinator}: cannot listen on the port ({reason}); "
             "choose another port, the same in all processes"
         ) from error
+    if address is None:
+        return None
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _address_of_this_machine(host: str) -> str | None:
+    """Return the IP address of a host, or None if this machine cannot listen on it.
+
+    A name that leads to the loopback device on this machine leads elsewhere on the others.
+    """
+    try:
+        family, *_, place = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+        socket.create_server((place[0], 0), family=family).close()
+    except OSError:
+        return None
+    is_named = place[0] != host and host != "localhost"
+    is_loopback = ipaddress.ip_address(place[0]).is_loopback
+    return None if is_named and is_loopback else str(place[0])
 
 
 def _one_program_at_a_time() -> None:
@@ -239,9 +286,9 @@ def local_mesh() -> Mesh:
     return make_mesh(jax.local_devices())
 
 
-def on_first_process(action: Callable[[], Any]) -> None:
-    """Call ``action`` in the first process. The other processes wait, and fail if it fails."""
-    raise_together(action if is_first_process() else lambda: None)
+def on_first_process(action: Callable[[], T]) -> T | None:
+    """Return ``action()`` in the first process. The others wait, and fail if it fails."""
+    return raise_together(action if is_first_process() else lambda: None)
 
 
 def spmd(fn: Callable, mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable:

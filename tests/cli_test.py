@@ -182,6 +182,16 @@ def test_command_line_without_a_command(arguments, status, message, monkeypatch,
     assert "".join(capsys.readouterr()).startswith(message)
 
 
+def test_process_ends_after_an_error_although_a_thread_waits():
+    code = (
+        "import threading, time; from jaxssl import cli; "
+        "threading.Thread(target=time.sleep, args=(300,)).start(); cli.main('train')"
+    )
+    command = [sys.executable, "-c", code, "--worker=3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert done.returncode == 2 and done.stderr.startswith("error: Unknown command line flag")
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

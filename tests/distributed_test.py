@@ -1,10 +1,13 @@
 """Tests of shares of rows, on devices and on processes that are imitated."""
 
+import socket
+
 import jax
 import numpy as np
 import pytest
 
 from jaxssl import distributed
+from jaxssl.errors import UserError
 
 
 def test_round_up_returns_a_multiple_that_is_not_smaller():
@@ -53,3 +56,32 @@ def test_rows_and_means_of_processes_are_weighted_by_their_numbers_of_rows(monke
     for whole in on_each(monkeypatch, 2, lambda i: distributed.gather_process_rows(rows[i])):
         np.testing.assert_array_equal(whole, [1, 2, 6, 5])
     assert on_each(monkeypatch, 2, lambda i: distributed.mean_over_processes(rows[i])) == [3.5, 3.5]
+
+
+@pytest.mark.parametrize(
+    ("host", "addresses", "listen"),
+    [
+        ("127.0.0.1", None, "127.0.0.1"),
+        ("[::1]", None, "[::1]"),
+        ("localhost", "127.0.0.1", "127.0.0.1"),
+        ("host0", "127.0.1.1", None),  # as /etc/hosts of Debian has it
+        ("192.0.2.1", None, None),  # an address of no machine, as behind NAT
+        ("host0", "192.0.2.1", None),
+    ],
+)
+def test_first_process_listens_on_the_address_that_is_given(monkeypatch, host, addresses, listen):
+    lookup = socket.getaddrinfo
+    if addresses:
+        monkeypatch.setattr(socket, "getaddrinfo", lambda _, *args, **kw: lookup(addresses, None))
+    monkeypatch.delenv("JAX_COORDINATOR_BIND_ADDRESS", raising=False)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    expected = f"{listen}:{port}" if listen else None
+    assert distributed._listen_address(f"{host}:{port}", 0) == expected
+    assert distributed._listen_address(f"{host}:{port}", 1) is None
+    if listen:
+        family = socket.AF_INET6 if "[" in listen else socket.AF_INET
+        with socket.create_server((listen.strip("[]"), port), family=family):
+            with pytest.raises(UserError, match="cannot listen on the port"):
+                distributed._listen_address(f"{host}:{port}", 0)

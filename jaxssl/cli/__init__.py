@@ -8,16 +8,20 @@ Each subcommand is a file of this folder with
 * optionally `POSITIONAL`, the name of the flag that takes the arguments without dashes.
 """
 
+import atexit
 import importlib
 import logging
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
 
 from absl import flags
 
 import jaxssl
 from jaxssl.errors import UserError, suggest
+from jaxssl.training import peers
 from jaxssl.training.console import outlive_terminal, show_error
 
 PREFIX = "--config."
@@ -34,15 +38,31 @@ COMMANDS = {
     "data prepare": "prepare a data set, so that runs start at once",
     "data convert": "convert TFRecord files of TFDS to files that can be read by index",
 }
+SECONDS_TO_END = 4.0  # time after an error for threads that still wait
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
 
+_peers: peers.Peers | None = None  # the other processes of the run
 
-def main() -> None:
-    """Run the command line `jaxssl COMMAND [arguments]`."""
+
+def main(command: str | None = None) -> None:
+    """Run the command line `jaxssl COMMAND [arguments]`, and end the process.
+
+    Args:
+        command: a subcommand, if the command line has its arguments only.
+    """
     words = sys.argv[1:3]
-    for command in (" ".join(words), *words[:1]):
-        if command in COMMANDS:
-            run(command, sys.argv[1 + len(command.split()) :])
+    for name in [command] if command else (" ".join(words), *words[:1]):
+        if name in COMMANDS:
+            arguments = sys.argv[1:] if command else sys.argv[1 + len(name.split()) :]
+            try:
+                run(name, arguments)
+            except SystemExit as stop:
+                if stop.code in (1, 2):
+                    _leave(stop.code)
+                raise
+            except Exception as error:
+                sys.excepthook(type(error), error, error.__traceback__)
+                _leave(1)
     outlive_terminal()
     if words == ["--version"]:
         print(f"jaxssl {jaxssl.__version__}")
@@ -50,22 +70,35 @@ def main() -> None:
     if words and not {"-h", "--help", "help"} & set(words):
         sys.exit(_fail(UserError(f"command {words[0]!r} is unknown{suggest(words[0], COMMANDS)}")))
     print("usage: jaxssl COMMAND [arguments]\n")
-    for command, purpose in COMMANDS.items():
-        print(f"  {command:14} {purpose}")
+    for name, purpose in COMMANDS.items():
+        print(f"  {name:14} {purpose}")
     print("\njaxssl COMMAND --help lists the arguments of a command, jaxssl --version the version.")
     sys.exit(0 if words else 2)
 
 
-def run(command: str, arguments: Sequence[str] | None = None) -> None:
+def _leave(status: int) -> None:
+    """End the process soon after an error, although threads and other processes keep it waiting.
+
+    Orbax waits a minute for a checkpoint that could not be written, and JAX for the other processes
+    of a run.
+    """
+    sys.stdout.flush()
+    cleaning = threading.Thread(target=atexit._run_exitfuncs, daemon=True)
+    cleaning.start()
+    cleaning.join(SECONDS_TO_END)
+    os._exit(status)
+
+
+def run(command: str, arguments: Sequence[str]) -> None:
     """Run a subcommand such as `jaxssl train` and exit with its status.
 
     The exit status is 2, with one line on stderr, for a `UserError` or a wrong flag.
 
     Args:
         command: one of `COMMANDS`.
-        arguments: of the subcommand; default: the arguments of this process.
+        arguments: of the subcommand.
     """
-    sys.exit(_run(command, list(sys.argv[1:] if arguments is None else arguments)))
+    sys.exit(_run(command, list(arguments)))
 
 
 def _run(command: str, arguments: list[str]) -> int:
@@ -103,20 +136,19 @@ def _run(command: str, arguments: list[str]) -> int:
     except KeyboardInterrupt:
         show_error("interrupted")
         return 130
-    except RuntimeError as error:  # RuntimeError is the base class of JAX's errors.
-        return _fail_of_another_process(error)
+    except Exception as error:
+        # If JAX cannot reach another process, the peers say which one it is, and end this process.
+        if _peers and any(word in str(error) for word in ("Gloo", "NCCL", "UNAVAILABLE")):
+            time.sleep(peers.LIMIT + peers.GRACE)
+        _tell_peers(error)
+        raise
     return 0
 
 
-def _fail_of_another_process(error: RuntimeError) -> int:
-    """Report that another process of the run has ended, if JAX's error may mean that."""
-    import jax
-
-    if jax.process_count() == 1 or not isinstance(error, jax.errors.JaxRuntimeError):
-        raise error
-    _fail(RuntimeError("another process of this run has ended or cannot be reached: see its log"))
-    sys.stderr.flush()
-    os._exit(1)  # A normal exit would wait for the other process.
+def _tell_peers(error: Exception) -> None:
+    """Tell the other processes of the run that this one ends with an error."""
+    if _peers:
+        _peers.tell_error(error)
 
 
 def define_processes(values: flags.FlagValues) -> None:
@@ -155,6 +187,10 @@ def start_jax(values: flags.FlagValues) -> None:
     distributed.initialize(values.coordinator, values.num_processes, values.process_id)
     distributed.check_platform()
     distributed.check_devices()
+    if distributed.process_count() > 1:
+        global _peers
+        place = distributed.process_index(), distributed.process_count()
+        _peers = peers.Peers(distributed.key_value_store(), *place)
 
 
 def split_overrides(argv: list[str]) -> tuple[list[str], list[tuple[str, str]]]:
@@ -198,6 +234,7 @@ def parse_step(text: str | None) -> int | str | None:
 
 
 def _fail(error: Exception) -> int:
+    _tell_peers(error)
     message = " ".join(str(error).split())
     show_error(f"error: {message}")
     return 2

@@ -111,6 +111,8 @@ def train(
             full, or if too many steps in a row are not finite.
         SystemExit: 130 or 143 when interrupted, after a checkpoint.
     """
+    # A relative path or a link would lead elsewhere if the program changed it during the run.
+    workdir = Path(os.path.realpath(workdir))
     # ---- Set-up: data, networks, programs. Bad input is rejected before anything is written.
     run = _set_up(config, workdir, evaluation, splits)
     setup, batches, programs = run.setup, run.batches, run.programs
@@ -132,7 +134,7 @@ def train(
         run = run._replace(record=run.record._replace(init=report))
 
     # ---- Workdir: only this run writes to it from here on. Resume from its last checkpoint.
-    with open_workdir(config, workdir), ExitStack() as stack:
+    with open_workdir(config, workdir) as check_lock, ExitStack() as stack:
         stack.callback(batches.close)
         distributed.on_first_process(lambda: run_record.write(config, workdir, run.record))
         components = custom.names(config.to_dict()).values()
@@ -170,6 +172,7 @@ def train(
                 step, calls = step + n, calls + 1
                 losses.append((new, n))
                 if unreported:
+                    check_lock()
                     _check_finite(reporter.report(*unreported), run, state)
                     unreported = None
                 evaluating = step % eval_every == 0 or step == total
@@ -192,6 +195,7 @@ def train(
                     unreported = None
                     _check_finite(values, run, state)
                     reporter.sync()
+                    check_lock()
                     position, score = batches.get_state(), values.get("knn_top1")
                     checkpoints.save(step, state, position, config.to_dict(), score)
                     reporter.restart_clock(step)
@@ -203,6 +207,7 @@ def train(
 
         # ---- Evaluation of the trained encoder.
         if config.eval.protocols:
+            check_lock()
             evaluation.finish(workdir, run.splits)
 
 

@@ -2,18 +2,13 @@
 
 import errno
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
-from filelock import (
-    FileLock,
-    LeaseCompromise,
-    LeaseSettingsMismatch,
-    OwnerRecord,
-    SoftFileLease,
-    Timeout,
-)
+from filelock import FileLock, LeaseSettingsMismatch, OwnerRecord, SoftFileLease, Timeout
 
 from jaxssl.errors import UserError
 from jaxssl.training.logs import log
@@ -28,8 +23,12 @@ NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager
-def lock(workdir: Path) -> Iterator[None]:
+def lock(workdir: Path) -> Iterator[Callable[[], None]]:
     """Hold the lock of a workdir inside a with block.
+
+    The value of the block is a function that raises UserError if the lock is lost: a run that was
+    suspended may find that a run on another host has taken it over. The run calls it before it
+    writes. If the lock is lost, any exception of the block becomes this error.
 
     The operating system releases the lock of a process that has ended, however it ended. Where
     hosts share a file system that does not share locks, or has none, the owner file tells whether a
@@ -43,12 +42,7 @@ def lock(workdir: Path) -> Iterator[None]:
             been changed then.
         OSError: if a lock file cannot be written.
     """
-    lease = SoftFileLease(
-        workdir / OWNER,
-        lease_duration=LEASE,
-        heartbeat_interval=HEARTBEAT,
-        on_compromise=_warn_of_lost_lease,
-    )
+    lease = SoftFileLease(workdir / OWNER, lease_duration=LEASE, heartbeat_interval=HEARTBEAT)
     if (workdir / NAME).is_symlink():
         raise UserError(f"{workdir / NAME} is a symbolic link; delete it")
     with ExitStack() as stack:
@@ -61,7 +55,38 @@ def lock(workdir: Path) -> Iterator[None]:
                 raise
         _acquire(lease, workdir)
         stack.callback(lease.release)
-        yield
+        check = partial(_check_held, lease, lease.token, workdir)
+        try:
+            yield check
+        except Exception as error:
+            try:
+                check()
+            except UserError as lost:
+                raise lost from error
+            raise
+
+
+def _check_held(lease: SoftFileLease, token: str | None, workdir: Path) -> None:
+    """Raise UserError unless the owner file of a workdir names this run by its token."""
+    for pause in (0.2, 0.0):
+        owner = lease.owner
+        if owner and owner.token == token:
+            return
+        time.sleep(pause)  # A run that asks for the lock moves the file aside for a moment.
+    if owner:
+        raise UserError(
+            f"another run ({_name(owner)}) has taken over {workdir}, because this run gave no sign "
+            f"of life for {LEASE:g} s; this run stops, and the other one goes on"
+        )
+    if workdir.is_dir():
+        raise UserError(
+            f"{workdir / OWNER} was deleted during the run, which stops because another run could "
+            "start in the workdir; the same command resumes at the last checkpoint"
+        )
+    raise UserError(
+        f"the workdir {workdir} was deleted or moved during the run, which stops; if it was moved, "
+        "pass its new path as --workdir to resume"
+    )
 
 
 def _acquire(lease: SoftFileLease, workdir: Path) -> None:
@@ -107,18 +132,12 @@ def _modified(path: Path) -> int:
 
 
 def _in_use(workdir: Path, lease: SoftFileLease) -> UserError:
-    owner = lease.owner
-    # filelock appends the process namespace of a container to the host's name.
-    who = f" (process {owner.pid} on {owner.hostname.partition('?')[0]})" if owner else ""
+    who = f" ({_name(lease.owner)})" if lease.owner else ""
     return UserError(
         f"{workdir} is in use by another run{who}; wait for it, stop it or choose another --workdir"
     )
 
 
-def _warn_of_lost_lease(loss: LeaseCompromise) -> None:
-    log.warning(
-        "%s was removed, or another run took it over; make sure that one run alone uses this "
-        "workdir (%s)",
-        loss.lock_file,
-        loss.reason,
-    )
+def _name(owner: OwnerRecord) -> str:
+    # filelock appends the process namespace of a container to the host's name.
+    return f"process {owner.pid} on {owner.hostname.partition('?')[0]}"

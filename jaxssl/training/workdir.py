@@ -5,7 +5,7 @@ import fnmatch
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -95,8 +95,11 @@ def check_name(workdir: Path) -> None:
 
 
 @contextmanager
-def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
+def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], None]]:
     """Lock a run's workdir, write the config to it, and log to its train.log.
+
+    The value of the with block is a function that raises UserError if the lock is lost, which the
+    run calls before it writes.
 
     Raises:
         UserError: if another run holds the lock or has another config, or if the workdir cannot be
@@ -105,16 +108,16 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[None]:
     try:
         with ExitStack() as stack:
 
-            def enter() -> None:
+            def enter() -> Callable[[], None]:
                 workdir.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(lock(workdir))
+                check_lock = stack.enter_context(lock(workdir))
                 # The check is repeated, because only now can no other run write the config.
                 check_same_config(config, workdir)
                 atomic_files.write_json(workdir / "config.json", config.to_dict())
                 stack.enter_context(logs.log_to_file(workdir / "train.log"))
+                return check_lock
 
-            distributed.on_first_process(enter)
-            yield
+            yield distributed.on_first_process(enter) or (lambda: None)
     except Exception as error:  # Orbax raises several exception types for a full disk.
         if not _is_write_error(error, workdir):
             raise

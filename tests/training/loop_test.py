@@ -76,7 +76,7 @@ def kill(event, arguments):
         os.kill(os.getpid(), signal.SIGKILL)
 
 sys.addaudithook(kill)
-cli.run("train")
+cli.main("train")
 """
 
 

@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,13 +13,17 @@ import time
 from pathlib import Path
 
 import filelock
+import jax
 import pytest
 from file_cases import refused
 from filelock import SoftFileLease
+from tiny import SAVED
+from workdir_cases import at_batch
 
 from jaxssl.errors import UserError
+from jaxssl.evaluation import pretrain
+from jaxssl.training import checkpoint, run_lock, workdir
 from jaxssl.training import config as config_lib
-from jaxssl.training import run_lock, workdir
 
 HOLD = """
 import sys, time
@@ -191,15 +196,37 @@ def test_run_updates_the_modification_time_of_its_owner_file(tmp_path, monkeypat
         assert path.stat().st_mtime_ns > 0
 
 
-def test_deletion_of_the_owner_file_during_a_run_is_logged(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(run_lock, "HEARTBEAT", 0.02)
-    monkeypatch.setattr(run_lock.log, "propagate", True)
-    with run_lock.lock(tmp_path):
-        (tmp_path / run_lock.OWNER).unlink()
-        end = time.monotonic() + 5
-        while not caplog.records and time.monotonic() < end:
-            time.sleep(0.01)
-    assert "was removed, or another run took it over" in caplog.text
+def take_over(folder: Path) -> None:
+    write_owner(folder)
+
+
+def delete_owner(folder: Path) -> None:
+    (folder / run_lock.OWNER).unlink()
+
+
+@pytest.mark.parametrize(
+    ("lose", "message"),
+    [
+        (take_over, "another run (process 1 on elsewhere) has taken over"),
+        pytest.param(delete_owner, "lock.owner was deleted during the run", marks=pytest.mark.long),
+        (shutil.rmtree, "was deleted or moved during the run, which stops; if it was moved"),
+    ],
+)
+def test_run_that_loses_its_lock_stops_and_saves_nothing(
+    tiny, tmp_path, monkeypatch, lose, message
+):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "run"
+    at_batch(monkeypatch, SAVED, lambda: lose(folder))
+    with refused(message), jax.numpy_dtype_promotion("standard"):
+        pretrain.train(tiny(), Path("run"))
+    assert checkpoint.steps(folder) == []
+
+
+def test_error_in_a_lost_workdir_is_the_loss_of_its_lock(tmp_path):
+    with refused("has taken over"), run_lock.lock(tmp_path):
+        write_owner(tmp_path)
+        raise OSError("Orbax cannot write")
 
 
 def test_config_that_another_run_wrote_before_the_lock_is_kept(tmp_path):
