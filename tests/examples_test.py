@@ -1,6 +1,8 @@
 """The scripts of `examples/` run, and learn what they say."""
 
 import importlib.util
+import re
+import textwrap
 from pathlib import Path
 
 import jax
@@ -9,7 +11,8 @@ import numpy as np
 import pytest
 
 import jaxssl
-from jaxssl.training import config
+from jaxssl import interfaces
+from jaxssl.training import config, custom
 from tests.tiny import TINY
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -78,3 +81,25 @@ def test_own_loss_is_lower_for_aligned_views():
 def test_every_example_is_on_the_page_of_own_components():
     page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
     assert all(f"../examples/{path.name}" in page for path in EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.fast
+def test_page_of_own_components_names_every_interface():
+    page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
+    names = [name for name, one in vars(interfaces).items() if getattr(one, "_is_protocol", False)]
+    names.remove("Protocol")
+    assert len(names) == 11
+    assert [name for name in names if f"`{name}`" not in page] == []
+
+
+@pytest.mark.fast
+def test_loss_of_two_batches_on_the_page_is_a_loss_of_pairs():
+    page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
+    text = re.search(r"\n((?:    .*\n|\n)*    def loss\(.*\n(?:    .*\n|\n)*)", page)[1]
+    scope = {"loss_of_two_batches": lambda z1, z2: jnp.sum(z1 * z2)}
+    exec(textwrap.dedent(text), scope)
+    z = jax.random.normal(jax.random.key(0), (2, 3, 4))
+    objective = custom.make_factory("loss", "loss", scope["loss"])(weight=2.0)
+    pairs = jaxssl.losses.pair_views(z)
+    value = objective.loss(pairs, {}, (), step=jnp.int32(0), key=None)[0]
+    np.testing.assert_allclose(value, 2 * jnp.sum(z[0] * z[1]), rtol=1e-5)

@@ -16,9 +16,10 @@ import jaxssl
 from jaxssl import cli, components
 from jaxssl.data import source
 from jaxssl.errors import UserError
+from jaxssl.evaluation import run as evaluation_run
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.models import adapters
-from jaxssl.training import config, custom, logs, modality
+from jaxssl.training import config, custom, loggers, logs, modality
 from jaxssl.training.build import build, make_augment, make_networks
 from tests.data_cases import data_config
 from tests.tiny import TINY
@@ -45,9 +46,9 @@ class Statistics(nn.Module):
 
 
 class Stateful(nnx.Module):
-    def __init__(self, width=4, *, rngs):
-        self.layers = nnx.List([nnx.Conv(1, width, (3, 3), rngs=rngs)])
-        self.norm = nnx.BatchNorm(width, rngs=rngs)
+    def __init__(module, width=4, *, rngs):
+        module.layers = nnx.List([nnx.Conv(1, width, (3, 3), rngs=rngs)])
+        module.norm = nnx.BatchNorm(width, rngs=rngs)
 
     def __call__(self, x):
         return nnx.relu(self.norm(self.layers[0](x))).mean((1, 2))
@@ -64,9 +65,9 @@ def apply(params, x):
 functions = init, apply
 
 
-def noisy(key, image, *, size=8, noise=0.1):
-    image = jax.image.resize(image, (size, size, image.shape[2]), "linear")
-    return image + noise * jax.random.normal(key, image.shape)
+def noisy(rng, picture, *, size=8, noise=0.1):
+    view = jax.image.resize(picture, (size, size, picture.shape[2]), "linear")
+    return view + noise * jax.random.normal(rng, view.shape)
 
 
 def sizeless(*, noise=0.1):
@@ -77,7 +78,7 @@ def method(encoder, objective, *, labels: bool = False):
     return siamese.method(encoder, objective, labels=labels)
 
 
-def is_labelled(encoder, objective, *, labels=False):
+def is_labelled(networks, loss, *, labels=False):
     return labels
 
 
@@ -101,8 +102,20 @@ probe = Protocol(halved, {"half": {}, "other": {}})
 number = 3
 
 
-def logger(workdir, step, config):
+def of_two(z1, z2, *, weight=1.0):
+    return 0.0
+
+
+def with_preset(context, *, seed, preset):
+    return []
+
+
+def nothing(context, *, seed):
     return None
+
+
+def logger(workdir, step, config):
+    return sum  # It has no methods.
 '''
 
 
@@ -208,7 +221,9 @@ def test_file_that_is_edited_during_a_run_does_not_change_it(plugin, caplog, mon
         path.write_text(PLUGIN.replace("number = 3", "number = 4"))
         assert components.factory("net", name) == 3
         assert custom.digests(settings) == settings["plugins"]
-    assert caplog.messages == [f"{path} has changed during the run, which used its earlier content"]
+    assert set(caplog.messages) == {
+        f"{path} has changed during the run, which used its earlier content"
+    }
     assert components.factory("net", name) == 4
     message = "net mine.py:functions changed while the run was being prepared"
     with pytest.raises(UserError, match=message), custom.unchanged(settings):
@@ -439,6 +454,33 @@ def test_own_protocols_take_presets_and_unknown_ones_are_refused(plugin):
         select_protocols([plugin("probe:third")])
     with pytest.raises(UserError, match="must be a function .* or a Protocol, got int"):
         select_protocols([plugin("number")])
+    with pytest.raises(UserError, match="missing a required argument: 'preset'"):
+        select_protocols([plugin("with_preset")])
+
+
+@pytest.mark.fast
+def test_protocol_that_returns_no_results_is_named(plugin):
+    (one,) = select_protocols([plugin("nothing")])
+    with pytest.raises(UserError, match="must return a list of Result, got NoneType"):
+        evaluation_run._run_protocol(one, None, "pretrained", 0, strict=True)
+
+
+@pytest.mark.fast
+def test_logger_without_methods_or_with_other_arguments_is_refused(plugin, tmp_path):
+    with pytest.raises(UserError, match=r"must be a function \(workdir, step, config\)"):
+        loggers.check((plugin("of_two"),))
+    loggers.check((plugin("logger"),))
+    with pytest.raises(UserError, match="without write, sync, close"):
+        loggers.open_logger(plugin("logger"), tmp_path, 0, {})
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("of_class", [True, False])
+def test_equinox_module_is_refused_with_advice(of_class):
+    base = type("Module", (), {"__module__": "equinox._module", "__call__": None})
+    module = type("Mine", (base,), {})
+    with pytest.raises(UserError, match="Equinox module; pass a pair of functions"):
+        custom.make_factory("net", "Mine", module if of_class else module())
 
 
 @pytest.mark.fast
@@ -448,6 +490,7 @@ def test_own_protocols_take_presets_and_unknown_ones_are_refused(plugin):
         ("net", "Statistic", "has no 'Statistic'; did you mean 'Statistics'"),
         ("net", "number", "expected a Linen module"),
         ("loss", "number", "is a int; expected a function"),
+        ("loss", "of_two", r"takes \(z1, z2\); expected one argument, pairs"),
         ("augment", "sizeless", "must have the argument size, the side of a view in pixels"),
         ("net", "needs_width", "net.width: .* has no default for it; give it one"),
     ],

@@ -220,6 +220,10 @@ def _run_protocol(
             raise UserError(f"protocol {one.text!r}: {error}") from error
         logs.log.warning("protocol %r is left out: %s", one.text, error)
         return []
+    if not isinstance(new, list) or not all(isinstance(result, Result) for result in new):
+        raise UserError(
+            f"protocol {one.text!r} must return a list of Result, got {type(new).__name__}"
+        )
     logs.log.info("%s of %s features: %.1f s", one.text, kind, time.perf_counter() - start)
     return new
 

@@ -1,5 +1,6 @@
 """Select protocols by name, and drop the ones that do not fit the data set or the processes."""
 
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -8,7 +9,7 @@ import numpy as np
 
 from jaxssl import components, distributed
 from jaxssl.data.source import Splits
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.evaluation.protocol import Protocol
 from jaxssl.training import logs
 from jaxssl.training.modality import MODALITIES
@@ -58,9 +59,16 @@ def _select(text: str) -> Selected:
     if not isinstance(protocol, Protocol):
         if not callable(protocol):
             raise UserError(
-                f"protocol {name!r} must be a function (context, *, seed, preset) or a Protocol, "
-                f"got {type(protocol).__name__}"
+                f"protocol {name!r} must be a function (context, *, seed) or a Protocol, got "
+                f"{type(protocol).__name__}"
             )
+        try:
+            inspect.signature(protocol).bind("context", seed=0)
+        except TypeError as error:
+            raise UserError(
+                f"protocol {name!r} must be a function (context, *, seed) that needs no other "
+                f"arguments, or a Protocol with presets: {one_line(error)}"
+            ) from error
         protocol = Protocol(protocol, {})
     if preset and preset not in protocol.presets:
         raise UserError(

@@ -20,9 +20,9 @@ from jaxssl.models import adapters
 from jaxssl.training._config_types import is_schedule
 from jaxssl.training.logs import log
 
+POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 NETWORKS = ("net", "text", "head", "predictor")
-# Arguments that are not hyper-parameters: of methods, views, and network classes.
-GIVEN = ("self", "encoder", "objective", "key", "image", "rngs", "parent", "name")
+GIVEN = ("rngs", "parent", "name")  # arguments of network classes that are not hyper-parameters
 
 
 def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
@@ -46,18 +46,29 @@ def make_factory(group: str, name: str, value: Any) -> Callable[..., Any]:
     if not callable(value):
         raise UserError(f"{group}.name={name!r} is a {type(value).__name__}; expected a function")
     signature = _signature(value)
-    first = next(iter(signature.parameters), "")
-    if group == "loss" and first == "pairs":
-        return stateless(_with_signature(value, signature))
+    # Arguments that the package passes by position. All arguments of a factory have defaults.
+    given = [
+        one.name
+        for one in signature.parameters.values()
+        if one.kind in POSITIONAL and one.default is inspect.Parameter.empty
+    ]
+    if group == "loss":
+        if given == ["pairs"]:
+            return stateless(_with_signature(value, signature))
+        if given:
+            raise UserError(
+                f"loss.name={name!r} takes ({', '.join(given)}); expected one argument, pairs, and "
+                "settings with defaults; docs/extending.md shows a loss of two batches z1, z2"
+            )
     if group == "augment":
-        if first == "key":
+        if len(given) == 2:
             value = _view_factory(value)
         if "size" not in signature.parameters:
             raise UserError(
                 f"augment.name={name!r} must have the argument size, the side of a view in pixels, "
                 "with a default"
             )
-    return _with_signature(value, _hyper_parameters(signature))
+    return _with_signature(value, _hyper_parameters(signature, len(given)))
 
 
 def record(config: Any) -> None:
@@ -136,8 +147,8 @@ def unchanged(config: Mapping[str, Any]) -> Iterator[None]:
     with components.pinned() as contents:
         changed = set(config.get("plugins", ())) - set(digests(config))
         if changed:
-            names = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
-            raise UserError(f"{names} changed while the run was being prepared; start it again")
+            parts = ", ".join(sorted(text.rpartition(" ")[0] for text in changed))
+            raise UserError(f"{parts} changed while the run was being prepared; start it again")
         yield
     for path, content in contents.items():
         if not path.is_file() or path.read_bytes() != content:
@@ -145,6 +156,12 @@ def unchanged(config: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _network(name: str, value: Any) -> Callable[..., Any]:
+    bases = (value if inspect.isclass(value) else type(value)).__mro__
+    if any(base.__module__.partition(".")[0] == "equinox" for base in bases):
+        raise UserError(
+            f"{name!r} is an Equinox module; pass a pair of functions (init, apply) as "
+            "docs/extending.md shows"
+        )
     if not callable(value) or isinstance(value, nn.Module | nnx.Module):
         try:
             return _constant(adapters.adapt(value))
@@ -172,7 +189,8 @@ def _view_factory(view: Callable[..., Any]) -> Callable[..., Any]:
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
     """Return a signature in which every hyper-parameter with a plain default has a type."""
     if inspect.isclass(function) and issubclass(function, nnx.Module):
-        function = function.__init__  # The class shows the arguments of its metaclass.
+        # The class shows the arguments of its metaclass. Binding removes the first one, self.
+        function = function.__init__.__get__(function)
     try:
         signature = inspect.signature(function, eval_str=True)
     except NameError:  # The annotations are texts that name types of another file.
@@ -186,15 +204,15 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
     return signature.replace(parameters=parameters)
 
 
-def _hyper_parameters(signature: inspect.Signature) -> inspect.Signature:
-    """Keep the parameters that a config can set, as keywords.
+def _hyper_parameters(signature: inspect.Signature, given: int = 0) -> inspect.Signature:
+    """Keep the parameters that a config can set, as keywords, after the first ``given`` ones.
 
     A parameter whose default a config cannot hold, such as a function, keeps its default.
     """
     keywords = [
         one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in signature.parameters.values()
-        if one.kind in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        for one in list(signature.parameters.values())[given:]
+        if one.kind in (*POSITIONAL, inspect.Parameter.KEYWORD_ONLY)
         and one.name not in GIVEN
         and (one.default is inspect.Parameter.empty or _is_plain(one.default))
     ]

@@ -5,14 +5,17 @@ A file whose logger needs an optional package names the package in ``PACKAGE``.
 """
 
 import importlib.util
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from jaxssl import components
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.training import atomic_files
+
+METHODS = ("write", "sync", "close")
 
 
 class Logger(Protocol):
@@ -94,7 +97,7 @@ def check(names: Sequence[str]) -> None:
     """Raise UserError if a logger of the config key `log` is unknown or lacks its package."""
     for name in names:
         if components.is_custom(name):
-            components.factory("log", name)
+            _check_factory(name, components.factory("log", name))
             continue
         if name not in (valid := components.names("log")):
             raise UserError(
@@ -109,5 +112,25 @@ def check(names: Sequence[str]) -> None:
 
 
 def open_logger(name: str, workdir: Path, step: int, config: Mapping[str, Any]) -> Logger:
-    """Open a logger for a run that starts or resumes at a step."""
-    return components.factory("log", name)(workdir, step, config)
+    """Open a logger for a run that starts or resumes at a step.
+
+    Raises:
+        UserError: if a user's logger lacks a method.
+    """
+    logger = components.factory("log", name)(workdir, step, config)
+    missing = [one for one in METHODS if not callable(getattr(logger, one, None))]
+    if missing:
+        raise UserError(
+            f"the logger {name!r} must return an object with write(step, metrics), sync() and "
+            f"close(), got {type(logger).__name__} without {', '.join(missing)}"
+        )
+    return logger
+
+
+def _check_factory(name: str, factory: Any) -> None:
+    try:
+        inspect.signature(factory).bind("workdir", "step", "config")
+    except TypeError as error:
+        raise UserError(
+            f"the logger {name!r} must be a function (workdir, step, config): {one_line(error)}"
+        ) from error
