@@ -60,6 +60,17 @@ def get_config() -> ConfigDict:
     config.optim.lars_clip = False  # larc caps the trust ratio at 1
     config.optim.sharded = False  # shard the optimiser's state over devices (ZeRO-1)
     config.optim.clip_norm = 0.0  # largest global norm of the gradient (0: no clipping)
+    config.optim.backbone_lr = 1.0  # learning rate of the backbone, relative to lr
+    config.optim.layer_decay = (
+        1.0  # factor on the rate from a layer of the backbone to the one before
+    )
+    config.optim.freeze = ()  # networks or modules that are not trained, such as "net/Conv_0"
+    config.optim.freeze_blocks = (
+        0  # first blocks of the backbone that are not trained, with the stem
+    )
+    config.optim.freeze_stats = (
+        True  # whether frozen BatchNorms of the backbone keep their statistics
+    )
 
     config.schedule = ConfigDict()
     config.schedule.name = "cosine"  # "constant", "cosine", "linear", "step"

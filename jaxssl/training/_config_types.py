@@ -10,6 +10,7 @@ from jax import Array
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
+from jaxssl.training.transfer import Transfer
 
 LARGEST = 2**31  # Integers must be smaller, because JAX counts in 32 bits.
 _INTS = (
@@ -36,12 +37,13 @@ TYPES: dict[str, Any] = {
     "optim.weight_decay": float | Callable,
     "schedule.milestones": tuple[float, ...],
     "eval.protocols": tuple[str, ...],
-    "log": tuple[str, ...],
+    **dict.fromkeys(("log", "optim.freeze"), tuple[str, ...]),
 }
 # Configs of earlier versions lack these keys, which then have these values.
 LATER: dict[str, Any] = {
     **dict.fromkeys(("eval.held_out_loss", "eval.online_linear", "init_projector"), False),
     "init": "",
+    **{f"optim.{key}": value for key, value in Transfer._field_defaults.items()},
     "log": ("tensorboard",),
 }
 TYPES |= {key: type(value) for key, value in LATER.items() if key not in TYPES}

@@ -26,6 +26,7 @@ from jaxssl.training._config_types import LARGEST
 from jaxssl.training.compatibility import check_compatibility, has_text
 from jaxssl.training.config import arguments, factory
 from jaxssl.training.state import Augment, TrainState
+from jaxssl.training.transfer import Transfer
 
 
 class Setup(NamedTuple):
@@ -109,14 +110,18 @@ def build(
             milestones=tuple(round(e * steps_per_epoch) for e in config.schedule.milestones),
             gamma=config.schedule.gamma,
         )
-        optim_values = make_scheduled("optim", skip=("lr", "lr_scaling", "sharded"))
-        optimiser = optim.optimiser(config.optim.name, rate, **optim_values)
+        skip = ("lr", "lr_scaling", "sharded", *Transfer._fields)
+        optim_values = make_scheduled("optim", skip=skip)
+        transfer = Transfer(**{k: config.optim[k] for k in Transfer._fields if k in config.optim})
+        optimiser = optim.optimiser(config.optim.name, rate, **optim_values, transfer=transfer)
         make_objective = factory("loss", config.loss.name)
         objective = make_objective(**make_scheduled("loss") | loss_numbers)
         check_compatibility(config, objective)
         make_method = factory("method", config.method.name)
-        method = make_method(make_networks(config), objective, **make_scheduled("method"))
+        encoder = transfer.with_fixed_norms(make_networks(config))
+        method = make_method(encoder, objective, **make_scheduled("method"))
         method.check_views(config.views, config.crops.number)
+        method = transfer.without_gradient(method)
         augment = make_augment(config, crops)
     except (ValueError, OverflowError) as error:
         raise UserError(one_line(error, 1000)) from error

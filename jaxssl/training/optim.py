@@ -8,9 +8,9 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.training.schedules import Schedule
+from jaxssl.training.transfer import ALL_TRAINED, Transfer
 
 LR_SCALING = ("linear", "sqrt", "none")
-FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
 
 
 def effective_lr(lr: float, scaling: str, batch_size: int) -> float:
@@ -39,6 +39,7 @@ def optimiser(
     nesterov: bool = False,
     trust_coefficient: float = 0.001,
     lars_clip: bool = False,
+    transfer: Transfer = ALL_TRAINED,
 ) -> optax.GradientTransformation:
     r"""Return the gradient transformation of a named optimiser.
 
@@ -48,8 +49,8 @@ def optimiser(
 
     with gradient g and parameter p. `lars_clip` replaces q_larc by min(q_larc / eta, 1). If a norm
     is 0, q is 1, and larc does not decay. Biases, parameters of norms, trained scalars (ndim <= 1)
-    and a transformer's learned positions have w = 0 and q = 1. Modules whose names begin with
-    "frozen_" are not updated, have no optimiser state, and do not count in the global norm.
+    and a transformer's learned positions have w = 0 and q = 1. Frozen modules are not updated, have
+    no optimiser state, and do not count in the global norm.
 
     Args:
         name: "adamw" (decoupled decay: MoCo-v3 and DINO on ViT, AUC-CL), "adam" (L2 in the
@@ -63,6 +64,8 @@ def optimiser(
         nesterov: sgd, lars and larc move by q (g + w p) + m v instead of v.
         trust_coefficient: c of lars and larc, > 0.
         lars_clip: cap larc's ratio, so that no matrix moves faster than with sgd.
+        transfer: which modules are frozen, and factors on the rates of the others. Modules whose
+            names begin with "frozen_" are always frozen.
 
     Raises:
         ValueError: on an unknown name, a value out of its range, or `lars_clip` without larc.
@@ -93,8 +96,20 @@ def optimiser(
     if lars_clip and name != "larc":
         raise ValueError(f'optim.lars_clip needs optim.name "larc", got {name!r}')
     clip = optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity()
+    transfer.check()
     trained = optax.chain(clip, *chains[name], optax.scale_by_learning_rate(lr))
-    return optax.partition({"trained": trained, "frozen": optax.set_to_zero()}, _groups)
+
+    def groups(params: optax.Params) -> Any:
+        frozen = transfer.frozen(cast(Any, params))
+        return jax.tree.map(lambda f: "frozen" if f else "trained", frozen)
+
+    def scale(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        return jax.tree.map(lambda u, rate: u * rate, updates, transfer.rates(cast(Any, params)))
+
+    partition = optax.partition({"trained": trained, "frozen": optax.set_to_zero()}, groups)
+    if (transfer.backbone_lr, transfer.layer_decay) == (1, 1):
+        return partition
+    return optax.chain(partition, optax.stateless(scale))
 
 
 def _larc(
@@ -134,13 +149,3 @@ def _decays(params: optax.Params) -> Any:
         return p.ndim > 1 and jax.tree_util.keystr(path[-1:], simple=True) != "positions"
 
     return jax.tree_util.tree_map_with_path(decays, params)
-
-
-def _groups(params: optax.Params) -> Any:
-    """Label each parameter "frozen" or "trained"."""
-
-    def group(path: tuple[Any, ...], _: Array) -> str:
-        names = jax.tree_util.keystr(path, simple=True, separator="/").split("/")
-        return "frozen" if any(name.startswith(FROZEN) for name in names) else "trained"
-
-    return jax.tree_util.tree_map_with_path(group, params)

@@ -1,0 +1,159 @@
+"""Train parts of a network: frozen modules, and learning rates by layer."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+from jax import lax
+
+from jaxssl.methods.base import Method
+from jaxssl.models.encoder import Encoder
+
+FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
+LAST = ("LayerNorm", "AttentionPool")  # modules that follow the blocks of a backbone
+
+
+class Transfer(NamedTuple):
+    """Which modules are trained, and at which rates.
+
+    The layers of a backbone are its stem (0), its modules "Block_0", "Block_1", ... (1, 2, ...),
+    and what follows the blocks. Without blocks, the number at the end of a module's name counts, so
+    that "Conv_1" and "BatchNorm_1" are layer 1.
+
+    Attributes:
+        freeze: names of networks or modules that are not trained, such as "net", "net/Conv_0".
+        freeze_blocks: number of blocks of the backbone that are not trained, from the first, with
+            the stem. 0 freezes none.
+        freeze_stats: whether frozen BatchNorms of the backbone keep their statistics and normalise
+            with them. False updates them, and normalises with those of the batch.
+        backbone_lr: learning rate of the backbone, relative to that of the other networks.
+        layer_decay: factor on the rate from each layer of the backbone to the one before it (Bao et
+            al., BEiT, 2021). What follows the blocks has the factor 1.
+    """
+
+    freeze: Sequence[str] = ()
+    freeze_blocks: int = 0
+    freeze_stats: bool = True
+    backbone_lr: float = 1.0
+    layer_decay: float = 1.0
+
+    def check(self) -> None:
+        """Raise ValueError if a number is out of range."""
+        if not self.backbone_lr > 0:
+            raise ValueError(f"optim.backbone_lr must be > 0, got {self.backbone_lr}")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"optim.layer_decay must be in (0, 1], got {self.layer_decay}")
+        if self.freeze_blocks < 0:
+            raise ValueError(f"optim.freeze_blocks must be >= 0, got {self.freeze_blocks}")
+
+    def frozen(self, params: Mapping[str, Any]) -> Any:
+        """Mark the parameters that are not trained, in a tree of bools by network.
+
+        Raises:
+            ValueError: if a name is not among the parameters.
+        """
+        layers, unused = _layers(params.get("net", {})), {*self.freeze}
+
+        def is_frozen(path: tuple[Any, ...], _: Any) -> bool:
+            names = _names(path)
+            matches = {one for one in self.freeze if names[: one.count("/") + 1] == one.split("/")}
+            unused.difference_update(matches)
+            in_blocks = names[0] == "net" and layers[names[1]] <= self.freeze_blocks
+            frozen = any(name.startswith(FROZEN) for name in names)
+            return bool(matches or frozen or (self.freeze_blocks and in_blocks))
+
+        tree = jax.tree_util.tree_map_with_path(is_frozen, params)
+        if unused:
+            valid = sorted(
+                {"/".join(_names(path)[:2]) for path, _ in jax.tree.leaves_with_path(params)}
+            )
+            raise ValueError(
+                f"optim.freeze: {min(unused)!r} is no network or module; valid: net, "
+                f"{', '.join(valid)}"
+            )
+        return tree
+
+    def rates(self, params: Mapping[str, Any]) -> Any:
+        """Return the factor on the learning rate of each parameter."""
+        layers = _layers(params.get("net", {}))
+        last = max(layers.values(), default=0)
+
+        def rate(path: tuple[Any, ...], _: Any) -> float:
+            names = _names(path)
+            if names[0] != "net":
+                return 1.0
+            return self.backbone_lr * self.layer_decay ** (last - layers[names[1]])
+
+        return jax.tree_util.tree_map_with_path(rate, params)
+
+    def without_gradient(self, method: Method) -> Method:
+        """Return a method that computes no gradient of frozen parameters."""
+        if not (self.freeze or self.freeze_blocks):
+            return method
+
+        def loss(params: Any, *args: Any, **kwargs: Any) -> Any:
+            stop = lambda frozen, p: lax.stop_gradient(p) if frozen else p  # noqa: E731
+            params = jax.tree.map(stop, self.frozen(params), params)
+            return method.loss(params, *args, **kwargs)
+
+        return method._replace(loss=loss)
+
+    def with_fixed_norms(self, encoder: Encoder) -> Encoder:
+        """Return an encoder whose backbone has its frozen BatchNorms in evaluation mode."""
+        if not (self.freeze_stats and (self.freeze or self.freeze_blocks)):
+            return encoder
+        net: Any = FixedNorms(encoder.net, self)
+        return encoder._replace(net=net)
+
+
+ALL_TRAINED = Transfer()
+
+
+class FixedNorms(NamedTuple):
+    """A backbone whose frozen BatchNorms always use their running statistics.
+
+    Attributes:
+        net: the backbone.
+        transfer: tells which modules are frozen.
+    """
+
+    net: Any
+    transfer: Transfer
+
+    def init(self, key: Any, x: Any, *, train: bool = False) -> Any:
+        """Initialise the variables of the backbone."""
+        return self.net.init(key, x, train=train)
+
+    def apply(self, variables: Any, x: Any, **options: Any) -> Any:
+        """Apply the backbone."""
+        names = [name for name in self.transfer.freeze if name.split("/")[0] == "net"]
+        transfer = self.transfer._replace(freeze=names)
+        frozen = transfer.frozen({"net": variables["params"]})["net"]
+
+        def fix(call: Any, args: Any, kwargs: Any, context: Any) -> Any:
+            module, tree = context.module, frozen
+            if isinstance(module, nn.BatchNorm) and context.method_name == "__call__":
+                for name in module.path:
+                    tree = tree.get(name, {})
+                if (leaves := jax.tree.leaves(tree)) and all(leaves):
+                    # The module was made for this call only.
+                    object.__setattr__(module, "use_running_average", True)
+            return call(*args, **kwargs)
+
+        with nn.intercept_methods(fix):
+            return self.net.apply(variables, x, **options)
+
+
+def _layers(net: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of the layer of each module of a backbone, see `Transfer`."""
+    numbers = {name: int(n) for name in net if (n := name.rpartition("_")[2]).isdecimal()}
+    blocks = {name: n + 1 for name, n in numbers.items() if name.startswith("Block_")}
+    if not blocks:
+        return {name: numbers.get(name, 0) for name in net}
+    last = max(blocks.values()) + 1
+    return {name: blocks.get(name, last if name.startswith(LAST) else 0) for name in net}
+
+
+def _names(path: tuple[Any, ...]) -> list[str]:
+    return jax.tree_util.keystr(path, simple=True, separator="/").split("/")

@@ -1,0 +1,155 @@
+"""Frozen modules and learning rates by layer."""
+
+import jax
+import numpy as np
+import pytest
+from jax import numpy as jnp
+from tiny import DIGITS, SETTINGS
+
+from jaxssl import distributed
+from jaxssl.errors import UserError
+from jaxssl.models import convnet, resnet, vit
+from jaxssl.training import config
+from jaxssl.training.build import build, initial_state
+from jaxssl.training.optim import optimiser
+from jaxssl.training.state import make_train_step
+from jaxssl.training.transfer import FixedNorms, Transfer
+
+pytestmark = pytest.mark.fast
+
+VIT = vit.net(dim=8, layers=2, num_heads=2, patch_size=4, positions="learned")
+NETS = {"vit": VIT, "resnet": resnet.net(width=2), "convnet": convnet.net(widths=(2, 2, 2))}
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def params_of(name):
+    key, image = jax.random.key(0), jnp.zeros((1, 8, 8, 1))
+    shapes = jax.eval_shape(lambda: NETS[name].init(key, image, train=False)["params"])
+    params = jax.tree.map(lambda x: np.ones(x.shape, np.float32), shapes)
+    return {"net": params, "projector": {"Dense_0": {"kernel": np.ones((2, 2), np.float32)}}}
+
+
+def top_level(tree):
+    """Return the values of each module of a tree, which are equal within a module."""
+    flat = {f"{n}/{m}": {*jax.tree.leaves(x)} for n in tree for m, x in tree[n].items()}
+    assert all(len(values) == 1 for values in flat.values())
+    return {name: values.pop() for name, values in flat.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("vit", {"frozen_patches": 0, "token": 0, "positions": 0, "Block_0": 1, "Block_1": 2,
+                 "LayerNorm_0": 3}),
+        ("resnet", {"Conv_0": 0, "BatchNorm_0": 0, **{f"Block_{i}": i + 1 for i in range(8)}}),
+        ("convnet", {f"{kind}_{i}": i for kind in ("Conv", "BatchNorm") for i in range(3)}),
+    ],
+)  # fmt: skip
+def test_blocks_have_the_rates_and_are_frozen_in_their_order(name, layers):
+    params, last = params_of(name), max(layers.values())
+    rates = top_level(Transfer(backbone_lr=0.5, layer_decay=0.1).rates(params))
+    expected = {f"net/{module}": 0.5 * 0.1 ** (last - i) for module, i in layers.items()}
+    assert rates == pytest.approx({**expected, "projector/Dense_0": 1.0})
+    frozen = top_level(Transfer(freeze_blocks=1).frozen(params))
+    assert {one for one, value in frozen.items() if value} == {
+        f"net/{module}" for module, i in layers.items() if i <= 1
+    }
+
+
+def test_names_freeze_networks_modules_and_parameters_but_no_longer_names():
+    params = params_of("vit")
+    mark = lambda *names: top_level(Transfer(freeze=names).frozen(params))  # noqa: E731
+    assert sum(mark("net").values()) == 6 and not mark("net")["projector/Dense_0"]
+    frozen = {name for name, value in mark("net/Block_1", "net/token").items() if value}
+    assert frozen == {"net/Block_1", "net/token", "net/frozen_patches"}
+    with pytest.raises(ValueError, match="'net/Block' is no network or module; valid: net, net/B"):
+        mark("net/Block")
+
+
+def test_step_is_the_usual_step_times_the_rate_and_frozen_modules_have_no_state():
+    params = params_of("convnet")
+    settings = {"weight_decay": 0.1, "momentum": 0.9, "clip_norm": 0}
+    constant = lambda step: jnp.float32(0.1)  # noqa: E731
+    transfer = Transfer(backbone_lr=0.5, layer_decay=0.1)
+    grads = jax.tree.map(lambda p: 2 * p, params)
+
+    def update(transfer):
+        transform = optimiser("adamw", constant, transfer=transfer, **settings)
+        state = transform.init(params)
+        return transform.update(grads, state, params)[0], state
+
+    (usual, whole), (scaled, _) = update(Transfer()), update(transfer)
+    rates = transfer.rates(params)
+    jax.tree.map(lambda u, r, s: np.testing.assert_allclose(s, u * r), usual, rates, scaled)
+    still, state = update(Transfer(freeze=("net",)))
+    assert not any(np.any(x) for x in jax.tree.leaves(still["net"]))
+    count = lambda tree: sum(np.size(x) for x in jax.tree.leaves(tree))  # noqa: E731
+    assert count(whole) - count(state) == 2 * count(params["net"])
+
+
+def steps(num_steps=2, **changes):
+    """Return the state of a tiny run before and after some steps."""
+    settings = config.load(DIGITS, [*SETTINGS.items(), *changes.items()])
+    setup, mesh = build(settings, 1297), distributed.make_mesh()
+    images = np.random.default_rng(0).integers(0, 256, (16, 8, 8, 1), np.uint8)
+    batch = {"input": images, "index": np.arange(16, dtype=np.int32)}
+    before = jax.device_get(initial_state(settings, setup, batch, 1297, mesh))
+    state = initial_state(settings, setup, batch, 1297, mesh)
+    step = make_train_step(setup.method, setup.optimiser, setup.augment, mesh)
+    for _ in range(num_steps):
+        state, _, _ = step(state, distributed.shard(batch, mesh))
+    return before, jax.device_get(state)
+
+
+@pytest.mark.parametrize("keep", ["True", "False"])
+def test_frozen_backbone_stays_equal_to_the_bit_and_its_statistics_by_the_setting(keep):
+    before, after = steps(**{"optim.freeze": "net", "optim.freeze_stats": keep})
+    same = lambda one, other: jax.tree.all(jax.tree.map(np.array_equal, one, other))  # noqa: E731
+    assert same(before.params["net"], after.params["net"])
+    assert not same(before.params["projector"], after.params["projector"])
+    stats = before.carried.batch_stats, after.carried.batch_stats
+    assert same(stats[0]["net"], stats[1]["net"]) == (keep == "True")
+    assert not same(stats[0]["projector"], stats[1]["projector"])
+
+
+def test_frozen_blocks_normalise_by_running_statistics_and_the_others_by_the_batch():
+    net, x = NETS["convnet"], np.random.default_rng(0).standard_normal((4, 8, 8, 1), np.float32)
+    variables = net.init(jax.random.key(0), x, train=False)
+    fixed = FixedNorms(net, Transfer(freeze_blocks=1))
+    _, updated = fixed.apply(variables, x, train=True, mutable=["batch_stats"])
+    moved = {name: bool(np.any(stats["mean"])) for name, stats in updated["batch_stats"].items()}
+    assert moved == {"BatchNorm_0": False, "BatchNorm_1": False, "BatchNorm_2": True}
+    whole = FixedNorms(net, Transfer(freeze=("net",))).apply(variables, x, train=True)
+    np.testing.assert_array_equal(whole, net.apply(variables, x, train=False))
+
+
+def test_frozen_parameters_get_no_gradient():
+    settings = config.load(DIGITS, [*SETTINGS.items(), ("optim.freeze_blocks", "1")])
+    method = build(settings, 1297).method
+    example = {"views": jnp.ones((2, 4, 8, 8, 1)), "index": jnp.arange(4, dtype=jnp.int32)}
+    params, carried = method.init(jax.random.key(0), example, 4)
+    options = {"step": jnp.int32(0), "key": jax.random.key(1), "axis_name": None}
+    text = jax.make_jaxpr(jax.grad(lambda p: method.loss(p, carried, example, **options)[0]))(
+        params
+    )
+    # The gradient of a convolution is a convolution, and none of the two kernels gets one.
+    assert str(text).count("conv_general_dilated[") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optim.backbone_lr": "0"}, "optim.backbone_lr must be > 0, got 0"),
+        ({"optim.layer_decay": "1.5"}, r"optim.layer_decay must be in \(0, 1\], got 1.5"),
+        ({"optim.freeze_blocks": "-1"}, "optim.freeze_blocks must be >= 0, got -1"),
+        ({"optim.freeze": "net/Conv_9"}, "'net/Conv_9' is no network or module; valid: net, net/"),
+    ],
+)
+def test_impossible_settings_are_refused_in_one_line(changes, message):
+    with pytest.raises(UserError, match=message):
+        steps(0, **changes)
