@@ -1,19 +1,26 @@
 """UserError, the error for mistakes of the user, and helpers for one-line messages."""
 
 import difflib
+import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 MANY = 40
+LONGEST = 2000  # characters of a message
 
 
 class UserError(Exception):
     """Invalid input from the user. The one-line message says how to mend it.
 
     The command line prints the message and exits with status 2, and a notebook shows the message
-    alone. Any other exception is a bug.
+    alone. Any other exception is a bug. Of a message with more than `LONGEST` characters, the
+    middle is left out.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shorten(message))
 
     def _render_traceback_(self) -> list[str]:  # called by IPython
         return [f"{type(self).__name__}: {self}"]
@@ -25,21 +32,35 @@ class Stopped(KeyboardInterrupt):
     _render_traceback_ = UserError._render_traceback_
 
 
+class WriteError(UserError):
+    """A file or a folder that cannot be written, as on a full disk."""
+
+
 @contextmanager
-def explain_write_errors(path: Path, flag: str = "--out") -> Iterator[None]:
-    """Turn an OSError inside a with block into a UserError that names the path.
+def explain_write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError inside a with block into a WriteError. The block does nothing but write.
 
     Args:
         path: file or folder that the code writes.
-        flag: command-line flag that names the path.
     """
     try:
         yield
     except OSError as error:
-        reason = error.strerror or one_line(error)
-        raise UserError(
-            f"cannot write {path}: {reason}; choose another path with {flag}"
-        ) from error
+        raise write_error(path, error) from error
+
+
+def write_error(path: Path, error: Exception) -> WriteError:
+    """Return the WriteError for a path and the exception of a library that writes it."""
+    code = re.search(r"os_error_code='(\d+)'", str(error))  # in the messages of TensorStore
+    reason = os.strerror(int(code[1])) if code else getattr(error, "strerror", None)
+    reason = reason or one_line(error)
+    return WriteError(f"cannot write {path}: {reason}; mend this, or choose another path")
+
+
+def shorten(text: str, most: int = LONGEST) -> str:
+    """Return a text unchanged, or its beginning and end if it has more than ``most`` characters."""
+    half = most // 2
+    return text if len(text) <= most else f"{text[:half]} [...] {text[-half:]}"
 
 
 def one_line(error: Exception, most: int = 300) -> str:

@@ -10,12 +10,14 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 from xla_flags import QUICK_FLAGS
 
 import jaxssl
 from jaxssl import cli, distributed
 from jaxssl.errors import UserError
+from jaxssl.training import config
 
 ROOT = Path(__file__).parents[1]
 SMALL = (
@@ -211,6 +213,21 @@ def test_user_errors_are_one_line_and_status_2(command, message, tmp_path, monke
     error = capsys.readouterr().err
     assert stop.value.code == 2 and error.startswith("error: ") and message in error
     assert error.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\n")]
+)
+def test_exhausted_memory_is_reported_in_one_line(monkeypatch, capsys, error):
+    def fail(*args):
+        raise error
+
+    monkeypatch.setattr(config, "load", fail)
+    with pytest.raises(SystemExit) as stop:
+        cli.run("train", [])
+    lines = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and len(lines) == 1
+    assert lines[0].startswith("error: memory is used up; reduce batch_size")
 
 
 def test_script_prints_a_user_error_in_one_line_and_exits_with_status_2(tmp_path):

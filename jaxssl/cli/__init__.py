@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from absl import flags
 
 import jaxssl
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError, shorten, suggest
 from jaxssl.training import peers
 from jaxssl.training.console import outlive_terminal, show_error
 
@@ -39,6 +39,10 @@ COMMANDS = {
     "data convert": "convert TFRecord files of TFDS to files that can be read by index",
 }
 SECONDS_TO_END = 4.0  # time after an error for threads that still wait
+OUT_OF_MEMORY = (
+    "memory is used up; reduce batch_size or the network, set data.cache=none, or raise the limit "
+    "of this process (ulimit -v)"
+)
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
 
 _peers: peers.Peers | None = None  # the other processes of the run
@@ -137,6 +141,8 @@ def _run(command: str, arguments: list[str]) -> int:
         show_error("interrupted")
         return 130
     except Exception as error:
+        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+            return _fail(MemoryError(OUT_OF_MEMORY))
         # If JAX cannot reach another process, the peers say which one it is, and end this process.
         if _peers and any(word in str(error) for word in ("Gloo", "NCCL", "UNAVAILABLE")):
             time.sleep(peers.LIMIT + peers.GRACE)
@@ -235,6 +241,5 @@ def parse_step(text: str | None) -> int | str | None:
 
 def _fail(error: Exception) -> int:
     _tell_peers(error)
-    message = " ".join(str(error).split())
-    show_error(f"error: {message}")
+    show_error(f"error: {shorten(' '.join(str(error).split()))}")
     return 2

@@ -24,7 +24,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Draw a sheet of images and views with `jaxssl.evaluation.gallery.write_sheet`."""
     from jaxssl import distributed
     from jaxssl.data import source
-    from jaxssl.errors import UserError, explain_write_errors
+    from jaxssl.errors import UserError
     from jaxssl.evaluation import gallery
     from jaxssl.training import config, logs, modality
     from jaxssl.training.console import show
@@ -41,7 +41,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
             "show an image or video config"
         )
     train = source.load(settings.data, settings.data.train_split)
-    with explain_write_errors(out):
-        gallery.write_sheet(settings, train, ROWS.value, out)
+    gallery.write_sheet(settings, train, ROWS.value, out)
     show(train.describe())
     show(f"views: {out}")

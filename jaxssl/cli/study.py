@@ -112,10 +112,9 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     findings = study.run(setting)
     title = components.summary("study", name).rstrip(".")
     about = _provenance(_command(name, overrides), time.perf_counter() - start)
-    with explain_write_errors(setting.out):
-        path = documents.write_study(
-            _stem(name, setting), title, setting, study.CLAIMS, findings, about
-        )
+    path = documents.write_study(
+        _stem(name, setting), title, setting, study.CLAIMS, findings, about
+    )
     if PAGE.value:
         documents.write_markdown(Path(PAGE.value), path.with_suffix(".json"))
     documents.print_findings(study.CLAIMS, findings)

@@ -25,8 +25,8 @@ WORKDIR = flags.DEFINE_string(
 DRY_RUN = flags.DEFINE_bool(
     "dry_run",
     False,
-    "Print shapes, parameters, settings and memory, and take one step on random images. Needs no "
-    "data and writes nothing.",
+    "Print shapes, parameters, settings and memory, and take one step on two examples a device. "
+    "Needs no data for common sets of images, and writes nothing.",
     FLAGS,
 )
 PROFILE = flags.DEFINE_string(
@@ -41,6 +41,9 @@ GRID = flags.DEFINE_multi_string(
     "KEY=A,B,C: train all combinations of these values of config keys, and print a table. May be "
     "given several times.",
     FLAGS,
+)
+MAX_RUNS = flags.DEFINE_integer(
+    "max_runs", 1000, "Largest number of runs of a --grid.", lower_bound=1, flag_values=FLAGS
 )
 cli.define_processes(FLAGS)
 
@@ -69,7 +72,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
 
 
 def _train_grid(overrides: list[tuple[str, str]]) -> None:
-    from jaxssl.errors import UserError, explain_write_errors
+    from jaxssl.errors import UserError
     from jaxssl.studies import parameter_grid
 
     for flag, value in (("dry_run", DRY_RUN.value), ("profile", PROFILE.value)):
@@ -82,5 +85,4 @@ def _train_grid(overrides: list[tuple[str, str]]) -> None:
     changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
     words = [word for text in given for word in text.splitlines()]
     command = shlex.join(["jaxssl", "train", *words, *changes, "--workdir", str(folder)])
-    with explain_write_errors(folder, "--workdir"):
-        parameter_grid.train(CONFIG.value, grid, folder, overrides, command)
+    parameter_grid.train(CONFIG.value, grid, folder, overrides, command, MAX_RUNS.value)

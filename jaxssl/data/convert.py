@@ -16,7 +16,7 @@ import grain
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from jaxssl.data.integrity import INFO, JSON_ERRORS, MAX_SHARDS
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import UserError, explain_write_errors, one_line
 
 OLD, NEW = "tfrecord", "array_record"
 TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"  # TFDS names files like this by default.
@@ -58,14 +58,12 @@ def convert(directory: Path) -> int:
             f"contain the format; prepare the set again as {NEW}"
         )
     total = sum(_convert_shard(directory / old, directory / new, n) for old, new, n in shards)
-    try:
+    with explain_write_errors(path):
         temporary = path.with_suffix(f".{uuid.uuid4().hex}.tmp")
         temporary.write_text(
             json.dumps(info | {"alternativeFileFormats": [*formats[1:], NEW]}, indent=2)
         )
         temporary.replace(path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
     return total
 
 

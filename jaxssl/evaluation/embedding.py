@@ -59,8 +59,7 @@ def embed(
     variables = distributed.replicate(encoder.variables, mesh)
     features = np.asarray(extract(source.images(inputs.size), encode, variables, mesh))
     if out is not None:
-        with explain_write_errors(out):
-            _write(out, features, names)
+        _write(out, features, names)
     return features
 
 
@@ -105,7 +104,8 @@ def _open_pictures(path: Path, channels: int) -> tuple[Source, list[str]]:
 
 
 def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
+    with explain_write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
     if out.suffix == ".npy":
         np.save(content, features)

@@ -18,6 +18,7 @@ from jaxssl.augment.views import to_uint8
 from jaxssl.data import readers
 from jaxssl.data.plan import make_plan
 from jaxssl.data.source import Source, Splits
+from jaxssl.errors import explain_write_errors
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import Features
@@ -207,7 +208,8 @@ def write_sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> No
                 axis.set_title(title, fontsize=9)
         label = source.class_names[labels[row]] if labels[row] >= 0 else "unlabelled"
         axes[0].set_ylabel(label, fontsize=8, rotation=0, ha="right", va="center", parse_math=False)
-    figure.savefig(path, format="png", dpi=120, bbox_inches="tight")
+    with explain_write_errors(path):
+        figure.savefig(path, format="png", dpi=120, bbox_inches="tight")
 
 
 def _neighbours(features: Features, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -229,12 +229,8 @@ def _run_protocol(
 
 
 def _write(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    if not distributed.is_first_process():
-        return
-    try:
+    if distributed.is_first_process():
         results.add_results(out, rows)
-    except OSError as error:
-        raise UserError(f"cannot write results to {out}: {error.strerror}; see --out") from error
 
 
 def _require_results(

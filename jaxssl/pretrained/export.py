@@ -12,7 +12,7 @@ from jax import export as jax_export
 from jax import numpy as jnp
 from safetensors.numpy import save
 
-from jaxssl.errors import UserError, suggest
+from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.pretrained import model_card, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.pretrained.load import is_run, load_pretrained
@@ -65,14 +65,13 @@ def export(
         contents = {
             stem + FORMATS[name][0]: FORMATS[name][1](pretrained, header) for name in formats
         }
-        out.mkdir(parents=True, exist_ok=True)
+        with explain_write_errors(out):
+            out.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
             write_bytes(out / name, content)
         write_text(out / "README.md", _card(pretrained, header, out, stem, results))
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
-    except OSError as error:
-        raise UserError(f"cannot write into {out}: {error.strerror}; see --out") from error
     return [out / name for name in (*contents, "README.md")]
 
 

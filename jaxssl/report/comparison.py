@@ -9,7 +9,7 @@ from typing import Any
 
 import matplotlib
 
-from jaxssl.errors import UserError, explain_write_errors
+from jaxssl.errors import UserError
 from jaxssl.report.curves import comparison_curves
 from jaxssl.report.images import STYLE
 from jaxssl.report.page import Cell, Table, render
@@ -62,8 +62,7 @@ def write_page(workdirs: Sequence[Path], out: Path | None = None) -> Path:
         return write_comparison(workdirs, out or Path("compare.html"))
     check_workdirs(workdirs)
     out = out or workdirs[0] / "report.html"
-    with explain_write_errors(out):
-        return write_report(workdirs[0], out)
+    return write_report(workdirs[0], out)
 
 
 def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
@@ -98,8 +97,7 @@ def write_comparison(workdirs: Sequence[Path], out: Path) -> Path:
             curves=comparison_curves(groups),
             settings=_settings_table(groups),
         )
-    with explain_write_errors(out):
-        atomic_files.write_text(out, html)
+    atomic_files.write_text(out, html)
     return out
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import UserError, explain_write_errors, one_line
 from jaxssl.training import atomic_files
 from jaxssl.training.console import show, show_table
 
@@ -66,9 +66,10 @@ def add_results(folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
     Raises:
         UserError: if the file is damaged.
-        OSError: if the file cannot be written. It is unchanged then.
+        WriteError: if the file cannot be written. It is unchanged then.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     path, new = folder / "results.json", set(map(_key, rows))
     with atomic_files.locked(path):
         earlier = [row for row in read_results(folder) if _key(row) not in new]

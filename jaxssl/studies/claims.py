@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxssl import components
-from jaxssl.errors import explain_write_errors
 from jaxssl.report.markdown import markdown_table
 from jaxssl.studies import documents
 from jaxssl.studies.study import Claim, Verdict, claims_file, read_claims
@@ -111,8 +110,7 @@ def write_claims(folder: Path, page: Path) -> Path:
         if by_text:
             sections = [documents.markdown_claim(results) for results in by_text.values()]
             parts.append("\n".join([f"\n## {title}\n", *sections]))
-    with explain_write_errors(page, "--page"):
-        atomic_files.write_text(page, "".join(parts))
+    atomic_files.write_text(page, "".join(parts))
     return page
 
 

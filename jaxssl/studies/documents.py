@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table as PrintedTable
 
-from jaxssl.errors import UserError, explain_write_errors
+from jaxssl.errors import UserError
 from jaxssl.report import page
 from jaxssl.report.images import embed_png, figure_png
 from jaxssl.report.markdown import narrow_table, wrap_text
@@ -99,9 +99,8 @@ def write_markdown(path: Path, document: Path) -> None:
         cells = narrow_table(table["heading"], table["rows"]).rstrip()
         note = wrap_text(table["note"])
         parts += [f"## {table['title']}", *filter(None, [note]), cells]
-    with explain_write_errors(path, "--page"):
-        atomic_files.write_text(path, "\n\n".join(parts) + "\n")
-        atomic_files.write_text(copy, document.read_text(encoding="utf-8"))
+    atomic_files.write_text(path, "\n\n".join(parts) + "\n")
+    atomic_files.write_text(copy, document.read_text(encoding="utf-8"))
 
 
 def print_findings(claims: Mapping[str, Claim], findings: Findings) -> None:

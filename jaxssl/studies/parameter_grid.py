@@ -1,6 +1,7 @@
 """Train all combinations of some config values: `jaxssl train --grid KEY=A,B,C`."""
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -51,7 +52,12 @@ def parse(texts: Sequence[str]) -> Grid:
 
 
 def train(
-    name: str, grid: Grid, folder: Path, overrides: Sequence[tuple[str, str]], command: str
+    name: str,
+    grid: Grid,
+    folder: Path,
+    overrides: Sequence[tuple[str, str]],
+    command: str,
+    max_runs: int = 1000,
 ) -> None:
     """Train all combinations, print the table, and write it as grid.md and grid.html.
 
@@ -64,6 +70,7 @@ def train(
         folder: folder of the runs and of the table.
         overrides: (key, text), the same for all runs.
         command: command line, for the table.
+        max_runs: largest number of combinations.
 
     Raises:
         UserError: if a value is invalid, in which case nothing has been trained.
@@ -71,22 +78,33 @@ def train(
     if distributed.process_count() > 1:
         raise UserError("--grid trains in one process; start one command per run instead")
     _check_keys(grid, dict(overrides))
+    runs = math.prod(map(len, grid.values()))
+    if runs > max_runs:
+        raise UserError(
+            f"--grid has {runs:,} combinations, more than --max_runs={max_runs}; list fewer "
+            "values, or raise --max_runs"
+        )
     path = config.find(name)
     setting = Setting(name, path, "", 1, folder, tuple(overrides))
     base = config.load(path, overrides)
     cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     configs = [cell_config(setting, cell) for cell in cells]  # raises an error for a wrong value
     labelled = _check_runs(cells, configs)
-    results = []
+    console.show(f"{runs} runs, in {folder}")
+    results, seconds = [], []
     for number, (cell, settings) in enumerate(zip(cells, configs, strict=True), 1):
         protocols = PROTOCOLS if labelled[number - 1] else ()
         seeded = {**cell, "seed": settings.seed}
         result, is_new = run_cell(setting, seeded, protocols, "--workdir")
         results.append(result)
         values = _describe(cell)
-        state = f"{result.seconds:.0f} s" if is_new else "finished before"
+        state = "finished before"
+        if is_new:
+            seconds.append(result.seconds)
+            left = (runs - number) * sum(seconds) / len(seconds)
+            state = f"{result.seconds:.0f} s, about {left / 60:.0f} min left"
         figures = ", ".join(f"{k} {v:.2f}" for k, v in result.metrics.items())
-        console.show(f"[{number}/{len(cells)}] {values}: {figures} ({state})")
+        console.show(f"[{number}/{runs}] {values}: {figures} ({state})")
     table = make_table(grid, cells, results, base)
     documents.print_findings({}, Findings([table], [], {}, {}, ""))
     _write(table, folder, command)

@@ -19,7 +19,8 @@ LOWEST |= {"schedule.warmup_start": 0, "schedule.gamma": 0, "schedule.end_factor
 MOST_VIEWS = 64
 MOST_LAYERS = 1000
 MOST_WIDTH = 2**20  # in any other size of a network
-MOST_PIXELS = 2**16  # in the side of a view
+# in the side of a view, because JAX counts the pixels of an image in 32 bits
+MOST_PIXELS = 2**15
 
 
 def check_common_ranges(config: ConfigDict) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
+from jaxssl.errors import explain_write_errors
 from jaxssl.training.logs import log
 from jaxssl.training.run_lock import NO_FLOCK
 
@@ -27,17 +28,22 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the content of a file atomically."""
+    """Replace the content of a file atomically.
+
+    Raises:
+        WriteError: if the file cannot be written. It is unchanged then.
+    """
     # The name is unique because several processes may write the same file at once.
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-    try:
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # Without this call a machine crash could leave an empty file.
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with explain_write_errors(path):
+        try:
+            with partial.open("xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())  # Without it, a machine crash could leave an empty file.
+            os.replace(partial, path)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -47,17 +53,18 @@ def locked(path: Path) -> Iterator[None]:
     The lock is the file ``path`` with the suffix ".lock" appended. It stays after the release.
 
     Raises:
-        OSError: if the lock cannot be written.
+        WriteError: if the lock cannot be written.
     """
     name = path.with_name(f"{path.name}.lock")
     lock: BaseFileLock = FileLock(name)
-    try:
-        _acquire(lock, path)
-    except OSError as error:
-        if error.errno not in NO_FLOCK:
-            raise
-        lock = SoftFileLock(name)  # this file system has no locks
-        _acquire(lock, path)
+    with explain_write_errors(path):
+        try:
+            _acquire(lock, path)
+        except OSError as error:
+            if error.errno not in NO_FLOCK:
+                raise
+            lock = SoftFileLock(name)  # this file system has no locks
+            _acquire(lock, path)
     try:
         yield
     finally:

@@ -188,8 +188,8 @@ def make_init(
     sharded, components = config.optim.sharded, (setup.method, setup.optimiser, setup.augment)
     try:
         return state.make_init(*components, example, num_examples, mesh, sharded=sharded)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    except (ValueError, OverflowError) as error:
+        raise UserError(one_line(error, 1000)) from error
 
 
 def make_networks(config: ConfigDict) -> Encoder:

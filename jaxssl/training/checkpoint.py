@@ -23,7 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxssl import distributed
-from jaxssl.errors import UserError, one_line
+from jaxssl.errors import UserError, explain_write_errors, one_line, write_error
 from jaxssl.training import digests, regular_files
 from jaxssl.training.logs import log
 
@@ -81,8 +81,19 @@ class Manager:
         options = ocp.CheckpointManagerOptions(
             preservation_policy=self, cleanup_tmp_directories=True
         )
-        folder = (workdir / "checkpoints").absolute()
-        self._orbax = ocp.CheckpointManager(folder, options=options)
+        self._folder = (workdir / "checkpoints").absolute()
+        with self._write_errors():
+            self._orbax = ocp.CheckpointManager(self._folder, options=options)
+
+    @contextmanager
+    def _write_errors(self) -> Iterator[None]:
+        """Turn the exceptions of Orbax, which have many types, into a WriteError."""
+        try:
+            yield
+        except jax.errors.JaxRuntimeError:  # Another process of the run has ended.
+            raise
+        except Exception as error:
+            raise write_error(self._folder, error) from error
 
     def save(
         self, step: int, state: Any, data: Any, config: dict[str, Any], knn_top1: float | None
@@ -100,7 +111,8 @@ class Manager:
             facts=ocp.args.JsonSave({"facts": facts, "digest": _digest(facts)}),
         )
         self._scores[step] = knn_top1
-        self._orbax.save(step, args=items)
+        with self._write_errors():
+            self._orbax.save(step, args=items)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         """Tell Orbax which checkpoints to keep, in order from the oldest to the latest."""
@@ -111,11 +123,13 @@ class Manager:
 
     def wait_until_finished(self) -> None:
         """Wait until all checkpoints are written."""
-        self._orbax.wait_until_finished()
+        with self._write_errors():
+            self._orbax.wait_until_finished()
 
     def close(self) -> None:
         """Wait until all checkpoints are written, and release the manager."""
-        self._orbax.close()
+        with self._write_errors():
+            self._orbax.close()
 
 
 def steps(workdir: Path) -> list[int]:
@@ -213,8 +227,9 @@ def set_aside(workdir: Path, damaged: Sequence[int] = ()) -> None:
         to = workdir / DAMAGED / path.name
         while os.path.lexists(to):
             to = to.with_name(to.name + "+")
-        to.parent.mkdir(exist_ok=True)
-        os.replace(path, to)
+        with explain_write_errors(to):
+            to.parent.mkdir(exist_ok=True)
+            os.replace(path, to)
 
 
 def read_all_facts(workdir: Path) -> dict[int, dict[str, Any]]:

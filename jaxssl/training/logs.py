@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from jaxssl.errors import escape
+from jaxssl.errors import escape, explain_write_errors
 from jaxssl.training.console import losses, screen, show
 
 log = logging.getLogger("jaxssl")
@@ -54,11 +54,12 @@ class _LogFile(logging.FileHandler):
     """Log file that raises write errors, so that a full disk stops the run."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        super().emit(record)
-        while losses:
-            loss = "the output cannot be shown any more (%s); the run goes on"
-            fields = log.name, logging.WARNING, __file__, 0, loss, (losses.pop(),), None
-            super().emit(log.makeRecord(*fields))
+        with explain_write_errors(Path(self.baseFilename)):
+            super().emit(record)
+            while losses:
+                loss = "the output cannot be shown any more (%s); the run goes on"
+                fields = log.name, logging.WARNING, __file__, 0, loss, (losses.pop(),), None
+                super().emit(log.makeRecord(*fields))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         raise
@@ -67,11 +68,13 @@ class _LogFile(logging.FileHandler):
 @contextmanager
 def log_to_file(path: Path) -> Iterator[None]:
     """Append the package's log to a file, in addition to the screen."""
-    file = _LogFile(path, encoding="utf-8")
+    with explain_write_errors(path):
+        file = _LogFile(path, encoding="utf-8")
     file.setFormatter(_Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
     try:
         yield
     finally:
         log.removeHandler(file)
-        file.close()
+        with explain_write_errors(path):  # A record that was not written is written again.
+            file.close()

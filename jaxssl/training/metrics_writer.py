@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from jaxssl.errors import explain_write_errors
 from jaxssl.training import loggers
 from jaxssl.training.atomic_files import write_text
 from jaxssl.training.logs import log
@@ -31,10 +32,11 @@ class MetricsWriter:
         names: Sequence[str] = ("tensorboard",),
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        path = workdir / "metrics.jsonl"
+        self._path = path = workdir / "metrics.jsonl"
         rows = [row for row in read_metrics(path) if row["step"] <= step]
         write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
         with ExitStack() as stack:
+            stack.enter_context(explain_write_errors(path))
             self._file = stack.enter_context(path.open("a"))
             self._loggers: list[loggers.Logger] = []
             for name in dict.fromkeys(names):
@@ -47,14 +49,16 @@ class MetricsWriter:
         for name in (n for n, v in metrics.items() if not math.isfinite(v)):
             log.warning("step %d: %s is not finite (%s)", step, name, metrics[name])
         finite = {n: v if math.isfinite(v) else None for n, v in metrics.items()}
-        self._file.write(json.dumps({"step": step, **finite}) + "\n")
-        self._file.flush()
+        with explain_write_errors(self._path):
+            self._file.write(json.dumps({"step": step, **finite}) + "\n")
+            self._file.flush()
         for logger in self._loggers:
             logger.write(step, metrics)
 
     def sync(self) -> None:
         """Wait until metrics.jsonl is on disk, where it survives a crash of the machine."""
-        os.fsync(self._file.fileno())
+        with explain_write_errors(self._path):
+            os.fsync(self._file.fileno())
         for logger in self._loggers:
             logger.sync()
 

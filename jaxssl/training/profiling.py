@@ -7,7 +7,7 @@ from pathlib import Path
 import jax
 
 from jaxssl import distributed
-from jaxssl.errors import UserError
+from jaxssl.errors import UserError, write_error
 from jaxssl.training import checkpoint
 from jaxssl.training.logs import log
 
@@ -66,8 +66,7 @@ class Profiler:
     def __exit__(self, *_: object) -> None:
         """End a trace whose steps were interrupted."""
         if self._tracing:
-            self._tracing = False
-            jax.profiler.stop_trace()
+            self._stop()
 
     def steps_until_border(self, step: int) -> int:
         """Return the number of steps after ``step`` that are all traced, or all not traced."""
@@ -91,6 +90,12 @@ class Profiler:
         """Write the trace after the last step of the range. The arguments are those of `begin`."""
         if self._tracing and step == self._borders[-1]:
             jax.block_until_ready(state)
-            self._tracing = False
-            jax.profiler.stop_trace()
+            self._stop()
             log.info("profile    of the steps %d:%d in %s", *self._borders, self._folder)
+
+    def _stop(self) -> None:
+        self._tracing = False
+        try:
+            jax.profiler.stop_trace()
+        except (OSError, RuntimeError) as error:
+            raise write_error(self._folder, error) from error

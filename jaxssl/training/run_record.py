@@ -133,7 +133,7 @@ def write(config: ConfigDict, workdir: Path, record: RunRecord) -> None:
 
     Raises:
         UserError: as `check_checkpoints`, or if the run has started from other weights before.
-        OSError: if the file cannot be written.
+        WriteError: if the file cannot be written.
     """
     run = check_checkpoints(config, workdir, record) or uuid.uuid4().hex
     if read(workdir) is None:

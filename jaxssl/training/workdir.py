@@ -1,6 +1,5 @@
 """Open the workdir of a run: its lock, config and log, with clear write errors."""
 
-import errno
 import fnmatch
 import os
 import time
@@ -13,13 +12,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.errors import UserError, explain_write_errors
+from jaxssl.errors import UserError, WriteError, explain_write_errors
 from jaxssl.training import atomic_files, logs
 from jaxssl.training.config import conflicts, read_config
 from jaxssl.training.run_lock import lock
-
-# A run cannot continue after these errors: a full disk, a quota, a read-only file system.
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 # A shared file system may take some seconds to show a new file on another host.
 PATIENCE = 10.0
@@ -37,7 +33,7 @@ def check_shared(workdir: Path) -> None:
     is_new = not workdir.exists()
 
     def write() -> None:
-        with explain_write_errors(workdir, "--workdir"):
+        with explain_write_errors(workdir):
             workdir.mkdir(parents=True, exist_ok=True)
             path.touch()
 
@@ -109,8 +105,9 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
         with ExitStack() as stack:
 
             def enter() -> Callable[[], None]:
-                workdir.mkdir(parents=True, exist_ok=True)
-                check_lock = stack.enter_context(lock(workdir))
+                with explain_write_errors(workdir):
+                    workdir.mkdir(parents=True, exist_ok=True)
+                    check_lock = stack.enter_context(lock(workdir))
                 # The check is repeated, because only now can no other run write the config.
                 check_same_config(config, workdir)
                 atomic_files.write_json(workdir / "config.json", config.to_dict())
@@ -118,20 +115,7 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
                 return check_lock
 
             yield distributed.on_first_process(enter) or (lambda: None)
-    except Exception as error:  # Orbax raises several exception types for a full disk.
-        if not _is_write_error(error, workdir):
-            raise
-        texts = [text for text in map(os.strerror, UNWRITABLE) if text in str(error)]
-        reason = getattr(error, "strerror", None) or texts[0]
+    except WriteError as error:
         raise UserError(
-            f"cannot write to the workdir {workdir}: {reason}; fix it, and the same command "
-            "resumes at the last checkpoint, or choose another --workdir"
+            f"{error}; the same command resumes at the last checkpoint in {workdir}"
         ) from error
-
-
-def _is_write_error(error: Exception, workdir: Path) -> bool:
-    """Return True if an error comes from writing to the workdir, not from other files."""
-    if not isinstance(error, OSError):
-        return any(os.strerror(number) in str(error) for number in UNWRITABLE)
-    path = Path(error.filename or workdir)
-    return path == workdir or workdir in path.parents or path in workdir.parents

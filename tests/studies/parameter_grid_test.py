@@ -80,6 +80,15 @@ def test_invalid_keys_and_values_are_refused_before_any_training(data_dir, tmp_p
 
 
 @pytest.mark.fast
+def test_too_many_combinations_are_refused_before_any_is_made(tmp_path):
+    grid = {key: [str(i) for i in range(400)] for key in ("seed", "epochs", "views", "batch_size")}
+    with pytest.raises(UserError, match="25,600,000,000 combinations, more than --max_runs=1000;"):
+        parameter_grid.train("digits", grid, tmp_path, (), "command")
+    with pytest.raises(UserError, match="400 combinations, more than --max_runs=399"):
+        parameter_grid.train("digits", {"seed": grid["seed"]}, tmp_path, (), "command", 399)
+
+
+@pytest.mark.fast
 def test_protocols_of_a_grid_are_fixed(tmp_path):
     overrides, grid = [("eval.protocols", "knn")], {"seed": ["1"]}
     with pytest.raises(UserError, match="--grid evaluates with knn and linear; leave --config"):

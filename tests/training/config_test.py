@@ -11,7 +11,7 @@ from tiny import SETTINGS
 from jaxssl import cli, distributed
 from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
-from jaxssl.training import build
+from jaxssl.training import _config_ranges, build
 from jaxssl.training import config as config_lib
 
 pytestmark = pytest.mark.fast
@@ -152,7 +152,7 @@ def test_override_sets_a_schedule_for_a_hyper_parameter():
         ("net.widths=(0,0)", "'net.widths' must be >= 1, got (0, 0)"),
         ("augment.size=0", "'augment.size' must be >= 1, got 0"),
         ("crops.size=0", "'crops.size' must be >= 1, got 0"),
-        ("augment.size=99999", "'augment.size' must be <= 65536, got 99999"),
+        ("augment.size=99999", "'augment.size' must be <= 32768, got 99999"),
         ("second_view.noise=-0.1", "'second_view.noise' must be >= 0, got -0.1"),
         ("second_view.size=8", "second_view.size: all views have the same size; set augment.size"),
         ("schedule.end_factor=-0.1", "'schedule.end_factor' must be >= 0, got -0.1"),
@@ -239,3 +239,19 @@ def test_command_line_overrides_are_separated_from_flags():
     assert overrides == [("a.b", "c=d"), ("e", "5")]
     with pytest.raises(UserError, match="--config.e needs a value"):
         cli.split_overrides(["train.py", "--config.e"])
+
+
+def test_views_of_the_largest_size_can_be_traced():
+    settings = load(f"augment.size={_config_ranges.MOST_PIXELS}")
+    images, key = jax.ShapeDtypeStruct((2, 8, 8, 1), np.uint8), jax.random.key(0)
+    index = np.arange(2, dtype=np.int32)
+    views = jax.eval_shape(build.make_augment(settings), key, images, index)["views"]
+    assert views.shape == (2, 2, settings.augment.size, settings.augment.size, 1)
+
+
+def test_message_of_any_length_is_bounded():
+    with pytest.raises(UserError) as caught:
+        load(f"data.name={'a' * 120_000}", "augment.size=0")
+    assert len(str(caught.value)) < 3000
+    error = UserError(f"begin {'a' * 120_000} end")
+    assert len(str(error)) < 2100 and str(error).startswith("begin") and str(error).endswith("end")

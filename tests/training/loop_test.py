@@ -12,6 +12,8 @@ import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
+from orbax import checkpoint as orbax
+from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tiny import SAVED, SETTINGS, STEPS
 from workdir_cases import at_batch, metric_lines, saved_arrays
@@ -320,7 +322,7 @@ def test_bad_settings_are_rejected_before_the_workdir_is_written(tiny, tmp_path,
 
 def test_error_names_a_workdir_that_cannot_be_created(tiny, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot write to the workdir .*file.run"):
+    with pytest.raises(UserError, match="cannot write .*file.run: Not a directory; mend"):
         pretrain.train(tiny(), tmp_path / "file" / "run")
 
 
@@ -589,27 +591,27 @@ def test_loss_spikes_and_skipped_steps_are_logged_once(caplog, monkeypatch):
 
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-ORBAX_FULL = ValueError("RESOURCE_EXHAUSTED: Error writing: No space left on device [28]")
+ORBAX_FULL = ValueError("Error writing in OCDBT database: [os_error_code='28']")
 
 
 @pytest.mark.parametrize(
     ("module", "name", "error", "at"),
-    [(metrics_writer.MetricsWriter, "write", FULL, 3), (checkpoint.Manager, "save", ORBAX_FULL, 2)],
+    [(EventsWriter, "flush", FULL, 3), (orbax.CheckpointManager, "save", ORBAX_FULL, 2)],
 )
 def test_full_disk_is_reported_and_the_run_resumes(
     tiny, whole, tmp_path, monkeypatch, module, name, error, at
 ):
     write, calls = getattr(module, name), []
 
-    def full(*args):
+    def full(*args, **options):
         calls.append(name)
         if len(calls) == at:
             raise error
-        return write(*args)
+        return write(*args, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(module, name, full)
-        with pytest.raises(UserError, match="cannot write to .*No space left on device; fix it"):
+        with pytest.raises(UserError, match="cannot write .*: No space left on device; mend this"):
             pretrain.train(tiny(), tmp_path)
     assert checkpoint.steps(tmp_path) == [SAVED]
     pretrain.train(tiny(), tmp_path)

@@ -12,6 +12,8 @@ from tensorboardX.proto.event_pb2 import (  # Protobuf generates this module wit
     SessionLog,  # pyright: ignore[reportAttributeAccessIssue]
 )
 
+from jaxssl.errors import explain_write_errors
+
 
 class TensorBoard:
     """Logger that writes events. A resumed run hides the events of later steps."""
@@ -19,24 +21,29 @@ class TensorBoard:
     def __init__(self, workdir: Path, step: int) -> None:
         # EventsWriter writes in this thread. SummaryWriter has a background thread, which would end
         # silently on a full disk.
-        self._events = EventsWriter(str(workdir / "events"), f".{time.time_ns()}")
-        if step:  # This event tells TensorBoard to drop the events of later steps.
-            start = SessionLog(status=SessionLog.START)
-            self._events.write_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
+        self._path = workdir / "events"
+        with explain_write_errors(self._path):
+            self._events = EventsWriter(str(self._path), f".{time.time_ns()}")
+            if step:  # This event tells TensorBoard to drop the events of later steps.
+                start = SessionLog(status=SessionLog.START)
+                event = Event(wall_time=time.time(), step=step + 1, session_log=start)
+                self._events.write_event(event)
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write an event for each metric."""
-        for name, value in metrics.items():
-            event = Event(wall_time=time.time(), step=step, summary=summary.scalar(name, value))
-            self._events.write_event(event)
-        self._events.flush()
+        with explain_write_errors(self._path):
+            for name, value in metrics.items():
+                event = Event(wall_time=time.time(), step=step, summary=summary.scalar(name, value))
+                self._events.write_event(event)
+            self._events.flush()
 
     def sync(self) -> None:
         """Do nothing, because each step is flushed."""
 
     def close(self) -> None:
         """Close the event file."""
-        self._events.close()
+        with explain_write_errors(self._path):
+            self._events.close()
 
 
 def logger(workdir: Path, step: int, config: Mapping[str, Any]) -> TensorBoard:

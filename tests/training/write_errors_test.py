@@ -1,0 +1,149 @@
+"""Each writer of a run names what it cannot write in a full, a read-only and a vanished folder."""
+
+import gc
+import os
+import resource
+import shutil
+import tempfile
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jax import numpy as jnp
+
+from jaxssl.errors import UserError, WriteError
+from jaxssl.evaluation import embedding
+from jaxssl.report import results
+from jaxssl.training import atomic_files, checkpoint, loggers, logs, workdir
+from jaxssl.training import config as config_lib
+from jaxssl.training.metrics_writer import MetricsWriter
+
+NOBODY = 65534
+LONG = "x" * 10_000
+METRICS = {f"metric_{i}": float(i) for i in range(300)}
+
+
+def write_lock(folder: Path) -> None:
+    with atomic_files.locked(folder / "results.json"):
+        pass
+
+
+def write_log(folder: Path) -> None:
+    with logs.log_to_file(folder / "train.log"):
+        logs.log.warning(LONG)
+
+
+def write_metrics(folder: Path, names: tuple[str, ...] = ()) -> None:
+    with closing(MetricsWriter(folder, 0, names)) as writer:
+        writer.write(1, METRICS)
+
+
+def write_tensorboard(folder: Path) -> None:
+    with closing(loggers.open_logger("tensorboard", folder, 0, {})) as writer:
+        writer.write(1, METRICS)
+
+
+def write_checkpoint(folder: Path) -> None:
+    with closing(checkpoint.Manager(folder)) as manager:
+        manager.save(1, {"w": jnp.arange(5000.0)}, {}, {}, None)
+        manager.wait_until_finished()
+
+
+def write_results(folder: Path) -> None:
+    results.add_results(folder, [{"protocol": LONG, "metric": "top1", "details": {}}])
+
+
+def write_workdir(folder: Path) -> None:
+    with workdir.open_workdir(config_lib.load("digits"), folder):
+        pass
+
+
+# writer by what it writes; a lock has no bytes, for which even a full disk has room
+WRITERS = {
+    "file": lambda folder: atomic_files.write_text(folder / "config.json", LONG),
+    "lock": write_lock,
+    "log": write_log,
+    "metrics": write_metrics,
+    "tensorboard": write_tensorboard,
+    "checkpoint": write_checkpoint,
+    "results": write_results,
+    "embeddings": lambda folder: embedding._write(folder / "x.npy", np.ones((99, 99)), None),
+    "workdir": write_workdir,
+}
+
+
+@contextmanager
+def full(folder: Path):
+    """No file may have more than 100 bytes."""
+    folder.mkdir()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def read_only(folder: Path):
+    """The folder may not be changed. Permissions do not bind root, which becomes another user."""
+    folder.mkdir(mode=0o555)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+@contextmanager
+def vanished(folder: Path):
+    """A file has taken the place of the folder."""
+    folder.write_text("")
+    yield
+
+
+PLACES = {
+    full: "File too large",
+    read_only: "Permission denied",
+    vanished: "Not a directory|File exists",
+}
+
+
+@pytest.fixture
+def folder():
+    """Yield a new folder that every user may enter."""
+    path = Path(tempfile.mkdtemp())
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path, ignore_errors=True)  # Orbax may still be writing.
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+@pytest.mark.parametrize("name", WRITERS)
+def test_writer_names_the_path_and_the_reason(folder, name, place):
+    if (name, place) == ("lock", full):
+        return
+    good, bad = folder / "good", folder / "bad"
+    good.mkdir()
+    WRITERS[name](good)
+    with place(bad), pytest.raises(UserError) as caught:
+        WRITERS[name](bad)
+    assert caught.match(f"cannot write {bad}.*: ({PLACES[place]}); mend this, or choose another")
+    del caught
+    if name in ("tensorboard", "checkpoint"):
+        gc.collect()  # The libraries leave files and tasks open.
+
+
+def test_other_errors_inside_a_workdir_are_not_write_errors(tmp_path):
+    settings = config_lib.load("digits")
+    for error in (OSError("truncated"), ConnectionResetError(104, "Connection reset by peer")):
+        with pytest.raises(OSError) as caught, workdir.open_workdir(settings, tmp_path):
+            raise error
+        assert caught.value is error
+    with pytest.raises(UserError, match="disk is full; the same command resumes at the last"):
+        with workdir.open_workdir(settings, tmp_path):
+            raise WriteError("disk is full")
