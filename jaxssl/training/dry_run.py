@@ -1,7 +1,6 @@
-"""Try out a config: print shapes, settings and memory, and take one step on random images."""
+"""Try out a config: print shapes, settings and memory, and take one step on a few examples."""
 
-import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ from jaxssl.data import source, tokens
 from jaxssl.data.batches import check_batch
 from jaxssl.data.decoding import Crops
 from jaxssl.data.metadata import Metadata, find_metadata
-from jaxssl.training import modality, summary
+from jaxssl.training import compile_cache, modality, summary
 from jaxssl.training.build import build, initial_state, make_batches, make_crops
 from jaxssl.training.compatibility import check_labels, has_text
 from jaxssl.training.console import show
@@ -22,99 +21,131 @@ from jaxssl.training.state import make_train_step
 HEADROOM = 0.9  # share of the available memory that a step may take
 
 
-# The tuple holds a batch, the size of the training set, the crops that the host cuts, and a
-# description.
-_Input = tuple[Any, int, Crops | None, str]
+class _Data(NamedTuple):
+    """What a dry run knows of the training split.
+
+    Attributes:
+        shapes: a batch of the run, as `jax.ShapeDtypeStruct`.
+        few: a smaller batch, on the host.
+        num_examples: number of examples.
+        crops: crops that the host cuts, or None.
+        description: the data set in words.
+    """
+
+    shapes: dict[str, Any]
+    few: dict[str, Any]
+    num_examples: int
+    crops: Crops | None
+    description: str
 
 
 def dry_run(config: ConfigDict) -> None:
-    """Print what a run would do and the memory it needs, and take one step on random images.
+    """Print what a run would do and the memory it needs, and take one step on a few examples.
+
+    The step of the whole batch is compiled, which tells its memory, but it is not taken. The step
+    that is taken has two examples on each device, or in each of the `accumulate_steps` parts there.
+    It is left out if memory is too small.
 
     Nothing is written. A data set of images whose sizes are known is not opened; examples other
-    than images are read from the training split. The step is left out if memory is too small.
+    than images are read from the training split.
 
     Raises:
         UserError: on a value that a component rejects, or a data set of unknown sizes.
     """
     mesh = distributed.make_mesh()
     is_image = modality.example_kind(config) == "image"
-    batch, num_examples, crops, description = (
-        _random_images(config, mesh) if is_image else _first_batch(config, mesh)
-    )
-    setup = build(config, num_examples, mesh.size, crops=crops)
-    state = initial_state(config, setup, batch, num_examples, mesh)
-    show(f"data       {description}")
-    for line in summary.lines(config, setup, state, batch, mesh.size):
+    number = min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
+    data = (_random_images if is_image else _read_examples)(config, number, mesh)
+    setup = build(config, data.num_examples, mesh.size, crops=data.crops)
+    state = initial_state(config, setup, data.few, data.num_examples, mesh)
+    show(f"data       {data.description}")
+    for line in summary.lines(config, setup, state, data.shapes, mesh.size):
         show(line)
 
-    start = time.perf_counter()
     step = make_train_step(
         setup.method, setup.optimiser, setup.augment, mesh, sharded=config.optim.sharded
     )
-    compiled = step.lower(state, distributed.shard(batch, mesh)).compile()
-    show(f"compiled   in {time.perf_counter() - start:.1f} s")
-    sizes = compiled.memory_analysis()
-    needed = 0
-    if sizes is not None:
-        needed = sizes.temp_size_in_bytes + sizes.argument_size_in_bytes
-        show(
-            f"memory     {_mebibytes(needed)} on each device: "
-            f"{_mebibytes(sizes.argument_size_in_bytes)} of state and batch, "
-            f"{_mebibytes(sizes.temp_size_in_bytes)} while computing"
-        )
-    available = _available_memory()
-    if available and needed * mesh.size > HEADROOM * available:
-        show(f"one step   skipped: {_mebibytes(available)} are available; reduce batch_size")
+
+    def compile_step(batch: dict[str, Any]) -> tuple[Any, int, int]:
+        """Return the step for a batch, and the bytes of its arguments and of its computation."""
+        compiled = step.lower(state, batch).compile(compile_cache.fast_compile_options())
+        sizes = compiled.memory_analysis()
+        if sizes is None:  # The platform does not tell.
+            return compiled, 0, 0
+        return compiled, sizes.argument_size_in_bytes, sizes.temp_size_in_bytes
+
+    sharding, available = distributed.data_sharding(mesh), _available_memory()
+    whole = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), data.shapes
+    )
+    _, arguments, temporary = compile_step(whole)
+    show(
+        f"memory     {_mebibytes(arguments + temporary)} on each device: "
+        f"{_mebibytes(arguments)} of state and batch, {_mebibytes(temporary)} while computing"
+    )
+    room = f"{_mebibytes(available)} are available"
+    if available and (arguments + temporary) * mesh.size > HEADROOM * available:
+        show(f"too large  {room}; reduce batch_size or raise accumulate_steps")
+    few = distributed.shard(data.few, mesh)
+    compiled, arguments, temporary = compile_step(few)
+    if available and (arguments + temporary) * mesh.size > HEADROOM * available:
+        show(f"one step   skipped: {room}; take a smaller network")
         return
-    state, metrics, _ = compiled(state, distributed.shard(batch, mesh))
+    _, metrics, _ = compiled(state, few)
     values = {name: float(value) for name, value in jax.device_get(metrics).items()}
-    show("one step   " + ", ".join(f"{name} {value:.4g}" for name, value in values.items()))
+    figures = ", ".join(f"{name} {value:.4g}" for name, value in values.items())
+    show(f"one step   of {number} examples: {figures}")
 
 
-def _random_images(config: ConfigDict, mesh: Mesh) -> _Input:
-    """Make a batch of random images with the sizes of the data set."""
+def _random_images(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
+    """Return random images with the sizes of the data set."""
     metadata = find_metadata(config.data, config.augment.size)
     check_labels(config, metadata.num_classes, metadata.num_classes > 0)
     check_batch(config.batch_size, metadata.num_examples, mesh.size)
-    rng = np.random.default_rng(config.seed)
     crops = None if metadata.one_size else make_crops(config)
-    batch = {
-        "input": _draw_images(rng, config.batch_size, metadata, crops),
-        "label": rng.integers(0, max(1, metadata.num_classes), config.batch_size, np.int32),
-        "index": np.arange(config.batch_size, dtype=np.int32),
+    shapes = _image_shapes(config.batch_size, metadata, crops)
+    rng = np.random.default_rng(config.seed)
+    few = {
+        "input": jax.tree.map(
+            lambda x: rng.integers(0, 256, (number, *x.shape[1:]), x.dtype), shapes["input"]
+        ),
+        "label": rng.integers(0, max(1, metadata.num_classes), number, np.int32),
+        "index": np.arange(number, dtype=np.int32),
     }
     name = components.short_name(config.data.name)
     description = f"{name}, {metadata.num_examples} images {list(metadata.shape)}"
-    return batch, metadata.num_examples, crops, description
+    return _Data(shapes, few, metadata.num_examples, crops, description)
 
 
-def _first_batch(config: ConfigDict, mesh: Mesh) -> _Input:
-    """Read the first batch of the training split."""
+def _read_examples(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
+    """Read a few examples of the training split."""
     if has_text(config):
         tokens.check_package()
     train = source.load(config.data, config.data.train_split, modality.dataset_kind(config))
     check_labels(config, train.num_classes, train.labelled)
+    shapes = make_batches(config, train, mesh).shapes
+    config = config.copy_and_resolve_references()
+    config.batch_size = number
     batches = make_batches(config, train, mesh)
     try:
-        return batches.next(), len(train), batches.crops, train.describe()
+        return _Data(shapes, batches.next(), len(train), batches.crops, train.describe())
     finally:
         batches.close()
 
 
-def _draw_images(
-    rng: np.random.Generator, batch_size: int, metadata: Metadata, crops: Crops | None
-) -> Any:
-    """Return random pixels in the shape of a batch: images, or crops if the CPU host cuts them."""
-    *sides, channels = metadata.shape
+def _image_shapes(batch_size: int, metadata: Metadata, crops: Crops | None) -> dict[str, Any]:
+    """Return the shapes of a batch of images, or of crops if the host cuts them."""
+
+    def pixels(*shape: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((batch_size, *shape, metadata.shape[2]), np.uint8)
+
     if crops is None or not crops.views:
-        sides = sides if crops is None else (crops.size, crops.size)
-        return rng.integers(0, 256, (batch_size, *sides, channels), np.uint8)
-    shapes = {
-        name: (batch_size, len(group), group[0].size, group[0].size, channels)
-        for name, group in (("views", crops.views), ("crops", crops.crops))
-        if group
-    }
-    return {name: rng.integers(0, 256, shape, np.uint8) for name, shape in shapes.items()}
+        inputs = pixels(*(metadata.shape[:2] if crops is None else (crops.size, crops.size)))
+    else:
+        groups = {"views": crops.views, "crops": crops.crops}
+        inputs = {k: pixels(len(g), g[0].size, g[0].size) for k, g in groups.items() if g}
+    integers = jax.ShapeDtypeStruct((batch_size,), np.int32)
+    return {"input": inputs, "label": integers, "index": integers}
 
 
 def _mebibytes(num_bytes: float) -> str:

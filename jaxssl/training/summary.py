@@ -44,8 +44,14 @@ def lines(
     captions = ()
     if has_text(config):
         captions = (f"captions   {_settings(config.text)}; {config.data.context} tokens",)
+    view_groups = ()
+    if config.second_view:
+        view_groups = (f"second view {_values(config.second_view)}",)
+    if config.crops.number:
+        view_groups += (f"small crops {_values(config.crops)}",)
     return [
         f"views      {_settings(config.augment)}; {shapes}",
+        *view_groups,
         f"network    {_settings(config.net)}; features {features.shape[1]}, {config.precision}",
         *captions,
         f"heads      {_settings(config.head)}; predictor {_settings(config.predictor)}",
@@ -59,6 +65,8 @@ def lines(
         f"weight decay {_value(config.optim.weight_decay)}",
         f"steps      {setup.total_steps}, {setup.steps_per_epoch} an epoch, "
         f"{setup.warmup_steps} of warm-up",
+        f"protocols  k-NN {config.eval.knn} every {config.eval.every:g} epochs; afterwards "
+        f"{', '.join(config.eval.protocols) or 'none'}",
     ]
 
 
@@ -75,8 +83,12 @@ def describe_init(report: Mapping[str, Any]) -> str:
 def _settings(group: ConfigDict) -> str:
     """Format a config group as "name (preset): key=value, ..."."""
     preset = f" ({group['preset']})" if "preset" in group else ""
-    values = ", ".join(f"{key}={_value(value)}" for key, value in arguments(group).items())
+    values = _values(arguments(group))
     return f"{components.short_name(group['name'])}{preset}" + (f": {values}" if values else "")
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key}={_value(value)}" for key, value in values.items())
 
 
 def _value(value: Any) -> str:

@@ -282,12 +282,17 @@ def cheap_factory(group: str, name: str):
 
 def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     monkeypatch.setitem(resnet.DEPTHS, 50, ((1,), True))
-    overrides = {"batch_size": "8", "augment.size": "8", "net.width": "2", "head.proj_layers": "1"}
+    overrides = {"batch_size": "4096", "augment.size": "8", "net.width": "2", "views": "2"}
+    overrides |= {"head.proj_layers": "1", "second_view.flip": "0.25"}
+    overrides |= {"crops.number": "3", "crops.size": "6", "eval.protocols": "knn,linear"}
     config = config_lib.load(PATHS["fashion_mnist_tcl_supervised"], list(overrides.items()))
     dry_run.dry_run(config)
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert "fashion_mnist, 60000 images [28, 28, 1]" in lines["data"]
-    assert "views [2, 8, 8, 8, 1]" in lines["views"]
+    assert "crops [3, 4096, 6, 6, 1], views [2, 4096, 8, 8, 1]" in lines["views"]
+    assert lines["second"] == "view flip=0.25"
+    assert lines["small"] == "crops number=3, size=6"
+    assert lines["protocols"].endswith("afterwards knn, linear")
     # A bottleneck block from a stem of 2 channels to 8 features, then a layer to 128 dimensions.
     convolutions = 3 * 3 * 1 * 2 + 2 * 2 + 3 * 3 * 2 * 2 + 2 * 8 + 2 * 8
     norms = 2 * (2 + 2 + 2 + 8 + 8)
@@ -296,6 +301,8 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     assert "tcl (supervised_cifar10): " in lines["loss"] and "k1=5000.0" in lines["loss"]
     assert "peak learning rate 0.09" in lines["optimiser"]
     assert "MiB on each device" in lines["memory"]
+    # The step of 4096 images is compiled, but only two images on each of 8 devices are encoded.
+    assert "of 16 examples" in lines["one"]
     assert np.isfinite(float(lines["one"].split("loss ")[1].split(",")[0]))
 
 
@@ -303,11 +310,10 @@ def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
     known = find_metadata({"name": "imagenet2012"}, 224)
     assert not known.one_size
     config = config_lib.load(PATHS["imagenet_dino_vit_s"], [("batch_size", "3")])
-    rng = np.random.default_rng(0)
-    actual = dry_run._draw_images(rng, 3, known, build_lib.make_crops(config))
+    actual = dry_run._image_shapes(3, known, build_lib.make_crops(config))["input"]
     expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
     assert {name: images.shape for name, images in actual.items()} == expected
-    whole = dry_run._draw_images(rng, 3, known, decoding.Crops((), (), 224))
+    whole = dry_run._image_shapes(3, known, decoding.Crops((), (), 224))["input"]
     assert whole.shape == (3, 224, 224, 3)
 
 
