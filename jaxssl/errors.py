@@ -37,15 +37,19 @@ class WriteError(UserError):
 
 
 @contextmanager
-def explain_write_errors(path: Path) -> Iterator[None]:
+def explain_write_errors(path: Path, kind: type[Exception] = OSError) -> Iterator[None]:
     """Turn an OSError inside a with block into a WriteError. The block does nothing but write.
 
     Args:
         path: file or folder that the code writes.
+        kind: exceptions of the library that writes. JAX's errors stay, because they mean that
+            another process of the run has ended.
     """
     try:
         yield
-    except OSError as error:
+    except kind as error:
+        if type(error).__name__ == "JaxRuntimeError":
+            raise
         raise write_error(path, error) from error
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 from jaxssl import distributed
-from jaxssl.errors import UserError, explain_write_errors, one_line, write_error
+from jaxssl.errors import UserError, explain_write_errors, one_line
 from jaxssl.training import digests, regular_files
 from jaxssl.training.logs import log
 
@@ -82,36 +82,22 @@ class Manager:
             preservation_policy=self, cleanup_tmp_directories=True
         )
         self._folder = (workdir / "checkpoints").absolute()
-        with self._write_errors():
+        with explain_write_errors(self._folder, Exception):
             self._orbax = ocp.CheckpointManager(self._folder, options=options)
-
-    @contextmanager
-    def _write_errors(self) -> Iterator[None]:
-        """Turn the exceptions of Orbax, which have many types, into a WriteError."""
-        try:
-            yield
-        except jax.errors.JaxRuntimeError:  # Another process of the run has ended.
-            raise
-        except Exception as error:
-            raise write_error(self._folder, error) from error
 
     def save(
         self, step: int, state: Any, data: Any, config: dict[str, Any], knn_top1: float | None
     ) -> None:
         """Start to write a checkpoint. The state may be donated as soon as this returns."""
         sums = digests.compute(state)
-        facts = json.dumps(
-            {
-                **{"step": step, "data": data, "config": config, "score": knn_top1},
-                **{"checksums": sums, **self._record},
-            }
-        )
+        values = {"step": step, "data": data, "config": config, "score": knn_top1}
+        facts = json.dumps(values | {"checksums": sums, **self._record})
         items = ocp.args.Composite(
             state=ocp.args.StandardSave(state),
             facts=ocp.args.JsonSave({"facts": facts, "digest": _digest(facts)}),
         )
         self._scores[step] = knn_top1
-        with self._write_errors():
+        with explain_write_errors(self._folder, Exception):
             self._orbax.save(step, args=items)
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
@@ -123,12 +109,12 @@ class Manager:
 
     def wait_until_finished(self) -> None:
         """Wait until all checkpoints are written."""
-        with self._write_errors():
+        with explain_write_errors(self._folder, Exception):
             self._orbax.wait_until_finished()
 
     def close(self) -> None:
         """Wait until all checkpoints are written, and release the manager."""
-        with self._write_errors():
+        with explain_write_errors(self._folder, Exception):
             self._orbax.close()
 
 
