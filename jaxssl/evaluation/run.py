@@ -111,7 +111,7 @@ def evaluate(
     data_fields = _data_fields(splits, settings, encoder, None if out == path else path, seed)
     if online and config and path is not None and out is not None and out == path:
         fields = _feature_fields(encoder, "pretrained", "backbone") | data_fields
-        metrics = read_metrics(path / "metrics.jsonl")
+        metrics = read_metrics(path / "metrics.jsonl", thin=False)
         _write(path, online_rows(metrics, fields, config.eval.knn))
     use_features = any(one.protocol.needs_features for one in selected)
     mesh = distributed.local_mesh()

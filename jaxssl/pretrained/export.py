@@ -59,6 +59,8 @@ def export(
     if is_run(path):
         stem = f"{path.name}-{pretrained.metadata['step']}"
         default, results = path / "export", path
+    if out is None and not default.resolve().is_relative_to(default.parent):
+        raise UserError(f"{default} is a symbolic link to another folder; see --out")
     out = out or default
     try:
         header = weights.header(pretrained)

@@ -1,6 +1,5 @@
 """Read, write and print results.json, a list of rows with one result each."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +9,12 @@ from typing import Any
 from rich.table import Table
 
 from jaxssl.errors import UserError, explain_write_errors, one_line
-from jaxssl.training import atomic_files
+from jaxssl.training import atomic_files, regular_files
 from jaxssl.training.console import show, show_table
 
 # kinds of features: two baselines, then the evaluated network
 KINDS = ("raw", "untrained", "pretrained")
+MOST_BYTES = 2**28  # of results.json, where confusion matrices are large
 NOTE = "accuracies in percent; ± is one standard deviation over draws unless stated otherwise"
 # These fields identify a result, together with the metric and the preset.
 KEY = (
@@ -33,7 +33,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))["results"]
+        rows = regular_files.read_json(path, MOST_BYTES)["results"]
         for number, row in enumerate(rows):
             if not _is_result(row):
                 raise ValueError(f"row {number} of results.json lacks fields of a result")

@@ -10,6 +10,7 @@ from jaxssl.errors import UserError
 from jaxssl.report import results
 from jaxssl.report.workdir import explain_damage, flatten, read_config, read_metrics
 from jaxssl.training.config import CHANGEABLE_KEYS
+from jaxssl.training.regular_files import read_lines
 
 MAX_NAME = 40  # characters of a name in a legend
 
@@ -160,7 +161,8 @@ def _training_seconds(log: Path) -> float | None:
         return None
     starts: list[datetime] = []
     with explain_damage(log):
-        for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
+        for raw in read_lines(log):
+            line = raw.decode(errors="replace").rstrip()
             when, level, message = line[:23], *line[24:].partition(" ")[::2]
             if level != "INFO":
                 continue

@@ -1,6 +1,5 @@
 """Read the files of a workdir for a report. Damaged files raise errors that name them."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +9,12 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from jaxssl.errors import UserError, one_line
-from jaxssl.training import metrics_writer
+from jaxssl.training import metrics_writer, regular_files
+from jaxssl.training.logs import log
+
+FEWEST_ROWS = 1000  # of one kind in a long metrics.jsonl
+MOST_KINDS = 100  # numbers of metrics that are told apart
+MOST_GALLERY = 2**28  # bytes of the arrays of gallery.npz
 
 
 @contextmanager
@@ -29,18 +33,28 @@ def read_config(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     with explain_damage(path):
-        config = json.loads(path.read_text(encoding="utf-8").strip() or "{}")
+        config = regular_files.read_json(path) if path.stat().st_size else {}
         for group in ("data", "loss", "net", "method", "eval"):
             if not isinstance(config.get(group, {}), dict):
                 raise ValueError(f"{group} must be a group, got {config[group]!r}")
     return config
 
 
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read the rows of a run's metrics.jsonl: steps with numbers, or null."""
+def read_metrics(path: Path, thin: bool = True) -> list[dict[str, Any]]:
+    """Read the rows of a run's metrics.jsonl: steps with numbers, or null.
+
+    Args:
+        path: the file.
+        thin: whether to read only some rows of a long file. At least `FEWEST_ROWS` evenly spaced
+            rows with the same number of metrics stay, and the last row. The rare rows of an
+            evaluation have more metrics than others.
+    """
+    if not path.exists():
+        return []
     with explain_damage(path):
-        rows = metrics_writer.read_metrics(path)
-        for row in rows:
+        lines = regular_files.read_lines(path)
+        rows = []
+        for row in metrics_writer.parse_rows(_thin(lines, path) if thin else lines, path):
             numbers = (x for x in row.values() if x is not None)
             if not isinstance(row["step"], int) or not all(
                 -math.inf <= x <= math.inf for x in numbers
@@ -49,15 +63,43 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
                     "a line of metrics.jsonl is not a step with numbers: "
                     f"{one_line(ValueError(row), 80)}"
                 )
+            rows.append(row)
     return rows
+
+
+def _thin(lines: Iterable[bytes], path: Path) -> list[bytes]:
+    """Return evenly spaced lines of each kind and the last line, see `read_metrics`."""
+    kept: dict[tuple[int, bool], list[tuple[int, bytes]]] = {}
+    strides: dict[tuple[int, bool], int] = {}
+    seen: dict[tuple[int, bool], int] = {}
+    number, line = -1, b""
+    for number, line in enumerate(lines):
+        # Lines are not parsed here, which would take most of the time.
+        kind = min(line.count(b":"), MOST_KINDS), b"null" in line
+        count, stride = seen.get(kind, 0), strides.get(kind, 1)
+        seen[kind] = count + 1
+        if count % stride:
+            continue
+        entries = kept.setdefault(kind, [])
+        entries.append((number, line))
+        if len(entries) > 2 * FEWEST_ROWS:
+            kept[kind], strides[kind] = entries[::2], 2 * stride
+    chosen = sorted({entry for entries in kept.values() for entry in entries} | {(number, line)})
+    if len(chosen) <= number:
+        log.info("%s: the report has %d of %d lines", path, len(chosen), number + 1)
+    return [line for _, line in chosen if line]
 
 
 def read_gallery(path: Path) -> dict[str, np.ndarray]:
     """Read the arrays of a run's gallery.npz, or {} without the file."""
     if not path.exists():
         return {}
-    with explain_damage(path), np.load(path, allow_pickle=False) as file:
-        return dict(file)
+    with explain_damage(path), regular_files.open_file(path, MOST_GALLERY) as raw:
+        with np.load(raw, allow_pickle=False) as file:
+            size = sum(entry.file_size for entry in file.zip.infolist())
+            if size > MOST_GALLERY:
+                raise ValueError(f"its arrays have {size} bytes, more than {MOST_GALLERY}")
+            return dict(file)
 
 
 def metric_series(

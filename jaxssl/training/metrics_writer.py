@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from jaxssl.errors import explain_write_errors
 from jaxssl.training import loggers
 from jaxssl.training.atomic_files import write_text
 from jaxssl.training.logs import log
+from jaxssl.training.regular_files import read_lines
 
 
 class MetricsWriter:
@@ -33,8 +34,8 @@ class MetricsWriter:
         config: Mapping[str, Any] | None = None,
     ) -> None:
         self._path = path = workdir / "metrics.jsonl"
-        rows = [row for row in read_metrics(path) if row["step"] <= step]
-        write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+        rows = parse_rows(read_lines(path), path) if path.exists() else ()
+        write_text(path, "".join(f"{json.dumps(row)}\n" for row in rows if row["step"] <= step))
         with ExitStack() as stack:
             stack.enter_context(explain_write_errors(path))
             self._file = stack.enter_context(path.open("a"))
@@ -72,15 +73,26 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     Damaged lines, such as a last line that was cut off, are skipped with a warning.
     """
-    if not path.exists():
-        return []
-    rows = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    return list(parse_rows(read_lines(path), path)) if path.exists() else []
+
+
+def parse_rows(lines: Iterable[bytes], path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of lines of a metrics.jsonl file, without damaged lines.
+
+    Args:
+        lines: some lines of the file.
+        path: the file, for the warning.
+    """
+    damaged = 0
+    for line in lines:
         try:
             row = json.loads(line)
             if not isinstance(row["step"], int | float):
                 raise TypeError("the step of a metrics row must be a number")
-            rows.append(row)
         except (ValueError, KeyError, TypeError, RecursionError):
-            log.warning("%s: a line is damaged or was cut off, and is skipped", path)
-    return rows
+            damaged += 1
+            continue
+        yield row
+    if damaged:
+        number = "a line is" if damaged == 1 else f"{damaged} lines are"
+        log.warning("%s: %s damaged or cut off, and skipped", path, number)

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 
 MOST_BYTES = 2**24  # in a JSON document
 MOST_LOG_BYTES = 2**32  # in a file of lines, which is read line by line
-MOST_LINE = 2**20  # bytes of a line
+MOST_LINE = 2**16  # bytes of a line
 
 
 def open_file(path: Path, most: int = MOST_BYTES) -> BinaryIO:

@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
-from jaxssl.training import atomic_files, checkpoint
+from jaxssl.training import atomic_files, checkpoint, regular_files
 from jaxssl.training.config import conflicts, differences
 from jaxssl.training.logs import log
 
@@ -70,7 +70,7 @@ def read(workdir: Path) -> str | None:
     if not path.exists():
         return None
     try:
-        run = json.loads(path.read_text(encoding="utf-8"))["run"]
+        run = regular_files.read_json(path)["run"]
         if not isinstance(run, str):
             raise TypeError("the id must be a text")
         return run
@@ -86,7 +86,7 @@ def read_init(workdir: Path) -> dict[str, Any] | None:
     """
     path = workdir / INIT
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return regular_files.read_json(path) if path.exists() else None
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({one_line(error)}); delete it") from error
 

@@ -90,6 +90,17 @@ def check_name(workdir: Path) -> None:
         ) from error
 
 
+def check_links(workdir: Path) -> None:
+    """Raise UserError if an entry of a workdir is a link out of it, which a run could write to."""
+    inside = workdir.resolve()
+    for path in sorted(workdir.iterdir()):
+        if path.is_symlink() and not path.resolve().is_relative_to(inside):
+            raise UserError(
+                f"{path} is a symbolic link out of the workdir; delete it, or put the whole "
+                "workdir where it leads"
+            )
+
+
 @contextmanager
 def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], None]]:
     """Lock a run's workdir, write the config to it, and log to its train.log.
@@ -107,6 +118,7 @@ def open_workdir(config: ConfigDict, workdir: Path) -> Iterator[Callable[[], Non
             def enter() -> Callable[[], None]:
                 with explain_write_errors(workdir):
                     workdir.mkdir(parents=True, exist_ok=True)
+                    check_links(workdir)
                     check_lock = stack.enter_context(lock(workdir))
                 # The check is repeated, because only now can no other run write the config.
                 check_same_config(config, workdir)

@@ -6,14 +6,13 @@ A file whose logger needs an optional package names the package in ``PACKAGE``.
 
 import importlib.util
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, suggest
-from jaxssl.training import atomic_files
+from jaxssl.training import atomic_files, regular_files
 
 METHODS = ("write", "sync", "close")
 
@@ -49,9 +48,9 @@ class ServiceState:
         self._path, self.id, self.last_step = path, new_id, 0
         if path.exists():
             try:
-                state = json.loads(path.read_text(encoding="utf-8"))
+                state = regular_files.read_json(path)
                 self.id, self.last_step = str(state["id"]), int(state["last_step"])
-            except (ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError) as error:
                 raise UserError(
                     f"{path} is damaged; move it away, and the run begins a new log"
                 ) from error

@@ -1,0 +1,112 @@
+"""Files of a workdir that somebody else has written: links to devices, pipes, and long files."""
+
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+from workdir_cases import METRICS, write
+
+from jaxssl.errors import UserError
+from jaxssl.pretrained.export import export
+from jaxssl.report import workdir as reading
+from jaxssl.report.comparison import write_page
+from jaxssl.report.runs import read_runs
+from jaxssl.training import regular_files
+from jaxssl.training.workdir import check_links
+
+FILES = ("config.json", "metrics.jsonl", "results.json", "gallery.npz")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["device", "pipe", "large"])
+def test_only_regular_files_of_limited_size_are_read(name, kind, tmp_path, monkeypatch):
+    run = write(tmp_path / "run")
+    path = run / name
+    path.unlink(missing_ok=True)
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as file:
+            file.truncate(2**40)  # takes no space on the disk
+    with pytest.raises(UserError, match=name) as error:
+        write_page([run])
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_log_of_a_run_must_be_a_file(tmp_path):
+    run = write(tmp_path / "run")
+    (run / "train.log").unlink()
+    os.mkfifo(run / "train.log")
+    with pytest.raises(UserError, match="train.log is damaged .*not a regular file"):
+        read_runs([run])
+
+
+def test_gallery_that_expands_to_many_bytes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "MOST_GALLERY", 10**4)
+    path = tmp_path / "gallery.npz"
+    np.savez_compressed(path, step=np.zeros(10**4))
+    assert zipfile.is_zipfile(path) and path.stat().st_size < 10**4
+    with pytest.raises(UserError, match="its arrays have 80128 bytes, more than 10000"):
+        reading.read_gallery(path)
+
+
+def test_report_reads_evenly_spaced_rows_and_all_evaluations_of_a_long_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "FEWEST_ROWS", 10)
+    steps = range(1, 1001)
+    rows = [
+        {"step": s, "loss": 1 / s} | ({"knn_top1": s / 10} if s % 100 == 0 else {}) for s in steps
+    ]
+    rows[500]["loss"] = None
+    run = write(tmp_path / "run", metrics=rows)
+    path = run / "metrics.jsonl"
+    read = reading.read_metrics(path)
+    assert [row["step"] for row in read if "knn_top1" in row] == [*range(100, 1001, 100)]
+    assert rows[500] in read and read[0] == rows[0] and read[-1] == rows[-1]
+    plain = [row["step"] for row in read if "knn_top1" not in row and row["loss"] is not None]
+    assert 10 <= len(plain) <= 21 and max(np.diff(plain)) <= 66
+    assert reading.read_metrics(path, thin=False) == rows
+    monkeypatch.undo()
+    assert reading.read_metrics(path) == rows  # a short file is read whole
+
+
+def test_long_lines_are_read_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(regular_files, "MOST_LINE", 100)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("x" * 1000 + "\n" + json.dumps({"step": 1}) + "\n")
+    assert max(map(len, regular_files.read_lines(path))) == 100
+    assert reading.read_metrics(path) == [{"step": 1}]
+
+
+def test_outputs_do_not_follow_links_out_of_the_workdir(tmp_path):
+    run = write(tmp_path / "run", metrics=METRICS)
+    (run / "inside").symlink_to("config.json")
+    check_links(run)
+    (run / "export").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="export is a symbolic link out of the workdir"):
+        check_links(run)
+    (run / "export").unlink()
+    (run / "train.log").unlink()
+    (run / "train.log").symlink_to(tmp_path / "notes")
+    with pytest.raises(UserError, match="train.log is a symbolic link out of the workdir"):
+        check_links(run)
+
+
+def test_export_does_not_follow_a_link(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "export").symlink_to(tmp_path)
+    monkeypatch.setattr("jaxssl.pretrained.export.load_pretrained", _Image)
+    with pytest.raises(UserError, match="export is a symbolic link to another folder; see --out"):
+        export(run, ["safetensors"])
+
+
+class _Image:
+    """An encoder of images."""
+
+    def __init__(self, *args, **kwargs):
+        self.inputs = type("Inputs", (), {"kind": "image"})
+        self.metadata = {"step": 1}
