@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.data import in_memory, prepare
+from jaxssl.data.files import ARCHIVES
 from jaxssl.data.source import Splits
 from jaxssl.errors import Stopped, UserError
 from jaxssl.evaluation import embedding, pretrain
@@ -141,8 +142,9 @@ def train(
     Args:
         config: a packaged config's name, a Python file with get_config(), or a `ConfigDict`, such
             as from `get_config`.
-        data: the data set: a name in place of `config.data.name`, or images with or without labels
-            as `jaxssl.data.in_memory.load_splits` describes. Default: the config's.
+        data: the data set: a name in place of `config.data.name`, the path of a folder or an
+            archive of pictures, or images with or without labels, or their path, as
+            `jaxssl.data.in_memory.load_splits` describes. Default: the config's.
         net: network in place of the config's: a name, {"name": ..., arguments}, or a Python object
             such as a Linen module, an NNX class or a pair of functions (init, apply). See
             `jaxssl.training.custom.make_factory` for the objects of each kind.
@@ -271,12 +273,17 @@ def _split_settings(encoder: PretrainedEncoder | Path) -> dict[str, Any]:
 def _use_data(config: ConfigDict, data: Any) -> Splits | None:
     """Set `config.data` to a data set, and return the splits of one given as Python objects."""
     with config.unlocked(), config.data.unlocked():
-        if isinstance(data, str):
+        path = Path(data).expanduser() if isinstance(data, str | Path) else None
+        if path and path.exists() and not (isinstance(data, str) and prepare.is_known(data)):
+            if path.is_dir() or path.name.lower().endswith(ARCHIVES):
+                config.data.name, config.data.path = "folder", str(path)
+                return None
+        elif isinstance(data, Path):
+            raise UserError(f"data={data} does not exist")
+        elif isinstance(data, str):
             config.data.name = data
             return None
-        splits, digest = in_memory.load_splits(
-            data, test_fraction=config.data.test_fraction, seed=config.data.split_seed
-        )
+        splits, digest = in_memory.load_splits(data, **in_memory.split_options(config.data))
         config.data.name = prepare.IN_MEMORY
         config.data.path = f"sha256:{digest[:16]}"  # refuses to resume with other data
         config.data.train_split, config.data.bank_split, config.data.test_split = (

@@ -3,6 +3,7 @@
 import csv
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -130,6 +131,21 @@ def test_evaluate_takes_runs_encoders_and_other_data(run):
     assert len(run.results) > len(jaxssl.Run(run.workdir).results) - len(by_run)
     with pytest.raises(UserError, match="protocol 'knm' is unknown; did you mean 'knn'"):
         jaxssl.evaluate(run, "knm", data=data)
+
+
+@pytest.mark.parametrize("form", [str, Path])
+def test_data_may_be_the_path_of_a_folder(form, run, monkeypatch, tmp_path):
+    configs = []
+    monkeypatch.setattr(api.pretrain, "train", lambda config, *_: configs.append(config.data))
+    jaxssl.train(tiny_config(), data=form(tmp_path), workdir=run.workdir)
+    monkeypatch.chdir(tmp_path)
+    for name in ("digits", "fruits"):
+        (tmp_path / name).mkdir()
+        jaxssl.train(tiny_config(), data=name, workdir=run.workdir)
+    names = [(data.name, data.path) for data in configs]
+    assert names == [("folder", str(tmp_path)), ("digits", ""), ("folder", "fruits")]
+    with pytest.raises(UserError, match="data=none does not exist"):
+        jaxssl.train(tiny_config(), data=Path("none"), workdir=run.workdir)
 
 
 @pytest.mark.parametrize("way", ["train", "evaluate", "encoder", "file"])
@@ -268,10 +284,10 @@ def test_pictures_of_different_sizes_are_read():
         (np.zeros((4, 2, 8, 8), np.uint8), "shape .4, 2, 8, 8.; expected images .n, h, w, c."),
         (np.zeros((4, 8, 8, 1)) + 2, "values in .2, 2.; expected floats in .0, 1."),
         (np.zeros((4, 8, 8, 1), np.int64), "dtype int64; expected uint8"),
-        ({"picture": 3}, "is a NoneType"),
+        ({"picture": 3}, "the training data has the keys picture; expected images under one of"),
         ([{"picture": 3}], "item 0 of the training data has the keys picture"),
         ((PIXELS, np.full(6, -2)), "label -2; expected 0, 1"),
-        ((PIXELS, np.zeros(6)), "expected 6 integers"),
+        ((PIXELS, np.zeros(5)), "the training data has 6 images but 5 labels"),
         (np.zeros((0, 8, 8, 1), np.uint8), "no examples for the split 'train'"),
     ],
 )

@@ -5,6 +5,8 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,16 +15,15 @@ from PIL import Image
 
 from jaxssl import components
 from jaxssl.data import decoding
+from jaxssl.data.formats import _pictures, user_files
 from jaxssl.data.labels import convert_labels
 from jaxssl.data.prepare import IN_MEMORY
 from jaxssl.data.records import UNLABELLED, PreparedSplit
 from jaxssl.data.source import KINDS, Source, Splits, find_records, finish
+from jaxssl.data.tables import IMAGE_KEYS, LABEL_KEYS, from_columns, open_path
 from jaxssl.errors import UserError, one_line
 
 log = logging.getLogger("jaxssl")
-
-IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
-LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
 LABEL_TYPES = (int, float, str, np.generic, type(None))
 EXPECTED = (
     "expected uint8 images [n, h, w, c], (images, labels), a pair (train, test) of these, or an "
@@ -41,14 +42,16 @@ class _Examples(NamedTuple):
         digest: SHA-256 of images and labels.
     """
 
-    records: Sequence[Mapping[str, Any]]
+    records: "_Records"
     labels: np.ndarray
     shape: tuple[Any, ...]
     class_names: tuple[str, ...]
     digest: str
 
 
-def load_splits(data: Any, *, test_fraction: float = 0.2, seed: int = 0) -> tuple[Splits, str]:
+def load_splits(
+    data: Any, *, test_fraction: float = 0.2, seed: int = 0, on_error: str = "stop"
+) -> tuple[Splits, str]:
     """Return the splits of a data set that is given as Python objects, and its fingerprint.
 
     All examples are read once, to find their sizes and labels.
@@ -56,20 +59,22 @@ def load_splits(data: Any, *, test_fraction: float = 0.2, seed: int = 0) -> tupl
     Args:
         data: images, (images, labels), or a pair (train, test) of these, or a mapping with the keys
             "train" and "test". Images are uint8 [n, h, w, c] or [n, h, w], or uint16 or floats in
-            [0, 1], which are rounded to 8 bits. Labels are integers [n], -1 or None for none, which
-            leaves an example out of evaluation. Objects with
-            ``__len__`` and ``__getitem__`` return an image (array or Pillow), (image, label), or a
-            dict such as {"image": ..., "label": ...}.
+            [0, 1], which are rounded to 8 bits. Labels are described in `labels.convert_labels`;
+            an example without a label is left out of evaluation. Objects with ``__len__`` and
+            ``__getitem__`` return an image (array, Pillow, or the path or bytes of a file), (image,
+            label), or a dict such as {"image": ..., "label": ...}. A path is opened by
+            `tables.open_path`, and a data frame has a column of paths.
         test_fraction: share of the examples that is set aside for "test" if ``data`` has no test
             split and has labels. Without labels all examples are in both splits.
         seed: seed of the draw of the test examples.
+        on_error: "skip" leaves out picture files that cannot be read.
 
     Raises:
         UserError: if the data are none of these.
     """
     train, test = _split(data)
     if test is None:
-        both = _examples(train, "data")
+        both = _examples(train, "data", on_error)
         order = np.random.default_rng(seed).permutation(len(both.labels))
         count = round(test_fraction * len(order))
         test_indices, train_indices = np.sort(order[:count]), np.sort(order[count:])
@@ -78,11 +83,13 @@ def load_splits(data: Any, *, test_fraction: float = 0.2, seed: int = 0) -> tupl
         splits = _source(both, "train", train_indices), _source(both, "test", test_indices)
         digest = both.digest
     else:
-        examples = _examples(train, "the training data"), _examples(test, "the test data")
-        names = max((one.class_names for one in examples), key=len)
+        examples = [
+            _examples(part, f"the {split} data", on_error)
+            for part, split in ((train, "training"), (test, "test"))
+        ]
         splits = [
-            _source(one._replace(class_names=names), split, np.arange(len(one.labels)))
-            for one, split in zip(examples, ("train", "test"), strict=True)
+            _source(one, split, np.arange(len(one.labels)))
+            for one, split in zip(_join_classes(examples), ("train", "test"), strict=True)
         ]
         digest = hashlib.sha256("".join(one.digest for one in examples).encode()).hexdigest()
     for one in splits:
@@ -127,8 +134,7 @@ def make_opener(data: Mapping[str, Any], kind: str) -> Callable[[str], Source]:
         raise UserError(f"data.name={name!r} takes no argument path; leave data.path empty")
     if data["labels"]:
         raise UserError("data.labels is only for folders and captions; leave it empty")
-    options = {"test_fraction": data["test_fraction"], "seed": data["split_seed"]}
-    splits, _ = load_splits(function(**arguments), **options)
+    splits, _ = load_splits(function(**arguments), **split_options(data))
     parts = {"train": splits.train, "test": splits.test}
     counts = {split: SimpleNamespace(num_examples=len(part)) for split, part in parts.items()}
 
@@ -139,6 +145,15 @@ def make_opener(data: Mapping[str, Any], kind: str) -> Callable[[str], Source]:
         return finish(replace(members[0], name=name, split=split, parts=joined), data)
 
     return open_split
+
+
+def split_options(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of `load_splits` in the group `config.data`."""
+    return {
+        "test_fraction": data["test_fraction"],
+        "seed": data["split_seed"],
+        "on_error": data["on_error"],
+    }
 
 
 def load_images(images: Any) -> Source:
@@ -167,82 +182,156 @@ def _is_labelled(data: Any) -> bool:
     if not isinstance(data, tuple) or len(data) != 2:
         return False
     labels = data[1]
-    if isinstance(labels, list):
-        return bool(labels) and all(isinstance(x, LABEL_TYPES) for x in labels)
-    return getattr(labels, "ndim", 0) == 1
+    if getattr(labels, "ndim", 0) in (1, 2) and labels.dtype != object:
+        return True
+    if not isinstance(labels, list) and getattr(labels, "ndim", 0) != 1:
+        return False
+    values = list(labels)
+    pictures = all(isinstance(x, str) and x.lower().endswith(decoding.SUFFIXES) for x in values)
+    return not pictures and all(isinstance(x, LABEL_TYPES) for x in values)
 
 
-def _examples(data: Any, name: str) -> _Examples:
+def _examples(data: Any, name: str, on_error: str = "stop") -> _Examples:
+    if isinstance(data, str | Path):
+        data = open_path(Path(data).expanduser())
+    elif hasattr(data, "columns"):
+        data = from_columns({key: data[key] for key in data.columns}, name, Path())
     names: tuple[str, ...] = ()
     labels = None
     if isinstance(data, Mapping):
-        labels = next((data[key] for key in LABEL_KEYS if key in data), None)
-        data = next((data[key] for key in IMAGE_KEYS if key in data), None)
+        data, labels = _image_and_label(data, name)
     elif _is_labelled(data):
         data, labels = data
     if hasattr(data, "shape") and hasattr(data, "dtype"):
         images = _pixels(np.asarray(data), name)
-    elif hasattr(data, "__len__") and hasattr(data, "__getitem__") and not isinstance(data, str):
+        shapes: list[Any] = [images.shape[1:]] * len(images)
+    elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         images, item_labels = _read_items(data, name)
+        shapes = _check_files(images, name, on_error)
         labels = item_labels if labels is None else labels
         names = tuple(_hugging_face_names(data))
     else:
         raise UserError(f"{name} is a {type(data).__name__}; {EXPECTED}")
-    labels = convert_labels([None] * len(images) if labels is None else labels, len(images), name)
+    labels = [None] * len(images) if labels is None else labels
+    labels, texts = convert_labels(labels, len(images), name)
+    names = names or texts
     if not names and labels.size and labels.max() >= 0:
         names = tuple(str(label) for label in range(labels.max() + 1))
     if labels.size and labels.max() >= len(names) > 0:
         raise UserError(f"{name} has the label {labels.max()}, but only {len(names)} class names")
-    sizes = {image.shape for image in images} if isinstance(images, list) else {images.shape[1:]}
+    if None in shapes:
+        kept = [index for index, shape in enumerate(shapes) if shape is not None]
+        images, labels = [images[index] for index in kept], labels[kept]
+    sizes = set(shapes) - {None}
     channels = {size[-1] for size in sizes}
     if len(channels) > 1:
         raise UserError(f"{name} has grey and RGB images; convert all of them to one of the two")
     shape = next(iter(sizes)) if len(sizes) == 1 else (None, None, *channels)
-    digest = hashlib.sha256(labels.tobytes())
-    for image in images:
-        digest.update(image.tobytes())
     records = _Records(images, labels)
+    digest = hashlib.sha256(labels.tobytes() + "".join(f"{x}\0" for x in texts).encode())
+    for image in images:
+        digest.update(_content(image))
     return _Examples(records, labels, shape, names, digest.hexdigest())
+
+
+def _image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> tuple[Any, Any]:
+    """Return the image and the label (or None) of a mapping."""
+    image = next((key for key in IMAGE_KEYS if key in item), None)
+    label = next((key for key in LABEL_KEYS if key in item), None)
+    if image is None:
+        raise UserError(
+            f"{name} has the keys {', '.join(map(str, item))}; expected images under one of "
+            f"{', '.join(IMAGE_KEYS)}"
+        )
+    ignored = ", ".join(str(key) for key in item if key != image)
+    if warn and ignored and label is None:
+        log.warning(
+            "data       %s has no labels, and ignores %s; name labels one of %s",
+            *(name, ignored, ", ".join(LABEL_KEYS)),
+        )
+    return item[image], None if label is None else item[label]
+
+
+def _content(image: np.ndarray | Path | bytes) -> bytes:
+    """Return the pixels of an array, or the bytes of a picture file."""
+    if isinstance(image, np.ndarray):
+        return image.tobytes()
+    return image.read_bytes() if isinstance(image, Path) else image
+
+
+def _check_files(
+    images: list[np.ndarray | Path | bytes], name: str, on_error: str
+) -> list[tuple[int, int, int] | None]:
+    """Return the shape [h, w, c] of each array and picture file, None for unreadable files."""
+    shapes: list[Any] = [getattr(image, "shape", None) for image in images]
+    files = [index for index, shape in enumerate(shapes) if shape is None]
+    contents = ((str(index), partial(_content, images[index])) for index in files)
+    reasons = []
+    for text, _, size in _pictures.read_checked(contents):
+        image, index = images[int(text)], int(text)
+        if isinstance(size, str):
+            reasons.append(f"{image if isinstance(image, Path) else f'item {index}'}: {size}")
+        else:
+            shapes[index] = (*size, _pictures.CHANNELS)
+    if reasons and on_error != "skip":
+        raise user_files.unreadable("pictures", name, reasons)
+    if reasons:
+        user_files.warn_of_skipped("pictures", reasons)
+    return shapes
+
+
+def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
+    """Give all splits the same classes. Names that differ are sorted."""
+    names = max((one.class_names for one in examples), key=len)
+    if any(one.class_names != names[: len(one.class_names)] for one in examples):
+        names = tuple(sorted({name for one in examples for name in one.class_names}))
+    joined = []
+    for one in examples:
+        index = np.array([names.index(name) for name in one.class_names] + [UNLABELLED], np.int32)
+        labels = index[one.labels]  # The last entry is for examples without a label.
+        records = _Records(one.records.images, labels)
+        joined.append(one._replace(records=records, labels=labels, class_names=names))
+    return joined
 
 
 @dataclass(frozen=True)
 class _Records(Sequence):
-    """Random access to records of images and labels."""
+    """Random access to records of images and labels. Files are read when they are needed."""
 
     images: Any
     labels: np.ndarray
 
     def __getitem__(self, index: Any) -> Any:
-        return {"image": self.images[index], "label": self.labels[index]}
+        image = self.images[index]
+        image = image.read_bytes() if isinstance(image, Path) else image
+        return {"image": image, "label": self.labels[index]}
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-def _read_items(data: Any, name: str) -> tuple[list[np.ndarray], list[Any] | None]:
+def _read_items(data: Any, name: str) -> tuple[list[np.ndarray | Path | bytes], list[Any] | None]:
     """Return the images, and the labels if any item has one."""
     images, labels = [], []
     for index in range(len(data)):
         item = data[index]
         label = None
         if isinstance(item, Mapping):
-            image = next((item[key] for key in IMAGE_KEYS if key in item), None)
-            label = next((item[key] for key in LABEL_KEYS if key in item), None)
+            image, label = _image_and_label(item, f"item {index} of {name}", warn=index == 0)
         elif isinstance(item, tuple | list) and len(item) == 2:
             image, label = item
         else:
             image = item
-        if image is None:
-            raise UserError(
-                f"item {index} of {name} has the keys {', '.join(map(str, item))}; expected an "
-                f"image under one of {', '.join(IMAGE_KEYS)}"
-            )
         if isinstance(image, Image.Image):
             try:
                 # In place, the user's picture would change.
                 image = decoding.convert(image.copy(), None, upright=True)
             except Exception as error:  # Pillow's decoders raise many exception types.
                 raise UserError(f"item {index} of {name} {one_line(error)}") from error
+        if isinstance(image, str | Path | bytes):
+            images.append(Path(image).expanduser() if isinstance(image, str) else image)
+            labels.append(label)
+            continue
         values = np.asarray(image)
         if values.ndim not in (2, 3):
             raise UserError(f"item {index} of {name} is no image but a {type(image).__name__}")
@@ -291,5 +380,6 @@ def _source(examples: _Examples, split: str, indices: np.ndarray) -> Source:
         label="label" if examples.class_names else None,
         channels=examples.shape[-1],
         num_classes=len(examples.class_names),
+        upright=True,
     )
     return Source(IN_MEMORY, split, ((part, indices),), examples.class_names, examples.shape)

@@ -68,9 +68,14 @@ def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
         noun = "clips" if name == "video" else "pictures"
         if data["on_error"] == "stop":
             raise user_files.unreadable(noun, data["path"], skipped)
-        examples = user_files.abbreviate(skipped)
-        log.warning("data       %d unreadable %s are left out: %s", len(skipped), noun, examples)
+        user_files.warn_of_skipped(noun, skipped)
     return builder
+
+
+def is_known(name: str) -> bool:
+    """Return True if the name is that of a data set, and not a path of the user."""
+    ours = (*components.names("data"), *components.names("toy"), *PUBLISHED, *SUBSETS)
+    return name in ours or name in tfds.list_builders(with_community_datasets=False)
 
 
 def needs_path(name: str) -> bool:

@@ -1,12 +1,15 @@
 """Data sets given as Python objects: which split, which labels and which class names they get."""
 
+import csv
 import io
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow
 import pytest
 from file_cases import refused
 from PIL import ExifTags, Image
+from pyarrow import parquet
 
 from jaxssl.data import decoding
 from jaxssl.data.in_memory import load_images, load_splits
@@ -131,13 +134,123 @@ def test_examples_without_a_label_are_not_evaluated(caplog):
         (np.array([0, 1, 2**64 - 1], np.uint64), "has the label 18446744073709551615"),
         ([0, 1, 200_000_000], "has the label 200000000"),
         ([0, None, -2], "has the label -2; expected 0, 1, ..."),
-        ([0, 1], "labels of data are int64 [2]; expected 3 integers"),
-        ([0, 0.5, None], "labels of data are float64 [3]; expected 3 integers"),
+        ([0, 1], "data has 3 images but 2 labels"),
+        (np.eye(3), "have the shape [3, 3]; expected one class for each image; for one-hot labels"),
+        ([0, 0.5, None], "labels of data are object [3]; expected integers"),
     ],
 )
 def test_labels_that_are_no_class_indices_are_refused(labels, message):
     with refused(message):
         load_splits((examples([0, 1, 1])[0], labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected", "names"),
+    [
+        ([1.0, 0.0, float("nan")], [1, 0, -1], ("0", "1")),
+        (np.array([[1], [0], [1]], np.uint8), [1, 0, 1], ("0", "1")),
+        (["bee", "ant", "bee"], [1, 0, 1], ("ant", "bee")),
+        (["bee", None, ""], [0, -1, -1], ("bee",)),
+        ([None] * 3, [-1, -1, -1], ()),
+    ],
+)
+def test_labels_of_other_types_become_class_indices(labels, expected, names):
+    images, _ = examples([0, 1, 1])
+    splits, _ = load_splits({"train": (images, labels), "test": (images[:1], labels[:1])})
+    assert (splits.train.labels.tolist(), splits.train.class_names) == (expected, names)
+
+
+def test_class_names_of_both_splits_are_joined():
+    train, test = ((examples(x)[0], [*x]) for x in ("ca", "bca"))
+    splits, _ = load_splits((train, test))
+    assert splits.train.class_names == splits.test.class_names == ("a", "b", "c")
+    assert (splits.train.labels.tolist(), splits.test.labels.tolist()) == ([2, 0], [1, 2, 0])
+
+
+def test_ignored_keys_are_named_if_there_are_no_labels(caplog):
+    images, labels = examples([0, 1, 1])
+    items = [{"img": x, "target": y} for x, y in zip(images, labels, strict=True)]
+    for data in ({"image": images, "target": labels}, items):
+        assert not load_splits(data)[0].train.labelled
+        assert "has no labels, and ignores target" in caplog.messages.pop()
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Write pictures, and every kind of file that names or holds them with their labels."""
+    images = RNG.integers(0, 256, (6, 4, 5, 3), np.uint8)
+    names, labels = [f"x/{i},\n.png" for i in range(6)], ["b", "a", "b", "a", "a", "b"]
+    (tmp_path / "x").mkdir()
+    for name, image in zip(names, images, strict=True):
+        Image.fromarray(image).save(tmp_path / name)
+    np.save(tmp_path / "all.npy", images)
+    np.savez(tmp_path / "all.npz", image=images, label=labels)
+    with (tmp_path / "all.csv").open("w", newline="") as file:
+        rows = zip(names, labels, range(6), strict=True)
+        csv.writer(file).writerows([("file", "label", "row"), *rows])
+    table = pyarrow.table({"path": names, "class": labels})
+    parquet.write_table(table, tmp_path / "all.parquet")
+    return tmp_path, images, [tmp_path / name for name in names], labels
+
+
+class Frame(dict):
+    """Columns with the interface of a data frame."""
+
+    columns = property(dict.keys)
+
+
+FORMS = {
+    **{f"all.{x}": lambda folder, *_, x=x: folder / f"all.{x}" for x in ("npy", "npz")},
+    **{f"all.{x}": lambda folder, *_, x=x: f"{folder}/all.{x}" for x in ("csv", "parquet")},
+    "paths": lambda _, paths, labels: [str(path) for path in paths],
+    "paths and labels": lambda _, paths, labels: (paths, labels),
+    "bytes": lambda _, paths, labels: [
+        (x.read_bytes(), y) for x, y in zip(paths, labels, strict=True)
+    ],
+    "a data frame": lambda _, paths, labels: Frame(image_path=paths, y=np.array(labels)),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_paths_give_the_images_and_labels_of_their_files(files, form):
+    folder, images, paths, labels = files
+    data = FORMS[form](folder, paths, labels)
+    splits, _ = load_splits({"train": data, "test": data})
+    for split in (splits.train, splits.test):
+        np.testing.assert_array_equal(split.images(0), images)
+        expected = [] if form in ("all.npy", "paths") else ["a", "b"]
+        assert list(split.class_names) == expected
+        assert split.labels.tolist() == [expected.index(x) if expected else -1 for x in labels]
+
+
+def test_unreadable_picture_files_are_named_or_left_out(files, caplog):
+    _, images, paths, labels = files
+    paths[2].write_bytes(paths[2].read_bytes()[:-30])
+    paths[4] = paths[4].with_name("missing.png")
+    with refused("2 of the pictures in data", f"{paths[2]}: ".replace("\n", "\\n"), "No such file"):
+        load_splits((paths, labels))
+    data = {"train": (paths, labels), "test": (paths, labels)}
+    splits, _ = load_splits(data, on_error="skip")
+    np.testing.assert_array_equal(splits.train.images(0), images[[0, 1, 3, 5]])
+    assert splits.train.labels.tolist() == [1, 0, 0, 1]
+    assert "2 unreadable pictures are left out" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("x.npy", b"no array", "cannot be read"),
+        ("x.parquet", b"no table", "cannot be read"),
+        ("x.csv", b"name,label\n", "columns name, label; expected the paths of pictures in one of"),
+        ("x.csv", b"file,label\na,b,c\n", "more columns in row 1 than in its header"),
+        ("x.txt", b"", "expected a folder, an archive, a picture, or a file ending in .npz"),
+        ("x.npz", b"", "cannot be read"),
+    ],
+)
+def test_files_of_other_content_are_refused(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with refused(str(tmp_path / name), message):
+        load_splits(tmp_path / name)
 
 
 def saved(picture):

@@ -6,6 +6,7 @@ from earlier content stay on disk beside it.
 
 import dataclasses
 import hashlib
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from tensorflow_datasets.core import constants
 from jaxssl.data import files, integrity
 from jaxssl.errors import UserError, printable, suggest
 
+log = logging.getLogger("jaxssl")
 ON_ERROR = ("stop", "skip")
 RULES_VERSION = 1  # Increase this number when the same files must be prepared differently.
 MAX_NAMED = 3  # number of files that an error message names
@@ -132,6 +134,12 @@ def abbreviate(items: Sequence[str]) -> str:
     """List the first items of a collection and the number of the others, for messages."""
     more = f" and {len(items) - MAX_NAMED} more" if len(items) > MAX_NAMED else ""
     return ", ".join(map(printable, items[:MAX_NAMED])) + more
+
+
+def warn_of_skipped(noun: str, reasons: Sequence[str]) -> None:
+    """Log the pictures or clips that are left out, see `unreadable`."""
+    examples = abbreviate(reasons)
+    log.warning("data       %d unreadable %s are left out: %s", len(reasons), noun, examples)
 
 
 def unreadable(noun: str, path: Any, reasons: Sequence[str]) -> UserError:
