@@ -174,8 +174,11 @@ def train(
             changed[group] = ConfigDict(_component(group, value))
     if init is not None:
         changed.init = str(Path(init))
-    splits = _use_data(changed, data) if data is not None else None
-    complete = configs.complete(changed, list(settings.items()))
+    overrides, splits = list(settings.items()), None
+    if data is not None:
+        changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
+        splits = _use_data(changed, data)
+    complete = configs.complete(changed, overrides)
     compile_cache.enable()
     folder = Path(workdir) if workdir is not None else Path("runs") / Path(str(config)).stem
     try:

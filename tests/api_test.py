@@ -156,7 +156,9 @@ def test_data_without_a_test_split_are_split_as_the_config_says(way, run, monkey
         api.evaluation, "evaluate", lambda *_, **options: taken.append(options["splits"])
     )
     if way == "train":
-        jaxssl.train(tiny_config(), data=images(), workdir=run.workdir)
+        config = tiny_config()
+        config.data.split_seed = 0
+        jaxssl.train(config, data=images(), workdir=run.workdir, split_seed=3)
     elif way == "file":
         np.savez(tmp_path / "mine.npz", **dict(zip(("image", "label"), images(), strict=True)))
         (tmp_path / "mine.py").write_text(
