@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from jaxssl.studies import accuracy
-from jaxssl.studies.grid import METHODS
+from jaxssl.studies.compared_methods import METHODS
 
 AUC_CL = "recommended"  # preset of AUC-CL to train
 METHOD_NAMES = {

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN, LABELLED, LINEAR, METHODS, ON_REQUEST, Results
+from jaxssl.studies.compared_methods import LABELLED, METHODS, ON_REQUEST
+from jaxssl.studies.grid import KNN, LINEAR, Results
 from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims, select_methods
 from jaxssl.studies.verdicts import judge, judge_all, spread
 

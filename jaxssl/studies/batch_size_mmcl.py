@@ -2,7 +2,8 @@
 
 from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.studies.grid import KNN, LINEAR, METHODS
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.kernels import mmcl
 from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge_all

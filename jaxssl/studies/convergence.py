@@ -5,7 +5,8 @@ source of its figure. --methods takes others.
 """
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN, LABELLED, METHODS
+from jaxssl.studies.compared_methods import LABELLED, METHODS
+from jaxssl.studies.grid import KNN
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import (
     Findings,

@@ -3,8 +3,9 @@
 from statistics import fmean
 
 from jaxssl.studies import grid
+from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.convergence import curve_findings
-from jaxssl.studies.grid import KNN, METHODS
+from jaxssl.studies.grid import KNN
 from jaxssl.studies.kernels import mmcl
 from jaxssl.studies.study import Findings, Setting, read_claims
 from jaxssl.studies.verdicts import judge_all, judge_similar

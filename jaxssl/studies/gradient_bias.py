@@ -4,13 +4,13 @@ Gradients are taken with respect to a linear map of fixed embeddings or, with --
 respect to a trained encoder and its projector on images of the run's training set. The reference is
 the gradient of the same loss over all N examples at once.
 
-Every loss is measured as it is trained, with the settings of `grid.METHODS`. A loss that weighs the
-negatives by their number is a different loss at every batch size, and its distance from the loss of
-all N examples counts as bias. This concerns NT-Xent, which sums the negatives together with the
-positive, and "auc_cl_sum", the sum over the negatives of eq. 8. In the extra row "simclr_weighted",
-which nobody trains, each negative weighs (N - 1) / (B - 1), as if the batch had N examples. This
-leaves the bias of the estimate alone. "decl" is DeCL's first loss. DeCL and SogCLR fill their
-memory by some epochs at the same parameters.
+Every loss is measured as it is trained, with the settings of `compared_methods.METHODS`. A loss
+that weighs the negatives by their number is a different loss at every batch size, and its distance
+from the loss of all N examples counts as bias. This concerns NT-Xent, which sums the negatives
+together with the positive, and "auc_cl_sum", the sum over the negatives of eq. 8. In the extra row
+"simclr_weighted", which nobody trains, each negative weighs (N - 1) / (B - 1), as if the batch had
+N examples. This leaves the bias of the estimate alone. "decl" is DeCL's first loss. DeCL and SogCLR
+fill their memory by some epochs at the same parameters.
 
 --methods takes any loss by the name of its file. A loss whose scale changes with the batch size,
 such as mmcl, is biased by the scale alone, unlike the cosine in the JSON document.
@@ -38,7 +38,8 @@ from jaxssl.models import encoder as networks
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.images import DASHES, MARKERS
 from jaxssl.studies.bias_estimate import BiasEstimate, Embed, estimate_gradient_bias
-from jaxssl.studies.grid import METHODS, cell_config
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import cell_config
 from jaxssl.studies.plots import make_axes
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import bonferroni_level, combine_verdicts, decide

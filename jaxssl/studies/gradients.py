@@ -6,7 +6,8 @@ k2 = 1.
 """
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import LINEAR, METHODS, METRIC_NAMES
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import LINEAR, METRIC_NAMES
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import finite, judge, judge_all, mean, spread, within

@@ -25,36 +25,6 @@ KNN, LINEAR = "knn_top1", "linear_top1"
 METRIC_NAMES = {KNN: "k-NN top-1 (k=200, T=0.5)", LINEAR: "linear top-1 (fast)"}
 MAX_NAME = 120  # longest folder name of a run, in characters
 
-# Settings of the compared methods. All other settings come from the scale's config. The settings
-# are the papers', except for AUC-CL, where the paper leaves constants open, and for the tuned
-# SimCLR.
-METHODS: dict[str, dict[str, Any]] = {
-    "simclr": {"loss.name": "nt_xent", "loss.temperature": 0.5},
-    "simclr_tuned": {"loss.name": "nt_xent", "loss.temperature": 0.05},
-    "dcl": {"loss.name": "dcl", "loss.temperature": 0.1},
-    "sogclr": {"loss.name": "sogclr", "loss.temperature": 0.1},
-    "moco_v3": {  # the temperature is solo-learn's for CIFAR
-        "method.name": "momentum",
-        "predictor.name": "mlp",
-        "loss.name": "info_nce",
-        "loss.temperature": 0.2,
-    },
-    "auc_cl": {"loss.name": "auc_cl", "loss.preset": "recommended"},
-    "auc_cl_sum": {"loss.name": "auc_cl", "loss.preset": "paper"},
-    "decl": {"loss.name": "decl", "loss.preset": "simclr"},
-    "mmcl": {"loss.name": "mmcl", "loss.preset": "stl10"},
-    "tcl": {"loss.name": "tcl", "loss.preset": "self_supervised", "views": 3},
-    "sup_con": {"loss.name": "sup_con", "loss.temperature": 0.1, "method.labels": True},
-    "tcl_labels": {
-        "loss.name": "tcl",
-        "loss.preset": "supervised_cifar10",
-        "method.labels": True,
-    },
-}
-LABELLED = ("sup_con", "tcl_labels")
-# Studies of all methods leave this one out, unless --methods names it.
-ON_REQUEST = ("auc_cl_sum",)
-
 
 class RunResult(NamedTuple):
     """A finished run of a study with its metrics.

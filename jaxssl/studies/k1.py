@@ -1,7 +1,8 @@
 """TCL's k1, accuracy with labels by the strength of attraction to positives."""
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN, LINEAR, METHODS, accuracy_picture
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import KNN, LINEAR, accuracy_picture
 from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, judge_all
 

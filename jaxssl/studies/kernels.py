@@ -3,7 +3,8 @@
 from typing import Any
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN, LINEAR, METHODS
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge
 

@@ -6,7 +6,8 @@ noise on each score exp(cosine / tau).
 """
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN, METHODS, Results
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import KNN, Results
 from jaxssl.studies.study import Claim, Findings, Setting, Verdict, read_claims
 from jaxssl.studies.unnormalised import NT_XENT
 from jaxssl.studies.verdicts import judge, spread

@@ -27,7 +27,7 @@ class Setting(NamedTuple):
         seeds: number of seeds 0, 1, ...
         out: folder of the runs and of the files that the study writes.
         overrides: (dotted key, text) from the command line, for all runs.
-        methods: names of `jaxssl.studies.grid.METHODS`, () for the study's default.
+        methods: names of `jaxssl.studies.compared_methods.METHODS`, () for the study's default.
         batch_sizes: () for the study's default.
         workdir: a finished run to analyse, or None.
         equal_steps: train all batch sizes for the same number of steps instead of epochs.

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN, LINEAR, METHODS, Cell
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import KNN, LINEAR, Cell
 from jaxssl.studies.study import Claim, Findings, Setting, Table
 from jaxssl.studies.verdicts import judge_all
 

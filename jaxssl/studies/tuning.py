@@ -8,7 +8,8 @@ docs/methods.md has the measured tables and the constants that were chosen from 
 from typing import Any
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN, LINEAR, METHODS, Results
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import KNN, LINEAR, Results
 from jaxssl.studies.study import Findings, Setting, Table, read_claims, scale_value, select_methods
 from jaxssl.studies.verdicts import mean, spread
 

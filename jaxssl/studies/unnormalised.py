@@ -10,7 +10,8 @@ import numpy as np
 
 from jaxssl.studies import grid
 from jaxssl.studies.batch_size import BATCHES
-from jaxssl.studies.grid import KNN, METHODS, Results
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import KNN, Results
 from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, judge_all, spread
 

@@ -4,7 +4,8 @@ Both losses have the temperature 0.2, which solo-learn uses for SimCLR. The thes
 """
 
 from jaxssl.studies import grid
-from jaxssl.studies.grid import KNN, LINEAR, METHODS
+from jaxssl.studies.compared_methods import METHODS
+from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge, judge_all
 

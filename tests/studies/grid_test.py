@@ -13,6 +13,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.studies import grid
+from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import RunResult
 from jaxssl.studies.study import Setting
 
@@ -212,7 +213,7 @@ def test_damaged_results_of_a_grid_run_raise_an_error(setting, results, tmp_path
 
 def test_studies_share_runs_of_the_same_config(setting):
     plain = Setting("tiny", CONFIG, "", 1, Path("out"))
-    auc_cl = grid.METHODS["auc_cl"]
+    auc_cl = METHODS["auc_cl"]
 
     def name(**changes):
         return grid.run_name(plain, {**auc_cl, "seed": 0, **changes})

@@ -14,6 +14,7 @@ from study_cases import EPOCHS, NAMES, setting, study
 from jaxssl.errors import UserError
 from jaxssl.studies import claims, documents, grid
 from jaxssl.studies.bias_estimate import BiasEstimate
+from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import KNN, LINEAR, RunResult
 from jaxssl.studies.study import Verdict
 from jaxssl.training import collapse
@@ -112,13 +113,13 @@ def test_scale_paper_has_the_settings_of_the_paper(trained_cells, tmp_path):
     def config(name, **cell):
         return grid.cell_config(setting(tmp_path, "paper", name), cell)
 
-    tcl = config("k1", **grid.METHODS["tcl_labels"])
+    tcl = config("k1", **METHODS["tcl_labels"])
     assert (tcl.data.name, tcl.net.depth, tcl.batch_size) == ("cifar100", 50, 64)
     assert (tcl.optim.name, tcl.optim.lr, tcl.loss.k1) == ("sgd", 0.1, 5000)
     assert tcl.augment.policy == "autoaugment_cifar" and tcl.epochs == 100
     views = config("views", **study("views").ARMS["tcl"])
     assert (views.data.name, views.net.depth, views.optim.name) == ("cifar10", 18, "larc")
-    mmcl = config("kernels", **grid.METHODS["mmcl"])
+    mmcl = config("kernels", **METHODS["mmcl"])
     assert (mmcl.data.name, mmcl.net.depth, mmcl.batch_size) == ("stl10", 50, 256)
     assert (mmcl.optim.name, mmcl.epochs, mmcl.loss.gamma) == ("adam", 400, 0.5)
     on_cifar100 = setting(tmp_path, "paper", "kernels")._replace(dataset="cifar100")
