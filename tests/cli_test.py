@@ -216,7 +216,12 @@ def test_user_errors_are_one_line_and_status_2(command, message, tmp_path, monke
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory\n")]
+    "error",
+    [
+        MemoryError(),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room\n"),
+        jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 9 bytes."),
+    ],
 )
 def test_exhausted_memory_is_reported_in_one_line(monkeypatch, capsys, error):
     def fail(*args):

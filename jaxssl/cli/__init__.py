@@ -141,7 +141,9 @@ def _run(command: str, arguments: list[str]) -> int:
         show_error("interrupted")
         return 130
     except Exception as error:
-        if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        # JAX has no type of its own for this error.
+        texts = ("RESOURCE_EXHAUSTED", "Out of memory")
+        if isinstance(error, MemoryError) or any(text in str(error) for text in texts):
             return _fail(MemoryError(OUT_OF_MEMORY))
         # If JAX cannot reach another process, the peers say which one it is, and end this process.
         if _peers and any(word in str(error) for word in ("Gloo", "NCCL", "UNAVAILABLE")):
