@@ -43,12 +43,10 @@ def public_shapes(net, size):
     return shapes
 
 
-@cache
-def draw_weights(case, size):
-    """The weights that the reference numbers were computed with."""
+def draw_arrays(shapes):
+    """Weights of a typical size for arrays of the given shapes, in the order of their names."""
     rng, arrays = np.random.default_rng(0), {}
-    net = {"tiny": TINY, "resnet": RESNET, **NETS}[case]
-    for name, shape in sorted(public_shapes(net, size).items()):
+    for name, shape in sorted(shapes.items()):
         x = rng.standard_normal(shape, np.float32)
         if name.endswith("running_var"):
             x = 0.5 + np.abs(x)
@@ -58,5 +56,13 @@ def draw_weights(case, size):
             x *= np.float32(math.sqrt((2 if len(shape) == 4 else 1) / math.prod(shape[1:])))
         else:
             x = x / 4
-        arrays[name] = x
+        arrays[name] = np.asarray(x, np.float32)
+    return arrays
+
+
+@cache
+def draw_weights(case, size):
+    """The weights that the reference numbers were computed with."""
+    net = {"tiny": TINY, "resnet": RESNET, **NETS}[case]
+    arrays = draw_arrays(public_shapes(net, size))
     return {**arrays, **parameter_names.fixed_positions(parameter_names.make_net(net), size)}

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from jax.typing import ArrayLike
 
 
-def crop_resize(image: Array, box: Array, size: int) -> Array:
+def crop_resize(image: Array, box: Array, size: int, interpolation: str = "bilinear") -> Array:
     """Crop an image to ``box`` and resize it to ``size`` x ``size`` with an antialiased filter.
 
     Equals Pillow's ``image.resize((size, size), BILINEAR, box=box)`` up to rounding.
@@ -22,13 +22,14 @@ def crop_resize(image: Array, box: Array, size: int) -> Array:
         image: [h, w, c].
         box: [4] left, top, right, bottom in pixels, inside the image. Fractions are allowed.
         size: side of the result in pixels, static.
+        interpolation: "bilinear" or "bicubic".
 
     Returns:
         [size, size, c].
     """
     left, top, right, bottom = box
-    rows = _triangle_weights(top, bottom, image.shape[0], size)
-    columns = _triangle_weights(left, right, image.shape[1], size)
+    rows = _filter_weights(top, bottom, image.shape[0], size, interpolation)
+    columns = _filter_weights(left, right, image.shape[1], size, interpolation)
     # The filter weights sum to 1 only up to rounding, so values may leave [0, 1] slightly.
     return jnp.clip(resample(rows, image, columns), 0, 1)
 
@@ -38,12 +39,12 @@ def resample(rows: ArrayLike, image: Array, columns: ArrayLike) -> Array:
     return jnp.einsum("yh,hwc,xw->yxc", rows, image, columns, precision=jax.lax.Precision.HIGHEST)
 
 
-def resize(image: Array, size: int) -> Array:
+def resize(image: Array, size: int, interpolation: str = "bilinear") -> Array:
     """Resize an image [h, w, c] to [size, size, c]. An image of that size is unchanged."""
     h, w = image.shape[:2]
     if (h, w) == (size, size):
         return image
-    return crop_resize(image, jnp.array([0, 0, w, h], jnp.float32), size)
+    return crop_resize(image, jnp.array([0, 0, w, h], jnp.float32), size, interpolation)
 
 
 def random_crop_box(
@@ -288,11 +289,21 @@ def _bilinear(image: Array, y: Array, x: Array) -> Array:
     return upper * (1 - down) + lower * down
 
 
-def _triangle_weights(low: Array, high: Array, length: int, size: int) -> Array:
-    """Return triangle weights [size, length] from input pixels to output pixels. Rows sum to 1."""
+def _filter_weights(low: Array, high: Array, length: int, size: int, interpolation: str) -> Array:
+    """Return filter weights [size, length] from input pixels to output pixels. Rows sum to 1."""
     step = (high - low) / size
     support = jnp.maximum(step, 1)
     centre = low + (_positions(size) + 0.5) * step
-    distance = jnp.abs(_positions(length)[None, :] + 0.5 - centre[:, None])
-    weights = jnp.maximum(0, 1 - distance / support)
+    distance = jnp.abs(_positions(length)[None, :] + 0.5 - centre[:, None]) / support
+    weights = INTERPOLATIONS[interpolation](distance)
     return weights / jnp.sum(weights, axis=1, keepdims=True)
+
+
+def _cubic(x: Array) -> Array:
+    """Return Keys' cubic kernel with a = -0.5 at distances x >= 0, as Pillow does."""
+    near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return jnp.where(x < 1, near, jnp.where(x < 2, far, 0))
+
+
+# Maps the interpolation to its kernel, a function of the distance in pixels.
+INTERPOLATIONS = {"bilinear": lambda x: jnp.maximum(0, 1 - x), "bicubic": _cubic}

@@ -26,6 +26,7 @@ class Inputs(NamedTuple):
         std: standard deviation to divide by, per channel or for all channels.
         crop: side of a central square crop, as a fraction of the short side; 0 resizes the whole
             image instead.
+        interpolation: "bilinear" or "bicubic".
     """
 
     size: int
@@ -33,6 +34,7 @@ class Inputs(NamedTuple):
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
     crop: float = 0.0
+    interpolation: str = "bilinear"
 
     kind = "image"
     copies = 1  # Number of inputs that `prepare` returns per image. Their features are averaged.
@@ -172,12 +174,12 @@ def resize_images(images: Array, inputs: Inputs) -> Array:
 
     def resize_one(image: Array) -> Array:
         if not inputs.crop:
-            return resize(image, inputs.size)
+            return resize(image, inputs.size, inputs.interpolation)
         h, w = image.shape[:2]
         side = inputs.crop * min(h, w)
         left, top = (w - side) / 2, (h - side) / 2
         box = jnp.array([left, top, left + side, top + side], jnp.float32)
-        return crop_resize(image, box, inputs.size)
+        return crop_resize(image, box, inputs.size, inputs.interpolation)
 
     return jax.vmap(resize_one)(to_float(images))
 

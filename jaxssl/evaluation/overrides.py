@@ -7,6 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
+from jaxssl.pretrained.load import is_run
 from jaxssl.training.config import apply_overrides, read_config
 
 
@@ -22,6 +23,9 @@ WEIGHTS_OPTIONS: dict[str, Callable[[str], Any]] = {
     "inputs.std": _parse_numbers,
     "inputs.crop": float,
     "inputs.size": int,
+    "inputs.interpolation": str,
+    "net.pool": str,
+    "net.activation": str,
 }
 
 
@@ -76,7 +80,7 @@ def data_config(
     if dataset is None and not overrides:
         return None
     data = defaults.copy_and_resolve_references()
-    if path.is_dir():
+    if is_run(path):
         run = read_config(path).data
         data = run if dataset is None else data
         data.dir = run.dir

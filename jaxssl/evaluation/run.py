@@ -22,6 +22,7 @@ from jaxssl.evaluation.selection import (
     drop_unshared,
     select_protocols,
 )
+from jaxssl.pretrained import folders
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results, run_report
@@ -84,7 +85,8 @@ def evaluate(
     if isinstance(encoder_or_path, PretrainedEncoder):
         path, encoder = None, encoder_or_path
     else:
-        path = encoder_or_path
+        out = out or folders.results_folder(encoder_or_path)
+        path = folders.local(encoder_or_path)
         if is_run(path):
             read_config(path)  # raises an error for a damaged workdir
         encoder = load_pretrained(path, step, trust=trust, **(weights_options or {}))
@@ -98,7 +100,7 @@ def evaluate(
         names, "image_text" if "text" in encoder.variables else encoder.inputs.kind
     )
     if path is not None:
-        out = out or (path if path.is_dir() else path.with_suffix(".eval"))
+        out = out or (path if is_run(path) else path.with_suffix(".eval"))
     if out is not None:
         results.read_results(out)  # raises an error for a damaged file before any work is done
     splits = splits or source.load_splits(settings, encoder.inputs.kind)

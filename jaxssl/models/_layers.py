@@ -18,6 +18,7 @@ def square_conv(
     padding: int | None = None,
     *,
     kernel_init: nn.initializers.Initializer,
+    groups: int = 1,
 ) -> nn.Conv:
     """Return a bias-free convolution with equal padding on all sides (default ``side // 2``)."""
     # The padding is explicit, as in PyTorch. "SAME" would pad a strided convolution on one side
@@ -29,4 +30,5 @@ def square_conv(
         padding=side // 2 if padding is None else padding,
         use_bias=False,
         kernel_init=kernel_init,
+        feature_group_count=groups,
     )

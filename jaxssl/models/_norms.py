@@ -74,9 +74,9 @@ class MaskedBatchNorm(nn.Module):
         return y.astype(x.dtype)
 
 
-def layer_norm(x: Array, epsilon: float = 1e-6) -> Array:
+def layer_norm(x: Array, epsilon: float = 1e-6, name: str | None = None) -> Array:
     """Normalise an array [..., c] over the last axis (LayerNorm, Ba et al., 2016)."""
-    norm = nn.LayerNorm(epsilon=epsilon)
+    norm = nn.LayerNorm(epsilon=epsilon, name=name)
     with jax.numpy_dtype_promotion("standard"):
         return norm(x)
 

@@ -1,9 +1,9 @@
 """Transformer block and learned position embeddings, for the vision and text transformers."""
 
 import math
-from collections.abc import Callable
 
 import flax.linen as nn
+import jax
 from jax import Array
 from jax import numpy as jnp
 
@@ -12,18 +12,27 @@ from jaxssl.models._layers import exact_gelu
 from jaxssl.models._norms import layer_norm
 
 Initializer = nn.initializers.Initializer
+# Activations of an MLP by their name in a config.
+ACTIVATIONS = {
+    "gelu": exact_gelu,
+    "gelu_tanh": jax.nn.gelu,
+    "quick_gelu": lambda x: x * nn.sigmoid(1.702 * x),
+}
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block: self-attention and a two-layer MLP, each with a shortcut.
+    """Pre-norm transformer block: self-attention and an MLP, each with a shortcut.
 
     Attributes:
         heads: number of attention heads; must divide the token dimension.
         qkv_init: initialiser of the kernel that computes queries, keys and values.
         out_init: initialiser of the last kernel of the attention and of the MLP.
         mlp_init: initialiser of the MLP's first kernel.
-        mlp_ratio: hidden width of the MLP, as a multiple of the token dimension.
-        activation: activation function of the MLP.
+        mlp_dim: hidden width of the MLP, by default four times the token dimension.
+        activation: activation of the MLP, from `ACTIVATIONS`, or "swiglu": silu(a) * b for the
+            two halves a and b of the first layer (Shazeer, GLU Variants Improve Transformer, 2020).
+        layer_scale: whether both branches are multiplied by a learned vector, which starts at 1e-5
+            (LayerScale; Touvron et al., Going Deeper with Image Transformers, 2021).
         epsilon: added to the variance in both LayerNorms.
         causal: whether a token attends only to itself and earlier tokens.
     """
@@ -32,45 +41,85 @@ class Block(nn.Module):
     qkv_init: Initializer
     out_init: Initializer
     mlp_init: Initializer
-    mlp_ratio: int = 4
-    activation: Callable[[Array], Array] = exact_gelu
+    mlp_dim: int | None = None
+    activation: str = "gelu"
+    layer_scale: bool = False
     epsilon: float = 1e-6
     causal: bool = False
 
     @nn.compact
-    def __call__(self, x: Array, scale: Array | None = None) -> Array:
+    def __call__(
+        self, x: Array, scale: Array | None = None, rotation: Array | None = None
+    ) -> Array:
         """Apply the transformer block to tokens [n, t, dim], with an unchanged shape.
 
         Args:
             x: tokens [n, t, dim].
             scale: factors [n, 2] on the attention and MLP branches (stochastic depth), or None.
+            rotation: angles of queries and keys for `rotate`, or None.
         """
         n, t, dim = x.shape
         y = layer_norm(x, self.epsilon)
         qkv = nn.Dense(3 * dim, kernel_init=self.qkv_init, name="qkv")(y)
         q, k, v = jnp.moveaxis(qkv.reshape(n, t, 3, self.heads, dim // self.heads), 2, 0)
+        if rotation is not None:
+            q, k = rotate(q, rotation), rotate(k, rotation)
         y = attend(q, k, v, causal=self.causal).reshape(n, t, dim)
         y = nn.Dense(dim, kernel_init=self.out_init, name="attention_out")(y)
-        x = x + (y if scale is None else y * scale[:, :1, None])
-        y = layer_norm(x, self.epsilon)
-        y = nn.Dense(self.mlp_ratio * dim, kernel_init=self.mlp_init, name="mlp_in")(y)
-        y = nn.Dense(dim, kernel_init=self.out_init, name="mlp_out")(self.activation(y))
-        return x + (y if scale is None else y * scale[:, 1:, None])
+        x = x + self._scaled("attention_scale", y, None if scale is None else scale[:, :1, None])
+        y = mlp(
+            layer_norm(x, self.epsilon),
+            self.mlp_dim or 4 * dim,
+            self.activation,
+            (self.mlp_init, self.out_init),
+        )
+        return x + self._scaled("mlp_scale", y, None if scale is None else scale[:, 1:, None])
+
+    def _scaled(self, name: str, y: Array, scale: Array | None) -> Array:
+        if self.layer_scale:
+            y = y * self.param(name, nn.initializers.constant(1e-5), y.shape[-1:])[None, None]
+        return y if scale is None else y * scale
+
+
+def mlp(x: Array, width: int, activation: str, inits: tuple[Initializer, Initializer]) -> Array:
+    """Apply a two-layer MLP of a hidden width, for a compact method; see `Block`."""
+    gated = activation == "swiglu"
+    y = nn.Dense(2 * width if gated else width, kernel_init=inits[0], name="mlp_in")(x)
+    if gated:
+        gate, y = jnp.split(y, 2, axis=-1)
+        y = nn.silu(gate) * y
+    else:
+        y = ACTIVATIONS[activation](y)
+    return nn.Dense(x.shape[-1], kernel_init=inits[1], name="mlp_out")(y)
+
+
+def rotate(x: Array, angles: Array) -> Array:
+    """Rotate the channels of the last tokens by angles (RoPE, Su et al., RoFormer, 2021).
+
+    Args:
+        x: queries or keys [n, t, h, d].
+        angles: [p, d / 2] of the last p tokens. Channel i is rotated together with i + d / 2. The
+            first t - p tokens are left unchanged.
+    """
+    first, last = jnp.split(x, [x.shape[1] - len(angles)], axis=1)
+    cos, sin = (f(angles).astype(x.dtype)[None, :, None] for f in (jnp.cos, jnp.sin))
+    a, b = jnp.split(last, 2, axis=-1)
+    return jnp.concatenate([first, jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)], 1)
 
 
 def learned_positions(
-    module: nn.Module, rows: int, columns: int, dim: int, init: Initializer
+    module: nn.Module, rows: int, columns: int, dim: int, init: Initializer, tokens: int = 1
 ) -> Array:
-    """Create the position embeddings [1 + rows * columns, dim] as a trained parameter.
+    """Create the position embeddings [tokens + rows * columns, dim] as a trained parameter.
 
-    The first row belongs to the class token. The parameter gets its size from the first images.
+    The first rows belong to class tokens. The parameter gets its size from the first images.
 
     Raises:
         ValueError: if the grid is not square, or not the one that the parameter was made for.
     """
     count = rows * columns
     if module.has_variable("params", "positions"):
-        count = module.get_variable("params", "positions").shape[0] - 1
+        count = module.get_variable("params", "positions").shape[0] - tokens
     side = math.isqrt(count)
     # The parameter stores the number of patches only. That number determines the grid only if the
     # grid is square.
@@ -79,4 +128,4 @@ def learned_positions(
             f"learned positions need a square grid, expected {side} x {side} patches, got {rows} x "
             f"{columns}; use square images of the size that the network was initialised with"
         )
-    return module.param("positions", init, (1 + count, dim))
+    return module.param("positions", init, (tokens + count, dim))

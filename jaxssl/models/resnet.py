@@ -1,6 +1,14 @@
-"""ResNet-18, -34, -50 and -101 with stems for CIFAR and ImageNet."""
+"""ResNets with stems for CIFAR and ImageNet, and their variants.
+
+References:
+    He et al., Deep Residual Learning for Image Recognition, 2015;
+    Zagoruyko and Komodakis, Wide Residual Networks, 2016;
+    Xie et al., Aggregated Residual Transformations for Deep Neural Networks, 2017 (ResNeXt);
+    He et al., Bag of Tricks for Image Classification, 2019 (ResNet-D).
+"""
 
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 from jax import Array
@@ -13,12 +21,20 @@ from jaxssl.models._norms import batch_norm, keep_sums_over_devices
 # Maps the depth to (blocks per stage, True if the blocks are bottlenecks).
 DEPTHS = {
     18: ((2, 2, 2, 2), False),
+    26: ((2, 2, 2, 2), True),
     34: ((3, 4, 6, 3), False),
     50: ((3, 4, 6, 3), True),
     101: ((3, 4, 23, 3), True),
+    152: ((3, 8, 36, 3), True),
 }
-# Maps the stem to the (side, stride, padding) of its convolution.
-STEMS = {"cifar": (3, 1, 1), "cifar_wide": (3, 1, 2), "imagenet": (7, 2, 3)}
+# Maps the stem to the (width, side, stride, padding) of its convolutions. The width of the first
+# stage is 1.
+STEMS = {
+    "cifar": ((1, 3, 1, 1),),
+    "cifar_wide": ((1, 3, 1, 2),),
+    "imagenet": ((1, 7, 2, 3),),
+    "deep": ((0.5, 3, 2, 1), (0.5, 3, 1, 1), (1, 3, 1, 1)),
+}
 # Kernels start Kaiming-normal by fan-out, as in torchvision. Flax's default is LeCun-normal by
 # fan-in.
 _conv = partial(square_conv, kernel_init=nn.initializers.variance_scaling(2.0, "fan_out", "normal"))
@@ -33,12 +49,18 @@ class Block(nn.Module):
             as in torchvision ("v1.5").
         bottleneck: whether the block is a bottleneck.
         zero_init: whether the scale of the last BatchNorm is initialised with 0.
+        groups: groups of the 3x3 convolution of a bottleneck.
+        base_width: channels in a group of a bottleneck, relative to ``width`` / 64.
+        pooled_shortcut: whether a stride in the shortcut is an average pool before the convolution.
     """
 
     width: int
     stride: int
     bottleneck: bool
     zero_init: bool = False
+    groups: int = 1
+    base_width: int = 64
+    pooled_shortcut: bool = False
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
@@ -48,14 +70,21 @@ class Block(nn.Module):
         last_norm = partial(norm, scale_init=zeros if self.zero_init else ones)
         out = self.width * (4 if self.bottleneck else 1)
         if self.bottleneck:
-            y = nn.relu(norm(_conv(self.width, 1)(x)))
-            y = nn.relu(norm(_conv(self.width, 3, self.stride)(y)))
+            inner = self.width * self.base_width // 64 * self.groups
+            y = nn.relu(norm(_conv(inner, 1)(x)))
+            y = nn.relu(norm(_conv(inner, 3, self.stride, groups=self.groups)(y)))
             y = last_norm(_conv(out, 1)(y))
         else:
             y = nn.relu(norm(_conv(self.width, 3, self.stride)(x)))
             y = last_norm(_conv(out, 3)(y))
         if x.shape != y.shape:
-            x = norm(_conv(out, 1, self.stride)(x))
+            stride = self.stride
+            if self.pooled_shortcut and stride > 1:
+                # Incomplete squares at the border are averaged over the pixels that they have.
+                pads: Any = [(0, side % stride) for side in x.shape[1:3]]
+                x = nn.avg_pool(x, (stride,) * 2, (stride,) * 2, pads, count_include_pad=False)
+                stride = 1
+            x = norm(_conv(out, 1, stride)(x))
         return nn.relu(x + y)
 
 
@@ -65,11 +94,15 @@ class ResNet(nn.Module):
     Attributes:
         stages: number of blocks in each stage.
         bottleneck: whether the blocks are bottlenecks.
-        stem: "imagenet" (7x7 convolution of stride 2, max-pool), "cifar" (3x3 of stride 1), or
-            "cifar_wide" (the same with two pixels of padding).
+        stem: "imagenet" (7x7 convolution of stride 2, max-pool), "deep" (three 3x3 convolutions
+            instead), "cifar" (3x3 of stride 1), or "cifar_wide" (the same with two pixels of
+            padding).
         width: channels of the first stage. Each stage has twice as many as the one before.
         zero_init_residual: whether every block is initialised as the identity on its shortcut.
         remat: whether the backward pass recomputes each block from its input.
+        groups: see `Block`.
+        base_width: see `Block`.
+        pooled_shortcut: see `Block`.
     """
 
     stages: tuple[int, ...]
@@ -78,6 +111,9 @@ class ResNet(nn.Module):
     width: int = 64
     zero_init_residual: bool = False
     remat: bool = False
+    groups: int = 1
+    base_width: int = 64
+    pooled_shortcut: bool = False
 
     @nn.compact
     def __call__(
@@ -85,11 +121,12 @@ class ResNet(nn.Module):
     ) -> Array:
         """Map images [n, h, w, c] to features [n, f]. ``keys`` are not used."""
         del keys
-        x = _conv(self.width, *STEMS[self.stem])(x)
-        x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
-        if self.stem == "imagenet":
-            pads = ((1, 1), (1, 1))
-            x = nn.max_pool(x, (3, 3), (2, 2), pads)  # pyright: ignore[reportArgumentType] # annotated as str
+        for width, *conv in STEMS[self.stem]:
+            x = _conv(int(self.width * width), *conv)(x)
+            x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
+        if self.stem in ("imagenet", "deep"):
+            pads: Any = ((1, 1), (1, 1))  # Flax annotates it as a string.
+            x = nn.max_pool(x, (3, 3), (2, 2), pads)
 
         def run(block: Block, x: Array) -> Array:
             return block(x, train=train, axis_name=axis_name)
@@ -100,7 +137,16 @@ class ResNet(nn.Module):
             for i in range(blocks):
                 stride = 2 if stage > 0 and i == 0 else 1
                 width = self.width * 2**stage
-                x = run(Block(width, stride, self.bottleneck, self.zero_init_residual), x)
+                block = Block(
+                    width,
+                    stride,
+                    self.bottleneck,
+                    self.zero_init_residual,
+                    self.groups,
+                    self.base_width,
+                    self.pooled_shortcut,
+                )
+                x = run(block, x)
         return jnp.mean(x, axis=(1, 2))
 
 
@@ -111,25 +157,47 @@ def net(
     width: int = 64,
     zero_init_residual: bool = False,
     remat: bool = False,
+    groups: int = 1,
+    base_width: int = 64,
+    pooled_shortcut: bool = False,
 ) -> nn.Module:
-    """Build a ResNet with 8 ``width`` features (depth 18, 34) or 32 ``width`` (50, 101).
+    """Build a ResNet with 8 ``width`` features (depth 18, 34) or 32 ``width`` (others).
 
     Args:
-        depth: 18, 34, 50 or 101.
-        stem: "cifar" for images of about 32 pixels, "imagenet" for 224, or "cifar_wide", which is
-            solo-learn's variant of "cifar": a padding of 2 turns 32 pixels into 34.
+        depth: 18, 26, 34, 50, 101 or 152. 26 is ResNet-18 with bottlenecks.
+        stem: "cifar" for images of about 32 pixels, "imagenet" for 224, "deep" for 224 with three
+            convolutions (ResNet-D), or "cifar_wide", which is solo-learn's variant of "cifar": a
+            padding of 2 turns 32 pixels into 34.
         width: channels of the first stage, >= 1 (64 in the paper).
         zero_init_residual: whether the last BatchNorm scale of every block is initialised with 0,
             so that the block starts as its shortcut (Goyal et al., Accurate, Large Minibatch SGD,
             2017).
         remat: whether to store only the input of each block and recompute the block in the backward
             pass. The statistics of BatchNorm are stored too, so devices exchange them once.
+        groups: groups of the 3x3 convolutions in bottlenecks, >= 1 (ResNeXt: 32).
+        base_width: channels of such a group in the first stage of a network of width 64, >= 1
+            (ResNeXt-50: 4, Wide ResNet: 128).
+        pooled_shortcut: whether shortcuts are pooled before a convolution without stride, where
+            they otherwise have a convolution with a stride (ResNet-D).
 
     Raises:
-        ValueError: if ``depth``, ``stem`` or ``width`` is out of range.
+        ValueError: if a setting is out of range, or the basic blocks of depths 18 and 34 shall have
+            groups or another width.
     """
     require_choice(DEPTHS, depth=depth)
     require_choice(STEMS, stem=stem)
-    require_at_least(1, width=width)
+    require_at_least(1, width=width, groups=groups, base_width=base_width)
     stages, bottleneck = DEPTHS[depth]
-    return ResNet(stages, bottleneck, stem, width, zero_init_residual, remat)
+    if not bottleneck and (groups, base_width) != (1, 64):
+        raise ValueError(f"net.groups and net.base_width need bottlenecks, got net.depth={depth}")
+    return ResNet(
+        stages,
+        bottleneck,
+        stem,
+        width,
+        zero_init_residual,
+        remat,
+        groups,
+        base_width,
+        pooled_shortcut,
+    )

@@ -10,15 +10,13 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.models._checks import require_at_least, require_choice
-from jaxssl.models._layers import exact_gelu
 from jaxssl.models._norms import layer_norm
-from jaxssl.models._transformer import Block
+from jaxssl.models._transformer import ACTIVATIONS, Block
 
 EXAMPLES = "text"
 # CLIP uses this LayerNorm epsilon. Embeddings start with a variance of 5e-4, of which it is 2 %, so
 # public weights need exactly this value.
 EPSILON = 1e-5
-ACTIVATIONS = {"quick_gelu": lambda x: x * nn.sigmoid(1.702 * x), "gelu": exact_gelu}
 
 
 class TextTransformer(nn.Module):
@@ -82,7 +80,7 @@ class TextTransformer(nn.Module):
             # every depth.
             out_init=normal((self.dim * 2 * self.layers) ** -0.5),
             mlp_init=normal((2 * self.dim) ** -0.5),
-            activation=ACTIVATIONS[self.activation],
+            activation=self.activation,
             epsilon=EPSILON,
             causal=True,
         )
@@ -110,8 +108,8 @@ def net(
         dim: dimension of tokens and features, >= 1, a multiple of ``num_heads``; 640 with RN50x4.
         layers: number of blocks, >= 1.
         num_heads: number of attention heads, >= 1. CLIP's heads have dimension 64.
-        activation: "quick_gelu", x sigmoid(1.702 x), as in OpenAI's models, or "gelu", the exact
-            one, as in OpenCLIP.
+        activation: "quick_gelu", x sigmoid(1.702 x), as in OpenAI's models, "gelu", the exact
+            one, as in OpenCLIP, or "gelu_tanh", its approximation, as in SigLIP.
         remat: whether to store only the input of each block and recompute the block in the backward
             pass.
 

@@ -11,15 +11,16 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
+from jaxssl.models._attention import attend
 from jaxssl.models._checks import require_at_least, require_choice
 from jaxssl.models._norms import layer_norm
-from jaxssl.models._transformer import Block, learned_positions
+from jaxssl.models._transformer import ACTIVATIONS, Block, learned_positions, mlp
 
 # Maps the size to (dim, layers, heads). "small" has 12 heads as in MoCo-v3, where DeiT and DINO use
 # 6.
 SIZES = {"tiny": (192, 12, 3), "small": (384, 12, 12), "base": (768, 12, 12)}
-POOLS = ("token", "mean")
-POSITIONS = ("fixed", "learned")
+POOLS = ("token", "mean", "attention")
+POSITIONS = ("fixed", "learned", "rotary")
 XAVIER = nn.initializers.xavier_uniform()
 # The attention kernel [dim, 3 dim] holds three matrices [dim, dim]. Each needs its own Xavier bound
 # sqrt(6 / (dim + dim)) = sqrt(3 / fan_in), which is LeCun's bound for the whole kernel.
@@ -53,21 +54,58 @@ class Patches(nn.Module):
         return x @ kernel + bias[None, None]
 
 
+class AttentionPool(nn.Module):
+    """Attention pooling with a learned query, then an MLP with a shortcut (SigLIP's "MAP" head).
+
+    Attributes: see `Block`.
+
+    References:
+        Zhai et al., Scaling Vision Transformers, 2022, section 3.2.
+    """
+
+    heads: int
+    mlp_dim: int | None
+    activation: str
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Pool tokens [n, t, dim] to features [n, dim]."""
+        n, t, dim = x.shape
+        query = self.param("query", XAVIER, (1, dim))
+        # One kernel computes queries, keys and values, as public files store it.
+        qkv = nn.Dense(3 * dim, kernel_init=XAVIER_OF_THREE, name="qkv")
+        q = jnp.broadcast_to(qkv(query)[None, :, :dim], (n, 1, dim))
+        k, v = jnp.split(qkv(x)[..., dim:], 2, axis=-1)
+        q, k, v = (y.reshape(n, -1, self.heads, dim // self.heads) for y in (q, k, v))
+        y = nn.Dense(dim, kernel_init=XAVIER, name="attention_out")(attend(q, k, v).reshape(n, dim))
+        width = self.mlp_dim or 4 * dim
+        return y + mlp(layer_norm(y, self.epsilon), width, self.activation, (XAVIER, XAVIER))
+
+
 class ViT(nn.Module):
     """Vision transformer (ViT): class token and patch embeddings, then transformer blocks.
 
     Attributes:
-        dim: dimension of the tokens and of the features.
+        dim: dimension of the tokens, and of the features without a projection.
         layers: number of blocks.
         heads: number of attention heads.
         patch_size: side of a patch in pixels.
         drop_path: rate of stochastic depth in the last layer.
         freeze_patches: whether the patch projection keeps its random initial value.
-        pool: "token" (class token) or "mean" (mean over the patches).
-        mlp_ratio: hidden width of the MLPs, as a multiple of ``dim``.
-        positions: "fixed" (see `positions`), or "learned", a parameter for every token of a square
-            grid, including the class token.
+        pool: "token" (class token), "mean" (mean over the patches) or "attention" (see
+            `AttentionPool`).
+        positions: "fixed" (see `positions`), "learned", a parameter for every patch of a square
+            grid and the class token, or "rotary" (see `rotary_angles`).
         remat: whether the backward pass recomputes each block from its input.
+        class_token: whether there is a class token.
+        registers: number of register tokens, which follow the class token and have no position.
+        pre_norm: whether a LayerNorm precedes the blocks.
+        layer_scale: see `Block`.
+        activation: see `Block`.
+        mlp_dim: see `Block`.
+        epsilon: added to the variance in every LayerNorm.
+        projection: dimension of the features behind a linear projection; 0 for none.
     """
 
     dim: int
@@ -77,9 +115,16 @@ class ViT(nn.Module):
     drop_path: float = 0.0
     freeze_patches: bool = True
     pool: str = "token"
-    mlp_ratio: int = 4
     positions: str = "fixed"
     remat: bool = False
+    class_token: bool = True
+    registers: int = 0
+    pre_norm: bool = False
+    layer_scale: bool = False
+    activation: str = "gelu"
+    mlp_dim: int | None = None
+    epsilon: float = 1e-6
+    projection: int = 0
 
     @nn.compact
     def __call__(
@@ -102,11 +147,23 @@ class ViT(nn.Module):
         x = Patches(self.dim, p, self.freeze_patches, name=name)(x)
         if self.positions == "fixed":
             x = x + jnp.asarray(positions(h // p, w // p, self.dim), x.dtype)[None]
-        token = self.param("token", nn.initializers.normal(1e-6), (self.dim,))
-        x = jnp.concatenate([jnp.broadcast_to(token[None, None], (n, 1, self.dim)), x], axis=1)
+        tokens = int(self.class_token)
+        if self.class_token:
+            token = self.param("token", nn.initializers.normal(1e-6), (self.dim,))
+            x = jnp.concatenate([jnp.broadcast_to(token[None, None], (n, 1, self.dim)), x], axis=1)
         if self.positions == "learned":
             init = nn.initializers.normal(0.02)
-            x = x + learned_positions(self, h // p, w // p, self.dim, init)[None]
+            x = x + learned_positions(self, h // p, w // p, self.dim, init, tokens)[None]
+        if self.registers:
+            shape = (self.registers, self.dim)
+            registers = self.param("registers", nn.initializers.normal(1e-6), shape)
+            registers = jnp.broadcast_to(registers[None], (n, *shape))
+            x = jnp.concatenate([x[:, :tokens], registers, x[:, tokens:]], axis=1)
+        if self.pre_norm:
+            x = layer_norm(x, self.epsilon, name="pre_norm")
+        rotation = None
+        if self.positions == "rotary":
+            rotation = jnp.asarray(rotary_angles(h // p, w // p, self.dim // self.heads))
         scales = [None] * self.layers
         if train and keys is not None and self.drop_path > 0:
             factors = depth_scales(keys, layers=self.layers, drop_path=self.drop_path)
@@ -119,11 +176,24 @@ class ViT(nn.Module):
                 qkv_init=XAVIER_OF_THREE,
                 out_init=XAVIER,
                 mlp_init=XAVIER,
-                mlp_ratio=self.mlp_ratio,
+                mlp_dim=self.mlp_dim,
+                activation=self.activation,
+                layer_scale=self.layer_scale,
+                epsilon=self.epsilon,
             )
-            x = run(block, x, scale)
-        x = layer_norm(x)
-        return x[:, 0] if self.pool == "token" else jnp.mean(x[:, 1:], axis=1)
+            x = run(block, x, scale, rotation)
+        x = layer_norm(x, self.epsilon)
+        if self.pool == "attention":
+            pool = AttentionPool(
+                self.heads, self.mlp_dim, self.activation, self.epsilon, name="pool"
+            )
+            x = pool(x)
+        else:
+            first = tokens + self.registers
+            x = x[:, 0] if self.pool == "token" else jnp.mean(x[:, first:], axis=1)
+        if self.projection:
+            x = nn.Dense(self.projection, use_bias=False, kernel_init=XAVIER, name="projection")(x)
+        return x
 
 
 def net(
@@ -138,6 +208,14 @@ def net(
     layers: int | None = None,
     positions: str = "fixed",
     remat: bool = False,
+    class_token: bool = True,
+    registers: int = 0,
+    pre_norm: bool = False,
+    layer_scale: bool = False,
+    activation: str = "gelu",
+    mlp_dim: int | None = None,
+    epsilon: float = 1e-6,
+    projection: int = 0,
 ) -> nn.Module:
     """Build a vision transformer for images whose sides are multiples of the patch size.
 
@@ -147,17 +225,29 @@ def net(
         drop_path: rate of stochastic depth in the last layer, in [0, 1); see `depth_scales`.
         frozen_patches: whether the patch projection keeps its random initial value, which
             stabilises training (MoCo-v3).
-        pool: features after the last norm: "token", the class token, or "mean", the mean over the
-            patches.
+        pool: features after the last norm: "token", the class token, "mean", the mean over the
+            patches, or "attention", attention pooling with a learned query (SigLIP).
         num_heads: number of attention heads, >= 1. Default: 3, 12 (6 in DeiT) or 12.
         dim: dimension of tokens and features, a multiple of 4 and of ``num_heads``. Default: that
             of ``size``.
         layers: number of blocks, >= 1. Default: 12.
-        positions: "fixed" sines and cosines, for images of any size, or "learned", for square
-            images of the size that the network is initialised with (DeiT, DINO).
+        positions: "fixed" sines and cosines, for images of any size, "learned", for square
+            images of the size that the network is initialised with (DeiT, DINO), or "rotary",
+            rotations of queries and keys, for images of any size (DINOv3).
         remat: whether to store only the input of each block and recompute the block in the backward
             pass. This costs one more forward pass, a quarter of the operations, and saves the
             activations of all blocks but one (docs/scaling.md). It has no effect on CPUs.
+        class_token: whether there is a class token (SigLIP has none).
+        registers: number of register tokens, >= 0 (Darcet et al., Vision Transformers Need
+            Registers, 2024).
+        pre_norm: whether a LayerNorm precedes the blocks (CLIP).
+        layer_scale: whether a learned vector scales every branch (DINOv2).
+        activation: activation of the MLPs: "gelu", "gelu_tanh" (SigLIP), "quick_gelu" (CLIP) or
+            "swiglu", which has two first layers (DINOv2's largest network).
+        mlp_dim: hidden width of the MLPs, >= 1. Default: 4 ``dim``.
+        epsilon: added to the variance in every LayerNorm, > 0.
+        projection: dimension of features behind a linear projection without bias (CLIP), >= 0; 0
+            for none.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -165,6 +255,8 @@ def net(
     require_choice(SIZES, size=size)
     require_choice(POOLS, pool=pool)
     require_choice(POSITIONS, positions=positions)
+    require_choice((*ACTIVATIONS, "swiglu"), activation=activation)
+    require_at_least(0, registers=registers, projection=projection)
     if not 0 <= drop_path < 1:
         raise ValueError(f"net.drop_path must be in [0, 1), got {drop_path}")
     default_dim, default_layers, default_heads = SIZES[size]
@@ -172,10 +264,14 @@ def net(
     layers = default_layers if layers is None else layers
     num_heads = default_heads if num_heads is None else num_heads
     require_at_least(1, patch_size=patch_size, layers=layers, num_heads=num_heads)
+    if pool == "token" and not class_token:
+        raise ValueError("net.pool must be mean or attention without a class token, got 'token'")
     if dim < 4 or dim % 4 or dim % num_heads:
         raise ValueError(
             f"net.dim must be a multiple of 4 and of net.num_heads={num_heads}, got {dim}"
         )
+    if positions == "rotary" and dim // num_heads % 4:
+        raise ValueError(f"rotary positions need heads of 4 k channels, got {dim // num_heads}")
     return ViT(
         dim,
         layers,
@@ -186,6 +282,14 @@ def net(
         pool,
         positions=positions,
         remat=remat,
+        class_token=class_token,
+        registers=registers,
+        pre_norm=pre_norm,
+        layer_scale=layer_scale,
+        activation=activation,
+        mlp_dim=mlp_dim,
+        epsilon=epsilon,
+        projection=projection,
     )
 
 
@@ -210,6 +314,30 @@ def positions(rows: int, columns: int, dim: int) -> np.ndarray:
     row, column = np.mgrid[:rows, :columns].reshape(2, -1, 1) * omega
     parts = [np.sin(row), np.cos(row), np.sin(column), np.cos(column)]
     return np.concatenate(parts, axis=1).astype(np.float32)
+
+
+def rotary_angles(rows: int, columns: int, dim: int) -> np.ndarray:
+    r"""Return the angles by which rotary positions rotate the queries and keys of each patch.
+
+    .. math:: (2\pi y\omega_k, 2\pi x\omega_k), \quad \omega_k = 100^{-4k/d},
+        \quad k = 0 \dots d/4 - 1
+
+    Args:
+        rows: rows of the patch grid.
+        columns: columns of the patch grid.
+        dim: d, channels of a head, a multiple of 4.
+
+    Returns:
+        [rows * columns, d / 2] float32, in row-major order. (y, x) is the centre of a patch, in
+        [-1, 1].
+
+    References:
+        Simeoni et al., DINOv3, 2025.
+    """
+    omega = 2 * np.pi * 100.0 ** (-np.arange(dim // 4) / (dim // 4))
+    y, x = ((2 * np.arange(count) + 1) / count - 1 for count in (rows, columns))
+    centres = np.stack(np.meshgrid(y, x, indexing="ij"), axis=-1).reshape(-1, 2, 1)
+    return (centres * omega).reshape(rows * columns, -1).astype(np.float32)
 
 
 def depth_scales(keys: Array, *, layers: int, drop_path: float) -> Array:

@@ -1,127 +1,102 @@
 """Find the encoder in a checkpoint of another project, and infer its network."""
 
+import inspect
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxssl.augment.views import Inputs
 from jaxssl.models import resnet, vit
-from jaxssl.pretrained import parameter_names
+from jaxssl.pretrained import names, parameter_names
+from jaxssl.pretrained.names import Dialect, Stored
 
 MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
-# The prefix of an encoder's array names ends where one of these names begins.
-MARKS = ("layer1.0.conv1.weight", "patch_embed.proj.weight", "conv_proj.weight")
 # If a file has two encoders, names that match this pattern belong to the one not meant for use: a
 # momentum copy, or DINO's student.
-SECONDARY = re.compile(r"momentum|encoder_k|student|target|ema\b|_ema")
-HEADS = re.compile(
-    r"(fc|heads?|head_dist|mlp_head|pre_logits|linear|classifier|project(or|ion)\w*|prototypes|"
-    r"predict(or|ion)\w*|online_\w+|momentum_\w+|queue\w*|dino_head|last_layer)\b"
-)
-# Maps torchvision's array names of a ViT to timm's, which DINO and MoCo-v3 use too.
-TORCHVISION_VIT = {
-    r"class_token": "cls_token",
-    r"conv_proj\.": "patch_embed.proj.",
-    r"encoder\.pos_embedding": "pos_embed",
-    r"encoder\.ln\.": "norm.",
-    r"encoder\.layers\.encoder_layer_(\d+)\.": r"blocks.\1.",
-    r"(blocks\.\d+\.)ln_(\d)\.": r"\1norm\2.",
-    r"(blocks\.\d+\.)self_attention\.in_proj_": r"\1attn.qkv.",
-    r"(blocks\.\d+\.)self_attention\.out_proj\.": r"\1attn.proj.",
-    r"(blocks\.\d+\.mlp\.)(0|linear_1)\.": r"\1fc1.",
-    r"(blocks\.\d+\.mlp\.)(3|linear_2)\.": r"\1fc2.",
-}
-IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+SECONDARY = re.compile(r"momentum|encoder_k|student|target|ema\b|_ema|(^|\.)text")
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
-IMAGENET_CROP = 0.875
+MISSING = Stored((1, 1, 1, 1), partial(np.zeros, 1))
 # Maps the width to the number of heads, for ViTs without 64 channels a head.
-WIDE_HEADS = {1280: 16}
-
-
-class Shaped(Protocol):
-    """Name, shape and dtype of an array that has not been read from its file."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Return the shape of the unread array."""
-        ...
-
-
-Read = Callable[[Any], np.ndarray]
+WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
 
 class EncoderArrays(NamedTuple):
     """The arrays of an encoder in another project's checkpoint, with their name prefix.
 
     Attributes:
-        arrays: by their public names, without heads.
+        arrays: by their common names, without heads.
         prefix: start of the encoder's names in the file, "" if they have none.
         other_names: names in the file that do not belong to the encoder.
+        dialect: the names that the file uses.
     """
 
-    arrays: dict[str, Shaped]
+    arrays: dict[str, Stored]
     prefix: str
     other_names: list[str]
+    dialect: Dialect
 
 
-def find_encoder(tree: Mapping[str, Any]) -> EncoderArrays:
+def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
     """Find the encoder in a checkpoint of another project.
 
     If there are two, the one trained by gradients is used, such as MoCo's ``base_encoder`` or
     ``encoder_q``. For DINO it is the teacher.
 
+    Args:
+        stored: arrays by their dotted names.
+
     Raises:
-        ValueError: if there is no ResNet or ViT, or the checkpoint has too many entries.
+        ValueError: if there is no supported network.
     """
-    arrays: dict[str, Shaped] = {}
-    for number, (name, value) in enumerate(_flatten(tree, "", 0)):
-        # A dict that occurs at several keys is visited once for each, so the total is limited.
-        if number >= MAX_NODES:
-            raise ValueError(f"the file has more than {MAX_NODES} values")
-        if hasattr(value, "shape"):
-            arrays[name] = value
-        if len(arrays) > MAX_NAMES:
-            raise ValueError(f"the file has more than {MAX_NAMES} arrays")
-    prefixes = [
-        name.removesuffix(mark)
-        for name in arrays
-        for mark in MARKS
-        if name == mark or name.endswith("." + mark)
+    found = [
+        (name.removesuffix(dialect.mark), dialect)
+        for dialect in names.DIALECTS.values()
+        for name in stored
+        if name == dialect.mark or name.endswith("." + dialect.mark)
     ]
-    if not prefixes:
-        names = abbreviate([f"{name} {list(array.shape)}" for name, array in arrays.items()])
-        raise ValueError(f"expected a ResNet or ViT with names of torchvision or timm, got {names}")
-    prefix = min(prefixes, key=lambda prefix: bool(SECONDARY.search(prefix)))
+    if not found:
+        _refuse_others(stored)
+        texts = abbreviate([f"{name} {list(array.shape)}" for name, array in stored.items()])
+        raise ValueError(
+            "expected a ResNet, ViT or ConvNeXt with names of torchvision, timm, transformers or "
+            f"open_clip, got {texts}"
+        )
+    prefix, dialect = min(found, key=lambda item: bool(SECONDARY.search(item[0])))
+    parent = re.sub(r"vision_model\.$", "", prefix)
     encoder, other_names = {}, []
-    for name, array in arrays.items():
-        inner = name.removeprefix(prefix)
-        if not name.startswith(prefix) or HEADS.match(inner):
+    for name, array in stored.items():
+        inside = name.startswith(prefix)
+        if dialect.outside and name == parent + dialect.outside:
+            inner = dialect.outside
+        else:
+            inner = name.removeprefix(prefix) if inside else ""
+        inner = names.translate(dialect, inner)
+        if inner and not names.IGNORED.match(inner) and 0 not in array.shape:
+            encoder[inner] = array
+        elif not name.endswith("num_batches_tracked"):
             other_names.append(name)
-        elif not inner.endswith("num_batches_tracked"):
-            encoder[_timm_name(inner) if prefix + MARKS[2] in arrays else inner] = array
-    return EncoderArrays(encoder, prefix, other_names)
+    _refuse_others(encoder)
+    return EncoderArrays(names.combine(encoder), prefix, other_names, dialect)
 
 
-def infer(
-    encoder: EncoderArrays, read: Read, *, num_heads: int | None, stem: str | None
-) -> tuple[dict[str, Any], Inputs]:
+def infer(encoder: EncoderArrays, options: Mapping[str, Any] = {}) -> tuple[dict[str, Any], Inputs]:
     """Infer the network (as the config group `net`) and its usual input settings.
 
     Args:
         encoder: the arrays.
-        read: reads one of them.
-        num_heads: attention heads of a ViT, or None for the usual number.
-        stem: stem of a ResNet, or None to infer it from the first kernel.
+        options: settings of the network that replace the inferred ones. Those that are not
+            settings of this kind of network are ignored.
 
     Raises:
         ValueError: if the arrays belong to no supported network.
     """
-    if "patch_embed.proj.weight" in encoder.arrays:
-        return _infer_vit(encoder, read, num_heads)
-    return _infer_resnet(encoder, stem)
+    net, inputs = INFER[encoder.dialect.network](encoder, options)
+    allowed = inspect.signature(parameter_names.NETS[net["name"]]).parameters
+    return net | {key: value for key, value in options.items() if key in allowed}, inputs
 
 
 def abbreviate(items: list[str], most: int = 3) -> str:
@@ -131,7 +106,7 @@ def abbreviate(items: list[str], most: int = 3) -> str:
 
 
 def as_float32(array: np.ndarray) -> np.ndarray:
-    """Return a contiguous float32 copy of an array in native byte order.
+    """Return a contiguous float32 array in native byte order.
 
     Raises:
         ValueError: if the numbers are complex.
@@ -140,6 +115,28 @@ def as_float32(array: np.ndarray) -> np.ndarray:
         raise ValueError("the arrays must be real, got complex numbers")
     with np.errstate(all="ignore"):  # Values that are not finite are checked later.
         return np.array(array, np.float32, order="C")
+
+
+def flatten(tree: Mapping[str, Any], read: Callable[[Any], np.ndarray]) -> dict[str, Stored]:
+    """Return the arrays of a nested checkpoint by their dotted names.
+
+    Args:
+        tree: entries with a shape by name, or nested dicts of them.
+        read: reads the array of an entry.
+
+    Raises:
+        ValueError: if the checkpoint has too many entries.
+    """
+    arrays: dict[str, Stored] = {}
+    for number, (name, value) in enumerate(_flatten(tree, "", 0)):
+        # A dict that occurs at several keys is visited once for each, so the total is limited.
+        if number >= MAX_NODES:
+            raise ValueError(f"the file has more than {MAX_NODES} values")
+        if hasattr(value, "shape"):
+            arrays[name] = Stored(tuple(value.shape), partial(read, value))
+        if len(arrays) > MAX_NAMES:
+            raise ValueError(f"the file has more than {MAX_NAMES} arrays")
+    return arrays
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, Any]]:
@@ -155,10 +152,15 @@ def _flatten(tree: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple
             yield from _flatten(value, f"{prefix}{key}.", depth + 1)
 
 
-def _timm_name(name: str) -> str:
-    for pattern, replacement in TORCHVISION_VIT.items():
-        name = re.sub("^" + pattern, replacement, name)
-    return name
+def _refuse_others(arrays: Mapping[str, Stored]) -> None:
+    """Raise ValueError if a name belongs to a network that is not supported."""
+    for pattern, network in names.OTHER_NETWORKS.items():
+        name = next(filter(re.compile(pattern).search, arrays), None)
+        if name is not None:
+            raise ValueError(
+                f"{name[:80]!r} looks like {network}; supported: ResNet, ViT, ConvNeXt, and the "
+                "image networks of CLIP and SigLIP"
+            )
 
 
 def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
@@ -170,12 +172,21 @@ def _kernel_shape(encoder: EncoderArrays, name: str) -> tuple[int, ...]:
     return shape
 
 
-def _infer_resnet(encoder: EncoderArrays, stem: str | None) -> tuple[dict[str, Any], Inputs]:
-    width, channels, side, _ = _kernel_shape(encoder, "conv1.weight")
-    matches = (re.match(r"layer(\d+)\.(\d+)\.", name) for name in encoder.arrays)
+def _without_defaults(network: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = inspect.signature(parameter_names.NETS[network]).parameters
+    return {key: value for key, value in settings.items() if value != defaults[key].default}
+
+
+def _infer_resnet(
+    encoder: EncoderArrays, options: Mapping[str, Any]
+) -> tuple[dict[str, Any], Inputs]:
+    arrays, deep = encoder.arrays, "conv1.0.weight" in encoder.arrays
+    out, channels, side, _ = _kernel_shape(encoder, "conv1.0.weight" if deep else "conv1.weight")
+    width = arrays["bn1.weight"].shape[0] if deep and "bn1.weight" in arrays else out
+    matches = (re.match(r"layer(\d+)\.(\d+)\.", name) for name in arrays)
     blocks = {(int(m[1][:6]), int(m[2][:6])) for m in matches if m}
     stages = tuple(sum(s == stage for s, _ in blocks) for stage in sorted({s for s, _ in blocks}))
-    bottleneck = "layer1.0.conv3.weight" in encoder.arrays
+    bottleneck = "layer1.0.conv3.weight" in arrays
     depths = [depth for depth, form in resnet.DEPTHS.items() if form == (stages, bottleneck)]
     if not depths:
         form = "bottleneck" if bottleneck else "basic"
@@ -185,40 +196,77 @@ def _infer_resnet(encoder: EncoderArrays, stem: str | None) -> tuple[dict[str, A
         )
     if side not in (3, 7):
         raise ValueError(f"the kernel conv1.weight must be 3 x 3 or 7 x 7, got {side} x {side}")
-    if stem is None:
-        # Solo-learn pads the 3 x 3 kernel by two pixels. Its files are recognised by the classifier
-        # beside the backbone.
-        parent = re.sub(r"(momentum_)?(backbone|encoder)\.$", "", encoder.prefix)
-        solo = parent != encoder.prefix and f"{parent}classifier.weight" in encoder.other_names
-        stem = "imagenet" if side == 7 else "cifar_wide" if solo else "cifar"
+    stem = "deep" if deep else "imagenet" if side == 7 else "cifar"
+    # Solo-learn pads the 3 x 3 kernel by two pixels. Its files are recognised by the classifier
+    # beside the backbone.
+    parent = re.sub(r"(momentum_)?(backbone|encoder)\.$", "", encoder.prefix)
+    solo = parent != encoder.prefix and f"{parent}classifier.weight" in encoder.other_names
+    stem = "cifar_wide" if stem == "cifar" and solo else stem
     net = {"name": "resnet", "depth": depths[0], "stem": stem, "width": width}
-    return net, _imagenet_inputs(224, channels) if side == 7 else _inputs(32, channels, CIFAR)
+    extras: dict[str, Any] = {"pooled_shortcut": "layer2.0.downsample.2.weight" in arrays}
+    if bottleneck:
+        inner, group = (arrays.get(f"layer1.0.conv{i}.weight", MISSING).shape for i in (1, 2))
+        extras["groups"] = max(inner[0] // max(group[1], 1), 1) if len(group) == 4 else 1
+        extras["base_width"] = inner[0] * 64 // (max(width, 1) * extras["groups"])
+    net |= _without_defaults("resnet", extras)
+    if stem.startswith("cifar"):
+        return net, make_inputs(32, channels, CIFAR)
+    return net, make_inputs(224, channels, encoder.dialect.inputs)
 
 
-def _infer_vit(
-    encoder: EncoderArrays, read: Read, num_heads: int | None
+def _infer_convnext(
+    encoder: EncoderArrays, options: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Inputs]:
+    _, channels, _, _ = _kernel_shape(encoder, "stem.0.weight")
+    blocks: dict[int, set[int]] = {}
+    widths: dict[int, int] = {}
+    for name, array in encoder.arrays.items():
+        if match := re.match(r"stages\.(\d{1,3})\.blocks\.(\d{1,3})\.norm\.weight$", name):
+            blocks.setdefault(int(match[1]), set()).add(int(match[2]))
+            widths[int(match[1])] = array.shape[0]
+    net = {
+        "name": "convnext",
+        "depths": [len(blocks[stage]) for stage in sorted(blocks)],
+        "widths": [widths[stage] for stage in sorted(blocks)],
+    }
+    return net, make_inputs(224, channels, encoder.dialect.inputs)
+
+
+def _infer_vit(encoder: EncoderArrays, options: Mapping[str, Any]) -> tuple[dict[str, Any], Inputs]:
+    arrays, inputs = encoder.arrays, encoder.dialect.inputs
     dim, channels, patch, _ = _kernel_shape(encoder, "patch_embed.proj.weight")
-    matches = (re.match(r"blocks\.(\d+)\.", name) for name in encoder.arrays)
-    layers = len({m[1] for m in matches if m})
-    shape = encoder.arrays["pos_embed"].shape if "pos_embed" in encoder.arrays else ()
-    grid = math.isqrt(max(shape[1] - 1, 0)) if len(shape) == 3 else 0
-    if not grid or shape != (1, 1 + grid * grid, dim):
-        raise ValueError(
-            f"pos_embed has shape {list(shape)}; expected [1, 1 + patches, {dim}] of a class token "
-            "and a square grid of patches"
-        )
+    matches = (re.match(r"blocks\.(\d+)\.", name) for name in arrays)
     sizes = [name for name, values in vit.SIZES.items() if values[0] == dim] or ["small"]
-    net = {"name": "vit", "size": sizes[0], "dim": dim, "layers": layers, "patch_size": patch}
-    net |= {"frozen_patches": False, "pool": "token"}
-    fixed = False
-    if dim % 4 == 0:
-        module = vit.ViT(dim, layers, 1, patch)
-        positions = parameter_names.fixed_positions(module, grid * patch)["pos_embed"]
-        stored = as_float32(read(encoder.arrays["pos_embed"]))
-        fixed = np.allclose(stored, positions, rtol=0, atol=1e-4)
-    net["positions"] = "fixed" if fixed else "learned"
-    if num_heads is None:
+    net = {"name": "vit", "size": sizes[0], "dim": dim, "patch_size": patch}
+    net |= {"layers": len({m[1] for m in matches if m}), "frozen_patches": False}
+    class_token, rotary = "cls_token" in arrays, "pos_embed" not in arrays
+    grid, fixed = 224 // patch, False
+    if not rotary:
+        grid = _grid(arrays["pos_embed"].shape, dim, class_token)
+        fixed = class_token and _has_fixed_positions(arrays["pos_embed"], dim, grid)
+    net["positions"] = "rotary" if rotary else "fixed" if fixed else "learned"
+    pooled, clip = "attn_pool.latent" in arrays, "norm_pre.weight" in arrays
+    net["pool"] = "attention" if pooled else "token" if class_token else "mean"
+    # timm's names do not tell CLIP and SigLIP from other ViTs, but the parts of the network do.
+    inputs = names.CLIP if clip else names.SIGLIP if pooled else inputs
+    # OpenAI's files store the size of the images beside the networks.
+    openai = any(name.endswith("input_resolution") for name in encoder.other_names)
+    extras = {
+        "class_token": class_token,
+        "registers": arrays["reg_token"].shape[-2] if "reg_token" in arrays else 0,
+        "pre_norm": clip,
+        "layer_scale": "blocks.0.ls1.gamma" in arrays,
+        "activation": "quick_gelu" if openai else "gelu",
+        "epsilon": 1e-5 if clip or rotary else 1e-6,
+        "projection": arrays["proj"].shape[-1] if "proj" in arrays else 0,
+    } | dict(encoder.dialect.settings)
+    first, last = (arrays.get(f"blocks.0.mlp.fc{i}.weight") for i in (1, 2))
+    if first is not None and last is not None:
+        extras["mlp_dim"] = None if last.shape[-1] == 4 * dim else last.shape[-1]
+        if first.shape[0] == 2 * last.shape[-1]:
+            extras["activation"] = "swiglu"
+    net |= _without_defaults("vit", extras)
+    if options.get("num_heads") is None:
         if dim % 64:
             raise ValueError(
                 f"num_heads cannot be inferred for a ViT of width {dim}; set num_heads"
@@ -226,18 +274,36 @@ def _infer_vit(
         # MoCo-v3's small ViT has 12 heads. MoCo-v3's ViTs are the only public ones with fixed
         # positions.
         moco = fixed or re.search(r"(base|momentum)_encoder\.$", encoder.prefix)
-        num_heads = 12 if moco and dim == 384 else WIDE_HEADS.get(dim, dim // 64)
-    net["num_heads"] = num_heads
-    return net, _imagenet_inputs(grid * patch, channels)
+        net["num_heads"] = 12 if moco and dim == 384 else WIDE_HEADS.get(dim, dim // 64)
+    return net, make_inputs(grid * patch, channels, inputs)
 
 
-def _imagenet_inputs(size: int, channels: int) -> Inputs:
-    return _inputs(size, channels, IMAGENET)._replace(crop=IMAGENET_CROP)
+def _grid(shape: tuple[int, ...], dim: int, class_token: bool) -> int:
+    """Return the side of the grid of patches that a table of positions belongs to."""
+    count = shape[-2] if len(shape) in (2, 3) else 0
+    for tokens in (1, 0) if class_token else (0,):
+        grid = math.isqrt(max(count - tokens, 0))
+        if grid and shape[-2:] == (tokens + grid * grid, dim) and shape[:-2] in ((), (1,)):
+            return grid
+    raise ValueError(
+        f"pos_embed has shape {list(shape)}; expected [1, 1 + patches, {dim}] of a class token and "
+        "a square grid of patches"
+    )
 
 
-def _inputs(size: int, channels: int, statistics: Mapping[str, tuple[float, ...]]) -> Inputs:
+def _has_fixed_positions(stored: Stored, dim: int, grid: int) -> bool:
+    if dim % 4 or stored.shape[-2] != 1 + grid * grid:
+        return False
+    positions = parameter_names.fixed_positions(vit.ViT(dim, 1, 1, 1), grid)["pos_embed"]
+    return np.allclose(as_float32(stored.load()), positions, rtol=0, atol=1e-4)
+
+
+def make_inputs(size: int, channels: int, settings: Mapping[str, Any]) -> Inputs:
     """Return input settings. One channel gets the mean of the three channels' statistics."""
-    mean, std = statistics["mean"], statistics["std"]
+    mean, std = settings["mean"], settings["std"]
     if channels == 1:
         mean, std = ((round(sum(values) / 3, 4),) for values in (mean, std))
-    return Inputs(size, channels, mean, std)
+    return Inputs(size, channels, **{**settings, "mean": mean, "std": std})
+
+
+INFER = {"resnet": _infer_resnet, "vit": _infer_vit, "convnext": _infer_convnext}

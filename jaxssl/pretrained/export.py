@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from safetensors.numpy import save
 
 from jaxssl.errors import UserError, explain_write_errors, suggest
-from jaxssl.pretrained import model_card, weights
+from jaxssl.pretrained import folders, model_card, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
@@ -49,7 +49,7 @@ def export(
     for name in formats:
         if name not in FORMATS:
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
-    path = path.resolve()
+    path = folders.local(path).resolve()
     if not is_run(path) and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
     pretrained = load_pretrained(path, step, trust=trust)

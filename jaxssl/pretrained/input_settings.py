@@ -6,6 +6,7 @@ from typing import Any
 
 import flax.linen as nn
 
+from jaxssl.augment.image import INTERPOLATIONS
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
 from jaxssl.models import convnet, vit
@@ -21,7 +22,8 @@ def override(inputs: Inputs, net: nn.Module, **settings: Any) -> Inputs:
     Args:
         inputs: the settings of the file, or the defaults.
         net: the backbone.
-        **settings: ``mean``, ``std``, ``crop`` or ``size``. None keeps the setting of ``inputs``.
+        **settings: ``mean``, ``std``, ``crop``, ``size`` or ``interpolation``. None keeps the
+            setting of ``inputs``.
 
     Raises:
         UserError: if a setting is out of range, or a ViT cannot take images of the size.
@@ -32,11 +34,6 @@ def override(inputs: Inputs, net: nn.Module, **settings: Any) -> Inputs:
     except ValueError as error:
         raise UserError(str(error)) from error
     if isinstance(net, vit.ViT):
-        if net.positions == "learned" and result.size != inputs.size:
-            raise UserError(
-                f"size must be {inputs.size}, the size of the network's learned positions, got "
-                f"{result.size}"
-            )
         if "size" in settings and result.size % net.patch_size:
             raise UserError(
                 f"size must be a multiple of the network's patches of {net.patch_size} pixels, got "
@@ -73,7 +70,12 @@ def validate(settings: Mapping[str, Any]) -> Inputs:
             "crop must be a number in [0, 1], the share of the short side that is kept (0: the "
             f"whole image), got {inputs.crop!r:.80}"
         )
-    return Inputs(size, channels, **statistics, crop=crop[0])
+    if inputs.interpolation not in INTERPOLATIONS:
+        raise ValueError(
+            f"interpolation must be one of {', '.join(INTERPOLATIONS)}, got "
+            f"{inputs.interpolation!r:.80}"
+        )
+    return Inputs(size, channels, **statistics, crop=crop[0], interpolation=inputs.interpolation)
 
 
 def check_limits(net: nn.Module, size: int) -> None:

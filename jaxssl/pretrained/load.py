@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError, one_line
 from jaxssl.methods.base import Method
-from jaxssl.pretrained import input_settings, weights
+from jaxssl.pretrained import folders, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_finite
 from jaxssl.training import _config_types as config_types
 from jaxssl.training import checkpoint, compile_cache, custom, modality
@@ -45,13 +45,13 @@ def load_encoder(
         features = apply(variables, preprocess(images))
 
     Args:
-        path: a run, its workdir, or a file that `jaxssl.pretrained.weights` reads.
+        path: a run, its workdir, a file or folder that `jaxssl.pretrained.weights` reads, or
+            ``hf://owner/name`` for a repository of the Hugging Face Hub.
         step: step of a run's checkpoint, "last" (the default) or "best" (by online k-NN).
         trust: whether to execute the Python files that the config of a run names, even if this user
             has not trained with them, see docs/weights.md.
         **overrides: settings that a weights file does not hold, see
-            `jaxssl.pretrained.weights.load`: ``num_heads``, ``stem``, ``mean``, ``std``, ``crop``,
-            ``size``.
+            `jaxssl.pretrained.weights.load`, such as ``num_heads`` and ``size``.
 
     Returns:
         ``apply(variables, x) -> [n, f]``, pure and in evaluation mode, the variables as NumPy
@@ -111,7 +111,7 @@ def load_pretrained(
     **overrides: Any,
 ) -> PretrainedEncoder:
     """Load a pretrained encoder with projector, input settings and metadata."""
-    path = Path(path)
+    path = folders.local(path)
     if is_run(path):
         if overrides:
             raise UserError(
@@ -124,7 +124,9 @@ def load_pretrained(
 
 
 def is_run(path: Path) -> bool:
-    """Return True if a path names the workdir of a run, False for a weights file."""
+    """Return True if a path names the workdir of a run, False for weights of other projects."""
+    if folders.is_hub(path) or folders.is_weights_folder(path):
+        return False
     return path.is_dir() or path.suffix.lower() not in weights.SUFFIXES
 
 

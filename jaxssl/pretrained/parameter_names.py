@@ -1,10 +1,11 @@
 """Map our networks' parameters to the names and layouts of public implementations.
 
-ResNets have torchvision's names and ViTs timm's. Stage i of a ConvNet is ``stages.i.conv.weight``
-and ``stages.i.norm.{weight,bias,running_mean,running_var}``. Arrays with a public name have
-PyTorch's layout.
+ResNets have torchvision's names, ViTs and ConvNeXts timm's. Stage i of a ConvNet is
+``stages.i.conv.weight`` and ``stages.i.norm.{weight,bias,running_mean,running_var}``. Arrays with a
+public name have PyTorch's layout.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,9 +13,16 @@ import flax.linen as nn
 import numpy as np
 
 from jaxssl import components
-from jaxssl.models import convnet, resnet, vit
+from jaxssl.models import convnet, convnext, resnet, vit
 
-NETS = {"convnet": convnet.net, "resnet": resnet.net, "vit": vit.net}
+NETS = {
+    "convnet": convnet.net,
+    "convnext": convnext.net,
+    "resnet": resnet.net,
+    "vit": vit.net,
+}
+# Arrays whose absence, in all blocks, means zeros.
+OPTIONAL = re.compile(r"(patch_embed\.proj|blocks\.\d+\.attn\.qkv)\.bias")
 
 
 class Layout(NamedTuple):
@@ -55,8 +63,11 @@ def _to_hwio(x: np.ndarray) -> np.ndarray:
 SAME = Layout(lambda x: x, lambda x: x)
 DENSE = Layout(lambda x: x.transpose(1, 0), lambda x: x.transpose(1, 0))
 CONV = Layout(_to_hwio, _to_oihw)
-TOKEN = Layout(lambda x: x.reshape(x.shape[2:]), lambda x: x[None, None])
-POSITIONS = Layout(lambda x: x.reshape(x.shape[1:]), lambda x: x[None])
+# Some projects store these arrays with fewer or more axes of length 1.
+TOKEN = Layout(lambda x: x.reshape(x.shape[-1:]), lambda x: x[None, None])
+TOKENS = Layout(lambda x: x.reshape(x.shape[-2:]), lambda x: x[None])
+QUERY = Layout(lambda x: x.reshape(1, x.shape[-1]), lambda x: x[None])
+SCALE = Layout(lambda x: x.reshape(x.shape[:1]), lambda x: x)
 
 
 def _patches(side: int) -> Layout:
@@ -104,6 +115,8 @@ def entries(net: nn.Module) -> list[Entry]:
         return _vit(net)
     if isinstance(net, convnet.ConvNet):
         return _convnet(net)
+    if isinstance(net, convnext.ConvNeXt):
+        return _convnext(net)
     raise ValueError(f"a {type(net).__name__} has no public parameter names")
 
 
@@ -131,8 +144,32 @@ def _convnet(net: convnet.ConvNet) -> list[Entry]:
     return table
 
 
+def _convnext(net: convnext.ConvNeXt) -> list[Entry]:
+    table, number = _layer_norm("norm", ("norm",)), 0
+    for stage, depth in enumerate(net.depths):
+        conv, norm = ("stem.0", "stem.1")
+        if stage:
+            norm, conv = (f"stages.{stage}.downsample.{i}" for i in range(2))
+        table += _dense(conv, (f"Conv_{stage}",), CONV)
+        table += _layer_norm(norm, (f"LayerNorm_{stage}",))
+        for i in range(depth):
+            ours, public = f"Block_{number}", f"stages.{stage}.blocks.{i}"
+            table += _dense(f"{public}.conv_dw", (ours, "Conv_0"), CONV)
+            table += _layer_norm(f"{public}.norm", (ours, "LayerNorm_0"))
+            table += _mlp(f"{public}.mlp", (ours,))
+            table += [Entry(f"{public}.gamma", ("params", ours, "scale"), SCALE)]
+            number += 1
+    return table
+
+
 def _resnet(net: resnet.ResNet) -> list[Entry]:
-    table = [_conv("conv1", (), 0), *_batch_norm("bn1", (), 0)]
+    # The convolutions of a deep stem are "conv1.0", "conv1.3" and "conv1.6", with norms after them.
+    last = len(resnet.STEMS[net.stem]) - 1
+    table = [*_batch_norm("bn1", (), last)]
+    for i in range(last + 1):
+        table += [_conv(f"conv1.{3 * i}" if last else "conv1", (), i)]
+        table += _batch_norm(f"conv1.{3 * i + 1}", (), i) if i < last else []
+    pooled = int(net.pooled_shortcut)
     convolutions = 3 if net.bottleneck else 2
     positions = [(stage, i) for stage, blocks in enumerate(net.stages) for i in range(blocks)]
     for number, (stage, i) in enumerate(positions):
@@ -143,8 +180,8 @@ def _resnet(net: resnet.ResNet) -> list[Entry]:
         # The first block of a stage changes the shape of its input, except in the first stage of a
         # ResNet with basic blocks.
         if i == 0 and (net.bottleneck or stage > 0):
-            table += [_conv(f"{public}.downsample.0", ours, convolutions)]
-            table += _batch_norm(f"{public}.downsample.1", ours, convolutions)
+            table += [_conv(f"{public}.downsample.{pooled}", ours, convolutions)]
+            table += _batch_norm(f"{public}.downsample.{1 + pooled}", ours, convolutions)
     return table
 
 
@@ -152,21 +189,36 @@ def _vit(net: vit.ViT) -> list[Entry]:
     patches = "frozen_patches" if net.freeze_patches else "patches"
     projection = "patch_embed.proj"
     table = [
-        Entry("cls_token", ("params", "token"), TOKEN),
         Entry(f"{projection}.weight", ("params", patches, "kernel"), _patches(net.patch_size)),
         Entry(f"{projection}.bias", ("params", patches, "bias"), SAME),
         *_layer_norm("norm", ("LayerNorm_0",)),
     ]
+    if net.class_token:
+        table += [Entry("cls_token", ("params", "token"), TOKEN)]
     if net.positions == "learned":
-        table += [Entry("pos_embed", ("params", "positions"), POSITIONS)]
+        table += [Entry("pos_embed", ("params", "positions"), TOKENS)]
+    if net.registers:
+        table += [Entry("reg_token", ("params", "registers"), TOKENS)]
+    if net.pre_norm:
+        table += _layer_norm("norm_pre", ("pre_norm",))
     for i in range(net.layers):
         ours, public = f"Block_{i}", f"blocks.{i}"
         table += _layer_norm(f"{public}.norm1", (ours, "LayerNorm_0"))
         table += _dense(f"{public}.attn.qkv", (ours, "qkv"))
         table += _dense(f"{public}.attn.proj", (ours, "attention_out"))
         table += _layer_norm(f"{public}.norm2", (ours, "LayerNorm_1"))
-        table += _dense(f"{public}.mlp.fc1", (ours, "mlp_in"))
-        table += _dense(f"{public}.mlp.fc2", (ours, "mlp_out"))
+        table += _mlp(f"{public}.mlp", (ours,))
+        if net.layer_scale:
+            for number, branch in enumerate(("attention_scale", "mlp_scale"), 1):
+                table += [Entry(f"{public}.ls{number}.gamma", ("params", ours, branch), SAME)]
+    if net.pool == "attention":
+        table += [Entry("attn_pool.latent", ("params", "pool", "query"), QUERY)]
+        table += _dense("attn_pool.qkv", ("pool", "qkv"))
+        table += _dense("attn_pool.proj", ("pool", "attention_out"))
+        table += _layer_norm("attn_pool.norm", ("pool", "LayerNorm_0"))
+        table += _mlp("attn_pool.mlp", ("pool",))
+    if net.projection:
+        table += [Entry("proj", ("params", "projection", "kernel"), SAME)]
     return table
 
 
@@ -174,9 +226,16 @@ def _conv(public: str, ours: Sequence[str], number: int) -> Entry:
     return Entry(f"{public}.weight", ("params", *ours, f"Conv_{number}", "kernel"), CONV)
 
 
-def _dense(public: str, ours: Sequence[str]) -> list[Entry]:
+def _mlp(public: str, ours: Sequence[str]) -> list[Entry]:
     return [
-        Entry(f"{public}.weight", ("params", *ours, "kernel"), DENSE),
+        *_dense(f"{public}.fc1", (*ours, "mlp_in")),
+        *_dense(f"{public}.fc2", (*ours, "mlp_out")),
+    ]
+
+
+def _dense(public: str, ours: Sequence[str], layout: Layout = DENSE) -> list[Entry]:
+    return [
+        Entry(f"{public}.weight", ("params", *ours, "kernel"), layout),
         Entry(f"{public}.bias", ("params", *ours, "bias"), SAME),
     ]
 

@@ -1,14 +1,15 @@
 """Read weights of public implementations, and write ours under the same names.
 
-`load` reads ResNets and ViTs of torchvision, timm, MoCo-v3, solo-learn and DINO, and files of
-`jaxssl export`. See docs/weights.md.
+`load` reads ResNets, ViTs and ConvNeXts with the names of `names.DIALECTS`, and files of `jaxssl
+export`. See docs/weights.md.
 """
 
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,9 +25,18 @@ from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError, one_line
 from jaxssl.models import heads
 from jaxssl.models.encoder import PRECISIONS, Encoder
-from jaxssl.pretrained import architecture, input_settings, parameter_names, torch_file
-from jaxssl.pretrained.architecture import EncoderArrays, Read, abbreviate, as_float32
+from jaxssl.models.vit import ViT
+from jaxssl.pretrained import (
+    architecture,
+    folders,
+    input_settings,
+    parameter_names,
+    position_tables,
+    torch_file,
+)
+from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
 from jaxssl.pretrained.encoder import PretrainedEncoder, require_finite
+from jaxssl.pretrained.names import DIALECTS, Stored
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # name of the metadata entry in exported files
@@ -36,24 +46,15 @@ CHECKED = ("net", "inputs", "precision")  # header entries that the digest of th
 log = logging.getLogger("jaxssl")
 
 
-class SafetensorsEntry(NamedTuple):
-    """Name and position of an array in a .safetensors file that has not been read."""
-
-    name: str
-    shape: tuple[int, ...]
-
-
 class Content(NamedTuple):
-    """The arrays and the header of an open weights file.
+    """The arrays and the header of open weights files.
 
     Attributes:
-        tree: entries by name, or nested dicts of them. Each has a shape.
-        read: reads the array of an entry.
+        arrays: by their dotted names.
         header: our metadata as JSON, None in files of other projects.
     """
 
-    tree: Mapping[str, Any]
-    read: Read
+    arrays: dict[str, Stored]
     header: str | None
 
 
@@ -66,6 +67,9 @@ def load(
     std: float | Sequence[float] | None = None,
     crop: float | None = None,
     size: int | None = None,
+    interpolation: str | None = None,
+    pool: str | None = None,
+    activation: str | None = None,
 ) -> PretrainedEncoder:
     """Load the backbone of a weights file, without running code that the file may contain.
 
@@ -73,7 +77,8 @@ def load(
     ignored. The arguments override the header of files written by `jaxssl export`.
 
     Args:
-        path: a file with one of `SUFFIXES`.
+        path: a file with one of `SUFFIXES`, or a folder that `folders` reads, whose JSON files give
+            settings of the network and its inputs.
         num_heads: attention heads of a ViT, by default one per 64 channels of its width, and 12 for
             MoCo-v3's small ViT.
         stem: stem of a ResNet whose first kernel is 3 x 3: "cifar", or "cifar_wide" (padding of 2,
@@ -84,21 +89,35 @@ def load(
         crop: size of the central square crop as a share of the short side, in [0, 1]. 0 keeps the
             whole image. timm calls it ``crop_pct``.
         size: side length of the network's images in pixels, 1 to 8192. The learned positions of a
-            ViT fix it.
+            ViT are interpolated if it is not theirs.
+        interpolation: "bilinear" or "bicubic", for the resizing of images.
+        pool: features of a ViT: "token" (class token) or "mean" (mean over the patches).
+        activation: activation of a ViT's MLPs, such as "quick_gelu". OpenAI's CLIP has it, and
+            names alone do not tell it.
 
     Raises:
         UserError: if the file does not exist, is damaged or contains no supported network, if its
             names or shapes do not match the network, or if an argument is out of range.
     """
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
+    folder = folders.is_weights_folder(path)
+    if not folder and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: a weights file must end with one of {', '.join(SUFFIXES)}")
+    options = {"num_heads": num_heads, "stem": stem, "pool": pool, "activation": activation}
     settings = {"mean": mean, "std": std, "crop": crop, "size": size}
+    settings["interpolation"] = interpolation
     try:
-        if not path.stat().st_size:
-            raise UserError(f"{path} is empty")
-        with _open(path) as content:
-            return _load(path, content, {"num_heads": num_heads, "stem": stem}, settings)
+        files = folders.weights_files(path) if folder else [path]
+        # A file with the usual name has its settings beside it.
+        described = folder or path.name in folders.FILES
+        theirs = folders.read_settings(path if folder else path.parent) if described else ({}, {})
+        for file in files:
+            if not file.stat().st_size:
+                raise UserError(f"{file} is empty")
+        with ExitStack() as stack:
+            contents = [stack.enter_context(_open(file)) for file in files]
+            arrays = {name: array for one in contents for name, array in one.arrays.items()}
+            return _load(path, Content(arrays, contents[0].header), options, settings, theirs)
     except UserError:
         raise
     except ValueError as error:
@@ -165,10 +184,13 @@ def _digest(entries: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
 def _open(path: Path) -> Iterator[Content]:
     if path.suffix.lower() == ".safetensors":
         with safetensors.safe_open(path, framework="numpy") as file:
-            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
-            tree = {name: SafetensorsEntry(name, shape) for name, shape in shapes.items()}
-            metadata = file.metadata() or {}
-            yield Content(tree, lambda entry: file.get_tensor(entry.name), metadata.get(HEADER))
+            arrays = {
+                name: Stored(
+                    tuple(file.get_slice(name).get_shape()), partial(file.get_tensor, name)
+                )
+                for name in file.keys()
+            }
+            yield Content(arrays, (file.metadata() or {}).get(HEADER))
         return
     with torch_file.opened(path) as (tree, read):
         if not isinstance(tree, dict):
@@ -176,24 +198,33 @@ def _open(path: Path) -> Iterator[Content]:
             raise ValueError(f"expected a state dict (torch.save(model.state_dict())), got {kind}")
         state = getattr(tree, "state", None)
         metadata = state.get("_metadata") if isinstance(state, dict) else None
-        yield Content(tree, read, metadata.get(HEADER) if isinstance(metadata, dict) else None)
+        header = metadata.get(HEADER) if isinstance(metadata, dict) else None
+        yield Content(architecture.flatten(tree, read), header)
 
 
 def _load(
-    path: Path, content: Content, options: Mapping[str, Any], settings: Mapping[str, Any]
+    path: Path,
+    content: Content,
+    options: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    theirs: tuple[Mapping[str, Any], Mapping[str, Any]],
 ) -> PretrainedEncoder:
     entries: dict[str, Any] = {}
+    options = {name: value for name, value in options.items() if value is not None}
     if content.header is None:
-        arrays = architecture.find_encoder(content.tree)
-        config, inputs = architecture.infer(arrays, content.read, **options)
+        arrays = architecture.find_encoder(content.arrays)
+        config, inputs = architecture.infer(arrays, {**theirs[0], **options})
+        inputs = inputs._replace(**theirs[1])
     else:
-        arrays = EncoderArrays(dict(content.tree), "", [])
+        arrays = EncoderArrays(content.arrays, "", [], DIALECTS["timm's ViT"])
         entries, config, inputs = _parse_header(content.header, len(arrays.arrays))
-        config |= {name: value for name, value in options.items() if value is not None}
+        config |= options
     net = parameter_names.make_net(config)
     inputs = input_settings.override(inputs, net, **settings)
     input_settings.check_limits(net, inputs.size)
-    variables = _read_variables(net, inputs, arrays, content.read)
+    if isinstance(net, ViT) and net.positions == "learned" and "pos_embed" in arrays.arrays:
+        arrays = position_tables.fit(arrays, net, inputs.size)
+    variables = _read_variables(net, inputs, arrays)
     if content.header is None:
         _log_choice(path, arrays, config)
     elif entries["version"] > 1 and entries["digest"] != _digest(entries, variables):
@@ -240,9 +271,7 @@ def _parse_header(text: str, num_arrays: int) -> tuple[dict[str, Any], dict[str,
     return entries, config, inputs
 
 
-def _read_variables(
-    net: nn.Module, inputs: Inputs, arrays: EncoderArrays, read: Read
-) -> dict[str, Any]:
+def _read_variables(net: nn.Module, inputs: Inputs, arrays: EncoderArrays) -> dict[str, Any]:
     """Read the network's variables from a weights file and check their names and shapes.
 
     Raises:
@@ -253,6 +282,7 @@ def _read_variables(
     fixed = parameter_names.fixed_positions(net, inputs.size)
     stored = {name: array for name, array in arrays.arrays.items() if name not in fixed}
     table = {entry.name: entry for entry in parameter_names.entries(net)}
+    _add_zero_biases(stored, table, shapes)
     wrong = []
     for name in table.keys() & stored.keys():
         layout, shape = table[name].layout, _leaf(shapes, table[name].path).shape
@@ -274,13 +304,22 @@ def _read_variables(
 
     variables: dict[str, Any] = {"params": {}, "batch_stats": {}}
     for name, entry in table.items():
-        array = entry.layout.ours(as_float32(read(stored[name])))
+        array = entry.layout.ours(as_float32(stored[name].load()))
         node = variables
         for key in entry.path[:-1]:
             node = node.setdefault(key, {})
         node[entry.path[-1]] = np.ascontiguousarray(array)
     require_finite(variables, "the file")
     return variables
+
+
+def _add_zero_biases(stored: dict[str, Stored], table: Mapping[str, Any], shapes: Any) -> None:
+    """Add the optional biases of a network that the file leaves out in all blocks."""
+    kinds = {re.sub(r"\d+", "", name) for name in stored}
+    for name, entry in table.items():
+        if parameter_names.OPTIONAL.fullmatch(name) and re.sub(r"\d+", "", name) not in kinds:
+            shape = _leaf(shapes, entry.path).shape
+            stored[name] = Stored(shape, partial(np.zeros, shape, np.float32))
 
 
 def _leaf(tree: Any, path: tuple[str, ...]) -> Any:

@@ -58,6 +58,7 @@ def in_numpy(params, tokens, activation):
     act = {
         "quick_gelu": lambda u: u / (1 + np.exp(-1.702 * u)),
         "gelu": np.vectorize(lambda u: u * (1 + math.erf(u / math.sqrt(2))) / 2),
+        "gelu_tanh": lambda u: u / (1 + np.exp(-1.5957691216 * (u + 0.044715 * u**3))),
     }[activation]
 
     def norm(name, block, x):

@@ -23,8 +23,8 @@ from weights_cases import (
 import jaxssl
 from jaxssl.augment.views import Inputs
 from jaxssl.errors import UserError
-from jaxssl.models import convnet, resnet, vit
-from jaxssl.pretrained import architecture, input_settings, parameter_names, weights
+from jaxssl.models import convnet, convnext, resnet, vit
+from jaxssl.pretrained import architecture, input_settings, names, parameter_names, weights
 from jaxssl.pretrained.encoder import make_apply
 
 FORMATS = ("zip", "legacy")
@@ -94,6 +94,13 @@ def test_every_array_of_a_network_has_one_public_name():
         resnet.ResNet((1, 2), bottleneck=True, stem="cifar_wide", width=4),
         vit.net(dim=8, layers=2, num_heads=2, patch_size=4),
         vit.net(dim=8, layers=1, num_heads=2, patch_size=4, positions="learned"),
+        vit.net(dim=8, layers=1, num_heads=2, patch_size=4, positions="rotary", registers=2),
+        vit.net(
+            **dict(dim=8, layers=1, num_heads=2, patch_size=4, class_token=False, pre_norm=True),
+            **dict(pool="attention", layer_scale=True, activation="swiglu", projection=3),
+        ),
+        convnext.net(depths=(1, 2), widths=(4, 6)),
+        resnet.ResNet((1, 2), True, "deep", width=4, groups=2, pooled_shortcut=True),
     ):
         image = jnp.zeros((1, 8, 8, 3))
         tree = jax.eval_shape(partial(module.init, train=False), jax.random.key(0), image)
@@ -140,7 +147,7 @@ def nested(*keys, value=None):
     ],
 )
 def test_encoder_is_located_under_the_prefixes_of_public_checkpoints(tree, place):
-    encoder = architecture.find_encoder(tree)
+    encoder = architecture.find_encoder(architecture.flatten(tree, lambda x: x))
     assert encoder.prefix == place
     assert len(encoder.arrays) == 1
 
@@ -159,18 +166,25 @@ def test_torchvision_vits_are_renamed_to_timm():
         "blocks.11.norm2.bias blocks.0.attn.qkv.weight blocks.0.attn.proj.bias "
         "blocks.0.mlp.fc1.weight blocks.0.mlp.fc2.bias blocks.1.mlp.fc2.bias"
     ).split()
-    assert list(architecture.find_encoder(dict.fromkeys(theirs, Shape())).arrays) == ours
+    stored = dict.fromkeys(theirs, names.Stored((1,), np.zeros))
+    assert sorted(architecture.find_encoder(stored).arrays) == sorted(ours)
 
 
-def described(arrays, place="", **options):
-    options = {"num_heads": None, "stem": None} | options
-    return architecture.infer(architecture.EncoderArrays(arrays, place, []), lambda x: x, **options)
+def described(arrays, place="", others=(), **options):
+    project = "timm's ViT" if "pos_embed" in arrays else "torchvision's ResNet"
+    stored = {k: names.Stored(x.shape, lambda x=x: x) for k, x in arrays.items()}
+    encoder = architecture.EncoderArrays(stored, place, list(others), names.DIALECTS[project])
+    return architecture.infer(encoder, options)
 
 
 def small_vit(dim, grid=2, zero=0.0, learned=False):
     positions = np.concatenate([np.full((1, dim), zero), vit.positions(grid, grid, dim)])[None]
     arrays = {"patch_embed.proj.weight": np.zeros((dim, 3, 16, 16), np.float32)}
-    arrays |= {"blocks.0.norm1.bias": np.zeros(dim), "pos_embed": positions + 0.01 * learned}
+    arrays |= {
+        "cls_token": np.zeros((1, 1, dim)),
+        "blocks.0.norm1.bias": np.zeros(dim),
+        "pos_embed": positions + 0.01 * learned,
+    }
     return arrays
 
 
@@ -191,7 +205,8 @@ def test_number_of_attention_heads_is_inferred_from_weights(dim, place, learned,
     assert net["num_heads"] == heads
     assert net["positions"] == ("learned" if learned else "fixed")
     assert described(small_vit(dim), place, num_heads=2)[0]["num_heads"] == 2
-    assert inputs == Inputs(32, 3, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.875)
+    imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.875
+    assert inputs == Inputs(32, 3, *imagenet, "bicubic")
 
 
 def test_vit_positions_are_fixed_only_if_the_class_token_position_is_zero():
@@ -206,10 +221,8 @@ def test_resnet_with_a_3x3_stem_gets_cifar_inputs_and_the_padding_of_solo_learn(
     assert net["stem"] == "cifar"
     assert inputs == Inputs(32, 3, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), 0.0)
     assert described(small, stem="cifar_wide")[0]["stem"] == "cifar_wide"
-    solo = architecture.EncoderArrays(
-        small, "state_dict.backbone.", ["state_dict.classifier.weight"]
-    )
-    assert architecture.infer(solo, None, num_heads=None, stem=None)[0]["stem"] == "cifar_wide"
+    solo = described(small, "state_dict.backbone.", ["state_dict.classifier.weight"])
+    assert solo[0]["stem"] == "cifar_wide"
     net, inputs = described(arrays | {"conv1.weight": Shape((64, 1, 7, 7))})
     assert net["stem"] == "imagenet"
     assert inputs == Inputs(224, 1, (0.449,), (0.226,), 0.875)
@@ -312,12 +325,15 @@ def test_unsupported_network_error_describes_it(file):
     one_less = {k: v for k, v in arrays.items() if not k.startswith("layer4.1.")}
     five = arrays | {"conv1.weight": np.zeros((4, 3, 5, 5), np.float32)}
     tiny = draw_weights("tiny", 4)
-    no_grid = tiny | {"pos_embed": np.zeros((1, 4, 8), np.float32)}
+    no_grid = tiny | {"pos_embed": np.zeros((1, 3, 8), np.float32)}
     for content, message in (
-        (one_less, r"depth of a ResNet must be one of 18, 34, 50, 101, got \[2, 2, 2, 1\] basic"),
+        (
+            one_less,
+            r"depth of a ResNet must be one of 18, 26, 34, 50, 101, 152, got \[2, 2, 2, 1\] basic",
+        ),
         (five, "conv1.weight must be 3 x 3 or 7 x 7, got 5 x 5"),
         (tiny, "num_heads cannot be inferred for a ViT of width 8"),
-        (no_grid, r"pos_embed has shape \[1, 4, 8\]"),
+        (no_grid, r"pos_embed has shape \[1, 3, 8\]"),
     ):
         with pytest.raises(UserError, match=message):
             weights.load(file(content))
@@ -326,8 +342,9 @@ def test_unsupported_network_error_describes_it(file):
 def test_load_encoder_arguments_override_the_input_settings(file):
     path = file(draw_weights("resnet", 8))
     inputs = weights.load(path, mean=0.5, std=(0.5, 0.25, 1), crop=0.9, size=48).inputs
-    assert inputs == (48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
-    assert weights.load(path, std=[0.5]).inputs == (32, 3, architecture.CIFAR["mean"], (0.5,), 0.0)
+    assert inputs == Inputs(48, 3, (0.5,), (0.5, 0.25, 1.0), 0.9)
+    inputs = weights.load(path, std=[0.5], interpolation="bicubic").inputs
+    assert inputs == Inputs(32, 3, architecture.CIFAR["mean"], (0.5,), 0.0, "bicubic")
     ours, _ = exported_file(file)
     _, _, preprocess = jaxssl.load_encoder(ours, mean=0.0, std=1.0, size=8)
     x = preprocess(jnp.full((1, 8, 8, 3), 51, jnp.uint8))
@@ -340,6 +357,7 @@ def test_input_settings_out_of_range_are_rejected(file):
         "mean": [numbers, 127.5, (0.5, 0.5), "0.5", float("nan"), ()],
         "std": [numbers, 0, -0.5, [0.5, 0.5, 0.0]],
         "crop": ["must be a number in", 90, (0.9, 0.9), True],
+        "interpolation": ["must be one of bilinear, bicubic", "nearest"],
         "size": ["must be a number of pixels from 1 to 8192", 0, 8193, 32.0, True],
     }
     for name, (message, *values) in wrong.items():
@@ -351,10 +369,9 @@ def test_input_settings_out_of_range_are_rejected(file):
 def test_vit_image_size_must_fit_positions_and_patches(file):
     path = file(draw_weights("tiny", 4))
     assert weights.load(path, num_heads=2, size=4, crop=0).inputs.size == 4
-    with pytest.raises(
-        UserError, match="size must be 4, the size of the network's learned positions"
-    ):
-        weights.load(path, num_heads=2, size=8)
+    assert weights.load(path, num_heads=2, size=8).inputs.size == 8
+    with pytest.raises(UserError, match="a multiple of the network's patches of 2 pixels, got 7"):
+        weights.load(path, num_heads=2, size=7)
     net, inputs = described(small_vit(8), num_heads=2)
     assert input_settings.override(inputs, parameter_names.make_net(net), size=48).size == 48
     with pytest.raises(UserError, match="a multiple of the network's patches of 16 pixels, got 40"):

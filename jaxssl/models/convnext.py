@@ -1,0 +1,82 @@
+"""ConvNeXt: a convolutional network with the design of a transformer.
+
+References:
+    Liu et al., A ConvNet for the 2020s, 2022.
+"""
+
+from functools import partial
+
+import flax.linen as nn
+from jax import Array
+from jax import numpy as jnp
+
+from jaxssl.models._checks import require_at_least
+from jaxssl.models._norms import layer_norm
+from jaxssl.models._transformer import mlp
+
+INIT = nn.initializers.truncated_normal(0.02)
+_conv = partial(nn.Conv, kernel_init=INIT, padding="VALID")
+
+
+class Block(nn.Module):
+    """Depthwise 7 x 7 convolution, LayerNorm and an MLP on the channels, with a shortcut."""
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Apply the block to feature maps [n, h, w, c], with an unchanged shape."""
+        c = x.shape[-1]
+        y = _conv(c, (7, 7), padding=3, feature_group_count=c)(x)
+        y = mlp(layer_norm(y), 4 * c, "gelu", (INIT, INIT))
+        scale = self.param("scale", nn.initializers.constant(1e-6), (c,))
+        return x + y * scale[None, None, None]
+
+
+class ConvNeXt(nn.Module):
+    """ConvNeXt; see `net` for the attributes."""
+
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]
+    remat: bool = False
+
+    @nn.compact
+    def __call__(
+        self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
+    ) -> Array:
+        """Map images [n, h, w, c] to features [n, f]. ``keys`` are not used."""
+        del train, axis_name, keys
+        # The call is rematerialised instead of the class, which would rename the parameters.
+        run = nn.remat(Block.__call__) if self.remat else Block.__call__
+        for stage, (depth, width) in enumerate(zip(self.depths, self.widths, strict=True)):
+            side = 2 if stage else 4
+            x = layer_norm(x) if stage else x
+            x = _conv(width, (side, side), side)(x)
+            x = x if stage else layer_norm(x)
+            for _ in range(depth):
+                x = run(Block(), x)
+        return layer_norm(jnp.mean(x, axis=(1, 2)), name="norm")
+
+
+def net(
+    *,
+    depths: tuple[int, ...] = (3, 3, 9, 3),
+    widths: tuple[int, ...] = (96, 192, 384, 768),
+    remat: bool = False,
+) -> nn.Module:
+    """Build a ConvNeXt for images of at least 32 pixels a side, by default ConvNeXt-T.
+
+    Args:
+        depths: number of blocks of each stage, >= 1.
+        widths: channels of each stage, >= 1. The last one is the feature dimension.
+        remat: whether to store only the input of each block and recompute the block in the backward
+            pass.
+
+    Raises:
+        ValueError: if a setting is out of range, or ``depths`` and ``widths`` differ in length.
+
+    References:
+        Liu et al., 2022. Stochastic depth is left out.
+    """
+    if len(depths) != len(widths):
+        raise ValueError(f"net.depths {depths} and net.widths {widths} must have equal lengths")
+    require_at_least(1, depths=min(depths), widths=min(widths))
+    return ConvNeXt(tuple(depths), tuple(widths), remat)

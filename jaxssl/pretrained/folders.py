@@ -1,0 +1,189 @@
+"""Weights folders of transformers, timm and open_clip, on disk or on the Hugging Face Hub."""
+
+import json
+import re
+from collections.abc import Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+from jaxssl.errors import UserError, one_line
+
+# Files of weights in a folder, the preferred first. An index lists the files of a sharded model.
+FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "open_clip_model.safetensors",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    "open_clip_pytorch_model.bin",
+)
+CONFIGS = ("config.json", "preprocessor_config.json", "open_clip_config.json")
+ACTIVATIONS = {"gelu": "gelu", "quick_gelu": "quick_gelu", "gelu_pytorch_tanh": "gelu_tanh"}
+# Pillow's numbers of interpolations.
+RESAMPLE = {2: "bilinear", 3: "bicubic"}
+HUB = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+
+
+def is_hub(path: str | PathLike[str]) -> bool:
+    """Return True if a path names a repository of the Hugging Face Hub, hf://owner/name."""
+    return fspath(path).startswith("hf:/")
+
+
+def is_weights_folder(path: Path) -> bool:
+    """Return True if a path is a folder with weights in one of `FILES`."""
+    return path.is_dir() and any((path / name).exists() for name in FILES)
+
+
+def local(path: str | PathLike[str]) -> Path:
+    """Return a path on disk, after downloading a repository ``hf://owner/name[@revision]``.
+
+    Raises:
+        UserError: if the download fails, or huggingface_hub is not installed.
+    """
+    if not is_hub(path):
+        return Path(path)
+    match = HUB.fullmatch(fspath(path))
+    if match is None:
+        raise UserError(f"{path} must be hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise UserError(f"{path} needs huggingface_hub: pip install 'jaxssl[hub]'") from error
+    name, revision = match.groups()
+    try:
+        files = set(huggingface_hub.list_repo_files(name, revision=revision))
+        weights = next((file for file in FILES if file in files), None)
+        if weights is None:
+            raise UserError(f"hf://{name} has none of the files {', '.join(FILES)}")
+        suffix = weights.partition(".")[2].removesuffix(".index.json")
+        shards = [f"*-of-*.{suffix}"] if weights.endswith(".json") else []
+        patterns = [weights, *CONFIGS, *shards]
+        return Path(
+            huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=patterns)
+        )
+    except UserError:
+        raise
+    except Exception as error:  # The client raises errors of several HTTP libraries.
+        reason = f"{type(error).__name__}: {one_line(error, 300)}"
+        raise UserError(f"hf://{name} cannot be downloaded ({reason})") from error
+
+
+def results_folder(path: str | PathLike[str]) -> Path | None:
+    """Return the folder for results of a repository on the Hub, None for a path on disk."""
+    return Path(f"{str(path).rpartition('/')[2]}.eval") if is_hub(path) else None
+
+
+def weights_files(folder: Path) -> list[Path]:
+    """Return the files with the weights of a folder, all shards if there are several.
+
+    Raises:
+        ValueError: if the index is damaged, or a shard is missing.
+    """
+    first = next(folder / name for name in FILES if (folder / name).exists())
+    if first.suffix != ".json":
+        return [first]
+    names = sorted(set(_read(first)["weight_map"].values()))
+    for name in names:
+        if Path(name).name != name:
+            raise ValueError(f"{first.name} names the file {name!r:.80} outside the folder")
+        if not (folder / name).exists():
+            raise ValueError(f"the file {name!r:.80}, which {first.name} names, is missing")
+    return [folder / name for name in names]
+
+
+def read_settings(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read settings of the network and of its inputs from the JSON files of a folder.
+
+    Returns:
+        Settings as in the config group `net`, and fields of `jaxssl.augment.views.Inputs`. What
+        the files do not say is left out.
+
+    Raises:
+        ValueError: if a file holds settings that are not supported.
+    """
+    config, processor, clip = (
+        _read(folder / name) if (folder / name).exists() else {} for name in CONFIGS
+    )
+    vision = config.get("vision_config", config)
+    net = {
+        "num_heads": vision.get("num_attention_heads"),
+        "epsilon": vision.get("layer_norm_eps"),
+        "layers": vision.get("num_hidden_layers"),
+    }
+    if vision.get("hidden_act") in ACTIVATIONS and not vision.get("use_swiglu_ffn"):
+        if not vision.get("use_gated_mlp"):
+            net["activation"] = ACTIVATIONS[vision["hidden_act"]]
+    if vision.get("rope_theta", 100.0) != 100:
+        raise ValueError(f"rope_theta must be 100, got {vision['rope_theta']!r:.40}")
+    quick = clip.get("model_cfg", {}).get("quick_gelu") or "quickgelu" in str(
+        config.get("architecture")
+    )
+    net |= {"activation": "quick_gelu"} if quick else {}
+    inputs: dict[str, Any] = {"size": vision.get("image_size")}
+    inputs |= _timm_inputs(config.get("pretrained_cfg", {}))
+    inputs |= _open_clip_inputs(clip)
+    inputs |= _processor_inputs(processor)
+    return _present(net), _present(inputs)
+
+
+def _present(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def _timm_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate timm's `pretrained_cfg`."""
+    inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
+    inputs["size"] = settings["input_size"][-1] if "input_size" in settings else None
+    inputs["crop"] = 0.0 if settings.get("crop_mode") == "squash" else settings.get("crop_pct")
+    return _present(inputs)
+
+
+def _open_clip_inputs(config: Mapping[str, Any]) -> dict[str, Any]:
+    settings = config.get("preprocess_cfg", {})
+    inputs = {name: settings.get(name) for name in ("mean", "std", "interpolation")}
+    if "resize_mode" in settings:
+        inputs["crop"] = 0.0 if settings["resize_mode"] == "squash" else 1.0
+    inputs["size"] = config.get("model_cfg", {}).get("vision_cfg", {}).get("image_size")
+    return _present(inputs)
+
+
+def _processor_inputs(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate the preprocessor_config.json of transformers."""
+    if not settings:
+        return {}
+    inputs: dict[str, Any] = {name: settings.get(f"image_{name}") for name in ("mean", "std")}
+    if not settings.get("do_normalize", True):
+        inputs = {"mean": [0.0] * 3, "std": [1.0] * 3}
+    if "resample" in settings:
+        if settings["resample"] not in RESAMPLE:
+            raise ValueError(
+                f"resample must be one of {RESAMPLE}, got {settings['resample']!r:.40}"
+            )
+        inputs["interpolation"] = RESAMPLE[settings["resample"]]
+    size, window = settings.get("size"), settings.get("crop_size")
+    # Old files have one number, which is the short side if the image is cropped afterwards.
+    short = isinstance(size, Mapping) and "shortest_edge" in size
+    if isinstance(size, Mapping):
+        size = size.get("shortest_edge", size.get("height"))
+    if size is None:
+        return _present(inputs)
+    if settings.get("do_center_crop") and window is not None:
+        window = window["height"] if isinstance(window, Mapping) else window
+        inputs |= {"size": window, "crop": min(1.0, window / size)}
+    elif settings.get("crop_pct"):
+        # ConvNeXt's large images are resized without a crop.
+        inputs |= {"size": size, "crop": settings["crop_pct"] if size < 384 else 0.0}
+    else:
+        inputs |= {"size": size, "crop": 1.0 if short else 0.0}
+    return _present(inputs)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} is no JSON file ({one_line(error, 200)})") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} must hold a JSON object, got {type(content).__name__}")
+    return content

@@ -1,0 +1,61 @@
+"""Resize a ViT's learned positions to another grid of patches, as the source of a file does."""
+
+import math
+
+import numpy as np
+
+from jaxssl.models.vit import ViT
+from jaxssl.pretrained.architecture import EncoderArrays, as_float32
+from jaxssl.pretrained.names import DIALECTS, Stored
+
+
+def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
+    """Return the arrays with positions for square images of ``size`` pixels.
+
+    Positions are interpolated bicubically. timm smooths before it shrinks them (antialiasing), and
+    so do all networks with registers. The code of DINO and DINOv2 samples the grid at steps of
+    old / (new + 0.1). A missing position of the class token becomes zero.
+    """
+    stored, tokens, side = encoder.arrays["pos_embed"], int(net.class_token), size // net.patch_size
+    if stored.shape[-2:] == (tokens + side * side, net.dim):
+        return encoder
+    timm = encoder.dialect is DIALECTS["timm's ViT"]
+    authors = timm and (
+        encoder.prefix.endswith(("teacher.", "teacher.backbone.", "teacher.module.backbone."))
+        or any(name.endswith("mask_token") for name in encoder.other_names)
+    )
+    antialias = net.registers > 0 or (timm and not authors)
+    offset = 0.1 if authors and not antialias else 0.0
+
+    def load() -> np.ndarray:
+        table = as_float32(stored.load()).reshape(-1, net.dim)
+        old = math.isqrt(len(table))
+        first = table[: len(table) - old * old]
+        first = first if len(first) == tokens else np.zeros((tokens, net.dim), np.float32)
+        matrix = _resampling(side, old, antialias=antialias, offset=offset)
+        grid = table[len(table) - old * old :].reshape(old, old, net.dim)
+        grid = np.einsum("yi,xj,ijd->yxd", matrix, matrix, grid, optimize=True)
+        return np.concatenate([first, grid.reshape(-1, net.dim)])
+
+    resized = Stored((tokens + side * side, net.dim), load)
+    return encoder._replace(arrays=encoder.arrays | {"pos_embed": resized})
+
+
+def _resampling(new: int, old: int, *, antialias: bool, offset: float) -> np.ndarray:
+    """Return the matrix [new, old] of a bicubic interpolation, as PyTorch computes it."""
+    step = old / (new + offset)
+    scale = max(step, 1) if antialias else 1
+    margin = 0 if antialias else 3
+    places = np.arange(-margin, old + margin)
+    centres = (np.arange(new)[:, None] + 0.5) * step
+    weights = _cubic(np.abs(places + 0.5 - centres) / scale, -0.5 if antialias else -0.75)
+    if antialias:
+        return weights / weights.sum(1, keepdims=True)
+    # Places outside the grid take the value at its border.
+    return weights @ np.eye(old, dtype=np.float32)[places.clip(0, old - 1)]
+
+
+def _cubic(x: np.ndarray, a: float) -> np.ndarray:
+    """Return Keys' cubic convolution kernel at distances x >= 0."""
+    near, far = ((a + 2) * x - (a + 3)) * x * x + 1, ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    return np.where(x < 1, near, np.where(x < 2, far, 0)).astype(np.float32)

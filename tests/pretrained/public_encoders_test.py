@@ -1,0 +1,241 @@
+"""Public encoders: features equal those of torchvision, timm, transformers and open_clip.
+
+The reference features are those of tiny networks with weights that NumPy draws here again. See
+golden/README.md and benchmarks/public_encoders.py.
+"""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from weights_cases import draw_arrays
+
+import jaxssl
+from jaxssl.augment.views import Inputs
+from jaxssl.errors import UserError
+from jaxssl.pretrained import folders, names
+
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "encoders.npz")
+CASES = json.loads(str(GOLDEN["cases"]))
+# These ResNets have their usual widths, because timm has no narrow ones.
+LONG = ("timm_resnet26", "timm_resnext26", "timm_wide_resnet26", "timm_resnet26d")
+VIT = "timm_dinov2"
+
+
+def write_folder(folder, case, shards=1, **files):
+    """Write the weights of a reference case as transformers does, with JSON files beside them."""
+    folder.mkdir(exist_ok=True)
+    arrays = sorted(draw_arrays(CASES[case]["shapes"]).items())
+    if shards == 1:
+        save_file(dict(arrays), folder / "model.safetensors")
+    else:
+        index = {}
+        for i in range(shards):
+            name = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+            save_file(dict(arrays[i::shards]), folder / name)
+            index |= {key: name for key, _ in arrays[i::shards]}
+        files["model.safetensors.index"] = {"weight_map": index}
+    for name, content in {**CASES[case]["files"], **files}.items():
+        (folder / f"{name.removesuffix('.json')}.json").write_text(json.dumps(content))
+    return folder
+
+
+def assert_features_equal(path, case):
+    apply, variables, _ = jaxssl.load_encoder(path, **CASES[case]["options"])
+    size = CASES[case]["size"]
+    x = np.random.default_rng(1).standard_normal((2, 3, size, size), np.float32)
+    actual, expected = (
+        jax.jit(apply)(variables, x.transpose(0, 2, 3, 1)),
+        GOLDEN[f"{case}/features"],
+    )
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(c, marks=pytest.mark.long if c in LONG else ()) for c in CASES]
+)
+def test_features_of_public_encoders_equal_those_of_their_libraries(case, tmp_path):
+    assert_features_equal(write_folder(tmp_path / "x", case), case)
+
+
+def test_sharded_folder_is_read_and_a_missing_shard_is_named(tmp_path):
+    folder = write_folder(tmp_path / "x", VIT, shards=3)
+    assert_features_equal(folder, VIT)
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    with pytest.raises(UserError, match="'model-00002-of-00003.safetensors', .* is missing"):
+        jaxssl.load_encoder(folder)
+    index = {"weight_map": {"a": "../secret.safetensors"}}
+    write_folder(folder, VIT, shards=3, **{"model.safetensors.index": index})
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(UserError, match="outside the folder"):
+        jaxssl.load_encoder(folder)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A stand-in for the Hugging Face Hub with the repository "owner/vit"."""
+    folder = write_folder(tmp_path / "hub", VIT, shards=2)
+    (folder / "pytorch_model.bin").write_bytes(b"")
+
+    def check(name, revision):
+        if (name, revision) not in (("owner/vit", None), ("owner/vit", "v1")):
+            raise ConnectionError("no\nroute to the hub")
+
+    def list_repo_files(name, revision):
+        check(name, revision)
+        return [path.name for path in folder.iterdir()]
+
+    def snapshot_download(name, revision, allow_patterns):
+        check(name, revision)
+        for path in folder.iterdir():
+            if not any(path.match(pattern) for pattern in allow_patterns):
+                path.unlink()
+        return str(folder)
+
+    fake = SimpleNamespace(list_repo_files=list_repo_files, snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    return folder
+
+
+@pytest.mark.parametrize("revision", ["", "@v1"])
+def test_hub_repository_is_downloaded_without_files_that_are_not_needed(hub, revision):
+    assert_features_equal(f"hf://owner/vit{revision}", VIT)
+    assert not (hub / "pytorch_model.bin").exists()
+
+
+def test_hub_errors_are_one_line(hub, monkeypatch):
+    for path, message in (
+        ("hf://owner/other", r"hf://owner/other cannot be downloaded \(ConnectionError: no route"),
+        ("hf://vit", "must be hf://OWNER/NAME"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            jaxssl.load_encoder(path)
+        assert "\n" not in str(error.value)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match="pip install 'jaxssl\\[hub\\]'"):
+        jaxssl.load_encoder("hf://owner/vit")
+
+
+MEAN, STD = [0.5, 0.4, 0.3], [0.2, 0.3, 0.4]
+PROCESSOR = {"image_mean": MEAN, "image_std": STD, "resample": 3}
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        (
+            {"preprocessor_config": PROCESSOR | {"size": {"height": 24, "width": 24}}},
+            (24, 0.0, "bicubic"),
+        ),
+        (
+            {"preprocessor_config": PROCESSOR | {"size": 32, "crop_size": 24, "do_center_crop": 1}},
+            (24, 0.75, "bicubic"),
+        ),
+        (
+            {
+                "preprocessor_config": PROCESSOR
+                | {"size": {"shortest_edge": 24}, "crop_pct": 0.875, "resample": 2}
+            },
+            (24, 0.875, "bilinear"),
+        ),
+        (
+            {
+                "config": {
+                    "architecture": "vit",
+                    "pretrained_cfg": {
+                        **{"mean": MEAN, "std": STD, "interpolation": "bilinear"},
+                        **{"crop_pct": 0.9, "input_size": [3, 24, 24]},
+                    },
+                }
+            },
+            (24, 0.9, "bilinear"),
+        ),
+        (
+            {
+                "open_clip_config": {
+                    "model_cfg": {"vision_cfg": {"image_size": 24}},
+                    "preprocess_cfg": {"mean": MEAN, "std": STD, "resize_mode": "squash"},
+                }
+            },
+            (24, 0.0, "bicubic"),
+        ),
+    ],
+)
+def test_preprocessing_that_comes_with_weights_is_used(files, expected, tmp_path):
+    folder = write_folder(tmp_path / "x", VIT, **files)
+    size, crop, interpolation = expected
+    wanted = Inputs(size, 3, tuple(MEAN), tuple(STD), crop, interpolation)
+    for path in (folder, folder / "model.safetensors"):
+        assert jaxssl.pretrained.load.load_pretrained(path).inputs == wanted
+
+
+def test_config_of_a_folder_overrides_what_names_do_not_tell(tmp_path):
+    config = {"num_attention_heads": 4, "layer_norm_eps": 1e-3, "hidden_act": "quick_gelu"}
+    net = jaxssl.pretrained.load.load_pretrained(
+        write_folder(tmp_path / "x", VIT, config=config)
+    ).encoder.net
+    assert (net.heads, net.epsilon, net.activation) == (4, 1e-3, "quick_gelu")
+    config["num_hidden_layers"] = 3  # Half of a checkpoint has fewer blocks.
+    with pytest.raises(UserError, match="missing: 'blocks.2"):
+        jaxssl.load_encoder(write_folder(tmp_path / "x", VIT, config=config))
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        ("layers.0.blocks.0.attn.relative_position_bias_table", "Swin or BEiT"),
+        ("visual.attnpool.q_proj.weight", "CLIP's ResNet"),
+        ("conv_stem.weight", "EfficientNet"),
+        ("features.denseblock1.denselayer1.norm1.weight", "DenseNet"),
+        ("text_model.embeddings.token_embedding.weight", "a text network"),
+        ("bert.embeddings.word_embeddings.weight", "a text network"),
+        ("stages.0.blocks.0.mlp.grn.weight", "ConvNeXt V2"),
+        ("dist_token", "a distilled DeiT"),
+    ],
+)
+def test_networks_that_are_not_supported_are_named(name, network, tmp_path):
+    save_file({name: np.ones((2, 2), np.float32)}, tmp_path / "x.safetensors")
+    with pytest.raises(UserError, match=f"looks like {network}.*; supported: ResNet, ViT") as error:
+        jaxssl.load_encoder(tmp_path / "x.safetensors")
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("project", "theirs", "common"),
+    [
+        ("timm's ViT", "storage_tokens", "reg_token"),
+        ("timm's ViT", "blocks.1.11.attn.qkv.bias_mask", "blocks.11.attn.qkv.bias_mask"),
+        ("timm's ViT", "blocks.3.mlp.w3.weight", "blocks.3.mlp.fc2.weight"),
+        ("timm's ViT", "blocks.3.mlp.w12.weight", "blocks.3.mlp.fc1.weight"),
+        ("timm's ViT", "blocks.3.mlp.w2.bias", "blocks.3.mlp.up.bias"),
+        ("the authors' ConvNeXt", "downsample_layers.0.1.bias", "stem.1.bias"),
+        ("the authors' ConvNeXt", "downsample_layers.2.1.bias", "stages.2.downsample.1.bias"),
+        ("the authors' ConvNeXt", "stages.2.7.pwconv2.bias", "stages.2.blocks.7.mlp.fc2.bias"),
+        ("the authors' ConvNeXt", "stages.2.7.gamma", "stages.2.blocks.7.gamma"),
+    ],
+)
+def test_names_of_authors_are_mapped_to_timm(project, theirs, common):
+    assert names.translate(names.DIALECTS[project], theirs) == common
+
+
+def test_masked_biases_of_dinov3_are_zero():
+    bias, mask = np.arange(6.0), np.array([1.0, 1, 0, 0, 1, 1])
+    stored = {"a.attn.qkv.bias": bias, "a.attn.qkv.bias_mask": mask}
+    arrays = names.combine({k: names.Stored(x.shape, lambda x=x: x) for k, x in stored.items()})
+    np.testing.assert_array_equal(arrays["a.attn.qkv.bias"].load(), bias * mask)
+    assert list(arrays) == ["a.attn.qkv.bias"]
+
+
+def test_damaged_json_of_a_folder_raises_a_one_line_error(tmp_path):
+    folder = write_folder(tmp_path / "x", VIT)
+    for content in ("{", "[]", '{"vision_config": 3}', '{"rope_theta": 7}'):
+        (folder / "config.json").write_text(content)
+        with pytest.raises(UserError, match=str(folder)) as error:
+            jaxssl.load_encoder(folder)
+        assert "\n" not in str(error.value)
+    assert not folders.is_weights_folder(tmp_path)
