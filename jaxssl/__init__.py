@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jaxssl import losses, solvers
-    from jaxssl.api import Run, embed, evaluate, get_config, train
+    from jaxssl.api import Run, embed, evaluate, get_config, resume, train
     from jaxssl.pretrained.load import load_encoder
 
 __version__ = "0.2.0"
@@ -17,13 +17,14 @@ __all__ = [
     "get_config",
     "load_encoder",
     "losses",
+    "resume",
     "solvers",
     "train",
 ]
 
 MODULES = ("losses", "solvers")
 FUNCTIONS: dict[str, str] = dict.fromkeys(
-    ("Run", "embed", "evaluate", "get_config", "train"), "jaxssl.api"
+    ("Run", "embed", "evaluate", "get_config", "resume", "train"), "jaxssl.api"
 )
 FUNCTIONS["load_encoder"] = "jaxssl.pretrained.load"
 

@@ -29,6 +29,7 @@ from jaxssl.report.results import read_results
 from jaxssl.training import compile_cache, run_record
 from jaxssl.training import config as configs
 from jaxssl.training.metrics_writer import read_metrics
+from jaxssl.training.workdir import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
 Component = str | Mapping[str, Any] | Any
@@ -179,10 +180,39 @@ def train(
         changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
         splits = _use_data(changed, data)
     complete = configs.complete(changed, overrides)
-    compile_cache.enable()
     folder = Path(workdir) if workdir is not None else Path("runs") / Path(str(config)).stem
+    return _train(complete, folder, splits)
+
+
+def resume(
+    run: Run | str | Path, extend_to: float | None = None, *, data: Any = None, **settings: Any
+) -> Run:
+    """Go on with a run by its own config, or extend it to more epochs.
+
+        run = jaxssl.resume("runs/digits", extend_to=200)
+
+    Args:
+        run: a run or its workdir.
+        extend_to: epochs of the longer run, which has the schedules of a run of that length from
+            the last checkpoint on. Default: the epochs of the run.
+        data: the data of the run, if they were given to `train` as Python objects. A `Run` that
+            `train` has returned keeps them.
+        **settings: config keys that do not change the result, such as ``data.workers``.
+
+    Raises:
+        UserError: if there is no run, or an argument is invalid.
+        KeyboardInterrupt: as `train`.
+    """
+    folder = Path(run)
+    config = resume_config(folder, extend_to, list(settings.items()))
+    splits = run.splits if isinstance(run, Run) else None
+    return _train(config, folder, splits if data is None else _use_data(config, data))
+
+
+def _train(config: ConfigDict, folder: Path, splits: Splits | None) -> Run:
+    compile_cache.enable()
     try:
-        pretrain.train(complete, folder, splits)
+        pretrain.train(config, folder, splits)
     except SystemExit:
         raise Stopped(f"{folder} is stopped; the same call resumes it") from None
     return Run(folder, splits)

@@ -60,6 +60,33 @@ def test_train_returns_the_metrics_results_encoder_and_report_of_the_run(run):
     assert run.report._repr_html_().startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.long
+def test_run_is_extended_with_the_schedule_of_a_longer_run_and_results_record_it(tmp_path):
+    def train(workdir, **settings):
+        protocol = {"eval.protocols": ("retrieval",), "loss": "nt_xent", "total_steps": 0}
+        arguments = {"batch_size": 16, "log_every": 1} | protocol | settings
+        return jaxssl.train(tiny_config(), data=images(), workdir=workdir, **arguments)
+
+    short = train(tmp_path / "run", epochs=2)  # 38 images are 2 steps an epoch
+    with pytest.raises(UserError, match=f"--resume {short.workdir} --extend_to 5"):
+        train(tmp_path / "run", epochs=5)
+    run = jaxssl.resume(short, extend_to=5)
+    whole = train(tmp_path / "whole", epochs=5)
+    rates = [[row["learning_rate"] for row in one.metrics] for one in (short, run, whole)]
+    assert rates[1] == [*rates[0][:4], *rates[2][4:]] and len(rates[2]) == 10
+    assert list(run.config.extended) == ["2 epochs until step 4"]
+    rows = {row["step"]: row for row in run.results if row["features"] == "pretrained"}
+    assert rows[10]["extended"] == ["2 epochs until step 4"] and "extended" not in rows[4]
+
+    before = run.results
+    assert jaxssl.resume(run, extend_to=5).results == before  # The run is finished.
+    with pytest.raises(UserError, match="must be > 5, the epochs of the run, got 3"):
+        jaxssl.resume(run, extend_to=3)
+    with pytest.raises(UserError, match=f"another config .*--resume {run.workdir}$"):
+        train(tmp_path / "run", epochs=2)
+    assert jaxssl.get_config(run.workdir / "config.json").loss.name == "nt_xent"
+
+
 def test_finished_run_evaluates_its_own_data_and_one_opened_by_its_folder_asks_for_them(run):
     rows = jaxssl.evaluate(run, "retrieval", kinds=["pretrained"])
     assert {row["dataset"] for row in rows} == {"python"}

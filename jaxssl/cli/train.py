@@ -1,6 +1,7 @@
 """Pretrain an encoder.
 
 usage: jaxssl train [--config NAME] [--config.KEY=VALUE ...] [--workdir DIR]
+       jaxssl train --resume DIR [--extend_to EPOCHS]
        jaxssl train [--config NAME] --grid KEY=A,B,C [--grid ...] [--workdir DIR]
 
 `jaxssl list configs` prints the packaged configs. The config "base" has all keys with their
@@ -17,11 +18,24 @@ from jaxssl import cli
 
 FLAGS = flags.FlagValues()
 CONFIG = flags.DEFINE_string(
-    "config", "digits", "Name of a packaged config, or a Python file with get_config().", FLAGS
+    "config",
+    "digits",
+    "Name of a packaged config, a Python file with get_config(), or the config.json of a run.",
+    FLAGS,
 )
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Output folder; default: runs/ and the name of the config.", FLAGS
 )
+RESUME = flags.DEFINE_string(
+    "resume", None, "Folder of a run to go on with, in place of --config and --workdir.", FLAGS
+)
+EXTEND_TO = flags.DEFINE_float(
+    "extend_to",
+    None,
+    "With --resume: go on to this number of epochs, with the schedules of a run of that length.",
+    flag_values=FLAGS,
+)
+TRUST = cli.define_trust(FLAGS)
 DRY_RUN = flags.DEFINE_bool(
     "dry_run",
     False,
@@ -53,13 +67,24 @@ def main(overrides: list[tuple[str, str]]) -> None:
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.errors import UserError
     from jaxssl.training import config, profiling
+    from jaxssl.training.workdir import resume_config
 
+    if EXTEND_TO.value is not None and not RESUME.value:
+        raise UserError("--extend_to needs the folder of a run: --resume DIR")
+    if RESUME.value and (GRID.value or FLAGS["config"].present or WORKDIR.value):
+        raise UserError(
+            "--resume takes the config of the run; leave --config, --workdir, --grid out"
+        )
     if GRID.value:
         return _train_grid(overrides)
     profile = None if PROFILE.value is None else profiling.parse(PROFILE.value)
     if profile and DRY_RUN.value:
         raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
-    settings = config.load(CONFIG.value, overrides)
+    workdir = Path(RESUME.value or WORKDIR.value or Path("runs") / Path(CONFIG.value).stem)
+    if RESUME.value:
+        settings = resume_config(workdir, EXTEND_TO.value, overrides, trust=TRUST.value)
+    else:
+        settings = config.load(CONFIG.value, overrides, trust=TRUST.value)
     cli.start_jax(FLAGS)
     if DRY_RUN.value:
         from jaxssl.training.dry_run import dry_run
@@ -67,7 +92,6 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return dry_run(settings)
     from jaxssl.evaluation import pretrain
 
-    workdir = Path(WORKDIR.value or Path("runs") / Path(CONFIG.value).stem)
     pretrain.train(settings, workdir, profile=profile)
 
 

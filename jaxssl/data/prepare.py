@@ -40,8 +40,8 @@ def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
     """
     if data["name"] == IN_MEMORY:
         raise UserError(
-            "the data of this run were given as Python objects, which are not stored; call "
-            "jaxssl.evaluate or jaxssl.train with data=..., or name another set with --dataset"
+            "the data of this run were given as Python objects, which are not stored; pass "
+            "data=... in Python, or name another set to evaluate on with --dataset"
         )
     name = SUBSETS[data["name"]][0] if data["name"] in SUBSETS else data["name"]
     data_dir = str(Path(data["dir"]).expanduser()) if data["dir"] else None

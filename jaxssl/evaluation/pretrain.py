@@ -123,9 +123,12 @@ def _accuracy(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loo
 
 def _show(config: ConfigDict, workdir: Path, step: int) -> bool:
     """Print the results of a finished run. Return False if it has not been evaluated yet."""
-    if config.eval.protocols and not (workdir / "report.html").exists():
+    rows = results.read_results(workdir)
+    evaluated = {row["step"] for row in rows if row["protocol"] != "online"} - {None, 0}
+    is_extended = bool(evaluated) and step not in evaluated
+    if config.eval.protocols and (is_extended or not (workdir / "report.html").exists()):
         return False
-    if rows := results.read_results(workdir):
+    if rows:
         shown = [row for row in rows if row["step"] in (None, 0, step)]
         results.print_results([row for row in shown if row["protocol"] != "online"] or shown)
         console.show(f"evaluate it again with: jaxssl eval --workdir {workdir}")

@@ -177,7 +177,9 @@ def _check_kinds(names: Sequence[str] | None) -> list[str]:
 def _feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[str, Any]:
     """Return the fields of a results row that identify the encoder and its features."""
     facts = encoder.metadata
+    lengths = facts.get("config", {}).get("extended") if kind == "pretrained" else None
     return {
+        **({"extended": list(lengths)} if lengths else {}),
         **{name: facts.get(name) for name in ("source", "loss", "checkpoint")},
         "step": {"raw": None, "untrained": 0}.get(kind, facts.get("step")),
         "features": kind,

@@ -17,6 +17,7 @@ import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
 from jaxssl.training import custom, regular_files
+from jaxssl.training import trust as trusted
 from jaxssl.training._config_overrides import convert
 from jaxssl.training._config_ranges import check_argument, check_common_ranges
 from jaxssl.training._config_types import (
@@ -38,24 +39,33 @@ OPTIONAL = ("text", "predictor")
 VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 # A run can resume with other values of these keys, because they do not change its result.
 CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded", "log")
+LENGTH_KEYS = ("epochs", "total_steps", "extended")  # differ before and after --extend_to
 # The configs of the package; a link to the folder of the same name in a source checkout.
 FOLDER = Path(jaxssl.__file__).parent / "configs"
 
 
-def load(path: str | Path, overrides: Sequence[tuple[str, Any]] = ()) -> ConfigDict:
+def load(
+    path: str | Path, overrides: Sequence[tuple[str, Any]] = (), *, trust: bool = False
+) -> ConfigDict:
     """Return the complete config of a config file and command-line overrides.
 
     Args:
-        path: a Python file with `get_config() -> ConfigDict`, or the name of a packaged config,
-            such as "cifar10_simclr".
+        path: a Python file with `get_config() -> ConfigDict`, the config.json of a run, or the name
+            of a packaged config, such as "cifar10_simclr".
         overrides: pairs (key, value), where texts are parsed as on the command line. A new name or
             preset of a group resets the group to the component's defaults. The group of a key may
             be left out if no other group has the key: "lr" is "optim.lr".
+        trust: as for `jaxssl.load_encoder`, for the config.json of a run.
 
     Raises:
         UserError: on a missing file, an unknown key or component, or a value that is not valid.
     """
-    return complete(_run_file(find(path)), overrides)
+    file = find(path)
+    if file.name != "config.json":
+        return complete(_run_file(file), overrides)
+    config = read_config(file.parent)
+    trusted.require(custom.names(config.to_dict()).values(), file, trust)
+    return complete(config, overrides)
 
 
 def complete(config: ConfigDict, overrides: Sequence[tuple[str, Any]] = ()) -> ConfigDict:
@@ -259,7 +269,10 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
     """
     now = json.loads(json.dumps(ours.to_dict()))
     lines = differences(_comparable(now), _comparable(theirs))
-    return [line for line in lines if line.partition(":")[0] not in CHANGEABLE_KEYS]
+    before, lengths = list(theirs.get("extended", ())), now.get("extended", [])
+    is_extension = len(lengths) > len(before) and lengths[: len(before)] == before
+    free = (*CHANGEABLE_KEYS, *LENGTH_KEYS) if is_extension else CHANGEABLE_KEYS
+    return [line for line in lines if line.partition(":")[0] not in free]
 
 
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -64,7 +64,8 @@ def lines(
         f"(base {config.optim.lr:g}, scaling {config.optim.lr_scaling}), {config.schedule.name}, "
         f"weight decay {_value(config.optim.weight_decay)}",
         f"steps      {setup.total_steps}, {setup.steps_per_epoch} an epoch, "
-        f"{setup.warmup_steps} of warm-up",
+        f"{setup.warmup_steps} of warm-up"
+        + "".join(f"; extended, {length}" for length in config.get("extended", ())),
         f"protocols  k-NN {config.eval.knn} every {config.eval.every:g} epochs; afterwards "
         f"{', '.join(config.eval.protocols) or 'none'}",
     ]

@@ -4,17 +4,18 @@ import fnmatch
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, WriteError, explain_write_errors
-from jaxssl.training import atomic_files, logs
-from jaxssl.training.config import conflicts, read_config
+from jaxssl.training import atomic_files, checkpoint, logs
+from jaxssl.training.config import conflicts, load, read_config, validate
 from jaxssl.training.run_lock import lock
 
 # A shared file system may take some seconds to show a new file on another host.
@@ -54,6 +55,50 @@ def check_shared(workdir: Path) -> None:
         )
 
 
+def resume_config(
+    workdir: Path,
+    extend_to: float | None = None,
+    overrides: Sequence[tuple[str, Any]] = (),
+    *,
+    trust: bool = False,
+) -> ConfigDict:
+    """Return the config that continues a run, or that extends it to more epochs.
+
+    An extended run has the schedules of a run of the new length from its start. They hold from the
+    last checkpoint on. The config key "extended" lists the earlier lengths, and the steps at which
+    they ended.
+
+    Args:
+        workdir: folder of the run.
+        extend_to: epochs of the longer run. None, or the epochs of the run, only continue it.
+        overrides: pairs (key, value) for `jaxssl.training.config.CHANGEABLE_KEYS`.
+        trust: as for `jaxssl.load_encoder`.
+
+    Raises:
+        UserError: if there is no run, or the number of epochs is not larger than that of the run.
+    """
+    read_config(workdir)  # raises an error if the folder holds no run
+    config = load(workdir / "config.json", overrides, trust=trust)
+    if extend_to is None or (config.epochs == extend_to and not config.total_steps):
+        return config
+    facts = checkpoint.read_all_facts(workdir)
+    if not facts:
+        raise UserError(f"{workdir} has no checkpoint to extend; train first: --resume {workdir}")
+    step = max(facts)
+    steps_per_epoch = facts[step]["data"]["num_examples"] // config.batch_size
+    epochs = config.total_steps / steps_per_epoch if config.total_steps else config.epochs
+    if not extend_to > epochs:
+        raise UserError(
+            f"--extend_to must be > {epochs:g}, the epochs of the run, got {extend_to:g}"
+        )
+    with config.unlocked():
+        entry = f"{epochs:g} epochs until step {step}"
+        config.extended = (*config.get("extended", ()), entry)
+        config.epochs, config.total_steps = float(extend_to), 0
+    validate(config)
+    return config
+
+
 def check_same_config(config: ConfigDict, workdir: Path) -> None:
     """Raise UserError if the workdir holds a run of another config.
 
@@ -61,12 +106,15 @@ def check_same_config(config: ConfigDict, workdir: Path) -> None:
     """
     if not (workdir / "config.json").exists():
         return
-    changed = conflicts(config, read_config(workdir).to_dict())
+    theirs = read_config(workdir)
+    changed = conflicts(config, theirs.to_dict())
     if changed:
         more = f" and {len(changed) - 3} more" if len(changed) > 3 else ""
+        is_longer = len(changed) == 1 and config.epochs > theirs.epochs and not config.total_steps
+        longer = f" --extend_to {config.epochs:g}" if is_longer else ""
         raise UserError(
-            f"{workdir} holds a run of another config ({'; '.join(changed[:3])}{more}); "
-            "choose another --workdir, or the same config to resume"
+            f"{workdir} holds a run of another config ({'; '.join(changed[:3])}{more}); choose "
+            f"another --workdir, or go on with that run: jaxssl train --resume {workdir}{longer}"
         )
 
 
