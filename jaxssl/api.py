@@ -264,18 +264,20 @@ def embed(
     layer: str = "backbone",
     step: int | str | None = None,
     trust: bool = False,
+    on_error: str = "stop",
 ) -> np.ndarray:
     """Return the embeddings of images, [n, f] float32, and write them to a file if asked.
 
     Args:
         encoder: a run, a workdir, a weights file, or an encoder.
-        images: uint8 [n, h, w, c], a list of images, or the path of a folder or an archive of
-            pictures. See `jaxssl.evaluation.embedding.embed`.
+        images: uint8 [n, h, w, c], a list of images, one image, or the path of a picture, a folder
+            or an archive of pictures. See `jaxssl.evaluation.embedding.embed`.
         out: file to write, .npy or .parquet, with the names of the pictures.
         layer: "backbone" or "projector".
         step: step of a run's checkpoint, "last" (the default) or "best".
         trust: whether to execute the Python files that the config of a run names, even if this user
             has not trained with them.
+        on_error: "stop", or "skip" to leave out pictures that cannot be read.
 
     Raises:
         UserError: if an argument is invalid.
@@ -283,7 +285,8 @@ def embed(
     compile_cache.enable()
     if not isinstance(encoder, PretrainedEncoder):
         encoder = load_pretrained(Path(encoder), step, trust=trust)
-    return embedding.embed(encoder, images, layer=layer, out=Path(out) if out else None)
+    options = {"layer": layer, "out": Path(out) if out else None, "on_error": on_error}
+    return embedding.embed(encoder, images, **options)
 
 
 def _component(group: str, value: Any) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`jaxssl.train`, `jaxssl.evaluate` and `jaxssl.embed`, as a notebook calls them."""
 
 import csv
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -226,6 +227,25 @@ def test_embeddings_are_the_features_of_load_encoder_with_file_names(run, tmp_pa
     table = parquet.read_table(tmp_path / "features.parquet").to_pydict()
     assert table["file"] == names
     np.testing.assert_array_equal(np.array(table["embedding"], np.float32), features)
+
+
+def test_embed_takes_one_picture_and_names_or_skips_unreadable_ones(run, tmp_path, caplog):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for index, image in enumerate(images()[0][:3]):
+        Image.fromarray(image[..., 0]).save(folder / f"{index}.png")
+    expected = jaxssl.embed(run, folder / "2.png", tmp_path / "one.npy")
+    assert (tmp_path / "one.files.csv").read_text() == f"file\n{folder}/2.png\n"
+    (folder / "1.png").write_bytes((folder / "1.png").read_bytes()[:-20])
+    archive = shutil.make_archive(str(tmp_path / "packed"), "zip", folder)
+    for path in (folder, archive):
+        with pytest.raises(UserError, match=r"1 of the pictures in .* cannot be read \(1.png: "):
+            jaxssl.embed(run, path)
+        features = jaxssl.embed(run, path, tmp_path / "some.npy", on_error="skip")
+        assert (tmp_path / "some.files.csv").read_text() == "file\n0.png\n2.png\n"
+        np.testing.assert_allclose(features[1:], expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(UserError, match="images=.*none does not exist"):
+        jaxssl.embed(run, folder / "none")
 
 
 def test_embed_command_writes_the_same_file(run, tmp_path):

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 # Pillow is restricted to these formats. For an EPS file it would run Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 MAX_PIXELS = 2**26  # largest image in pixels, because a small file may claim any number
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-QUARTER_TURNS = (5, 6, 7, 8)  # EXIF orientations that swap width and height
 CENTRE_SHARE = 0.875  # share of the short side that the centre crop keeps
 
 
@@ -112,21 +111,6 @@ def convert(picture: Image.Image, channels: int | None, *, upright: bool = False
 def from_16_bits(values: np.ndarray) -> np.ndarray:
     """Round integers in [0, 65535] to uint8: x / 257."""
     return ((values.astype(np.int32) + 128) // 257).astype(np.uint8)
-
-
-def upright_size(data: bytes) -> tuple[int, int]:
-    """Return the width and height of an image file that `open_picture` turns upright.
-
-    Raises:
-        OSError: if the data are not an image.
-    """
-    picture = Image.open(io.BytesIO(data), formats=FORMATS)
-    # Pillow swaps the sides of TIFF files itself. A PNG file may have its EXIF data at the end.
-    if "exif" in picture.info or b"eXIf" in data:
-        with contextlib.suppress(Exception):  # Damaged EXIF data are ignored.
-            if picture.getexif().get(ExifTags.Base.Orientation) in QUARTER_TURNS:
-                return picture.height, picture.width
-    return picture.size
 
 
 def _check_png(data: bytes) -> None:

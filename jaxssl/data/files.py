@@ -39,8 +39,12 @@ ARCHIVE_ERRORS = (
 ReadBytes = Callable[[], bytes]
 
 
-def locate(path: str) -> tuple[Path, str]:
-    """Split `data.path` into (folder or archive, folder inside the archive).
+def locate(path: str, key: str = "data.path") -> tuple[Path, str]:
+    """Split a path into (folder or archive, folder inside the archive).
+
+    Args:
+        path: the path.
+        key: the setting that holds it, for messages.
 
     Raises:
         UserError: if the path does not exist, or is a file but not an archive.
@@ -53,12 +57,12 @@ def locate(path: str) -> tuple[Path, str]:
     if root.is_dir():
         if inside:
             raise UserError(
-                f"data.path={path} does not exist; the nearest existing folder is {root.resolve()}"
+                f"{key}={path} does not exist; the nearest existing folder is {root.resolve()}"
             )
         return root, ""
     if not root.name.lower().endswith(ARCHIVES):
         raise UserError(
-            f"data.path={path} is a file; expected a folder, or an archive ({', '.join(ARCHIVES)})"
+            f"{key}={path} is a file; expected a folder, or an archive ({', '.join(ARCHIVES)})"
         )
     return root, inside
 

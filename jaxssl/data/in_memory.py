@@ -5,7 +5,6 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from jaxssl.data.labels import convert_labels
 from jaxssl.data.prepare import IN_MEMORY
 from jaxssl.data.records import UNLABELLED, PreparedSplit
 from jaxssl.data.source import KINDS, Source, Splits, find_records, finish
-from jaxssl.data.tables import IMAGE_KEYS, LABEL_KEYS, from_columns, open_path
+from jaxssl.data.tables import IMAGE_KEYS, LABEL_KEYS, PictureFile, from_columns, open_path
 from jaxssl.errors import UserError, one_line
 
 log = logging.getLogger("jaxssl")
@@ -156,16 +155,28 @@ def split_options(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def load_images(images: Any) -> Source:
-    """Return images in any of the forms of `load_splits` as one split without labels.
+def load_images(
+    images: Any, *, channels: int = _pictures.CHANNELS, on_error: str = "stop"
+) -> tuple[Source, list[str] | None]:
+    """Return images as one split without labels, and their names if all of them are files.
+
+    Args:
+        images: in any of the forms of `load_splits`, or one image.
+        channels: of picture files.
+        on_error: "skip" leaves out picture files that cannot be read.
 
     Raises:
         UserError: as `load_splits`.
     """
-    examples = _examples(images, "images")._replace(class_names=())
+    shape = getattr(images, "shape", ())
+    if isinstance(images, Image.Image) or len(shape) == 2 or (len(shape) == 3 and shape[2] == 3):
+        images = [images]
+    examples = _examples(images, "images", on_error, channels)._replace(class_names=())
     if not len(examples.labels):
         raise UserError("images is empty; expected at least one image")
-    return _source(examples, "all", np.arange(len(examples.labels)))
+    names = [x.name for x in examples.records.images if isinstance(x, PictureFile)]
+    source = _source(examples, "all", np.arange(len(examples.labels)))
+    return source, names if len(names) == len(source) else None
 
 
 def _split(data: Any) -> tuple[Any, Any]:
@@ -191,7 +202,9 @@ def _is_labelled(data: Any) -> bool:
     return not pictures and all(isinstance(x, LABEL_TYPES) for x in values)
 
 
-def _examples(data: Any, name: str, on_error: str = "stop") -> _Examples:
+def _examples(
+    data: Any, name: str, on_error: str = "stop", channels: int = _pictures.CHANNELS
+) -> _Examples:
     if isinstance(data, str | Path):
         data = open_path(Path(data).expanduser())
     elif hasattr(data, "columns"):
@@ -207,7 +220,7 @@ def _examples(data: Any, name: str, on_error: str = "stop") -> _Examples:
         shapes: list[Any] = [images.shape[1:]] * len(images)
     elif hasattr(data, "__len__") and hasattr(data, "__getitem__"):
         images, item_labels = _read_items(data, name)
-        shapes = _check_files(images, name, on_error)
+        shapes = _check_files(images, name, channels, on_error)
         labels = item_labels if labels is None else labels
         names = tuple(_hugging_face_names(data))
     else:
@@ -223,14 +236,14 @@ def _examples(data: Any, name: str, on_error: str = "stop") -> _Examples:
         kept = [index for index, shape in enumerate(shapes) if shape is not None]
         images, labels = [images[index] for index in kept], labels[kept]
     sizes = set(shapes) - {None}
-    channels = {size[-1] for size in sizes}
-    if len(channels) > 1:
+    different = {size[-1] for size in sizes}
+    if len(different) > 1:
         raise UserError(f"{name} has grey and RGB images; convert all of them to one of the two")
-    shape = next(iter(sizes)) if len(sizes) == 1 else (None, None, *channels)
+    shape = next(iter(sizes)) if len(sizes) == 1 else (None, None, *different)
     records = _Records(images, labels)
     digest = hashlib.sha256(labels.tobytes() + "".join(f"{x}\0" for x in texts).encode())
     for image in images:
-        digest.update(_content(image))
+        digest.update(image.tobytes())
     return _Examples(records, labels, shape, names, digest.hexdigest())
 
 
@@ -252,27 +265,18 @@ def _image_and_label(item: Mapping[str, Any], name: str, warn: bool = True) -> t
     return item[image], None if label is None else item[label]
 
 
-def _content(image: np.ndarray | Path | bytes) -> bytes:
-    """Return the pixels of an array, or the bytes of a picture file."""
-    if isinstance(image, np.ndarray):
-        return image.tobytes()
-    return image.read_bytes() if isinstance(image, Path) else image
-
-
 def _check_files(
-    images: list[np.ndarray | Path | bytes], name: str, on_error: str
+    images: list[np.ndarray | PictureFile], name: str, channels: int, on_error: str
 ) -> list[tuple[int, int, int] | None]:
     """Return the shape [h, w, c] of each array and picture file, None for unreadable files."""
     shapes: list[Any] = [getattr(image, "shape", None) for image in images]
-    files = [index for index, shape in enumerate(shapes) if shape is None]
-    contents = ((str(index), partial(_content, images[index])) for index in files)
+    files = {str(i): x for i, x in enumerate(images) if isinstance(x, PictureFile)}
     reasons = []
-    for text, _, size in _pictures.read_checked(contents):
-        image, index = images[int(text)], int(text)
+    for index, _, size in _pictures.read_checked((i, x.tobytes) for i, x in files.items()):
         if isinstance(size, str):
-            reasons.append(f"{image if isinstance(image, Path) else f'item {index}'}: {size}")
+            reasons.append(f"{files[index].name}: {size}")
         else:
-            shapes[index] = (*size, _pictures.CHANNELS)
+            shapes[int(index)] = (*size, channels)
     if reasons and on_error != "skip":
         raise user_files.unreadable("pictures", name, reasons)
     if reasons:
@@ -283,12 +287,14 @@ def _check_files(
 def _join_classes(examples: Sequence[_Examples]) -> list[_Examples]:
     """Give all splits the same classes. Names that differ are sorted."""
     names = max((one.class_names for one in examples), key=len)
-    if any(one.class_names != names[: len(one.class_names)] for one in examples):
-        names = tuple(sorted({name for one in examples for name in one.class_names}))
-    joined = []
+    if all(one.class_names == names[: len(one.class_names)] for one in examples):
+        return [one._replace(class_names=names) for one in examples]
+    names = tuple(sorted({name for one in examples for name in one.class_names}))
+    position, joined = {name: index for index, name in enumerate(names)}, []
     for one in examples:
-        index = np.array([names.index(name) for name in one.class_names] + [UNLABELLED], np.int32)
-        labels = index[one.labels]  # The last entry is for examples without a label.
+        # The last entry is for examples without a label.
+        table = np.array([*map(position.get, one.class_names), UNLABELLED], np.int32)
+        labels = table[one.labels]
         records = _Records(one.records.images, labels)
         joined.append(one._replace(records=records, labels=labels, class_names=names))
     return joined
@@ -303,14 +309,14 @@ class _Records(Sequence):
 
     def __getitem__(self, index: Any) -> Any:
         image = self.images[index]
-        image = image.read_bytes() if isinstance(image, Path) else image
+        image = image.tobytes() if isinstance(image, PictureFile) else image
         return {"image": image, "label": self.labels[index]}
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
-def _read_items(data: Any, name: str) -> tuple[list[np.ndarray | Path | bytes], list[Any] | None]:
+def _read_items(data: Any, name: str) -> tuple[list[np.ndarray | PictureFile], list[Any] | None]:
     """Return the images, and the labels if any item has one."""
     images, labels = [], []
     for index in range(len(data)):
@@ -328,8 +334,14 @@ def _read_items(data: Any, name: str) -> tuple[list[np.ndarray | Path | bytes], 
                 image = decoding.convert(image.copy(), None, upright=True)
             except Exception as error:  # Pillow's decoders raise many exception types.
                 raise UserError(f"item {index} of {name} {one_line(error)}") from error
+        if isinstance(image, PictureFile):
+            images.append(image)
+            labels.append(label)
+            continue
         if isinstance(image, str | Path | bytes):
-            images.append(Path(image).expanduser() if isinstance(image, str) else image)
+            content = Path(image).expanduser() if isinstance(image, str) else image
+            image_name = f"item {index}" if isinstance(image, bytes) else str(image)
+            images.append(PictureFile(image_name, content))
             labels.append(label)
             continue
         values = np.asarray(image)

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,23 @@ IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
 LABEL_KEYS = ("label", "labels", "fine_label", "class", "y")
 FILE_COLUMNS = ("file", "path", "file_name", "filename", "image_path", *IMAGE_KEYS)
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class PictureFile:
+    """A picture that is read when it is needed.
+
+    Attributes:
+        name: for messages and listings.
+        content: its path, or the bytes of the file.
+    """
+
+    name: str
+    content: Path | bytes
+
+    def tobytes(self) -> bytes:
+        """Return the content of the file."""
+        return self.content.read_bytes() if isinstance(self.content, Path) else self.content
 
 
 def open_path(path: Path) -> Any:

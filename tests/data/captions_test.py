@@ -188,7 +188,7 @@ def test_unreadable_picture_with_captions_stops_or_is_skipped(
     texts = {**TEXTS, "a/11.png": ["torn"]}
     unpack(tmp_path, {**CONTENT, "a/11.png": b"no picture", "captions.csv": table_of(texts)})
     before = finished(prepared)
-    message = "a/11.png: is not an image", "data.on_error=skip"
+    message = "a/11.png: is not an image", "on_error=skip"
     with refused(*message):
         opened_as(tmp_path)
     assert finished(prepared) == before

@@ -274,7 +274,7 @@ def test_pillow_images_have_the_pixels_of_their_files(mode):
     else:
         picture = picture.quantize(8) if mode == "P" else picture.convert(mode)
     before = picture.tobytes()
-    source = load_images([picture, picture])
+    source, _ = load_images([picture, picture])
     channels = 1 if mode in ("L", "I", "I;16") else 3
     assert source.shape[-1] == channels and picture.tobytes() == before
     expected = decoding.open_picture(saved(picture), channels, upright=True)
@@ -292,8 +292,20 @@ def test_pictures_of_an_unknown_range_are_refused():
 def test_load_images_ignores_labels_and_refuses_an_empty_list():
     images, labels = examples([0, 1, 1])
     for data in (images, (images, labels), [*images], {"image": images}):
-        source = load_images(data)
+        source, names = load_images(data)
+        assert names is None
         np.testing.assert_array_equal(source.images(0), images)
         assert not source.labelled and source.labels.tolist() == [-1] * 3
     with refused("images is empty; expected at least one image"):
         load_images([])
+
+
+def test_load_images_takes_one_image(files):
+    _, images, paths, _ = files
+    for one in (images[0], Image.fromarray(images[0]), str(paths[0])):
+        source, names = load_images(one)
+        np.testing.assert_array_equal(source.images(0), images[:1])
+        assert names == ([str(paths[0])] if isinstance(one, str) else None)
+    np.testing.assert_array_equal(
+        load_images(images[0, :, :, 0])[0].images(0)[..., 0], images[:1, ..., 0]
+    )

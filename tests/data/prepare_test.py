@@ -56,7 +56,7 @@ def test_on_error_stop_rejects_unreadable_files(load, broken, prepared):
             f"3 of the pictures in {broken} cannot be read",
             *(f"{name}: " for name in BROKEN),
             *(reason for _, reason in BROKEN.values()),
-            "data.on_error=skip",
+            "on_error=skip",
         ):
             load(broken)
         assert finished(prepared) == before

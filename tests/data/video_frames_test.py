@@ -185,7 +185,7 @@ BAD = [
 @pytest.mark.parametrize(("changes", "reason"), BAD)
 def test_unreadable_clip_stops_or_is_skipped(load, tmp_path, changes, reason):
     unpack(tmp_path, FOUR | changes)
-    with refused("1 of the clips in", f"cannot be read ({reason}", "data.on_error=skip"):
+    with refused("1 of the clips in", f"cannot be read ({reason}", "on_error=skip"):
         load(tmp_path, test_fraction=0.0)
     opened = load(tmp_path, test_fraction=0.0, on_error="skip")
     assert classes_of(opened) == {"a/1": "a", "b/1": "b", "b/2": "b"}

@@ -152,5 +152,5 @@ def unreadable(noun: str, path: Any, reasons: Sequence[str]) -> UserError:
     """
     return UserError(
         f"{len(reasons)} of the {noun} in {path} cannot be read ({abbreviate(reasons)}); repair or "
-        "remove them, or leave them out with data.on_error=skip"
+        "remove them, or leave them out with on_error=skip"
     )
