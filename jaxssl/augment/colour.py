@@ -78,7 +78,7 @@ def hue(image: Array, shift: ArrayLike) -> Array:
     # The hue is computed in sixths of the colour circle, starting at red.
     green_or_blue = jnp.where(high == g, 2 + (b - r) / divisor, 4 + (r - g) / divisor)
     angle = jnp.where(high == r, (g - b) / divisor, green_or_blue) + 6 * shift
-    k = angle[None] + jnp.array([5.0, 3.0, 1.0])[:, None, None]
+    k = angle[None] + jnp.array([5.0, 3.0, 1.0], jnp.float32)[:, None, None]
     k = k - 6 * jnp.floor(k / 6)
     shifted = high[None] - chroma[None] * jnp.clip(jnp.minimum(k, 4 - k), 0, 1)
     return jnp.where(shift == 0, image, shifted)
@@ -228,7 +228,7 @@ def equalize(image: Array) -> Array:
     counts = counts.reshape(c, 256).astype(jnp.float32)
     # ``below`` counts the pixels below each level. The product with a triangular matrix is faster
     # than a cumulative sum, and exact up to 2^24 pixels.
-    triangle = jnp.triu(jnp.ones((256, 256)), 1)
+    triangle = jnp.triu(jnp.ones((256, 256), jnp.float32), 1)
     below = jnp.dot(counts, triangle, precision=jax.lax.Precision.HIGHEST)
     step = jnp.floor(jnp.max(jnp.where(counts > 0, below, 0), axis=1, keepdims=True) / 255)
     below = below.reshape(-1).at[bins].get(mode="promise_in_bounds")

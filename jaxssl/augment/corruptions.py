@@ -82,7 +82,7 @@ def draw(key: Array, shape: tuple[int, ...]) -> Array:
     """Draw uniform numbers in [0, 1), enough for any corruption of an image [h, w, c]."""
     # A corruption needs at most two passes of two numbers per pixel, or a fractal with up to twice
     # as many points per side.
-    return jax.random.uniform(key, (4 * max(shape[:2]) ** 2 + 8,))
+    return jax.random.uniform(key, (4 * max(shape[:2]) ** 2 + 8,), jnp.float32)
 
 
 # The random numbers are a program apart from the corruptions. The generator takes several times as

@@ -49,19 +49,22 @@ def one_of(
         choice: str, row: Row, at: Layout, node_keys: Array, edge_keys: Array, start_keys: Array
     ) -> Row:
         """Apply one named operation to all graphs of a row, with one random key per graph."""
+        uniform = lambda key: jax.random.uniform(key, dtype=jnp.float32)  # noqa: E731
         if choice == "perturb_edges":
             keys = _fold_keys(edge_keys, at.edge_graph, at.edge_index)
-            u = jax.vmap(lambda key: jax.random.uniform(key, (3,)))(keys)
+            u = jax.vmap(lambda key: jax.random.uniform(key, (3,), jnp.float32))(keys)
             return perturb_edges(u, row, at, perturb, add)
         keys = _fold_keys(node_keys, row["graph"], at.node_index)
-        u = jax.vmap(jax.random.uniform)(keys)
+        u = jax.vmap(uniform)(keys)
         if choice == "drop_nodes":
             return drop_nodes(u, row, drop)
         if choice == "subgraph":
-            start = jax.vmap(jax.random.uniform)(start_keys)
+            start = jax.vmap(uniform)(start_keys)
             return subgraph(-jnp.log1p(-u), start, row, at, keep)
         f = row["x"].shape[1]
-        normal = jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, 1), (f,)))(keys)
+        normal = jax.vmap(
+            lambda key: jax.random.normal(jax.random.fold_in(key, 1), (f,), jnp.float32)
+        )(keys)
         return mask_attributes(u, 0.5 + 0.5 * normal, row, mask)
 
     def view(keys: Array, row: Row) -> Row:
@@ -70,7 +73,7 @@ def one_of(
         at, out = layout(row), dict(row)
         keys = jax.vmap(lambda key: jax.random.split(key, 4))(keys)
         choice_keys, *operation_keys = jnp.moveaxis(keys, 1, 0)
-        choose = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(choices)))
+        choose = jax.vmap(lambda key: jax.random.randint(key, (), 0, len(choices), jnp.int32))
         chosen = choose(choice_keys)
         node_choice, edge_choice = _gather(chosen, row["graph"]), _gather(chosen, at.edge_graph)
         for number, choice in enumerate(choices):

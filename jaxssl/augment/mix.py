@@ -40,12 +40,14 @@ def mix(
     (images, targets), (other_images, other_targets) = batch, others
     choice_key, lambda_key, box_key = jax.random.split(key, 3)
     h, w = images.shape[1:3]
-    use_cutmix = jax.random.bernoulli(choice_key, 0.5 if mixup and cutmix else float(cutmix > 0))
+    use_cutmix = jax.random.bernoulli(
+        choice_key, jnp.float32(0.5 if mixup and cutmix else cutmix > 0)
+    )
     alpha = jnp.where(use_cutmix, jnp.float32(cutmix), jnp.float32(mixup))
-    lam = jax.random.beta(lambda_key, alpha, alpha)
+    lam = jax.random.beta(lambda_key, alpha, alpha, dtype=jnp.float32)
     sides = jnp.array([h, w], jnp.float32)
     half = jnp.floor(sides * jnp.sqrt(1 - lam) / 2)
-    centre = jnp.floor(sides * jax.random.uniform(box_key, (2,)))
+    centre = jnp.floor(sides * jax.random.uniform(box_key, (2,), jnp.float32))
     low, high = jnp.maximum(centre - half, 0), jnp.minimum(centre + half, sides)
     inside = _within(h, low[0], high[0])[:, None] & _within(w, low[1], high[1])[None, :]
     lam_pixels = jnp.where(use_cutmix, (~inside).astype(jnp.float32), lam)[None, :, :, None]

@@ -143,7 +143,7 @@ def make_image_text_views(recipes: Sequence[Recipe]) -> Augment:
 
         def choose_caption(texts: Array, i: Array) -> Array:
             key = jax.random.fold_in(text_key, i)
-            return texts[jax.random.randint(key, (), 0, texts.shape[0])]
+            return texts[jax.random.randint(key, (), 0, texts.shape[0], jnp.int32)]
 
         texts = jax.vmap(choose_caption)(pairs["text"], index)[None]
         return {**make_image_views(image_key, pairs["image"], index), "texts": texts}

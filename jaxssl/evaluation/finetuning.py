@@ -231,8 +231,10 @@ def _init(
     features = partial(networks.features, pretrained.encoder)
     h = jax.eval_shape(features, variables["params"], stats, image)
     shape, std = (h.shape[1], num_classes), training.head_std
-    kernel = std * jax.random.normal(key, shape) if std else jnp.zeros(shape)
-    params = {"head": {"kernel": kernel, "bias": jnp.zeros(num_classes)}}
+    kernel = (
+        std * jax.random.normal(key, shape, jnp.float32) if std else jnp.zeros(shape, jnp.float32)
+    )
+    params = {"head": {"kernel": kernel, "bias": jnp.zeros(num_classes, jnp.float32)}}
     if not training.frozen:
         params["net"] = variables["params"]
     return _State(params, stats, make_optimiser(training, 0.0, 0.0).init(params))

@@ -58,7 +58,10 @@ def objective(*, num_classes: int = 10, label_smoothing: Number = 0.0) -> Object
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
         del key, num_examples
-        return {"weights": jnp.zeros((num_classes, dim)), "bias": jnp.zeros(num_classes)}, ()
+        return {
+            "weights": jnp.zeros((num_classes, dim), jnp.float32),
+            "bias": jnp.zeros(num_classes, jnp.float32),
+        }, ()
 
     def loss(
         pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array

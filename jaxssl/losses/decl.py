@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -205,7 +206,7 @@ def objective(
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], Array | tuple[()]]:
         del key, dim
         learned = {"logit_scale": -jnp.log(jnp.float32(temperature))} if learn_scale else {}
-        return learned, jnp.full(num_examples, -math.inf) if rate == "buffer" else ()
+        return learned, jnp.full(num_examples, -math.inf, jnp.float32) if rate == "buffer" else ()
 
     def loss(
         pairs: Pairs, params: dict[str, Array], memory: Any, *, step: Array, key: Array
@@ -246,13 +247,16 @@ def _keys_as_anchors(pairs: Pairs) -> Pairs:
 def exponential(key: Array, pairs: Pairs) -> Array:
     """Draw Exponential(1) samples [n] that do not depend on the number of devices."""
     # A sample of exactly 0 would make the Gamma rate infinite.
-    return jnp.maximum(jax.vmap(jax.random.exponential)(_anchor_keys(key, pairs)), 1e-30)
+    draw = partial(jax.random.exponential, dtype=jnp.float32)
+    return jnp.maximum(jax.vmap(draw)(_anchor_keys(key, pairs)), 1e-30)
 
 
 def gaussian(key: Array, pairs: Pairs) -> Array:
     """Draw Normal(0, 1) samples [n, m] that do not depend on the number of devices."""
     keys = _anchor_keys(jax.random.fold_in(key, NOISE_KEY), pairs)
-    return jax.vmap(lambda key: jax.random.normal(key, (pairs.candidate.shape[0],)))(keys)
+    return jax.vmap(lambda key: jax.random.normal(key, (pairs.candidate.shape[0],), jnp.float32))(
+        keys
+    )
 
 
 def _anchor_keys(key: Array, pairs: Pairs) -> Array:

@@ -94,7 +94,7 @@ def with_center(
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], Array]:
         del key, num_examples
-        return {}, jnp.zeros(dim)
+        return {}, jnp.zeros(dim, jnp.float32)
 
     def loss(
         pairs: Pairs, params: dict[str, Any], memory: Array, *, step: Array, key: Array

@@ -90,7 +90,7 @@ def lejepa_loss(
 
 def draw_directions(key: Array, dim: int, number: int) -> Array:
     """Draw unit vectors, uniform on the sphere, as the columns of an array [dim, number]."""
-    columns = jax.random.normal(key, (dim, number))
+    columns = jax.random.normal(key, (dim, number), jnp.float32)
     return columns / jnp.linalg.norm(columns, axis=0, keepdims=True)
 
 

@@ -78,7 +78,7 @@ def _local_rows(buffer: Array, pairs: Pairs) -> tuple[Array, Array]:
 
 def empty_queue(key: Array, size: int, dim: int) -> dict[str, Array]:
     """Create a queue of ``size`` random unit vectors [size, dim] that stand for past keys."""
-    return {"rows": unit(jax.random.normal(key, (size, dim))), "next": jnp.int32(0)}
+    return {"rows": unit(jax.random.normal(key, (size, dim), jnp.float32)), "next": jnp.int32(0)}
 
 
 def enqueue(queue: dict[str, Array], rows: Array, axis_name: str | None) -> dict[str, Array]:

@@ -125,10 +125,10 @@ def objective(
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], dict[str, Array]]:
         del key, dim
-        memory = {"log_u": jnp.full(num_examples, -math.inf)}
+        memory = {"log_u": jnp.full(num_examples, -math.inf, jnp.float32)}
         if individual_temperature and not callable(temperature):
-            memory["temperature"] = jnp.full(num_examples, temperature)
-            memory["gradient"] = jnp.zeros(num_examples)
+            memory["temperature"] = jnp.full(num_examples, temperature, jnp.float32)
+            memory["gradient"] = jnp.zeros(num_examples, jnp.float32)
         return {}, memory
 
     def loss(

@@ -108,7 +108,7 @@ def objective(
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
         del num_examples
-        return {"prototypes": unit(jax.random.normal(key, (num_prototypes, dim)))}, ()
+        return {"prototypes": unit(jax.random.normal(key, (num_prototypes, dim), jnp.float32))}, ()
 
     def loss(
         pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array

@@ -358,5 +358,5 @@ def depth_scales(keys: Array, *, layers: int, drop_path: float) -> Array:
         Huang et al., Deep Networks with Stochastic Depth, 2016.
     """
     keep = jnp.asarray(1 - np.linspace(0, drop_path, layers), jnp.float32)[None, :, None]
-    u = jax.vmap(lambda key: jax.random.uniform(key, (layers, 2)))(keys)
+    u = jax.vmap(lambda key: jax.random.uniform(key, (layers, 2), jnp.float32))(keys)
     return jnp.where(u < keep, 1 / keep, 0)

@@ -277,8 +277,6 @@ def _log_start(run: _Run, state: TrainState, evaluation: str) -> None:
     """Log the settings of a run at its start."""
     step = int(state.step)
     log.info("%s: %s", f"resumes at step {step}" if step else "begins", run.workdir)
-    if run.record.environment["jax_enable_x64"]:
-        log.warning("JAX_ENABLE_X64 is set: random draws differ from those of runs without it")
     log.info("data       %s", run.splits.train.describe())
     log.info("input      %s", run.batches.plan.why)
     log.info("compiled   programs are %s", compile_cache.describe())

@@ -2,6 +2,7 @@
 
 import jax
 from jax import Array
+from jax import numpy as jnp
 
 from jaxssl.augment.image import random_resized_crop
 from jaxssl.augment.recipes._common import Recipe
@@ -31,7 +32,7 @@ def recipe(
     """
 
     def view(key: Array, image: Array) -> Array:
-        u = jax.random.uniform(key, (4,))
+        u = jax.random.uniform(key, (4,), jnp.float32)
         return random_resized_crop(u, image, size, crop_scale, crop_ratio)
 
     return view

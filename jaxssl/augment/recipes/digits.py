@@ -35,7 +35,7 @@ def recipe(
 
     def view(key: Array, image: Array) -> Array:
         shape = (size, size, image.shape[2])
-        u = jax.random.uniform(key, (11 + size * size * image.shape[2],))
+        u = jax.random.uniform(key, (11 + size * size * image.shape[2],), jnp.float32)
         image = image_ops.random_resized_crop(u[:4], image, size, crop_scale)
         image = image_ops.random_affine(
             u[4:9], image, degrees=degrees, shear=shear, zoom=zoom, shift=shift

@@ -55,7 +55,7 @@ def recipe(
         return image_ops.random_pad_crop(u[:2], image_ops.resize(image, size), pad)
 
     def view(key: Array, image: Array) -> Array:
-        u = jax.random.uniform(key, (15 + 2 * num_ops,))
+        u = jax.random.uniform(key, (15 + 2 * num_ops,), jnp.float32)
         image = image_ops.random_flip(u[4], random_crop(u[:4], image), flip)
         image = jnp.moveaxis(image, 2, 0)
         if policy == "randaugment":

@@ -62,7 +62,7 @@ def recipe(
     strengths = dict(brightness=brightness, contrast=contrast, saturation=saturation, hue=hue)
 
     def view(key: Array, image: Array) -> Array:
-        u = jax.random.uniform(key, (20,))
+        u = jax.random.uniform(key, (20,), jnp.float32)
         image = image_ops.random_resized_crop(u[:4], image, size, crop_scale, crop_ratio)
         image = image_ops.random_flip(u[4], image, flip)
         image = jnp.moveaxis(image, 2, 0)

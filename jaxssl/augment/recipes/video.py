@@ -98,7 +98,7 @@ def recipe(
             raise ValueError(
                 f"videos must have 1 (grey), 2 (flow) or 3 (RGB) channels, got {channels}"
             )
-        u = jax.random.uniform(key, (16,))
+        u = jax.random.uniform(key, (16,), jnp.float32)
         video = video_ops.random_window(u[0], video, frames, stride=stride)
         # Operations with probability 0 are skipped here, so that XLA does not compile them.
         if reverse:

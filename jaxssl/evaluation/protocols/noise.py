@@ -126,7 +126,9 @@ def _noise(key: Array, query_index: Array, first: int, rows: int) -> Array:
     """Draw the noise [q, rows] on similarities of queries [q] to bank rows from ``first`` on."""
 
     def of_query(i: Array) -> Array:
-        return jax.random.normal(jax.random.fold_in(jax.random.fold_in(key, i), first), (rows,))
+        return jax.random.normal(
+            jax.random.fold_in(jax.random.fold_in(key, i), first), (rows,), jnp.float32
+        )
 
     return jax.vmap(of_query)(query_index)
 
