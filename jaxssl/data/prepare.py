@@ -1,6 +1,8 @@
 """Find data sets by name, and prepare them as ArrayRecord files if necessary."""
 
+import contextlib
 import importlib.util
+import io
 import logging
 import shlex
 import sys
@@ -153,8 +155,14 @@ def _download_and_prepare(name: str, builder: tfds.core.DatasetBuilder) -> None:
     if not sys.stderr.isatty():
         tfds.disable_progress_bar()
     log.info("data       preparing %s in %s", builder.name, builder.data_dir)
+    # TFDS prints the size of a download, which is unknown for sets that are not downloaded.
+    local = name in without and name not in PUBLISHED
     try:
-        builder.download_and_prepare(file_format=FORMAT)
+        with contextlib.redirect_stdout(io.StringIO()) if local else contextlib.nullcontext():
+            builder.download_and_prepare(file_format=FORMAT)
+        if needs_path(name):
+            places = getattr(builder.builder_config, "root", ""), builder.data_dir
+            log.info("data       copied %s to %s (%s)", *places, builder.info.dataset_size)
     except OSError:
         if not Path(builder.data_dir).exists():
             raise

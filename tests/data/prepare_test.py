@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from data_cases import data_config
 from file_cases import (
     LABELLED,
     files_of,
@@ -304,3 +305,12 @@ def test_prepared_images_have_no_alpha_channel(load, monkeypatch):
     assert opened.shape == (2, 3, 3)
     images = {image.tobytes() for image in opened.images(8)}
     assert images == {pixels_of(str(i), (2, 3, 4))[:, :, :3].tobytes() for i in range(2)}
+
+
+def test_copy_of_a_folder_is_one_line_with_its_size(tmp_path, caplog, capsys):
+    path = unpack(tmp_path / "pictures", LABELLED)
+    with caplog.at_level("INFO", "jaxssl"):
+        prepare.prepare(data_config(name="folder", path=str(path), dir=str(tmp_path / "prepared")))
+    [line] = [line for line in caplog.messages if "copied" in line]
+    assert line.startswith(f"data       copied {path} to {tmp_path}/prepared/folder/pictures-")
+    assert line.endswith("KiB)") and not capsys.readouterr().out
