@@ -7,6 +7,7 @@ These functions are available as `jaxssl.train`, `jaxssl.evaluate` and `jaxssl.e
     features = jaxssl.embed(run, images)
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -174,7 +175,7 @@ def train(
         if value is not None:
             changed[group] = ConfigDict(_component(group, value))
     if init is not None:
-        changed.init = str(Path(init))
+        changed.init = os.fspath(init)
     overrides, splits = list(settings.items()), None
     if data is not None:
         changed.data = configs.complete(changed, overrides).data  # It tells how data are split.

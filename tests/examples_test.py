@@ -103,3 +103,16 @@ def test_loss_of_two_batches_on_the_page_is_a_loss_of_pairs():
     pairs = jaxssl.losses.pair_views(z)
     value = objective.loss(pairs, {}, (), step=jnp.int32(0), key=None)[0]
     np.testing.assert_allclose(value, 2 * jnp.sum(z[0] * z[1]), rtol=1e-5)
+
+
+@pytest.mark.long
+def test_pretraining_continues_from_the_digits_and_from_random_weights(tiny, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (40, 28, 28, 1), np.uint8)
+    split = images, np.arange(40) % 2
+    small = {"augment.size": 8, "total_steps": 2, "schedule.warmup_epochs": 0.0}
+    accuracies = example("continue_pretraining").main(
+        (split, split), workdir=str(tmp_path), config=tiny, **small
+    )
+    assert set(accuracies) == {"digits", "random"}
+    assert jaxssl.Run(tmp_path / "from_digits").init["missing"] == ["objective", "projector"]
+    assert jaxssl.Run(tmp_path / "from_random").init is None

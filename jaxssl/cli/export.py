@@ -1,6 +1,6 @@
 """Write an encoder as a file for other projects.
 
-usage: jaxssl export DIR --to safetensors|torch|stablehlo [--out FOLDER]
+usage: jaxssl export DIR --to safetensors|torch|stablehlo|timm [--out FOLDER] [--push hf://OWNER/NAME]
 
 DIR is the folder of a run, or a weights file. The file and a model card, README.md, are written to
 DIR/export or to --out. Parameters have the names of torchvision for ResNets and of timm for ViTs.
@@ -17,10 +17,17 @@ FLAGS = flags.FlagValues()
 POSITIONAL = "workdir"
 WORKDIR = flags.DEFINE_string("workdir", None, "Same as DIR.", FLAGS)
 TO = flags.DEFINE_list(
-    "to", [], "Formats: safetensors, torch (.pth; needs PyTorch), stablehlo.", FLAGS
+    "to",
+    [],
+    "Formats: safetensors, torch (.pth; needs PyTorch), stablehlo, timm (config.json and "
+    "model.safetensors, for timm and transformers).",
+    FLAGS,
 )
 STEP = flags.DEFINE_string("step", None, "Checkpoint: a step, last or best; default: last.", FLAGS)
 OUT = flags.DEFINE_string("out", None, "Folder to write to; default: DIR/export.", FLAGS)
+PUSH = flags.DEFINE_string(
+    "push", None, "Upload the files to a model repository too: hf://OWNER/NAME.", FLAGS
+)
 TRUST = cli.define_trust(FLAGS)
 
 
@@ -38,5 +45,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     distributed.check_platform()
     step = cli.parse_step(STEP.value)
     out = Path(OUT.value) if OUT.value else None
-    for path in export(Path(WORKDIR.value), TO.value, step=step, out=out, trust=TRUST.value):
+    options = {"step": step, "out": out, "trust": TRUST.value, "push": PUSH.value}
+    for path in export(Path(WORKDIR.value), TO.value, **options):
         show(str(path))
+    if PUSH.value:
+        show(f"uploaded to {PUSH.value}")

@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from safetensors.numpy import save
 
 from jaxssl.errors import UserError, explain_write_errors, suggest
-from jaxssl.pretrained import folders, model_card, weights
+from jaxssl.pretrained import folders, hub, model_card, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
@@ -27,6 +27,7 @@ def export(
     step: int | str | None = None,
     out: Path | None = None,
     trust: bool = False,
+    push: str | None = None,
 ) -> list[Path]:
     """Export the backbone of a run or a weights file, with its model card.
 
@@ -36,19 +37,22 @@ def export(
         step: step of a run's checkpoint, "last" (the default) or "best".
         out: output folder, by default "export" in the workdir, or beside the file.
         trust: as for `jaxssl.load_encoder`.
+        push: "hf://owner/name", a model repository to which the files are uploaded too.
 
     Returns:
         The paths of the files, the card last.
 
     Raises:
         UserError: if there is no such checkpoint or file, a format is unknown or needs a package
-            that is not installed, or the folder cannot be written.
+            that is not installed, the folder cannot be written, or the upload fails.
     """
     if not formats:
         raise UserError(f"name a format: --to {'|'.join(FORMATS)}")
     for name in formats:
         if name not in FORMATS:
             raise UserError(f"--to {name!r} is unknown{suggest(name, FORMATS)}")
+    if push is not None:
+        hub.repository_name(push)
     path = folders.local(path).resolve()
     if not is_run(path) and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
@@ -65,8 +69,11 @@ def export(
     try:
         header = weights.header(pretrained)
         contents = {
-            stem + FORMATS[name][0]: FORMATS[name][1](pretrained, header) for name in formats
+            _file_name(stem, name): FORMATS[name][1](pretrained, header) for name in formats
         }
+        if "timm" in formats:
+            num_features = json.loads(header)["features"]
+            contents["config.json"] = hub.timm_config(pretrained, num_features).encode()
         with explain_write_errors(out):
             out.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
@@ -74,20 +81,31 @@ def export(
         write_text(out / "README.md", _card(pretrained, header, out, stem, results))
     except ValueError as error:
         raise UserError(f"{path} cannot be exported: {error}") from error
-    return [out / name for name in (*contents, "README.md")]
+    names = [*contents, "README.md"]
+    if push is not None:
+        hub.push(out, names, push)
+    return [out / name for name in names]
+
+
+def _file_name(stem: str, name: str) -> str:
+    """Return the name of the file of a format."""
+    return FORMATS[name][0] if name == "timm" else stem + FORMATS[name][0]
 
 
 def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, results: Path) -> str:
     """Return the model card of all files exported from this checkpoint, earlier ones included."""
-    names = [stem + suffix for suffix, _ in FORMATS.values()]
+    names = [_file_name(stem, name) for name in FORMATS]
     files = [name for name in names if (out / name).exists()]
     label = pretrained.metadata["step"], "pretrained"
     rows = [row for row in read_results(results) if (row["step"], row["features"]) == label]
-    return model_card.write(pretrained, json.loads(header)["features"], files, rows)
+    card = model_card.write(pretrained, json.loads(header)["features"], files, rows)
+    return hub.CARD_HEADER + card if FORMATS["timm"][0] in files else card
 
 
 def _safetensors(pretrained: PretrainedEncoder, header: str) -> bytes:
-    return save(weights.public_arrays(pretrained), {weights.HEADER: header})
+    # Without the entry "format", transformers does not read the file.
+    metadata = {"format": "pt", weights.HEADER: header}
+    return save(weights.public_arrays(pretrained), metadata)
 
 
 def _torch(pretrained: PretrainedEncoder, header: str) -> bytes:
@@ -122,4 +140,5 @@ FORMATS: dict[str, tuple[str, Callable[[PretrainedEncoder, str], bytes]]] = {
     "safetensors": (".safetensors", _safetensors),
     "torch": (".pth", _torch),
     "stablehlo": (".stablehlo", _stablehlo),
+    "timm": ("model.safetensors", _safetensors),
 }

@@ -137,6 +137,14 @@ features = apply(variables, preprocess(images))  # uint8 [n, h, w, {channels}]
 
 
 def _pytorch_usage(net: nn.Module, inputs: Inputs, name: str) -> str:
+    if name == "model.safetensors":
+        return """With timm or transformers, from the folder of this file and config.json:
+
+```python
+import timm, transformers
+model = timm.create_model("local-dir:FOLDER", pretrained=True)  # model(x) -> [n, features]
+model = transformers.AutoModel.from_pretrained("FOLDER")  # needs timm; model(x).pooler_output
+```"""
     side, channels = inputs.size, inputs.channels
     if isinstance(net, vit.ViT):
         names, lines = "timm's names", _timm_vit(net, inputs)

@@ -1,0 +1,131 @@
+"""Exported folders load in timm and transformers, and are uploaded with the model card."""
+
+import json
+import sys
+import types
+from importlib import util
+
+import numpy as np
+import pytest
+import weights_cases
+from safetensors.numpy import save_file
+
+from jaxssl.errors import UserError
+from jaxssl.pretrained import export as export_lib
+from jaxssl.pretrained import load
+
+CASES = {"tiny": (8, {"num_heads": 2}), "resnet18_imagenet": (64, {"size": 64})}
+
+
+@pytest.fixture
+def exported(tmp_path, monkeypatch):
+    """Return a function that exports drawn weights: the encoder and the files."""
+
+    def make(case, **options):
+        size, settings = CASES.get(case, (8, {}))
+        path = tmp_path / f"{case}.safetensors"
+        arrays = weights_cases.draw_weights(case, size).items()
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays}, path)
+        encoder = load.load_pretrained(path, **settings)
+        monkeypatch.setattr(export_lib, "load_pretrained", lambda *_, **__: encoder)
+        return encoder, export_lib.export(path, ["timm"], out=tmp_path / "out", **options)
+
+    return make
+
+
+def test_folder_describes_network_and_images_for_timm(exported):
+    encoder, (weights, config, card) = exported("tiny")
+    assert (weights.name, config.name) == ("model.safetensors", "config.json")
+    described = json.loads(config.read_text())
+    assert described["num_features"] == 8 and described["num_classes"] == 0
+    expected = {"in_chans": 3, "embed_dim": 8, "depth": 1, "num_heads": 2, "img_size": 8}
+    assert expected.items() <= described["model_args"].items()
+    images = described["pretrained_cfg"]
+    assert images["input_size"] == [3, 8, 8] and images["mean"] == list(encoder.inputs.mean)
+    assert images["crop_pct"] == 0.875 and images["crop_mode"] == "center"
+    assert card.read_text().startswith("---\nlibrary_name: timm\n")
+    again = load.load_pretrained(weights)
+    assert again.inputs == encoder.inputs and again.encoder.net == encoder.encoder.net
+
+
+def test_network_that_timm_lacks_is_refused_and_nothing_is_written(exported, tmp_path):
+    with pytest.raises(UserError, match="timm has ResNets with a 7 x 7 stem .* --to safetensors"):
+        exported("resnet")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.long
+@pytest.mark.skipif(
+    not all(map(util.find_spec, ("torch", "timm", "transformers"))),
+    reason="needs torch, timm and transformers",
+)
+@pytest.mark.parametrize("case", CASES)
+def test_libraries_load_the_folder_and_give_the_same_features(exported, case):
+    import timm
+    import torch
+    import transformers
+
+    encoder, (weights, config, _) = exported(case)
+    size, described = encoder.inputs.size, json.loads(config.read_text())
+    x = np.random.default_rng(0).standard_normal((2, size, size, 3), np.float32)
+    expected = load.make_apply(encoder)(encoder.variables["net"], x)
+    name, arguments = described["architecture"], {**described["model_args"], "num_classes": 0}
+    models = (
+        timm.create_model(f"local-dir:{weights.parent}", pretrained=True),
+        timm.create_model(name, checkpoint_path=str(weights), **arguments),
+        transformers.AutoModel.from_pretrained(weights.parent),
+    )
+    for model in models:
+        with torch.no_grad():
+            y = model.eval()(torch.tensor(x.transpose(0, 3, 1, 2)))
+        y = getattr(y, "pooler_output", y).numpy().reshape(2, -1)
+        np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+class FakeHub(types.ModuleType):
+    """A hub in memory, with the two functions that an upload calls."""
+
+    def __init__(self, fault=None):
+        super().__init__("huggingface_hub")
+        self.fault, self.files = fault, {}
+
+    def create_repo(self, repository, *, exist_ok):
+        if self.fault:
+            raise ConnectionError(self.fault)
+        assert exist_ok
+        return f"https://hub/{repository}"
+
+    def upload_folder(self, *, repo_id, folder_path, allow_patterns, commit_message):
+        assert commit_message
+        for name in allow_patterns:
+            self.files[f"{repo_id}/{name}"] = (folder_path / name).read_bytes()
+
+
+def test_push_uploads_the_files_of_this_export_with_the_card(exported, tmp_path, monkeypatch):
+    hub = FakeHub()
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "private.txt").write_text("not exported")
+    _, files = exported("tiny", push="hf://me/tiny")
+    assert hub.files == {f"me/tiny/{path.name}": path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("me/tiny", "--push must be hf://owner/name, got 'me/tiny'"),
+        ("hf://tiny", "--push must be hf://owner/name"),
+        ("hf://me/tiny", "--push hf://me/tiny: the hub is gone; the files are in"),
+    ],
+)
+def test_upload_that_fails_is_one_line(exported, monkeypatch, target, message):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", FakeHub("the hub is\n gone"))
+    with pytest.raises(UserError, match=message) as error:
+        exported("tiny", push=target)
+    assert "\n" not in str(error.value)
+
+
+def test_push_without_the_package_says_what_to_install(exported, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match="--push needs huggingface_hub: pip install"):
+        exported("tiny", push="hf://me/tiny")
