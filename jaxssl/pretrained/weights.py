@@ -184,13 +184,11 @@ def _digest(entries: Mapping[str, Any], variables: Mapping[str, Any]) -> str:
 def _open(path: Path) -> Iterator[Content]:
     if path.suffix.lower() == ".safetensors":
         with safetensors.safe_open(path, framework="numpy") as file:
-            arrays = {
-                name: Stored(
-                    tuple(file.get_slice(name).get_shape()), partial(file.get_tensor, name)
-                )
-                for name in file.keys()
-            }
-            yield Content(arrays, (file.metadata() or {}).get(HEADER))
+            shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            metadata = file.metadata() or {}
+        load = partial(_load_safetensors, path)
+        arrays = {name: Stored(shape, partial(load, name)) for name, shape in shapes.items()}
+        yield Content(arrays, metadata.get(HEADER))
         return
     with torch_file.opened(path) as (tree, read):
         if not isinstance(tree, dict):
@@ -200,6 +198,12 @@ def _open(path: Path) -> Iterator[Content]:
         metadata = state.get("_metadata") if isinstance(state, dict) else None
         header = metadata.get(HEADER) if isinstance(metadata, dict) else None
         yield Content(architecture.flatten(tree, read), header)
+
+
+def _load_safetensors(path: Path, name: str) -> np.ndarray:
+    # The file is opened for each array, because an open file keeps what was read in memory.
+    with safetensors.safe_open(path, framework="numpy") as file:
+        return file.get_tensor(name)
 
 
 def _load(
