@@ -74,10 +74,10 @@ def get_config() -> ConfigDict:
 
     config.schedule = ConfigDict()
     config.schedule.name = "cosine"  # "constant", "cosine", "linear", "step"
-    config.schedule.warmup_epochs = 0.0
+    config.schedule.warmup_epochs = 0.0  # epochs of linear warm-up
     config.schedule.warmup_start = 0.0  # first learning rate of the warm-up, relative to the peak
     config.schedule.milestones = ()  # schedule "step": epochs at which gamma multiplies the rate
-    config.schedule.gamma = 0.1
+    config.schedule.gamma = 0.1  # factor of the schedule "step" at each milestone
     config.schedule.end_factor = 0.0  # last learning rate, relative to the peak
 
     config.eval = ConfigDict()

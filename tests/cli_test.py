@@ -197,7 +197,9 @@ def test_process_ends_after_an_error_although_a_thread_waits():
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (("train", "--worker=3"), "Unknown command line flag 'worker'"),
+        (("train", "--workdr=3"), "flag --workdr is unknown; did you mean '--workdir'?"),
+        (("train", "--batch_size=3"), "is unknown; did you mean '--config.batch_size'?"),
+        (("list", "losses", "nt_xen"), "'nt_xen' is unknown; did you mean 'nt_xent'?"),
         (("train", "digits"), "argument 'digits' is not understood"),
         (("train", "--profile=9:3"), "--profile must be FIRST:END with FIRST < END"),
         (("train", "--dry_run", "--profile=0:1"), "--dry_run takes no steps to trace"),
@@ -233,6 +235,20 @@ def test_exhausted_memory_is_reported_in_one_line(monkeypatch, capsys, error):
     lines = capsys.readouterr().err.splitlines()
     assert stop.value.code == 2 and len(lines) == 1
     assert lines[0].startswith("error: memory is used up; reduce batch_size")
+
+
+@pytest.mark.parametrize("command", [("list", "losses", "nt_xent"), ("train", "--keys")])
+def test_settings_are_listed_with_type_value_and_a_line(command, capsys):
+    with pytest.raises(SystemExit):
+        cli.run(command[0], command[1:])
+    keys = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    if command[0] == "list":
+        assert (
+            keys["loss.ring"].split()[1:3] == ["bool", "False"] and "devices" in keys["loss.ring"]
+        )
+    else:
+        assert {"optim.lr", "loss.alpha", "net.widths", "schedule.name"} <= keys.keys()
+        assert "base learning rate" in keys["optim.lr"]
 
 
 def test_script_prints_a_user_error_in_one_line_and_exits_with_status_2(tmp_path):

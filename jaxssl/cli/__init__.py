@@ -9,13 +9,14 @@ Each subcommand is a file of this folder with
 """
 
 import atexit
+import difflib
 import importlib
 import logging
 import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from absl import flags
 
@@ -44,6 +45,7 @@ OUT_OF_MEMORY = (
     "of this process (ulimit -v)"
 )
 FILES = {"list": "component_list"}  # a module `list` would hide the type in this file
+WITH_CONFIG = ("train", "study", "data show")  # commands that take all keys --config.KEY=VALUE
 
 _peers: peers.Peers | None = None  # the other processes of the run
 
@@ -71,10 +73,16 @@ def main(command: str | None = None) -> None:
     if words == ["--version"]:
         print(f"jaxssl {jaxssl.__version__}")
         sys.exit(0)
-    if words and not {"-h", "--help", "help"} & set(words):
+    group = {
+        c: purpose for c, purpose in COMMANDS.items() if c.startswith(f"{' '.join(words[:1])} ")
+    }
+    if words and not group and not {"-h", "--help", "help"} & set(words):
         sys.exit(_fail(UserError(f"command {words[0]!r} is unknown{suggest(words[0], COMMANDS)}")))
+    if group and words[1:] and words[1] not in ("-h", "--help"):
+        word = " ".join(words)
+        sys.exit(_fail(UserError(f"command {word!r} is unknown{suggest(word, group)}")))
     print("usage: jaxssl COMMAND [arguments]\n")
-    for name, purpose in COMMANDS.items():
+    for name, purpose in (group or COMMANDS).items():
         print(f"  {name:14} {purpose}")
     print("\njaxssl COMMAND --help lists the arguments of a command, jaxssl --version the version.")
     sys.exit(0 if words else 2)
@@ -135,6 +143,8 @@ def _run(command: str, arguments: list[str]) -> int:
         if rest:
             raise UserError(f"argument {rest[0]!r} is not understood; flags begin with --")
         module.main(overrides)
+    except flags.UnrecognizedFlagError as error:
+        return _fail(UserError(_unknown_flag(command, error.flagname, module.FLAGS)))
     except (flags.Error, UserError) as error:
         return _fail(error)
     except KeyboardInterrupt:
@@ -157,6 +167,18 @@ def _tell_peers(error: Exception) -> None:
     """Tell the other processes of the run that this one ends with an error."""
     if _peers:
         _peers.tell_error(error)
+
+
+def _unknown_flag(command: str, name: str, known: Iterable[str]) -> str:
+    """Return the message about an unknown flag, which may be a config key without its prefix."""
+    from jaxssl.training import config, config_keys
+
+    valid = [f"--{flag}" for flag in known]
+    if command in WITH_CONFIG:
+        key = config_keys.closest_key(name, config_keys.flat_keys(config.load("base")))
+        if key and not difflib.get_close_matches(name, known, n=1):
+            return f"flag --{name} is unknown; did you mean '{PREFIX}{key}'?"
+    return f"flag --{name} is unknown{suggest(f'--{name}', valid)}"
 
 
 def define_processes(values: flags.FlagValues) -> None:

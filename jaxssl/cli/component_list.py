@@ -1,9 +1,10 @@
-"""List the configs and components of the package with a line each.
+"""List the configs and components of the package, or the settings of a component.
 
-usage: jaxssl list [KIND]
+usage: jaxssl list [KIND [NAME]]
 
 KIND is configs, suites, losses, networks, heads, methods, augmentations, protocols, loggers or
-studies.
+studies. NAME is a component, whose settings and presets are printed: jaxssl list losses nt_xent.
+The settings of a config are printed by jaxssl train --config NAME --keys.
 """
 
 import ast
@@ -12,8 +13,8 @@ from pathlib import Path
 from absl import flags
 
 FLAGS = flags.FlagValues()
-POSITIONAL = "kind"
-KIND = flags.DEFINE_string("kind", None, "Same as the argument; default: all kinds.", FLAGS)
+POSITIONAL = "names"
+NAMES = flags.DEFINE_list("names", [], "Same as KIND,NAME; default: all kinds.", FLAGS)
 FILES = {"configs": "config", "suites": "suite"}  # kinds of packaged files
 # Kinds of components by the names of their groups in `jaxssl.components`.
 KINDS = {
@@ -35,14 +36,33 @@ def main(overrides: list[tuple[str, str]]) -> None:
     kinds = (*FILES, *KINDS)
     if overrides:
         raise UserError("a list has no settings; leave the --config flags out")
-    if KIND.value not in (None, *kinds):
-        raise UserError(f"{KIND.value!r} is unknown{suggest(KIND.value, kinds)}")
-    for kind in [KIND.value] if KIND.value else kinds:
+    chosen, names = (NAMES.value or [""])[0], NAMES.value[1:]
+    if chosen not in ("", *kinds):
+        raise UserError(f"{chosen!r} is unknown{suggest(chosen, kinds)}")
+    if names:
+        if len(names) > 1 or chosen not in KINDS:
+            raise UserError("expected jaxssl list KIND NAME with one component; see --help")
+        print(*_settings(KINDS[chosen], names[0]), sep="\n")
+        return
+    for kind in [chosen] if chosen else kinds:
         entries = _entries(kind)
         width = max(map(len, entries))
-        heading = kind if KIND.value is None else ""
+        heading = "" if chosen else kind
         for line in filter(None, (heading, *(f"  {k:{width}}  {v}" for k, v in entries.items()))):
             print(line)
+
+
+def _settings(group: str, name: str) -> list[str]:
+    """Return the settings of a component, and its presets, as lines."""
+    from jaxssl import components
+    from jaxssl.training import config, config_help
+
+    module = components.module(group, name)
+    settings = config_help.component_settings(group, name) if group in config.GROUPS else []
+    lines = config_help.table(settings) if settings else []
+    for preset, values in getattr(module, "PRESETS", {}).items():
+        lines.append(f"preset {preset}: {', '.join(f'{k}={v}' for k, v in values.items())}")
+    return lines or [f"{name} has no settings"]
 
 
 def _entries(kind: str) -> dict[str, str]:

@@ -36,6 +36,9 @@ EXTEND_TO = flags.DEFINE_float(
     flag_values=FLAGS,
 )
 TRUST = cli.define_trust(FLAGS)
+KEYS = flags.DEFINE_bool(
+    "keys", False, "Print all config keys with type, value and a line of text.", FLAGS
+)
 DRY_RUN = flags.DEFINE_bool(
     "dry_run",
     False,
@@ -66,7 +69,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Pretrain, or with --dry_run only check the config and its memory."""
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.errors import UserError
-    from jaxssl.training import config, profiling
+    from jaxssl.training import config, config_help, profiling
     from jaxssl.training.workdir import resume_config
 
     if EXTEND_TO.value is not None and not RESUME.value:
@@ -85,6 +88,9 @@ def main(overrides: list[tuple[str, str]]) -> None:
         settings = resume_config(workdir, EXTEND_TO.value, overrides, trust=TRUST.value)
     else:
         settings = config.load(CONFIG.value, overrides, trust=TRUST.value)
+    if KEYS.value:
+        print(*config_help.table(config_help.config_settings(settings)), sep="\n")
+        return None
     cli.start_jax(FLAGS)
     if DRY_RUN.value:
         from jaxssl.training.dry_run import dry_run

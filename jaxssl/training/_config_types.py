@@ -89,7 +89,7 @@ def require(key: str, value: Any, kind: Any) -> None:
     """Raise UserError if the value of a config key does not fit its type."""
     if not fits(value, kind):
         text = " ".join(repr(value).split())[:80]
-        raise UserError(f"config key {key!r} expects {_describe(kind)}, got {text}")
+        raise UserError(f"config key {key!r} expects {describe_type(kind)}, got {text}")
 
 
 def fits(value: Any, kind: Any) -> bool:
@@ -120,12 +120,12 @@ def is_schedule(value: Any) -> TypeGuard[Mapping[str, Any]]:
     return isinstance(value, Mapping | ConfigDict) and "schedule" in value
 
 
-def _describe(kind: Any) -> str:
+def describe_type(kind: Any) -> str:
     """Return a type in words, such as "float", "int or None", "tuple of float"."""
     origin = typing.get_origin(kind) or kind
     if origin is Callable:
         return "a schedule"
-    inner = [_describe(one) for one in typing.get_args(kind) if one not in (Ellipsis, Array)]
+    inner = [describe_type(one) for one in typing.get_args(kind) if one not in (Ellipsis, Array)]
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(inner))
     if origin is tuple:
