@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from jaxssl.studies import grid
+from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import (
     KNN,
     LINEAR,
-    METHODS,
     METRIC_NAMES,
     Results,
     accuracy_picture,
