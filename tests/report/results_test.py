@@ -83,7 +83,7 @@ def test_failed_write_leaves_the_earlier_file_and_no_partial_one(tmp_path, monke
 
     with monkeypatch.context() as patch:
         patch.setattr(os, call, full)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(UserError, match="No space left"):
             results.add_results(tmp_path, [changed(ROW, seed=1)])
     assert (tmp_path / "results.json").read_bytes() == before
     assert not list(tmp_path.glob("*.partial"))
@@ -115,6 +115,6 @@ def test_lock_that_is_a_symbolic_link_is_not_followed(tmp_path):
     target = tmp_path / "target"
     target.write_text("kept")
     (tmp_path / "results.json.lock").symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(UserError, match="symbolic links"):
         results.add_results(tmp_path, [ROW])
     assert target.read_text() == "kept"
