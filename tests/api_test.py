@@ -91,7 +91,7 @@ def test_run_is_extended_with_the_schedule_of_a_longer_run_and_results_record_it
 def test_finished_run_evaluates_its_own_data_and_one_opened_by_its_folder_asks_for_them(run):
     rows = jaxssl.evaluate(run, "retrieval", kinds=["pretrained"])
     assert {row["dataset"] for row in rows} == {"python"}
-    with pytest.raises(UserError, match=r"data=\.\.\., or name another set with --dataset"):
+    with pytest.raises(UserError, match=r"data=\.\.\. in Python, or name another set"):
         jaxssl.evaluate(jaxssl.Run(run.workdir), "retrieval")
 
 

@@ -78,9 +78,10 @@ def test_own_loss_is_lower_for_aligned_views():
 
 
 @pytest.mark.fast
-def test_every_example_is_on_the_page_of_own_components():
-    page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
-    assert all(f"../examples/{path.name}" in page for path in EXAMPLES.glob("*.py"))
+def test_every_example_is_on_a_page_of_the_docs():
+    docs = EXAMPLES.parent / "docs"
+    pages = "".join((docs / name).read_text() for name in ("extending.md", "weights.md"))
+    assert all(f"examples/{path.name}" in pages for path in EXAMPLES.glob("*.py"))
 
 
 @pytest.mark.fast

@@ -53,11 +53,12 @@ def method(
     check_views = partial(_check_views, 1 if text is not None else 2)
 
     def init(key: Array, batch: Batch, num_examples: int) -> tuple[Any, Carried]:
+        if text is None:
+            return init_siamese(encoder, objective, key, batch, num_examples)
         siamese_key, text_key = jax.random.split(key)
         params, carried = init_siamese(encoder, objective, siamese_key, batch, num_examples)
-        if text is not None:
-            params["text"], stats, _ = networks.init(text, text_key, [batch["texts"]])
-            carried.batch_stats["text"] = stats
+        params["text"], stats, _ = networks.init(text, text_key, [batch["texts"]])
+        carried.batch_stats["text"] = stats
         return params, carried
 
     def embed_towers(
@@ -68,10 +69,11 @@ def method(
         check_views(count_views(batch["views"]), len(groups) - 1)
         common = {"index": index, "axis_name": axis_name}
         trained = {name: params[name] for name in ("net", "projector")}
+        if text is None:
+            z, _, new = networks.embed(encoder, trained, stats, groups, key=key, **common)
+            return z, new
         image_key, text_key = jax.random.split(key)
         z, _, new = networks.embed(encoder, trained, stats, groups, key=image_key, **common)
-        if text is None:
-            return z, new
         variables, texts = (params["text"], stats["text"]), [batch["texts"]]
         text_z, _, new_text = networks.embed(text, *variables, texts, key=text_key, **common)
         return jnp.concatenate([z, text_z]), {**new, "text": new_text}

@@ -94,8 +94,8 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, Any]] = ()) -> C
     _check_view_groups(config)
     others = [(full_key(config, k), value) for k, value in overrides if not _is_choice(k)]
     apply_overrides(config, others)
-    _shorten_warmup(config, dict(others))
     validate(config)
+    _shorten_warmup(config, dict(others))
     custom.record(config)
     return config.lock()
 

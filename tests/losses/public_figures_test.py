@@ -328,6 +328,7 @@ def sogclr_steps(name: str, **hyper):
     objective = import_module("jaxssl.losses.sogclr").objective(gamma=gamma, **hyper)
     with jax.enable_x64(True):
         params, memory = objective.init(jax.random.key(0), 16, 16)
+        memory = jax.tree.map(lambda x: x.astype(jnp.float64), memory)
 
         @jax.jit
         def step(v, memory, index):

@@ -146,7 +146,7 @@ FORGED = {
     "huge head": ({"config.head.proj_hidden_dim": 4 * 10**6}, "dim' must be <= 1048576"),
     "many layers": ({"config.head.proj_layers": 10**7}, "proj_layers' must be <= 1000"),
     "deep head": ({"config.head.proj_layers": 5}, "has the shape None, but"),
-    "huge images": ({"config.augment.size": 65536}, "size must be a number of pixels"),
+    "huge images": ({"config.augment.size": 65536}, "'augment.size' must be <= 32768"),
     "negative images": ({"config.augment.size": -1}, "'augment.size' must be >= 1"),
     "not a number": ({"config.loss.temperature": float("nan")}, "temperature: nan -> nan"),
     "schedule": ({"config.loss.temperature": {"schedule": 3}}, "schedule must be one of"),
