@@ -329,6 +329,8 @@ def sogclr_steps(name: str, **hyper):
     with jax.enable_x64(True):
         params, memory = objective.init(jax.random.key(0), 16, 16)
         memory = jax.tree.map(lambda x: x.astype(jnp.float64), memory)
+        if "temperature" in memory:  # 0.1 in double precision
+            memory["temperature"] = jnp.full(16, 0.1, jnp.float64)
 
         @jax.jit
         def step(v, memory, index):

@@ -372,11 +372,13 @@ def step_by_hand(case: Case, state, velocity, batch, augment):
 
     def loss(params):
         seen = [groups[0][:1], *groups[1:]] if asymmetric and has_target else groups
-        z, stats = encode(params, carried.batch_stats["net"], seen, net_key)
+        both = "texts" in images
+        image_key, text_key = jax.random.split(net_key) if both else (net_key, None)
+        z, stats = encode(params, carried.batch_stats["net"], seen, image_key)
         q = dense(params["predictor"], z) if case.predictor else z
         stats, texts = {"net": stats}, None
-        if "texts" in images:
-            text_key, of_text = jax.random.fold_in(net_key, 1), carried.batch_stats["text"]
+        if both:
+            of_text = carried.batch_stats["text"]
             texts, new = encode(params["text"], of_text["net"], [images["texts"]], text_key)
             stats["text"] = {"net": new}
         k, target_stats = z[: case.views], None
