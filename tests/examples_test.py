@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import textwrap
 from pathlib import Path
 
 import jax
@@ -96,9 +95,10 @@ def test_page_of_own_components_names_every_interface():
 @pytest.mark.fast
 def test_loss_of_two_batches_on_the_page_is_a_loss_of_pairs():
     page = (EXAMPLES.parent / "docs" / "extending.md").read_text()
-    text = re.search(r"\n((?:    .*\n|\n)*    def loss\(.*\n(?:    .*\n|\n)*)", page)[1]
+    blocks = re.findall(r"^```py\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    [text] = [block for block in blocks if "def loss(" in block]
     scope = {"loss_of_two_batches": lambda z1, z2: jnp.sum(z1 * z2)}
-    exec(textwrap.dedent(text), scope)
+    exec(text, scope)
     z = jax.random.normal(jax.random.key(0), (2, 3, 4))
     objective = custom.make_factory("loss", "loss", scope["loss"])(weight=2.0)
     pairs = jaxssl.losses.pair_views(z)
