@@ -102,7 +102,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         equal_steps=EQUAL_STEPS.value,
         finished=FINISHED.value,
     )
-    for flag in ("methods", "batch_sizes", "workdir", "equal_steps"):
+    for flag in ("methods", "batch_sizes", "workdir", "equal_steps", "finished"):
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag} is not used by the study {name!r}; leave it out")
     start = time.perf_counter()

@@ -2,8 +2,8 @@
 
 A study is a file of `jaxssl/studies/` with ``CLAIMS``, its claims from claims.toml by short names,
 and ``run(setting) -> Findings``. Optional are ``FLAGS``, the accepted flags among "methods",
-"batch_sizes", "equal_steps" and "workdir", and ``PAPER``, which selects the config of the scale
-"paper", as in paper_tcl.py. `jaxssl study` finds a study by its file name.
+"batch_sizes", "equal_steps", "workdir" and "finished", and ``PAPER``, which selects the config of
+the scale "paper", as in paper_tcl.py. `jaxssl study` finds a study by its file name.
 """
 
 import functools

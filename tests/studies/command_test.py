@@ -23,6 +23,7 @@ from jaxssl.cli import study
         (["alpha", "--seeds", "0"], "flag --seeds=0"),
         (["alpha", "--methods", "simclr"], "--methods is not used by the study 'alpha'"),
         (["alpha", "--equal_steps"], "--equal_steps is not used by the study 'alpha'"),
+        (["alpha", "--finished"], "--finished is not used by the study 'alpha'"),
     ],
 )
 def test_wrong_study_arguments_print_a_one_line_error(arguments, message, tmp_path, capsys):
