@@ -43,8 +43,8 @@ from jaxssl.evaluation import run
 from jaxssl.evaluation.context import arrays
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.protocols import knn, linear
-from jaxssl.training import logs
 from jaxssl.training.config import load
+from jaxssl.training.output import logs
 
 HYPER = knn.PRESETS["instdisc"]
 BATCH, RATES = 512, (0.1, 0.03, 0.01)

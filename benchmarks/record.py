@@ -35,7 +35,7 @@ from record_plan import MARGIN, SCALES, Estimates, Piece, make_plan
 
 from jaxssl import cli
 from jaxssl.errors import UserError, explain_write_errors, one_line
-from jaxssl.training import atomic_files, git, metrics_writer
+from jaxssl.training.output import atomic_files, git, metrics_writer
 
 WORKER = ROOT / "benchmarks" / "record_pieces.py"
 RESERVE = 15.0  # seconds reserved at the end to stop jobs and to write the folder OUT

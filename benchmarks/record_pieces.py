@@ -25,7 +25,8 @@ from jax import numpy as jnp
 
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
-from jaxssl.training import atomic_files, compile_cache, logs, metrics_writer
+from jaxssl.training import compile_cache
+from jaxssl.training.output import atomic_files, logs, metrics_writer
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "torch")
 TRACED = 20  # number of training steps in the profiler trace
@@ -130,7 +131,8 @@ def run(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, Any]:
     import record_checks as checks
 
     from jaxssl.evaluation import run as evaluate
-    from jaxssl.training import checkpoint, nonfinite
+    from jaxssl.training import nonfinite
+    from jaxssl.training.workdir import checkpoint
 
     # Evaluation follows below, without a report for each run.
     values = {**settings["values"], "eval.knn": "instdisc", "eval.protocols": "()"}

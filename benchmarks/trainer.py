@@ -26,9 +26,9 @@ from shared import spread
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.evaluation import pretrain
-from jaxssl.training import metrics_writer
 from jaxssl.training.build import build, initial_state, make_batches
 from jaxssl.training.config import load
+from jaxssl.training.output import metrics_writer
 from jaxssl.training.state import make_train_step
 
 # There are B - 1 negatives as in the released code, instead of the 2 (B - 1) of Algorithm 1.

@@ -27,10 +27,11 @@ from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
-from jaxssl.training import compile_cache, run_record
+from jaxssl.training import compile_cache
 from jaxssl.training import config as configs
-from jaxssl.training.metrics_writer import read_metrics
-from jaxssl.training.workdir import resume_config
+from jaxssl.training.output.metrics_writer import read_metrics
+from jaxssl.training.workdir import run_record
+from jaxssl.training.workdir.opening import resume_config
 
 # A name, {"name": ..., arguments}, or a Python object in place of the name.
 Component = str | Mapping[str, Any] | Any
@@ -149,7 +150,7 @@ def train(
             `jaxssl.data.in_memory.load_splits` describes. Default: the config's.
         net: network in place of the config's: a name, {"name": ..., arguments}, or a Python object
             such as a Linen module, an NNX class or a pair of functions (init, apply). See
-            `jaxssl.training.custom.make_factory` for the objects of each kind.
+            `jaxssl.training.config.custom.make_factory` for the objects of each kind.
         loss: loss in place of the config's, in the same forms.
         method: method in place of the config's, in the same forms.
         augment: augmentation in place of the config's, in the same forms.

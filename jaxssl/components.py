@@ -50,7 +50,7 @@ GROUPS = {
     "data": Group("jaxssl.data.formats", "builder"),
     "toy": Group("jaxssl.data.toy", "builder"),
     "protocol": Group("jaxssl.evaluation.protocols", "protocol"),
-    "log": Group("jaxssl.training.loggers", "logger"),
+    "log": Group("jaxssl.training.output.loggers", "logger"),
     "study": Group("jaxssl.studies", "run"),
 }
 

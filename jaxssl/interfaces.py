@@ -17,7 +17,7 @@ from jaxssl.losses.pairs import Pairs
 from jaxssl.methods.base import Method as TrainingMethod
 from jaxssl.models.adapters import Network as Network
 from jaxssl.models.encoder import Encoder
-from jaxssl.training.loggers import Logger as Logger
+from jaxssl.training.output.loggers import Logger as Logger
 
 
 class InitNetwork(Protocol):

@@ -11,7 +11,8 @@ import pytest
 
 import jaxssl
 from jaxssl import interfaces
-from jaxssl.training import config, custom
+from jaxssl.training import config
+from jaxssl.training.config import custom
 from tests.tiny import TINY
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

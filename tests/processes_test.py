@@ -20,7 +20,7 @@ from jaxssl.errors import UserError
 from jaxssl.evaluation import raw_features
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
-from jaxssl.training import workdir
+from jaxssl.training.workdir import opening as workdir
 
 pytestmark = pytest.mark.fast
 

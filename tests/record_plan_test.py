@@ -17,7 +17,7 @@ from shared import NETWORKS
 from tiny import TINY
 
 from jaxssl.errors import UserError
-from jaxssl.training import git
+from jaxssl.training.output import git
 
 each_scale = pytest.mark.parametrize("scale", record_plan.SCALES)
 

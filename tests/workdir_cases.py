@@ -10,7 +10,9 @@ import jax
 import numpy as np
 from tiny import STEPS
 
-from jaxssl.training import checkpoint, loop, metrics_writer
+from jaxssl.training import loop
+from jaxssl.training.output import metrics_writer
+from jaxssl.training.workdir import checkpoint
 
 CONFIG = {
     "seed": 0, "batch_size": 64, "epochs": 5, "total_steps": 0,

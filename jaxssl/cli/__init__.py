@@ -23,7 +23,7 @@ from absl import flags
 import jaxssl
 from jaxssl.errors import UserError, shorten, suggest
 from jaxssl.training import peers
-from jaxssl.training.console import outlive_terminal, show_error
+from jaxssl.training.output.console import outlive_terminal, show_error
 
 PREFIX = "--config."
 # Purposes of the subcommands. The file of "data show" is data_show.py.
@@ -171,7 +171,8 @@ def _tell_peers(error: Exception) -> None:
 
 def _unknown_flag(command: str, name: str, known: Iterable[str]) -> str:
     """Return the message about an unknown flag, which may be a config key without its prefix."""
-    from jaxssl.training import config, config_keys
+    from jaxssl.training import config
+    from jaxssl.training.config import keys as config_keys
 
     valid = [f"--{flag}" for flag in known]
     if command in WITH_CONFIG:

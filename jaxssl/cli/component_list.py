@@ -55,7 +55,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
 def _settings(group: str, name: str) -> list[str]:
     """Return the settings of a component, and its presets, as lines."""
     from jaxssl import components
-    from jaxssl.training import config, config_help
+    from jaxssl.training import config
+    from jaxssl.training.config import help as config_help
 
     module = components.module(group, name)
     settings = config_help.component_settings(group, name) if group in config.GROUPS else []

@@ -20,7 +20,7 @@ FOLDER = flags.DEFINE_string("folder", None, "Same as DIR.", FLAGS)
 def main(overrides: list[tuple[str, str]]) -> None:
     """Convert the data set that the flags name with `jaxssl.data.convert.convert`."""
     from jaxssl.data.convert import convert
-    from jaxssl.training.console import show
+    from jaxssl.training.output.console import show
 
     if overrides:
         raise UserError("data convert takes no --config flags; leave them out")

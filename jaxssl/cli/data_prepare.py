@@ -14,7 +14,8 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Prepare the data set and print its splits."""
     from jaxssl.data import prepare
     from jaxssl.errors import UserError
-    from jaxssl.training import config, console, logs
+    from jaxssl.training import config
+    from jaxssl.training.output import console, logs
 
     if NAME.value is None:
         raise UserError("name the data set to prepare: jaxssl data prepare NAME")

@@ -26,8 +26,9 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.data import source
     from jaxssl.errors import UserError
     from jaxssl.evaluation import gallery
-    from jaxssl.training import config, logs, modality
-    from jaxssl.training.console import show
+    from jaxssl.training import config, modality
+    from jaxssl.training.output import logs
+    from jaxssl.training.output.console import show
 
     if CONFIG.value is None:
         raise UserError("data show needs a config: --config NAME, or a Python file")

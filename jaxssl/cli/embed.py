@@ -32,7 +32,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     if len(PATHS.value) != 2:
         raise UserError("name the encoder and the images: jaxssl embed ENCODER IMAGES")
     from jaxssl import api
-    from jaxssl.training import console
+    from jaxssl.training.output import console
 
     encoder, images = PATHS.value
     step = cli.parse_step(STEP.value)

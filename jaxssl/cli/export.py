@@ -38,7 +38,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl import distributed
     from jaxssl.pretrained.export import export
-    from jaxssl.training.console import show
+    from jaxssl.training.output.console import show
 
     if WORKDIR.value is None:
         raise UserError("export needs the folder of a run: jaxssl export DIR --to safetensors")

@@ -26,7 +26,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         raise UserError("report takes the configs of the runs; leave the --config flags out")
     # The report code is imported after the flags are checked, so that wrong flags fail at once.
     from jaxssl.report.comparison import write_page
-    from jaxssl.training.console import show
+    from jaxssl.training.output.console import show
 
     workdirs = [Path(name) for name in WORKDIR.value]
     path = write_page(workdirs, Path(OUT.value) if OUT.value else None)

@@ -20,8 +20,8 @@ from absl import flags
 import jaxssl
 from jaxssl import cli, components, distributed
 from jaxssl.errors import UserError, explain_write_errors, suggest
-from jaxssl.training import git
-from jaxssl.training.console import show
+from jaxssl.training.output import git
+from jaxssl.training.output.console import show
 
 CONFIGS = Path(jaxssl.__file__).parent / "configs" / "studies"
 FLAGS = flags.FlagValues()

@@ -69,8 +69,9 @@ def main(overrides: list[tuple[str, str]]) -> None:
     """Pretrain, or with --dry_run only check the config and its memory."""
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.errors import UserError
-    from jaxssl.training import config, config_help, profiling
-    from jaxssl.training.workdir import resume_config
+    from jaxssl.training import config, profiling
+    from jaxssl.training.config import help as config_help
+    from jaxssl.training.workdir.opening import resume_config
 
     if EXTEND_TO.value is not None and not RESUME.value:
         raise UserError("--extend_to needs the folder of a run: --resume DIR")

@@ -16,7 +16,7 @@ from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.evaluation.context import resolve_inputs
 from jaxssl.evaluation.features import extract
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
-from jaxssl.training import atomic_files
+from jaxssl.training.output import atomic_files
 
 SUFFIXES = (".npy", ".parquet")
 

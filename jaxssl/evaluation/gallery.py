@@ -24,8 +24,9 @@ from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.sampling import subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
-from jaxssl.training import atomic_files, compile_cache, modality
+from jaxssl.training import compile_cache, modality
 from jaxssl.training.build import make_augment, make_crops
+from jaxssl.training.output import atomic_files
 
 FLOW = 2  # channels of optical flow, which cannot be shown as colours
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000

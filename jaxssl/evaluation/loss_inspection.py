@@ -13,9 +13,9 @@ from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.hard_negatives import hardest_negatives
 from jaxssl.evaluation.support_vectors import support_vectors
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
-from jaxssl.training import logs, metrics_writer, schedules
 from jaxssl.training.build import build
-from jaxssl.training.config import arguments
+from jaxssl.training.config import arguments, schedules
+from jaxssl.training.output import logs, metrics_writer
 
 SIZE = 256  # number of images in the inspected batch
 QUERIES, HARDEST = 8, 8

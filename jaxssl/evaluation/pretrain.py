@@ -16,11 +16,13 @@ from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.pretrained.start import start
 from jaxssl.report import results
-from jaxssl.training import console, custom, loop, modality, online_probe
+from jaxssl.training import loop, modality, online_probe
 from jaxssl.training.build import Setup
 from jaxssl.training.compatibility import has_online_probe
+from jaxssl.training.config import custom
 from jaxssl.training.held_out import make_held_out_loss
-from jaxssl.training.logs import log
+from jaxssl.training.output import console
+from jaxssl.training.output.logs import log
 from jaxssl.training.state import TrainState
 
 

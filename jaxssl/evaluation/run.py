@@ -28,9 +28,9 @@ from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report import results, run_report
 from jaxssl.report.results import KINDS
 from jaxssl.report.workdir import read_metrics
-from jaxssl.training import console, logs
 from jaxssl.training.config import read_config
-from jaxssl.training.trust import require as require_trust
+from jaxssl.training.config.trust import require as require_trust
+from jaxssl.training.output import console, logs
 
 
 def evaluate(

@@ -11,8 +11,8 @@ from jaxssl import components, distributed
 from jaxssl.data.source import Splits
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.evaluation.protocol import Protocol
-from jaxssl.training import logs
 from jaxssl.training.modality import MODALITIES
+from jaxssl.training.output import logs
 
 
 class Selected(NamedTuple):

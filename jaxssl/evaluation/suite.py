@@ -14,8 +14,8 @@ from jaxssl.evaluation.overrides import data_config
 from jaxssl.evaluation.run import evaluate
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.report import results
-from jaxssl.training import console
 from jaxssl.training.config import find
+from jaxssl.training.output import console
 
 PER_DATASET = ("protocol", "metric")  # fields of the suite that a data set may override
 

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import optax
 
-from jaxssl.training import optim, schedules
+from jaxssl.training import optim
+from jaxssl.training.config import schedules
 
 
 class Training(NamedTuple):
@@ -19,7 +20,7 @@ class Training(NamedTuple):
         batch_size: over all devices, at most the size of the training set.
         epochs: length of the training. The last incomplete batch of each epoch is dropped.
         steps: length of the training in batches.
-        schedule: name, see `jaxssl.training.schedules.learning_rate`.
+        schedule: name, see `jaxssl.training.config.schedules.learning_rate`.
         warmup: epochs.
         milestones: epochs at which the schedule "step" lowers the rate.
         gamma: factor of the schedule "step".

@@ -23,7 +23,7 @@ from jaxssl.methods.base import Batch, Carried, Method, count_views, image_group
 from jaxssl.models import encoder as networks
 from jaxssl.models.encoder import Encoder
 
-# "schedule" names a function of `jaxssl.training.schedules`.
+# "schedule" names a function of `jaxssl.training.config.schedules`.
 PRESETS = {
     "moco_v3": {"momentum": {"schedule": "cosine", "start": 0.99, "end": 1.0}},
     "moco_v2": {"momentum": 0.999, "symmetric": False, "queue_size": 65536},

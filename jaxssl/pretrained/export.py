@@ -17,7 +17,7 @@ from jaxssl.pretrained import folders, hub, model_card, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
-from jaxssl.training.atomic_files import write_bytes, write_text
+from jaxssl.training.output.atomic_files import write_bytes, write_text
 
 
 def export(

@@ -16,18 +16,20 @@ from jaxssl.errors import UserError, one_line
 from jaxssl.methods.base import Method
 from jaxssl.pretrained import folders, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_finite
-from jaxssl.training import _config_types as config_types
-from jaxssl.training import checkpoint, compile_cache, custom, modality
+from jaxssl.training import compile_cache, modality
 from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import (
     complete_stored,
     conflicts,
+    custom,
     label,
     read_config,
 )
-from jaxssl.training.run_record import shorten
+from jaxssl.training.config import types as config_types
+from jaxssl.training.config.trust import require as require_trust
 from jaxssl.training.state import init_variables
-from jaxssl.training.trust import require as require_trust
+from jaxssl.training.workdir import checkpoint
+from jaxssl.training.workdir.run_record import shorten
 
 Apply = Callable[[Any, Array], Array]
 

@@ -16,10 +16,10 @@ from ml_collections import ConfigDict
 from jaxssl.errors import UserError
 from jaxssl.pretrained.architecture import abbreviate
 from jaxssl.pretrained.load import is_run, load_pretrained
-from jaxssl.training import digests
 from jaxssl.training.build import make_networks
-from jaxssl.training.logs import log
+from jaxssl.training.output.logs import log
 from jaxssl.training.state import TrainState
+from jaxssl.training.workdir import digests
 
 PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # names of a ViT's first layer
 

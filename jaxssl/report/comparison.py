@@ -17,8 +17,8 @@ from jaxssl.report.results import format_value, metric_name
 from jaxssl.report.run_report import write_report
 from jaxssl.report.runs import Group, Run, check_workdirs, group_by_seed, read_runs
 from jaxssl.report.workdir import flatten, format_setting, is_finite, metric_series
-from jaxssl.training import atomic_files
 from jaxssl.training.config import CHANGEABLE_KEYS
+from jaxssl.training.output import atomic_files
 
 MAX_LOSSES = 3  # largest number of losses named in the page title
 ABSENT = "(absent)"  # text in place of a setting that a run lacks

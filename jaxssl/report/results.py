@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from jaxssl.errors import UserError, explain_write_errors, one_line
-from jaxssl.training import atomic_files, regular_files
-from jaxssl.training.console import show, show_table
+from jaxssl.training.output import atomic_files, regular_files
+from jaxssl.training.output.console import show, show_table
 
 # kinds of features: two baselines, then the evaluated network
 KINDS = ("raw", "untrained", "pretrained")

@@ -22,7 +22,7 @@ from jaxssl.report.workdir import (
     read_gallery,
     read_metrics,
 )
-from jaxssl.training import atomic_files
+from jaxssl.training.output import atomic_files
 
 PROTOCOLS = {
     "captions": "retrieval between images and captions",

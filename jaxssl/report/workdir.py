@@ -9,8 +9,8 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from jaxssl.errors import UserError, one_line
-from jaxssl.training import metrics_writer, regular_files
-from jaxssl.training.logs import log
+from jaxssl.training.output import metrics_writer, regular_files
+from jaxssl.training.output.logs import log
 
 FEWEST_ROWS = 1000  # of one kind in a long metrics.jsonl
 MOST_KINDS = 100  # numbers of metrics that are told apart

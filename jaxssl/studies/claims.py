@@ -10,7 +10,7 @@ from jaxssl.report.markdown import markdown_table
 from jaxssl.studies import documents
 from jaxssl.studies.study import Claim, Verdict, claims_file, read_claims
 from jaxssl.studies.verdicts import Summary, judge_summaries
-from jaxssl.training import atomic_files
+from jaxssl.training.output import atomic_files
 
 PAPERS = {
     "AUC-CL": "Sharma et al., ICLR 2024",

@@ -13,8 +13,8 @@ from jaxssl.report import page
 from jaxssl.report.images import embed_png, figure_png
 from jaxssl.report.markdown import narrow_table, wrap_text
 from jaxssl.studies.study import Claim, Findings, Setting
-from jaxssl.training import atomic_files
-from jaxssl.training.console import show, show_table
+from jaxssl.training.output import atomic_files
+from jaxssl.training.output.console import show, show_table
 
 VERDICTS = {True: "holds", False: "does not hold", None: "cannot be told"}
 NOT_RUN = "not yet run"

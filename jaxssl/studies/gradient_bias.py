@@ -44,7 +44,7 @@ from jaxssl.studies.plots import make_axes
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, read_claims
 from jaxssl.studies.verdicts import bonferroni_level, combine_verdicts, decide
 from jaxssl.training.config import arguments, factory, read_config
-from jaxssl.training.console import show
+from jaxssl.training.output.console import show
 
 # numbers of examples, classes and dimensions of the fixed embeddings
 EXAMPLES, CLASSES, DIM = 512, 10, 16

@@ -17,7 +17,8 @@ from jaxssl.evaluation import pretrain, run
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, scale_value
 from jaxssl.studies.verdicts import Pairs, spread
-from jaxssl.training import atomic_files, config, console, git, logs, metrics_writer, nonfinite
+from jaxssl.training import config, nonfinite
+from jaxssl.training.output import atomic_files, console, git, logs, metrics_writer
 
 RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")

@@ -17,9 +17,10 @@ from jaxssl.studies import documents
 from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, RunResult, cell_config, run_cell
 from jaxssl.studies.study import Findings, Setting, Table
 from jaxssl.studies.verdicts import spread
-from jaxssl.training import atomic_files, config, console, modality
+from jaxssl.training import config, modality
 from jaxssl.training.build import build
 from jaxssl.training.compatibility import check_labels
+from jaxssl.training.output import atomic_files, console
 
 Grid = dict[str, list[str]]  # the texts of the values by config key
 BRACKETS = {"(": ")", "[": "]", "{": "}"}

@@ -21,10 +21,10 @@ from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.losses.objective import Number
 from jaxssl.methods.base import Method
 from jaxssl.models.encoder import PRECISIONS, Encoder
-from jaxssl.training import modality, optim, schedules, state
-from jaxssl.training._config_types import LARGEST
+from jaxssl.training import modality, optim, state
 from jaxssl.training.compatibility import check_compatibility, has_text
-from jaxssl.training.config import arguments, factory
+from jaxssl.training.config import arguments, factory, schedules
+from jaxssl.training.config.types import LARGEST
 from jaxssl.training.state import Augment, TrainState
 from jaxssl.training.transfer import Transfer
 

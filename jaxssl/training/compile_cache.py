@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxssl.training.logs import log
+from jaxssl.training.output.logs import log
 
 OPTIMISATION = "xla_backend_optimization_level"
 MIN_COMPILE_SECONDS = "jax_persistent_cache_min_compile_time_secs"

@@ -15,7 +15,7 @@ from jaxssl.data.metadata import Metadata, find_metadata
 from jaxssl.training import compile_cache, modality, summary
 from jaxssl.training.build import build, initial_state, make_batches, make_crops
 from jaxssl.training.compatibility import check_labels, has_text
-from jaxssl.training.console import show
+from jaxssl.training.output.console import show
 from jaxssl.training.state import make_train_step
 
 HEADROOM = 0.9  # share of the available memory that a step may take

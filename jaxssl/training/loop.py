@@ -21,30 +21,23 @@ from jaxssl.data import source, tokens
 from jaxssl.data.batches import POSITION, Batches
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
-from jaxssl.training import (
-    atomic_files,
-    checkpoint,
-    collapse,
-    compile_cache,
-    console,
-    custom,
-    loggers,
-    logs,
-    modality,
-    nonfinite,
-    profiling,
-    run_record,
-    summary,
-    trust,
-)
+from jaxssl.training import collapse, compile_cache, modality, nonfinite, profiling, summary
 from jaxssl.training.build import Setup, build, make_batches
 from jaxssl.training.compatibility import check_labels, has_online_probe, has_text
-from jaxssl.training.logs import log
+from jaxssl.training.config import custom, trust
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.online_probe import without_probe
+from jaxssl.training.output import atomic_files, console, loggers, logs
+from jaxssl.training.output.logs import log
 from jaxssl.training.programs import Programs, make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
-from jaxssl.training.workdir import check_name, check_same_config, check_shared, open_workdir
+from jaxssl.training.workdir import checkpoint, run_record
+from jaxssl.training.workdir.opening import (
+    check_name,
+    check_same_config,
+    check_shared,
+    open_workdir,
+)
 
 # One call of the training program takes about this many seconds. A stop request waits for the end
 # of a call.

@@ -11,11 +11,12 @@ from ml_collections import ConfigDict
 from rich import progress
 
 from jaxssl import distributed
-from jaxssl.training import collapse, console, loggers
+from jaxssl.training import collapse
 from jaxssl.training.build import Setup
-from jaxssl.training.logs import log
-from jaxssl.training.metrics_writer import MetricsWriter
 from jaxssl.training.nonfinite import LossMonitor
+from jaxssl.training.output import console, loggers
+from jaxssl.training.output.logs import log
+from jaxssl.training.output.metrics_writer import MetricsWriter
 
 
 class MetricsReporter:

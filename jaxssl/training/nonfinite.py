@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxssl.training.logs import log
+from jaxssl.training.output.logs import log
 
 FILE_NAME = "fault.json"  # name of the diagnosis file in the workdir
 WINDOW = 256  # number of earlier losses that a loss is compared with

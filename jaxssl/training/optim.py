@@ -7,7 +7,7 @@ import optax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.training.schedules import Schedule
+from jaxssl.training.config.schedules import Schedule
 from jaxssl.training.transfer import ALL_TRAINED, Transfer
 
 LR_SCALING = ("linear", "sqrt", "none")

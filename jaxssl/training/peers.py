@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from jaxssl.errors import one_line
-from jaxssl.training.console import show_error
+from jaxssl.training.output.console import show_error
 
 INTERVAL = 1.0  # seconds between two looks at the other processes
 LIMIT = 20.0  # A process counts as lost after so many seconds without a new count.

@@ -8,8 +8,8 @@ import jax
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, write_error
-from jaxssl.training import checkpoint
-from jaxssl.training.logs import log
+from jaxssl.training.output.logs import log
+from jaxssl.training.workdir import checkpoint
 
 FOLDER = "profile"  # in the workdir
 

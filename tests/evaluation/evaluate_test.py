@@ -24,8 +24,9 @@ from jaxssl.evaluation.training_settings import Training
 from jaxssl.pretrained import load
 from jaxssl.pretrained.encoder import make_encode
 from jaxssl.report import results
-from jaxssl.training import build, checkpoint, config
+from jaxssl.training import build, config
 from jaxssl.training.modality import MODALITIES
+from jaxssl.training.workdir import checkpoint
 
 SETTINGS = {
     **TINY,

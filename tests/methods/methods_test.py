@@ -25,7 +25,7 @@ from jaxssl.methods.base import weighted_loss
 from jaxssl.models.encoder import Encoder, features
 from jaxssl.training.compatibility import check_compatibility
 from jaxssl.training.config import arguments, factory, load
-from jaxssl.training.schedules import from_spec
+from jaxssl.training.config.schedules import from_spec
 
 B, DIM, KEY = 6, 4, jax.random.key(0)
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)

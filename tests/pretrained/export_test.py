@@ -21,8 +21,9 @@ from jaxssl.errors import UserError
 from jaxssl.models import encoder, resnet
 from jaxssl.pretrained import load, model_card, weights
 from jaxssl.pretrained.export import export
-from jaxssl.training import checkpoint, config
+from jaxssl.training import config
 from jaxssl.training.build import make_networks
+from jaxssl.training.workdir import checkpoint
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "configs" / "digits.py"

@@ -16,7 +16,7 @@ from jaxssl.evaluation import run as evaluation
 from jaxssl.pretrained.export import export
 from jaxssl.pretrained.load import load_pretrained
 from jaxssl.report.comparison import write_page
-from jaxssl.training import trust
+from jaxssl.training.config import trust
 
 RUN = Path(__file__).parents[1] / "golden" / "run_decl.zip"
 PLUGIN = """
@@ -120,7 +120,7 @@ def test_file_is_executed_if_the_user_trusts_the_run_or_has_trained_with_it(forg
 
 
 def test_state_folder_that_cannot_be_written_is_named(plugin, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("jaxssl.training.logs.log.propagate", True)
+    monkeypatch.setattr("jaxssl.training.output.logs.log.propagate", True)
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     trust.remember([f"{plugin}:loss"])

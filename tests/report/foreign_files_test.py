@@ -13,8 +13,8 @@ from jaxssl.pretrained.export import export
 from jaxssl.report import workdir as reading
 from jaxssl.report.comparison import write_page
 from jaxssl.report.runs import read_runs
-from jaxssl.training import regular_files
-from jaxssl.training.workdir import check_links
+from jaxssl.training.output import regular_files
+from jaxssl.training.workdir.opening import check_links
 
 FILES = ("config.json", "metrics.jsonl", "results.json", "gallery.npz")
 

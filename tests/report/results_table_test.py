@@ -5,7 +5,7 @@ from tables import printed
 from workdir_cases import ROW, changed
 
 from jaxssl.report import results
-from jaxssl.training import console
+from jaxssl.training.output import console
 
 pytestmark = pytest.mark.fast
 

@@ -14,7 +14,7 @@ from workdir_cases import ROW, changed
 
 from jaxssl.errors import UserError
 from jaxssl.report import results
-from jaxssl.training import atomic_files
+from jaxssl.training.output import atomic_files
 
 ADDITIONS = 15
 ADD = f"""

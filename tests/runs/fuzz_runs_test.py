@@ -34,7 +34,8 @@ from weights_cases import GOLDEN, draw_weights
 from jaxssl.report import run_report
 from jaxssl.report import results
 from jaxssl.pretrained import weights
-from jaxssl.training import checkpoint, config
+from jaxssl.training.workdir import checkpoint
+from jaxssl.training import config
 from jaxssl.training.build import build
 
 DIGITS = Path(__file__).parents[2] / "configs" / "digits.py"

@@ -20,7 +20,10 @@ from jaxssl.evaluation import features
 from jaxssl.report import results
 from jaxssl.evaluation import run
 from jaxssl.evaluation.protocols import svm
-from jaxssl.training import checkpoint, config, loop, metrics_writer
+from jaxssl.training.workdir import checkpoint
+from jaxssl.training import config
+from jaxssl.training import loop
+from jaxssl.training.output import metrics_writer
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.state import make_train_step
 

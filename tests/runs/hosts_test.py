@@ -25,7 +25,10 @@ from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.source import PreparedSplit, Source
 from jaxssl.errors import UserError
 from jaxssl.report import results
-from jaxssl.training import checkpoint, config, digests, loop, metrics_writer
+from jaxssl.training.workdir import checkpoint, digests
+from jaxssl.training import config
+from jaxssl.training import loop
+from jaxssl.training.output import metrics_writer
 
 ROOT = Path(__file__).parents[2]
 WAYS = ("device", "none", "graphs")

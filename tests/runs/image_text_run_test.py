@@ -18,7 +18,10 @@ from jaxssl.data import source
 from jaxssl.report import results
 from jaxssl.evaluation import run
 from jaxssl.pretrained import load
-from jaxssl.training import checkpoint, config, loop, metrics_writer
+from jaxssl.training.workdir import checkpoint
+from jaxssl.training import config
+from jaxssl.training import loop
+from jaxssl.training.output import metrics_writer
 
 CAPTIONED = DIGITS.parent / "image_text" / "digit_captions.py"
 STEPS, SAVED = 6, 3

@@ -22,7 +22,9 @@ from jaxssl.evaluation import pretrain
 from jaxssl.evaluation import run as evaluate
 from jaxssl.evaluation.raw_features import clip_pixels
 from jaxssl.models import s3d
-from jaxssl.training import checkpoint, config, loop
+from jaxssl.training.workdir import checkpoint
+from jaxssl.training import config
+from jaxssl.training import loop
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "video" / "moving_digits.py"

@@ -17,7 +17,8 @@ from jaxssl.errors import UserError
 from jaxssl.report import markdown
 from jaxssl.studies import claims, documents, verdicts
 from jaxssl.studies.study import Claim, Findings, Picture, Table, Verdict
-from jaxssl.training import config, console, git
+from jaxssl.training import config
+from jaxssl.training.output import console, git
 
 ABOUT = {"command": "jaxssl study x", "seconds": "1"}
 UNSTUDIED = claims.read_unstudied_claims()

@@ -9,7 +9,8 @@ import pytest
 from jax import numpy as jnp
 
 from jaxssl.errors import UserError
-from jaxssl.training import checkpoint, metrics_writer
+from jaxssl.training.output import metrics_writer
+from jaxssl.training.workdir import checkpoint
 
 STATE = {"params": {"w": jnp.arange(6.0).reshape(2, 3)}, "step": jnp.int32(7)}
 

@@ -11,8 +11,9 @@ from tiny import SETTINGS
 from jaxssl import cli, distributed
 from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
-from jaxssl.training import _config_ranges, build
+from jaxssl.training import build
 from jaxssl.training import config as config_lib
+from jaxssl.training.config import ranges as _config_ranges
 
 pytestmark = pytest.mark.fast
 

@@ -11,7 +11,7 @@ import pytest
 from rich.table import Table
 
 from jaxssl.errors import escape
-from jaxssl.training import console, logs
+from jaxssl.training.output import console, logs
 
 ROOT = Path(__file__).parents[2]
 NAME = "run[seed=1] [/x] :smile: [bold]b[/]"
@@ -21,7 +21,7 @@ ESCAPED = "a\\x1b[31m\\x07\\r\\nb\\udcff\\u202e"
 OUTLIVE = """
 import sys
 from pathlib import Path
-from jaxssl.training import console, logs
+from jaxssl.training.output import console, logs
 console.outlive_terminal()
 logs.log_to_screen()
 with logs.log_to_file(Path(sys.argv[1])):

@@ -8,7 +8,7 @@ import pytest
 from jax import numpy as jnp
 
 from jaxssl import distributed
-from jaxssl.training import digests
+from jaxssl.training.workdir import digests
 
 RNG = np.random.default_rng(0)
 ARRAYS = {

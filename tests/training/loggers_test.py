@@ -9,7 +9,8 @@ import pytest
 
 from jaxssl import components
 from jaxssl.errors import UserError
-from jaxssl.training import config, loggers, metrics_writer
+from jaxssl.training import config
+from jaxssl.training.output import loggers, metrics_writer
 
 
 class MemoryLogger:

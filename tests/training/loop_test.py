@@ -25,19 +25,13 @@ from jaxssl.data import source
 from jaxssl.data.batches import Order
 from jaxssl.errors import UserError
 from jaxssl.evaluation import features, pretrain, run
-from jaxssl.training import (
-    checkpoint,
-    collapse,
-    logs,
-    loop,
-    metrics_writer,
-    nonfinite,
-    run_record,
-)
+from jaxssl.training import collapse, loop, nonfinite
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.metrics_reporter import MetricsReporter, log_metrics
+from jaxssl.training.output import logs, metrics_writer
 from jaxssl.training.programs import make_encoder
-from jaxssl.training.run_lock import lock
+from jaxssl.training.workdir import checkpoint, run_record
+from jaxssl.training.workdir.run_lock import lock
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}

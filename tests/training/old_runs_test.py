@@ -10,7 +10,8 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxssl.evaluation import pretrain
-from jaxssl.training import checkpoint, config
+from jaxssl.training import config
+from jaxssl.training.workdir import checkpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -23,10 +23,12 @@ from jaxssl.methods.base import Carried
 from jaxssl.models import convnet, encoder
 from jaxssl.models.heads import MLP
 from jaxssl.pretrained.load import load_pretrained
-from jaxssl.training import checkpoint, config, held_out, metrics_writer
+from jaxssl.training import config, held_out
 from jaxssl.training.compatibility import has_online_probe
 from jaxssl.training.online_probe import make_online_probe, predict
+from jaxssl.training.output import metrics_writer
 from jaxssl.training.state import TrainState, make_init
+from jaxssl.training.workdir import checkpoint
 
 B, CLASSES = 16, 3
 RNG = np.random.default_rng(0)

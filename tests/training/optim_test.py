@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from jaxssl.training.config.schedules import from_spec
 from jaxssl.training.optim import effective_lr, optimiser
-from jaxssl.training.schedules import from_spec
 
 pytestmark = pytest.mark.fast
 

@@ -11,7 +11,8 @@ from workdir_cases import metric_lines, saved_arrays
 
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
-from jaxssl.training import loop, profiling, run_record
+from jaxssl.training import loop, profiling
+from jaxssl.training.workdir import run_record
 
 
 @pytest.fixture(scope="module", autouse=True)

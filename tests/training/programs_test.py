@@ -10,8 +10,10 @@ from tiny import DIGITS, TINY
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.evaluation import pretrain
-from jaxssl.training import checkpoint, config, metrics_writer, programs
+from jaxssl.training import config, programs
 from jaxssl.training.build import build, make_batches, shared_numbers
+from jaxssl.training.output import metrics_writer
+from jaxssl.training.workdir import checkpoint
 
 
 def load(data_dir, **changes):

@@ -22,13 +22,14 @@ from workdir_cases import at_batch
 
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
-from jaxssl.training import checkpoint, run_lock, workdir
 from jaxssl.training import config as config_lib
+from jaxssl.training.workdir import checkpoint, run_lock
+from jaxssl.training.workdir import opening as workdir
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from jaxssl.training.run_lock import lock
+from jaxssl.training.workdir.run_lock import lock
 with lock(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -11,7 +11,9 @@ from tiny import DIGITS, SETTINGS
 
 from jaxssl import distributed
 from jaxssl.errors import UserError
-from jaxssl.training import checkpoint, config, logs, run_record
+from jaxssl.training import config
+from jaxssl.training.output import logs
+from jaxssl.training.workdir import checkpoint, run_record
 
 STATE = {"w": np.ones(2, np.float32)}
 RECORD = run_record.RunRecord("mine", "data 1", {"jax": "0.1", "jax_enable_x64": False})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.training.schedules import from_spec, learning_rate
+from jaxssl.training.config.schedules import from_spec, learning_rate
 
 pytestmark = pytest.mark.fast
 

@@ -19,8 +19,9 @@ from jaxssl.evaluation import pretrain
 from jaxssl.pretrained import load
 from jaxssl.pretrained.export import export
 from jaxssl.pretrained.start import adapt_channels, start
-from jaxssl.training import checkpoint, config, run_record
+from jaxssl.training import config
 from jaxssl.training.build import build, initial_state
+from jaxssl.training.workdir import checkpoint, run_record
 
 EXAMPLE = {"input": np.zeros((2, 8, 8, 1), np.uint8), "index": np.arange(2, dtype=np.int32)}
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 1), np.uint8)

@@ -15,9 +15,11 @@ from jax import numpy as jnp
 from jaxssl.errors import UserError, WriteError
 from jaxssl.evaluation import embedding
 from jaxssl.report import results
-from jaxssl.training import atomic_files, checkpoint, loggers, logs, workdir
 from jaxssl.training import config as config_lib
-from jaxssl.training.metrics_writer import MetricsWriter
+from jaxssl.training.output import atomic_files, loggers, logs
+from jaxssl.training.output.metrics_writer import MetricsWriter
+from jaxssl.training.workdir import checkpoint
+from jaxssl.training.workdir import opening as workdir
 
 NOBODY = 65534
 LONG = "x" * 10_000

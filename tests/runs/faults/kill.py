@@ -30,10 +30,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from tiny import TINY  # noqa: E402
 
-from jaxssl.training import (
-    checkpoint,
-    metrics_writer,  # noqa: E402
-)
+from jaxssl.training.workdir import checkpoint
+from jaxssl.training.output import metrics_writer
 
 STEPS = 60
 TMP = "*.orbax-checkpoint-tmp*"

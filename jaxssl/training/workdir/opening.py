@@ -14,9 +14,10 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, WriteError, explain_write_errors
-from jaxssl.training import atomic_files, checkpoint, logs
 from jaxssl.training.config import conflicts, load, read_config, validate
-from jaxssl.training.run_lock import lock
+from jaxssl.training.output import atomic_files, logs
+from jaxssl.training.workdir import checkpoint
+from jaxssl.training.workdir.run_lock import lock
 
 # A shared file system may take some seconds to show a new file on another host.
 PATIENCE = 10.0

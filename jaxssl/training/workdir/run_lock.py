@@ -1,6 +1,5 @@
 """Lock a workdir, so that one run at a time uses it."""
 
-import errno
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,7 +10,8 @@ from pathlib import Path
 from filelock import FileLock, LeaseSettingsMismatch, OwnerRecord, SoftFileLease, Timeout
 
 from jaxssl.errors import UserError
-from jaxssl.training.logs import log
+from jaxssl.training.output.atomic_files import NO_FLOCK
+from jaxssl.training.output.logs import log
 
 NAME = "lock"  # file that the operating system locks while a run holds the workdir
 OWNER = "lock.owner"  # file with the run's process and host, touched while the run is alive
@@ -19,7 +19,6 @@ HEARTBEAT = 10.0  # seconds between two touches of the owner file
 # A run on another host counts as dead after so many seconds without a touch. Caches of shared file
 # systems may show a new time only after a minute.
 LEASE = 100.0
-NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from jaxssl.errors import escape, explain_write_errors
-from jaxssl.training.console import losses, screen, show
+from jaxssl.training.output.console import losses, screen, show
 
 log = logging.getLogger("jaxssl")
 SCREEN = "screen"  # name of the handler that writes to the screen

@@ -17,8 +17,8 @@ from jaxssl import components
 from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective, stateless
 from jaxssl.models import adapters
-from jaxssl.training._config_types import is_schedule
-from jaxssl.training.logs import log
+from jaxssl.training.config.types import is_schedule
+from jaxssl.training.output.logs import log
 
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 NETWORKS = ("net", "text", "head", "predictor")

@@ -24,8 +24,9 @@ import orbax.checkpoint as ocp
 
 from jaxssl import distributed
 from jaxssl.errors import UserError, explain_write_errors, one_line
-from jaxssl.training import digests, regular_files
-from jaxssl.training.logs import log
+from jaxssl.training.output import regular_files
+from jaxssl.training.output.logs import log
+from jaxssl.training.workdir import digests
 
 NUM_LATEST = 2  # number of latest checkpoints to keep, in case the last one is damaged
 DAMAGED = "damaged"  # folder in the workdir for damaged checkpoints

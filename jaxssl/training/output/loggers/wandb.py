@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxssl.training.loggers import ServiceLogger, ServiceState
+from jaxssl.training.output.loggers import ServiceLogger, ServiceState
 
 PACKAGE = "wandb"
 

@@ -9,8 +9,8 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.training import config as configs
-from jaxssl.training._config_types import TYPES, argument_types, describe_type
-from jaxssl.training.config_keys import flat_keys
+from jaxssl.training.config.keys import flat_keys
+from jaxssl.training.config.types import TYPES, argument_types, describe_type
 
 _COMMENT = re.compile(r"^    config\.([\w.]+) = (?:\(\n\s+)?[^#\n]*# (.*)$", re.MULTILINE)
 _ARGUMENT = re.compile(r"^ +((?:\w+, )*\w+)(?: \([^)]*\))?: (\S.*(?:\n {8,}\S.*)*)", re.MULTILINE)

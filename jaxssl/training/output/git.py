@@ -15,7 +15,7 @@ def current_commit() -> str:
     """
     if os.environ.get("JAXSSL_COMMIT"):
         return os.environ["JAXSSL_COMMIT"]
-    checkout = Path(__file__).parents[2]
+    checkout = Path(__file__).parents[3]
     if not (checkout / ".git").exists():
         return ""
     command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--exclude=*"]

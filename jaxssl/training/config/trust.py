@@ -13,7 +13,7 @@ from typing import Any
 
 from jaxssl import components
 from jaxssl.errors import UserError, escape
-from jaxssl.training.logs import log
+from jaxssl.training.output.logs import log
 
 
 def require(names: Iterable[str], source: Any, trust: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
-from jaxssl.training._config_types import is_schedule
+from jaxssl.training.config.types import is_schedule
 
 
 def flat_keys(config: ConfigDict) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jaxssl.training.loggers import ServiceState
+from jaxssl.training.output.loggers import ServiceState
 
 PACKAGE = "mlflow"
 

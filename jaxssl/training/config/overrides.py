@@ -10,8 +10,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError, one_line
-from jaxssl.training import schedules
-from jaxssl.training._config_types import fits, is_schedule, require
+from jaxssl.training.config import schedules
+from jaxssl.training.config.types import fits, is_schedule, require
 
 
 def convert(key: str, given: Any, kind: Any) -> Any:

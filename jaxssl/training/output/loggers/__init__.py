@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, suggest
-from jaxssl.training import atomic_files, regular_files
+from jaxssl.training.output import atomic_files, regular_files
 
 METHODS = ("write", "sync", "close")
 

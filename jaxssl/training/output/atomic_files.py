@@ -1,5 +1,6 @@
 """Write files atomically: a reader sees the old content or the new one, never a part."""
 
+import errno
 import json
 import os
 import uuid
@@ -11,9 +12,9 @@ from typing import Any
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from jaxssl.errors import explain_write_errors
-from jaxssl.training.logs import log
-from jaxssl.training.run_lock import NO_FLOCK
+from jaxssl.training.output.logs import log
 
+NO_FLOCK = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # errors of file systems without locks
 PATIENCE = 10.0  # seconds of waiting for a lock after which a message is logged
 
 

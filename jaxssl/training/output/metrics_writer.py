@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from jaxssl.errors import explain_write_errors
-from jaxssl.training import loggers
-from jaxssl.training.atomic_files import write_text
-from jaxssl.training.logs import log
-from jaxssl.training.regular_files import read_lines
+from jaxssl.training.output import loggers
+from jaxssl.training.output.atomic_files import write_text
+from jaxssl.training.output.logs import log
+from jaxssl.training.output.regular_files import read_lines
 
 
 class MetricsWriter:

@@ -16,20 +16,13 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
-from jaxssl.training import custom, regular_files
-from jaxssl.training import trust as trusted
-from jaxssl.training._config_overrides import convert
-from jaxssl.training._config_ranges import check_argument, check_common_ranges
-from jaxssl.training._config_types import (
-    TYPES,
-    add_later_keys,
-    argument_types,
-    check_common_keys,
-    is_schedule,
-    require,
-)
-from jaxssl.training.config_keys import find_group, full_key
-from jaxssl.training.console import show
+from jaxssl.training.config import custom, types
+from jaxssl.training.config import trust as trusted
+from jaxssl.training.config.keys import find_group, full_key
+from jaxssl.training.config.overrides import convert
+from jaxssl.training.config.ranges import check_argument, check_common_ranges
+from jaxssl.training.output import regular_files
+from jaxssl.training.output.console import show
 
 # Each of these groups names a component. The name of an optional component may be "none".
 GROUPS = ("net", "text", "loss", "method", "augment", "head", "predictor")
@@ -90,7 +83,7 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, Any]] = ()) -> C
         config[group].name = components.absolute(config[group].name)
         config[group] = _complete(group, config[group])
     config.crops.number = config.crops.get("number", 0)
-    add_later_keys(config)
+    types.add_later_keys(config)
     _check_view_groups(config)
     others = [(full_key(config, k), value) for k, value in overrides if not _is_choice(k)]
     apply_overrides(config, others)
@@ -179,7 +172,7 @@ def complete_stored(config: ConfigDict) -> ConfigDict:
     config = _unlocked(config, "it")
     for group in GROUPS:
         config[group] = _complete(group, config[group])
-    add_later_keys(config)
+    types.add_later_keys(config)
     _check_view_groups(config)
     validate(config)
     return config
@@ -242,7 +235,7 @@ def label(group: str, config: Mapping[str, Any]) -> str:
     details = list(choice.values())[1:]
     for key, value in arguments(config).items():
         if _as_json(value) != _as_json(defaults.get(key)):
-            text = f"{value['schedule']} schedule" if is_schedule(value) else value
+            text = f"{value['schedule']} schedule" if types.is_schedule(value) else value
             details.append(f"{key}={text}")
     name = components.short_name(choice["name"])
     return f"{name} ({', '.join(details)})" if details else name
@@ -278,7 +271,7 @@ def conflicts(ours: ConfigDict, theirs: Mapping[str, Any]) -> list[str]:
 def _comparable(config: Mapping[str, Any]) -> dict[str, Any]:
     """Add the keys of later versions to a config, and remove its local folders."""
     config = json.loads(json.dumps(custom.without_folders(config)))
-    add_later_keys(config)
+    types.add_later_keys(config)
     return json.loads(json.dumps(config))
 
 
@@ -300,14 +293,14 @@ def validate(config: ConfigDict) -> None:
     Raises:
         UserError: on a missing key, or a value of another type or out of its range.
     """
-    check_common_keys(config)
+    types.check_common_keys(config)
     for group in (*GROUPS, *VIEW_GROUPS):
         component = _component_group(group)
-        kinds = argument_types(factory(component, config[component].name))
+        kinds = types.argument_types(factory(component, config[component].name))
         for name, value in arguments(config[group]).items():
             key = f"{group}.{name}"
             if name in kinds:
-                require(key, value, kinds[name])
+                types.require(key, value, kinds[name])
             check_argument(key, component, value)
     check_common_ranges(config)
     if "size" in config.second_view:
@@ -392,9 +385,9 @@ def _complete(group: str, config: ConfigDict) -> ConfigDict:
 def _type_of(config: ConfigDict, key: str, value: Any) -> Any:
     """Return the type that a config key expects."""
     group, _, leaf = key.partition(".")
-    if key in TYPES:
-        return TYPES[key]
+    if key in types.TYPES:
+        return types.TYPES[key]
     if group in (*GROUPS, *VIEW_GROUPS):
         component = _component_group(group)
-        return argument_types(factory(component, config[component].name)).get(leaf, Any)
+        return types.argument_types(factory(component, config[component].name)).get(leaf, Any)
     return type(value)

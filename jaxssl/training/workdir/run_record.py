@@ -16,9 +16,10 @@ from ml_collections import ConfigDict
 import jaxssl
 from jaxssl import distributed
 from jaxssl.errors import UserError, one_line
-from jaxssl.training import atomic_files, checkpoint, regular_files
 from jaxssl.training.config import conflicts, differences
-from jaxssl.training.logs import log
+from jaxssl.training.output import atomic_files, regular_files
+from jaxssl.training.output.logs import log
+from jaxssl.training.workdir import checkpoint
 
 NAME = "run.json"
 INIT = "init.json"

@@ -1,0 +1,1 @@
+"""What a run writes: the terminal, its log, metrics and other files."""
