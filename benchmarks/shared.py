@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl.data.batches import Batches
-from jaxssl.data.source import PreparedSplit, Source
+from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.training.build import Setup, build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import TrainState

@@ -20,7 +20,7 @@ from ml_collections import ConfigDict
 from jaxssl import components
 from jaxssl.data import in_memory, prepare
 from jaxssl.data.files import ARCHIVES
-from jaxssl.data.source import Splits
+from jaxssl.data.splits import Splits
 from jaxssl.errors import Stopped, UserError
 from jaxssl.evaluation import embedding, pretrain
 from jaxssl.evaluation import run as evaluation

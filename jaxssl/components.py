@@ -47,6 +47,7 @@ GROUPS = {
     "loss": Group("jaxssl.losses", "objective"),
     "method": Group("jaxssl.methods", "method"),
     "augment": Group("jaxssl.augment.recipes", "recipe"),
+    "kind": Group("jaxssl.kinds", "kind"),
     "data": Group("jaxssl.data.formats", "builder"),
     "toy": Group("jaxssl.data.toy", "builder"),
     "protocol": Group("jaxssl.evaluation.protocols", "protocol"),

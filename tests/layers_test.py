@@ -20,6 +20,7 @@ ORDER = (
     "augment",
     "data",
     "models",
+    "kinds",
     "methods",
     "training",
     "report",
@@ -42,6 +43,7 @@ ONLY = {
     "augment": {"errors"},
     "data": {"errors", "components", "distributed"},
     "models": {"errors", "collectives", "losses"},
+    "kinds": {"errors", "augment", "data", "models"},
     "methods": {"collectives", "losses", "models"},
     "report": {"errors", "training"},
 }

@@ -14,12 +14,12 @@ from jax.sharding import PartitionSpec as P
 
 import jaxssl
 from jaxssl import cli, components
-from jaxssl.data import source
+from jaxssl.data import kind, source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import run as evaluation_run
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.models import adapters
-from jaxssl.training import config, modality
+from jaxssl.training import config
 from jaxssl.training.build import build, make_augment, make_networks
 from jaxssl.training.config import custom
 from jaxssl.training.output import loggers, logs
@@ -533,8 +533,8 @@ def test_python_objects_get_names_and_digests_that_tell_settings_apart():
     three = components.digest("net", "python:Dense")
     components.register("net", nn.Dense(4))
     assert components.digest("net", "python:Dense") != three
-    assert modality.network_kind(components.register("net", OfVideos())) == "video"
-    assert modality.network_kind("python:Dense") == "image"
+    assert kind.of_network(components.register("net", OfVideos())) == "video"
+    assert kind.of_network("python:Dense") == "image"
     with pytest.raises(UserError, match="was given as a Python object, which is not stored"):
         components.factory("net", "python:Missing")
 

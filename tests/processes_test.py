@@ -1,5 +1,6 @@
 """Several processes: their shares of a data set, features and figures, as threads show them."""
 
+from functools import partial
 from operator import itemgetter
 from types import SimpleNamespace
 
@@ -12,14 +13,16 @@ from jax import numpy as jnp
 from process_cases import in_processes
 
 from jaxssl import distributed
-from jaxssl.data import batches, readers
+from jaxssl.data import batches
+from jaxssl.data import kind as kinds
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.graphs import GraphArray
-from jaxssl.data.source import PreparedSplit, Source
+from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
-from jaxssl.evaluation import raw_features
+from jaxssl.evaluation.context import _raw_features
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocols import knn
+from jaxssl.kinds import image
 from jaxssl.training.workdir import opening as workdir
 
 pytestmark = pytest.mark.fast
@@ -103,7 +106,7 @@ def test_raw_features_of_a_part_are_rows_of_the_whole(kind):
         "video": rng.integers(0, 256, (9, 2, 16, 16, 1), np.uint8),
         "graph": GraphArray(random_graphs(9), NUM_TAGS),
     }[kind]
-    encode = raw_features.make_encode(kind, mesh)
+    encode = partial(_raw_features, kinds.get(kind), mesh)
     whole = encode(examples)
     np.testing.assert_allclose(encode(examples, part=slice(3, 8)), whole[3:8], atol=1e-6)
     if kind == "image":
@@ -134,7 +137,7 @@ def test_processes_read_their_rows_of_every_batch(crops):
     part = PreparedSplit(records)
     source = Source("made", "train", ((part, np.arange(20)),), tuple("abc"), (6, 9, 3))
     order = batches.Order(20, 8, 0)
-    reader = readers.Reader(source, crops, 5)
+    reader = image.Reader(source, crops, 5)
     whole = reader(3, order(3))
     for rows in (np.arange(2), np.array([2, 3, 6]), np.arange(4, 8)):
         local = batches._LocalReader(order, rows, reader)
@@ -143,16 +146,16 @@ def test_processes_read_their_rows_of_every_batch(crops):
 
 
 def test_crops_depend_on_seed_step_and_example_and_differ_between_crops():
-    image = np.random.default_rng(0).integers(0, 256, (16, 24, 1), np.uint8)
-    part = PreparedSplit([{"image": image, "label": 0}] * 3)
+    pixels = np.random.default_rng(0).integers(0, 256, (16, 24, 1), np.uint8)
+    part = PreparedSplit([{"image": pixels, "label": 0}] * 3)
     source = Source("made", "train", ((part, np.arange(3)),), ("a",), (16, 24, 1))
     crop = Crop(8, (0.1, 0.6), (1.5, 2.5))
     crops = Crops((crop,) * 2, (crop,) * 2, 8)
     cut = []
     for seed, step in ((0, 0), (0, 1), (1, 0)):
-        inputs = readers.Reader(source, crops, seed)(step, np.arange(3, dtype=np.int32))["input"]
+        inputs = image.Reader(source, crops, seed)(step, np.arange(3, dtype=np.int32))["input"]
         cut += [*inputs["views"].reshape(6, -1), *inputs["crops"].reshape(6, -1)]
-    assert len({pixels.tobytes() for pixels in cut}) == 36
+    assert len({one.tobytes() for one in cut}) == 36
 
 
 def test_taking_from_several_parts_keeps_the_order():

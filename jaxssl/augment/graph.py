@@ -233,6 +233,7 @@ class GraphInputs(NamedTuple):
     num_tags: int
 
     kind = "graph"
+    axes = ""  # not one array
     copies = 1
 
     def prepare(self, graphs: Row) -> Row:

@@ -37,6 +37,7 @@ class Inputs(NamedTuple):
     interpolation: str = "bilinear"
 
     kind = "image"
+    axes = "h, w, c"
     copies = 1  # Number of inputs that `prepare` returns per image. Their features are averaged.
 
     def prepare(self, images: Array) -> Array:
@@ -62,6 +63,7 @@ class VideoInputs(NamedTuple):
     copies: int = 1
 
     kind = "video"
+    axes = "t, h, w, c"
 
     @property
     def span(self) -> int:

@@ -23,10 +23,10 @@ ROWS = flags.DEFINE_integer("rows", 8, "Number of images.", lower_bound=1, flag_
 def main(overrides: list[tuple[str, str]]) -> None:
     """Draw a sheet of images and views with `jaxssl.evaluation.gallery.write_sheet`."""
     from jaxssl import distributed
-    from jaxssl.data import source
+    from jaxssl.data import kind, source
     from jaxssl.errors import UserError
     from jaxssl.evaluation import gallery
-    from jaxssl.training import config, modality
+    from jaxssl.training import config
     from jaxssl.training.output import logs
     from jaxssl.training.output.console import show
 
@@ -36,12 +36,13 @@ def main(overrides: list[tuple[str, str]]) -> None:
     distributed.check_platform()
     logs.log_to_screen()
     out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
-    if modality.dataset_kind(settings) != "image":
+    ours = kind.of(settings)
+    if ours.show is None:
         raise UserError(
             f"augment.name={settings.augment.name!r} makes no pictures; "
             "show an image or video config"
         )
-    train = source.load(settings.data, settings.data.train_split)
+    train = source.load(settings.data, settings.data.train_split, ours.data)
     gallery.write_sheet(settings, train, ROWS.value, out)
     show(train.describe())
     show(f"views: {out}")

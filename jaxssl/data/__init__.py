@@ -7,7 +7,9 @@ From bottom to top, each module using only modules above it in this list:
     integrity, convert                        check prepared sets, convert TFRecord to ArrayRecord
     formats, toy                              TFDS builders of user files and of bundled sets
     prepare                                   a data set's name to its prepared set
-    source, metadata                          splits read by index, sizes of common sets
-    readers, plan, batches                    arrays of a batch, the stream of batches
+    splits, tables, labels, in_memory         splits read by index, sets that are Python objects
+    source, metadata                          a split by its name, sizes of common sets
+    kind                                      what depends on the kind of examples
+    plan, batches                             the stream of batches
     prompts                                   sentences for zero-shot classification
 """

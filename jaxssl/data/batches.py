@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import absl.flags
@@ -22,11 +22,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl import distributed
-from jaxssl.data import decoding, files
+from jaxssl.data import decoding, files, kind
 from jaxssl.data.plan import Plan, make_plan
-from jaxssl.data.readers import Batch, Reader, graph_reader
-from jaxssl.data.source import Source
+from jaxssl.data.records import Example
+from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
+
+Batch = dict[str, Any]
 
 log = logging.getLogger("jaxssl")
 READ_AHEAD = 2**33  # limit in bytes on batches that reading threads hold in host memory
@@ -100,7 +102,7 @@ def make_batches(
     cache: str = "auto",
     workers: int = -1,
     parts: int = 1,
-    captions: bool = False,
+    examples: str = "",
 ) -> Batches:
     """Build the stream of shuffled batches of ``source``, in a new order each epoch.
 
@@ -114,33 +116,25 @@ def make_batches(
         workers: see `make_plan`.
         parts: number of parts in which a device encodes its share of a batch. Graphs are packed
             into a row for each part.
-        captions: whether the input is {"image", "text"}, the text being int32 [B, k, length].
+        examples: kind of examples, the name of a file of `jaxssl/kinds`; "" for that of the data
+            set. For "image_text" the input is {"image", "text"}, the text being int32
+            [B, k, length].
 
     Raises:
-        UserError: as `make_plan`, or if the batch size does not fit the split or the devices.
+        UserError: as `make_plan`, if the batch size does not fit the split or the devices, or if
+            the split lacks captions.
     """
     check_batch(batch_size, len(source), mesh.size)
-    if captions and not source.captioned:
-        raise UserError(
-            f"augment.name needs captions, but the images of {source.name!r} have none; set "
-            "data.name=captions, or a set of TFDS that has captions"
-        )
     plan = make_plan(source, crops, cache=cache, workers=workers)
     host_crops = crops if plan.host else None
     order = Order(len(source), batch_size, seed)
-    if source.kind == "graph":
-        reader = graph_reader(source, order, batch_size, mesh.size * parts)
-        example, shapes = reader.example(), reader.shapes()
-    else:
-        reader = Reader(source, host_crops, seed, captions)
-        example = reader(0, np.arange(min(2, len(source)), dtype=np.int32))
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example
-        )
+    make_reader = kind.get(examples or source.kind).make_reader
+    reader = make_reader(source, order, batch_size, mesh.size * parts, host_crops, seed)
+    shapes = reader.shapes()
     local = _LocalReader(order, distributed.local_rows(batch_size, mesh), reader)
     cached = None
     if plan.cached:
-        cached = _DeviceCache(source, local, mesh, captions)
+        cached = _DeviceCache(local, mesh)
         start = cached.batches
     else:
         num_bytes = sum(
@@ -154,7 +148,25 @@ def make_batches(
         stream.take if cached else None,
         order,
         *(stream.get_state, stream.set_state, stream.close),
-        *(len(source), example, shapes, plan, host_crops),
+        *(len(source), reader.example(), shapes, plan, host_crops),
+    )
+
+
+def assemble(inputs: Any, examples: Sequence[Example], indices: np.ndarray) -> Batch:
+    """Return a batch of inputs with the labels of their examples."""
+    labels = np.array([example.label for example in examples], np.int32)
+    return {"input": inputs, "label": labels, "index": indices}
+
+
+def first_examples(read: Callable[[int, np.ndarray], Batch], source: Source) -> Batch:
+    """Read the first two examples of a split."""
+    return read(0, np.arange(min(2, len(source)), dtype=np.int32))
+
+
+def shapes_of(example: Batch, batch_size: int) -> Batch:
+    """Return the shapes of a whole batch as `jax.ShapeDtypeStruct`."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((batch_size, *x.shape[1:]), x.dtype), example
     )
 
 
@@ -226,7 +238,7 @@ class _LocalReader(NamedTuple):
 
     order: Order
     rows: np.ndarray
-    reader: Callable[[int, np.ndarray], Batch]
+    reader: Any
 
     def indices(self, step: int) -> np.ndarray:
         return self.order(step)[self.rows]
@@ -238,22 +250,17 @@ class _LocalReader(NamedTuple):
 class _DeviceCache:
     """Batches from a copy of all examples on every device, gathered there by index."""
 
-    def __init__(self, source: Source, local: _LocalReader, mesh: Mesh, captions: bool) -> None:
-        self._source, self._local, self._mesh = source, local, mesh
-        self._captions = captions
+    def __init__(self, local: _LocalReader, mesh: Mesh) -> None:
+        self._local, self._mesh = local, mesh
         self._gather = jax.jit(distributed.take_rows, out_shardings=distributed.data_sharding(mesh))
         self._data: Batch | None = None
 
     def data(self) -> Batch:
         """Return all cached examples in the form of one batch. The first call sends them."""
-        if self._data is not None:
-            return self._data
-        images, labels = self._source.images(0)[:], self._source.labels
-        inputs = {"image": images, "text": self._source.texts} if self._captions else images
-        index = np.arange(len(labels), dtype=np.int32)
-        batch = {"input": inputs, "label": labels, "index": index}
-        self._data = data = distributed.replicate(batch, self._mesh)
-        return data
+        if self._data is None:
+            self._data = distributed.replicate(self._local.reader.everything(), self._mesh)
+        assert self._data is not None
+        return self._data
 
     def indices(self, position: int, n: int, k: int) -> jax.Array:
         """Return the indices [k, B] of n batches from ``position`` on, padded by the last batch."""

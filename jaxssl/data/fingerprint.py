@@ -9,7 +9,7 @@ import numpy as np
 from jaxssl.data.decoding import PNG_SIGNATURE
 from jaxssl.data.lazy_array import BLOCK
 from jaxssl.data.records import PreparedSplit, Record
-from jaxssl.data.source import Source
+from jaxssl.data.splits import Source
 from jaxssl.errors import UserError, one_line
 
 # Records that are read: evenly spaced ones, as many as this number of bytes has room for.

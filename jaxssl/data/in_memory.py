@@ -13,12 +13,12 @@ import numpy as np
 from PIL import Image
 
 from jaxssl import components
-from jaxssl.data import decoding
+from jaxssl.data import decoding, kind
 from jaxssl.data.formats import _pictures, user_files
 from jaxssl.data.labels import convert_labels
 from jaxssl.data.prepare import IN_MEMORY
 from jaxssl.data.records import UNLABELLED, PreparedSplit
-from jaxssl.data.source import KINDS, Source, Splits, find_records, finish
+from jaxssl.data.splits import Source, Splits, find_records, finish
 from jaxssl.data.tables import IMAGE_KEYS, LABEL_KEYS, PictureFile, from_columns, open_path
 from jaxssl.errors import UserError, one_line
 
@@ -108,13 +108,13 @@ def _labelled_part(source: Source) -> Source:
     return source.take(labelled)
 
 
-def make_opener(data: Mapping[str, Any], kind: str) -> Callable[[str], Source]:
+def make_opener(data: Mapping[str, Any], examples: str) -> Callable[[str], Source]:
     """Return the function that opens a split of the data set of a user's file, by its name.
 
     Args:
         data: the group `config.data`. "name" is path/to/file.py:NAME. The function NAME returns any
             of the data of `load_splits`, and may take the argument ``path``, which is "path".
-        kind: kind of the examples that the run needs.
+        examples: kind of data set that the run needs.
 
     Raises:
         UserError: if the function or its data are not valid, or the run does not take images.
@@ -123,10 +123,10 @@ def make_opener(data: Mapping[str, Any], kind: str) -> Callable[[str], Source]:
     function = components.factory("data", data["name"])
     if not callable(function):
         raise UserError(f"data.name={name!r} must be a function that returns the data set")
-    if kind != "image":
+    if not kind.get(examples).pictures:
         raise UserError(
-            f"data.name={name!r} holds images, but augment.name makes views of {KINDS[kind]}; "
-            "change one of them"
+            f"data.name={name!r} holds images, but augment.name makes views of "
+            f"{kind.units(examples)}; change one of them"
         )
     arguments = {"path": data["path"]} if "path" in inspect.signature(function).parameters else {}
     if data["path"] and not arguments:

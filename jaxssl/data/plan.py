@@ -1,13 +1,12 @@
 """Choose whether training examples are cached on the device or streamed from the host."""
 
-import math
 from typing import NamedTuple
 
 import jax
 
-from jaxssl.data import files
+from jaxssl.data import files, kind
 from jaxssl.data.decoding import Crops
-from jaxssl.data.source import Source
+from jaxssl.data.splits import Source
 from jaxssl.errors import UserError, suggest
 
 CACHES = ("auto", "device", "none")
@@ -55,37 +54,10 @@ def make_plan(source: Source, crops: Crops, *, cache: str = "auto", workers: int
         raise UserError(
             f"data.workers must be -1 (automatic) or between 0 and {8 * cores} here, got {workers}"
         )
-    if source.kind == "video" and cache != "device":
-        lengths = "different lengths" if source.shape[0] is None else "one length"
-        return Plan(False, source.shape[0] is None, 0, f"clips of {lengths}, streamed by threads")
-    if source.kind == "graph":
-        if cache == "device":
-            raise UserError(
-                "data.cache='device' cannot hold graphs, which are packed on the host; set 'auto'"
-            )
-        return Plan(False, False, 0, "kept in memory, packed on the host by threads")
-    cached, why = False, "pictures of many sizes"
-    if source.one_size:
-        needed, limit = len(source) * math.prod(source.shape), _cache_limit()
-        cached = cache == "device" or (cache == "auto" and needed <= limit)
-        why = f"{needed / 2**20:.1f} MiB, the limit is {limit / 2**20:.0f} MiB"
-        why = why if cache == "auto" else "as data.cache asks"
-    elif cache == "device":
-        raise UserError(
-            f"data.cache='device': the pictures of {source.name!r} have many sizes and must be "
-            "cropped on the host; leave it at 'auto'"
-        )
-    if cached:
-        return Plan(True, False, 0, f"kept on the device ({why}), cropped there")
-    host = not source.one_size or (bool(crops.views) and min(source.shape[:2]) > crops.size)
-    if workers == -1:
-        workers = cores // 2 if cores > 4 else 0
-    readers = f"{workers} processes" if workers > 1 else "1 process" if workers else "threads"
-    where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
-    return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
+    return kind.get(source.kind).plan(source, crops, cache, workers)
 
 
-def _cache_limit() -> float:
+def cache_limit() -> float:
     """Return the largest data set in bytes that cache="auto" keeps on a device."""
     sizes = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in jax.local_devices()]
     return max(CACHE_BYTES, CACHE_SHARE * min(sizes))

@@ -67,7 +67,7 @@ def prepare(data: Mapping[str, Any]) -> tfds.core.DatasetBuilder:
         _check_format(name, builder)
         skipped = list((builder.info.metadata or {}).get("skipped") or ())
     if skipped:
-        noun = "clips" if name == "video" else "pictures"
+        noun = getattr(builder, "noun", "pictures")
         if data["on_error"] == "stop":
             raise user_files.unreadable(noun, data["path"], skipped)
         user_files.warn_of_skipped(noun, skipped)

@@ -7,20 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
-from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.views import Inputs, make_views, to_uint8
-from jaxssl.data import source
-from jaxssl.errors import UserError
-from jaxssl.evaluation import raw_features
+from jaxssl.data import kind
+from jaxssl.data.splits import Source, Splits
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode, make_encode_text
-from jaxssl.training import modality
 from jaxssl.training.build import make_augment
 
 BLOCK = 256  # number of images whose random views are made together
@@ -38,7 +35,7 @@ class _Programs(NamedTuple):
 def make_contexts(
     pretrained: PretrainedEncoder,
     config: ConfigDict | None,
-    splits: source.Splits,
+    splits: Splits,
     kinds: Sequence[str],
     mesh: Mesh,
     *,
@@ -64,13 +61,14 @@ def make_contexts(
     inputs = resolve_inputs(pretrained.inputs, splits.test)
     programs = _make_programs(pretrained, inputs, layer)
     data = arrays(splits, inputs)
-    augment = _make_augment(config, inputs) if inputs.kind == "image" else None
-    for kind in kinds:
+    ours = kind.get(inputs.kind)
+    augment = _make_augment(config, inputs) if ours.pictures else None
+    for name in kinds:
         fields: dict[str, Any] = {}
-        if kind == "raw":
-            encode = encode_views = raw_features.make_encode(inputs.kind, mesh)
+        if name == "raw":
+            encode = encode_views = partial(_raw_features, ours, mesh)
         else:
-            variables = pretrained.untrained(seed) if kind == "untrained" else pretrained.variables
+            variables = pretrained.untrained(seed) if name == "untrained" else pretrained.variables
             run = _make_run(distributed.replicate(variables, mesh), mesh)
             encode, encode_views = (partial(run, program) for program in programs[:2])
             if augment is not None and layer == "backbone":
@@ -83,58 +81,43 @@ def make_contexts(
             fields["views"] = partial(_encode_views, augment, encode_views)
             fields["size"] = inputs.size
         columns = _features(encode if features else None, data)
-        yield kind, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
+        yield name, EvalContext(columns, splits.bank, splits.test, encode, mesh=mesh, **fields)
 
 
-def arrays(splits: source.Splits, inputs: Any) -> dict[str, dict[str, Any]]:
+def arrays(splits: Splits, inputs: Any) -> dict[str, dict[str, Any]]:
     """Return inputs and labels of evaluation's training part (the bank) and test part.
 
     Images of different sizes are cropped to the network's size. A split that does not fit into
     memory is decoded when it is read.
     """
-
-    def examples(split: source.Source) -> Any:
-        if split.kind == "video":
-            return split.video_array(inputs.span)
-        return split.graph_array if split.kind == "graph" else split.images(inputs.size)
-
+    array = kind.get(inputs.kind).array
     parts = {"train": splits.bank, "test": splits.test}
-    return {name: {"input": examples(s), "label": s.labels} for name, s in parts.items()}
+    return {name: {"input": array(s, inputs), "label": s.labels} for name, s in parts.items()}
 
 
-def resolve_inputs(inputs: Any, test: source.Source) -> Any:
-    """Adapt an encoder's input settings to a data set, or raise UserError if they do not fit.
+def resolve_inputs(inputs: Any, test: Source) -> Any:
+    """Adapt an encoder's input settings to a data set.
 
     Raises:
         UserError: if the encoder cannot take its examples.
     """
-    if inputs.kind == "graph":
-        (num_tags,) = test.shape
-        if num_tags != inputs.num_tags:
-            raise UserError(
-                f"the encoder takes graphs with {inputs.num_tags} node tags, but {test.name!r} has "
-                f"{num_tags}"
-            )
-        return inputs
-    channels = test.shape[-1]
-    if inputs.kind == "video":
-        if channels != inputs.channels or (test.shape[0] or inputs.span) < inputs.span:
-            raise UserError(
-                f"the encoder takes clips of {inputs.span} frames or more and {inputs.channels} "
-                f"channels, {test.name!r} has {test.shape[0] or 'any'} and {channels}"
-            )
-        return inputs._replace(copies=10)
-    if channels > inputs.channels:
-        raise UserError(
-            f"the encoder takes images of {inputs.channels} channel, {test.name!r} has {channels}"
-        )
-    # Images of different sizes are already centre-cropped when they are read.
-    return inputs if test.one_size else inputs._replace(crop=0.0)
+    return kind.get(inputs.kind).fit_inputs(inputs, test)
+
+
+def _raw_features(
+    ours: kind.Kind, mesh: Mesh, examples: Any, part: slice | None = None
+) -> np.ndarray:
+    """Return features [n, f] without a network, such as pixels."""
+
+    def run(examples: Any, apply: Any, inputs: Any, part: slice | None) -> np.ndarray:
+        return extract(examples, apply, inputs, mesh, part)
+
+    return ours.raw_features(examples, part, run)
 
 
 def _make_programs(pretrained: PretrainedEncoder, inputs: Any, layer: str) -> _Programs:
     encode = encode_views = make_encode(pretrained, inputs, layer)
-    if inputs.kind == "image" and inputs.crop:
+    if getattr(inputs, "crop", 0.0):
         # Random views are not cropped again, because they already have the network's size.
         encode_views = make_encode(pretrained, inputs._replace(crop=0.0), layer)
     if pretrained.encoder.text is None:
@@ -169,14 +152,11 @@ def _make_augment(config: ConfigDict | None, inputs: Inputs) -> Callable[..., Ar
         augment = make_views([recipes.simclr(size=inputs.size)])
     else:
         augment = make_augment(ConfigDict({**config.to_dict(), "views": 1, "crops": {"number": 0}}))
-    has_text = config is not None and modality.example_kind(config) == "image_text"
+    batch_of = kind.get(kind.name_of(config) if config else "image").batch_of
 
     @jax.jit
     def view(key: Array, images: Array, index: Array) -> Array:
-        batch: Any = images
-        if has_text:  # The view of the caption is not used.
-            batch = {"image": images, "text": jnp.zeros((len(images), 1, 1), jnp.int32)}
-        return to_uint8(augment(key, batch, index)["views"])[0]
+        return to_uint8(augment(key, batch_of(images), index)["views"])[0]
 
     return view
 

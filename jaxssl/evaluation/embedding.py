@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from jaxssl import distributed
-from jaxssl.data import decoding, files, in_memory, tables
+from jaxssl.data import decoding, files, in_memory, kind, tables
 from jaxssl.data.formats.user_files import ON_ERROR
 from jaxssl.data.tables import PictureFile
 from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
@@ -50,8 +50,9 @@ def embed(
         raise UserError(f"the output {out} must end with one of {', '.join(SUFFIXES)}")
     if on_error not in ON_ERROR:
         raise UserError(f"on_error={on_error!r} is unknown{suggest(on_error, ON_ERROR)}")
-    if encoder.inputs.kind != "image":
-        raise UserError(f"embed takes encoders of images, this one takes {encoder.inputs.kind}s")
+    ours = kind.get(encoder.inputs.kind)
+    if not ours.pictures:
+        raise UserError(f"embed takes encoders of images, this one takes {ours.units}")
     if isinstance(images, str | Path):
         path = Path(images).expanduser()
         data = path.is_file() and path.suffix.lower() in (*decoding.SUFFIXES, *tables.SUFFIXES)

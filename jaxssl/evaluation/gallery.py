@@ -15,20 +15,19 @@ from ml_collections import ConfigDict
 from threadpoolctl import threadpool_limits
 
 from jaxssl.augment.views import to_uint8
-from jaxssl.data import readers
+from jaxssl.data import kind
 from jaxssl.data.plan import make_plan
-from jaxssl.data.source import Source, Splits
+from jaxssl.data.splits import Source, Splits
 from jaxssl.errors import explain_write_errors
 from jaxssl.evaluation import loss_inspection
 from jaxssl.evaluation.nearest_neighbours import neighbours
 from jaxssl.evaluation.protocol import Features
 from jaxssl.evaluation.sampling import subset
 from jaxssl.pretrained.encoder import PretrainedEncoder
-from jaxssl.training import compile_cache, modality
+from jaxssl.training import compile_cache
 from jaxssl.training.build import make_augment, make_crops
 from jaxssl.training.output import atomic_files
 
-FLOW = 2  # channels of optical flow, which cannot be shown as colours
 PAIRS, QUERIES, NEIGHBOURS, MAP_POINTS = 10, 10, 8, 1000
 MATCHED = 10_000  # largest number of test images for `nearest_classes`
 
@@ -68,23 +67,23 @@ def write(
     )
     if len(matches):
         arrays["nearest_classes"] = matches
-    kind = encoder.inputs.kind
-    if kind == "image" or (kind == "video" and encoder.inputs.channels != FLOW):
+    ours = kind.get(encoder.inputs.kind)
+    if ours.is_drawn(encoder.inputs):
         originals, views = example_views(config, splits.train, PAIRS)
         query, neighbour = _neighbours(features, test["label"])
         arrays |= {
             "pairs": views["views"],
             "pairs_original": originals,
-            "query": _as_images(test["input"][query], kind == "video"),
-            "neighbour": _as_images(train["input"][neighbour], kind == "video"),
+            "query": ours.draw(test["input"][query]),
+            "neighbour": ours.draw(train["input"][neighbour]),
             "query_label": test["label"][query],
             "neighbour_label": train["label"][neighbour],
         }
     arrays["block_size"] = np.array(0)
-    if kind == "image":
+    if ours.pictures:
         arrays |= loss_inspection.arrays(workdir, config, splits.train, encoder)
-    elif kind == "video":
-        arrays["frames"] = np.array(4)
+    if ours.frames:
+        arrays["frames"] = np.array(ours.frames)
     path = workdir / "gallery.npz"
     content = io.BytesIO()
     np.savez_compressed(content, **arrays)
@@ -146,41 +145,26 @@ def example_views(
     Returns:
         uint8 images [n, h, w, c], cropped to the size of the views if their sizes differ, and
         {"views": [n, V, s, s, c]}, with "crops": [n, L, t, t, c] if the run uses small crops.
-        Videos are shown as `frame_grid`.
+        Videos are shown as grids of frames.
     """
     crops = make_crops(config)
     plan = make_plan(source, crops, cache=config.data.cache)
     crops = crops if plan.host else None
     indices = np.arange(min(count, len(source)), dtype=np.int32)
-    captions = modality.example_kind(config) == "image_text"
-    batch = readers.Reader(source, crops, config.seed, captions)(0, indices)
+    ours = kind.of(config)
+    reader = ours.make_reader(source, None, len(indices), 1, crops, config.seed)
+    batch = reader(0, indices)
     augment = jax.jit(
         make_augment(config, crops), compiler_options=compile_cache.fast_compile_options()
     )
     views = augment(jax.random.key(config.seed), batch["input"], batch["index"])
     views = {
-        name: _as_images(np.asarray(to_uint8(views[name])).swapaxes(0, 1), source.kind == "video")
+        name: ours.draw(np.asarray(to_uint8(views[name])).swapaxes(0, 1))
         for name in ("views", "crops")
         if name in views
     }
-    if source.kind == "video":
-        examples = source.read(indices)
-        return np.stack([frame_grid(example.input) for example in examples]), views
-    return source.lazy_images(config.augment.size)[indices], views
-
-
-def frame_grid(clip: np.ndarray) -> np.ndarray:
-    """Arrange four evenly spaced frames of a clip [t, h, w, c] in a grid [2 h, 2 w, c]."""
-    first, second, third, last = clip[np.linspace(0, len(clip) - 1, 4).round().astype(int)]
-    return np.concatenate([np.concatenate([first, second], 1), np.concatenate([third, last], 1)])
-
-
-def _as_images(examples: np.ndarray, is_video: bool) -> np.ndarray:
-    """Return images unchanged, and each clip of [..., t, h, w, c] as a grid of frames."""
-    if not is_video:
-        return examples
-    grids = [frame_grid(clip) for clip in examples.reshape(-1, *examples.shape[-4:])]
-    return np.stack(grids).reshape(*examples.shape[:-4], *grids[0].shape)
+    assert ours.show is not None
+    return ours.show(source, indices, config.augment.size), views
 
 
 def write_sheet(config: ConfigDict, source: Source, rows: int, path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.data.source import Source
+from jaxssl.data.splits import Source
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.hard_negatives import hardest_negatives
 from jaxssl.evaluation.support_vectors import support_vectors

@@ -7,7 +7,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.data.source import Splits
+from jaxssl.data import kind
+from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import run
 from jaxssl.evaluation.context import arrays
@@ -16,7 +17,7 @@ from jaxssl.evaluation.protocols import knn
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.pretrained.start import start
 from jaxssl.report import results
-from jaxssl.training import loop, modality, online_probe
+from jaxssl.training import loop, online_probe
 from jaxssl.training.build import Setup
 from jaxssl.training.compatibility import has_online_probe
 from jaxssl.training.config import custom
@@ -98,7 +99,7 @@ def _accuracy(config: ConfigDict, splits: Splits, encode: Any) -> tuple[str, loo
         description += "; online linear probe"
     elif config.eval.get("online_linear", False):
         description += f"; no online linear probe: {splits.train.split} has no labels"
-    data = arrays(splits, modality.get(config).inputs(config, splits.train.shape))
+    data = arrays(splits, kind.of(config).inputs(config, splits.train.shape))
 
     def probe(state: TrainState) -> dict[str, float]:
         """Compute the k-NN accuracy on the test split, with the training split as the bank."""

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from jaxssl.errors import suggest
 
 if TYPE_CHECKING:  # A protocol can thus be imported without the data modules.
-    from jaxssl.data.source import Source
+    from jaxssl.data.splits import Source
     from jaxssl.pretrained.encoder import PretrainedEncoder
 
 
@@ -159,7 +159,7 @@ class Protocol(NamedTuple):
         run: ``(context, *, seed, preset) -> list[Result]``, where context is an `EvalContext`. It
             raises ValueError if the data set does not fit.
         presets: settings by name. The first preset is the default.
-        examples: the kinds of examples (keys of `jaxssl.training.modality.MODALITIES`) for which
+        examples: the kinds of examples (names of `jaxssl.data.kind`) for which
             "all" includes the protocol. None for every kind.
         kinds: the kinds of features (`jaxssl.report.results.KINDS`) that the protocol evaluates;
             None for every kind.

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import distributed
 from jaxssl.data import source
+from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
 from jaxssl.evaluation.context import arrays, make_contexts
@@ -45,7 +46,7 @@ def evaluate(
     out: Path | None = None,
     weights_options: Mapping[str, Any] | None = None,
     page: bool = True,
-    splits: source.Splits | None = None,
+    splits: Splits | None = None,
     online: bool = False,
     trust: bool = False,
 ) -> list[dict[str, Any]]:
@@ -188,7 +189,7 @@ def _feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[s
 
 
 def _data_fields(
-    splits: source.Splits,
+    splits: Splits,
     settings: Mapping[str, Any],
     encoder: PretrainedEncoder,
     path: Path | None,
@@ -252,7 +253,7 @@ def _require_results(
 def _write_gallery(
     path: Path,
     config: ConfigDict,
-    splits: source.Splits,
+    splits: Splits,
     features: Features,
     encoder: PretrainedEncoder,
 ) -> None:

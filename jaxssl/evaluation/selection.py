@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxssl import components, distributed
-from jaxssl.data.source import Splits
+from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.evaluation.protocol import Protocol
-from jaxssl.training.modality import MODALITIES
 from jaxssl.training.output import logs
 
 
@@ -36,7 +35,7 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
 
     Args:
         names: "NAME", "NAME:PRESET", or "all" for every protocol that fits the kind of examples.
-        examples: kind of examples, a key of `jaxssl.training.modality.MODALITIES`.
+        examples: kind of examples, a name of `jaxssl.data.kind`.
 
     Raises:
         UserError: if a protocol or preset is unknown.
@@ -46,7 +45,7 @@ def select_protocols(names: Iterable[str], examples: str = "image") -> list[Sele
     if "all" not in names:
         return selected
     others = [_select(name) for name in components.names("protocol") if name not in names]
-    fitting = [one for one in others if examples in (one.protocol.examples or MODALITIES)]
+    fitting = [one for one in others if examples in (one.protocol.examples or (examples,))]
     return fitting + selected
 
 

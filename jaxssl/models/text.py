@@ -13,7 +13,7 @@ from jaxssl.models._checks import require_at_least, require_choice
 from jaxssl.models._norms import layer_norm
 from jaxssl.models._transformer import ACTIVATIONS, Block
 
-EXAMPLES = "text"
+EXAMPLES = "captions"
 # CLIP uses this LayerNorm epsilon. Embeddings start with a variance of 5e-4, of which it is 2 %, so
 # public weights need exactly this value.
 EPSILON = 1e-5

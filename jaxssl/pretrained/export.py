@@ -12,6 +12,7 @@ from jax import export as jax_export
 from jax import numpy as jnp
 from safetensors.numpy import save
 
+from jaxssl.data import kind
 from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.pretrained import folders, hub, model_card, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
@@ -57,7 +58,7 @@ def export(
     if not is_run(path) and step is not None:
         raise UserError(f"--step {step}: {path} is a weights file, which has no checkpoints")
     pretrained = load_pretrained(path, step, trust=trust)
-    if pretrained.inputs.kind != "image":
+    if not kind.get(pretrained.inputs.kind).pictures:
         raise UserError(f"{path}: only encoders of images can be exported")
     stem, default, results = path.stem, path.parent / "export", path.with_suffix(".eval")
     if is_run(path):

@@ -12,11 +12,12 @@ from jax import Array, core
 from jax import numpy as jnp
 from ml_collections import ConfigDict
 
+from jaxssl.data import kind
 from jaxssl.errors import UserError, one_line
 from jaxssl.methods.base import Method
 from jaxssl.pretrained import folders, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_finite
-from jaxssl.training import compile_cache, modality
+from jaxssl.training import compile_cache
 from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import (
     complete_stored,
@@ -75,8 +76,8 @@ def make_preprocess(pretrained: PretrainedEncoder) -> Callable[[Any], Any]:
     of arrays.
     """
     inputs = pretrained.inputs
-    axes = {"image": "h, w, c", "video": "t, h, w, c"}.get(inputs.kind)
-    if axes is None:
+    axes = inputs.axes
+    if not axes:
         return inputs.prepare
     rank = len(axes.split(", "))
 
@@ -144,12 +145,12 @@ def _load_run(workdir: Path, step: int | str | None, trust: bool) -> PretrainedE
         encoder = make_networks(config)
         input_settings.check_limits(encoder.net, config.augment.get("size", 0))
         variables = _variables(config, restored.state["params"], restored.state["carried"])
-        kind = modality.get(config)
-        inputs = kind.infer_inputs(config, encoder.net, variables["net"])
-        if inputs.kind == "image":
+        ours = kind.of(config)
+        inputs = ours.infer_inputs(config, encoder.net, variables["net"])
+        if ours.pictures:
             input_settings.validate(inputs._asdict())
         method = build(config, max(num_examples, config.batch_size)).method
-        init = _make_init(config, method, kind.view_shapes(config, inputs))
+        init = _make_init(config, method, ours.view_shapes(config, inputs))
         _require_shapes(variables, jax.eval_shape(init, jax.random.key(0)))
     except Exception as error:  # Networks raise many exception types for other arrays.
         path = workdir / "checkpoints" / str(restored.step)

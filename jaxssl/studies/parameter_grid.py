@@ -8,8 +8,9 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.data import source
+from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
+from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.report import page
 from jaxssl.report.markdown import narrow_table, wrap_text
@@ -17,7 +18,7 @@ from jaxssl.studies import documents
 from jaxssl.studies.grid import KNN, LINEAR, PROTOCOLS, RunResult, cell_config, run_cell
 from jaxssl.studies.study import Findings, Setting, Table
 from jaxssl.studies.verdicts import spread
-from jaxssl.training import config, modality
+from jaxssl.training import config
 from jaxssl.training.build import build
 from jaxssl.training.compatibility import check_labels
 from jaxssl.training.output import atomic_files, console
@@ -183,13 +184,13 @@ def _check_runs(cells: Sequence[Mapping[str, str]], configs: Sequence[ConfigDict
                 f"--grid: {_describe(other)} and {_describe(cell)} are the same run; list equal "
                 "values once"
             )
-    splits: dict[str, source.Splits] = {}
+    splits: dict[str, Splits] = {}
     devices, labelled = distributed.make_mesh().size, []
     for settings in configs:
-        kind = modality.dataset_kind(settings)
-        data = settings.data.to_json() + kind
+        examples = kind.of(settings).data
+        data = settings.data.to_json() + examples
         if data not in splits:
-            splits = {data: source.load_splits(settings.data, kind)}
+            splits = {data: source.load_splits(settings.data, examples)}
         train_set = splits[data].train
         check_labels(settings, train_set.num_classes, train_set.labelled)
         check_batch(settings.batch_size, len(train_set), devices)

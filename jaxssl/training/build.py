@@ -4,24 +4,21 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import optax
 from jax import Array
 from jax import numpy as jnp
 from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
-from jaxssl.augment.image import random_crop_box
-from jaxssl.augment.video import span
-from jaxssl.data import batches
+from jaxssl.data import batches, kind
 from jaxssl.data.batches import Batches
-from jaxssl.data.decoding import Crop, Crops
-from jaxssl.data.source import Source
+from jaxssl.data.decoding import Crops
+from jaxssl.data.splits import Source
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.losses.objective import Number
 from jaxssl.methods.base import Method
 from jaxssl.models.encoder import PRECISIONS, Encoder
-from jaxssl.training import modality, optim, state
+from jaxssl.training import optim, state
 from jaxssl.training.compatibility import check_compatibility, has_text
 from jaxssl.training.config import arguments, factory, schedules
 from jaxssl.training.config.types import LARGEST
@@ -223,27 +220,19 @@ def make_augment(config: ConfigDict, crops: Crops | None = None) -> Augment:
     if not config.second_view:
         second = first  # the same object, so that it is compiled once
     views = [second if view == 1 else first for view in range(config.views)]
-    return modality.get(config).make_views(views, [small] * config.crops.number)
+    return kind.of(config).views(views, [small] * config.crops.number)
 
 
 def make_crops(config: ConfigDict) -> Crops:
-    """Return the random resized crops of the views, which the host can cut.
-
-    Recipes that crop in another way get the centre of the image.
+    """Return the crops of the views that the host can cut.
 
     Raises:
         UserError: on an invalid range of areas or aspect ratios.
     """
     first, second, small = _recipe_arguments(config)
     by_view = [second if view == 1 else first for view in range(config.views)]
-    if modality.example_kind(config) == "video":
-        frames = tuple(span(values["frames"], values["stride"]) for values in by_view)
-        return Crops((), (), config.augment.size, frames)
-    cuts = [_crop(values) for values in (*by_view, *[small] * config.crops.number)]
-    crops = tuple(crop for crop in cuts if crop is not None)
-    if len(crops) < len(cuts):
-        crops = ()
-    return Crops(crops[: config.views], crops[config.views :], config.augment.get("size", 0))
+    size, small_crops = config.augment.get("size", 0), [small] * config.crops.number
+    return kind.of(config).find_crops(size, by_view, small_crops)
 
 
 def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:
@@ -261,7 +250,7 @@ def make_batches(config: ConfigDict, train: Source, mesh: Mesh) -> Batches:
         cache=config.data.cache,
         workers=config.data.workers,
         parts=config.accumulate_steps,
-        captions=modality.example_kind(config) == "image_text",
+        examples=kind.name_of(config),
     )
 
 
@@ -271,17 +260,3 @@ def _recipe_arguments(config: ConfigDict) -> list[dict[str, Any]]:
     small = config.crops.to_dict()
     small.pop("number")
     return [base, {**base, **config.second_view.to_dict()}, {**base, **small}]
-
-
-def _crop(values: Mapping[str, Any]) -> Crop | None:
-    """Return a recipe's random resized crop, or None if the recipe crops in another way."""
-    if "crop_scale" not in values or values.get("crop") == "pad":
-        return None
-    scale, ratio = tuple(values["crop_scale"]), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
-    try:
-        u = jax.ShapeDtypeStruct((4,), jnp.float32)
-        # Tracing the function checks the ranges of scale and ratio.
-        jax.eval_shape(lambda u: random_crop_box(u, (1, 1), scale, ratio), u)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return Crop(values["size"], scale, ratio)

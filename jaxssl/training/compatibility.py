@@ -3,10 +3,10 @@
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.data.source import KINDS, Splits
+from jaxssl.data import kind
+from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
 from jaxssl.losses.objective import Objective
-from jaxssl.training import modality
 
 OTHER_KEYS = "it needs keys of another network or a predictor; set method.name=momentum"
 
@@ -18,17 +18,16 @@ def check_compatibility(config: ConfigDict, objective: Objective) -> None:
         UserError: if not; the message says what to change.
     """
     method, net, text = config.method.name, config.net.name, has_text(config)
-    is_image_text = modality.example_kind(config) == "image_text"
-    if text != is_image_text or (text and method != "two_tower"):
+    if text != kind.of(config).captions or (text and method != "two_tower"):
         raise UserError(
             "captions take method.name=two_tower, text.name=text and augment.name=clip together; "
             f"got {method}, {config.text.name} and {config.augment.name}"
         )
-    views_kind, net_kind = modality.dataset_kind(config), modality.network_kind(net)
+    views_kind, net_kind = kind.of(config).data, kind.of_network(net)
     if net_kind != views_kind:
         raise UserError(
-            f"net.name={net!r} takes {KINDS.get(net_kind, 'captions')}, but "
-            f"augment.name={config.augment.name!r} makes {KINDS[views_kind]}; choose another "
+            f"net.name={net!r} takes {kind.units(net_kind)}, but "
+            f"augment.name={config.augment.name!r} makes {kind.units(views_kind)}; choose another "
             "network or augmentation"
         )
     if reason := _find_misfit(config, objective):
@@ -50,7 +49,7 @@ def _find_misfit(config: ConfigDict, objective: Objective) -> str | None:
         return "it does not use labels; set method.labels=False"
     if not labels and objective.needs_labels:
         return "it needs labels; set method.labels=True"
-    if config.views == 1 and not labels and not has_text(config):
+    if config.views == 1 and not labels and not kind.of(config).captions:
         return "a single view without labels has no positives; set views=2 or method.labels=True"
     if config.views == 1 and objective.needs_two_views:
         return "it needs a second view of every example; set views=2"

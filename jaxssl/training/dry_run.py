@@ -8,13 +8,13 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import components, distributed
-from jaxssl.data import source, tokens
+from jaxssl.data import kind, source, tokens
 from jaxssl.data.batches import check_batch
 from jaxssl.data.decoding import Crops
 from jaxssl.data.metadata import Metadata, find_metadata
-from jaxssl.training import compile_cache, modality, summary
+from jaxssl.training import compile_cache, summary
 from jaxssl.training.build import build, initial_state, make_batches, make_crops
-from jaxssl.training.compatibility import check_labels, has_text
+from jaxssl.training.compatibility import check_labels
 from jaxssl.training.output.console import show
 from jaxssl.training.state import make_train_step
 
@@ -53,9 +53,10 @@ def dry_run(config: ConfigDict) -> None:
         UserError: on a value that a component rejects, or a data set of unknown sizes.
     """
     mesh = distributed.make_mesh()
-    is_image = modality.example_kind(config) == "image"
+    ours = kind.of(config)
     number = min(config.batch_size, 2 * config.accumulate_steps * mesh.size)
-    data = (_random_images if is_image else _read_examples)(config, number, mesh)
+    find = _random_images if ours.pictures and not ours.captions else _read_examples
+    data = find(config, number, mesh)
     setup = build(config, data.num_examples, mesh.size, crops=data.crops)
     state = initial_state(config, setup, data.few, data.num_examples, mesh)
     show(f"data       {data.description}")
@@ -119,9 +120,9 @@ def _random_images(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
 
 def _read_examples(config: ConfigDict, number: int, mesh: Mesh) -> _Data:
     """Read a few examples of the training split."""
-    if has_text(config):
+    if kind.of(config).captions:
         tokens.check_package()
-    train = source.load(config.data, config.data.train_split, modality.dataset_kind(config))
+    train = source.load(config.data, config.data.train_split, kind.of(config).data)
     check_labels(config, train.num_classes, train.labelled)
     shapes = make_batches(config, train, mesh).shapes
     config = config.copy_and_resolve_references()

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import collectives, distributed
 from jaxssl.data.batches import POSITION
-from jaxssl.data.source import Source
+from jaxssl.data.splits import Source
 from jaxssl.methods.base import Batch, Method
 from jaxssl.training.build import make_augment, make_batches
 from jaxssl.training.state import Augment, TrainState

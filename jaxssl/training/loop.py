@@ -17,13 +17,14 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.data import source, tokens
+from jaxssl.data import kind, source, tokens
 from jaxssl.data.batches import POSITION, Batches
 from jaxssl.data.fingerprint import fingerprint
+from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError
-from jaxssl.training import collapse, compile_cache, modality, nonfinite, profiling, summary
+from jaxssl.training import collapse, compile_cache, nonfinite, profiling, summary
 from jaxssl.training.build import Setup, build, make_batches
-from jaxssl.training.compatibility import check_labels, has_online_probe, has_text
+from jaxssl.training.compatibility import check_labels, has_online_probe
 from jaxssl.training.config import custom, trust
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.online_probe import without_probe
@@ -62,8 +63,8 @@ class Evaluation(NamedTuple):
     """
 
     check: Callable[[ConfigDict], None]
-    online: Callable[[ConfigDict, source.Splits, Setup, Any], tuple[str, Probe | None]]
-    finish: Callable[[Path, source.Splits], Any]
+    online: Callable[[ConfigDict, Splits, Setup, Any], tuple[str, Probe | None]]
+    finish: Callable[[Path, Splits], Any]
     show: Callable[[ConfigDict, Path, int], bool]
     start: Start
 
@@ -74,7 +75,7 @@ class _Run(NamedTuple):
     config: ConfigDict
     workdir: Path
     mesh: Mesh
-    splits: source.Splits
+    splits: Splits
     batches: Batches
     setup: Setup
     programs: Programs
@@ -85,7 +86,7 @@ def train(
     config: ConfigDict,
     workdir: Path,
     evaluation: Evaluation,
-    splits: source.Splits | None = None,
+    splits: Splits | None = None,
     profile: range | None = None,
 ) -> None:
     """Pretrain, then evaluate. A workdir with checkpoints resumes from the last one.
@@ -121,7 +122,7 @@ def train(
 
     # A resumed run does not need the weights that it started from.
     if config.get("init") and not checkpoint.steps(workdir):
-        inputs = modality.get(config).inputs(config, run.splits.train.shape)
+        inputs = kind.of(config).inputs(config, run.splits.train.shape)
         state, report = evaluation.start(config, state, inputs)
         run_record.require_equal({"init": report["sha256"]})
         run = run._replace(record=run.record._replace(init=report))
@@ -152,7 +153,7 @@ def train(
         # pairs (array, n) with n losses of a call since the last report
         losses: list[tuple[Array, int]] = []
         unreported = None
-        unit = source.KINDS[run.splits.train.kind]
+        unit = kind.of(config).units
         with reporter.progress_bar(step, total, unit):
             while step < total:
                 profiler.begin(step, state)
@@ -208,7 +209,7 @@ def _set_up(
     config: ConfigDict,
     workdir: Path,
     evaluation: Evaluation,
-    splits: source.Splits | None,
+    splits: Splits | None,
 ) -> _Run:
     """Check the config and build everything that a run needs, without writing files."""
     logs.log_to_screen(distributed.process_index())
@@ -218,11 +219,12 @@ def _set_up(
     run_record.require_equal(run_record.process_values(config, workdir))
     check_same_config(config, workdir)
     evaluation.check(config)
-    if has_text(config):
+    if kind.of(config).captions:
         tokens.check_package()  # Preparing the data first could take hours.
     mesh = distributed.make_mesh()
-    kind = modality.dataset_kind(config)
-    splits = distributed.raise_together(lambda: splits or source.load_splits(config.data, kind))
+    splits = distributed.raise_together(
+        lambda: splits or source.load_splits(config.data, kind.of(config).data)
+    )
     train_set = splits.train
     check_labels(config, train_set.num_classes, train_set.labelled)
     data = distributed.raise_together(lambda: fingerprint(train_set))

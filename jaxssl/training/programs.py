@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict, FrozenConfigDict
 
 from jaxssl import distributed
+from jaxssl.data import kind
 from jaxssl.data.batches import Batches
 from jaxssl.methods.base import Batch, Method
-from jaxssl.training import modality
 from jaxssl.training.build import Setup, build, make_init, shared_numbers
 from jaxssl.training.online_probe import (
     ProbedState,
@@ -173,7 +173,7 @@ def _make_shared(
     # A streamed run uses the same program as a run with cached data, so that both give the same
     # bits.
     steps = make_train_steps(make_step, mesh, resident=resident, loop=loops)
-    inputs = modality.get(config).inputs(config, shape)
+    inputs = kind.of(config).inputs(config, shape)
     return _Shared(init, steps, make_encoder(setup.method, inputs), loops)
 
 

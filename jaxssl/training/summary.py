@@ -7,10 +7,8 @@ import jax
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.data import source
-from jaxssl.training import modality
+from jaxssl.data import kind
 from jaxssl.training.build import Setup
-from jaxssl.training.compatibility import has_text
 from jaxssl.training.config import arguments
 from jaxssl.training.state import TrainState
 
@@ -39,10 +37,10 @@ def lines(
     by_network = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     shapes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
     device, size = jax.devices()[0].device_kind, config.batch_size
-    chunks, unit = config.accumulate_steps, source.KINDS[modality.dataset_kind(config)]
+    chunks, unit = config.accumulate_steps, kind.of(config).units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     captions = ()
-    if has_text(config):
+    if kind.of(config).captions:
         captions = (f"captions   {_settings(config.text)}; {config.data.context} tokens",)
     view_groups = ()
     if config.second_view:

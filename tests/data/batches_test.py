@@ -20,11 +20,13 @@ from sklearn.datasets import load_digits
 from jaxssl import distributed
 from jaxssl.data import batches as batches_lib
 from jaxssl.data import decoding, plan
-from jaxssl.data import source as source_lib
+from jaxssl.data import splits as splits_lib
 from jaxssl.data.batches import make_batches, make_plan
 from jaxssl.data.decoding import Crops
 from jaxssl.data.lazy_array import LazyArray
-from jaxssl.data.source import PreparedSplit, Source, load
+from jaxssl.data.records import PreparedSplit
+from jaxssl.data.source import load
+from jaxssl.data.splits import Source
 from jaxssl.data.toy import digits
 from jaxssl.errors import UserError
 
@@ -245,7 +247,7 @@ def test_cache_limit_grows_with_device_memory(some, monkeypatch):
 
 
 def test_lazy_images_can_be_cached_on_the_device(make, some, monkeypatch):
-    monkeypatch.setattr(source_lib, "IN_MEMORY", 0)
+    monkeypatch.setattr(splits_lib, "IN_MEMORY", 0)
     assert isinstance(some.images(8), LazyArray)
     assert_same(take(make("device"), 2), take(make("none"), 2))
 
@@ -288,7 +290,7 @@ def test_streamed_images_larger_than_a_view_are_cropped_on_the_host(make, some):
 )
 def test_host_crops_streamed_images_only_if_both_sides_are_larger_than_a_view(some, shape, host):
     assert TWO_VIEWS.size == 4
-    source = source_lib.replace(some, shape=shape)
+    source = splits_lib.replace(some, shape=shape)
     assert make_plan(source, TWO_VIEWS, cache="none").host == host
 
 

@@ -4,6 +4,7 @@ import csv
 import io
 import tarfile
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -14,7 +15,7 @@ from file_cases import files_of, finished, pack, picture, pictures, pixels_of, r
 
 from jaxssl import distributed
 from jaxssl.augment.views import make_image_text_views
-from jaxssl.data import source, tokens
+from jaxssl.data import tokens
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
 from jaxssl.data.formats import captions
@@ -157,7 +158,7 @@ def test_archive_of_captioned_images_equals_its_folder(opened_as, tmp_path, suff
 
 def test_slice_of_a_split_has_matching_captions(opened_as, small):
     ((part, _),) = small.parts
-    other = source.replace(small, parts=((part, np.array([2, 1])),))
+    other = replace(small, parts=((part, np.array([2, 1])),))
     np.testing.assert_array_equal(other.texts, small.texts[[2, 1]])
     np.testing.assert_array_equal(small.take(np.array([1])).texts, small.texts[[1]])
 
@@ -345,9 +346,9 @@ def test_tfds_set_yields_images_with_their_captions(like_coco, opened_as):
 ONE_VIEW = Crops((Crop(4, (0.2, 1.0), (3 / 4, 4 / 3)),), (), 4)
 
 
-def first_batch(opened, captions=True):
+def first_batch(opened, examples="image_text"):
     mesh = distributed.make_mesh(jax.devices()[:1])
-    settings = {"seed": 3, "mesh": mesh, "crops": ONE_VIEW, "captions": captions}
+    settings = {"seed": 3, "mesh": mesh, "crops": ONE_VIEW, "examples": examples}
     with closing(make_batches(opened, BATCH, **settings)) as batches:
         return jax.device_get(batches.next())
 
@@ -358,7 +359,7 @@ def test_captioned_images_of_different_sizes_are_cropped_on_the_host(opened_as, 
     content["captions.csv"] = table_of({name: [f"a {name}", "one more"] for name in names})
     opened = opened_as(unpack(tmp_path, content))
     assert not opened.one_size
-    batch, plain = first_batch(opened), first_batch(opened, captions=False)
+    batch, plain = first_batch(opened), first_batch(opened, examples="image")
     assert batch["input"]["image"]["views"].shape == (BATCH, 1, 4, 4, 3)
     np.testing.assert_array_equal(batch["input"]["text"], opened.texts[batch["index"]])
     np.testing.assert_array_equal(batch["input"]["image"]["views"], plain["input"]["views"])

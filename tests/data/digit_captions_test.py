@@ -9,10 +9,11 @@ from data_cases import data_config
 
 from jaxssl import distributed
 from jaxssl.data import source, tokens
-from jaxssl.data.batches import Reader, make_batches
+from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crops
 from jaxssl.data.prompts import SPOKEN
 from jaxssl.data.toy import digit_captions
+from jaxssl.kinds.image import Reader
 
 pytestmark = pytest.mark.fast
 
@@ -120,10 +121,10 @@ def test_measured_slant_has_the_sign_of_the_upper_end():
 # Batches.
 
 
-def batches_of(opened, cache="auto", *, devices=1, captions=True):
+def batches_of(opened, cache="auto", *, devices=1, examples="image_text"):
     mesh = distributed.make_mesh(jax.devices()[:devices])
     settings = {"seed": 3, "cache": cache, "mesh": mesh, "crops": Crops((), (), 8)}
-    return make_batches(opened, BATCH, captions=captions, **settings)
+    return make_batches(opened, BATCH, examples=examples, **settings)
 
 
 def take(batches, count):
@@ -156,7 +157,7 @@ def test_captions_in_device_cached_and_streamed_batches_are_equal(some):
 
 
 def test_batches_contain_captions_only_on_request(some):
-    [batch] = take(batches_of(some, captions=False), 1)
+    [batch] = take(batches_of(some, examples="image"), 1)
     assert batch["input"].shape == (BATCH, 8, 8, 1)
 
 

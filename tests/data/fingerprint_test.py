@@ -11,7 +11,7 @@ from PIL import ExifTags, Image
 
 from jaxssl.data import fingerprint as fingerprint_lib
 from jaxssl.data.fingerprint import fingerprint
-from jaxssl.data.source import PreparedSplit, Source
+from jaxssl.data.splits import PreparedSplit, Source
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 3), np.uint8)
 

@@ -21,9 +21,9 @@ from jaxssl.data import source
 from jaxssl.data.batches import Order, make_batches
 from jaxssl.data.decoding import Crops
 from jaxssl.data.graphs import GraphArray, Room, pack, room_for, sizes_of
-from jaxssl.data.readers import GraphReader, graph_reader
 from jaxssl.data.records import PreparedSplit
-from jaxssl.data.source import Source
+from jaxssl.data.splits import Source
+from jaxssl.kinds import graph as graph_kind
 
 pytestmark = pytest.mark.fast
 
@@ -88,7 +88,7 @@ def reader_of(rows, room=None):
     order, sizes = Order(len(GRAPHS), BATCH, 0), sizes_of(GRAPHS)
     room = room or graphs_lib.largest([room_for(sizes[order(step)], rows) for step in range(20)])
     labels = np.arange(len(GRAPHS), dtype=np.int32) % 2
-    return GraphReader(GRAPHS, labels, sizes, NUM_TAGS, order, BATCH, rows, room)
+    return graph_kind.Reader(GRAPHS, labels, sizes, NUM_TAGS, order, BATCH, rows, room)
 
 
 def same(found, expected):
@@ -167,7 +167,7 @@ def opened(tmp_path_factory, prepared):
 @pytest.mark.parametrize(("devices", "parts"), [(1, 1), (2, 2), (8, 1)])
 def test_graph_batches_follow_the_order_of_the_epoch(opened, devices, parts):
     mesh = distributed.make_mesh(jax.devices()[:devices])
-    graphs = opened.graph_array.graphs
+    graphs = graph_kind.array(opened).graphs
     batches = make_batches(opened, BATCH, seed=3, crops=Crops((), (), 0), mesh=mesh, parts=parts)
     order, shapes = Order(len(GRAPHS), BATCH, 3), []
     for step in range(4):
@@ -197,7 +197,7 @@ def test_batches_of_all_epochs_have_the_shapes_that_are_announced():
     part = PreparedSplit(records, decode=lambda record: record["graph"])
     source = Source("made", "train", ((part, np.arange(21)),), ("a",), (NUM_TAGS,), kind="graph")
     order = Order(21, 6, 0)
-    reader = graph_reader(source, order, 6, 2)
+    reader = graph_kind.make_reader(source, order, 6, 2)
     expected = {name: value.shape for name, value in reader.shapes()["input"].items()}
     for step in range(60):
         packed = reader(step, order(step))["input"]

@@ -11,11 +11,12 @@ from PIL import Image
 
 from jaxssl.configs import base
 from jaxssl.data import lazy_array
-from jaxssl.data import source as source_lib
+from jaxssl.data import splits as splits_lib
 from jaxssl.data.class_names import read_classes
 from jaxssl.data.lazy_array import LazyArray
 from jaxssl.data.records import CaptionReader, PreparedSplit
-from jaxssl.data.source import Source, load, load_splits
+from jaxssl.data.source import load, load_splits
+from jaxssl.data.splits import Source
 from jaxssl.errors import UserError
 
 pytestmark = pytest.mark.fast
@@ -216,14 +217,14 @@ def test_missing_class_list_is_reported(directory, tmp_path):
 
 def test_unknown_class_error_suggests_similar_names(monkeypatch):
     names = tuple(tfds.builder("imagenet2012").info.features["label"].names)
-    one = source_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
-    message = fail(source_lib._select_classes, one, ["n01440765"], "mine.txt")
+    one = splits_lib.Source("imagenet2012", "train", (), names, (None, None, 3))
+    message = fail(splits_lib._select_classes, one, ["n01440765"], "mine.txt")
     assert "has no class 'n01440765' (1 of 1 are unknown); the closest of " in message
     assert "of 1000 valid ones are n01440764" in message
 
 
 def test_imagenet100_class_list_has_100_imagenet_classes():
-    path = Path(source_lib.__file__).with_name("imagenet100.txt")
+    path = Path(splits_lib.__file__).with_name("imagenet100.txt")
     names = read_classes(path)
     assert len(names) == len(set(names)) == 100
     assert set(names) <= set(tfds.builder("imagenet2012").info.features["label"].names)
@@ -289,11 +290,11 @@ def lazy(directory, folder):
     """Stand-ins that decode on demand, and the arrays they stand for."""
     grey = load(group(directory), "train[:9]+test[-6:]")
     colour = load(of(folder, directory), "train")
-    twice = source_lib.replace(colour, parts=colour.parts * 3)
+    twice = splits_lib.replace(colour, parts=colour.parts * 3)
     large = [twice.images(size)[:15] for size in (16, 72)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source_lib, "IN_MEMORY", 0)
-        fifteen = source_lib.replace(
+        patch.setattr(splits_lib, "IN_MEMORY", 0)
+        fifteen = splits_lib.replace(
             colour, parts=(*colour.parts * 2, (colour.parts[0][0], np.array([0])))
         )
         actual = [grey.images(8), fifteen.images(16), fifteen.images(72)]
@@ -321,7 +322,7 @@ def test_small_slice_of_a_large_set_is_decoded_without_writing_a_cache(
     directory, digits, monkeypatch
 ):
     forget(directory)
-    monkeypatch.setattr(source_lib, "IN_MEMORY", 20 * 64)
+    monkeypatch.setattr(splits_lib, "IN_MEMORY", 20 * 64)
     images = load(group(directory), "train[5:25]").images(8)
     assert isinstance(images, np.ndarray)
     np.testing.assert_array_equal(images, digits["train"]["image"][5:25])
@@ -342,7 +343,7 @@ def test_decoded_array_cache_is_written_once_and_reused(directory, digits, monke
     names += ["decoded-train-8x8.npy", "decoded-train-labels.npy"]
     assert sorted(before) == names
     monkeypatch.setattr(
-        source_lib.PreparedSplit, "read_records", lambda *_: pytest.fail("read again")
+        splits_lib.PreparedSplit, "read_records", lambda *_: pytest.fail("read again")
     )
     second = load(group(directory), "train+test[:5]")
     np.testing.assert_array_equal(second.images(8)[:TRAIN], digits["train"]["image"])
@@ -393,7 +394,7 @@ def test_unwritable_cache_only_logs_a_warning(directory, digits, monkeypatch, ca
         return refuse() if "w" in mode else path_open(path, mode, **keywords)
 
     if reason == "full":
-        monkeypatch.setattr(source_lib.np, "save", refuse)
+        monkeypatch.setattr(splits_lib.np, "save", refuse)
     else:
         monkeypatch.setattr(Path, "open", only_reading)
         monkeypatch.setattr(Path, "unlink", refuse)

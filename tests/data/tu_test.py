@@ -11,6 +11,7 @@ from file_cases import finished, pack, refused, unpack
 from jaxssl.data import source
 from jaxssl.data.formats import tu
 from jaxssl.data.toy import necklaces
+from jaxssl.kinds import graph as graph_kind
 
 pytestmark = pytest.mark.fast
 
@@ -165,7 +166,7 @@ def test_tu_set_opens_as_a_source(tmp_path, prepared):
     def contents(opened):
         actual = opened.read(np.arange(len(opened)))
         assert [example.label for example in actual] == opened.labels.tolist()
-        array = opened.graph_array
+        array = graph_kind.array(opened)
         assert len(array) == len(actual) and array.num_tags == 2
         for graph, example in zip(array.graphs, actual, strict=True):
             np.testing.assert_array_equal(graph.tag, example.input.tag)
@@ -320,7 +321,9 @@ def test_necklaces_has_four_classes(prepared):
             == f"necklaces, {split}: {size} graphs of nodes with 1 tags, 4 classes"
         )
         assert np.bincount(actual.labels).tolist() == [size // 4] * 4
-    drawn = [{graph.edge.tobytes() for graph in actual.graph_array.graphs} for actual in opened]
+    drawn = [
+        {graph.edge.tobytes() for graph in graph_kind.array(actual).graphs} for actual in opened
+    ]
     assert not drawn[0] & drawn[1]  # No test graph is a training graph.
     for example in opened[1].read(np.arange(8)):
         ring = ring_of(example.input)

@@ -14,7 +14,7 @@ from jaxssl.data import clips
 from jaxssl.data.decoding import Crops
 from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import video
-from jaxssl.data.readers import Reader
+from jaxssl.kinds.video import Reader
 
 pytestmark = pytest.mark.fast
 
@@ -300,11 +300,12 @@ def test_random_window_of_frames_covers_all_starts_and_is_reproducible():
 
 
 def test_views_of_a_clip_in_training_are_random_windows():
-    source = SimpleNamespace(kind="video")
+    clip = SimpleNamespace(input=numbered(10), label=0)
+    source = SimpleNamespace(read=lambda indices: [clip] * len(indices))
     reader = Reader(source, Crops((), (), 2, frames=(4, 4)), seed=0)
-    views = reader._clips(0, np.arange(20), [numbered(10)] * 20)["views"]
+    views = reader(0, np.arange(20))["input"]["views"]
     assert views.shape == (20, 2, 4, 2, 2, 3)
     starts = views[:, :, 0, 0, 0, 0]
     assert set(starts.flat) == set(range(7)) and (starts[:, 0] != starts[:, 1]).any()
-    again = reader._clips(0, np.arange(20)[::-1], [numbered(10)] * 20)["views"]
+    again = reader(0, np.arange(20)[::-1])["input"]["views"]
     np.testing.assert_array_equal(again[::-1], views)

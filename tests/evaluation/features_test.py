@@ -10,7 +10,8 @@ import pytest
 
 from jaxssl import distributed
 from jaxssl.errors import UserError
-from jaxssl.evaluation import features, raw_features
+from jaxssl.evaluation import features
+from jaxssl.kinds import image
 
 
 @pytest.fixture
@@ -47,6 +48,11 @@ def test_missing_temporary_folder_is_reported(large, monkeypatch, tmp_path):
 def test_raw_pixels_of_images_with_a_long_side_are_shrunk(shape):
     levels = np.array([0, 51, 255], np.uint8)
     images = np.broadcast_to(levels[:, None, None, None], (3, *shape))
-    pixels = raw_features.pixels(images, distributed.make_mesh(jax.devices()[:1]))
-    expected = np.repeat(levels[:, None] / 255, raw_features.IMAGE_SIZE**2, axis=1)
+    mesh = distributed.make_mesh(jax.devices()[:1])
+
+    def extract(images, apply, inputs, part):
+        return features.extract(images, apply, inputs, mesh, part)
+
+    pixels = image.pixels(images, None, extract)
+    expected = np.repeat(levels[:, None] / 255, image.RAW_SIZE**2, axis=1)
     np.testing.assert_allclose(pixels, expected, atol=1e-6)

@@ -15,6 +15,7 @@ from jaxssl.data.decoding import Crop, Crops
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.protocol import Features
+from jaxssl.kinds.video import frame_grid
 from jaxssl.report.workdir import read_gallery
 from jaxssl.training import config as config_lib
 from jaxssl.training.build import make_crops
@@ -188,6 +189,6 @@ def test_nearest_classes_are_counted_by_test_class_and_neighbour_class():
 
 def test_frame_grid_has_the_frames_in_rows():
     clip = np.arange(7, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 3, 1), np.uint8)
-    grid = gallery.frame_grid(clip)
+    grid = frame_grid(clip)
     assert grid.shape == (4, 6, 1)
     np.testing.assert_array_equal(grid[::2, ::3, 0], [[0, 2], [4, 6]])

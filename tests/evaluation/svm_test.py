@@ -10,10 +10,10 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import SVC, LinearSVC
 
 from jaxssl.data.graphs import GraphArray
-from jaxssl.data.source import PreparedSplit, Source
+from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import svm
-from jaxssl.evaluation.raw_features import MAX_DEGREE, graph_histograms
+from jaxssl.kinds.graph import MAX_DEGREE, histograms
 
 C = (0.1, 30.0)
 QUICK = {"C": (1.0,), "machines": ("kernel",), "standardised": True}
@@ -202,7 +202,7 @@ def test_graph_histograms_count_degrees_tags_and_sizes():
             row[MAX_DEGREE + 1 + tag] += 1
         row[-2:] = np.log(len(one.tag) + 1), np.log(len(one.edge) + 1)
     array = GraphArray(graphs, NUM_TAGS)
-    result = graph_histograms(array)
+    result = histograms(array)
     assert result.dtype == np.float32
     np.testing.assert_allclose(result, expected, rtol=1e-6)
-    np.testing.assert_array_equal(graph_histograms(array, slice(2, 5)), result[2:5])
+    np.testing.assert_array_equal(histograms(array, slice(2, 5)), result[2:5])

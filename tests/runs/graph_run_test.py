@@ -17,6 +17,7 @@ from jaxssl.data import source
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crops
 from jaxssl.evaluation import features
+from jaxssl.kinds import graph
 from jaxssl.report import results
 from jaxssl.evaluation import run
 from jaxssl.evaluation.protocols import svm
@@ -219,7 +220,7 @@ def test_loaded_encoder_computes_features_of_new_graphs(tiny, whole):
     again = encode(variables, packed(graphs, 2))
     np.testing.assert_allclose(again, actual, rtol=1e-5, atol=1e-5)
     # The features that evaluation computes block by block over the devices.
-    array = source.load(tiny().data, "train", "graph").graph_array
+    array = graph.array(source.load(tiny().data, "train", "graph"))
     mesh = distributed.make_mesh()
     extracted = features.extract(array, encode, distributed.replicate(variables, mesh), mesh)
     expected = encode(variables, packed(array.graphs))

@@ -22,7 +22,7 @@ from jaxssl.evaluation import pretrain
 from jaxssl import distributed
 from jaxssl.data.batches import make_batches
 from jaxssl.data.decoding import Crop, Crops
-from jaxssl.data.source import PreparedSplit, Source
+from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
 from jaxssl.report import results
 from jaxssl.training.workdir import checkpoint, digests

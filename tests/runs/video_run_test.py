@@ -20,7 +20,8 @@ from jaxssl.data.toy import moving_digits
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.evaluation import run as evaluate
-from jaxssl.evaluation.raw_features import clip_pixels
+from jaxssl.evaluation.context import _raw_features
+from jaxssl.kinds import video
 from jaxssl.models import s3d
 from jaxssl.training.workdir import checkpoint
 from jaxssl.training import config
@@ -135,9 +136,13 @@ def test_videos_with_other_channels_or_too_few_frames_are_rejected(settings, run
         evaluate.evaluate(run, ["knn"])
 
 
+def middle_frames(split, frames):
+    return video.array(split, VideoInputs(8, frames, 1, 1))
+
+
 @pytest.mark.long
 def test_loaded_encoder_accepts_videos(settings, run):
-    clips = source.load(settings().data, "test", "video").video_array(5)[:3]
+    clips = middle_frames(source.load(settings().data, "test", "video"), 5)[:3]
     apply, variables, preprocess = jaxssl.load_encoder(run)
     features = apply(variables, preprocess(clips))
     assert features.shape[0] == 3 and np.isfinite(features).all()
@@ -158,9 +163,10 @@ def test_ten_crop_evaluation_uses_the_middle_frames():
 
 def test_raw_video_features_are_the_pixels_of_all_frames(settings):
     test = source.load(settings().data, "test", "video")
-    actual = clip_pixels(test.video_array(12), distributed.local_mesh())
+    clips = middle_frames(test, 12)
+    actual = _raw_features(video.kind, distributed.local_mesh(), clips)
     assert actual.shape == (8, 12 * 16 * 16)
-    clips = test.video_array(12)[:]
+    clips = clips[:]
     # Resizing by two averages pixels, so the mean of a frame changes only at its edges.
     np.testing.assert_allclose(
         actual.reshape(8, 12, -1).mean(2), clips.mean((2, 3, 4)) / 255, atol=2e-2
@@ -170,4 +176,4 @@ def test_raw_video_features_are_the_pixels_of_all_frames(settings):
 def test_video_views_are_windows_at_the_configured_starts(settings):
     train = source.load(settings().data, "train", "video")
     whole = np.stack([example.input for example in train.read(np.arange(3))])
-    np.testing.assert_array_equal(train.video_array(4)[:3], whole[:, 4:8])
+    np.testing.assert_array_equal(middle_frames(train, 4)[:3], whole[:, 4:8])

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
+from jaxssl.data import kind
 from jaxssl.errors import UserError
 from jaxssl.evaluation.selection import select_protocols
 from jaxssl.methods.base import image_groups
 from jaxssl.models import gin
 from jaxssl.models.encoder import init
 from jaxssl.training import config as config_lib
-from jaxssl.training import modality
 from jaxssl.training.build import build, make_crops, make_networks
 
 ROOT = Path(__file__).parents[2]
@@ -32,14 +32,14 @@ def shapes(config, b: int) -> tuple:
     shape = jax.ShapeDtypeStruct
     size = config.augment.get("size", 0)
     images = shape((b, size, size, 3), jnp.uint8)
-    if modality.example_kind(config) == "graph":
+    if kind.name_of(config) == "graph":
         actual = {
             "x": shape((1, 40, 7), jnp.uint8),
             "graph": shape((1, 40), jnp.int32),
             "edge": shape((1, 50, 2), jnp.int32),
             "size": shape((1, b), jnp.int32),
         }
-    elif modality.example_kind(config) == "video":
+    elif kind.name_of(config) == "video":
         frames = make_crops(config).frames[0]
         actual = shape((b, frames + 2, size, size, 3), jnp.uint8)
     else:
@@ -58,7 +58,7 @@ def test_recipe_docstring_has_paper_command_and_expected_result(name):
 @each_recipe
 def test_recipe_builds_and_its_networks_accept_its_views(name):
     config = config_lib.load(RECIPES[name])
-    assert modality.example_kind(config) == FOLDERS[name.partition("/")[0]]
+    assert kind.name_of(config) == FOLDERS[name.partition("/")[0]]
     parts = build(config, 4 * config.batch_size)
     assert parts.total_steps == 4 * config.epochs
     select_protocols((*config.eval.protocols, f"knn:{config.eval.knn}"))

@@ -12,7 +12,7 @@ from jaxssl.evaluation.sampling import stratified
 from jaxssl.evaluation.training_settings import Training
 
 if TYPE_CHECKING:
-    from jaxssl.data.source import Source
+    from jaxssl.data.splits import Source
     from jaxssl.pretrained.encoder import PretrainedEncoder
 
 QUICK = {

@@ -1,0 +1,103 @@
+"""Kinds of examples: images, images with captions, videos and graphs.
+
+Each file of `jaxssl/kinds/` defines one kind. The rest of the package takes from its `Kind` what
+depends on it. A recipe of views and a network name their kind in the constant ``EXAMPLES``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxssl import components
+
+Shape = tuple[int | None, ...]
+
+
+class Opened(NamedTuple):
+    """What a kind knows about a prepared data set.
+
+    Attributes:
+        shape: shape of the examples, see `jaxssl.data.splits.Source`.
+        settings: arguments of `jaxssl.data.records.PreparedSplit`.
+        decoders: features that TFDS leaves encoded.
+    """
+
+    shape: tuple[Any, ...]
+    settings: dict[str, Any]
+    decoders: dict[str, Any] = {}
+
+
+class Kind(NamedTuple):
+    """Everything that depends on the kind of examples.
+
+    Attributes:
+        units: the examples in words, such as "images".
+        data: name of the kind of data set, which is "image" for captioned images.
+        open: ``(folder, info, metadata, config.data) -> Opened`` for a prepared data set.
+        describe: ``shape -> text``, the size of the examples in words.
+        plan: ``(source, crops, cache, workers) -> Plan``, see `jaxssl.data.plan`.
+        make_reader: ``(source, order, batch_size, rows, crops, seed) -> reader`` of batches, with
+            the methods ``__call__(step, indices)``, ``example()`` and ``shapes()``.
+        array: ``(source, inputs) -> examples``, all examples of a split for evaluation.
+        views: ``(recipes of the views, recipes of the small crops) -> augment``.
+        find_crops: ``(size, arguments of each view, of each small crop) -> Crops`` that the host
+            can cut.
+        view_shapes: ``(config, inputs) -> views`` of a batch of two, as `jax.ShapeDtypeStruct`.
+        inputs: ``(config, shape of an example) -> inputs``, which prepare examples for a network.
+        infer_inputs: ``(config, network, variables) -> inputs`` of a trained network.
+        fit_inputs: ``(inputs, test split) -> inputs``; raises UserError if they do not fit.
+        raw_features: ``(examples, part, extract) -> [n, f]``, features without a network.
+        show: ``(source, indices, size) -> images`` uint8 [n, h, w, c] of examples, for people.
+        draw: ``examples [..., *shape] -> images [..., h, w, c]``.
+        is_drawn: ``inputs -> bool``, whether a page can show the examples.
+        batch_of: ``images -> input`` of the views, for images without captions.
+        pictures: whether the examples are images: only these can be embedded and exported.
+        captions: whether the examples have captions, which need a network for text.
+        frames: number of frames in the drawing of an example.
+    """
+
+    units: str
+    data: str
+    open: Callable[..., Opened]
+    describe: Callable[[Shape], str]
+    plan: Callable[..., Any]
+    make_reader: Callable[..., Any]
+    array: Callable[..., Any]
+    views: Callable[[Sequence[Any], Sequence[Any]], Any]
+    find_crops: Callable[..., Any]
+    view_shapes: Callable[..., dict[str, Any]]
+    inputs: Callable[..., Any]
+    infer_inputs: Callable[..., Any]
+    fit_inputs: Callable[..., Any]
+    raw_features: Callable[..., Any]
+    show: Callable[..., Any] | None = None
+    draw: Callable[..., Any] = lambda examples: examples
+    is_drawn: Callable[[Any], bool] = lambda inputs: True
+    batch_of: Callable[..., Any] = lambda images: images
+    pictures: bool = False
+    captions: bool = False
+    frames: int = 0
+
+
+def get(name: str) -> Kind:
+    """Return a kind of examples by its name, the name of a file in `jaxssl/kinds/`."""
+    return components.module("kind", name).kind
+
+
+def name_of(config: Mapping[str, Any]) -> str:
+    """Return the name of a run's kind of examples, which the augmentation recipe determines."""
+    return getattr(components.module("augment", config["augment"]["name"]), "EXAMPLES", "image")
+
+
+def of(config: Mapping[str, Any]) -> Kind:
+    """Return a run's kind of examples."""
+    return get(name_of(config))
+
+
+def of_network(net: str) -> str:
+    """Return the name of the kind of examples that a network takes."""
+    return getattr(components.module("net", net), "EXAMPLES", "image")
+
+
+def units(name: str) -> str:
+    """Return the examples of a kind in words, or the name if there is no such kind."""
+    return get(name).units if name in components.names("kind") else name

@@ -1,0 +1,291 @@
+"""Splits of data sets, read by index."""
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from jaxssl.data import array_cache, decoding, files, kind, prepare
+from jaxssl.data.class_names import read_classes
+from jaxssl.data.lazy_array import BLOCK, LazyArray
+from jaxssl.data.records import (
+    UNLABELLED,
+    Example,
+    PreparedSplit,
+)
+from jaxssl.errors import UserError, suggest
+
+log = logging.getLogger("jaxssl")
+IN_MEMORY = 2**32  # largest array in bytes that is kept decoded in memory
+# Smaller images (sides in pixels) decode so fast that threads would mostly wait for the GIL.
+SMALL = 64
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set's split, made of parts of prepared splits in a fixed order.
+
+    Attributes:
+        name: name of the data set.
+        split: the split as it was asked for, such as "train[:10%]+test".
+        parts: prepared splits, each with the indices of the records that belong to this split.
+        class_names: name of each label. () if there are no labels.
+        shape: [h, w, c] of the images, where h and w are None if images have different sizes. For
+            clips [t, h, w, c], where t may be None. For graphs [number of node tags].
+        relabel: maps the labels of the records to labels of this split, -1 for records left out.
+            None keeps the labels.
+        kind: kind of the examples, the name of a file of `jaxssl/kinds`.
+    """
+
+    name: str
+    split: str
+    parts: tuple[tuple[PreparedSplit, np.ndarray], ...]
+    class_names: tuple[str, ...]
+    shape: tuple[Any, ...]
+    relabel: np.ndarray | None = None
+    kind: str = "image"
+
+    def __len__(self) -> int:
+        """Return the number of examples of the split."""
+        return sum(len(indices) for _, indices in self.parts)
+
+    def describe(self) -> str:
+        """Describe the split in one line of the start-up summary."""
+        ours = kind.get(self.kind)
+        classes = f"{self.num_classes} classes" if self.labelled else "no labels"
+        examples = f"{len(self)} {ours.units} of {ours.describe(self.shape)}"
+        return f"{self.name}, {self.split}: {examples}, {classes}"
+
+    @property
+    def num_classes(self) -> int:
+        """Return the number of classes of the data set."""
+        return len(self.class_names)
+
+    @property
+    def captioned(self) -> bool:
+        """Return True if the images have captions."""
+        return all(part.captions is not None for part, _ in self.parts)
+
+    @property
+    def one_size(self) -> bool:
+        """Return True if all images have the same height and width."""
+        return None not in self.shape
+
+    @cached_property
+    def labelled(self) -> bool:
+        """Return True if the examples have labels. Of prepared parts, the first one is read."""
+        if self.class_names and all(part.path is None for part, _ in self.parts):
+            return bool((self.labels != UNLABELLED).all())
+        return bool(self.class_names) and all(
+            part.label_of(part.read_records(indices[:1])[0]) != UNLABELLED
+            for part, indices in self.parts
+            if len(indices)
+        )
+
+    @cached_property
+    def labels(self) -> np.ndarray:
+        """Return the labels of all examples, int32 [n]. Unlabelled examples have -1."""
+        if not self.class_names:
+            return np.full(len(self), UNLABELLED, np.int32)
+        labels = [_labels(part)[indices] for part, indices in self.parts]
+        return self._map_labels(np.concatenate(labels))
+
+    @cached_property
+    def texts(self) -> np.ndarray:
+        """Return the caption tokens of all images, int32 [n, k, length]."""
+        texts = []
+        for part, indices in self.parts:
+            if part.captions is not None:
+                texts += _map_records(part, indices, part.captions)
+        return np.stack(texts)
+
+    def take(self, indices: np.ndarray) -> "Source":
+        """Return a split of the examples at ``indices`` [k], each once, in the present order."""
+        indices, parts, start = np.unique(indices), [], 0
+        for part, members in self.parts:
+            here = indices[(indices >= start) & (indices < start + len(members))] - start
+            parts.append((part, members[here]))
+            start += len(members)
+        return replace(self, parts=tuple(parts))
+
+    def read(self, indices: np.ndarray, text: bool = False) -> list[Example]:
+        """Read and decode the examples at ``indices`` [k], with their captions if ``text``.
+
+        Raises:
+            UserError: if a record cannot be read or decoded.
+        """
+        out: list[Any] = [None] * len(indices)
+        start = 0
+        for part, members in self.parts:
+            here = np.flatnonzero((indices >= start) & (indices < start + len(members)))
+            records = part.read_records(members[indices[here] - start])
+            for i, record in zip(here, records, strict=True):
+                label = int(self._map_labels(np.array(part.label_of(record))))
+                try:
+                    tokens = part.captions(record) if text and part.captions else None
+                    out[i] = Example(part.input_of(record), label, tokens)
+                except UserError:
+                    raise
+                # Pillow's decoders raise many exception types for damaged data.
+                except Exception as error:
+                    raise UserError(
+                        f"{self.kind} {indices[i]} of {self.name!r} cannot be decoded ({error}); "
+                        "prepare the set again"
+                    ) from error
+            start += len(members)
+        return out
+
+    def shape_at(self, size: int) -> tuple[int, int, int]:
+        """Return the image shape [h, w, c], where images of different sizes are cut to ``size``."""
+        h, w, c = self.shape
+        return (h, w, c) if self.one_size else (size, size, c)
+
+    def lazy_images(self, size: int) -> LazyArray:
+        """Return all images as an array [n, h, w, c] that decodes them when it is indexed.
+
+        Args:
+            size: images of different sizes are cut to it, see `decoding.centre`.
+        """
+        shape = self.shape_at(size)
+        threads = 1 if shape[0] <= SMALL else files.cpu_count()
+        convert = decoding.pixels if self.one_size else partial(decoding.centre, size=size)
+
+        def decode(indices: np.ndarray) -> Any:
+            return (convert(example.input) for example in self.read(indices))
+
+        return LazyArray(decode, (len(self), *shape), threads)
+
+    def images(self, size: int) -> np.ndarray | LazyArray:
+        """Return all images as uint8 [n, h, w, c], as a `LazyArray` if they need too much memory.
+
+        Args:
+            size: images of different sizes are cut to it, see `decoding.centre`.
+        """
+        if len(self.shape) != 3:
+            units = kind.units(self.kind)
+            raise ValueError(f"a data set of images is needed, but {self.name!r} holds {units}")
+        shape = self.shape_at(size)
+        if len(self) * math.prod(shape) > IN_MEMORY:
+            return self.lazy_images(size)
+        if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
+            return self.lazy_images(size)[:]  # There are too many records to cache all of them.
+
+        def decode(part: PreparedSplit) -> np.ndarray:
+            whole = replace(self, parts=((part, np.arange(len(part.records))),))
+            return whole.lazy_images(size)[:]
+
+        name, arrays = "x".join(map(str, shape[:2])), []
+        for part, indices in self.parts:
+            array = _cached(part, name, shape, np.uint8, partial(decode, part))
+            arrays.append(array if len(indices) == len(array) else array[indices])
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def _map_labels(self, labels: np.ndarray) -> np.ndarray:
+        if self.relabel is not None:
+            labels = np.where(labels < 0, UNLABELLED, self.relabel[labels])
+        return labels.astype(np.int32)
+
+
+class Splits(NamedTuple):
+    """The training, bank and test splits of a run.
+
+    Attributes:
+        train: split for pretraining.
+        bank: labelled split that evaluation learns from. Often the training split.
+        test: split that evaluation predicts.
+    """
+
+    train: Source
+    bank: Source
+    test: Source
+
+    @property
+    def labelled(self) -> bool:
+        """Return True if the bank and test splits have the labels that evaluation needs."""
+        return self.bank.labelled and self.test.labelled
+
+
+def finish(source: Source, data: Mapping[str, Any]) -> Source:
+    """Select the classes that ``data.classes`` lists, and refuse an empty split."""
+    _, classes = prepare.SUBSETS.get(data["name"], (None, None))
+    if classes := data["classes"] or classes:
+        source = _select_classes(source, read_classes(Path(classes).expanduser()), classes)
+    if not len(source):
+        raise UserError(
+            f"split {source.split!r} of {data['name']!r} has no examples; take another slice"
+        )
+    return source
+
+
+def find_records(name: str, split: str, info: Any) -> list[tuple[str, np.ndarray]]:
+    """Return the prepared splits that a split expression names, with record indices."""
+    try:
+        parts = tfds.core.ReadInstruction.from_spec(split).to_absolute(info.splits)
+    except (ValueError, AssertionError) as error:
+        splits = sorted(info.splits)
+        if split.isidentifier():
+            raise UserError(f"{name!r} has no split {split!r}{suggest(split, splits)}") from error
+        reason = str(error).splitlines()[0].partition(" See format")[0].rstrip(".")
+        raise UserError(
+            f"split {split!r} of {name!r}: {reason}; expected for example 'train', 'train[:90%]' "
+            f"or 'train+test', from the splits {', '.join(splits)}"
+        ) from error
+    return [
+        (p.splitname, np.arange(info.splits[p.splitname].num_examples)[p.from_ : p.to])
+        for p in parts
+    ]
+
+
+def _select_classes(source: Source, names: Sequence[str], path: Any) -> Source:
+    """Keep the examples of the classes ``names``, relabelled by their index in ``names``."""
+    if not source.class_names:
+        raise UserError(f"data.classes={path}: {source.name!r} has no labels, leave it empty")
+    unknown = [name for name in names if name not in source.class_names]
+    if unknown:
+        raise UserError(
+            f"data.classes={path}: {source.name!r} has no class {unknown[0]!r} ({len(unknown)} of "
+            f"{len(names)} are unknown){suggest(unknown[0], source.class_names)}"
+        )
+    relabel = np.full(source.num_classes, UNLABELLED, np.int32)
+    relabel[[source.class_names.index(name) for name in names]] = np.arange(len(names))
+    parts = []
+    for part, indices in source.parts:
+        labels = _labels(part)[indices]
+        parts.append((part, indices[(labels >= 0) & (relabel[labels] >= 0)]))
+    return replace(source, parts=tuple(parts), class_names=tuple(names), relabel=relabel)
+
+
+def _labels(part: PreparedSplit) -> np.ndarray:
+    """Return the labels of all records, int32 [n], from the cache if possible."""
+
+    def read() -> np.ndarray:
+        indices = np.arange(len(part.records))
+        return np.array(_map_records(part, indices, part.label_of), np.int32)
+
+    return _cached(part, "labels", (), np.int32, read)
+
+
+def _map_records(part: PreparedSplit, indices: np.ndarray, function: Callable) -> list[Any]:
+    """Apply a function to the records of a prepared split, read in blocks."""
+    blocks = (indices[start : start + BLOCK] for start in range(0, len(indices), BLOCK))
+    return [function(record) for block in blocks for record in part.read_records(block)]
+
+
+def _cached(
+    part: PreparedSplit,
+    name: str,
+    shape: tuple[int, ...],
+    dtype: type,
+    compute: Callable[[], np.ndarray],
+) -> np.ndarray:
+    """Return an array [n, *shape] with a row per record, from the cache file if possible."""
+    if part.path is None:
+        return compute()
+    path = part.path.with_name(f"decoded-{part.path.name}-{name}.npy")
+    return array_cache.load_or_compute(path, (len(part.records), *shape), dtype, compute)

@@ -1,0 +1,264 @@
+"""Images."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import tensorflow_datasets as tfds
+from flax.typing import VariableDict
+from jax import Array
+from jax import numpy as jnp
+from ml_collections import ConfigDict
+
+from jaxssl.augment.image import random_crop_box
+from jaxssl.augment.views import Inputs, make_views, resize_images
+from jaxssl.data import decoding, files, integrity
+from jaxssl.data.batches import Batch, assemble, first_examples, shapes_of
+from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data.kind import Kind, Opened, Shape
+from jaxssl.data.plan import Plan, cache_limit
+from jaxssl.data.records import CAPTION_FEATURES, CaptionReader
+from jaxssl.data.splits import Source
+from jaxssl.errors import UserError
+from jaxssl.models.encoder import find_channels
+
+RAW_SIZE = 32  # Larger images are resized to this many pixels a side for raw features.
+
+
+class Reader(NamedTuple):
+    """Reader of image batches, which is copied to worker processes.
+
+    Attributes:
+        source: the training split.
+        crops: crops to cut. None keeps the images, which must have one size.
+        seed: seed of the crops, together with the batch number and the example's index.
+        batch_size: number of examples of a whole batch.
+        captions: whether the tokens of the captions are read too.
+    """
+
+    source: Source
+    crops: Crops | None
+    seed: int
+    batch_size: int = 1
+    captions: bool = False
+
+    def __call__(self, step: int, indices: np.ndarray) -> Batch:
+        """Read the examples at ``indices`` int32 [b] for batch number ``step``."""
+        examples = self.source.read(indices, self.captions)
+        inputs = self._images(step, indices, [example.input for example in examples])
+        if self.captions:
+            texts = [example.text for example in examples if example.text is not None]
+            inputs = {"image": inputs, "text": np.stack(texts)}
+        return assemble(inputs, examples, indices)
+
+    def example(self) -> Batch:
+        """Return a batch of the first two images."""
+        return first_examples(self, self.source)
+
+    def shapes(self) -> Batch:
+        """Return the shapes of a whole batch as `jax.ShapeDtypeStruct`."""
+        return shapes_of(self.example(), self.batch_size)
+
+    def everything(self) -> Batch:
+        """Return all examples in the form of one batch. The images must have one size."""
+        images, labels = self.source.images(0)[:], self.source.labels
+        inputs = {"image": images, "text": self.source.texts} if self.captions else images
+        index = np.arange(len(labels), dtype=np.int32)
+        return {"input": inputs, "label": labels, "index": index}
+
+    def _images(self, step: int, indices: np.ndarray, pictures: list[Any]) -> Any:
+        if self.crops is None:
+            return np.stack([decoding.pixels(picture) for picture in pictures])
+        if not self.crops.views:
+            return np.stack([decoding.centre(picture, self.crops.size) for picture in pictures])
+        groups: dict[str, list[np.ndarray]] = {"views": [], "crops": []}
+        for index, picture in zip(indices, pictures, strict=True):
+            rng = np.random.default_rng((self.seed, step, int(index)))
+            groups["views"].append(np.stack(decoding.random_crops(picture, self.crops.views, rng)))
+            if self.crops.crops:
+                small = decoding.random_crops(picture, self.crops.crops, rng)
+                groups["crops"].append(np.stack(small))
+        return {name: np.stack(images) for name, images in groups.items() if images}
+
+
+def open_images(folder: Path, info: Any, metadata: Mapping[str, Any], data: Any) -> Opened:
+    """Find the images, and captions if any, of a prepared data set.
+
+    Raises:
+        UserError: if the set has no images.
+    """
+    images = [key for key, f in info.features.items() if isinstance(f, tfds.features.Image)]
+    if not images:
+        raise UserError(f"{data['name']!r} has no image feature; it has {', '.join(info.features)}")
+    image = min(images, key=lambda key: key != "image")
+    shape = integrity.image_shape(folder, metadata.get("shape") or info.features[image].shape)
+    text = next((name for name in CAPTION_FEATURES if name in info.features), None)
+    settings = {
+        "image": image,
+        "channels": shape[2],
+        "upright": bool(metadata.get("upright")),
+        "captions": CaptionReader(text, data["context"]) if text else None,
+    }
+    return Opened(shape, settings, {image: tfds.decode.SkipDecoding()})
+
+
+def describe(shape: Shape) -> str:
+    """Describe the size of the images in words."""
+    return "many sizes" if None in shape else "x".join(map(str, shape))
+
+
+def plan(source: Source, crops: Crops, cache: str, workers: int) -> Plan:
+    """Choose how images get to the device.
+
+    Raises:
+        UserError: if images of many sizes shall be kept on the device.
+    """
+    cached, why = False, "pictures of many sizes"
+    if source.one_size:
+        needed, limit = len(source) * math.prod(source.shape), cache_limit()
+        cached = cache == "device" or (cache == "auto" and needed <= limit)
+        why = f"{needed / 2**20:.1f} MiB, the limit is {limit / 2**20:.0f} MiB"
+        why = why if cache == "auto" else "as data.cache asks"
+    elif cache == "device":
+        raise UserError(
+            f"data.cache='device': the pictures of {source.name!r} have many sizes and must be "
+            "cropped on the host; leave it at 'auto'"
+        )
+    if cached:
+        return Plan(True, False, 0, f"kept on the device ({why}), cropped there")
+    host = not source.one_size or (bool(crops.views) and min(source.shape[:2]) > crops.size)
+    cores = files.cpu_count()
+    if workers == -1:
+        workers = cores // 2 if cores > 4 else 0
+    readers = f"{workers} processes" if workers > 1 else "1 process" if workers else "threads"
+    where = f"cropped to {crops.size} on the host" if host else "cropped on the device"
+    return Plan(False, host, workers, f"streamed by {readers} ({why}), {where}")
+
+
+def make_reader(
+    source: Source,
+    order: Callable[[int], np.ndarray],
+    batch_size: int,
+    rows: int,
+    crops: Crops | None,
+    seed: int,
+) -> Reader:
+    """Build the reader of image batches."""
+    del order, rows
+    return Reader(source, crops, seed, batch_size)
+
+
+def array(source: Source, inputs: Inputs) -> Any:
+    """Return all images of a split, see `Source.images`."""
+    return source.images(inputs.size)
+
+
+def find_crops(size: int, views: Sequence[Any], small: Sequence[Any]) -> Crops:
+    """Return the random resized crops of the views, which the host can cut.
+
+    Recipes that crop in another way get the centre of the image.
+
+    Raises:
+        UserError: on an invalid range of areas or aspect ratios.
+    """
+    cuts = [_crop(values) for values in (*views, *small)]
+    crops = tuple(crop for crop in cuts if crop is not None)
+    if len(crops) < len(cuts):
+        crops = ()
+    return Crops(crops[: len(views)], crops[len(views) :], size)
+
+
+def _crop(values: Mapping[str, Any]) -> Crop | None:
+    """Return a recipe's random resized crop, or None if the recipe crops in another way."""
+    if "crop_scale" not in values or values.get("crop") == "pad":
+        return None
+    scale, ratio = tuple(values["crop_scale"]), tuple(values.get("crop_ratio", (3 / 4, 4 / 3)))
+    try:
+        u = jax.ShapeDtypeStruct((4,), jnp.float32)
+        # Tracing the function checks the ranges of scale and ratio.
+        jax.eval_shape(lambda u: random_crop_box(u, (1, 1), scale, ratio), u)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return Crop(values["size"], scale, ratio)
+
+
+def view_shapes(config: ConfigDict, inputs: Inputs) -> dict[str, Any]:
+    """Return the views and small crops of a batch of two as `jax.ShapeDtypeStruct`."""
+
+    def shape(number: int, side: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((number, 2, side, side, inputs.channels), jnp.float32)
+
+    views = {"views": shape(config.views, inputs.size)}
+    if config.crops.number:
+        views["crops"] = shape(config.crops.number, config.crops.get("size", inputs.size))
+    return views
+
+
+def make_inputs(config: ConfigDict, shape: tuple[Any, ...]) -> Inputs:
+    """Return the inputs of a run's network, which sees images of ``shape`` [h, w, c]."""
+    return Inputs(config.augment.size, shape[-1])
+
+
+def infer_inputs(config: ConfigDict, net: Any, variables: VariableDict) -> Inputs:
+    """Return the inputs of a trained network, whose channels its variables tell."""
+    size = config.augment.size
+    return Inputs(size, find_channels(net, variables, (size, size)))
+
+
+def fit_inputs(inputs: Inputs, test: Source) -> Inputs:
+    """Adapt the inputs of an encoder to a data set.
+
+    Raises:
+        UserError: if the images have too many channels.
+    """
+    if test.shape[-1] > inputs.channels:
+        raise UserError(
+            f"the encoder takes images of {inputs.channels} channel, {test.name!r} has "
+            f"{test.shape[-1]}"
+        )
+    # Images of different sizes are already centre-cropped when they are read.
+    return inputs if test.one_size else inputs._replace(crop=0.0)
+
+
+def pixels(images: Any, part: slice | None, extract: Callable[..., np.ndarray]) -> np.ndarray:
+    """Return pixels in [0, 1] as features [n, f], from images resized to at most 32 x 32."""
+    if max(images.shape[1:3]) <= RAW_SIZE:
+        images = images[part or slice(None)]
+        return np.reshape(images, (len(images), -1)) / np.float32(255)
+    return extract(images, shrink, Inputs(RAW_SIZE, images.shape[3]), part)
+
+
+@partial(jax.jit, static_argnums=0)
+def shrink(inputs: Inputs, block: Array) -> Array:
+    """Return resized images, or the resized frames of clips, as features [n, f] in [0, 1]."""
+    images = block.reshape(-1, *block.shape[-3:])
+    return resize_images(images, inputs).reshape(len(block), -1)
+
+
+def show(source: Source, indices: np.ndarray, size: int) -> np.ndarray:
+    """Return images, cropped to ``size`` if their sizes differ."""
+    return source.lazy_images(size)[indices]
+
+
+kind = Kind(
+    units="images",
+    data="image",
+    open=open_images,
+    describe=describe,
+    plan=plan,
+    make_reader=make_reader,
+    array=array,
+    views=make_views,
+    find_crops=find_crops,
+    view_shapes=view_shapes,
+    inputs=make_inputs,
+    infer_inputs=infer_inputs,
+    fit_inputs=fit_inputs,
+    raw_features=pixels,
+    show=show,
+    pictures=True,
+)
