@@ -24,9 +24,12 @@ import timm
 import torch
 import torchvision
 import transformers
+from PIL import Image
 from safetensors.numpy import load_file, save_file
+from timm.data.transforms_factory import create_transform
 from timm.layers import GluMlp
 from timm.models.convnext import ConvNeXt
+from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from timm.models.vision_transformer import VisionTransformer
@@ -36,9 +39,10 @@ from torchvision.models.convnext import CNBlockConfig
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from weights_cases import draw_arrays  # noqa: E402
+from weights_cases import draw_arrays, draw_picture  # noqa: E402
 
 import jaxssl  # noqa: E402
+from jaxssl.augment.views import Inputs  # noqa: E402
 
 Features = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -132,6 +136,10 @@ def eva(small: dict[str, Any], **options: Any) -> Any:
     )
 
 
+def both_tokens(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return model(x).last_hidden_state[:, :2].mean(1)
+
+
 def mae(model: Any, x: torch.Tensor) -> torch.Tensor:
     model.config.mask_ratio = 0.0
     patches = (x.shape[-1] // model.config.patch_size) ** 2
@@ -156,6 +164,7 @@ def tiny() -> dict[str, Callable[[], Source]]:
         embed_dim=32, text_cfg=dict(context_length=4, vocab_size=9, width=64, heads=1, layers=1)
     )
     tower = dict(image_size=16, layers=2, width=128, head_width=64, patch_size=4)
+    convolutions = dict(image_size=64, layers=(3, 4, 6, 3), width=8, head_width=64)
     vit = partial(VisionTransformer, **small)
     swiglu = dict(mlp_layer=partial(GluMlp, gate_last=False), act_layer=torch.nn.SiLU, mlp_ratio=3)
     resnet = partial(ResNet, num_classes=3)
@@ -171,9 +180,10 @@ def tiny() -> dict[str, Callable[[], Source]]:
         model = getattr(t, kind)(getattr(t, kind.removesuffix("Model") + "Config")(**config))
         return Source(model.eval(), features, size)
 
-    def clip(quick: bool, extra: dict[str, list[int]]) -> Source:
-        model = open_clip.model.CLIP(vision_cfg=tower, quick_gelu=quick, **net)
-        return Source(model.eval(), lambda m, x: m.encode_image(x), 16, extra=extra)
+    def clip(quick: bool, extra: dict[str, list[int]], vision: dict[str, Any] = tower) -> Source:
+        model = open_clip.model.CLIP(vision_cfg=vision, quick_gelu=quick, **net)
+        size = vision["image_size"]
+        return Source(model.eval(), lambda m, x: m.encode_image(x), size, extra=extra)
 
     openai = {name: [] for name in ("input_resolution", "context_length", "vocab_size")}
     return {
@@ -238,6 +248,11 @@ def tiny() -> dict[str, Callable[[], Source]]:
         "transformers_siglip": lambda: family("SiglipVisionModel", **wide),
         "openai_clip": lambda: clip(True, openai),
         "open_clip": lambda: clip(False, {}),
+        "open_clip_resnet50": lambda: clip(True, {}, convolutions),
+        "timm_deit_distilled": lambda: Source(
+            VisionTransformerDistilled(**small, num_classes=3), head, 16
+        ),
+        "transformers_deit": lambda: family("DeiTModel", both_tokens, **wide),
         "timm_resnet26": lambda: Source(resnet(Bottleneck, (2, 2, 2, 2)), head, 32),
         "timm_resnet26d": lambda: Source(
             resnet(Bottleneck, (2, 2, 2, 2), stem_type="deep", stem_width=32, avg_down=True),
@@ -264,6 +279,20 @@ def tiny() -> dict[str, Callable[[], Source]]:
         ),
         "timm_convnext": lambda: Source(
             ConvNeXt(depths=(1, 2, 1, 1), dims=(8, 16, 24, 32), num_classes=3), head, 32
+        ),
+        "timm_convnextv2": lambda: Source(
+            ConvNeXt(
+                depths=(1, 2, 1, 1),
+                dims=(8, 16, 24, 32),
+                use_grn=True,
+                ls_init_value=None,
+                conv_mlp=True,
+            ),
+            head,
+            32,
+        ),
+        "transformers_convnextv2": lambda: family(
+            "ConvNextV2Model", size=32, hidden_sizes=[8, 16, 24, 32], depths=[1, 2, 1, 1]
         ),
         "torchvision_convnext": lambda: Source(
             torchvision.models.ConvNeXt(stages), tv_convnext, 32
@@ -314,7 +343,12 @@ def full() -> dict[str, Callable[[], Source]]:
         "timm vit_small_reg4_dinov2": lambda: timm_source("vit_small_patch14_reg4_dinov2"),
         "timm vit_giant_dinov2 (2 blocks)": lambda: timm_source(
             "vit_giant_patch14_dinov2", depth=2
-        ),
+        )._replace(options={"layers": 2}),
+        "timm deit_small_distilled": lambda: timm_source("deit_small_distilled_patch16_224"),
+        "timm convnextv2_tiny": lambda: timm_source("convnextv2_tiny"),
+        "transformers ConvNeXt V2-T": lambda: hf("ConvNextV2Model"),
+        "open_clip RN50, as OpenAI's": lambda: oc("RN50"),
+        "open_clip RN50x4": lambda: oc("RN50x4")._replace(size=288),
         "timm vit_small_dinov3": lambda: timm_source("vit_small_patch16_dinov3", token),
         "timm vit_base_clip": lambda: timm_source("vit_base_patch16_clip_224"),
         "timm vit_base_siglip": lambda: timm_source("vit_base_patch16_siglip_224"),
@@ -387,6 +421,62 @@ def compare(make: Callable[[], Source]) -> dict[str, Any]:
     return {"difference": difference, "seconds": seconds, "features": expected, "case": case}
 
 
+def preprocess() -> dict[str, dict[str, Any]]:
+    """Return, by case, the settings of inputs, the picture's shape and what a library makes of it.
+
+    The results are the pixels at every 16th row and column, in [0, 1].
+    """
+
+    def by_timm(size: int, crop: float, interpolation: str) -> Any:
+        settings = {"crop_pct": crop} if crop else {"crop_pct": 1.0, "crop_mode": "squash"}
+        return create_transform(
+            (3, size, size), mean=(0,) * 3, std=(1,) * 3, interpolation=interpolation, **settings
+        )
+
+    def by_torchvision(size: int, crop: float, interpolation: str) -> Any:
+        mode = torchvision.transforms.InterpolationMode(interpolation)
+        return torchvision.transforms._presets.ImageClassification(
+            crop_size=size,
+            resize_size=round(size / crop),
+            mean=(0,) * 3,
+            std=(1,) * 3,
+            interpolation=mode,
+        )
+
+    def by_transformers(size: int, crop: float, interpolation: str) -> Any:
+        processor = transformers.CLIPImageProcessor(
+            size={"shortest_edge": round(size / crop)},
+            crop_size=size,
+            do_normalize=False,
+            resample={"bilinear": 2, "bicubic": 3}[interpolation],
+        )
+        return lambda image: processor(image, return_tensors="np")["pixel_values"][0]
+
+    results = {}
+    for library, size, crop, interpolation in (
+        (by_timm, 224, 0.875, "bicubic"),
+        (by_timm, 224, 0.9, "bilinear"),
+        (by_timm, 384, 1.0, "bicubic"),
+        (by_timm, 224, 0.0, "bicubic"),
+        (by_torchvision, 224, 224 / 232, "bilinear"),
+        (by_transformers, 224, 0.875, "bicubic"),
+    ):
+        for shape in ((375, 500), (500, 333), (427, 640), (180, 240)):
+            if (library, shape) == (by_transformers, (427, 640)):
+                continue  # It rounds half a pixel down, where torchvision rounds to even numbers.
+            picture = draw_picture(*shape)
+            theirs = library(size, crop, interpolation)(Image.fromarray(picture))
+            theirs = np.asarray(theirs).transpose(1, 2, 0)
+            settings = {"size": size, "crop": crop, "interpolation": interpolation}
+            inputs = Inputs(channels=3, mean=(0.0,), std=(1.0,), **settings)
+            ours = np.asarray(inputs.prepare(picture[None]))[0]
+            name = f"{library.__name__[3:]} {size} {crop:.3g} {interpolation} {shape}"
+            case = {"settings": settings, "shape": shape}
+            difference = np.abs(ours - theirs).max() * 255
+            results[name] = {"case": case, "difference": difference, "pixels": theirs[::16, ::16]}
+    return results
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true")
@@ -400,10 +490,18 @@ def main() -> None:
             print(f"{name:45} {row['difference']:.1e} {row.get('seconds', 0):6.2f} s", flush=True)
             if "error" in row:
                 print(f"    {row['error']}", flush=True)
+    pictures = {} if args.only else preprocess()
+    for name, row in pictures.items():
+        print(f"{name:45} {row['difference']:.2f} of 255")
     if args.record and not args.only:
         arrays = {f"{name}/features": row["features"] for name, row in results.items()}
-        cases = json.dumps({name: row["case"] for name, row in results.items()})
-        np.savez_compressed(ROOT / "tests/golden/encoders.npz", cases=cases, **arrays)
+        arrays |= {f"{name}/pixels": row["pixels"] for name, row in pictures.items()}
+        cases, images = (
+            json.dumps({name: row["case"] for name, row in rows.items()})
+            for rows in (results, pictures)
+        )
+        path = ROOT / "tests/golden/encoders.npz"
+        np.savez_compressed(path, cases=cases, pictures=images, **arrays)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,14 @@ def draw_arrays(shapes):
     return arrays
 
 
+def draw_picture(h, w):
+    """A picture [h, w, 3] of waves and noise."""
+    y, x = np.mgrid[:h, :w]
+    waves = sum(np.sin(x / a + y / b) for a, b in ((37, 50), (9, -13), (3, 4)))
+    noise = np.random.default_rng(0).normal(0, 25, (h, w, 3))
+    return np.clip(127 + 30 * waves[..., None] + noise, 0, 255).astype(np.uint8)
+
+
 @cache
 def draw_weights(case, size):
     """The weights that the reference numbers were computed with."""

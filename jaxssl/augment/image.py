@@ -30,6 +30,9 @@ def crop_resize(image: Array, box: Array, size: int, interpolation: str = "bilin
     left, top, right, bottom = box
     rows = _filter_weights(top, bottom, image.shape[0], size, interpolation)
     columns = _filter_weights(left, right, image.shape[1], size, interpolation)
+    if interpolation == "bicubic":  # It overshoots, and Pillow clips rows and columns in turn.
+        identity = jnp.eye(image.shape[0], dtype=image.dtype)
+        image, columns = jnp.clip(resample(identity, image, columns), 0, 1), jnp.eye(size)
     # The filter weights sum to 1 only up to rounding, so values may leave [0, 1] slightly.
     return jnp.clip(resample(rows, image, columns), 0, 1)
 
@@ -45,6 +48,19 @@ def resize(image: Array, size: int, interpolation: str = "bilinear") -> Array:
     if (h, w) == (size, size):
         return image
     return crop_resize(image, jnp.array([0, 0, w, h], jnp.float32), size, interpolation)
+
+
+def centre_box(h: int, w: int, size: int, crop: float) -> tuple[float, float, float, float]:
+    """Return the box (left, top, right, bottom) of the usual central crop of an image, in pixels.
+
+    The short side is resized to ``size / crop`` and the central square of ``size`` pixels cut out,
+    both in whole pixels, as torchvision and timm do.
+    """
+    short = int(size / crop + 1e-6)
+    sides = [int(short * side / min(h, w)) for side in (w, h)]
+    left, top = (round((side - size) / 2) for side in sides)
+    x, y = w / sides[0], h / sides[1]
+    return left * x, top * y, (left + size) * x, (top + size) * y
 
 
 def random_crop_box(

@@ -9,7 +9,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.augment import video as video_ops
-from jaxssl.augment.image import crop_resize, resize
+from jaxssl.augment.image import centre_box, crop_resize, resize
 from jaxssl.augment.recipes import Recipe
 
 Images = Array | dict[str, Array]
@@ -39,6 +39,11 @@ class Inputs(NamedTuple):
     kind = "image"
     axes = "h, w, c"
     copies = 1  # Number of inputs that `prepare` returns per image. Their features are averaged.
+
+    @property
+    def resizing(self) -> tuple[int, float, str]:
+        """Return the arguments of `jaxssl.data.splits.Source.images`."""
+        return self.size, self.crop, self.interpolation
 
     def prepare(self, images: Array) -> Array:
         """Map uint8 images [n, h, w, c] to network inputs for evaluation; see `preprocess`."""
@@ -177,10 +182,7 @@ def resize_images(images: Array, inputs: Inputs) -> Array:
     def resize_one(image: Array) -> Array:
         if not inputs.crop:
             return resize(image, inputs.size, inputs.interpolation)
-        h, w = image.shape[:2]
-        side = inputs.crop * min(h, w)
-        left, top = (w - side) / 2, (h - side) / 2
-        box = jnp.array([left, top, left + side, top + side], jnp.float32)
+        box = jnp.array(centre_box(*image.shape[:2], inputs.size, inputs.crop), jnp.float32)
         return crop_resize(image, box, inputs.size, inputs.interpolation)
 
     return jax.vmap(resize_one)(to_float(images))

@@ -142,15 +142,26 @@ def pixels(picture: Image.Image) -> np.ndarray:
     return values[:, :, None] if values.ndim == 2 else values
 
 
-def centre(picture: Image.Image, size: int) -> np.ndarray:
-    """Crop the central square, 7/8 of the short side, and resize it to [size, size, c].
+def centre(
+    picture: Image.Image, size: int, crop: float = 0.0, interpolation: str = "bilinear"
+) -> np.ndarray:
+    """Crop the central square and resize it to [size, size, c].
 
-    This is ImageNet's test crop, which resizes the short side to 256 and cuts out 224 pixels, in
-    one step.
+    The box is that of `jaxssl.augment.image.centre_box`.
+
+    Args:
+        picture: the image.
+        size: side of the result in pixels.
+        crop: share of the short side, by default (0) ImageNet's test crop: the short side is
+            resized to 256 and 224 pixels are cut out.
+        interpolation: "bilinear" or "bicubic".
     """
-    side = CENTRE_SHARE * min(picture.size)
-    left, top = ((length - side) / 2 for length in picture.size)
-    return _resize(picture, (left, top, left + side, top + side), size)
+    short = int(size / (crop or CENTRE_SHARE) + 1e-6)
+    whole = [int(short * side / min(picture.size)) for side in picture.size]
+    left, top = (round((side - size) / 2) for side in whole)
+    x, y = picture.width / whole[0], picture.height / whole[1]
+    box = (left * x, top * y, (left + size) * x, (top + size) * y)
+    return _resize(picture, box, size, interpolation)
 
 
 def random_crops(
@@ -177,5 +188,10 @@ def random_crops(
     return out
 
 
-def _resize(picture: Image.Image, box: tuple[float, float, float, float], size: int) -> np.ndarray:
-    return pixels(picture.resize((size, size), Image.Resampling.BILINEAR, box=box))
+def _resize(
+    picture: Image.Image,
+    box: tuple[float, float, float, float],
+    size: int,
+    interpolation: str = "bilinear",
+) -> np.ndarray:
+    return pixels(picture.resize((size, size), Image.Resampling[interpolation.upper()], box=box))

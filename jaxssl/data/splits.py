@@ -146,41 +146,41 @@ class Source:
         h, w, c = self.shape
         return (h, w, c) if self.one_size else (size, size, c)
 
-    def lazy_images(self, size: int) -> LazyArray:
+    def lazy_images(self, size: int, *settings: Any) -> LazyArray:
         """Return all images as an array [n, h, w, c] that decodes them when it is indexed.
 
-        Args:
-            size: images of different sizes are cut to it, see `decoding.centre`.
+        Size and settings are those of `decoding.centre`, for images of different sizes.
         """
         shape = self.shape_at(size)
         threads = 1 if shape[0] <= SMALL else files.cpu_count()
-        convert = decoding.pixels if self.one_size else partial(decoding.centre, size=size)
+        centre = lambda picture: decoding.centre(picture, size, *settings)  # noqa: E731
+        convert = decoding.pixels if self.one_size else centre
 
         def decode(indices: np.ndarray) -> Any:
             return (convert(example.input) for example in self.read(indices))
 
         return LazyArray(decode, (len(self), *shape), threads)
 
-    def images(self, size: int) -> np.ndarray | LazyArray:
+    def images(self, size: int, *settings: Any) -> np.ndarray | LazyArray:
         """Return all images as uint8 [n, h, w, c], as a `LazyArray` if they need too much memory.
 
-        Args:
-            size: images of different sizes are cut to it, see `decoding.centre`.
+        Size and settings are those of `decoding.centre`, for images of different sizes.
         """
         if len(self.shape) != 3:
             units = kind.units(self.kind)
             raise ValueError(f"a data set of images is needed, but {self.name!r} holds {units}")
         shape = self.shape_at(size)
         if len(self) * math.prod(shape) > IN_MEMORY:
-            return self.lazy_images(size)
+            return self.lazy_images(size, *settings)
         if sum(len(part.records) for part, _ in self.parts) * math.prod(shape) > IN_MEMORY:
-            return self.lazy_images(size)[:]  # There are too many records to cache all of them.
+            return self.lazy_images(size, *settings)[:]  # too many records to cache all of them
 
         def decode(part: PreparedSplit) -> np.ndarray:
             whole = replace(self, parts=((part, np.arange(len(part.records))),))
-            return whole.lazy_images(size)[:]
+            return whole.lazy_images(size, *settings)[:]
 
         name, arrays = "x".join(map(str, shape[:2])), []
+        name += "" if self.one_size else "-" + "-".join(map(str, settings))
         for part, indices in self.parts:
             array = _cached(part, name, shape, np.uint8, partial(decode, part))
             arrays.append(array if len(indices) == len(array) else array[indices])

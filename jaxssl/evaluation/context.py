@@ -60,7 +60,7 @@ def make_contexts(
     """
     inputs = resolve_inputs(pretrained.inputs, splits.test)
     programs = _make_programs(pretrained, inputs, layer)
-    data = arrays(splits, inputs)
+    data = arrays(splits, pretrained.inputs)
     ours = kind.get(inputs.kind)
     augment = _make_augment(config, inputs) if ours.pictures else None
     for name in kinds:

@@ -62,7 +62,8 @@ def embed(
     inputs = resolve_inputs(encoder.inputs, source)
     encode, mesh = make_encode(encoder, inputs, layer), distributed.local_mesh()
     variables = distributed.replicate(encoder.variables, mesh)
-    features = np.asarray(extract(source.images(inputs.size), encode, variables, mesh))
+    images = source.images(*encoder.inputs.resizing)
+    features = np.asarray(extract(images, encode, variables, mesh))
     if out is not None:
         _write(out, features, names)
     return features

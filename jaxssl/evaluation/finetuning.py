@@ -125,7 +125,7 @@ def make_tuner(
     def logits(classifier: Classifier, source: Source) -> np.ndarray:
         # Images of different sizes are already centre-cropped when they are read.
         crop = pretrained.inputs.crop if source.one_size else 0.0
-        images = source.images(pretrained.inputs.size)
+        images = source.images(*pretrained.inputs.resizing)
         return extract(images, partial(predict, crop=crop), classifier._replace(loss=None), mesh)
 
     return Tuner(epochs, fit, logits)

@@ -18,6 +18,7 @@ def _parse_numbers(text: str) -> tuple[float, ...]:
 # A weights file does not record these details. Each name has the function that parses its value.
 WEIGHTS_OPTIONS: dict[str, Callable[[str], Any]] = {
     "net.num_heads": int,
+    "net.layers": int,
     "net.stem": str,
     "inputs.mean": _parse_numbers,
     "inputs.std": _parse_numbers,

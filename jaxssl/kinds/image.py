@@ -154,7 +154,7 @@ def make_reader(
 
 def array(source: Source, inputs: Inputs) -> Any:
     """Return all images of a split, see `Source.images`."""
-    return source.images(inputs.size)
+    return source.images(*inputs.resizing)
 
 
 def find_crops(size: int, views: Sequence[Any], small: Sequence[Any]) -> Crops:

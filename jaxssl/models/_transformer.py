@@ -1,6 +1,7 @@
 """Transformer block and learned position embeddings, for the vision and text transformers."""
 
 import math
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -81,8 +82,17 @@ class Block(nn.Module):
         return y if scale is None else y * scale
 
 
-def mlp(x: Array, width: int, activation: str, inits: tuple[Initializer, Initializer]) -> Array:
-    """Apply a two-layer MLP of a hidden width, for a compact method; see `Block`."""
+def mlp(
+    x: Array,
+    width: int,
+    activation: str,
+    inits: tuple[Initializer, Initializer],
+    norm: Callable[[Array], Array] | None = None,
+) -> Array:
+    """Apply a two-layer MLP of a hidden width, for a compact method; see `Block`.
+
+    ``norm`` is applied to the hidden layer after its activation.
+    """
     gated = activation == "swiglu"
     y = nn.Dense(2 * width if gated else width, kernel_init=inits[0], name="mlp_in")(x)
     if gated:
@@ -90,6 +100,7 @@ def mlp(x: Array, width: int, activation: str, inits: tuple[Initializer, Initial
         y = nn.silu(gate) * y
     else:
         y = ACTIVATIONS[activation](y)
+    y = y if norm is None else norm(y)
     return nn.Dense(x.shape[-1], kernel_init=inits[1], name="mlp_out")(y)
 
 

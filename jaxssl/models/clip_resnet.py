@@ -23,6 +23,8 @@ SIZES = {
     "50": ((3, 4, 6, 3), 64, 1024),
     "101": ((3, 4, 23, 3), 64, 512),
     "50x4": ((4, 6, 10, 6), 80, 640),
+    "50x16": ((6, 8, 18, 8), 96, 768),
+    "50x64": ((3, 15, 36, 10), 128, 1024),
 }
 # Maps the stem to the smallest side of an image, in pixels. Stem and stages reduce that side to 1.
 STEMS = {"cifar": 8, "imagenet": 32}
@@ -145,13 +147,14 @@ def net(
 
     The attention pooling has a learned position for every cell of the last feature map, which is
     smaller than the image by a factor of 32 ("imagenet") or 8 ("cifar"). So the first call fixes
-    the image size: 224 pixels for CLIP's "50" and "101", 288 for its "50x4".
+    the image size: 224 pixels for CLIP's "50" and "101", 288, 384 and 448 for the larger ones.
 
     Args:
-        size: "50", "101" or "50x4", with 1024, 512 and 640 features.
+        size: "50", "101", "50x4", "50x16" or "50x64", with 1024, 512, 640, 768 and 1024 features.
         stem: "imagenet", which reduces the sides by 4, or "cifar", the same three convolutions
             without stride and pooling, for images of 8 to 64 pixels (not in the paper).
-        width: channels inside the first stage's blocks, even and >= 2. Default: 64, 64 or 80.
+        width: channels inside the first stage's blocks, even and >= 2. Default: that
+            of ``size``, 64 to 128.
         num_heads: heads of the attention pooling, dividing 32 ``width``. Default: ``width / 2``,
             which gives a head dimension of 64.
         dim: feature dimension, >= 1. Default: that of ``size``.

@@ -1,7 +1,8 @@
 """ConvNeXt: a convolutional network with the design of a transformer.
 
 References:
-    Liu et al., A ConvNet for the 2020s, 2022.
+    Liu et al., A ConvNet for the 2020s, 2022;
+    Woo et al., ConvNeXt V2, 2023.
 """
 
 from functools import partial
@@ -19,16 +20,43 @@ _conv = partial(nn.Conv, kernel_init=INIT, padding="VALID")
 
 
 class Block(nn.Module):
-    """Depthwise 7 x 7 convolution, LayerNorm and an MLP on the channels, with a shortcut."""
+    """Depthwise 7 x 7 convolution, LayerNorm and an MLP on the channels, with a shortcut.
+
+    Attributes:
+        response_norm: whether `ResponseNorm` follows the MLP's activation (ConvNeXt V2). Otherwise
+            a learned vector scales the result of the MLP.
+    """
+
+    response_norm: bool = False
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         """Apply the block to feature maps [n, h, w, c], with an unchanged shape."""
         c = x.shape[-1]
         y = _conv(c, (7, 7), padding=3, feature_group_count=c)(x)
-        y = mlp(layer_norm(y), 4 * c, "gelu", (INIT, INIT))
+        norm = ResponseNorm(name="response_norm") if self.response_norm else None
+        y = mlp(layer_norm(y), 4 * c, "gelu", (INIT, INIT), norm)
+        if self.response_norm:
+            return x + y
         scale = self.param("scale", nn.initializers.constant(1e-6), (c,))
         return x + y * scale[None, None, None]
+
+
+class ResponseNorm(nn.Module):
+    """Divide the norm of every channel over the image by the mean norm of all channels (GRN)."""
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """Normalise feature maps [n, h, w, c] and add them to the result."""
+        scale, bias = (
+            self.param(name, nn.initializers.zeros, x.shape[-1:])[None, None, None]
+            for name in ("scale", "bias")
+        )
+        # The small number keeps the gradient finite where a channel is zero.
+        squares = jnp.sum(x.astype(jnp.float32) ** 2, axis=(1, 2), keepdims=True)
+        norms = jnp.sqrt(squares + 1e-12)
+        ratio = norms / (jnp.mean(norms, axis=-1, keepdims=True) + 1e-6)
+        return x + scale * (x * ratio.astype(x.dtype)) + bias
 
 
 class ConvNeXt(nn.Module):
@@ -37,6 +65,7 @@ class ConvNeXt(nn.Module):
     depths: tuple[int, ...]
     widths: tuple[int, ...]
     remat: bool = False
+    response_norm: bool = False
 
     @nn.compact
     def __call__(
@@ -52,7 +81,7 @@ class ConvNeXt(nn.Module):
             x = _conv(width, (side, side), side)(x)
             x = x if stage else layer_norm(x)
             for _ in range(depth):
-                x = run(Block(), x)
+                x = run(Block(self.response_norm), x)
         return layer_norm(jnp.mean(x, axis=(1, 2)), name="norm")
 
 
@@ -61,6 +90,7 @@ def net(
     depths: tuple[int, ...] = (3, 3, 9, 3),
     widths: tuple[int, ...] = (96, 192, 384, 768),
     remat: bool = False,
+    response_norm: bool = False,
 ) -> nn.Module:
     """Build a ConvNeXt for images of at least 32 pixels a side, by default ConvNeXt-T.
 
@@ -69,6 +99,8 @@ def net(
         widths: channels of each stage, >= 1. The last one is the feature dimension.
         remat: whether to store only the input of each block and recompute the block in the backward
             pass.
+        response_norm: whether blocks have global response normalisation instead of a learned
+            scale (ConvNeXt V2).
 
     Raises:
         ValueError: if a setting is out of range, or ``depths`` and ``widths`` differ in length.
@@ -79,4 +111,4 @@ def net(
     if len(depths) != len(widths):
         raise ValueError(f"net.depths {depths} and net.widths {widths} must have equal lengths")
     require_at_least(1, depths=min(depths), widths=min(widths))
-    return ConvNeXt(tuple(depths), tuple(widths), remat)
+    return ConvNeXt(tuple(depths), tuple(widths), remat, response_norm)

@@ -106,6 +106,8 @@ class ViT(nn.Module):
         mlp_dim: see `Block`.
         epsilon: added to the variance in every LayerNorm.
         projection: dimension of the features behind a linear projection; 0 for none.
+        distilled: whether a distillation token follows the class token. The pooling "token" is then
+            the mean of both.
     """
 
     dim: int
@@ -125,6 +127,12 @@ class ViT(nn.Module):
     mlp_dim: int | None = None
     epsilon: float = 1e-6
     projection: int = 0
+    distilled: bool = False
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens before the patches that have a position."""
+        return int(self.class_token) + int(self.distilled)
 
     @nn.compact
     def __call__(
@@ -147,9 +155,9 @@ class ViT(nn.Module):
         x = Patches(self.dim, p, self.freeze_patches, name=name)(x)
         if self.positions == "fixed":
             x = x + jnp.asarray(positions(h // p, w // p, self.dim), x.dtype)[None]
-        tokens = int(self.class_token)
-        if self.class_token:
-            token = self.param("token", nn.initializers.normal(1e-6), (self.dim,))
+        tokens = self.tokens
+        for name in ("distillation", "token")[2 - tokens :]:
+            token = self.param(name, nn.initializers.normal(1e-6), (self.dim,))
             x = jnp.concatenate([jnp.broadcast_to(token[None, None], (n, 1, self.dim)), x], axis=1)
         if self.positions == "learned":
             init = nn.initializers.normal(0.02)
@@ -190,7 +198,8 @@ class ViT(nn.Module):
             x = pool(x)
         else:
             first = tokens + self.registers
-            x = x[:, 0] if self.pool == "token" else jnp.mean(x[:, first:], axis=1)
+            pooled = x[:, :tokens] if self.pool == "token" else x[:, first:]
+            x = x[:, 0] if self.pool == "token" and tokens == 1 else jnp.mean(pooled, axis=1)
         if self.projection:
             x = nn.Dense(self.projection, use_bias=False, kernel_init=XAVIER, name="projection")(x)
         return x
@@ -216,6 +225,7 @@ def net(
     mlp_dim: int | None = None,
     epsilon: float = 1e-6,
     projection: int = 0,
+    distilled: bool = False,
 ) -> nn.Module:
     """Build a vision transformer for images whose sides are multiples of the patch size.
 
@@ -248,6 +258,8 @@ def net(
         epsilon: added to the variance in every LayerNorm, > 0.
         projection: dimension of features behind a linear projection without bias (CLIP), >= 0; 0
             for none.
+        distilled: whether a distillation token follows the class token (DeiT). The pooling "token"
+            is then the mean of both.
 
     Raises:
         ValueError: if a setting is out of range.
@@ -266,6 +278,8 @@ def net(
     require_at_least(1, patch_size=patch_size, layers=layers, num_heads=num_heads)
     if pool == "token" and not class_token:
         raise ValueError("net.pool must be mean or attention without a class token, got 'token'")
+    if distilled and not class_token:
+        raise ValueError("net.distilled needs a class token, got net.class_token=False")
     if dim < 4 or dim % 4 or dim % num_heads:
         raise ValueError(
             f"net.dim must be a multiple of 4 and of net.num_heads={num_heads}, got {dim}"
@@ -290,6 +304,7 @@ def net(
         mlp_dim=mlp_dim,
         epsilon=epsilon,
         projection=projection,
+        distilled=distilled,
     )
 
 

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxssl.augment.views import Inputs
-from jaxssl.models import resnet, vit
+from jaxssl.models import clip_resnet, resnet, vit
 from jaxssl.pretrained import names, parameter_names
-from jaxssl.pretrained.names import Dialect, Stored
+from jaxssl.pretrained.names import CLIP, SIGLIP, Dialect, Stored
+
+Inferred = tuple[dict[str, Any], Inputs]
 
 MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
 # If a file has two encoders, names that match this pattern belong to the one not meant for use: a
@@ -20,6 +22,8 @@ MAX_NAMES, MAX_NODES, MAX_LENGTH, MAX_DEPTH = 100_000, 1_000_000, 1_000, 4
 SECONDARY = re.compile(r"momentum|encoder_k|student|target|ema\b|_ema|(^|\.)text")
 CIFAR = {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)}
 MISSING = Stored((1, 1, 1, 1), partial(np.zeros, 1))
+# Number of blocks of public ViTs by their width.
+DEPTHS = {192: 12, 384: 12, 768: 12, 1024: 24, 1152: 27, 1280: 32, 1408: 40, 1536: 40, 1664: 48}
 # Maps the width to the number of heads, for ViTs without 64 channels a head.
 WIDE_HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
@@ -83,7 +87,7 @@ def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
     return EncoderArrays(names.combine(encoder), prefix, other_names, dialect)
 
 
-def infer(encoder: EncoderArrays, options: Mapping[str, Any] = {}) -> tuple[dict[str, Any], Inputs]:
+def infer(encoder: EncoderArrays, options: Mapping[str, Any] = {}) -> Inferred:
     """Infer the network (as the config group `net`) and its usual input settings.
 
     Args:
@@ -177,15 +181,18 @@ def _without_defaults(network: str, settings: Mapping[str, Any]) -> dict[str, An
     return {key: value for key, value in settings.items() if value != defaults[key].default}
 
 
-def _infer_resnet(
-    encoder: EncoderArrays, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], Inputs]:
+def _count_blocks(arrays: Mapping[str, Stored], pattern: str) -> tuple[int, ...]:
+    """Return the blocks of each stage, from names whose start matches "(stage) (block)"."""
+    matches = (re.match(pattern, name) for name in arrays)
+    stages = [stage for stage, _ in {(m[1].zfill(9), m[2]) for m in matches if m}]
+    return tuple(stages.count(stage) for stage in sorted({*stages}))
+
+
+def _infer_resnet(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferred:
     arrays, deep = encoder.arrays, "conv1.0.weight" in encoder.arrays
     out, channels, side, _ = _kernel_shape(encoder, "conv1.0.weight" if deep else "conv1.weight")
     width = arrays["bn1.weight"].shape[0] if deep and "bn1.weight" in arrays else out
-    matches = (re.match(r"layer(\d+)\.(\d+)\.", name) for name in arrays)
-    blocks = {(int(m[1][:6]), int(m[2][:6])) for m in matches if m}
-    stages = tuple(sum(s == stage for s, _ in blocks) for stage in sorted({s for s, _ in blocks}))
+    stages = _count_blocks(arrays, r"layer(\d{1,9})\.(\d+)\.")
     bottleneck = "layer1.0.conv3.weight" in arrays
     depths = [depth for depth, form in resnet.DEPTHS.items() if form == (stages, bottleneck)]
     if not depths:
@@ -214,45 +221,64 @@ def _infer_resnet(
     return net, make_inputs(224, channels, encoder.dialect.inputs)
 
 
-def _infer_convnext(
-    encoder: EncoderArrays, options: Mapping[str, Any]
-) -> tuple[dict[str, Any], Inputs]:
+def _infer_clip_resnet(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferred:
+    arrays, (_, channels, _, _) = encoder.arrays, _kernel_shape(encoder, "conv1.weight")
+    stages = _count_blocks(arrays, r"layer(\d{1,9})\.(\d+)\.")
+    sizes = [name for name, (form, *_) in clip_resnet.SIZES.items() if form == stages]
+    if not sizes:
+        raise ValueError(
+            f"the size of CLIP's ResNet must be one of {', '.join(clip_resnet.SIZES)}, got "
+            f"{list(stages)[:8]} blocks"
+        )
+    width, dim, table = (
+        arrays.get(name, MISSING).shape
+        for name in ("conv3.weight", "attnpool.c_proj.weight", "attnpool.positional_embedding")
+    )
+    net = {"name": "clip_resnet", "size": sizes[0], "width": width[0], "dim": dim[0]}
+    return net, make_inputs(32 * math.isqrt(max(table[0] - 1, 1)), channels, CLIP)
+
+
+def _infer_convnext(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferred:
     _, channels, _, _ = _kernel_shape(encoder, "stem.0.weight")
-    blocks: dict[int, set[int]] = {}
-    widths: dict[int, int] = {}
-    for name, array in encoder.arrays.items():
-        if match := re.match(r"stages\.(\d{1,3})\.blocks\.(\d{1,3})\.norm\.weight$", name):
-            blocks.setdefault(int(match[1]), set()).add(int(match[2]))
-            widths[int(match[1])] = array.shape[0]
+    depths = _count_blocks(encoder.arrays, r"stages\.(\d{1,9})\.blocks\.(\d+)\.")
+    firsts = [f"stages.{i}.blocks.0.norm.weight" for i in range(len(depths))]
     net = {
         "name": "convnext",
-        "depths": [len(blocks[stage]) for stage in sorted(blocks)],
-        "widths": [widths[stage] for stage in sorted(blocks)],
+        "depths": [*depths],
+        "widths": [encoder.arrays.get(name, MISSING).shape[0] for name in firsts],
     }
+    norm = {"response_norm": "stages.0.blocks.0.mlp.grn.weight" in encoder.arrays}
+    net |= _without_defaults("convnext", norm)
     return net, make_inputs(224, channels, encoder.dialect.inputs)
 
 
-def _infer_vit(encoder: EncoderArrays, options: Mapping[str, Any]) -> tuple[dict[str, Any], Inputs]:
+def _infer_vit(encoder: EncoderArrays, options: Mapping[str, Any]) -> Inferred:
     arrays, inputs = encoder.arrays, encoder.dialect.inputs
     dim, channels, patch, _ = _kernel_shape(encoder, "patch_embed.proj.weight")
-    matches = (re.match(r"blocks\.(\d+)\.", name) for name in arrays)
+    (layers,) = _count_blocks(arrays, r"(blocks)\.(\d+)\.") or (0,)
+    if layers < DEPTHS.get(dim, 0) and "layers" not in options:
+        raise ValueError(
+            f"the file has {layers} blocks, but a ViT of width {dim} usually has {DEPTHS[dim]}, so "
+            f"it may be a part of a checkpoint; set layers={layers} if it is complete"
+        )
     sizes = [name for name, values in vit.SIZES.items() if values[0] == dim] or ["small"]
     net = {"name": "vit", "size": sizes[0], "dim": dim, "patch_size": patch}
-    net |= {"layers": len({m[1] for m in matches if m}), "frozen_patches": False}
-    class_token, rotary = "cls_token" in arrays, "pos_embed" not in arrays
-    grid, fixed = 224 // patch, False
+    net |= {"layers": layers, "frozen_patches": False}
+    distilled, class_token = "dist_token" in arrays, "cls_token" in arrays
+    rotary, grid, fixed = "pos_embed" not in arrays, 224 // patch, False
     if not rotary:
-        grid = _grid(arrays["pos_embed"].shape, dim, class_token)
+        grid = _grid(arrays["pos_embed"].shape, dim, class_token + distilled)
         fixed = class_token and _has_fixed_positions(arrays["pos_embed"], dim, grid)
     net["positions"] = "rotary" if rotary else "fixed" if fixed else "learned"
     pooled, clip = "attn_pool.latent" in arrays, "norm_pre.weight" in arrays
     net["pool"] = "attention" if pooled else "token" if class_token else "mean"
     # timm's names do not tell CLIP and SigLIP from other ViTs, but the parts of the network do.
-    inputs = names.CLIP if clip else names.SIGLIP if pooled else inputs
+    inputs = CLIP if clip else SIGLIP if pooled else inputs
     # OpenAI's files store the size of the images beside the networks.
     openai = any(name.endswith("input_resolution") for name in encoder.other_names)
     extras = {
         "class_token": class_token,
+        "distilled": distilled,
         "registers": arrays["reg_token"].shape[-2] if "reg_token" in arrays else 0,
         "pre_norm": clip,
         "layer_scale": "blocks.0.ls1.gamma" in arrays,
@@ -278,10 +304,10 @@ def _infer_vit(encoder: EncoderArrays, options: Mapping[str, Any]) -> tuple[dict
     return net, make_inputs(grid * patch, channels, inputs)
 
 
-def _grid(shape: tuple[int, ...], dim: int, class_token: bool) -> int:
+def _grid(shape: tuple[int, ...], dim: int, most_tokens: int) -> int:
     """Return the side of the grid of patches that a table of positions belongs to."""
     count = shape[-2] if len(shape) in (2, 3) else 0
-    for tokens in (1, 0) if class_token else (0,):
+    for tokens in range(most_tokens, -1, -1):
         grid = math.isqrt(max(count - tokens, 0))
         if grid and shape[-2:] == (tokens + grid * grid, dim) and shape[:-2] in ((), (1,)):
             return grid
@@ -306,4 +332,9 @@ def make_inputs(size: int, channels: int, settings: Mapping[str, Any]) -> Inputs
     return Inputs(size, channels, **{**settings, "mean": mean, "std": std})
 
 
-INFER = {"resnet": _infer_resnet, "vit": _infer_vit, "convnext": _infer_convnext}
+INFER = {
+    "resnet": _infer_resnet,
+    "clip_resnet": _infer_clip_resnet,
+    "vit": _infer_vit,
+    "convnext": _infer_convnext,
+}

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 Inputs = Mapping[str, Any]
-Rename = str | Callable[[re.Match[str]], str]
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "crop": 0.875}
 IMAGENET_BICUBIC = {**IMAGENET, "interpolation": "bicubic"}
@@ -42,221 +41,150 @@ class Dialect(NamedTuple):
     """Names of one project.
 
     Attributes:
-        network: name of our network.
+        network: name of our network, whose `RENAMES` translate the names.
         mark: name of one array, which no other dialect has. What precedes it in a file is the
             prefix of the encoder.
-        renames: regular expressions for the start of a name and their replacements, in order.
-        settings: settings of the network that arrays do not show.
         inputs: the usual input settings.
+        settings: settings of the network that arrays do not show.
         outside: end of the name of an array beside the encoder that belongs to it, or "".
     """
 
     network: str
     mark: str
-    renames: Mapping[str, Rename]
     inputs: Inputs
     settings: Mapping[str, Any] = {}
     outside: str = ""
 
 
-def _resnet_block(match: re.Match[str]) -> str:
-    kind = {"convolution": "conv", "normalization": "bn"}[match[4]]
-    return f"layer{int(match[1]) + 1}.{match[2]}.{kind}{int(match[3]) + 1}"
-
-
-def _resnet_shortcut(match: re.Match[str]) -> str:
-    number = ("convolution", "normalization").index(match[3])
-    return f"layer{int(match[1]) + 1}.{match[2]}.downsample.{number}"
-
-
-def _convnext_stage(match: re.Match[str]) -> str:
-    stage = int(match[1]) // 2
-    return f"stages.{stage}.downsample." if not int(match[1]) % 2 else f"stages.{stage}.blocks."
-
-
-_TRANSFORMERS_TOWER = {
-    r"embeddings\.class_embedding$": "cls_token",
-    r"embeddings\.patch_embedding\.": "patch_embed.proj.",
-    r"embeddings\.position_embedding\.weight$": "pos_embed",
-    r"pre_layrnorm\.": "norm_pre.",
-    r"post_layernorm\.": "norm.",
-    r"encoder\.layers\.": "blocks.",
-    r"(blocks\.\d+\.)layer_norm(\d)\.": r"\1norm\2.",
-    r"(blocks\.\d+\.)self_attn\.([qkv])_proj\.": r"\1attn.\2.",
-    r"(blocks\.\d+\.)self_attn\.out_proj\.": r"\1attn.proj.",
-    r"head\.probe$": "attn_pool.latent",
-    r"head\.attention\.in_proj_": "attn_pool.qkv.",
-    r"head\.attention\.out_proj\.": "attn_pool.proj.",
-    r"head\.layernorm\.": "attn_pool.norm.",
-    r"head\.mlp\.": "attn_pool.mlp.",
-    r"visual_projection\.weight$": "proj_transposed",
+# Regular expressions for the start of a name and their replacements by network, in order.
+RENAMES: Mapping[str, Mapping[str, str]] = {
+    "vit": {
+        # torchvision
+        r"class_token$": "cls_token",
+        r"conv_proj\.": "patch_embed.proj.",
+        r"encoder\.pos_embedding$": "pos_embed",
+        r"encoder\.ln\.": "norm.",
+        r"encoder\.layers\.encoder_layer_(\d+)\.": r"blocks.\1.",
+        r"(blocks\.\d+\.)self_attention\.in_proj_": r"\1attn.qkv.",
+        r"(blocks\.\d+\.)self_attention\.out_proj\.": r"\1attn.proj.",
+        r"(blocks\.\d+\.mlp\.)(0|linear_1)\.": r"\1fc1.",
+        r"(blocks\.\d+\.mlp\.)(3|linear_2)\.": r"\1fc2.",
+        # transformers' ViT, DeiT, DINOv2 and DINOv3
+        r"embeddings\.(cls|mask)_token$": r"\1_token",
+        r"embeddings\.distillation_token$": "dist_token",
+        r"embeddings\.patch_embeddings\.(projection\.)?": "patch_embed.proj.",
+        r"embeddings\.position_embeddings$": "pos_embed",
+        r"(embeddings\.)?(register|storage)_tokens$": "reg_token",
+        r"layernorm\.": "norm.",
+        r"(encoder\.)?layer\.": "blocks.",
+        r"(blocks\.\d+\.)layernorm_before\.": r"\1norm1.",
+        r"(blocks\.\d+\.)layernorm_after\.": r"\1norm2.",
+        r"(blocks\.\d+\.)attention\.attention\.([qkv])[a-z]+\.": r"\1attn.\2.",
+        r"(blocks\.\d+\.)attention\.([qkv])_proj\.": r"\1attn.\2.",
+        r"(blocks\.\d+\.)attention\.(output\.dense|o_proj)\.": r"\1attn.proj.",
+        r"(blocks\.\d+\.)intermediate\.dense\.": r"\1mlp.fc1.",
+        r"(blocks\.\d+\.)output\.dense\.": r"\1mlp.fc2.",
+        r"(blocks\.\d+\.)layer_scale(\d)\.lambda1$": r"\1ls\2.gamma",
+        r"(blocks\.\d+\.mlp\.)(gate|up)_proj\.": r"\1\2.",
+        r"(blocks\.\d+\.mlp\.)(weights_out|down_proj)\.": r"\1fc2.",
+        # transformers' CLIP and SigLIP
+        r"(embeddings\.)?class_embedding$": "cls_token",
+        r"(conv1|embeddings\.patch_embedding)\.": "patch_embed.proj.",
+        r"(embeddings\.position_embedding\.weight|positional_embedding)$": "pos_embed",
+        r"(pre_layrnorm|ln_pre)\.": "norm_pre.",
+        r"(post_layernorm|ln_post)\.": "norm.",
+        r"(encoder\.layers|transformer\.resblocks)\.": "blocks.",
+        r"(blocks\.\d+\.)(layer_norm|ln_)(\d)\.": r"\1norm\3.",
+        r"(blocks\.\d+\.)self_attn\.([qkv])_proj\.": r"\1attn.\2.",
+        r"(blocks\.\d+\.)(self_attn|attn)\.out_proj\.": r"\1attn.proj.",
+        r"head\.probe$": "attn_pool.latent",
+        r"head\.attention\.in_proj_": "attn_pool.qkv.",
+        r"head\.attention\.out_proj\.": "attn_pool.proj.",
+        r"head\.layernorm\.": "attn_pool.norm.",
+        r"head\.mlp\.": "attn_pool.mlp.",
+        r"visual_projection\.weight$": "proj_transposed",
+        # OpenAI and open_clip
+        r"(blocks\.\d+\.)attn\.in_proj_": r"\1attn.qkv.",
+        r"(blocks\.\d+\.mlp\.)c_fc\.": r"\1fc1.",
+        r"(blocks\.\d+\.mlp\.)c_proj\.": r"\1fc2.",
+        # the authors' DINOv2 and DINOv3, and timm's EVA
+        r"blocks\.\d+\.(\d+)\.": r"blocks.\1.",  # DINOv2 can store blocks in chunks.
+        r"(blocks\.\d+\.)gamma_(\d)$": r"\1ls\2.gamma",
+        r"(blocks\.\d+\.mlp\.)(fc1_g|w1)\.": r"\1gate.",
+        r"(blocks\.\d+\.mlp\.)(fc1_x|w2)\.": r"\1up.",
+        r"(blocks\.\d+\.mlp\.)(w12|weights_in)\.": r"\1fc1.",
+        r"(blocks\.\d+\.mlp\.)w3\.": r"\1fc2.",
+    },
+    "resnet": {
+        r"embedder\.embedder\.convolution\b": "conv1",
+        r"embedder\.embedder\.normalization\b": "bn1",
+        **{rf"encoder\.stages\.{i}\.layers\.": f"layer{i + 1}." for i in range(4)},
+        **{rf"(layer.*)layer\.{i}\.convolution\.": rf"\1conv{i + 1}." for i in range(3)},
+        **{rf"(layer.*)layer\.{i}\.normalization\.": rf"\1bn{i + 1}." for i in range(3)},
+        r"(layer.*)shortcut\.convolution\.": r"\1downsample.0.",
+        r"(layer.*)shortcut\.normalization\.": r"\1downsample.1.",
+    },
+    "clip_resnet": {},
+    "convnext": {
+        r"head\.norm\.": "norm.",
+        # the authors
+        r"downsample_layers\.0\.": "stem.",
+        r"downsample_layers\.(\d+)\.": r"stages.\1.downsample.",
+        r"stages\.(\d+)\.(\d+)\.": r"stages.\1.blocks.\2.",
+        # transformers
+        r"embeddings\.patch_embeddings\.": "stem.0.",
+        r"embeddings\.layernorm\.": "stem.1.",
+        r"encoder\.stages\.(\d+)\.downsampling_layer\.": r"stages.\1.downsample.",
+        r"encoder\.stages\.(\d+)\.layers\.": r"stages.\1.blocks.",
+        r"(.*)layernorm\.": r"\1norm.",
+        r"(.*)dwconv\.": r"\1conv_dw.",
+        r"(.*)pwconv(\d)\.": r"\1mlp.fc\2.",
+        r"(.*blocks\.\d+\.)grn\.": r"\1mlp.grn.",
+        r"(.*)grn\.gamma$": r"\1grn.weight",
+        r"(.*)grn\.beta$": r"\1grn.bias",
+        # torchvision
+        r"features\.0\.": "stem.",
+        **{rf"features\.{2 * i}\.": f"stages.{i}.downsample." for i in range(1, 4)},
+        **{rf"features\.{2 * i + 1}\.": f"stages.{i}.blocks." for i in range(4)},
+        r"(.*)block\.0\.": r"\1conv_dw.",
+        r"(.*)block\.2\.": r"\1norm.",
+        r"(.*)block\.3\.": r"\1mlp.fc1.",
+        r"(.*)block\.5\.": r"\1mlp.fc2.",
+        r"(.*)layer_scale(_parameter)?$": r"\1gamma",
+        r"classifier\.0\.": "norm.",
+    },
 }
+_TRANSFORMERS_VIT = "embeddings.patch_embeddings.projection.weight"
 # The dialects, by project. If a file has marks of several, the first one counts.
 DIALECTS: Mapping[str, Dialect] = {
     # Also the names of DeiT, MoCo-v3, DINO, iBOT, MAE, DINOv2, DINOv3 and of SigLIP in open_clip.
-    "timm's ViT": Dialect(
-        "vit",
-        "patch_embed.proj.weight",
-        {
-            r"blocks\.\d+\.(\d+)\.": r"blocks.\1.",  # DINOv2 can store blocks in chunks.
-            r"(register_tokens|storage_tokens)$": "reg_token",
-            r"(blocks\.\d+\.)gamma_(\d)$": r"\1ls\2.gamma",
-            r"(blocks\.\d+\.mlp\.)(fc1_g|w1)\.": r"\1gate.",
-            r"(blocks\.\d+\.mlp\.)(fc1_x|w2)\.": r"\1up.",
-            r"(blocks\.\d+\.mlp\.)w12\.": r"\1fc1.",
-            r"(blocks\.\d+\.mlp\.)w3\.": r"\1fc2.",
-        },
-        IMAGENET_BICUBIC,
-    ),
-    "torchvision's ViT": Dialect(
-        "vit",
-        "conv_proj.weight",
-        {
-            r"class_token$": "cls_token",
-            r"conv_proj\.": "patch_embed.proj.",
-            r"encoder\.pos_embedding$": "pos_embed",
-            r"encoder\.ln\.": "norm.",
-            r"encoder\.layers\.encoder_layer_(\d+)\.": r"blocks.\1.",
-            r"(blocks\.\d+\.)ln_(\d)\.": r"\1norm\2.",
-            r"(blocks\.\d+\.)self_attention\.in_proj_": r"\1attn.qkv.",
-            r"(blocks\.\d+\.)self_attention\.out_proj\.": r"\1attn.proj.",
-            r"(blocks\.\d+\.mlp\.)(0|linear_1)\.": r"\1fc1.",
-            r"(blocks\.\d+\.mlp\.)(3|linear_2)\.": r"\1fc2.",
-        },
-        IMAGENET,
-    ),
-    "transformers' ViT and DINOv2": Dialect(
-        "vit",
-        "embeddings.patch_embeddings.projection.weight",
-        {
-            r"embeddings\.cls_token$": "cls_token",
-            r"embeddings\.distillation_token$": "dist_token",
-            r"embeddings\.register_tokens$": "reg_token",
-            r"embeddings\.mask_token$": "mask_token",
-            r"embeddings\.patch_embeddings\.projection\.": "patch_embed.proj.",
-            r"embeddings\.position_embeddings$": "pos_embed",
-            r"layernorm\.": "norm.",
-            r"encoder\.layer\.": "blocks.",
-            r"(blocks\.\d+\.)layernorm_before\.": r"\1norm1.",
-            r"(blocks\.\d+\.)layernorm_after\.": r"\1norm2.",
-            r"(blocks\.\d+\.)attention\.attention\.([qkv])[a-z]+\.": r"\1attn.\2.",
-            r"(blocks\.\d+\.)attention\.output\.dense\.": r"\1attn.proj.",
-            r"(blocks\.\d+\.)intermediate\.dense\.": r"\1mlp.fc1.",
-            r"(blocks\.\d+\.)output\.dense\.": r"\1mlp.fc2.",
-            r"(blocks\.\d+\.)layer_scale(\d)\.lambda1$": r"\1ls\2.gamma",
-            r"(blocks\.\d+\.mlp\.)weights_in\.": r"\1fc1.",
-            r"(blocks\.\d+\.mlp\.)weights_out\.": r"\1fc2.",
-        },
-        {**HALF, "crop": 0.0},
-    ),
+    "timm's ViT": Dialect("vit", "patch_embed.proj.weight", IMAGENET_BICUBIC),
+    "torchvision's ViT": Dialect("vit", "conv_proj.weight", IMAGENET),
+    "transformers' ViT and DINOv2": Dialect("vit", _TRANSFORMERS_VIT, {**HALF, "crop": 0.0}),
     "transformers' DINOv3": Dialect(
-        "vit",
-        "layer.0.attention.q_proj.weight",
-        {
-            r"embeddings\.cls_token$": "cls_token",
-            r"embeddings\.register_tokens$": "reg_token",
-            r"embeddings\.mask_token$": "mask_token",
-            r"embeddings\.patch_embeddings\.": "patch_embed.proj.",
-            r"layer\.": "blocks.",
-            r"(blocks\.\d+\.)attention\.([qkv])_proj\.": r"\1attn.\2.",
-            r"(blocks\.\d+\.)attention\.o_proj\.": r"\1attn.proj.",
-            r"(blocks\.\d+\.)layer_scale(\d)\.lambda1$": r"\1ls\2.gamma",
-            r"(blocks\.\d+\.mlp\.)gate_proj\.": r"\1gate.",
-            r"(blocks\.\d+\.mlp\.)up_proj\.": r"\1up.",
-            r"(blocks\.\d+\.mlp\.)down_proj\.": r"\1fc2.",
-        },
-        {**IMAGENET, "crop": 0.0},
+        "vit", "layer.0.attention.q_proj.weight", {**IMAGENET, "crop": 0.0}
     ),
     "transformers' CLIP": Dialect(
         "vit",
         "pre_layrnorm.weight",
-        _TRANSFORMERS_TOWER,
         CLIP,
         {"activation": "quick_gelu"},
         outside="visual_projection.weight",
     ),
-    "transformers' SigLIP": Dialect(
-        "vit", "head.probe", _TRANSFORMERS_TOWER, SIGLIP, {"activation": "gelu_tanh"}
-    ),
-    "OpenAI's and open_clip's CLIP": Dialect(
-        "vit",
-        "ln_pre.weight",
-        {
-            r"class_embedding$": "cls_token",
-            r"conv1\.": "patch_embed.proj.",
-            r"positional_embedding$": "pos_embed",
-            r"ln_pre\.": "norm_pre.",
-            r"ln_post\.": "norm.",
-            r"transformer\.resblocks\.": "blocks.",
-            r"(blocks\.\d+\.)ln_(\d)\.": r"\1norm\2.",
-            r"(blocks\.\d+\.)attn\.in_proj_": r"\1attn.qkv.",
-            r"(blocks\.\d+\.)attn\.out_proj\.": r"\1attn.proj.",
-            r"(blocks\.\d+\.mlp\.)c_fc\.": r"\1fc1.",
-            r"(blocks\.\d+\.mlp\.)c_proj\.": r"\1fc2.",
-        },
-        CLIP,
-    ),
+    "transformers' SigLIP": Dialect("vit", "head.probe", SIGLIP, {"activation": "gelu_tanh"}),
+    "OpenAI's and open_clip's CLIP": Dialect("vit", "ln_pre.weight", CLIP),
+    "OpenAI's and open_clip's ResNet": Dialect("clip_resnet", "attnpool.q_proj.weight", CLIP),
     # Also the names of MoCo, SimCLR, SwAV, VICReg, solo-learn and timm.
-    "torchvision's ResNet": Dialect("resnet", "layer1.0.conv1.weight", {}, IMAGENET),
+    "torchvision's ResNet": Dialect("resnet", "layer1.0.conv1.weight", IMAGENET),
     "transformers' ResNet": Dialect(
-        "resnet",
-        "encoder.stages.0.layers.0.layer.0.convolution.weight",
-        {
-            r"embedder\.embedder\.convolution\b": "conv1",
-            r"embedder\.embedder\.normalization\b": "bn1",
-            r"encoder\.stages\.(\d+)\.layers\.(\d+)\.layer\.(\d+)\.(\w+)": _resnet_block,
-            r"encoder\.stages\.(\d+)\.layers\.(\d+)\.shortcut\.(\w+)": _resnet_shortcut,
-        },
-        IMAGENET_BICUBIC,
+        "resnet", "encoder.stages.0.layers.0.layer.0.convolution.weight", IMAGENET_BICUBIC
     ),
-    "timm's ConvNeXt": Dialect(
-        "convnext",
-        "stages.0.blocks.0.conv_dw.weight",
-        {r"head\.norm\.": "norm."},
-        IMAGENET_BICUBIC,
-    ),
-    "the authors' ConvNeXt": Dialect(
-        "convnext",
-        "stages.0.0.dwconv.weight",
-        {
-            r"downsample_layers\.0\.": "stem.",
-            r"downsample_layers\.(\d+)\.": r"stages.\1.downsample.",
-            r"stages\.(\d+)\.(\d+)\.": r"stages.\1.blocks.\2.",
-            r"(.*)dwconv\.": r"\1conv_dw.",
-            r"(.*)pwconv(\d)\.": r"\1mlp.fc\2.",
-        },
-        IMAGENET_BICUBIC,
-    ),
+    "timm's ConvNeXt": Dialect("convnext", "stages.0.blocks.0.conv_dw.weight", IMAGENET_BICUBIC),
+    "the authors' ConvNeXt": Dialect("convnext", "stages.0.0.dwconv.weight", IMAGENET_BICUBIC),
     "transformers' ConvNeXt": Dialect(
-        "convnext",
-        "encoder.stages.0.layers.0.dwconv.weight",
-        {
-            r"embeddings\.patch_embeddings\.": "stem.0.",
-            r"embeddings\.layernorm\.": "stem.1.",
-            r"encoder\.stages\.(\d+)\.downsampling_layer\.": r"stages.\1.downsample.",
-            r"encoder\.stages\.(\d+)\.layers\.": r"stages.\1.blocks.",
-            r"(.*)layernorm\.": r"\1norm.",
-            r"(.*)dwconv\.": r"\1conv_dw.",
-            r"(.*)pwconv(\d)\.": r"\1mlp.fc\2.",
-            r"(.*)layer_scale_parameter$": r"\1gamma",
-        },
-        IMAGENET_BICUBIC,
+        "convnext", "encoder.stages.0.layers.0.dwconv.weight", IMAGENET_BICUBIC
     ),
-    "torchvision's ConvNeXt": Dialect(
-        "convnext",
-        "features.1.0.block.0.weight",
-        {
-            r"features\.0\.": "stem.",
-            r"features\.(\d+)\.": _convnext_stage,
-            r"(.*)block\.0\.": r"\1conv_dw.",
-            r"(.*)block\.2\.": r"\1norm.",
-            r"(.*)block\.3\.": r"\1mlp.fc1.",
-            r"(.*)block\.5\.": r"\1mlp.fc2.",
-            r"(.*)layer_scale$": r"\1gamma",
-            r"classifier\.0\.": "norm.",
-        },
-        IMAGENET,
-    ),
+    "torchvision's ConvNeXt": Dialect("convnext", "features.1.0.block.0.weight", IMAGENET),
 }
 # Arrays that the features do not depend on.
 IGNORED = re.compile(
@@ -276,24 +204,21 @@ COMBINED: Mapping[str, tuple[tuple[str, ...], Callable[..., np.ndarray]]] = {
 # Networks that are not supported, by a pattern that occurs in one of their names.
 OTHER_NETWORKS = {
     r"relative_position_(bias|index)|attn\.rel_pos|rel_pos_bias": "Swin or BEiT",
-    r"attnpool\.": "CLIP's ResNet, which has attention pooling",
     r"(^|\.)conv_stem\.|\.conv_pw\.|_blocks\.0\._depthwise_conv|\.fc1\.0\.": "EfficientNet",
     r"features\.1\.0\.block\.0\.0\.|features\.\d\.conv\.|\.se\.": "EfficientNet or MobileNet",
-    r"mlp\.grn\.": "ConvNeXt V2",
     r"denseblock\d": "DenseNet",
     r"features\.\d+\.weight$": "VGG or AlexNet",
     r"trunk_output\.|(^|\.)s\d\.b\d+\.": "RegNet",
     r"Mixed_\d|inception": "Inception",
     r"mlp_tokens|token_mixing": "MLP-Mixer",
     r"(^|\.)(down_blocks|up_blocks|mid_block)\.": "a diffusion network",
-    r"dist_token$|distillation_token$": "a distilled DeiT, which has two class tokens",
     r"token_embedding|word_embeddings|embed_tokens|wte\.": "a text network",
 }
 
 
 def translate(dialect: Dialect, name: str) -> str:
     """Return the common name of an array from its name after the encoder's prefix."""
-    for pattern, replacement in dialect.renames.items():
+    for pattern, replacement in RENAMES[dialect.network].items():
         name = re.sub(f"^{pattern}", replacement, name)
     return name
 

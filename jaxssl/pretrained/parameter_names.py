@@ -13,9 +13,10 @@ import flax.linen as nn
 import numpy as np
 
 from jaxssl import components
-from jaxssl.models import convnet, convnext, resnet, vit
+from jaxssl.models import clip_resnet, convnet, convnext, resnet, vit
 
 NETS = {
+    "clip_resnet": clip_resnet.net,
     "convnet": convnet.net,
     "convnext": convnext.net,
     "resnet": resnet.net,
@@ -61,13 +62,14 @@ def _to_hwio(x: np.ndarray) -> np.ndarray:
 
 
 SAME = Layout(lambda x: x, lambda x: x)
-DENSE = Layout(lambda x: x.transpose(1, 0), lambda x: x.transpose(1, 0))
+# Some projects store these as convolutions of 1 x 1 pixels.
+DENSE = Layout(lambda x: x.reshape(x.shape[:2]).transpose(1, 0), lambda x: x.transpose(1, 0))
 CONV = Layout(_to_hwio, _to_oihw)
 # Some projects store these arrays with fewer or more axes of length 1.
 TOKEN = Layout(lambda x: x.reshape(x.shape[-1:]), lambda x: x[None, None])
 TOKENS = Layout(lambda x: x.reshape(x.shape[-2:]), lambda x: x[None])
 QUERY = Layout(lambda x: x.reshape(1, x.shape[-1]), lambda x: x[None])
-SCALE = Layout(lambda x: x.reshape(x.shape[:1]), lambda x: x)
+VECTOR = Layout(lambda x: x.reshape(max(x.shape)), lambda x: x)
 
 
 def _patches(side: int) -> Layout:
@@ -109,15 +111,16 @@ def entries(net: nn.Module) -> list[Entry]:
     Raises:
         ValueError: if the network has no public names.
     """
-    if isinstance(net, resnet.ResNet):
-        return _resnet(net)
-    if isinstance(net, vit.ViT):
-        return _vit(net)
-    if isinstance(net, convnet.ConvNet):
-        return _convnet(net)
-    if isinstance(net, convnext.ConvNeXt):
-        return _convnext(net)
-    raise ValueError(f"a {type(net).__name__} has no public parameter names")
+    tables: dict[type, Callable[[Any], list[Entry]]] = {
+        resnet.ResNet: _resnet,
+        clip_resnet.ClipResNet: _clip_resnet,
+        vit.ViT: _vit,
+        convnet.ConvNet: _convnet,
+        convnext.ConvNeXt: _convnext,
+    }
+    if type(net) not in tables:
+        raise ValueError(f"a {type(net).__name__} has no public parameter names")
+    return tables[type(net)](net)
 
 
 def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
@@ -134,7 +137,8 @@ def fixed_positions(net: nn.Module, size: int) -> dict[str, np.ndarray]:
         return {}
     grid = size // net.patch_size
     positions = vit.positions(grid, grid, net.dim)
-    return {"pos_embed": np.concatenate([np.zeros_like(positions[:1]), positions])[None]}
+    zeros = np.zeros((net.tokens, net.dim), positions.dtype)
+    return {"pos_embed": np.concatenate([zeros, positions])[None]}
 
 
 def _convnet(net: convnet.ConvNet) -> list[Entry]:
@@ -157,7 +161,12 @@ def _convnext(net: convnext.ConvNeXt) -> list[Entry]:
             table += _dense(f"{public}.conv_dw", (ours, "Conv_0"), CONV)
             table += _layer_norm(f"{public}.norm", (ours, "LayerNorm_0"))
             table += _mlp(f"{public}.mlp", (ours,))
-            table += [Entry(f"{public}.gamma", ("params", ours, "scale"), SCALE)]
+            if net.response_norm:
+                path, grn = ("params", ours, "response_norm"), f"{public}.mlp.grn"
+                table += [Entry(f"{grn}.weight", (*path, "scale"), VECTOR)]
+                table += [Entry(f"{grn}.bias", (*path, "bias"), VECTOR)]
+            else:
+                table += [Entry(f"{public}.gamma", ("params", ours, "scale"), VECTOR)]
             number += 1
     return table
 
@@ -169,19 +178,39 @@ def _resnet(net: resnet.ResNet) -> list[Entry]:
     for i in range(last + 1):
         table += [_conv(f"conv1.{3 * i}" if last else "conv1", (), i)]
         table += _batch_norm(f"conv1.{3 * i + 1}", (), i) if i < last else []
-    pooled = int(net.pooled_shortcut)
+    # The first block of a stage changes the shape of its input, except in the first stage of a
+    # ResNet with basic blocks.
+    shortcuts = range(0 if net.bottleneck else 1, len(net.stages))
     convolutions = 3 if net.bottleneck else 2
-    positions = [(stage, i) for stage, blocks in enumerate(net.stages) for i in range(blocks)]
-    for number, (stage, i) in enumerate(positions):
-        ours, public = (f"Block_{number}",), f"layer{stage + 1}.{i}"
-        for c in range(convolutions):
-            table += [_conv(f"{public}.conv{c + 1}", ours, c)]
-            table += _batch_norm(f"{public}.bn{c + 1}", ours, c)
-        # The first block of a stage changes the shape of its input, except in the first stage of a
-        # ResNet with basic blocks.
-        if i == 0 and (net.bottleneck or stage > 0):
-            table += [_conv(f"{public}.downsample.{pooled}", ours, convolutions)]
-            table += _batch_norm(f"{public}.downsample.{1 + pooled}", ours, convolutions)
+    return table + _residual_blocks(net.stages, convolutions, shortcuts, int(net.pooled_shortcut))
+
+
+def _clip_resnet(net: clip_resnet.ClipResNet) -> list[Entry]:
+    table = _residual_blocks(net.stages, 3, range(len(net.stages)), 0)
+    for i in range(3):
+        table += [_conv(f"conv{i + 1}", (), i), *_batch_norm(f"bn{i + 1}", (), i)]
+    pool = "AttentionPool_0"
+    for name in ("query", "key", "value", "out"):
+        public = "c" if name == "out" else name[0]
+        table += _dense(f"attnpool.{public}_proj", (pool, name))
+    return [*table, Entry("attnpool.positional_embedding", ("params", pool, "positions"), SAME)]
+
+
+def _residual_blocks(
+    stages: Sequence[int], convolutions: int, shortcuts: Sequence[int], pooled: int
+) -> list[Entry]:
+    """Return the entries of residual blocks; ``shortcuts`` are the stages that begin with one."""
+    table, number = [], 0
+    for stage, blocks in enumerate(stages):
+        for i in range(blocks):
+            ours, public = (f"Block_{number}",), f"layer{stage + 1}.{i}"
+            for c in range(convolutions):
+                table += [_conv(f"{public}.conv{c + 1}", ours, c)]
+                table += _batch_norm(f"{public}.bn{c + 1}", ours, c)
+            if i == 0 and stage in shortcuts:
+                table += [_conv(f"{public}.downsample.{pooled}", ours, convolutions)]
+                table += _batch_norm(f"{public}.downsample.{1 + pooled}", ours, convolutions)
+            number += 1
     return table
 
 
@@ -195,6 +224,8 @@ def _vit(net: vit.ViT) -> list[Entry]:
     ]
     if net.class_token:
         table += [Entry("cls_token", ("params", "token"), TOKEN)]
+    if net.distilled:
+        table += [Entry("dist_token", ("params", "distillation"), TOKEN)]
     if net.positions == "learned":
         table += [Entry("pos_embed", ("params", "positions"), TOKENS)]
     if net.registers:

@@ -16,7 +16,7 @@ def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
     so do all networks with registers. The code of DINO and DINOv2 samples the grid at steps of
     old / (new + 0.1). A missing position of the class token becomes zero.
     """
-    stored, tokens, side = encoder.arrays["pos_embed"], int(net.class_token), size // net.patch_size
+    stored, tokens, side = encoder.arrays["pos_embed"], net.tokens, size // net.patch_size
     if stored.shape[-2:] == (tokens + side * side, net.dim):
         return encoder
     timm = encoder.dialect is DIALECTS["timm's ViT"]

@@ -70,6 +70,7 @@ def load(
     interpolation: str | None = None,
     pool: str | None = None,
     activation: str | None = None,
+    layers: int | None = None,
 ) -> PretrainedEncoder:
     """Load the backbone of a weights file, without running code that the file may contain.
 
@@ -94,6 +95,8 @@ def load(
         pool: features of a ViT: "token" (class token) or "mean" (mean over the patches).
         activation: activation of a ViT's MLPs, such as "quick_gelu". OpenAI's CLIP has it, and
             names alone do not tell it.
+        layers: blocks of a ViT, by default those in the file. A file with fewer blocks than public
+            ViTs of its width is refused without this number, because it may be incomplete.
 
     Raises:
         UserError: if the file does not exist, is damaged or contains no supported network, if its
@@ -103,7 +106,12 @@ def load(
     folder = folders.is_weights_folder(path)
     if not folder and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"{path}: a weights file must end with one of {', '.join(SUFFIXES)}")
+    if match := re.search(r"-(\d+)-of-(\d+)\.", path.name):
+        raise UserError(
+            f"{path} is part {int(match[1])} of {int(match[2])} of a checkpoint; give the folder"
+        )
     options = {"num_heads": num_heads, "stem": stem, "pool": pool, "activation": activation}
+    options["layers"] = layers
     settings = {"mean": mean, "std": std, "crop": crop, "size": size}
     settings["interpolation"] = interpolation
     try:

@@ -417,10 +417,14 @@ def test_preprocess_cuts_the_centre_and_standardises_each_channel(shape):
     batch = pixels(2, *shape, 3)
     mean, std = (0.1, 0.5, 0.8), (0.2, 0.3, 0.4)
     actual = jax.jit(preprocess, static_argnums=1)(batch, Inputs(9, 3, mean, std, crop=0.75))
-    h, w = shape
-    box = (w / 2 - 7.5, h / 2 - 7.5, w / 2 + 7.5, h / 2 + 7.5)
+    whole = (12, 19) if shape == (20, 32) else (19, 12)  # 9 / 0.75 = 12, and 12 * 32 / 20 = 19.2
+    top, left = (2, 5) if shape == (20, 32) else (5, 2)  # halves of 3 and 10, rounded to even
     for view, image in zip(actual, batch, strict=True):
-        expected = pillow_resize(image.astype(np.float32) / 255, 9, box)
+        channels = [
+            Image.fromarray(x).resize(whole[::-1], Image.Resampling.BILINEAR)
+            for x in np.moveaxis(image.astype(np.float32) / 255, 2, 0).copy()
+        ]
+        expected = np.stack(channels, axis=2)[top : top + 9, left : left + 9]
         np.testing.assert_allclose(view, (expected - mean) / std, atol=1e-3)
 
 

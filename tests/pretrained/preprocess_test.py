@@ -1,13 +1,21 @@
 """The function of `jaxssl.load_encoder` that maps images to the inputs of a network."""
 
+import json
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
 from tune_cases import tiny_encoder
+from weights_cases import draw_picture
 
+from jaxssl.augment.views import Inputs
+from jaxssl.data import in_memory
 from jaxssl.pretrained.load import make_preprocess
 
 pytestmark = pytest.mark.fast
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "encoders.npz")
+PICTURES = json.loads(str(GOLDEN["pictures"]))
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 6, 5, 1), np.uint8)
 
 
@@ -32,3 +40,22 @@ def test_floats_and_single_images_give_the_inputs_of_a_uint8_batch():
 def test_other_images_are_refused(images, message):
     with pytest.raises(ValueError, match=message):
         make_preprocess(tiny_encoder())(images)
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_of_usual_sizes_become_the_inputs_of_timm_torchvision_and_transformers(name):
+    inputs = Inputs(channels=3, mean=(0.0,), std=(1.0,), **PICTURES[name]["settings"])
+    images = draw_picture(*PICTURES[name]["shape"])[None]
+    actual = np.asarray(jax.jit(inputs.prepare)(images))[0, ::16, ::16]
+    # The libraries round to whole levels after the columns and after the rows.
+    np.testing.assert_allclose(actual, GOLDEN[f"{name}/pixels"], rtol=0, atol=1.5 / 255)
+
+
+@pytest.mark.parametrize(("crop", "interpolation"), [(0.9, "bicubic"), (1.0, "bilinear")])
+def test_pictures_of_many_sizes_are_cropped_as_the_weights_ask(crop, interpolation):
+    inputs = Inputs(32, 3, (0.0,), (1.0,), crop, interpolation)
+    pictures = [draw_picture(60, 75), draw_picture(90, 50)]
+    source, _ = in_memory.load_images(pictures, channels=3)
+    for actual, picture in zip(source.images(*inputs.resizing)[:], pictures, strict=True):
+        expected = 255 * np.asarray(inputs.prepare(picture[None]))[0]
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1.5)

@@ -70,7 +70,7 @@ def test_features_of_loaded_weights_equal_torchvision_and_timm(case, file):
     extra = {"classifier.weight": np.ones((2, 2))} if case == "resnet18_solo" else {}
     prefix = "backbone." if case == "resnet18_solo" else ""
     path = file({**{prefix + k: v for k, v in draw_weights(case, size).items()}, **extra})
-    backbone = weights.load(path)
+    backbone = weights.load(path, layers=NETS[case].get("layers"))
     assert backbone.metadata["net"] == NETS[case]
     assert_close(features(backbone, size), GOLDEN[f"{case}/features"])
 
@@ -201,10 +201,10 @@ def small_vit(dim, grid=2, zero=0.0, learned=False):
     ],
 )
 def test_number_of_attention_heads_is_inferred_from_weights(dim, place, learned, heads):
-    net, inputs = described(small_vit(dim, learned=learned), place)
+    net, inputs = described(small_vit(dim, learned=learned), place, layers=1)
     assert net["num_heads"] == heads
     assert net["positions"] == ("learned" if learned else "fixed")
-    assert described(small_vit(dim), place, num_heads=2)[0]["num_heads"] == 2
+    assert described(small_vit(dim), place, num_heads=2, layers=1)[0]["num_heads"] == 2
     imagenet = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), 0.875
     assert inputs == Inputs(32, 3, *imagenet, "bicubic")
 
@@ -240,6 +240,17 @@ def test_vit_with_learned_positions_requires_square_images_of_one_size():
         jax.eval_shape(partial(net.init, train=False), jax.random.key(0), shapes[2])
     with pytest.raises(ValueError, match="net.positions must be one of"):
         vit.net(positions="none")
+
+
+def test_part_of_a_checkpoint_is_not_read_as_a_smaller_network(file):
+    arrays = draw_weights("vit_tiny", 224)
+    with pytest.raises(UserError, match="3 blocks, but a ViT of width 192 usually has 12"):
+        weights.load(file(arrays))
+    gap = {name.replace("blocks.2.", "blocks.7."): array for name, array in arrays.items()}
+    with pytest.raises(UserError, match="missing: 'blocks.2.*unknown: 'blocks.7."):
+        weights.load(file(gap), layers=3)
+    with pytest.raises(UserError, match="is part 1 of 3 of a checkpoint; give the folder"):
+        weights.load(file(arrays, "model-00001-of-00003.safetensors"))
 
 
 def test_error_lists_missing_unknown_and_misshapen_arrays(file):
