@@ -1,11 +1,9 @@
 """Evaluate an encoder with protocols, and write results.json and the report."""
 
-import hashlib
-import json
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -14,8 +12,8 @@ from jaxssl.data import source
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError, suggest
 from jaxssl.evaluation import gallery
+from jaxssl.evaluation import rows as rows_of
 from jaxssl.evaluation.context import arrays, make_contexts
-from jaxssl.evaluation.online_rows import online_rows
 from jaxssl.evaluation.protocol import EvalContext, Features, Result
 from jaxssl.evaluation.selection import (
     Selected,
@@ -70,7 +68,7 @@ def evaluate(
         page: whether to write the report of a run.
         splits: the data set, which ``data`` describes. Default: opened as ``data`` says.
         online: whether to write rows of the metrics that the run measured during training, before
-            the rows that are returned. See `online_rows`.
+            the rows that are returned. See `rows.online_rows`.
         trust: whether to execute the Python files that the config of a run names, even if this user
             has not trained with them.
 
@@ -83,39 +81,32 @@ def evaluate(
     """
     # ---- The encoder, the protocols and the data set.
     logs.log_to_screen(distributed.process_index())
-    if isinstance(encoder_or_path, PretrainedEncoder):
-        path, encoder = None, encoder_or_path
-    else:
-        out = out or folders.results_folder(encoder_or_path)
-        path = folders.local(encoder_or_path)
-        if is_run(path):
-            read_config(path)  # raises an error for a damaged workdir
-        encoder = load_pretrained(path, step, trust=trust, **(weights_options or {}))
-    config = ConfigDict(encoder.metadata["config"]) if "config" in encoder.metadata else None
+    subject = _resolve(encoder_or_path, step, out, weights_options or {}, trust=trust)
+    encoder, config, out = subject.encoder, subject.config, subject.out
     run_seed: int = config.seed if config else 0
     seed = run_seed if seed is None else seed
-    names, settings = _defaults(path or "the encoder", config, protocols, data)
+    names, settings = _defaults(subject, protocols, data)
     if protocols is None:
-        require_trust(names, path or "the run of the encoder", trust)
-    selected = select_protocols(
-        names, "image_text" if "text" in encoder.variables else encoder.inputs.kind
-    )
-    if path is not None:
-        out = out or (path if is_run(path) else path.with_suffix(".eval"))
+        require_trust(names, subject.path or "the run of the encoder", trust)
+    examples = "image_text" if "text" in encoder.variables else encoder.inputs.kind
+    selected = select_protocols(names, examples)
     if out is not None:
         results.read_results(out)  # raises an error for a damaged file before any work is done
     splits = splits or source.load_splits(settings, encoder.inputs.kind)
     strict = protocols is not None and "all" not in protocols
     selected = drop_unlabelled(selected, splits, strict=strict)
-    selected = drop_unshared(selected, path, strict=strict)
+    selected = drop_unshared(selected, subject.path, strict=strict)
     kinds = _check_kinds(kinds) if selected else ["pretrained"]
 
     # ---- Every protocol on every kind of features.
-    data_fields = _data_fields(splits, settings, encoder, None if out == path else path, seed)
-    if online and config and path is not None and out is not None and out == path:
-        fields = _feature_fields(encoder, "pretrained", "backbone") | data_fields
-        metrics = read_metrics(path / "metrics.jsonl", thin=False)
-        _write(path, online_rows(metrics, fields, config.eval.knn))
+    workdir = subject.workdir
+    data_fields = rows_of.data_fields(
+        splits, settings, encoder, None if workdir else subject.path, seed
+    )
+    if online and config and workdir:
+        fields = rows_of.feature_fields(encoder, "pretrained", "backbone") | data_fields
+        metrics = read_metrics(workdir / "metrics.jsonl", thin=False)
+        _write(out, rows_of.online_rows(metrics, fields, config.eval.knn))
     use_features = any(one.protocol.needs_features for one in selected)
     mesh = distributed.local_mesh()
     contexts = make_contexts(
@@ -126,11 +117,11 @@ def evaluate(
         if kind == "pretrained" and use_features:
             features = context.features
         for one in (one for one in selected if kind in (one.protocol.kinds or KINDS)):
-            fields = _feature_fields(encoder, kind, one.protocol.layer or layer) | data_fields
+            fields = rows_of.feature_fields(encoder, kind, one.protocol.layer or layer)
             outcome = _run_protocol(one, context, kind, seed, strict=strict)
+            fields |= data_fields
             new = [{"protocol": one.name, **result._asdict(), **fields} for result in outcome]
-            if out is not None:
-                _write(out, new)  # at once, because a later protocol may fail or be stopped
+            _write(out, new)  # at once, because a later protocol may fail or be stopped
             rows += new
     if strict:
         _require_results(selected, rows, kinds)
@@ -142,25 +133,67 @@ def evaluate(
         results.print_results(rows)
     if out is not None:
         console.show(f"results: {out / 'results.json'}")
-    if page and config and data is None and path is not None and out == path:
+    if page and config and data is None and workdir:
         if layer == "backbone" and features is not None:
-            _write_gallery(path, config, splits, features, encoder)
-        console.show(f"report:  {run_report.write_report(path)}")
+            _write_gallery(workdir, config, splits, features, encoder)
+        console.show(f"report:  {run_report.write_report(workdir)}")
     return rows
 
 
+class _Subject(NamedTuple):
+    """What is evaluated, and where the results go.
+
+    Attributes:
+        encoder: the network.
+        config: config of the run that trained it, or None.
+        path: workdir of the run, or the weights file. None for an encoder from Python.
+        out: folder of results.json, or None to write none.
+    """
+
+    encoder: PretrainedEncoder
+    config: ConfigDict | None
+    path: Path | None
+    out: Path | None
+
+    @property
+    def workdir(self) -> Path | None:
+        """Return the workdir of the run if the results are written there, or None."""
+        return self.path if self.path == self.out else None
+
+
+def _resolve(
+    encoder_or_path: Path | PretrainedEncoder,
+    step: int | str | None,
+    out: Path | None,
+    options: Mapping[str, Any],
+    *,
+    trust: bool,
+) -> _Subject:
+    """Load what is evaluated. See `evaluate` for arguments and errors."""
+    path = None
+    if isinstance(encoder_or_path, PretrainedEncoder):
+        encoder = encoder_or_path
+    else:
+        out = out or folders.results_folder(encoder_or_path)
+        path = folders.local(encoder_or_path)
+        if is_run(path):
+            read_config(path)  # raises an error for a damaged workdir
+        out = out or (path if is_run(path) else path.with_suffix(".eval"))
+        encoder = load_pretrained(path, step, trust=trust, **options)
+    config = encoder.metadata.get("config")
+    return _Subject(encoder, ConfigDict(config) if config else None, path, out)
+
+
 def _defaults(
-    path: Path | str,
-    config: ConfigDict | None,
-    protocols: Sequence[str] | None,
-    data: Mapping[str, Any] | None,
+    subject: _Subject, protocols: Sequence[str] | None, data: Mapping[str, Any] | None
 ) -> tuple[Sequence[str], Mapping[str, Any]]:
     """Take missing protocols and data settings from the config of the run."""
+    config, name = subject.config, subject.path or "the encoder"
     if config is None:
         if protocols is None:
-            raise UserError(f"the protocols to run on {path} must be named: --protocols knn,linear")
+            raise UserError(f"the protocols to run on {name} must be named: --protocols knn,linear")
         if data is None:
-            raise UserError(f"the data set to evaluate {path} on must be named: --dataset NAME")
+            raise UserError(f"the data set to evaluate {name} on must be named: --dataset NAME")
         return protocols, data
     return (
         config.eval.protocols if protocols is None else protocols,
@@ -173,43 +206,6 @@ def _check_kinds(names: Sequence[str] | None) -> list[str]:
     if unknown:
         raise UserError(f"--kinds: {unknown[0]!r} is unknown{suggest(unknown[0], KINDS)}")
     return [kind for kind in KINDS if kind in (names or KINDS)]
-
-
-def _feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[str, Any]:
-    """Return the fields of a results row that identify the encoder and its features."""
-    facts = encoder.metadata
-    lengths = facts.get("config", {}).get("extended") if kind == "pretrained" else None
-    return {
-        **({"extended": list(lengths)} if lengths else {}),
-        **{name: facts.get(name) for name in ("source", "loss", "checkpoint")},
-        "step": {"raw": None, "untrained": 0}.get(kind, facts.get("step")),
-        "features": kind,
-        "layer": layer if kind != "raw" else "pixels",
-    }
-
-
-def _data_fields(
-    splits: Splits,
-    settings: Mapping[str, Any],
-    encoder: PretrainedEncoder,
-    path: Path | None,
-    seed: int,
-) -> dict[str, Any]:
-    """Return the fields of a results row that identify the data set and the random draws.
-
-    The hash "data" distinguishes data sets, networks and files (``path``) of the same name.
-    """
-    classes = Path(settings["classes"]).name
-    relevant = {k: v for k, v in settings.items() if k not in ("dir", "cache", "workers")}
-    hashed = [relevant, dict(encoder.metadata["net"]), path and str(path.resolve())]
-    text = json.dumps(hashed, default=str, sort_keys=True)
-    return {
-        "dataset": splits.test.name + (f" ({classes})" if classes else ""),
-        "data": hashlib.sha1(text.encode()).hexdigest()[:10],
-        "bank": splits.bank.split,
-        "split": splits.test.split,
-        "seed": seed,
-    }
 
 
 def _run_protocol(
@@ -233,8 +229,8 @@ def _run_protocol(
     return new
 
 
-def _write(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    if distributed.is_first_process():
+def _write(out: Path | None, rows: Sequence[Mapping[str, Any]]) -> None:
+    if out is not None and distributed.is_first_process():
         results.add_results(out, rows)
 
 

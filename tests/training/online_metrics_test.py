@@ -16,7 +16,7 @@ from jaxssl import distributed, losses
 from jaxssl.data import source
 from jaxssl.evaluation import pretrain
 from jaxssl.evaluation.embedding import embed
-from jaxssl.evaluation.online_rows import online_rows
+from jaxssl.evaluation.rows import online_rows
 from jaxssl.evaluation.run import evaluate
 from jaxssl.methods import siamese
 from jaxssl.methods.base import Carried

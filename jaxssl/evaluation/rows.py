@@ -1,8 +1,13 @@
-"""Rows of results.json with the metrics that a run measured on the test split while it trained."""
+"""Fields of the rows of results.json, and the rows of metrics measured during training."""
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from jaxssl.data.splits import Splits
+from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.workdir import is_finite
 
 # metric of metrics.jsonl to its unit in results.json
@@ -39,3 +44,40 @@ def online_rows(
                 if is_finite(row.get(metric))
             ]
     return rows
+
+
+def feature_fields(encoder: PretrainedEncoder, kind: str, layer: str) -> dict[str, Any]:
+    """Return the fields of a results row that identify the encoder and its features."""
+    facts = encoder.metadata
+    lengths = facts.get("config", {}).get("extended") if kind == "pretrained" else None
+    return {
+        **({"extended": list(lengths)} if lengths else {}),
+        **{name: facts.get(name) for name in ("source", "loss", "checkpoint")},
+        "step": {"raw": None, "untrained": 0}.get(kind, facts.get("step")),
+        "features": kind,
+        "layer": layer if kind != "raw" else "pixels",
+    }
+
+
+def data_fields(
+    splits: Splits,
+    settings: Mapping[str, Any],
+    encoder: PretrainedEncoder,
+    path: Path | None,
+    seed: int,
+) -> dict[str, Any]:
+    """Return the fields of a results row that identify the data set and the random draws.
+
+    The hash "data" distinguishes data sets, networks and files (``path``) of the same name.
+    """
+    classes = Path(settings["classes"]).name
+    relevant = {k: v for k, v in settings.items() if k not in ("dir", "cache", "workers")}
+    hashed = [relevant, dict(encoder.metadata["net"]), path and str(path.resolve())]
+    text = json.dumps(hashed, default=str, sort_keys=True)
+    return {
+        "dataset": splits.test.name + (f" ({classes})" if classes else ""),
+        "data": hashlib.sha1(text.encode()).hexdigest()[:10],
+        "bank": splits.bank.split,
+        "split": splits.test.split,
+        "seed": seed,
+    }
