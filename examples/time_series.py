@@ -57,7 +57,7 @@ def main(steps: int = 400) -> tuple[float, float]:
         h = features(params, series[:, :64])
         return knn.evaluate(h[:800], labels[:800], h[800:], labels[800:])["knn_top1"]
 
-    before, state = accuracy(), optimiser.init(params)
+    before, state, loss = accuracy(), optimiser.init(params), jnp.inf
     for number in range(steps):
         params, state, loss = step(params, state, jax.random.key(number))
     print(f"loss {loss:.3f}, k-NN accuracy {before:.1f} % before and {accuracy():.1f} % after")

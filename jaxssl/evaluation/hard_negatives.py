@@ -11,14 +11,14 @@ class HardNegatives(NamedTuple):
     """Indices and similarities of the k most similar other images of each of n images.
 
     Attributes:
-        index: [n, k] int32, the images, most similar first. k < n.
+        indices: [n, k] int32, the images, most similar first. k < n.
         similarity: [n, k] float32, cosine similarities.
         same_class: share of false negatives among them, images of the anchor's class. None if no
             pair is labelled.
         same_class_all: the same share among all pairs of different images.
     """
 
-    index: np.ndarray
+    indices: np.ndarray
     similarity: np.ndarray
     same_class: float | None
     same_class_all: float | None

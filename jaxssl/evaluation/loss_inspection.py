@@ -115,7 +115,7 @@ def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     query = one_of_each(labels, QUERIES)
     return {
         "hard_query": query,
-        "hard_place": hardest.index[query],
+        "hard_place": hardest.indices[query],
         "hard_similarity": hardest.similarity[query],
         "hard_share": _shares(hardest.same_class, hardest.same_class_all),
     }
@@ -123,7 +123,7 @@ def _hardest(z: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
 
 def _support(z: np.ndarray, labels: np.ndarray, settings: Mapping[str, Any]) -> dict[str, Any]:
     svms = support_vectors(z, z, labels, **settings)
-    by_similarity = hardest_negatives(z, None, len(z)).index
+    by_similarity = hardest_negatives(z, None, len(z)).indices
     query = one_of_each(labels, ANCHORS)
     place = np.stack([_shown(svms.alpha[i], by_similarity[i], settings["C"]) for i in query])
     alpha = np.where(place >= 0, svms.alpha[query[:, None], place], np.nan)

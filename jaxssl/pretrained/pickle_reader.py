@@ -44,13 +44,13 @@ class Storage(NamedTuple):
         key: name of the storage in its file.
         dtype: type of its numbers.
         first: index of the part's first number in the storage.
-        count: numbers in the part.
+        size: numbers in the part.
     """
 
     key: str
     dtype: np.dtype
     first: int
-    count: int
+    size: int
 
 
 class Tensor(NamedTuple):
@@ -249,10 +249,10 @@ def _rebuild_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any
     for length, stride in zip(shape, strides, strict=True):
         size *= length
         last += (length - 1) * stride
-    if size and last >= storage.count:
+    if size and last >= storage.size:
         raise ValueError(f"a tensor of shape {list(shape)} goes beyond its storage")
-    if size > storage.count + MAX_EXPANSION:
-        raise ValueError(f"a tensor has {size} numbers, but its storage has {storage.count}")
+    if size > storage.size + MAX_EXPANSION:
+        raise ValueError(f"a tensor has {size} numbers, but its storage has {storage.size}")
     return Tensor(storage, offset, shape, strides)
 
 
@@ -270,7 +270,7 @@ def _rebuild_typed_tensor(
     if not isinstance(storage, Storage) or not isinstance(dtype, _TorchName) or dtype.dtype is None:
         return Inert()
     size = dtype.dtype.itemsize
-    typed = Storage(storage.key, dtype.dtype, storage.first // size, storage.count // size)
+    typed = Storage(storage.key, dtype.dtype, storage.first // size, storage.size // size)
     return _rebuild_tensor(typed, offset, shape, strides)
 
 

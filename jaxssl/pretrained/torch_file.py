@@ -86,7 +86,7 @@ def _open_stream(file: mmap.mmap) -> tuple[Any, Read]:
 
     def read(tensor: Tensor) -> np.ndarray:
         start, count = storages[tensor.storage.key]
-        if tensor.storage.first + tensor.storage.count > count:
+        if tensor.storage.first + tensor.storage.size > count:
             raise ValueError(f"a tensor goes beyond its storage of {count} numbers")
         return _view(tensor, file, start)
 
@@ -104,7 +104,7 @@ def _view(tensor: Tensor, buffer: bytes | mmap.mmap, start: int) -> np.ndarray:
     size = storage.dtype.itemsize
     start += storage.first * size
     # NumPy raises an error if the storage is shorter than the pickle claims.
-    flat = np.frombuffer(buffer, storage.dtype, storage.count, start)
+    flat = np.frombuffer(buffer, storage.dtype, storage.size, start)
     strides = tuple(stride * size for stride in tensor.strides)
     return np.lib.stride_tricks.as_strided(
         flat[tensor.offset :], tensor.shape, strides, writeable=False

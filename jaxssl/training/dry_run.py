@@ -63,7 +63,7 @@ def dry_run(config: ConfigDict) -> None:
     for line in summary.lines(config, setup, state, data.shapes, mesh.size):
         show(line)
 
-    step = make_train_step(
+    step: Any = make_train_step(
         setup.method, setup.optimiser, setup.augment, mesh, sharded=config.optim.sharded
     )
 

@@ -36,7 +36,7 @@ def test_hardest_negatives_match_loops(number):
     labels = np.array([0, 1, 2, 0, 1, 2, 0, 1, -1, -1, 0, 0])
     result = hardest_negatives(z, labels, number)
     indices, cosines, hard, every = expected(z.astype(np.float64), labels, number)
-    np.testing.assert_array_equal(result.index, indices)
+    np.testing.assert_array_equal(result.indices, indices)
     np.testing.assert_allclose(result.similarity, cosines, atol=1e-6)
     assert result.same_class == pytest.approx(hard) and result.same_class_all == pytest.approx(
         every
@@ -46,7 +46,7 @@ def test_hardest_negatives_match_loops(number):
 def test_hardest_negatives_order_ties_by_index_and_return_at_most_n_minus_one():
     z = np.ones((4, 3), np.float32)
     result = hardest_negatives(z, None, 9)
-    np.testing.assert_array_equal(result.index, [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
+    np.testing.assert_array_equal(result.indices, [[1, 2, 3], [0, 2, 3], [0, 1, 3], [0, 1, 2]])
     assert result.same_class is None and result.same_class_all is None
 
 

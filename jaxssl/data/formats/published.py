@@ -21,6 +21,9 @@ from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 from jaxssl.data import decompression, files
 from jaxssl.errors import UserError, one_line
 
+# Their methods have no types, or other ones than the class that they are derived from.
+builders: Any = tfds.image_classification
+stl10: Any = stl10_dataset_builder
 GZIP_MAGIC = b"\x1f\x8b\x08"
 CONNECT_SECONDS = 5  # for each address of the host
 MAX_FILE = 2**33  # largest file in bytes (STL-10's unlabelled images have 2.8e9)
@@ -124,11 +127,11 @@ class _PublishedBuilder(tfds.core.GeneratorBasedBuilder, skip_registration=True)
             yield i, example
 
 
-class Cifar10(_PublishedBuilder, tfds.image_classification.Cifar10, skip_registration=True):
+class Cifar10(_PublishedBuilder, builders.Cifar10, skip_registration=True):
     """CIFAR-10 from its binary version. CIFAR-100 is derived from it."""
 
     name = "cifar10"
-    url_infos = tfds.image_classification.Cifar10.url_infos
+    url_infos = builders.Cifar10.url_infos
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         info = self._cifar_info
@@ -154,18 +157,18 @@ class Cifar10(_PublishedBuilder, tfds.image_classification.Cifar10, skip_registr
         return np.ascontiguousarray(images), {key: rows[:, i] for i, key in enumerate(keys)}
 
 
-class Cifar100(Cifar10, tfds.image_classification.Cifar100, skip_registration=True):
+class Cifar100(Cifar10, builders.Cifar100, skip_registration=True):
     """CIFAR-100 from its binary version. "label" is the fine label."""
 
     name = "cifar100"
-    url_infos = tfds.image_classification.Cifar100.url_infos
+    url_infos = builders.Cifar100.url_infos
 
 
-class Mnist(_PublishedBuilder, tfds.image_classification.MNIST, skip_registration=True):
+class Mnist(_PublishedBuilder, builders.MNIST, skip_registration=True):
     """MNIST from its four idx files. Fashion-MNIST and Kuzushiji-MNIST derive from it."""
 
     name = "mnist"
-    url_infos = tfds.image_classification.MNIST.url_infos
+    url_infos = builders.MNIST.url_infos
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         parts = {"train": "train", "test": "t10k"}
@@ -198,31 +201,31 @@ class Mnist(_PublishedBuilder, tfds.image_classification.MNIST, skip_registratio
         return self._rows(data[start:], shape, file)
 
 
-class FashionMnist(Mnist, tfds.image_classification.FashionMNIST, skip_registration=True):
+class FashionMnist(Mnist, builders.FashionMNIST, skip_registration=True):
     """Fashion-MNIST, in the same files as MNIST."""
 
     name = "fashion_mnist"
-    url_infos = tfds.image_classification.FashionMNIST.url_infos
+    url_infos = builders.FashionMNIST.url_infos
 
 
-class Kmnist(Mnist, tfds.image_classification.KMNIST, skip_registration=True):
+class Kmnist(Mnist, builders.KMNIST, skip_registration=True):
     """Kuzushiji-MNIST, in the same files as MNIST."""
 
     name = "kmnist"
-    url_infos = tfds.image_classification.KMNIST.url_infos
+    url_infos = builders.KMNIST.url_infos
 
 
-class Stl10(_PublishedBuilder, stl10_dataset_builder.Builder, skip_registration=True):
+class Stl10(_PublishedBuilder, stl10.Builder, skip_registration=True):
     """STL-10 from its binary version. The split "unlabelled" has the label -1."""
 
     name = "stl10"
-    url_infos = stl10_dataset_builder.Builder.url_infos
+    url_infos = stl10.Builder.url_infos
 
     def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
         parts = {"train": ["train_X.bin", "train_y.bin"], "test": ["test_X.bin", "test_y.bin"]}
         parts["unlabelled"] = ["unlabeled_X.bin"]
         names = [name for part in parts.values() for name in part] + ["class_names.txt"]
-        contents = self._read_all(dl_manager, {self.name: stl10_dataset_builder.URL}, names)
+        contents = self._read_all(dl_manager, {self.name: stl10.URL}, names)
         self._set_class_names("label", contents["class_names.txt"], "class_names.txt")
         splits = {}
         for split, (image, *label) in parts.items():
@@ -237,4 +240,6 @@ class Stl10(_PublishedBuilder, stl10_dataset_builder.Builder, skip_registration=
         return splits
 
 
-BUILDERS = {b.name: b for b in (Cifar10, Cifar100, Mnist, FashionMnist, Kmnist, Stl10)}
+BUILDERS: dict[str, Any] = {
+    b.name: b for b in (Cifar10, Cifar100, Mnist, FashionMnist, Kmnist, Stl10)
+}
