@@ -64,6 +64,7 @@ def get_config() -> ConfigDict:
     config.optim.layer_decay = (
         1.0  # factor on the rate from a layer of the backbone to the one before
     )
+    config.optim.lora = 0  # rank of trained adapters of the attention of a fixed backbone
     config.optim.freeze = ()  # networks or modules that are not trained, such as "net/Conv_0"
     config.optim.freeze_blocks = (
         0  # first blocks of the backbone that are not trained, with the stem

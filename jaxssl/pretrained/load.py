@@ -17,7 +17,7 @@ from jaxssl.errors import UserError, one_line
 from jaxssl.methods.base import Method
 from jaxssl.pretrained import folders, input_settings, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_apply, require_finite
-from jaxssl.training import compile_cache
+from jaxssl.training import compile_cache, lora
 from jaxssl.training.build import build, make_networks
 from jaxssl.training.config import (
     complete_stored,
@@ -225,6 +225,8 @@ def _variables(config: ConfigDict, params: Any, carried: Any) -> dict[str, Any]:
         towers["text"] = _by_network(params["text"], stats.get("text", {}))
     if config.method.get("evaluate") == "target":
         params, stats = carried["target"]["params"], carried["target"]["batch_stats"]
+    if config.optim.get("lora", 0):
+        params = {**params, "net": lora.merge(params["net"])}
     return _by_network(params, stats) | towers
 
 

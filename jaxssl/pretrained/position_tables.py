@@ -14,10 +14,11 @@ def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
 
     Positions are interpolated bicubically. timm smooths before it shrinks them (antialiasing), and
     so do all networks with registers. The code of DINO and DINOv2 samples the grid at steps of
-    old / (new + 0.1). A missing position of the class token becomes zero.
+    old / (new + 0.1).
     """
-    stored, tokens, side = encoder.arrays["pos_embed"], net.tokens, size // net.patch_size
-    if stored.shape[-2:] == (tokens + side * side, net.dim):
+    stored, patches = encoder.arrays["pos_embed"], (size // net.patch_size) ** 2
+    shape = (net.tokens + patches, net.dim)
+    if stored.shape[-2:] == shape:
         return encoder
     timm = encoder.dialect is DIALECTS["timm's ViT"]
     authors = timm and (
@@ -29,16 +30,33 @@ def fit(encoder: EncoderArrays, net: ViT, size: int) -> EncoderArrays:
 
     def load() -> np.ndarray:
         table = as_float32(stored.load()).reshape(-1, net.dim)
-        old = math.isqrt(len(table))
-        first = table[: len(table) - old * old]
-        first = first if len(first) == tokens else np.zeros((tokens, net.dim), np.float32)
-        matrix = _resampling(side, old, antialias=antialias, offset=offset)
-        grid = table[len(table) - old * old :].reshape(old, old, net.dim)
-        grid = np.einsum("yi,xj,ijd->yxd", matrix, matrix, grid, optimize=True)
-        return np.concatenate([first, grid.reshape(-1, net.dim)])
+        return resize(table, net.tokens, patches, antialias=antialias, offset=offset)
 
-    resized = Stored((tokens + side * side, net.dim), load)
-    return encoder._replace(arrays=encoder.arrays | {"pos_embed": resized})
+    return encoder._replace(arrays=encoder.arrays | {"pos_embed": Stored(shape, load)})
+
+
+def resize(
+    table: np.ndarray, tokens: int, patches: int, *, antialias: bool = True, offset: float = 0.0
+) -> np.ndarray:
+    """Interpolate learned positions bicubically for another square grid of patches.
+
+    Args:
+        table: [old tokens + old patches, dim].
+        tokens: positions before those of the patches. If the table has another number of them, they
+            become zero.
+        patches: new number of patches.
+        antialias: whether to smooth before the grid is shrunk, as timm does.
+        offset: the grid is sampled at steps of old side / (new side + offset).
+
+    Returns:
+        [tokens + patches, dim].
+    """
+    old, side = math.isqrt(len(table)), math.isqrt(patches)
+    first, grid = np.split(table, [len(table) - old * old])
+    first = first if len(first) == tokens else np.zeros((tokens, table.shape[1]), np.float32)
+    matrix = _resampling(side, old, antialias=antialias, offset=offset)
+    grid = np.einsum("yi,xj,ijd->yxd", matrix, matrix, grid.reshape(old, old, -1), optimize=True)
+    return np.concatenate([first, grid.reshape(side * side, -1)])
 
 
 def _resampling(new: int, old: int, *, antialias: bool, offset: float) -> np.ndarray:

@@ -14,13 +14,17 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl.errors import UserError
+from jaxssl.models.vit import ViT
+from jaxssl.pretrained import position_tables
 from jaxssl.pretrained.architecture import abbreviate
 from jaxssl.pretrained.load import is_run, load_pretrained
+from jaxssl.training import lora
 from jaxssl.training.build import make_networks
 from jaxssl.training.output.logs import log
 from jaxssl.training.state import TrainState
 from jaxssl.training.workdir import digests
 
+POSITIONS = "net/params/positions"
 PATCHES, FROZEN_PATCHES = "/patches/", "/frozen_patches/"  # names of a ViT's first layer
 
 
@@ -29,7 +33,8 @@ def start(config: ConfigDict, state: TrainState, inputs: Any) -> tuple[TrainStat
 
     A momentum network starts from the same weights. With `config.init_projector` the projector is
     replaced too. All other arrays keep their initial values. A first layer for images with another
-    number of channels is adapted by `adapt_channels`.
+    number of channels is adapted by `adapt_channels`, and learned positions of another number of
+    patches by `position_tables.resize`. Adapters (`jaxssl.training.lora`) keep their values too.
 
     Args:
         config: of the run, complete. `init` is the workdir of a run, whose last checkpoint is used,
@@ -40,15 +45,16 @@ def start(config: ConfigDict, state: TrainState, inputs: Any) -> tuple[TrainStat
     Returns:
         The state, and a report with "from", "sha256" (of the arrays), "loaded" (number of arrays),
         "missing" (networks that keep their random values), "extra" (arrays and networks of the
-        weights that are not used), "reshaped" (arrays for another number of channels) and
+        weights that are not used), "reshaped" (arrays for other channels or patches) and
         "differences" (settings of backbone and inputs that differ from the weights').
 
     Raises:
         UserError: if the weights cannot be read or do not fit the networks. Nothing is loaded then.
     """
-    # A file does not tell the heads of a ViT.
-    heads = None if is_run(Path(config.init)) else config.net.get("num_heads")
-    source = load_pretrained(config.init, **({"num_heads": heads} if heads else {}))
+    # A file does not tell the heads of a ViT, nor whether it is complete.
+    keys = () if is_run(Path(config.init)) else ("num_heads", "layers")
+    settings = {key: config.net[key] for key in keys if config.net.get(key)}
+    source = load_pretrained(config.init, **settings)
     names = ("net", "projector") if config.get("init_projector", False) else ("net",)
     if absent := [name for name in names if not jax.tree.leaves(source.variables.get(name))]:
         raise UserError(f"{config.init} has no {absent[0]}; set init_projector=False")
@@ -56,15 +62,20 @@ def start(config: ConfigDict, state: TrainState, inputs: Any) -> tuple[TrainStat
     ours = {name: {"params": state.params[name], "batch_stats": stats[name]} for name in names}
     theirs = _by_name({name: source.variables[name] for name in names})
     old, new = (getattr(each, "channels", 0) for each in (source.inputs, inputs))
+    net = make_networks(config).net
     faults, reshaped = [], []
 
     def fit(name: str, leaf: Any) -> Any:
         array, shape = theirs.get(name), [*leaf.shape]
+        if f"/{lora.PREFIX}" in name:
+            return leaf
         if array is None:
             faults.append(f"{name} {shape} is missing")
         elif [*array.shape] != shape:
             before = [*array.shape]
             array = _adapt(array, old, new, name) if old and new else array
+            if name == POSITIONS and isinstance(net, ViT):
+                array = position_tables.resize(array, net.tokens, len(leaf) - net.tokens)
             fits = [*array.shape] == shape
             (reshaped if fits else faults).append(f"{name} {before} -> {shape}")
         return array
@@ -77,9 +88,7 @@ def start(config: ConfigDict, state: TrainState, inputs: Any) -> tuple[TrainStat
             f"init: the arrays of {config.init} do not fit the networks of this run: "
             f"{abbreviate(faults)}; the backbone of the weights is {flags}"
         )
-    differences = _differences(
-        (source.encoder.net, source.inputs), (make_networks(config).net, inputs)
-    )
+    differences = _differences((source.encoder.net, source.inputs), (net, inputs))
     if differences:
         log.warning("init: the settings differ from the weights': %s", "; ".join(differences))
     missing = [name for name in state.params if jax.tree.leaves(state.params[name])]

@@ -115,7 +115,7 @@ def build(
         objective = make_objective(**make_scheduled("loss") | loss_numbers)
         check_compatibility(config, objective)
         make_method = factory("method", config.method.name)
-        encoder = transfer.with_fixed_norms(make_networks(config))
+        encoder = transfer.wrap(make_networks(config))
         method = make_method(encoder, objective, **make_scheduled("method"))
         method.check_views(config.views, config.crops.number)
         method = transfer.without_gradient(method)

@@ -9,6 +9,7 @@ from jax import lax
 
 from jaxssl.methods.base import Method
 from jaxssl.models.encoder import Encoder
+from jaxssl.training import lora
 
 FROZEN = "frozen_"  # Parameters of modules whose names begin with this are not trained.
 LAST = ("LayerNorm", "AttentionPool")  # modules that follow the blocks of a backbone
@@ -30,6 +31,8 @@ class Transfer(NamedTuple):
         backbone_lr: learning rate of the backbone, relative to that of the other networks.
         layer_decay: factor on the rate from each layer of the backbone to the one before it (Bao et
             al., BEiT, 2021). What follows the blocks has the factor 1.
+        lora: rank of adapters of the backbone's attention, see `lora`. Nothing else of the backbone
+            is trained then. 0 for none.
     """
 
     freeze: Sequence[str] = ()
@@ -37,6 +40,7 @@ class Transfer(NamedTuple):
     freeze_stats: bool = True
     backbone_lr: float = 1.0
     layer_decay: float = 1.0
+    lora: int = 0
 
     def check(self) -> None:
         """Raise ValueError if a number is out of range."""
@@ -44,8 +48,9 @@ class Transfer(NamedTuple):
             raise ValueError(f"optim.backbone_lr must be > 0, got {self.backbone_lr}")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"optim.layer_decay must be in (0, 1], got {self.layer_decay}")
-        if self.freeze_blocks < 0:
-            raise ValueError(f"optim.freeze_blocks must be >= 0, got {self.freeze_blocks}")
+        for name in ("freeze_blocks", "lora"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"optim.{name} must be >= 0, got {getattr(self, name)}")
 
     def frozen(self, params: Mapping[str, Any]) -> Any:
         """Mark the parameters that are not trained, in a tree of bools by network.
@@ -61,7 +66,9 @@ class Transfer(NamedTuple):
             unused.difference_update(matches)
             in_blocks = names[0] == "net" and layers[names[1]] <= self.freeze_blocks
             frozen = any(name.startswith(FROZEN) for name in names)
-            return bool(matches or frozen or (self.freeze_blocks and in_blocks))
+            adapter = any(name.startswith(lora.PREFIX) for name in names)
+            kept = self.lora and names[0] == "net" and not adapter
+            return bool(matches or frozen or kept or (self.freeze_blocks and in_blocks))
 
         tree = jax.tree_util.tree_map_with_path(is_frozen, params)
         if unused:
@@ -89,7 +96,7 @@ class Transfer(NamedTuple):
 
     def without_gradient(self, method: Method) -> Method:
         """Return a method that computes no gradient of frozen parameters."""
-        if not (self.freeze or self.freeze_blocks):
+        if not (self.freeze or self.freeze_blocks or self.lora):
             return method
 
         def loss(params: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,12 +106,12 @@ class Transfer(NamedTuple):
 
         return method._replace(loss=loss)
 
-    def with_fixed_norms(self, encoder: Encoder) -> Encoder:
-        """Return an encoder whose backbone has its frozen BatchNorms in evaluation mode."""
-        if not (self.freeze_stats and (self.freeze or self.freeze_blocks)):
-            return encoder
-        net: Any = FixedNorms(encoder.net, self)
-        return encoder._replace(net=net)
+    def wrap(self, encoder: Encoder) -> Encoder:
+        """Return an encoder with adapters, and its frozen BatchNorms in evaluation mode."""
+        net: Any = encoder.net
+        if self.freeze_stats and (self.freeze or self.freeze_blocks):
+            net = FixedNorms(net, self)
+        return encoder._replace(net=lora.Adapted(net, self.lora) if self.lora else net)
 
 
 ALL_TRAINED = Transfer()

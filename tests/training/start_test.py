@@ -39,7 +39,7 @@ def started(settings, images=IMAGES):
     setup = build(settings, 1297)
     example = {**EXAMPLE, "input": images[:2]}
     state = initial_state(settings, setup, example, 1297, distributed.make_mesh())
-    inputs = Inputs(8, images.shape[-1])
+    inputs = Inputs(*images.shape[2:])
     state, report = start(settings, state, inputs)
     features = setup.method.features(state.params, state.carried, inputs.prepare(images))
     return np.asarray(features), state, report
@@ -122,6 +122,106 @@ def test_colour_weights_give_grey_images_the_features_of_grey_colour_images(tmp_
     np.testing.assert_allclose(features, expected, rtol=1e-4, atol=1e-4)
     assert report["reshaped"] == ["net/params/patches/kernel [12, 8] -> [4, 8]"]
     assert any(text.startswith("mean") for text in report["differences"])
+
+
+VIT = {"net.name": "vit", "net.dim": "8", "net.layers": "2", "net.num_heads": "2"}
+VIT |= {"net.patch_size": "2", "net.positions": "learned"}
+
+
+def vit_settings(**changes):
+    shared = {key: value for key, value in SETTINGS.items() if not key.startswith("net.")}
+    return config.load(DIGITS, [*shared.items(), *VIT.items(), *changes.items()])
+
+
+@pytest.fixture(scope="module")
+def adapted(tmp_path_factory):
+    """A run with adapters that started from the weights of an earlier one."""
+    folder = tmp_path_factory.mktemp("adapted")
+    pretrain.train(vit_settings(**{"net.frozen_patches": "False"}), folder / "first")
+    lora = {"init": str(folder / "first"), "optim.lora": "2", "net.frozen_patches": "False"}
+    pretrain.train(vit_settings(**lora), folder / "second")
+    return folder / "first", folder / "second"
+
+
+def test_adapters_change_nothing_at_first_and_are_all_of_the_backbone_that_is_trained(adapted):
+    first, second = adapted
+    settings = vit_settings(**{"init": str(first), "optim.lora": "2"})
+    features, state, report = started(settings)
+    encoder = load.load_pretrained(first)
+    expected = load.make_apply(encoder)(encoder.variables["net"], encoder.inputs.prepare(IMAGES))
+    np.testing.assert_array_equal(features, expected)
+    assert report["loaded"] == len(jax.tree.leaves(encoder.variables["net"]))
+    trained = checkpoint.restore_arrays(second).state["params"]["net"]
+    moved = {
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, leaf in jax.tree.leaves_with_path(trained)
+        if not np.array_equal(leaf, _leaf(encoder.variables["net"]["params"], path))
+    }
+    assert moved == {
+        f"Block_{i}/lora_{layer}/{name}"
+        for i in range(2)
+        for layer in ("qkv", "attention_out")
+        for name in ("down", "up")
+    }
+
+
+def _leaf(tree, path):
+    for key in path:
+        tree = tree.get(key.key, {})
+    return tree
+
+
+def test_loaded_and_exported_weights_contain_the_adapters(adapted, tmp_path):
+    run = adapted[1]
+    merged, trained = load.load_pretrained(run), checkpoint.restore_arrays(run).state["params"]
+    settings = config.read_config(run)
+    encoder = build(settings, 1297).method.encoder
+    x = merged.inputs.prepare(IMAGES)
+    expected = encoder.net.apply({"params": trained["net"]}, x, train=False)
+    kernel = trained["net"]["Block_0"]["qkv"]["kernel"]
+    assert not np.array_equal(merged.variables["net"]["params"]["Block_0"]["qkv"]["kernel"], kernel)
+    for path in (run, export(run, ["safetensors"], out=tmp_path)[0]):
+        apply, variables, _ = jaxssl.load_encoder(path)
+        np.testing.assert_allclose(apply(variables, x), expected, rtol=1e-4, atol=1e-5)
+
+
+PARTS = {"optim.freeze_blocks": "1", "optim.layer_decay": "0.5", "optim.backbone_lr": "0.5"}
+
+
+@pytest.mark.parametrize("changes", [None, pytest.param(PARTS, marks=pytest.mark.long)])
+def test_run_of_parts_of_a_network_resumes_bit_for_bit(adapted, tmp_path, monkeypatch, changes):
+    settings, whole = config.read_config(adapted[1]), adapted[1]
+    if changes is not None:
+        settings, whole = vit_settings(init=str(adapted[0]), **changes), tmp_path / "whole"
+        pretrain.train(settings, whole)
+    with monkeypatch.context() as patch:
+        at_batch(patch, SAVED, interrupt)
+        with pytest.raises(SystemExit):
+            pretrain.train(settings, tmp_path / "run")
+    pretrain.train(settings, tmp_path / "run")
+    for one, other in zip(saved_arrays(tmp_path / "run"), saved_arrays(whole), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_adapters_of_a_network_without_attention_are_refused(tiny):
+    with pytest.raises(UserError, match="optim.lora needs a backbone with attention"):
+        started(tiny(**{"optim.lora": "2"}))
+
+
+def test_positions_of_another_number_of_patches_are_interpolated_and_reported(tmp_path):
+    path = tmp_path / "vit.safetensors"
+    arrays = {
+        name: np.array(array) for name, array in weights_cases.draw_weights("tiny", 8).items()
+    }
+    arrays["pos_embed"][:, 1:] = np.float32(0.25)  # A constant grid stays constant.
+    save_file(arrays, path)
+    tiny_vit = {"net.patch_size": "2", "net.layers": "1", "augment.size": "12", "init": str(path)}
+    _, state, report = started(vit_settings(**tiny_vit), np.zeros((3, 12, 12, 3), np.uint8))
+    positions = np.asarray(state.params["net"]["positions"])
+    assert positions.shape == (37, 8)
+    np.testing.assert_allclose(positions[1:], 0.25, rtol=1e-6)
+    np.testing.assert_array_equal(positions[0], arrays["pos_embed"][0, 0])
+    assert report["reshaped"] == ["net/params/positions [17, 8] -> [37, 8]"]
 
 
 def test_further_channels_repeat_the_old_ones_at_the_same_scale():
