@@ -38,6 +38,12 @@ class Setup(NamedTuple):
         augment: ``(key, images, index) -> views``.
         steps_per_epoch: number of batches in an epoch.
         total_steps: length of the run.
+        batch_size: number of examples of a step.
+        max_skipped: number of skipped steps in a row that ends the run.
+        log_every: steps between two lines of metrics.
+        eval_every: steps between two evaluations.
+        save_every: steps between two checkpoints.
+        units: the examples in words.
     """
 
     method: Method
@@ -48,6 +54,12 @@ class Setup(NamedTuple):
     augment: Augment
     steps_per_epoch: int
     total_steps: int
+    batch_size: int
+    max_skipped: int
+    log_every: int
+    eval_every: int
+    save_every: int
+    units: str
 
 
 def build(
@@ -122,7 +134,21 @@ def build(
         augment = make_augment(config, crops)
     except (ValueError, OverflowError) as error:
         raise UserError(one_line(error, 1000)) from error
-    return Setup(method, optimiser, rate, peak, warmup, augment, steps_per_epoch, total_steps)
+    return Setup(
+        method=method,
+        optimiser=optimiser,
+        learning_rate=rate,
+        peak_rate=peak,
+        warmup_steps=warmup,
+        augment=augment,
+        **length,
+        batch_size=config.batch_size,
+        max_skipped=config.max_skipped,
+        log_every=config.log_every,
+        eval_every=max(1, round(config.eval.every * steps_per_epoch)),
+        save_every=max(1, round(config.checkpoint.every * steps_per_epoch)),
+        units=kind.of(config).units,
+    )
 
 
 def shared_numbers(config: ConfigDict) -> dict[str, float]:

@@ -30,6 +30,7 @@ from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.online_probe import without_probe
 from jaxssl.training.output import atomic_files, console, loggers, logs
 from jaxssl.training.output.logs import log
+from jaxssl.training.output.metrics_writer import MetricsWriter
 from jaxssl.training.programs import Programs, make_programs
 from jaxssl.training.state import TrainState, make_diagnosis
 from jaxssl.training.workdir import checkpoint, run_record
@@ -138,7 +139,7 @@ def train(
         step, state = _resume(run, state)
         skipped = int(state.skipped[0])
         reporter = stack.enter_context(
-            closing(MetricsReporter(config, setup, workdir, step, skipped))
+            closing(MetricsReporter(setup, _open_writer(run, step), step, skipped))
         )
         checkpoints = stack.enter_context(closing(checkpoint.Manager(workdir, record._asdict())))
         stop = stack.enter_context(_stop_requests())
@@ -146,15 +147,13 @@ def train(
         _log_start(run, state, description)
 
         # ---- Steps. Metrics are fetched while the device computes the steps of the next call.
-        eval_every = max(1, round(config.eval.every * setup.steps_per_epoch))
-        save_every = max(1, round(config.checkpoint.every * setup.steps_per_epoch))
-        periods = config.log_every, eval_every, save_every
+        eval_every, save_every = setup.eval_every, setup.save_every
+        periods = setup.log_every, eval_every, save_every
         call_steps, calls = 1, 0
         # pairs (array, n) with n losses of a call since the last report
         losses: list[tuple[Array, int]] = []
         unreported = None
-        unit = kind.of(config).units
-        with reporter.progress_bar(step, total, unit):
+        with reporter.progress_bar(step, total, setup.units):
             while step < total:
                 profiler.begin(step, state)
                 start = time.perf_counter()
@@ -171,7 +170,7 @@ def train(
                     unreported = None
                 evaluating = step % eval_every == 0 or step == total
                 saving = evaluating or step % save_every == 0
-                logging = saving or step % config.log_every == 0
+                logging = saving or step % setup.log_every == 0
                 stopping = _agree_to_stop(stop, logging)
                 if logging or stopping:
                     metrics = {**metrics, **collapse.embedding_metrics(embeddings)}
@@ -236,6 +235,14 @@ def _set_up(
     probed = train_set.num_classes if has_online_probe(config, splits) else 0
     programs = make_programs(config, setup, batches, train_set.shape, mesh, probed_classes=probed)
     return _Run(config, workdir, mesh, splits, batches, setup, programs, record)
+
+
+def _open_writer(run: _Run, step: int) -> MetricsWriter | None:
+    """Open the metrics of a run on its first process."""
+    if not distributed.is_first_process():
+        return None
+    names = loggers.selected(run.config)
+    return MetricsWriter(run.workdir, step, names, run.config.to_dict())
 
 
 def _is_finished(run: _Run, template: TrainState) -> bool:
@@ -318,7 +325,7 @@ def _check_finite(values: dict[str, float], run: _Run, state: TrainState) -> Non
 
     The first skipped step is repeated to measure its parameters, embeddings and gradient.
     """
-    if values["skipped_in_a_row"] < run.config.max_skipped:
+    if values["skipped_in_a_row"] < run.setup.max_skipped:
         return
     in_a_row = int(state.skipped[1])
     first = int(state.step) - in_a_row

@@ -3,18 +3,15 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
 import jax
 from jax import Array
-from ml_collections import ConfigDict
 from rich import progress
 
-from jaxssl import distributed
 from jaxssl.training import collapse
 from jaxssl.training.build import Setup
 from jaxssl.training.nonfinite import LossMonitor
-from jaxssl.training.output import console, loggers
+from jaxssl.training.output import console
 from jaxssl.training.output.logs import log
 from jaxssl.training.output.metrics_writer import MetricsWriter
 
@@ -23,20 +20,14 @@ class MetricsReporter:
     """Reporter that fetches training metrics from the device. Only the first process writes.
 
     Args:
-        config: of the run.
-        setup: built from the config.
-        workdir: holds metrics.jsonl.
+        setup: built from the config of the run.
+        writer: writes metrics.jsonl, on the first process.
         step: the step that the run starts or resumes from.
         skipped: steps skipped so far.
     """
 
-    def __init__(
-        self, config: ConfigDict, setup: Setup, workdir: Path, step: int, skipped: int
-    ) -> None:
-        self._config, self._setup = config, setup
-        self._writer = None
-        if distributed.is_first_process():
-            self._writer = MetricsWriter(workdir, step, loggers.selected(config), config.to_dict())
+    def __init__(self, setup: Setup, writer: MetricsWriter | None, step: int, skipped: int) -> None:
+        self._setup, self._writer = setup, writer
         self._monitor = LossMonitor(skipped)
         self._bar: progress.Progress | None = None
         self._figures: dict[str, float] = {}  # latest value of each metric
@@ -73,12 +64,12 @@ class MetricsReporter:
         speed = (step - first_step) / (self._clock[1] - start)
         skipped, in_a_row = int(values["skipped_steps"]), int(values["skipped_in_a_row"])
         self._monitor.check(step, [float(x) for array, n in losses for x in array[:n]], skipped)
-        if in_a_row >= self._config.max_skipped:
+        if in_a_row >= self._setup.max_skipped:
             return values  # The run stops now.
         # Skipped steps do not advance the learning-rate schedule.
         scheduled = step - 1 - skipped + (in_a_row > 0)
         values |= {
-            "images_per_second": self._config.batch_size * speed,
+            "images_per_second": self._setup.batch_size * speed,
             "learning_rate": float(self._setup.learning_rate(scheduled)),
             "epoch": step / self._setup.steps_per_epoch,
         }

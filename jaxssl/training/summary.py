@@ -37,7 +37,7 @@ def lines(
     by_network = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     shapes = ", ".join(f"{name} {_shapes(x)}" for name, x in views.items())
     device, size = jax.devices()[0].device_kind, config.batch_size
-    chunks, unit = config.accumulate_steps, kind.of(config).units
+    chunks, unit = config.accumulate_steps, setup.units
     accumulated = f", encoded in {chunks} parts" if chunks > 1 else ""
     captions = ()
     if kind.of(config).captions:

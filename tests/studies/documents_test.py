@@ -142,7 +142,9 @@ def test_study_document_has_the_commit_of_the_checkout(monkeypatch, tmp_path):
         config = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", "-C", str(tmp_path), *config, *command], check=True)
 
-    monkeypatch.setattr(git, "__file__", str(tmp_path / "jaxssl" / "training" / "output" / "git.py"))
+    monkeypatch.setattr(
+        git, "__file__", str(tmp_path / "jaxssl" / "training" / "output" / "git.py")
+    )
     commit = git.current_commit.__wrapped__
     assert commit() == ""
     run("init", "--quiet")

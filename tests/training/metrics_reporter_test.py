@@ -8,9 +8,11 @@ import pytest
 from jaxssl.training import metrics_reporter
 from jaxssl.training.metrics_reporter import MetricsReporter
 from jaxssl.training.nonfinite import LossMonitor
+from jaxssl.training.output.metrics_writer import MetricsWriter
 
-CONFIG = SimpleNamespace(batch_size=8, max_skipped=5, get=lambda *_: (), to_dict=dict)
-SETUP = SimpleNamespace(learning_rate=lambda step: 0.5 * step, steps_per_epoch=10)
+SETUP = SimpleNamespace(
+    learning_rate=lambda step: 0.5 * step, steps_per_epoch=10, batch_size=8, max_skipped=5
+)
 METRICS = {"loss": 2.0, "feature_std": 1.0, "skipped_steps": 3, "skipped_in_a_row": 0}
 
 
@@ -21,7 +23,7 @@ def test_report_has_the_rate_of_the_step_the_epoch_and_the_losses_that_count(
     """At step 15 with 3 skipped steps, 12 updates were made: the last with the rate of 11."""
     checked = []
     monkeypatch.setattr(LossMonitor, "check", lambda self, *args: checked.append(args))
-    reporter = MetricsReporter(CONFIG, SETUP, tmp_path, 0, 0)
+    reporter = MetricsReporter(SETUP, MetricsWriter(tmp_path, 0, ()), 0, 0)
     metrics = {**METRICS, "skipped_in_a_row": in_a_row}
     values = reporter.report(15, metrics, [(np.arange(4.0), 2), (np.arange(5.0, 9.0), 3)])
     reporter.close()
@@ -32,14 +34,14 @@ def test_report_has_the_rate_of_the_step_the_epoch_and_the_losses_that_count(
 def test_speed_is_in_examples_per_second(tmp_path, monkeypatch):
     seconds = iter([10.0, 12.0])
     monkeypatch.setattr(metrics_reporter.time, "perf_counter", lambda: next(seconds))
-    reporter = MetricsReporter(CONFIG, SETUP, tmp_path, 5, 0)
+    reporter = MetricsReporter(SETUP, MetricsWriter(tmp_path, 5, ()), 5, 0)
     assert reporter.report(15, METRICS, [])["images_per_second"] == 8 * 10 / 2
     reporter.close()
 
 
 @pytest.mark.parametrize(("before", "warned"), [(0, True), (3, False)])
 def test_only_newly_skipped_steps_are_logged(tmp_path, caplog, before, warned):
-    reporter = MetricsReporter(CONFIG, SETUP, tmp_path, 5, before)
+    reporter = MetricsReporter(SETUP, MetricsWriter(tmp_path, 5, ()), 5, before)
     reporter.report(15, METRICS, [])
     reporter.close()
     assert ("3 steps skipped so far" in caplog.text) == warned
