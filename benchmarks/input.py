@@ -36,7 +36,8 @@ from shared import source_of, spread
 from jaxssl import distributed
 from jaxssl.augment import recipes
 from jaxssl.augment.views import make_views
-from jaxssl.data import batches, decoding
+from jaxssl.data import batches
+from jaxssl.data.decoders import decoding
 from jaxssl.training.build import build, initial_state, make_crops
 from jaxssl.training.config import load
 from jaxssl.training.state import make_train_step

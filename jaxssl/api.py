@@ -18,8 +18,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from jaxssl import components
-from jaxssl.data import in_memory, prepare
-from jaxssl.data.files import ARCHIVES
+from jaxssl.data.decoders.files import ARCHIVES
+from jaxssl.data.opening import in_memory, prepare
 from jaxssl.data.splits import Splits
 from jaxssl.errors import Stopped, UserError
 from jaxssl.evaluation import embedding, pretrain
@@ -147,7 +147,7 @@ def train(
             as from `get_config`.
         data: the data set: a name in place of `config.data.name`, the path of a folder or an
             archive of pictures, or images with or without labels, or their path, as
-            `jaxssl.data.in_memory.load_splits` describes. Default: the config's.
+            `jaxssl.data.opening.in_memory.load_splits` describes. Default: the config's.
         net: network in place of the config's: a name, {"name": ..., arguments}, or a Python object
             such as a Linen module, an NNX class or a pair of functions (init, apply). See
             `jaxssl.training.config.custom.make_factory` for the objects of each kind.

@@ -13,7 +13,8 @@ from PIL import Image
 
 import jaxssl
 from jaxssl import api
-from jaxssl.data import in_memory, source
+from jaxssl.data import source
+from jaxssl.data.opening import in_memory
 from jaxssl.errors import Stopped, UserError
 from jaxssl.training import config as configs
 

@@ -15,8 +15,8 @@ from process_cases import in_processes
 from jaxssl import distributed
 from jaxssl.data import batches
 from jaxssl.data import kind as kinds
-from jaxssl.data.decoding import Crop, Crops
-from jaxssl.data.graphs import GraphArray
+from jaxssl.data.decoders.decoding import Crop, Crops
+from jaxssl.data.decoders.graphs import GraphArray
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
 from jaxssl.evaluation.context import _raw_features

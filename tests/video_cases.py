@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow_datasets as tfds
 from file_cases import picture, pixels_of
 
-from jaxssl.data import clips
+from jaxssl.data.decoders import clips
 from jaxssl.data.formats import video
 
 SIZE = 16

@@ -1,8 +1,8 @@
 """Graph augmentations: drop nodes, perturb edges, mask features or keep a subgraph.
 
 A row of k packed graphs with N nodes and E edges is a dict {"x": [N, f], "graph": [N],
-"edge": [E, 2], "size": [k]}, see `jaxssl.data.graphs`. To drop a node, its graph is set to k; to
-drop an edge, its nodes are set to N. Padding is marked in the same way.
+"edge": [E, 2], "size": [k]}, see `jaxssl.data.decoders.graphs`. To drop a node, its graph is set to
+k; to drop an edge, its nodes are set to N. Padding is marked in the same way.
 
 Random numbers depend only on the index of a graph in the data set and on the index of the node or
 edge in the graph, so views do not depend on how graphs are packed or split over devices. Operations

@@ -18,8 +18,8 @@ FOLDER = flags.DEFINE_string("folder", None, "Same as DIR.", FLAGS)
 
 
 def main(overrides: list[tuple[str, str]]) -> None:
-    """Convert the data set that the flags name with `jaxssl.data.convert.convert`."""
-    from jaxssl.data.convert import convert
+    """Convert the data set that the flags name with `jaxssl.data.opening.convert.convert`."""
+    from jaxssl.data.opening.convert import convert
     from jaxssl.training.output.console import show
 
     if overrides:

@@ -12,7 +12,7 @@ NAME = flags.DEFINE_string("name", None, "Same as NAME, a data set as in config.
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """Prepare the data set and print its splits."""
-    from jaxssl.data import prepare
+    from jaxssl.data.opening import prepare
     from jaxssl.errors import UserError
     from jaxssl.training import config
     from jaxssl.training.output import console, logs

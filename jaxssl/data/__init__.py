@@ -2,14 +2,13 @@
 
 From bottom to top, each module using only modules above it in this list:
 
-    files, decoding, clips, graphs, tokens    read files, decode images, clips, graphs and texts
-    array_cache, lazy_array, records          decoded arrays, records of a prepared split
-    integrity, convert                        check prepared sets, convert TFRecord to ArrayRecord
-    formats, toy                              TFDS builders of user files and of bundled sets
-    prepare                                   a data set's name to its prepared set
-    splits, tables, labels, in_memory         splits read by index, sets that are Python objects
-    source, metadata                          a split by its name, sizes of common sets
-    kind                                      what depends on the kind of examples
-    plan, batches                             the stream of batches
-    prompts                                   sentences for zero-shot classification
+    decoders                       files and archives, pictures, clips, graphs, captions, arrays
+    class_names, integrity         lists of classes, checks of prepared sets
+    kind, records                  what depends on the kind of examples, records of a prepared split
+    formats, toy                   TFDS builders of user files and of bundled sets
+    splits                         splits of data sets, read by index
+    opening                        sets that are prepared once, or given as Python objects
+    source, metadata, fingerprint  a split by its name, sizes of common sets, a digest of the data
+    plan, batches                  the stream of batches
+    prompts                        sentences for zero-shot classification
 """

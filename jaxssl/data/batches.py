@@ -22,7 +22,8 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxssl import distributed
-from jaxssl.data import decoding, files, kind
+from jaxssl.data import kind
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.plan import Plan, make_plan
 from jaxssl.data.records import Example
 from jaxssl.data.splits import Source
@@ -44,7 +45,7 @@ class Batches(NamedTuple):
         next: () -> {"input", "label": int32 [B], "index": int32 [B]}, sharded by examples. The
             input is uint8 [B, h, w, c], or for images that the host crops
             {"views": [B, V, s, s, c], "crops": [B, L, t, t, c]}. Graphs are packed, see
-            `jaxssl.data.graphs`.
+            `jaxssl.data.decoders.graphs`.
         take: ``(n, k) -> (data, indices int32 [k, B])``, the next n <= k batches as indices into
             data that are kept on every device. The rows after the first n repeat the last one. None
             if examples are streamed.

@@ -1,9 +1,12 @@
-"""Read a file with the names of the classes to keep."""
+"""Lists of classes to keep: of subsets of published sets, and in files of the user."""
 
 from collections import Counter
 from pathlib import Path
 
 from jaxssl.errors import UserError
+
+# name of a subset to the whole set, and the file of its classes
+SUBSETS = {"imagenet100": ("imagenet2012", Path(__file__).with_name("imagenet100.txt"))}
 
 
 def read_classes(path: Path) -> list[str]:

@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import jax
 
-from jaxssl.data import files, kind
-from jaxssl.data.decoding import Crops
+from jaxssl.data import kind
+from jaxssl.data.decoders import files
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError, suggest
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxssl.data import decoding, tokens
+from jaxssl.data.decoders import decoding, tokens
 from jaxssl.errors import UserError, one_line
 
 UNLABELLED = -1
@@ -21,7 +21,7 @@ class Example(NamedTuple):
     """A decoded example: its image, clip or graph, its label and its captions.
 
     Attributes:
-        input: a Pillow image, a clip [t, h, w, c] or a `jaxssl.data.graphs.Graph`.
+        input: a Pillow image, a clip [t, h, w, c] or a `jaxssl.data.decoders.graphs.Graph`.
         label: the label, or `UNLABELLED`.
         text: tokens of the image's captions [k, length] int32. None if they were not asked for.
     """

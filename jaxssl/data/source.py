@@ -8,7 +8,8 @@ from typing import Any
 import tensorflow_datasets as tfds
 
 from jaxssl import components
-from jaxssl.data import in_memory, integrity, kind, prepare
+from jaxssl.data import integrity, kind
+from jaxssl.data.opening import in_memory, prepare
 from jaxssl.data.records import PreparedSplit
 from jaxssl.data.splits import Source, Splits, find_records, finish
 from jaxssl.errors import UserError

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import array_cache, decoding, files, kind, prepare
-from jaxssl.data.class_names import read_classes
-from jaxssl.data.lazy_array import BLOCK, LazyArray
+from jaxssl.data import kind
+from jaxssl.data.class_names import SUBSETS, read_classes
+from jaxssl.data.decoders import array_cache, decoding, files
+from jaxssl.data.decoders.lazy_array import BLOCK, LazyArray
 from jaxssl.data.records import (
     UNLABELLED,
     Example,
@@ -213,7 +214,7 @@ class Splits(NamedTuple):
 
 def finish(source: Source, data: Mapping[str, Any]) -> Source:
     """Select the classes that ``data.classes`` lists, and refuse an empty split."""
-    _, classes = prepare.SUBSETS.get(data["name"], (None, None))
+    _, classes = SUBSETS.get(data["name"], (None, None))
     if classes := data["classes"] or classes:
         source = _select_classes(source, read_classes(Path(classes).expanduser()), classes)
     if not len(source):

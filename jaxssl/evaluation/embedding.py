@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from jaxssl import distributed
-from jaxssl.data import decoding, files, in_memory, kind, tables
+from jaxssl.data import kind
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats.user_files import ON_ERROR
-from jaxssl.data.tables import PictureFile
+from jaxssl.data.opening import in_memory, tables
+from jaxssl.data.opening.tables import PictureFile
 from jaxssl.errors import UserError, explain_write_errors, one_line, suggest
 from jaxssl.evaluation.context import resolve_inputs
 from jaxssl.evaluation.features import extract
@@ -34,8 +36,8 @@ def embed(
     Args:
         encoder: an encoder of images.
         images: path of a picture or of a folder or an archive of pictures, or images as in
-            `jaxssl.data.in_memory.load_splits`, with labels ignored, or one image. Pictures of
-            different sizes are cut to their central square.
+            `jaxssl.data.opening.in_memory.load_splits`, with labels ignored, or one image.
+            Pictures of different sizes are cut to their central square.
         layer: "backbone" for the features that protocols use, or "projector".
         out: file to write. ".npy" holds the array, and the file beside it that ends in ".files.csv"
             the names of the pictures, in the column "file". ".parquet" has the columns "file" (the

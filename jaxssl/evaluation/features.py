@@ -29,8 +29,8 @@ def extract(
 
     Args:
         images: [n, h, w, c] uint8, or an object with a length and a method
-            ``block(indices, size, rows)``, such as `jaxssl.data.graphs.GraphArray`, which returns
-            a dict of arrays.
+            ``block(indices, size, rows)``, such as `jaxssl.data.decoders.graphs.GraphArray`,
+            which returns a dict of arrays.
         apply: jitted function of variables and a block, which also resizes and scales the images.
         variables: replicated over the mesh.
         mesh: the devices of this process.

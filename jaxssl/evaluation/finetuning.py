@@ -18,7 +18,7 @@ from jaxssl.augment import recipes
 from jaxssl.augment.mix import mix
 from jaxssl.augment.views import Inputs, standardise, to_float
 from jaxssl.data.batches import make_batches
-from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import Source
 from jaxssl.evaluation.features import extract
 from jaxssl.evaluation.training_settings import Training, learning_rates, make_optimiser, resolve

@@ -11,10 +11,11 @@ from jax import numpy as jnp
 from ml_collections import ConfigDict
 
 from jaxssl.augment.graph import GraphInputs, make_graph_views
-from jaxssl.data import graphs, integrity
+from jaxssl.data import integrity
 from jaxssl.data.batches import Batch
-from jaxssl.data.decoding import Crops
-from jaxssl.data.graphs import Graph, GraphArray, Room
+from jaxssl.data.decoders import graphs
+from jaxssl.data.decoders.decoding import Crops
+from jaxssl.data.decoders.graphs import Graph, GraphArray, Room
 from jaxssl.data.kind import Kind, Opened, Shape
 from jaxssl.data.plan import Plan
 from jaxssl.data.splits import Source

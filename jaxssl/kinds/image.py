@@ -16,9 +16,10 @@ from ml_collections import ConfigDict
 
 from jaxssl.augment.image import random_crop_box
 from jaxssl.augment.views import Inputs, make_views, resize_images
-from jaxssl.data import decoding, files, integrity
+from jaxssl.data import integrity
 from jaxssl.data.batches import Batch, assemble, first_examples, shapes_of
-from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data.decoders import decoding, files
+from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.kind import Kind, Opened, Shape
 from jaxssl.data.plan import Plan, cache_limit
 from jaxssl.data.records import CAPTION_FEATURES, CaptionReader

@@ -13,11 +13,12 @@ from ml_collections import ConfigDict
 
 from jaxssl.augment.video import span
 from jaxssl.augment.views import Inputs, VideoInputs, make_views
-from jaxssl.data import clips, integrity
+from jaxssl.data import integrity
 from jaxssl.data.batches import Batch, assemble, first_examples, shapes_of
-from jaxssl.data.decoding import Crops
+from jaxssl.data.decoders import clips
+from jaxssl.data.decoders.decoding import Crops
+from jaxssl.data.decoders.lazy_array import LazyArray
 from jaxssl.data.kind import Kind, Opened
-from jaxssl.data.lazy_array import LazyArray
 from jaxssl.data.plan import Plan
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from jaxssl.data import batches, kind
 from jaxssl.data.batches import Batches
-from jaxssl.data.decoding import Crops
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.splits import Source
 from jaxssl.errors import UserError, one_line, suggest
 from jaxssl.losses.objective import Number

@@ -8,9 +8,10 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import components, distributed
-from jaxssl.data import kind, source, tokens
+from jaxssl.data import kind, source
 from jaxssl.data.batches import check_batch
-from jaxssl.data.decoding import Crops
+from jaxssl.data.decoders import tokens
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.metadata import Metadata, find_metadata
 from jaxssl.training import compile_cache, summary
 from jaxssl.training.build import build, initial_state, make_batches, make_crops

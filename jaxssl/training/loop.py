@@ -17,8 +17,9 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from jaxssl import distributed
-from jaxssl.data import kind, source, tokens
+from jaxssl.data import kind, source
 from jaxssl.data.batches import POSITION, Batches
+from jaxssl.data.decoders import tokens
 from jaxssl.data.fingerprint import fingerprint
 from jaxssl.data.splits import Splits
 from jaxssl.errors import UserError

@@ -19,11 +19,12 @@ from sklearn.datasets import load_digits
 
 from jaxssl import distributed
 from jaxssl.data import batches as batches_lib
-from jaxssl.data import decoding, plan
+from jaxssl.data import plan
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.batches import make_batches, make_plan
-from jaxssl.data.decoding import Crops
-from jaxssl.data.lazy_array import LazyArray
+from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders.decoding import Crops
+from jaxssl.data.decoders.lazy_array import LazyArray
 from jaxssl.data.records import PreparedSplit
 from jaxssl.data.source import load
 from jaxssl.data.splits import Source

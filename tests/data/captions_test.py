@@ -15,9 +15,9 @@ from file_cases import files_of, finished, pack, picture, pictures, pixels_of, r
 
 from jaxssl import distributed
 from jaxssl.augment.views import make_image_text_views
-from jaxssl.data import tokens
 from jaxssl.data.batches import make_batches
-from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data.decoders import tokens
+from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.formats import captions
 from jaxssl.data.records import CaptionReader
 

@@ -21,7 +21,7 @@ from array_record.python.array_record_data_source import ArrayRecordDataSource
 
 from jaxssl import cli
 from jaxssl.configs import base
-from jaxssl.data import convert
+from jaxssl.data.opening import convert
 from jaxssl.data.source import load
 from jaxssl.errors import UserError
 

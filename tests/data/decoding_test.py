@@ -11,8 +11,8 @@ import pytest
 from PIL import Image, ImageOps
 
 from jaxssl.augment import image as device
-from jaxssl.data import decoding
-from jaxssl.data.decoding import Crop, open_picture
+from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders.decoding import Crop, open_picture
 
 pytestmark = pytest.mark.fast
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from file_cases import refused
 
-from jaxssl.data import decompression, files
+from jaxssl.data.decoders import decompression, files
 
 ZEROS = bytes(2**24)
 BIG = 2**30
@@ -24,7 +24,7 @@ COMPRESSED = {".tar.gz": gzip, ".tar.bz2": bz2, ".tar.xz": lzma}
 MEASURE = """
 import re, sys
 from pathlib import Path
-from jaxssl.data import files
+from jaxssl.data.decoders import files
 from jaxssl.errors import UserError
 
 def peak():

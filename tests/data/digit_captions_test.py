@@ -8,9 +8,10 @@ import pytest
 from data_cases import data_config
 
 from jaxssl import distributed
-from jaxssl.data import source, tokens
+from jaxssl.data import source
 from jaxssl.data.batches import make_batches
-from jaxssl.data.decoding import Crops
+from jaxssl.data.decoders import tokens
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.prompts import SPOKEN
 from jaxssl.data.toy import digit_captions
 from jaxssl.kinds.image import Reader

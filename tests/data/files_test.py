@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from file_cases import TARS, pack, refused, unpack
 
-from jaxssl.data import files
+from jaxssl.data.decoders import files
 
 pytestmark = pytest.mark.fast
 

@@ -27,9 +27,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from jaxssl.data import convert, decoding, files, source
+from jaxssl.data import source
 from jaxssl.data.class_names import read_classes
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import _pictures, folder
+from jaxssl.data.opening import convert
 
 
 @pytest.fixture(scope="module")

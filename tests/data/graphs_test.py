@@ -16,11 +16,11 @@ from graph_cases import (
 )
 
 from jaxssl import distributed
-from jaxssl.data import graphs as graphs_lib
 from jaxssl.data import source
 from jaxssl.data.batches import Order, make_batches
-from jaxssl.data.decoding import Crops
-from jaxssl.data.graphs import GraphArray, Room, pack, room_for, sizes_of
+from jaxssl.data.decoders import graphs as graphs_lib
+from jaxssl.data.decoders.decoding import Crops
+from jaxssl.data.decoders.graphs import GraphArray, Room, pack, room_for, sizes_of
 from jaxssl.data.records import PreparedSplit
 from jaxssl.data.splits import Source
 from jaxssl.kinds import graph as graph_kind

@@ -11,8 +11,8 @@ from file_cases import refused
 from PIL import ExifTags, Image
 from pyarrow import parquet
 
-from jaxssl.data import decoding
-from jaxssl.data.in_memory import load_images, load_splits
+from jaxssl.data.decoders import decoding
+from jaxssl.data.opening.in_memory import load_images, load_splits
 
 pytestmark = pytest.mark.fast
 

@@ -10,7 +10,8 @@ from array_record.python.array_record_module import ArrayRecordReader
 from data_cases import data_config
 from file_cases import LABELLED, refused, unpack
 
-from jaxssl.data import array_cache, integrity, source
+from jaxssl.data import integrity, source
+from jaxssl.data.decoders import array_cache
 
 pytestmark = pytest.mark.fast
 

@@ -22,8 +22,8 @@ from file_cases import (
     unpack,
 )
 
-from jaxssl.data import prepare
 from jaxssl.data.formats import _pictures
+from jaxssl.data.opening import prepare
 
 pytestmark = pytest.mark.fast
 

@@ -10,10 +10,10 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from jaxssl.configs import base
-from jaxssl.data import lazy_array
 from jaxssl.data import splits as splits_lib
 from jaxssl.data.class_names import read_classes
-from jaxssl.data.lazy_array import LazyArray
+from jaxssl.data.decoders import lazy_array
+from jaxssl.data.decoders.lazy_array import LazyArray
 from jaxssl.data.records import CaptionReader, PreparedSplit
 from jaxssl.data.source import load, load_splits
 from jaxssl.data.splits import Source

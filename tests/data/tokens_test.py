@@ -8,7 +8,8 @@ import pytest
 from tiny import DIGITS
 
 import jaxssl
-from jaxssl.data import prompts, tokens
+from jaxssl.data import prompts
+from jaxssl.data.decoders import tokens
 from jaxssl.errors import UserError
 from jaxssl.training import config
 from jaxssl.training.dry_run import dry_run

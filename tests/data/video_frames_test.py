@@ -10,8 +10,8 @@ from file_cases import pack, picture, pixels_of, refused, unpack
 from PIL import Image
 from video_cases import FOUR, SHAPE, SIZE, classes_of, examples, of_stills, several, stills
 
-from jaxssl.data import clips
-from jaxssl.data.decoding import Crops
+from jaxssl.data.decoders import clips
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.data.formats import _frames as frames
 from jaxssl.data.formats import video
 from jaxssl.kinds.video import Reader

@@ -10,8 +10,9 @@ from data_cases import data_config
 from ml_collections import ConfigDict
 from PIL import Image
 
-from jaxssl.data import decoding, source
-from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data import source
+from jaxssl.data.decoders import decoding
+from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.errors import UserError
 from jaxssl.evaluation import gallery, loss_inspection
 from jaxssl.evaluation.protocol import Features

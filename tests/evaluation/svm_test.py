@@ -9,7 +9,7 @@ from graph_cases import NUM_TAGS, graph, random_graphs
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import SVC, LinearSVC
 
-from jaxssl.data.graphs import GraphArray
+from jaxssl.data.decoders.graphs import GraphArray
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import svm

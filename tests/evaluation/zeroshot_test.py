@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from jaxssl.data import prompts, tokens
+from jaxssl.data import prompts
+from jaxssl.data.decoders import tokens
 from jaxssl.errors import UserError
 from jaxssl.evaluation.protocol import EvalContext, Features
 from jaxssl.evaluation.protocols import captions, zeroshot

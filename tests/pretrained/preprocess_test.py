@@ -10,7 +10,7 @@ from tune_cases import tiny_encoder
 from weights_cases import draw_picture
 
 from jaxssl.augment.views import Inputs
-from jaxssl.data import in_memory
+from jaxssl.data.opening import in_memory
 from jaxssl.pretrained.load import make_preprocess
 
 pytestmark = pytest.mark.fast

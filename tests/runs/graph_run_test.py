@@ -15,7 +15,7 @@ import jaxssl
 from jaxssl import distributed
 from jaxssl.data import source
 from jaxssl.data.batches import make_batches
-from jaxssl.data.decoding import Crops
+from jaxssl.data.decoders.decoding import Crops
 from jaxssl.evaluation import features
 from jaxssl.kinds import graph
 from jaxssl.report import results

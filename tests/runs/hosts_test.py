@@ -21,7 +21,7 @@ from workdir_cases import acting
 from jaxssl.evaluation import pretrain
 from jaxssl import distributed
 from jaxssl.data.batches import make_batches
-from jaxssl.data.decoding import Crop, Crops
+from jaxssl.data.decoders.decoding import Crop, Crops
 from jaxssl.data.splits import PreparedSplit, Source
 from jaxssl.errors import UserError
 from jaxssl.report import results

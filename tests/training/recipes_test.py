@@ -10,7 +10,7 @@ import pytest
 from jax import numpy as jnp
 
 from jaxssl import distributed
-from jaxssl.data import decoding
+from jaxssl.data.decoders import decoding
 from jaxssl.data.metadata import find_metadata
 from jaxssl.errors import UserError
 from jaxssl.evaluation.selection import select_protocols

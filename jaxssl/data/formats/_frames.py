@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from jaxssl.data import decoding, files
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats.user_files import abbreviate
 from jaxssl.errors import UserError, one_line
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from jaxssl.data import decoding, files
+from jaxssl.data.decoders import decoding, files
 
 GROUP = 2**18  # bytes of image files that a thread checks in one task
 CHANNELS = 3

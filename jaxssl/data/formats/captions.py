@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from jaxssl.data import decoding, files
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import _pictures, user_files
 from jaxssl.data.formats.user_files import abbreviate
 from jaxssl.errors import UserError, printable

@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from jaxssl.data import decoding, files
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import _layout, _pictures, user_files
 from jaxssl.data.formats._layout import Layout
 from jaxssl.data.formats._pictures import CHANNELS

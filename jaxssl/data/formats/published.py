@@ -18,7 +18,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 from tensorflow_datasets.datasets.stl10 import stl10_dataset_builder
 
-from jaxssl.data import decompression, files
+from jaxssl.data.decoders import decompression, files
 from jaxssl.errors import UserError, one_line
 
 # Their methods have no types, or other ones than the class that they are derived from.

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import files
+from jaxssl.data.decoders import files
+from jaxssl.data.decoders.graphs import Graph
 from jaxssl.data.formats import user_files
-from jaxssl.data.graphs import Graph
 from jaxssl.errors import UserError, one_line
 
 URL = "https://www.chrsmrrs.com/graphkerneldatasets/NAME.zip"

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import tensorflow_datasets as tfds
 from tensorflow_datasets.core import constants
 
-from jaxssl.data import files, integrity
+from jaxssl.data import integrity
+from jaxssl.data.decoders import files
 from jaxssl.errors import UserError, printable, suggest
 
 log = logging.getLogger("jaxssl")

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data import decoding, files, integrity
+from jaxssl.data import integrity
+from jaxssl.data.decoders import decoding, files
 from jaxssl.data.formats import _frames, _layout, user_files
 from jaxssl.data.formats._layout import Layout
 from jaxssl.data.formats.user_files import abbreviate

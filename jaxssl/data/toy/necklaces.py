@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from jaxssl.data.graphs import Graph
+from jaxssl.data.decoders.graphs import Graph
 
 # Each class lists the sizes of the groups of adjacent ring nodes that have a pendant.
 CLASSES = {"four": (4,), "three and one": (3, 1), "two and two": (2, 2), "apart": (1, 1, 1, 1)}

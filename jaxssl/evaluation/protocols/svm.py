@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-from jaxssl.data.files import cpu_count
+from jaxssl.data.decoders.files import cpu_count
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0, 1000.0)

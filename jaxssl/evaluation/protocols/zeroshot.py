@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.data import prompts, tokens
+from jaxssl.data import prompts
+from jaxssl.data.decoders import tokens
 from jaxssl.evaluation.features import l2_normalise
 from jaxssl.evaluation.protocol import EvalContext, Protocol, Result
 

@@ -13,13 +13,14 @@ import numpy as np
 from PIL import Image
 
 from jaxssl import components
-from jaxssl.data import decoding, kind
+from jaxssl.data import kind
+from jaxssl.data.decoders import decoding
 from jaxssl.data.formats import _pictures, user_files
-from jaxssl.data.labels import convert_labels
-from jaxssl.data.prepare import IN_MEMORY
+from jaxssl.data.opening.labels import convert_labels
+from jaxssl.data.opening.prepare import IN_MEMORY
+from jaxssl.data.opening.tables import IMAGE_KEYS, LABEL_KEYS, PictureFile, from_columns, open_path
 from jaxssl.data.records import UNLABELLED, PreparedSplit
 from jaxssl.data.splits import Source, Splits, find_records, finish
-from jaxssl.data.tables import IMAGE_KEYS, LABEL_KEYS, PictureFile, from_columns, open_path
 from jaxssl.errors import UserError, one_line
 
 log = logging.getLogger("jaxssl")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxssl.data import files
+from jaxssl.data.decoders import files
 
 log = logging.getLogger("jaxssl")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxssl.data import decoding
+from jaxssl.data.decoders import decoding
 from jaxssl.errors import UserError, one_line
 
 IMAGE_KEYS = ("image", "img", "images", "pixels", "x")
@@ -35,7 +35,7 @@ class PictureFile:
 
 
 def open_path(path: Path) -> Any:
-    """Return the content of a file in a form that `jaxssl.data.in_memory.load_splits` takes.
+    """Return the content of a file in a form that `in_memory.load_splits` takes.
 
     Args:
         path: .npy holds images. .npz holds arrays by name, such as "image" and "label". .csv and

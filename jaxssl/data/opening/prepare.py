@@ -18,13 +18,13 @@ from tensorflow_datasets.core.download.util import DownloadError
 
 from jaxssl import components
 from jaxssl.data import integrity
+from jaxssl.data.class_names import SUBSETS
 from jaxssl.data.formats import user_files
 from jaxssl.data.formats.published import BUILDERS as PUBLISHED
 from jaxssl.errors import UserError, suggest
 
 log = logging.getLogger("jaxssl")
 # These names stand for some classes of a TFDS data set: (the data set, the list of classes).
-SUBSETS = {"imagenet100": ("imagenet2012", Path(__file__).with_name("imagenet100.txt"))}
 FORMAT = "array_record"
 IN_MEMORY = "python"  # name of sets that are given as Python objects, see in_memory.py
 

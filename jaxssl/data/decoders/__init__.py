@@ -1,0 +1,1 @@
+"""Read files and archives, and decode pictures, clips, graphs and captions."""

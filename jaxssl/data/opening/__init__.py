@@ -1,0 +1,1 @@
+"""Open data sets: prepare them once, or take them as Python objects."""
