@@ -105,7 +105,7 @@ def features_of(data: str | None, n: int, m: int) -> tuple[str, Features]:
     """Return features of CIFAR-10, or synthetic ones, and their description."""
     if data is None:
         return "Gaussian classes", synthetic(n, m)
-    config = load(ROOT / "configs" / "cifar10_simclr.py", [("data.dir", data)])
+    config = load("cifar10_baselines:simclr", [("data.dir", data)])
     splits = arrays(source.load_splits(config.data), Inputs(32, 3))
     images = [
         np.asarray(splits[part]["input"][:size]) for part, size in (("train", n), ("test", m))

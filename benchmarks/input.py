@@ -177,7 +177,7 @@ def augmentation(rounds: int) -> None:
 
 def beside_a_step(rounds: int, steps: int) -> None:
     mesh = distributed.make_mesh()
-    config = load(ROOT / "configs" / "cifar10_simclr.py", [("batch_size", str(BATCH))])
+    config = load("cifar10_baselines:simclr", [("batch_size", str(BATCH))])
     rng = np.random.default_rng(0)
     records = list(rng.integers(0, 256, (50_000, 32, 32, 3), np.uint8))
     source = source_of(records, (32, 32, 3))

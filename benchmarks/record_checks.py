@@ -178,10 +178,9 @@ def take_step(
 
 
 def load_config(name: str, values: Mapping[str, Any], data: Sequence[Sequence[str]] = ()) -> Any:
-    """Return the complete config of a file of `configs/studies/` with changed values."""
+    """Return the complete config of a variant of `configs/studies.py` with changed values."""
     own = [(key, x if isinstance(x, str) else repr(x)) for key, x in values.items()]
-    path = ROOT / "configs" / "studies" / f"{name}.py"
-    return configs.load(path, [*map(tuple, data), *own])
+    return configs.load(f"studies:{name}", [*map(tuple, data), *own])
 
 
 def on_both(function: Callable[[jax.Array], Any], z: Any) -> tuple[Any, Any]:

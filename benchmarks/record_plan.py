@@ -82,7 +82,7 @@ class Scale(NamedTuple):
     """Size of the measurements of a scale: networks, batch sizes, seeds.
 
     Attributes:
-        config: file of `configs/studies/` that all runs start from.
+        config: variant of `configs/studies.py` that all runs start from.
         common: changes to the config that all runs share.
         batch: batch size of the comparison of methods.
         batches: further batch sizes for two methods.

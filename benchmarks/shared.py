@@ -1,6 +1,5 @@
 """Helpers that several benchmarks share."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from jaxssl.training.build import Setup, build, initial_state, make_batches
 from jaxssl.training.config import load
 from jaxssl.training.state import TrainState
 
-# Config overrides relative to configs/studies/paper.py, and batch sizes for an accelerator.
+# Config overrides relative to the config "studies:paper", and batch sizes for an accelerator.
 COMMON = {"loss.temperature": "0.2", "data.cache": "device"}
 LARGE = {"augment.size": "224"}
 NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
@@ -21,7 +20,7 @@ NETWORKS: dict[str, tuple[dict[str, str], tuple[int, ...]]] = {
     "vit_s": ({**LARGE, "net.name": "vit", "net.size": "small"}, (128,)),
 }
 # Configs of small networks for CPUs. Their steps are timed without augmentation.
-SMALL = {"digits": "digits.py", "small": "studies/small.py"}
+SMALL = {"digits": "digits", "small": "studies:small"}
 SMALL_BATCH = 64
 
 
@@ -46,8 +45,7 @@ def begin(
     """
     overrides = {} if network in SMALL else {**COMMON, **NETWORKS[network][0]}
     overrides |= {"batch_size": str(batch), "precision": precision}
-    name = SMALL.get(network, "studies/paper.py")
-    config = load(Path(__file__).parents[1] / "configs" / name, list(overrides.items()))
+    config = load(SMALL.get(network, "studies:paper"), list(overrides.items()))
     size, number = config.augment.size, 2 * batch
     shape = (size, size, 1 if network == "digits" else 3)
     images = np.random.default_rng(0).integers(0, 256, (number, *shape), np.uint8)

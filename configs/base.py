@@ -1,6 +1,12 @@
 """All config keys with their defaults. Every other config starts from them."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from ml_collections import ConfigDict
+
+# A mapping that names one of these components replaces its group in `changed`.
+COMPONENTS = ("augment", "net", "head", "text", "predictor", "method", "loss")
 
 
 def get_config() -> ConfigDict:
@@ -91,3 +97,36 @@ def get_config() -> ConfigDict:
     config.checkpoint = ConfigDict()
     config.checkpoint.every = 10.0  # epochs between checkpoints, also fractions
     return config
+
+
+def changed(*changes: Mapping[str, Any]) -> ConfigDict:
+    """Return the default config with changes by key, of which later ones win.
+
+    A mapping updates its group, or replaces it if it names a component, such as another loss.
+    """
+    config = get_config()
+    for key, value in ((k, v) for change in changes for k, v in change.items() if k != "about"):
+        with config.ignore_type():
+            if not isinstance(value, Mapping):
+                config[key] = value
+            elif key in COMPONENTS and "name" in value:
+                config[key] = ConfigDict(value)
+            else:
+                config[key].update(value)
+    return config
+
+
+def make_get_config(
+    variants: Mapping[str, Mapping[str, Any]], shared: Mapping[str, Any] | None = None
+) -> Callable[[str], ConfigDict]:
+    """Return the get_config(variant) of a file of variants, such as "auc_cl:cifar10".
+
+    Args:
+        variants: by name, the changes of `base` and "about", a line of text.
+        shared: changes that come before those of each variant.
+    """
+
+    def get_config(variant: str) -> ConfigDict:
+        return changed(shared or {}, variants[variant])
+
+    return get_config

@@ -29,6 +29,7 @@ from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
 from jaxssl.training import compile_cache
 from jaxssl.training import config as configs
+from jaxssl.training.config import files
 from jaxssl.training.output.metrics_writer import read_metrics
 from jaxssl.training.workdir import run_record
 from jaxssl.training.workdir.opening import resume_config
@@ -113,12 +114,12 @@ class Run:
 def get_config(name: str | Path) -> ConfigDict:
     """Return a config with all values, to be changed and passed to `train`.
 
-        config = jaxssl.get_config("cifar10_simclr")
+        config = jaxssl.get_config("cifar10_baselines:simclr")
         config.batch_size = 64
         config.loss = {"name": "auc_cl"}  # with the defaults of this loss
 
     Args:
-        name: a packaged config, or a Python file with get_config().
+        name: a packaged config, possibly with a variant, or a Python file with get_config().
 
     Raises:
         UserError: if there is no such config.
@@ -143,8 +144,8 @@ def train(
         run = jaxssl.train("digits", epochs=3, lr=1e-3, **{"loss.temperature": 0.2})
 
     Args:
-        config: a packaged config's name, a Python file with get_config(), or a `ConfigDict`, such
-            as from `get_config`.
+        config: a packaged config's name, such as "auc_cl:cifar10", a Python file with
+            get_config(), or a `ConfigDict`, such as from `get_config`.
         data: the data set: a name in place of `config.data.name`, the path of a folder or an
             archive of pictures, or images with or without labels, or their path, as
             `jaxssl.data.opening.in_memory.load_splits` describes. Default: the config's.
@@ -182,7 +183,7 @@ def train(
         changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
         splits = _use_data(changed, data)
     complete = configs.complete(changed, overrides)
-    folder = Path(workdir) if workdir is not None else Path("runs") / Path(str(config)).stem
+    folder = Path(workdir) if workdir is not None else Path("runs") / files.run_name(config)
     return _train(complete, folder, splits)
 
 

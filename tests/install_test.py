@@ -71,7 +71,7 @@ def test_wheel_trains_evaluates_studies_and_exports_outside_of_the_checkout(
     assert all(Path(path).is_relative_to(site) for path in imported.split())
 
     data = f"--config.data.dir={data_dir}"
-    assert "cifar10_simclr" in run(site, tmp_path, "list", "configs")
+    assert "cifar10_baselines:simclr" in run(site, tmp_path, "list", "configs")
     assert "knn_top1" in run(site, tmp_path, "train", *TINY, data)
     workdir = tmp_path / "runs" / "digits"
     assert (workdir / "report.html").exists()

@@ -15,6 +15,7 @@ import pytest
 
 from jaxssl import components
 from jaxssl.training import config as config_lib
+from jaxssl.training.config import files
 
 pytestmark = pytest.mark.fast
 
@@ -65,7 +66,7 @@ COMPONENTS = [
     for name in components.names(group)
 ]
 PROTOCOLS = components.names("protocol")
-RECIPES = list(config_lib.packaged())
+RECIPES = files.recipes()
 
 
 def current():

@@ -12,7 +12,6 @@ from jaxssl.studies.grid import KNN, LINEAR, RunResult
 from jaxssl.studies.study import Claim, Setting, scale_config
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = ROOT / "configs" / "studies"
 NAMES = components.names("study")
 EPOCHS = (4.0, 8.0, 12.0, 16.0, 20.0)
 
@@ -23,7 +22,7 @@ def study(name):
 
 def setting(tmp_path, scale="tiny", name="", **changes):
     paper = getattr(study(name), "PAPER", "") if name else ""
-    return Setting(scale, scale_config(CONFIGS, scale, paper), "", 3, tmp_path, **changes)
+    return Setting(scale, scale_config(scale, paper), "", 3, tmp_path, **changes)
 
 
 def made_up(cell, seed, diverged=()):

@@ -1,10 +1,8 @@
 """SimCLR's loss on made graphs, rings with pendants: the demo of graphs.
 
-Paper: Chen et al., SimCLR, 2020. The settings are ours.
-
+Paper: Chen et al., SimCLR, 2020. All settings except the loss are ours.
 Command: jaxssl train --config graphs/necklaces
 Expected: see docs/graphs.md, where it was run; a quarter is chance.
-Notes: All settings except the loss are ours.
 """
 
 from ml_collections import ConfigDict
@@ -20,14 +18,9 @@ def get_config() -> ConfigDict:
     config.epochs = 20
     config.augment = ConfigDict({"name": "graph", "choices": ("drop_nodes", "subgraph")})
     config.net = ConfigDict({"name": "gin"})
-    config.head = ConfigDict(
-        {"name": "mlp", "proj_hidden_dim": 96, "proj_output_dim": 96, "proj_norm": "none"}
-    )
+    config.head.update(proj_hidden_dim=96, proj_output_dim=96, proj_norm="none")
     config.loss = ConfigDict({"name": "nt_xent", "temperature": 0.2})
-    config.optim.name = "adam"
-    config.optim.lr = 1e-3
-    config.optim.weight_decay = 0.0
-    config.eval.every = 5.0
-    config.eval.knn = "moco_v3_20"
+    config.optim.update(name="adam", lr=1e-3, weight_decay=0.0)
+    config.eval.update(every=5.0, knn="moco_v3_20")
     config.eval.protocols = ("knn:moco_v3_20", "linear", "fewshot")
     return config

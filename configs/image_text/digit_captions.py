@@ -1,10 +1,9 @@
 """CLIP on handwritten digits with generated captions: the demo of images and text.
 
 Paper: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021.
-The settings are ours.
+All settings are ours.
 Command: jaxssl train --config image_text/digit_captions
 Expected: see docs/image_text.md, where it was run.
-Notes: All settings are ours.
 """
 
 from ml_collections import ConfigDict

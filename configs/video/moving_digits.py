@@ -1,9 +1,8 @@
 """SimCLR's loss on clips of moving digits: the demo of video. The class is the motion.
 
-Paper: Chen et al., SimCLR, 2020. The settings are ours.
+Paper: Chen et al., SimCLR, 2020. All settings except the loss are ours.
 Command: jaxssl train --config video/moving_digits
 Expected: see docs/video.md, where it was run.
-Notes: All settings except the loss are ours.
 """
 
 from ml_collections import ConfigDict

@@ -4,7 +4,8 @@ usage: jaxssl list [KIND [NAME]]
 
 KIND is configs, suites, losses, networks, heads, methods, augmentations, protocols, loggers or
 studies. NAME is a component, whose settings and presets are printed: jaxssl list losses nt_xent.
-The settings of a config are printed by jaxssl train --config NAME --keys.
+A config with variants is named with one of them: --config auc_cl:cifar10. The settings of a config
+are printed by jaxssl train --config NAME --keys.
 """
 
 import ast
@@ -69,9 +70,14 @@ def _settings(group: str, name: str) -> list[str]:
 def _entries(kind: str) -> dict[str, str]:
     """Return the first line of the docstring for each name of a kind."""
     if kind in FILES:
-        from jaxssl.training import config
+        from jaxssl.training.config import files
 
-        return {name: _first_line(path) for name, path in config.packaged(FILES[kind]).items()}
+        entries = {}
+        for name, path in files.packaged(FILES[kind]).items():
+            entries[name] = _first_line(path)
+            lines = files.variants(path)
+            entries |= {f"{name}:{variant}": line for variant, line in lines.items()}
+        return entries
     from jaxssl import components
 
     group = KINDS[kind]

@@ -27,6 +27,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.errors import UserError
     from jaxssl.evaluation import gallery
     from jaxssl.training import config
+    from jaxssl.training.config import files
     from jaxssl.training.output import logs
     from jaxssl.training.output.console import show
 
@@ -35,7 +36,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     settings = config.load(CONFIG.value, overrides)
     distributed.check_platform()
     logs.log_to_screen()
-    out = Path(OUT.value or f"views_{Path(CONFIG.value).stem}.png")
+    out = Path(OUT.value or f"views_{files.run_name(CONFIG.value)}.png")
     ours = kind.of(settings)
     if ours.show is None:
         raise UserError(

@@ -23,12 +23,11 @@ from jaxssl.errors import UserError, explain_write_errors, suggest
 from jaxssl.training.output import git
 from jaxssl.training.output.console import show
 
-CONFIGS = Path(jaxssl.__file__).parent / "configs" / "studies"
 FLAGS = flags.FlagValues()
 POSITIONAL = "name"
 NAME = flags.DEFINE_string("name", None, "Same as NAME.", FLAGS)
 SCALE = flags.DEFINE_string(
-    "scale", "tiny", "A file of configs/studies/: tiny, small, medium, paper.", FLAGS
+    "scale", "tiny", "A variant of configs/studies.py: tiny, small, medium, paper.", FLAGS
 )
 DATASET = flags.DEFINE_string(
     "dataset", None, "data.name of all runs; default: the data set of the scale.", FLAGS
@@ -59,6 +58,8 @@ WORKDIR = flags.DEFINE_string("workdir", None, "Folder of a run, for studies of 
 
 def main(overrides: list[tuple[str, str]]) -> None:
     """List the studies, summarise the verdicts on their claims, or run one study."""
+    from jaxssl.configs import studies
+
     name, names = NAME.value, components.names("study")
     if name is None:
         for study in names:
@@ -72,7 +73,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return
     if name not in names:
         raise UserError(f"study {name!r} is unknown{suggest(name, [*names, 'claims'])}")
-    scales = sorted(path.stem for path in CONFIGS.glob("*.py") if "_" not in path.stem)
+    scales = [name for name in studies.VARIANTS if "_" not in name]
     if SCALE.value not in scales:
         raise UserError(f"--scale {SCALE.value!r} is unknown{suggest(SCALE.value, scales)}")
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
@@ -91,7 +92,7 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
     default = Path("runs") / "studies" / "-".join(filter(None, [SCALE.value, DATASET.value]))
     setting = Setting(
         scale=SCALE.value,
-        config=scale_config(CONFIGS, SCALE.value, getattr(study, "PAPER", "")),
+        config=scale_config(SCALE.value, getattr(study, "PAPER", "")),
         dataset=DATASET.value or "",
         seeds=SEEDS.value,
         out=Path(OUT.value or default),

@@ -20,7 +20,8 @@ FLAGS = flags.FlagValues()
 CONFIG = flags.DEFINE_string(
     "config",
     "digits",
-    "Name of a packaged config, a Python file with get_config(), or the config.json of a run.",
+    "Name of a packaged config, possibly with a variant (NAME:VARIANT), a Python file with "
+    "get_config(), or the config.json of a run.",
     FLAGS,
 )
 WORKDIR = flags.DEFINE_string(
@@ -70,6 +71,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     # JAX is imported after the flags are checked, so that wrong flags are reported at once.
     from jaxssl.errors import UserError
     from jaxssl.training import config, profiling
+    from jaxssl.training.config import files
     from jaxssl.training.config import help as config_help
     from jaxssl.training.workdir.opening import resume_config
 
@@ -84,7 +86,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
     profile = None if PROFILE.value is None else profiling.parse(PROFILE.value)
     if profile and DRY_RUN.value:
         raise UserError("--dry_run takes no steps to trace; leave it or --profile out")
-    workdir = Path(RESUME.value or WORKDIR.value or Path("runs") / Path(CONFIG.value).stem)
+    workdir = Path(RESUME.value or WORKDIR.value or Path("runs") / files.run_name(CONFIG.value))
     if RESUME.value:
         settings = resume_config(workdir, EXTEND_TO.value, overrides, trust=TRUST.value)
     else:
@@ -105,13 +107,14 @@ def main(overrides: list[tuple[str, str]]) -> None:
 def _train_grid(overrides: list[tuple[str, str]]) -> None:
     from jaxssl.errors import UserError
     from jaxssl.studies import parameter_grid
+    from jaxssl.training.config import files
 
     for flag, value in (("dry_run", DRY_RUN.value), ("profile", PROFILE.value)):
         if value:
             raise UserError(f"--{flag} is for one run; leave it or --grid out")
     grid = parameter_grid.parse(GRID.value)
     cli.start_jax(FLAGS)
-    folder = Path(WORKDIR.value or Path("runs") / f"{Path(CONFIG.value).stem}-grid")
+    folder = Path(WORKDIR.value or Path("runs") / f"{files.run_name(CONFIG.value)}-grid")
     given = [FLAGS[flag].serialize() for flag in ("config", "grid") if FLAGS[flag].present]
     changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
     words = [word for text in given for word in text.splitlines()]

@@ -45,8 +45,8 @@ experiments of the papers. All seeds share the test images, so the intervals cov
 training alone. Some fifty claims are tested. Of the false ones, about one will seem to hold by
 chance.
 
-A scale is a file of [`configs/studies/`](../configs/studies). [studies.md](studies.md) describes
-the studies.
+A scale is a variant of [`configs/studies.py`](../configs/studies.py). [studies.md](studies.md)
+describes the studies.
 
 ## Number of verdicts
 

@@ -86,9 +86,8 @@ def train(
             f"--grid has {runs:,} combinations, more than --max_runs={max_runs}; list fewer "
             "values, or raise --max_runs"
         )
-    path = config.find(name)
-    setting = Setting(name, path, "", 1, folder, tuple(overrides))
-    base = config.load(path, overrides)
+    setting = Setting(name, name, "", 1, folder, tuple(overrides))
+    base = config.load(name, overrides)
     cells = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     configs = [cell_config(setting, cell) for cell in cells]  # raises an error for a wrong value
     labelled = _check_runs(cells, configs)

@@ -3,7 +3,7 @@
 A study is a file of `jaxssl/studies/` with ``CLAIMS``, its claims from claims.toml by short names,
 and ``run(setting) -> Findings``. Optional are ``FLAGS``, the accepted flags among "methods",
 "batch_sizes", "equal_steps", "workdir" and "finished", and ``PAPER``, which selects the config of
-the scale "paper", as in paper_tcl.py. `jaxssl study` finds a study by its file name.
+the scale "paper", as in "paper_tcl". `jaxssl study` finds a study by its file name.
 """
 
 import functools
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
+from jaxssl.configs import studies as scales
 from jaxssl.errors import UserError, suggest
 
 
@@ -21,8 +22,8 @@ class Setting(NamedTuple):
     """Scale, seeds, output folder and overrides of a study.
 
     Attributes:
-        scale: name of a file of `configs/studies/`.
-        config: path of that file, from which every run differs in some values.
+        scale: name of a variant of `configs/studies.py`.
+        config: name of the config from which every run differs in some values.
         dataset: `data.name` of all runs, "" for the config's.
         seeds: number of seeds 0, 1, ...
         out: folder of the runs and of the files that the study writes.
@@ -35,7 +36,7 @@ class Setting(NamedTuple):
     """
 
     scale: str
-    config: Path
+    config: str
     dataset: str
     seeds: int
     out: Path
@@ -134,10 +135,10 @@ def scale_value(setting: Setting, values: Mapping[str, Any]) -> Any:
     return values.get(setting.scale, other)
 
 
-def scale_config(folder: Path, scale: str, paper: str = "") -> Path:
-    """Return the config file of a scale: paper.py, or for example paper_tcl.py if it exists."""
-    config = folder / f"{scale}_{paper}.py"
-    return config if config.exists() else folder / f"{scale}.py"
+def scale_config(scale: str, paper: str = "") -> str:
+    """Return the config of a scale: "studies:paper", or "studies:paper_tcl" if it exists."""
+    own = f"{scale}_{paper}"
+    return f"studies:{own if own in scales.VARIANTS else scale}"
 
 
 def select_methods(

@@ -21,7 +21,6 @@ from jaxssl.report.workdir import read_gallery
 from jaxssl.training import config as config_lib
 from jaxssl.training.build import make_crops
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 RATIO = (3 / 4, 4 / 3)
 STILL = {"augment.flip": "0.0", "augment.jitter": "0.0", "augment.grayscale": "0.0"}
 STILL |= {"augment.blur": "0.0"}
@@ -49,8 +48,8 @@ def photographs(folder, directory):
     return source.load(data_config(**data), "train")
 
 
-def settings(name="cifar10_simclr", **changes):
-    return config_lib.load(CONFIGS / f"{name}.py", list(changes.items()))
+def settings(name="cifar10_baselines:simclr", **changes):
+    return config_lib.load(name, list(changes.items()))
 
 
 def test_host_crop_range_and_ratio_equal_those_of_the_recipe():
@@ -66,7 +65,7 @@ def test_host_crop_range_and_ratio_equal_those_of_the_recipe():
 @pytest.mark.parametrize("pads", ["augment", "second_view", "crops"])
 def test_host_does_not_crop_for_recipes_that_pad_and_crop(pads):
     changes = {"augment.crop": "resized", "crops.number": "2", f"{pads}.crop": "pad"}
-    crops = make_crops(settings("cifar100_tcl_supervised", **changes))
+    crops = make_crops(settings("tcl_supervised:cifar100", **changes))
     assert crops == Crops((), (), 32)
 
 

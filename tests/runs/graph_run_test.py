@@ -28,7 +28,7 @@ from jaxssl.training.output import metrics_writer
 from jaxssl.training.build import build, initial_state
 from jaxssl.training.state import make_train_step
 
-CONFIG = Path(__file__).parents[2] / "configs" / "graphs" / "graphcl.py"
+CONFIG = "graphs/tu:graphcl"
 STEPS, NUMBER = 6, 40
 TINY = {
     "batch_size": "16",

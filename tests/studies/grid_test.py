@@ -17,7 +17,7 @@ from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import RunResult
 from jaxssl.studies.study import Setting
 
-CONFIG = Path(__file__).parents[2] / "configs" / "studies" / "tiny.py"
+CONFIG = "studies:tiny"
 SMALL = {
     **{key: value for key, value in TINY.items() if key != "eval.protocols"},
     "total_steps": "3",

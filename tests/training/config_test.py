@@ -13,6 +13,7 @@ from jaxssl.errors import UserError
 from jaxssl.losses.auc_cl import PRESETS
 from jaxssl.training import build
 from jaxssl.training import config as config_lib
+from jaxssl.training.config import files
 from jaxssl.training.config import ranges as _config_ranges
 
 pytestmark = pytest.mark.fast
@@ -199,12 +200,47 @@ def test_packaged_files_have_names_and_paths_of_a_checkout(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     for name in ("digits", "graphs/necklaces"):
         assert config_lib.find(name) == config_lib.find(f"configs/{name}.py")
-    suite = config_lib.FOLDER / "suites" / "transfer.py"
+    suite = files.FOLDER / "suites" / "transfer.py"
     assert config_lib.find("transfer", "suite") == suite
     assert config_lib.find("configs/suites/transfer.py", "suite") == suite
     for name, noun in (("digits.py", "config"), ("transfer", "config"), ("digits", "suite")):
         with pytest.raises(UserError, match=f"{noun} '{name}' does not exist; expected a Python"):
             config_lib.find(name, noun)
+
+
+def test_config_with_variants_is_loaded_by_name_and_by_path(tmp_path):
+    by_name, by_path = "tcl:cifar100", f"{files.FOLDER}/tcl.py:cifar100"
+    assert (
+        config_lib.load(by_name)
+        == config_lib.load(by_path)
+        == config_lib.load(f"configs/{by_name.replace(':', '.py:')}")
+    )
+    assert config_lib.load(by_name).data.name == "cifar100"
+    assert files.run_name(by_name) == files.run_name(by_path) == "tcl_cifar100"
+    mine = tmp_path / "a:b.py"
+    text = "from jaxssl.configs import digits\ndef get_config(variant='x'):\n    "
+    mine.write_text(
+        f"{text}config = digits.get_config()\n    config.data.path = variant\n    return config\n"
+    )
+    assert [config_lib.load(f"{mine}{end}").data.path for end in ("", ":y")] == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "tcl:cifar11",
+            "tcl.py' has no variant 'cifar11'; did you mean 'cifar10'? valid: cifar10, ",
+        ),
+        ("tcl", "tcl.py' needs a variant, as in NAME:VARIANT; valid: cifar10, cifar100"),
+        ("digits:tiny", "digits.py' has no variants; leave ':tiny' out"),
+        ("tlc:cifar10", "config 'tlc' does not exist; expected a Python file"),
+    ],
+)
+def test_wrong_variant_is_answered_with_the_closest_ones(name, message):
+    with pytest.raises(UserError) as error:
+        config_lib.load(name)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,14 @@ from jaxssl.training import config as config_lib
 from jaxssl.training import dry_run
 from jaxssl.training.build import build, initial_state, make_networks
 from jaxssl.training.compatibility import check_labels
+from jaxssl.training.config import files
 from jaxssl.training.state import make_train_step
 
 ROOT = Path(__file__).parents[2]
-PATHS = {path.stem: path for path in sorted((ROOT / "configs").glob("*.py"))}
-BASES = {"base"}  # what recipes differ from, not one itself
-RECIPES = [name for name in PATHS if name not in BASES]
+OTHERS = {"base", "studies"}  # what recipes and runs of studies differ from
+FILES = {name: path for name, path in files.packaged().items() if name not in OTHERS}
+IMAGES = [name for name in FILES if "/" not in name]
+RECIPES = [name for name in files.recipes() if name.partition(":")[0] in IMAGES]
 BATCH, SIDE, CROP = 4, 8, 4
 # Tiny values of the arguments that a recipe has. Other arguments keep the values of the recipe.
 TINY = {
@@ -54,7 +56,7 @@ def standard_promotion():
 
 def shrunk(name: str):
     """Return the config of a recipe with tiny networks, images and buffers."""
-    config = config_lib.load(PATHS[name])
+    config = config_lib.load(name)
     config.batch_size, config.total_steps = BATCH, config.epochs
     for group, values in TINY.items():
         for key, value in values.items():
@@ -77,29 +79,28 @@ def channels(config) -> int:
 # Docstrings
 
 
-@each_recipe
-def test_recipe_docstring_has_paper_command_and_expected_result(name):
-    text = ast.get_docstring(ast.parse(PATHS[name].read_text()))
-    for part in ("Paper: ", "Command: jaxssl train", "Expected"):
-        assert part in text, part
-    if name != "digits":  # the default of `jaxssl train`
-        assert f"Command: jaxssl train --config {name}\n" in text
-        assert "Expected (published, not run here): " in text and "\nNotes: " in text
+@pytest.mark.parametrize("name", FILES)
+def test_recipe_file_has_command_and_each_variant_a_line(name):
+    text = ast.get_docstring(ast.parse(FILES[name].read_text()))
+    lines = files.variants(FILES[name])
+    command = f"Command: jaxssl train --config {name}{':VARIANT' if lines else ''}"
+    assert (command if name != "digits" else "Command: jaxssl train\n") in text
+    assert "\nExpected" in text or "\nPublished, not run here: " in text
+    assert all(line and len(line) < 100 and "\n" not in line for line in lines.values())
 
 
 def test_auc_cl_recipes_use_the_recommended_or_released_preset():
-    graphs = ROOT / "configs" / "graphs" / "auc_cl.py"
-    configs = {name: config_lib.load(path) for name, path in {**PATHS, "graphs": graphs}.items()}
+    configs = {name: config_lib.load(name) for name in (*RECIPES, "graphs/tu:auc_cl")}
     presets = {n: c.loss.preset for n, c in configs.items() if c.loss.name == "auc_cl"}
     released = {name for name, preset in presets.items() if preset == "released_cifar"}
-    assert released == {"cifar10_auc_cl_released"} and {"digits", "graphs"} < set(presets)
+    assert released == {"auc_cl:cifar10_released"} and {"digits", "graphs/tu:auc_cl"} < set(presets)
     assert set(presets.values()) == {"recommended", "released_cifar"}
 
 
-def test_recipes_page_lists_every_recipe_once():
-    rows = [line for line in (ROOT / "docs" / "recipes.md").read_text().splitlines()]
+def test_recipes_page_lists_every_file_of_recipes_once():
+    rows = (ROOT / "docs" / "recipes.md").read_text().splitlines()
     actual = [line.split("`")[1] for line in rows if line.startswith("| [`")]
-    assert sorted(actual) == sorted(RECIPES)
+    assert sorted(actual) == IMAGES
 
 
 # Full size, shapes only
@@ -107,7 +108,7 @@ def test_recipes_page_lists_every_recipe_once():
 
 @each_recipe
 def test_recipe_builds_and_its_views_have_the_configured_shapes(name):
-    config = config_lib.load(PATHS[name])
+    config = config_lib.load(name)
     assert config.is_locked
     known = find_metadata(config.data, config.augment.size)
     check_labels(config, known.num_classes)
@@ -137,7 +138,7 @@ SEEN: dict[str, tuple[int, ...]] = {}
 
 @each_recipe
 def test_features_and_embeddings_have_the_configured_sizes(name):
-    config = config_lib.load(PATHS[name])
+    config = config_lib.load(name)
     encoder = make_networks(config)
     sides = [config.augment.size] + ([config.crops.size] if config.crops.number else [])
     for side in sides:
@@ -174,7 +175,7 @@ def settings() -> dict[str, tuple[str, dict]]:
     """Return a (recipe, arguments, channels) for each set of compiled operations."""
     actual = {}
     for name in RECIPES:
-        config = config_lib.load(PATHS[name])
+        config = config_lib.load(name)
         first = config_lib.arguments(config.augment)
         crops = {k: v for k, v in config.crops.items() if k != "number"}
         for changes in ({}, config.second_view.to_dict(), crops if config.crops.number else {}):
@@ -285,7 +286,7 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
     overrides = {"batch_size": "4096", "augment.size": "8", "net.width": "2", "views": "2"}
     overrides |= {"head.proj_layers": "1", "second_view.flip": "0.25"}
     overrides |= {"crops.number": "3", "crops.size": "6", "eval.protocols": "knn,linear"}
-    config = config_lib.load(PATHS["fashion_mnist_tcl_supervised"], list(overrides.items()))
+    config = config_lib.load("tcl_supervised:fashion_mnist", list(overrides.items()))
     dry_run.dry_run(config)
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert "fashion_mnist, 60000 images [28, 28, 1]" in lines["data"]
@@ -309,7 +310,7 @@ def test_dry_run_prints_shapes_settings_and_memory(capsys, monkeypatch):
 def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
     known = find_metadata({"name": "imagenet2012"}, 224)
     assert not known.one_size
-    config = config_lib.load(PATHS["imagenet_dino_vit_s"], [("batch_size", "3")])
+    config = config_lib.load("imagenet_dino:vit_s", [("batch_size", "3")])
     actual = dry_run._image_shapes(3, known, build_lib.make_crops(config))["input"]
     expected = {"views": (3, 2, 224, 224, 3), "crops": (3, config.crops.number, 96, 96, 3)}
     assert {name: images.shape for name, images in actual.items()} == expected
@@ -320,11 +321,15 @@ def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("cifar10_simclr", {"loss.name": "byol"}, "cannot train loss 'byol'"),
-        ("cifar10_cross_entropy", {"loss.num_classes": "7"}, "'cifar10' has 10 classes"),
-        ("cifar10_byol", {"views": "1"}, "a single view without labels has no positives"),
+        ("cifar10_baselines:simclr", {"loss.name": "byol"}, "cannot train loss 'byol'"),
         (
-            "cifar10_auc_cl",
+            "tcl_supervised:cifar10_cross_entropy",
+            {"loss.num_classes": "7"},
+            "'cifar10' has 10 classes",
+        ),
+        ("cifar10_baselines:byol", {"views": "1"}, "a single view without labels has no positives"),
+        (
+            "auc_cl:cifar10",
             {"schedule.warmup_epochs": "500"},
             "warm-up of 195000 steps must be shorter",
         ),
@@ -332,6 +337,6 @@ def test_dry_run_draws_photographs_in_the_shapes_of_host_crops():
 )
 def test_impossible_recipe_settings_raise_a_one_line_error(name, changes, message):
     with pytest.raises(UserError, match=message) as error:
-        config = config_lib.load(PATHS[name], list(changes.items()))
+        config = config_lib.load(name, list(changes.items()))
         dry_run.dry_run(config)
     assert "\n" not in str(error.value)

@@ -13,11 +13,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-import jaxssl
 from jaxssl import components
 from jaxssl.errors import UserError, one_line, printable, suggest
 from jaxssl.training.config import custom, types
 from jaxssl.training.config import trust as trusted
+from jaxssl.training.config.files import find, read, split_variant
 from jaxssl.training.config.keys import find_group, full_key
 from jaxssl.training.config.overrides import convert
 from jaxssl.training.config.ranges import check_argument, check_common_ranges
@@ -33,8 +33,6 @@ VIEW_GROUPS = {"second_view": set(), "crops": {"number"}}
 # A run can resume with other values of these keys, because they do not change its result.
 CHANGEABLE_KEYS = ("data.dir", "data.cache", "data.workers", "optim.sharded", "log")
 LENGTH_KEYS = ("epochs", "total_steps", "extended")  # differ before and after --extend_to
-# The configs of the package; a link to the folder of the same name in a source checkout.
-FOLDER = Path(jaxssl.__file__).parent / "configs"
 
 
 def load(
@@ -44,7 +42,8 @@ def load(
 
     Args:
         path: a Python file with `get_config() -> ConfigDict`, the config.json of a run, or the name
-            of a packaged config, such as "cifar10_simclr".
+            of a packaged config, such as "digits". A file with `get_config(variant)` is followed by
+            a variant, as in "auc_cl:cifar10".
         overrides: pairs (key, value), where texts are parsed as on the command line. A new name or
             preset of a group resets the group to the component's defaults. The group of a key may
             be left out if no other group has the key: "lr" is "optim.lr".
@@ -53,9 +52,11 @@ def load(
     Raises:
         UserError: on a missing file, an unknown key or component, or a value that is not valid.
     """
-    file = find(path)
-    if file.name != "config.json":
-        return complete(_run_file(file), overrides)
+    name, variant = split_variant(path)
+    file = find(name)
+    if file.name != "config.json" or variant:
+        config = _unlocked(read(file, variant), f"config file {str(file)!r}")
+        return complete(config, overrides)
     config = read_config(file.parent)
     trusted.require(custom.names(config.to_dict()).values(), file, trust)
     return complete(config, overrides)
@@ -91,37 +92,6 @@ def complete(config: ConfigDict, overrides: Sequence[tuple[str, Any]] = ()) -> C
     _shorten_warmup(config, dict(others))
     custom.record(config)
     return config.lock()
-
-
-def packaged(noun: str = "config") -> dict[str, Path]:
-    """Return the files of a noun, "config" or "suite", by name, such as "graphs/graphcl"."""
-    if noun == "suite":
-        return {path.stem: path for path in sorted((FOLDER / "suites").glob("*.py"))}
-    files = {p.relative_to(FOLDER).with_suffix(""): p for p in sorted(FOLDER.glob("**/*.py"))}
-    return {k.as_posix(): p for k, p in files.items() if k.parts[0] not in ("studies", "suites")}
-
-
-def find(path: str | Path, noun: str = "config") -> Path:
-    """Return the file of a config or of a suite of data sets.
-
-    Args:
-        path: a Python file, or the name of a packaged file. Outside a checkout, "configs/NAME.py"
-            and "configs/suites/NAME.py" are packaged files too.
-        noun: "config" or "suite".
-
-    Raises:
-        UserError: if there is no such file and no such name.
-    """
-    if Path(path).is_file():
-        return Path(path)
-    files = packaged(noun)
-    for name, file in files.items():
-        if str(path) in (name, f"configs/{file.relative_to(FOLDER).as_posix()}"):
-            return file
-    raise UserError(
-        f"{noun} {str(path)!r} does not exist; expected a Python file or the name of a "
-        f"packaged {noun}{suggest(str(path), files)}"
-    )
 
 
 def read_config(workdir: Path) -> ConfigDict:
@@ -310,19 +280,6 @@ def validate(config: ConfigDict) -> None:
 def _as_json(value: Any) -> Any:
     """Return a config value as it reads back from JSON."""
     return list(value) if isinstance(value, tuple) else value
-
-
-def _run_file(path: Path) -> ConfigDict:
-    """Execute a config file and return its unlocked config, without defaults."""
-    loaded = components.load_file(path, "config file")
-    try:
-        config = loaded.get_config() if hasattr(loaded, "get_config") else None
-    except Exception as error:
-        reason = f"{type(error).__name__}: {one_line(error)}"
-        raise UserError(f"config file {str(path)!r} failed: {reason}") from error
-    if not isinstance(config, ConfigDict):
-        raise UserError(f"config file {str(path)!r} has no get_config() that returns a ConfigDict")
-    return _unlocked(config, f"config file {str(path)!r}")
 
 
 def _unlocked(config: ConfigDict, source: str) -> ConfigDict:

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxssl import components
 from jaxssl.training import config as configs
+from jaxssl.training.config import files
 from jaxssl.training.config.keys import flat_keys
 from jaxssl.training.config.types import TYPES, argument_types, describe_type
 
@@ -34,7 +35,7 @@ class Setting(NamedTuple):
 
 def common_keys() -> dict[str, str]:
     """Return a line for each key of the config `base`, the comments of its file."""
-    text = (configs.FOLDER / "base.py").read_text(encoding="utf-8")
+    text = (files.FOLDER / "base.py").read_text(encoding="utf-8")
     named = configs.GROUPS
     return {f"{k}.name" if k in named else k: line for k, line in _COMMENT.findall(text)}
 

@@ -1,0 +1,78 @@
+"""Settings of the studies by scale. The studies set the loss, and other methods' settings.
+
+Command: jaxssl study NAME --scale SCALE
+For images in a folder or an archive: --config.data.name=folder --config.data.path=PATH.
+Notes: tiny, small and medium are our choice and the same for all methods, except the loss and the
+settings that a method requires. No setting was chosen by accuracy. At the scale "paper", network,
+epochs and batch sizes come from Table 10 of AUC-CL. Tables 9 and 11 of AUC-CL and Table 1 of DeCL
+use a ResNet-50: --config.net.depth=50. Optimiser and projector come from leftthomas/SimCLR, which
+both papers build on.
+"""
+
+from jaxssl.configs import base, mmcl, tcl, tcl_supervised
+
+SMALL = {
+    "data": {"name": "cifar10", "train_split": "train[:20%]", "test_split": "test[:20%]"},
+    "batch_size": 64,
+    "epochs": 20,
+    "augment": {"name": "simclr", "size": 32},
+    "net": {"name": "convnet"},
+    "head": {"proj_hidden_dim": 256},
+    "optim": {"lr": 2e-3},
+    "schedule": {"warmup_epochs": 1.0},
+    "eval": {"every": 4.0},
+}
+LOSS = {"loss": {"name": "nt_xent"}}  # The studies set the loss.
+
+VARIANTS = {
+    "tiny": {
+        "about": "scikit-learn's digits, minutes on two CPU cores",
+        "batch_size": 64,
+        "epochs": 20,
+        "log_every": 5,
+        "augment": {"name": "digits"},
+        "net": {"name": "convnet"},
+        "head": {"proj_hidden_dim": 256},
+        "optim": {"lr": 3e-3},
+        "schedule": {"warmup_epochs": 1.0},
+        "eval": {"every": 2.0},
+    },
+    "small": {**SMALL, "about": "a fifth of CIFAR-10, a small network, 1 to 2 hours"},
+    "medium": {
+        **SMALL,
+        "about": "all of CIFAR-10, the settings of small, minutes a run",
+        "data": {"name": "cifar10"},
+        "log_every": 200,
+    },
+    "paper": {
+        "about": "CIFAR-10, ResNet-18, 200 epochs on an accelerator",
+        "data": {"name": "cifar10"},
+        "batch_size": 128,
+        "epochs": 200,
+        "augment": {"name": "simclr", "size": 32},
+        "net": {"name": "resnet", "depth": 18, "stem": "cifar"},
+        "head": {"name": "mlp", "proj_hidden_dim": 512, "proj_output_dim": 128},
+        "optim": {"name": "adam", "lr": 1e-3, "weight_decay": 1e-6},
+        "schedule": {"name": "constant"},
+        "eval": {"every": 10.0},
+    },
+    # The k-NN figures of MMCL are at 200 epochs. With --dataset cifar100, gamma has its schedule.
+    "paper_mmcl": {**mmcl.VARIANTS["stl10_pgd"], **LOSS, "about": "mmcl:stl10_pgd"},
+    "paper_tcl": {  # Section 5.2 and Appendix A.2: 128 views in a batch, rate 0.1, k1 = 5000
+        **tcl_supervised.SHARED,
+        **tcl_supervised.CIFAR100,
+        **LOSS,
+        "about": "tcl_supervised:cifar100",
+        "batch_size": 64,
+        "optim": {**tcl_supervised.SHARED["optim"], "lr": 0.1},
+    },
+    "paper_tcl_views": {  # Section 5.3 and Appendix A.3
+        **tcl.SHARED,
+        **tcl.VARIANTS["cifar10"],
+        **LOSS,
+        "about": "tcl:cifar10, two views",
+        "views": 2,
+    },
+}
+
+get_config = base.make_get_config(VARIANTS)
