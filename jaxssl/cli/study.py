@@ -73,7 +73,7 @@ def main(overrides: list[tuple[str, str]]) -> None:
         return
     if name not in names:
         raise UserError(f"study {name!r} is unknown{suggest(name, [*names, 'claims'])}")
-    scales = [name for name in studies.VARIANTS if "_" not in name]
+    scales = sorted(name for name in studies.VARIANTS if "_" not in name)
     if SCALE.value not in scales:
         raise UserError(f"--scale {SCALE.value!r} is unknown{suggest(SCALE.value, scales)}")
     if not all(size.isdecimal() and int(size) > 0 for size in BATCHES.value):
