@@ -78,7 +78,7 @@ def find_encoder(stored: Mapping[str, Stored]) -> EncoderArrays:
             inner = dialect.outside
         else:
             inner = name.removeprefix(prefix) if inside else ""
-        inner = names.translate(dialect, inner)
+        inner = names.translate(dialect.network, inner)
         if inner and not names.IGNORED.match(inner) and 0 not in array.shape:
             encoder[inner] = array
         elif not name.endswith("num_batches_tracked"):

@@ -14,11 +14,19 @@ from safetensors.numpy import save
 
 from jaxssl.data import kind
 from jaxssl.errors import UserError, explain_write_errors, suggest
-from jaxssl.pretrained import folders, hub, model_card, weights
+from jaxssl.pretrained import folders, hub, model_card, timm_format, weights
 from jaxssl.pretrained.encoder import PretrainedEncoder, make_encode
 from jaxssl.pretrained.load import is_run, load_pretrained
 from jaxssl.report.results import read_results
 from jaxssl.training.output.atomic_files import write_bytes, write_text
+
+CARD_HEADER = """---
+library_name: timm
+pipeline_tag: image-feature-extraction
+tags: [jaxssl, self-supervised]
+---
+
+"""
 
 
 def export(
@@ -68,13 +76,16 @@ def export(
         raise UserError(f"{default} is a symbolic link to another folder; see --out")
     out = out or default
     try:
+        pretrained = timm_format.prepare(pretrained)
         header = weights.header(pretrained)
         contents = {
             _file_name(stem, name): FORMATS[name][1](pretrained, header) for name in formats
         }
         if "timm" in formats:
             num_features = json.loads(header)["features"]
-            contents["config.json"] = hub.timm_config(pretrained, num_features).encode()
+            contents["config.json"] = timm_format.config(
+                pretrained, num_features, weights.public_arrays(pretrained)
+            ).encode()
         with explain_write_errors(out):
             out.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
@@ -100,7 +111,7 @@ def _card(pretrained: PretrainedEncoder, header: str, out: Path, stem: str, resu
     label = pretrained.metadata["step"], "pretrained"
     rows = [row for row in read_results(results) if (row["step"], row["features"]) == label]
     card = model_card.write(pretrained, json.loads(header)["features"], files, rows)
-    return hub.CARD_HEADER + card if FORMATS["timm"][0] in files else card
+    return CARD_HEADER + card if FORMATS["timm"][0] in files else card
 
 
 def _safetensors(pretrained: PretrainedEncoder, header: str) -> bytes:

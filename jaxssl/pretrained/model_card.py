@@ -9,7 +9,8 @@ import jax
 
 from jaxssl import components
 from jaxssl.augment.views import Inputs
-from jaxssl.models import convnet, resnet, vit
+from jaxssl.models import convnet, resnet
+from jaxssl.pretrained import timm_format
 from jaxssl.pretrained.encoder import PretrainedEncoder
 from jaxssl.report.markdown import markdown_table
 from jaxssl.report.results import format_value
@@ -70,7 +71,8 @@ def _images(inputs: Inputs) -> dict[str, Any]:
     return {
         "size": f"{size} pixels",
         "resized": rule,
-        "interpolation": "bilinear, antialiased (Pillow's BILINEAR)",
+        "interpolation": f"{inputs.interpolation}, antialiased (Pillow's "
+        f"{inputs.interpolation.upper()})",
         "channels": {1: "1, grey", 3: "3, in the order red, green, blue"}[inputs.channels],
         "range": "[0, 1] (uint8 / 255), then minus the mean, divided by the standard deviation",
         "mean": ", ".join(f"{value:g}" for value in inputs.mean),
@@ -145,25 +147,16 @@ import timm, transformers
 model = timm.create_model("local-dir:FOLDER", pretrained=True)  # model(x) -> [n, features]
 model = transformers.AutoModel.from_pretrained("FOLDER")  # needs timm; model(x).pooler_output
 ```"""
-    side, channels = inputs.size, inputs.channels
-    if isinstance(net, vit.ViT):
-        names, lines = "timm's names", _timm_vit(net, inputs)
-    elif isinstance(net, resnet.ResNet):
-        names, lines = "torchvision's names", _torchvision_resnet(net, channels)
-    elif isinstance(net, convnet.ConvNet):
-        names, lines = "the names below", _torch_convnet(net, channels)
-    else:
-        raise ValueError(f"a {type(net).__name__} has no PyTorch equivalent")
-    if not lines:
-        return (
-            "In PyTorch: the names are torchvision's, which has no ResNet of this width or depth."
-        )
+    try:
+        lines = _model_lines(net, inputs)
+    except ValueError as error:
+        return f"In PyTorch: {error}."
     imports, read = ["import torch"], f'torch.load("{name}")'
     if name.endswith(".safetensors"):
         imports += ["import safetensors.torch"]
         read = f'safetensors.torch.load_file("{name}")'
     code = "\n".join([*imports, *lines, f"model.load_state_dict({read})", "model.eval()"])
-    return f"""In PyTorch, with {names}; `model(x)` takes x [n, {channels}, {side}, {side}],
+    return f"""In PyTorch; `model(x)` takes x [n, {inputs.channels}, {inputs.size}, {inputs.size}],
 preprocessed as above:
 
 ```python
@@ -171,33 +164,24 @@ preprocessed as above:
 ```"""
 
 
-def _timm_vit(net: vit.ViT, inputs: Inputs) -> list[str]:
-    pool = '"token"' if net.pool == "token" else '"avg", fc_norm=False'
-    return [
-        "from timm.models.vision_transformer import VisionTransformer",
-        "model = VisionTransformer(",
-        f"    img_size={inputs.size}, patch_size={net.patch_size}, in_chans={inputs.channels},",
-        f"    embed_dim={net.dim}, depth={net.layers}, num_heads={net.heads},",
-        f"    num_classes=0, global_pool={pool},",
-        ")",
-    ]
+def _model_lines(net: Any, inputs: Inputs) -> list[str]:
+    """Return the Python lines that build the network in PyTorch.
 
-
-def _torchvision_resnet(net: resnet.ResNet, channels: int) -> list[str]:
-    """Return the Python lines that build the network in torchvision, or [] if it lacks it."""
-    form = (net.stages, net.bottleneck)
-    depths = [depth for depth, other in resnet.DEPTHS.items() if other == form]
-    if not depths or net.width != 64:
-        return []
-    lines = ["import torchvision", f"model = torchvision.models.resnet{depths[0]}()"]
-    if net.stem != "imagenet":
+    Raises:
+        ValueError: if timm has no such network.
+    """
+    if isinstance(net, convnet.ConvNet):
+        return _torch_convnet(net, inputs.channels)
+    stem: list[str] = []
+    if isinstance(net, resnet.ResNet) and net.stem.startswith("cifar"):
         padding = 2 if net.stem == "cifar_wide" else 1
-        kernel = f"{channels}, 64, 3, padding={padding}, bias=False"
-        lines += [f"model.conv1 = torch.nn.Conv2d({kernel})", "model.maxpool = torch.nn.Identity()"]
-    elif channels != 3:
-        kernel = f"{channels}, 64, 7, stride=2, padding=3, bias=False"
-        lines += [f"model.conv1 = torch.nn.Conv2d({kernel})"]
-    return [*lines, "model.fc = torch.nn.Identity()"]
+        kernel = f"{inputs.channels}, {net.width}, 3, padding={padding}, bias=False"
+        stem = [f"model.conv1 = torch.nn.Conv2d({kernel})", "model.maxpool = torch.nn.Identity()"]
+        net = net.clone(stem="imagenet")
+    name, arguments = timm_format.network(net, inputs.size)
+    lines = [f"    {key}={value!r}," for key, value in arguments.items()]
+    first = f'    "{name}", num_classes=0, in_chans={inputs.channels},'
+    return ["import timm", "model = timm.create_model(", first, *lines, ")", *stem]
 
 
 def _torch_convnet(net: convnet.ConvNet, channels: int) -> list[str]:

@@ -110,6 +110,7 @@ RENAMES: Mapping[str, Mapping[str, str]] = {
         # the authors' DINOv2 and DINOv3, and timm's EVA
         r"blocks\.\d+\.(\d+)\.": r"blocks.\1.",  # DINOv2 can store blocks in chunks.
         r"(blocks\.\d+\.)gamma_(\d)$": r"\1ls\2.gamma",
+        r"(blocks\.\d+\.attn\.)([qv])_bias$": r"\1\2.bias",
         r"(blocks\.\d+\.mlp\.)(fc1_g|w1)\.": r"\1gate.",
         r"(blocks\.\d+\.mlp\.)(fc1_x|w2)\.": r"\1up.",
         r"(blocks\.\d+\.mlp\.)(w12|weights_in)\.": r"\1fc1.",
@@ -216,9 +217,9 @@ OTHER_NETWORKS = {
 }
 
 
-def translate(dialect: Dialect, name: str) -> str:
+def translate(network: str, name: str) -> str:
     """Return the common name of an array from its name after the encoder's prefix."""
-    for pattern, replacement in RENAMES[dialect.network].items():
+    for pattern, replacement in RENAMES.get(network, {}).items():
         name = re.sub(f"^{pattern}", replacement, name)
     return name
 

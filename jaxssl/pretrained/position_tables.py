@@ -54,6 +54,8 @@ def resize(
     old, side = math.isqrt(len(table)), math.isqrt(patches)
     first, grid = np.split(table, [len(table) - old * old])
     first = first if len(first) == tokens else np.zeros((tokens, table.shape[1]), np.float32)
+    if old == side:
+        return np.concatenate([first, grid])
     matrix = _resampling(side, old, antialias=antialias, offset=offset)
     grid = np.einsum("yi,xj,ijd->yxd", matrix, matrix, grid.reshape(old, old, -1), optimize=True)
     return np.concatenate([first, grid.reshape(side * side, -1)])

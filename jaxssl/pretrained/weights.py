@@ -30,13 +30,15 @@ from jaxssl.pretrained import (
     architecture,
     folders,
     input_settings,
+    names,
     parameter_names,
     position_tables,
+    timm_format,
     torch_file,
 )
 from jaxssl.pretrained.architecture import EncoderArrays, abbreviate, as_float32
 from jaxssl.pretrained.encoder import PretrainedEncoder, require_finite
-from jaxssl.pretrained.names import DIALECTS, Stored
+from jaxssl.pretrained.names import Stored
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".bin", ".tar")
 HEADER = "jaxssl"  # name of the metadata entry in exported files
@@ -157,8 +159,9 @@ def public_arrays(pretrained: PretrainedEncoder) -> dict[str, np.ndarray]:
     arrays = parameter_names.fixed_positions(net, pretrained.inputs.size)
     for entry in parameter_names.entries(net):
         array = np.asarray(_leaf(pretrained.variables["net"], entry.path))
-        arrays[entry.name] = np.ascontiguousarray(entry.layout.public(array))
-    return arrays
+        arrays[entry.name] = entry.layout.public(array)
+    renamed = timm_format.rename(net, arrays)
+    return {name: np.ascontiguousarray(array) for name, array in renamed.items()}
 
 
 def header(pretrained: PretrainedEncoder) -> str:
@@ -228,9 +231,10 @@ def _load(
         config, inputs = architecture.infer(arrays, {**theirs[0], **options})
         inputs = inputs._replace(**theirs[1])
     else:
-        arrays = EncoderArrays(content.arrays, "", [], DIALECTS["timm's ViT"])
-        entries, config, inputs = _parse_header(content.header, len(arrays.arrays))
+        entries, config, inputs = _parse_header(content.header, len(content.arrays))
         config |= options
+        stored = {names.translate(str(config.get("name")), k): v for k, v in content.arrays.items()}
+        arrays = EncoderArrays(names.combine(stored), "", [], names.DIALECTS["timm's ViT"])
     net = parameter_names.make_net(config)
     inputs = input_settings.override(inputs, net, **settings)
     input_settings.check_limits(net, inputs.size)

@@ -36,6 +36,7 @@ NETS = {
     "narrow": {"name": "resnet", "depth": "18", "stem": "imagenet", "width": "4"},
     "vit": {**VIT, "pool": "mean"},
     "vit_learned": {**VIT, "positions": "learned", "frozen_patches": "False"},
+    "convnext": {"name": "convnext", "depths": "(1, 1)", "widths": "(4, 8)"},
 }
 ROW = {"protocol": "knn", "metric": "knn_top1", "value": 71.25, "std": None, "unit": "%"}
 ROW |= {"details": {"preset": "moco_v3"}, "features": "pretrained", "layer": "backbone"}
@@ -229,11 +230,11 @@ def test_jax_example_of_the_model_card_runs(runs, monkeypatch):
         np.testing.assert_allclose(names["features"], expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in NETS if name != "narrow"])
+@pytest.mark.parametrize("name", [name for name in NETS if name not in ("narrow", "convnext")])
 def test_pytorch_example_of_the_model_card_runs(name, runs, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
     if name != "convnet":
-        pytest.importorskip("torchvision" if name == "resnet" else "timm")
+        pytest.importorskip("timm")
     files = export(runs(name), ["safetensors", "torch"], out=tmp_path)
     monkeypatch.chdir(tmp_path)
     blocks = [b for b in python_blocks(files[-1].read_text()) if "torch" in b]
@@ -265,8 +266,8 @@ def test_model_card_says_whether_images_are_cropped(crop, rule):
 
 @pytest.mark.parametrize(("stem", "padding"), [("cifar", 1), ("cifar_wide", 2)])
 def test_pytorch_example_has_the_padding_of_the_stem(stem, padding):
-    lines = model_card._torchvision_resnet(resnet.net(depth=18, stem=stem), channels=1)
-    assert "model = torchvision.models.resnet18()" in lines
+    lines = model_card._model_lines(resnet.net(depth=18, stem=stem), Inputs(32, 1))
+    assert '    "resnet18", num_classes=0, in_chans=1,' in lines
     assert f"Conv2d(1, 64, 3, padding={padding}, bias=False)" in "".join(lines)
 
 

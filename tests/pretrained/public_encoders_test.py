@@ -217,7 +217,7 @@ def test_networks_that_are_not_supported_are_named(name, network, tmp_path):
     ],
 )
 def test_names_of_authors_are_mapped_to_timm(project, theirs, common):
-    assert names.translate(names.DIALECTS[project], theirs) == common
+    assert names.translate(names.DIALECTS[project].network, theirs) == common
 
 
 def test_masked_biases_of_dinov3_are_zero():

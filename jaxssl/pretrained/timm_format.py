@@ -1,0 +1,163 @@
+"""Describe an encoder for timm, whose models transformers loads too."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import flax.linen as nn
+import numpy as np
+
+from jaxssl.models import convnext, resnet, vit
+from jaxssl.pretrained.encoder import PretrainedEncoder
+
+POOLS = {"token": "token", "mean": "avg", "attention": "map"}
+
+
+def config(pretrained: PretrainedEncoder, num_features: int, arrays: Iterable[str]) -> str:
+    """Return the config.json with which timm and transformers build the network.
+
+    Args:
+        pretrained: the encoder.
+        num_features: features of an image.
+        arrays: names of the arrays in the file.
+
+    Raises:
+        ValueError: if timm has no such network.
+    """
+    inputs, net = pretrained.inputs, pretrained.encoder.net
+    name, arguments = network(net, inputs.size)
+    if isinstance(net, vit.ViT):
+        absent = {"patch_embed.proj.bias"} if net.pre_norm else set()
+        if net.positions == "rotary":
+            absent |= {f"blocks.{i}.attn.qkv.bias" for i in range(net.layers)}
+        if left := sorted(absent & {*arrays}):
+            raise ValueError(f"timm's ViT of this kind has no {left[0]}; choose --to safetensors")
+    statistics = {
+        key: [float(x) for x in getattr(inputs, key)]
+        * (inputs.channels // len(getattr(inputs, key)))
+        for key in ("mean", "std")
+    }
+    entries = {
+        "architecture": name,
+        "num_classes": 0,
+        "num_features": num_features,
+        "model_args": {"in_chans": inputs.channels, **arguments},
+        "pretrained_cfg": {
+            "input_size": [inputs.channels, inputs.size, inputs.size],
+            "fixed_input_size": "img_size" in arguments,
+            "interpolation": inputs.interpolation,
+            "crop_pct": inputs.crop or 1.0,
+            "crop_mode": "center" if inputs.crop else "squash",
+            **statistics,
+            "num_classes": 0,
+        },
+    }
+    return json.dumps(entries, indent=2)
+
+
+def network(net: nn.Module, size: int) -> tuple[str, dict[str, Any]]:
+    """Return the name of a network in timm, and the arguments that differ from its defaults.
+
+    Raises:
+        ValueError: if timm has no such network.
+    """
+    if isinstance(net, vit.ViT):
+        return _vit(net, size)
+    if isinstance(net, resnet.ResNet):
+        depths = [d for d, form in resnet.DEPTHS.items() if form == (net.stages, net.bottleneck)]
+        _require(net, stem=net.stem in ("imagenet", "deep"), width=depths and net.width == 64)
+        arguments = {"cardinality": net.groups, "base_width": net.base_width}
+        arguments |= {"avg_down": net.pooled_shortcut}
+        deep = {"stem_type": "deep", "stem_width": 32} if net.stem == "deep" else {}
+        return f"resnet{depths[0]}", arguments | deep
+    if isinstance(net, convnext.ConvNeXt):
+        _require(net, depths=len(net.depths) == 4)
+        version = "v2" if net.response_norm else ""
+        return f"convnext{version}_tiny", {"depths": [*net.depths], "dims": [*net.widths]}
+    raise ValueError(f"timm has no {type(net).__name__} like this; choose --to safetensors")
+
+
+def _vit(net: vit.ViT, size: int) -> tuple[str, dict[str, Any]]:
+    gated, rotary = net.activation == "swiglu", net.positions == "rotary"
+    arguments = {
+        "img_size": size,
+        "patch_size": net.patch_size,
+        "embed_dim": net.dim,
+        "depth": net.layers,
+        "num_heads": net.heads,
+        "mlp_ratio": (net.mlp_dim or 4 * net.dim) * (2 if gated and not rotary else 1) / net.dim,
+        "init_values": 1e-5 if net.layer_scale else None,
+        "class_token": net.class_token,
+        "global_pool": POOLS[net.pool],
+    }
+    _require(net, projection=not net.projection)
+    if rotary:
+        plain = net.activation in ("gelu", "swiglu")
+        _require(net, epsilon=net.epsilon == 1e-5, activation=plain, pool=net.pool != "attention")
+        _require(net, pre_norm=not net.pre_norm, distilled=not net.distilled)
+        arguments |= {"num_reg_tokens": net.registers, "swiglu_mlp": gated, "qkv_bias": True}
+        return "vit_small_patch16_dinov3", arguments
+    arguments |= {"reg_tokens": net.registers, "no_embed_class": net.registers > 0}
+    arguments |= {"pre_norm": net.pre_norm, "fc_norm": False}
+    if not gated:
+        arguments["act_layer"] = net.activation
+    # The architectures differ in what JSON cannot say: classes of layers and their settings.
+    small = net.epsilon == 1e-6
+    _require(net, epsilon=small or (net.epsilon == 1e-5 and not gated and not net.distilled))
+    _require(net, distilled=not (net.distilled and (gated or net.registers)))
+    name = "vit_base_patch16_224" if small else "vit_base_patch16_clip_224"
+    name = "vit_giant_patch14_dinov2" if gated else name
+    return "deit_base_distilled_patch16_224" if net.distilled else name, arguments
+
+
+def _require(net: Any, **fits: Any) -> None:
+    """Raise ValueError for the first setting of a network that does not fit."""
+    for name, fit in fits.items():
+        if not fit:
+            raise ValueError(
+                f"timm has no {type(net).__name__} with net.{name}={getattr(net, name)!r} like "
+                "this; choose --to safetensors"
+            )
+
+
+def prepare(pretrained: PretrainedEncoder) -> PretrainedEncoder:
+    """Return an encoder with the same features whose arrays timm can hold.
+
+    In timm a class token beside registers has no position, so that its position is added to it.
+    """
+    net, variables = pretrained.encoder.net, pretrained.variables
+    if not isinstance(net, vit.ViT) or net.positions != "learned" or not net.registers:
+        return pretrained
+    params = dict(variables["net"]["params"])
+    first, rest = np.split(np.asarray(params["positions"]), [net.tokens])
+    if net.class_token:
+        params["token"] = params["token"] + first[0]
+    params["positions"] = np.concatenate([np.zeros_like(first), rest])
+    return pretrained._replace(
+        variables=variables | {"net": {**variables["net"], "params": params}}
+    )
+
+
+def rename(net: nn.Module, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return arrays by the names of timm's network, from their common names.
+
+    Biases that timm's network lacks are left out if they are 0, and keep the common name otherwise.
+    """
+    result, rotary = {}, isinstance(net, vit.ViT) and net.positions == "rotary"
+    for name, array in arrays.items():
+        if isinstance(net, convnext.ConvNeXt) and name.startswith("norm."):
+            result["head." + name] = array
+        elif "attn_pool.qkv." in name:
+            q, kv = np.split(array, [len(array) // 3])
+            result |= {name.replace("qkv", "q"): q, name.replace("qkv", "kv"): kv}
+        elif "patch_embed.proj.bias" == name and getattr(net, "pre_norm", 0) and not array.any():
+            continue
+        elif name == "pos_embed" and isinstance(net, vit.ViT) and net.registers:
+            result[name] = array[:, net.tokens :]
+        elif rotary and name.endswith("attn.qkv.bias") and not np.split(array, 3)[1].any():
+            q, _, v = np.split(array, 3)
+            result |= {name.replace("qkv.", "q_"): q, name.replace("qkv.", "v_"): v}
+        else:
+            result[re.sub(r"\.ls(\d)\.gamma$", r".gamma_\1", name) if rotary else name] = array
+    return result
