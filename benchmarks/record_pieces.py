@@ -84,7 +84,7 @@ def attention(name: str, settings: dict[str, Any], workdir: Path) -> dict[str, A
     """
     del name, workdir
     from jaxssl.models import vit
-    from jaxssl.models._attention import attend
+    from jaxssl.models._layers import attend
 
     train_step = _train_step(None)
     forms = {"ours": attend, "jax.nn, xla": _jax_attention("xla")}

@@ -1,5 +1,7 @@
 """Shapes and variables of networks for several tests."""
 
+import math
+import re
 from functools import partial
 
 import jax
@@ -45,3 +47,36 @@ def random_variables(module, x):
     center = [float(path[-1].key in ("scale", "var")) for path, _ in leaves]
     noise = [0.3 * normal(*leaf.shape, seed=i) for i, (_, leaf) in enumerate(leaves)]
     return jax.tree.unflatten(tree, [c + z for c, z in zip(center, noise, strict=True)])
+
+
+def layer_norm(p, x, epsilon):
+    """Return LayerNorm with scale and bias ``p`` in NumPy."""
+    z = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon)
+    return z * p["scale"] + p["bias"]
+
+
+def transformer_block(p, x, heads, act, epsilon, *, causal=False, factors=(1, 1)):
+    """Apply a pre-norm block to the tokens [t, dim] of one example, looping over the heads."""
+    dense = lambda name, x: x @ p[name]["kernel"] + p[name]["bias"]  # noqa: E731
+    qkv = dense("qkv", layer_norm(p["LayerNorm_0"], x, epsilon))
+    dim, visible = x.shape[1], np.tri(len(x)) if causal else np.ones((len(x), len(x)))
+    parts = []
+    for head in np.split(np.arange(dim), heads):
+        q, k, v = (qkv[:, dim * i + head] for i in range(3))
+        weights = visible * np.exp(q @ k.T / math.sqrt(dim / heads))
+        parts.append(weights / weights.sum(1, keepdims=True) @ v)
+    x = x + factors[0] * dense("attention_out", np.concatenate(parts, axis=1))
+    y = act(dense("mlp_in", layer_norm(p["LayerNorm_1"], x, epsilon)))
+    return x + factors[1] * dense("mlp_out", y)
+
+
+exact_gelu = np.vectorize(lambda u: u * (1 + math.erf(u / math.sqrt(2))) / 2)
+
+
+def dtypes_of(lowered):
+    """Return the dtypes in every line of a program that has one of three operations."""
+    lines = lowered.as_text().splitlines()
+    return {
+        name: [set(re.findall(r"x(bf16|f32)>", line)) for line in lines if f".{name} " in line]
+        for name in ("dot_general", "exponential", "rsqrt")
+    }

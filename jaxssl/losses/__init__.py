@@ -52,10 +52,11 @@ TOWERS = (
 )
 
 for _name in (*VIEWS, *TOWERS, "cross_entropy"):
-    _loss = getattr(import_module(f"jaxssl.losses.{_name}"), f"{_name}_loss")
-    globals()[f"{_name}_loss"] = on_pairs(_loss)
+    _module = import_module(f"jaxssl.losses.{_name}")
+    _arguments = getattr(_module, f"{_name}_loss"), getattr(_module, "RANGES", {})
+    globals()[f"{_name}_loss"] = on_pairs(*_arguments)
     if _name != "cross_entropy":
-        globals()[_name] = on_arrays(_loss, pair_views if _name in VIEWS else pair_towers)
+        globals()[_name] = on_arrays(*_arguments, pair_views if _name in VIEWS else pair_towers)
 
 
 def objective(name: str, /, **hyper: Any) -> Objective:

@@ -10,7 +10,7 @@ from jax import Array
 from jax.sharding import PartitionSpec as P
 
 from jaxssl.errors import suggest
-from jaxssl.losses.objective import mean_over_anchors
+from jaxssl.losses.objective import Ranges, check, mean_over_anchors
 from jaxssl.losses.pairs import Pairs, explicit_axes, pair_views
 
 MODULE = "jaxssl.losses"  # where `pickle` finds the functions
@@ -35,8 +35,11 @@ def bind(
         raise TypeError(f"{name}: {error}") from None
 
 
-def on_pairs(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
-    """Return ``(pairs, **hyper) -> [n]`` with errors for arrays and for misspelt arguments."""
+def on_pairs(loss_fn: Callable[..., Array], ranges: Ranges) -> Callable[..., Array]:
+    """Return ``(pairs, **hyper) -> [n]`` with errors for arrays and for wrong arguments.
+
+    ``ranges`` are the valid values of hyper-parameters, see `check`.
+    """
     signature, name = inspect.signature(loss_fn), loss_fn.__name__
 
     @functools.wraps(loss_fn)
@@ -47,18 +50,21 @@ def on_pairs(loss_fn: Callable[..., Array]) -> Callable[..., Array]:
                 f"{name}() takes Pairs, got {type(pairs).__name__}; take pair_views([z1, z2]) or "
                 f"pair_towers(z1, z2), or call {name.removesuffix('_loss')}(z1, z2)"
             )
-        bind(f"{name}()", signature, args, kwargs)
+        check(ranges, **bind(f"{name}()", signature, args, kwargs).arguments)
         return loss_fn(*args, **kwargs)
 
     checked.__module__ = MODULE
     return checked
 
 
-def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Callable[..., Array]:
+def on_arrays(
+    loss_fn: Callable[..., Array], ranges: Ranges, pair: Callable[..., Pairs]
+) -> Callable[..., Array]:
     """Return the two-array form of a loss: ``(z1, z2, **hyper) -> scalar``.
 
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
+        ranges: valid values of hyper-parameters, see `check`.
         pair: `pair_views` if the rows of both arrays are anchors, `pair_towers` if the rows of the
             first array are anchors and the rows of the second are their keys.
     """
@@ -75,6 +81,7 @@ def on_arrays(loss_fn: Callable[..., Array], pair: Callable[..., Pairs]) -> Call
 
     def on_two_arrays(*args: Any, **kwargs: Any) -> Array:
         arguments = bind(f"{name}()", signature, args, kwargs).arguments
+        check(ranges, **arguments)
         return _in_auto_mode(compute, arguments)
 
     anchors = "rows of both arrays" if both else "rows of z1, with the rows of z2 as keys,"

@@ -23,7 +23,18 @@ from jaxssl.losses._block import (
     block_gradient,
     symmetric_gradient,
 )
-from jaxssl.losses.pairs import Pairs, count_positives, log_zero, unit
+from jaxssl.losses.pairs import (
+    Pairs,
+    cosine,
+    count_positives,
+    log_sum_exp,
+    log_zero,
+    mean_where,
+    negatives,
+    not_self,
+    positives,
+    unit,
+)
 
 
 class RowSums(NamedTuple):
@@ -32,6 +43,7 @@ class RowSums(NamedTuple):
     The log of an empty sum is a large negative number, so that arithmetic stays finite.
 
     Attributes:
+        has_positive: whether the anchor has a positive.
         all: log of the sum of e^l over positives and negatives.
         positive: log of the sum of e^l over the positives.
         negative: log of the sum of e^l over the negatives.
@@ -39,6 +51,7 @@ class RowSums(NamedTuple):
         repulsion: sum of e^-cosine over the positives.
     """
 
+    has_positive: Array
     all: Array
     positive: Array
     negative: Array
@@ -54,7 +67,10 @@ def row_sums(
     ring: bool = False,
     repulsion: bool = False,
 ) -> RowSums:
-    """Compute the sums over positives and over negatives for all anchors, block by block.
+    """Compute the sums over positives and over negatives for all anchors.
+
+    With neither blocks nor a ring, they are computed from the similarity matrix [n, m]. XLA removes
+    the sums that a loss does not use.
 
     Args:
         pairs: n anchors, m candidates.
@@ -68,6 +84,18 @@ def row_sums(
             symbolic.
         TypeError: in forward-mode differentiation.
     """
+    has_positive = count_positives(pairs) > 0
+    if block_size is None and not ring:
+        s, pos = cosine(pairs), positives(pairs)
+        logits = s / temperature
+        return RowSums(
+            has_positive,
+            all=log_sum_exp(logits, not_self(pairs)),
+            positive=log_sum_exp(logits, pos),
+            negative=log_sum_exp(logits, negatives(pairs)),
+            mean_positive=mean_where(logits, pos),
+            repulsion=jnp.sum(jnp.where(pos, jnp.exp(-s), 0), axis=1),
+        )
     n = pairs.anchor.shape[0]
     if not isinstance(n, int):
         raise ValueError(
@@ -100,6 +128,7 @@ def row_sums(
         ) from error
     count = count_positives(pairs).astype(sums.total.dtype)
     return RowSums(
+        has_positive,
         all=jnp.logaddexp(sums.positive, sums.negative),
         positive=sums.positive,
         negative=sums.negative,
@@ -181,21 +210,16 @@ _sums.defvjp(_forward, _backward)
 
 def _map_blocks(config: Config, fn: Callable[[Any], Any], rows: Any) -> Any:
     """Map ``fn`` over blocks of rows, for a tree of arrays [n, ...], and join the results."""
-    blocks, join = _split(config, rows)
-    return jax.tree.map(join, lax.map(fn, blocks))
+    return _scan_blocks(config, lambda _, block: (None, fn(block)), None, rows)[1]
 
 
 def _scan_blocks(
     config: Config, fn: Callable[[Any, Any], tuple[Any, Any]], carry: Any, rows: Any
 ) -> tuple[Any, Any]:
-    """Scan ``fn(carry, block)`` over blocks of rows and join the outputs along axis 0."""
-    blocks, join = _split(config, rows)
-    carry, out = lax.scan(fn, carry, blocks)
-    return carry, jax.tree.map(join, out)
+    """Scan ``fn(carry, block)`` over blocks of rows and join the outputs along axis 0.
 
-
-def _split(config: Config, rows: Any) -> tuple[Any, Callable[[Array], Array]]:
-    """Split rows into blocks of equal length, the last one padded with zeros (cotangents too)."""
+    The blocks have equal length. The last one is padded with zeros (cotangents too).
+    """
     n = jax.tree.leaves(rows)[0].shape[0]
     padding = -n % config.block_size
 
@@ -203,10 +227,8 @@ def _split(config: Config, rows: Any) -> tuple[Any, Callable[[Array], Array]]:
         x = jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1))
         return x.reshape(-1, config.block_size, *x.shape[1:])
 
-    def join(x: Array) -> Array:
-        return x.reshape(-1, *x.shape[2:])[:n]
-
-    return jax.tree.map(split, rows), join
+    carry, out = lax.scan(fn, carry, jax.tree.map(split, rows))
+    return carry, jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:])[:n], out)
 
 
 def _around_ring(

@@ -6,7 +6,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     add_all,
@@ -124,8 +124,6 @@ def auc_cl_loss(
     Differs from the released code: its CIFAR loss has the constant -2B in place of
     2 alpha - alpha^2, which changes the value (preset "released_cifar") but no gradient.
     """
-    check(RANGES, similarity=similarity, negative_reduction=negative_reduction, form=form)
-    check(RANGES, alpha=alpha, negative_weight=negative_weight)
     if form == "moments" and pairs.labelled:
         raise ValueError('form="moments" cannot be used with labels; set form="matrix" or "auto"')
     one_positive = not pairs.labelled and pairs.num_views != 1

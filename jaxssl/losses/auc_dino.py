@@ -7,7 +7,7 @@ from jax import numpy as jnp
 from jaxssl import collectives
 from jaxssl.losses.dino import RANGES as DINO_RANGES
 from jaxssl.losses.dino import with_center
-from jaxssl.losses.objective import Number, Objective, Scalar, check
+from jaxssl.losses.objective import Scalar
 from jaxssl.losses.pairs import Pairs, dot, mean_where, negatives, positives, promote
 
 RANGES = DINO_RANGES | {"alpha": ">= 0", "negative_weight": ">= 0"}
@@ -66,8 +66,6 @@ def auc_dino_loss(
     its own batch. There the sum over negatives runs over the students of a teacher, here over the
     teachers of a student, with the same mean over anchors.
     """
-    check(RANGES, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
-    check(RANGES, alpha=alpha, negative_weight=negative_weight)
     dim = pairs.anchor.shape[1]
     if center is not None and center.shape != (dim,):
         raise ValueError(f"center must have shape [{dim}] like one embedding, got {center.shape}")
@@ -85,25 +83,4 @@ def auc_dino_loss(
     return jnp.where(jnp.any(pos, axis=1), loss, 0)
 
 
-def objective(
-    *,
-    a: Number = 10.0,
-    b: Number = 0.0,
-    alpha: Number = 1.0,
-    negative_weight: Number = 32.0,
-    student_temperature: Number = 0.1,
-    teacher_temperature: Number = 0.04,
-    center_momentum: Number = 0.9,
-) -> Objective:
-    """Return the AUC-DINO loss together with DINO's centre, a moving average of teacher outputs."""
-    fixed = {
-        "a": a,
-        "b": b,
-        "alpha": alpha,
-        "negative_weight": negative_weight,
-        "student_temperature": student_temperature,
-        "teacher_temperature": teacher_temperature,
-    }
-    check(RANGES, center_momentum=center_momentum, **fixed)
-    centred = with_center(auc_dino_loss, center_momentum, fixed)
-    return centred._replace(needs_other_keys=True)
+objective = with_center(auc_dino_loss, RANGES, needs_other_keys=True)

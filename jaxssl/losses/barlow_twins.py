@@ -6,7 +6,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, add_all, dot, promote, stack_views
 
 PRESETS = {
@@ -46,7 +46,6 @@ def barlow_twins_loss(
     References:
         Zbontar et al., Barlow Twins, 2021, eq. 1 and 2.
     """
-    check(RANGES, off_diagonal_weight=off_diagonal_weight, scale=scale, epsilon=epsilon)
     z = promote(stack_views(pairs, "barlow_twins"))
     centred = z - collectives.mean(jnp.mean(z, axis=1, keepdims=True), pairs.axis_name)
     # The centred embeddings are divided by their largest entry if it exceeds 1, because their

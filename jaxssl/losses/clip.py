@@ -6,7 +6,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, swap
 
 LOG_SCALE = math.log(1 / 0.07)
@@ -44,7 +44,6 @@ def clip_loss(
         Radford et al., Learning Transferable Visual Models From Natural Language Supervision,
         2021, figure 3.
     """
-    check(RANGES, max_scale=max_scale)
     temperature = jnp.exp(-jnp.minimum(logit_scale, jnp.log(max_scale)))
     hyper = {"temperature": temperature, "block_size": block_size, "ring": ring}
     return (nt_xent_loss(pairs, **hyper) + nt_xent_loss(swap(pairs), **hyper)) / 2

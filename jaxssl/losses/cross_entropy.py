@@ -34,7 +34,6 @@ def cross_entropy_loss(
     References:
         Szegedy et al., Rethinking the Inception Architecture, 2015, section 7, for the smoothing.
     """
-    check(RANGES, label_smoothing=label_smoothing)
     if not pairs.labelled:
         raise ValueError(
             "the loss cross_entropy needs class labels, got none; set method.labels=True"

@@ -4,17 +4,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses._row_sums import row_sums, takes_queue
-from jaxssl.losses.objective import Scalar, check, stateless
-from jaxssl.losses.pairs import (
-    Pairs,
-    cosine,
-    count_positives,
-    log_sum_exp,
-    mean_where,
-    negatives,
-    positives,
-    zero_if_empty,
-)
+from jaxssl.losses.objective import Scalar, stateless
+from jaxssl.losses.pairs import Pairs, zero_if_empty
 
 RANGES = {"temperature": "> 0", "block_size": "> 0"}
 
@@ -39,16 +30,9 @@ def dcl_loss(
     References:
         Yeh et al., Decoupled Contrastive Learning, 2022, eq. 6.
     """
-    check(RANGES, temperature=temperature, block_size=block_size)
-    if block_size is None and not ring:
-        logits = cosine(pairs) / temperature
-        log_negatives = log_sum_exp(logits, negatives(pairs))
-        positive = mean_where(logits, positives(pairs))
-    else:
-        sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
-        log_negatives, positive = sums.negative, sums.mean_positive
-    loss = zero_if_empty(log_negatives) - positive
-    return jnp.where(count_positives(pairs) > 0, loss, 0)
+    sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
+    loss = zero_if_empty(sums.negative) - sums.mean_positive
+    return jnp.where(sums.has_positive, loss, 0)
 
 
 objective = stateless(dcl_loss, ranges=RANGES, takes_queue=takes_queue)

@@ -5,20 +5,8 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses._row_sums import row_sums, takes_queue
-from jaxssl.losses.objective import Scalar, check, stateless
-from jaxssl.losses.pairs import (
-    Pairs,
-    by_view,
-    cosine,
-    count_positives,
-    gather_by_view,
-    log_sum_exp,
-    log_zero,
-    mean_where,
-    negatives,
-    positives,
-    zero_if_empty,
-)
+from jaxssl.losses.objective import Scalar, stateless
+from jaxssl.losses.pairs import Pairs, by_view, gather_by_view, log_zero, zero_if_empty
 
 RANGES = {"temperature": "> 0", "sigma": "> 0", "block_size": "> 0"}
 
@@ -55,25 +43,18 @@ def dclw_loss(
     References:
         Yeh et al., Decoupled Contrastive Learning, 2022, eq. 7 and section 3.2.
     """
-    check(RANGES, temperature=temperature, sigma=sigma, block_size=block_size)
-    if block_size is None and not ring:
-        logits = cosine(pairs) / temperature
-        log_negatives = log_sum_exp(logits, negatives(pairs))
-        positive = mean_where(logits, positives(pairs))
-    else:
-        sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
-        log_negatives, positive = sums.negative, sums.mean_positive
-    has_positive = count_positives(pairs) > 0
+    sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
+    positive = sums.mean_positive
     # Anchors without a positive get log 0 here, so that the softmax over anchors ignores them.
     excluded = log_zero(positive.dtype)
-    p = jnp.where(has_positive, positive * (temperature / sigma), excluded)
+    p = jnp.where(sums.has_positive, positive * (temperature / sigma), excluded)
     p = lax.stop_gradient(p) if stop_weight_gradient else p
     all_p = gather_by_view(pairs, p)
     batch = jnp.sum(all_p > excluded / 2, axis=1, dtype=p.dtype)
     log_softmax = by_view(pairs, p) - jax.nn.logsumexp(all_p, axis=1, keepdims=True)
     weight = 2 - batch[:, None] * jnp.exp(log_softmax)
-    loss = zero_if_empty(log_negatives) - weight.reshape(-1) * positive
-    return jnp.where(has_positive, loss, 0)
+    loss = zero_if_empty(sums.negative) - weight.reshape(-1) * positive
+    return jnp.where(sums.has_positive, loss, 0)
 
 
 objective = stateless(dclw_loss, ranges=RANGES, takes_queue=takes_queue)

@@ -3,7 +3,7 @@
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negatives, positives
 
 RANGES = {"temperature": "> 0", "positive_prior": "in [0, 1)"}
@@ -31,7 +31,6 @@ def debiased_loss(
     References:
         Chuang et al., Debiased Contrastive Learning, 2020, eq. 7 and 8.
     """
-    check(RANGES, temperature=temperature, positive_prior=positive_prior)
     logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
     log_negatives = log_sum_exp(logits, neg)
     return corrected_softmax(logits, pos, neg, log_negatives, temperature, positive_prior)

@@ -12,14 +12,13 @@ from jax import numpy as jnp
 
 from jaxssl.losses.memory import log_average, read_examples, write_examples
 from jaxssl.losses.objective import (
-    Metrics,
     Number,
     Objective,
     Scalar,
     Schedule,
-    at_step,
+    Terms,
     check,
-    mean_over_anchors,
+    make_objective,
 )
 from jaxssl.losses.pairs import (
     Pairs,
@@ -124,7 +123,6 @@ def _loss(
     include_positive: bool,
     noise: _Noise | None = None,
 ) -> Array:
-    check(RANGES, temperature=temperature, weight=weight, similarity=similarity)
     log_s = _log_similarity(pairs, temperature, similarity, noise)
     pos, neg = positives(pairs), negatives(pairs)
     log_positive, log_negative = mean_where(log_s, pos), log_sum_exp(log_s, neg)
@@ -208,10 +206,7 @@ def objective(
         learned = {"logit_scale": -jnp.log(jnp.float32(temperature))} if learn_scale else {}
         return learned, jnp.full(num_examples, -math.inf, jnp.float32) if rate == "buffer" else ()
 
-    def loss(
-        pairs: Pairs, params: dict[str, Array], memory: Any, *, step: Array, key: Array
-    ) -> tuple[Array, Any, Metrics]:
-        hyper = at_step(fixed, step)
+    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
         tau = hyper["temperature"]
         if learn_scale:
             tau = jnp.exp(-jnp.minimum(params["logit_scale"], MAX_LOG_SCALE))
@@ -228,11 +223,10 @@ def objective(
             log_rate = log_rate - jnp.log(exponential(key, pairs))
         now = hyper["weight"]
         per_anchor = _loss(pairs, log_rate, now, tau, similarity, include_positive, added)
-        value, share_alone = mean_over_anchors(per_anchor, pairs)
-        metrics = {"anchors_without_positive": share_alone, "weight": jnp.asarray(now, jnp.float32)}
-        return value, memory, {**metrics, **params}
+        return Terms(per_anchor, memory, {"weight": jnp.asarray(now, jnp.float32), **params})
 
-    return Objective(init, loss, per_example=rate == "buffer", needs_two_towers=rate == "momentum")
+    flags = {"per_example": rate == "buffer", "needs_two_towers": rate == "momentum"}
+    return make_objective(compute, fixed, init, **flags)
 
 
 def _keys_as_anchors(pairs: Pairs) -> Pairs:

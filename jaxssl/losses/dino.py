@@ -8,15 +8,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import (
-    Metrics,
-    Number,
-    Objective,
-    Scalar,
-    at_step,
-    check,
-    mean_over_anchors,
-)
+from jaxssl.losses.objective import Objective, Ranges, Scalar, Terms, factory, make_objective
 from jaxssl.losses.pairs import Pairs, add_all, partners, promote
 
 RANGES = {
@@ -55,7 +47,6 @@ def dino_loss(
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021, eq. 1 to 4.
     """
-    check(RANGES, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
     log_p = jax.nn.log_softmax(promote(pairs.anchor) / student_temperature, axis=1)
     outputs = [lax.stop_gradient(promote(t)) for t in partners(pairs, "dino")]
     if center is not None:
@@ -64,48 +55,39 @@ def dino_loss(
     return -jnp.sum(add_all(targets) / len(targets) * log_p, axis=1)
 
 
-def objective(
-    *,
-    student_temperature: Number = 0.1,
-    teacher_temperature: Number = 0.04,
-    center_momentum: Number = 0.9,
-) -> Objective:
-    """Return DINO's loss with a centre that is a moving average of the teacher's outputs."""
-    fixed = {"student_temperature": student_temperature, "teacher_temperature": teacher_temperature}
-    check(RANGES, center_momentum=center_momentum, **fixed)
-    centred = with_center(dino_loss, center_momentum, fixed)
-    return centred._replace(needs_other_keys=True, takes_labels=False, takes_queue=False)
-
-
 def with_center(
-    loss_fn: Callable[..., Array], center_momentum: Number, fixed: dict[str, Number]
-) -> Objective:
-    r"""Return ``loss_fn(pairs, center, **fixed)`` as an objective that keeps the teacher's centre.
+    loss_fn: Callable[..., Array], ranges: Ranges, **flags: bool
+) -> Callable[..., Objective]:
+    r"""Return the factory of an objective that keeps the teacher's centre between steps.
 
     .. math:: c \leftarrow m c + (1 - m) \bar t
 
-    where t are the outputs of the keys on all devices.
+    where t are the outputs of the keys on all devices, and m is ``center_momentum`` in [0, 1].
 
     Args:
         loss_fn: ``(pairs, center, **hyper) -> [n]``.
-        center_momentum: m, in [0, 1].
-        fixed: hyper-parameters of ``loss_fn``.
+        ranges: valid values of the hyper-parameters.
+        **flags: fields of `Objective`.
     """
 
     def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], Array]:
         del key, num_examples
         return {}, jnp.zeros(dim, jnp.float32)
 
-    def loss(
-        pairs: Pairs, params: dict[str, Any], memory: Array, *, step: Array, key: Array
-    ) -> tuple[Array, Array, Metrics]:
+    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
         del params, key
-        momentum = at_step({"momentum": center_momentum}, step)["momentum"]
-        per_anchor = loss_fn(pairs, memory, **at_step(fixed, step))
-        value, share_alone = mean_over_anchors(per_anchor, pairs)
+        momentum = hyper.pop("center_momentum")
         outputs = jnp.mean(promote(lax.stop_gradient(pairs.partner)), axis=0)
         batch = collectives.mean(outputs, pairs.axis_name)
-        memory = momentum * memory + (1 - momentum) * batch
-        return value, memory, {"anchors_without_positive": share_alone}
+        per_anchor = loss_fn(pairs, memory, **hyper)
+        return Terms(per_anchor, momentum * memory + (1 - momentum) * batch)
 
-    return Objective(init, loss)
+    def build(hyper: dict[str, Any]) -> Objective:
+        return make_objective(compute, hyper, init, **flags)
+
+    return factory(loss_fn, ranges, build, center_momentum=0.9)
+
+
+objective = with_center(
+    dino_loss, RANGES, needs_other_keys=True, takes_labels=False, takes_queue=False
+)

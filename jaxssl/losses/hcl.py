@@ -4,7 +4,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses.debiased import corrected_softmax
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, negatives, positives, zero_if_empty
 
 RANGES = {"temperature": "> 0", "beta": ">= 0", "positive_prior": "in [0, 1)"}
@@ -32,7 +32,6 @@ def hcl_loss(
     References:
         Robinson et al., Contrastive Learning with Hard Negative Samples, 2021, eq. 4.
     """
-    check(RANGES, temperature=temperature, beta=beta, positive_prior=positive_prior)
     logits, pos, neg = cosine(pairs) / temperature, positives(pairs), negatives(pairs)
     count = jnp.sum(neg, axis=1, dtype=logits.dtype)
     # With logits l over N negatives, this is log(N sum(e^((1 + beta) l)) / sum(e^(beta l))).

@@ -7,18 +7,10 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import (
-    Metrics,
-    Number,
-    Objective,
-    Scalar,
-    at_step,
-    check,
-    mean_over_anchors,
-)
+from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import Pairs, dot, promote, stack_views
 
-RANGES = {"weight": "in [0, 1]", "num_slices": "> 0", "num_knots": "> 0", "t_max": "> 0"}
+RANGES = {"weight": "in [0, 1]", "num_slices": "> 0", "num_knots": "> 1", "t_max": "> 0"}
 
 
 def lejepa_loss(
@@ -60,7 +52,6 @@ def lejepa_loss(
 
     Differs from the paper: t_m is 3, as in the authors' code. In the paper it is 5.
     """
-    check(RANGES, weight=weight, num_slices=num_slices, num_knots=num_knots - 1, t_max=t_max)
     z = promote(stack_views(pairs, "lejepa"))
     num_views, b, d = z.shape
     if directions is None:
@@ -102,20 +93,12 @@ def objective(
     t_max: float = 3.0,
 ) -> Objective:
     """Return LeJEPA with new directions in every step, equal on all devices."""
-    check(RANGES, weight=weight, num_slices=num_slices, num_knots=num_knots - 1, t_max=t_max)
+    fixed = {"weight": weight, "num_knots": num_knots, "t_max": t_max}
+    check(RANGES, num_slices=num_slices, **fixed)
 
-    def init(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Any], tuple[()]]:
-        del key, num_examples, dim
-        return {}, ()
-
-    def loss(
-        pairs: Pairs, params: dict[str, Any], memory: tuple[()], *, step: Array, key: Array
-    ) -> tuple[Array, tuple[()], Metrics]:
+    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
         del params
         directions = draw_directions(key, pairs.anchor.shape[1], num_slices)
-        hyper = at_step({"weight": weight}, step)
-        values = lejepa_loss(pairs, directions, num_knots=num_knots, t_max=t_max, **hyper)
-        value, share_alone = mean_over_anchors(values, pairs)
-        return value, memory, {"anchors_without_positive": share_alone}
+        return Terms(lejepa_loss(pairs, directions, **hyper), memory)
 
-    return Objective(init, loss, takes_labels=False, takes_queue=False)
+    return make_objective(compute, fixed, takes_labels=False, takes_queue=False)

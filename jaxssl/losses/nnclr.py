@@ -9,14 +9,13 @@ from jax import numpy as jnp
 from jaxssl.losses.memory import empty_queue, enqueue
 from jaxssl.losses.nt_xent import nt_xent_loss
 from jaxssl.losses.objective import (
-    Metrics,
     Number,
     Objective,
     Scalar,
-    at_step,
+    Terms,
     check,
     last_memory,
-    mean_over_anchors,
+    make_objective,
 )
 from jaxssl.losses.pairs import Pairs, by_view, dot, swap, unit
 
@@ -69,15 +68,11 @@ def objective(*, temperature: Number = 0.1, support_size: int = 16384) -> Object
         del num_examples
         return {}, empty_queue(key, support_size, dim)
 
-    def loss(
-        pairs: Pairs, params: dict[str, Any], memory: dict[str, Array], *, step: Array, key: Array
-    ) -> tuple[Array, dict[str, Array], Metrics]:
+    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
         del params, key
         pairs = swap(pairs)
-        hyper = at_step({"temperature": temperature}, step)
         per_anchor = nnclr_loss(pairs, memory["rows"], **hyper)
-        memory = enqueue(memory, by_view(pairs, pairs.anchor), pairs.axis_name)
-        value, share_alone = mean_over_anchors(per_anchor, pairs)
-        return value, memory, {"anchors_without_positive": share_alone}
+        return Terms(per_anchor, enqueue(memory, by_view(pairs, pairs.anchor), pairs.axis_name))
 
-    return Objective(init, loss, merge=last_memory, takes_queue=False)
+    fixed = {"temperature": temperature}
+    return make_objective(compute, fixed, init, merge=last_memory, takes_queue=False)

@@ -4,16 +4,8 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl.losses._row_sums import row_sums, takes_queue
-from jaxssl.losses.objective import Scalar, check, stateless
-from jaxssl.losses.pairs import (
-    Pairs,
-    cosine,
-    count_positives,
-    log_sum_exp,
-    mean_where,
-    not_self,
-    positives,
-)
+from jaxssl.losses.objective import Scalar, stateless
+from jaxssl.losses.pairs import Pairs
 
 RANGES = {"temperature": "> 0", "block_size": "> 0"}
 
@@ -40,15 +32,8 @@ def nt_xent_loss(
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020,
         eq. 1.
     """
-    check(RANGES, temperature=temperature, block_size=block_size)
-    if block_size is None and not ring:
-        logits = cosine(pairs) / temperature
-        log_total = log_sum_exp(logits, not_self(pairs))
-        positive = mean_where(logits, positives(pairs))
-    else:
-        sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
-        log_total, positive = sums.all, sums.mean_positive
-    return jnp.where(count_positives(pairs) > 0, log_total - positive, 0)
+    sums = row_sums(pairs, temperature, block_size=block_size, ring=ring)
+    return jnp.where(sums.has_positive, sums.all - sums.mean_positive, 0)
 
 
 objective = stateless(nt_xent_loss, ranges=RANGES, takes_queue=takes_queue)

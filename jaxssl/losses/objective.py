@@ -22,6 +22,7 @@ Ranges = Mapping[str, str | tuple[str, ...]]
 
 PREDICATES: dict[str, Callable[[np.ndarray], Any]] = {
     "> 0": lambda x: x > 0,
+    "> 1": lambda x: x > 1,
     ">= 0": lambda x: x >= 0,
     "in [0, 1]": lambda x: (x >= 0) & (x <= 1),
     "in [0, 1)": lambda x: (x >= 0) & (x < 1),
@@ -38,6 +39,14 @@ def mean_memory(memories: Sequence[Any]) -> Any:
 def last_memory(memories: Sequence[Any]) -> Any:
     """Keep the last view pairing's memory, for losses whose memory is a queue of keys."""
     return memories[-1]
+
+
+class Terms(NamedTuple):
+    """Losses [n] of the anchors of one step, the new memory, and metrics."""
+
+    loss: Array
+    memory: Any = ()
+    metrics: Metrics = {}
 
 
 class Objective(NamedTuple):
@@ -78,6 +87,38 @@ class Objective(NamedTuple):
     one_tower_only: bool = False
 
 
+def no_state(key: Array, num_examples: int, dim: int) -> tuple[dict[str, Array], tuple[()]]:
+    """Return the parameters and the memory of a loss that has neither."""
+    del key, num_examples, dim
+    return {}, ()
+
+
+def make_objective(
+    compute: Callable[..., Terms],
+    hyper: Mapping[str, Any],
+    init: Callable[[Array, int, int], tuple[Any, Any]] = no_state,
+    **flags: Any,
+) -> Objective:
+    """Return the objective of a loss with trained parameters or memory.
+
+    Args:
+        compute: ``(pairs, params, memory, hyper, key) -> Terms``, with the schedules among the
+            hyper-parameters replaced by their values at the step.
+        hyper: hyper-parameters, numbers or schedules.
+        init: see `Objective`.
+        **flags: further fields of `Objective`.
+    """
+
+    def loss(
+        pairs: Pairs, params: Any, memory: Any, *, step: Array, key: Array
+    ) -> tuple[Array, Any, Metrics]:
+        terms = compute(pairs, params, memory, at_step(hyper, step), key)
+        value, share_alone = mean_over_anchors(terms.loss, pairs)
+        return value, terms.memory, {"anchors_without_positive": share_alone, **terms.metrics}
+
+    return Objective(init, loss, **flags)
+
+
 def stateless(
     loss_fn: Callable[..., Any],
     learn: tuple[str, ...] = (),
@@ -88,8 +129,6 @@ def stateless(
 ) -> Callable[..., Objective]:
     """Turn a loss function into a factory ``(**hyper) -> Objective`` without state between steps.
 
-    Every hyper-parameter annotated as `Scalar` may also be a schedule.
-
     Args:
         loss_fn: ``(pairs, **hyper) -> [n]``.
         learn: names of the hyper-parameters that are trained, starting from their given values.
@@ -99,18 +138,8 @@ def stateless(
         **needs: fields of `Objective` such as ``needs_predictor``: a bool, or a function of the
             hyper-parameters.
     """
-    keyword = [
-        p.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=_or_schedule(p.annotation))
-        for p in list(inspect.signature(loss_fn).parameters.values())[1:]
-    ]
-    keyword.append(inspect.Parameter("learn", inspect.Parameter.KEYWORD_ONLY, default=learn))
-    signature = inspect.Signature(keyword)
 
-    def objective(**hyper: Any) -> Objective:
-        bound = signature.bind(**hyper)
-        bound.apply_defaults()
-        fixed = dict(bound.arguments)
-        check(ranges or {}, **fixed)
+    def build(fixed: dict[str, Any]) -> Objective:
         flags = {name: flag(fixed) if callable(flag) else flag for name, flag in needs.items()}
         learned = {name: _pop_number(name, fixed) for name in fixed.pop("learn")}
 
@@ -118,16 +147,49 @@ def stateless(
             del key, num_examples, dim
             return {name: jnp.float32(value) for name, value in learned.items()}, ()
 
-        def loss(
-            pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array
-        ) -> tuple[Array, tuple[()], Metrics]:
+        def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
             del key
-            out = loss_fn(pairs, **at_step(fixed, step), **params)
+            out = loss_fn(pairs, **hyper, **params)
             per_anchor, metrics = out if has_aux else (out, {})
-            value, share_alone = mean_over_anchors(per_anchor, pairs)
-            return value, memory, {"anchors_without_positive": share_alone, **metrics, **params}
+            return Terms(per_anchor, memory, {**metrics, **params})
 
-        return Objective(init, loss)._replace(**flags)
+        return make_objective(compute, fixed, init, **flags)
+
+    return factory(loss_fn, ranges or {}, build, learn=learn)
+
+
+def factory(
+    loss_fn: Callable[..., Any],
+    ranges: Ranges,
+    build: Callable[[dict[str, Any]], Objective],
+    **defaults: Any,
+) -> Callable[..., Objective]:
+    """Return ``(**hyper) -> build(hyper)`` with the hyper-parameters of a loss, which it checks.
+
+    Every hyper-parameter annotated as `Scalar` may also be a schedule.
+
+    Args:
+        loss_fn: ``(pairs, **hyper) -> [n]``. Its argument ``center`` is not a hyper-parameter.
+        ranges: valid values of hyper-parameters. See `check`.
+        build: maps all hyper-parameters to the objective.
+        **defaults: further hyper-parameters with their default values.
+    """
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        p.replace(kind=keyword, annotation=_or_schedule(p.annotation))
+        for p in list(inspect.signature(loss_fn).parameters.values())[1:]
+        if p.name != "center"
+    ]
+    for name, value in defaults.items():
+        annotation = Number if isinstance(value, float) else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(name, keyword, default=value, annotation=annotation))
+    signature = inspect.Signature(parameters)
+
+    def objective(**hyper: Any) -> Objective:
+        bound = signature.bind(**hyper)
+        bound.apply_defaults()
+        check(ranges, **bound.arguments)
+        return build(dict(bound.arguments))
 
     # The config loader reads names, defaults and types of hyper-parameters from this signature.
     objective.__signature__ = signature  # pyright: ignore[reportFunctionMemberAccess]

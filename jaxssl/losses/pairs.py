@@ -73,7 +73,9 @@ def pair_views(
     Raises:
         ValueError: if an array has the wrong rank, shape or dtype.
     """
-    z = _stack(views)
+    if isinstance(views, jax.Array) and views.ndim == 0:
+        raise ValueError("embeddings must have shape [b, d] per view, got a scalar")
+    z = jnp.stack(_same_shape(views))
     num_views, b, d = z.shape
     index = _check_ids(index, b, "index", axis_name)
     ids = index if labels is None else _check_ids(labels, b, "labels", axis_name)
@@ -327,37 +329,17 @@ def _arange(n: int) -> Array:
     return jnp.arange(n, dtype=jnp.int32)
 
 
-def _stack(views: Array | Sequence[Array]) -> Array:
-    """Check the shapes and dtypes of views and stack them to [V, b, d]."""
-    if not isinstance(views, jax.Array):
-        return jnp.stack(_same_shape(views))
-    if views.ndim == 0:
-        raise ValueError("embeddings must have shape [b, d] per view, got a scalar")
-    _check_rows(views.shape[1:], views.dtype)
-    _check_sharding([views])
-    return views
-
-
-def _same_shape(views: Sequence[Array]) -> list[Array]:
+def _same_shape(views: Array | Sequence[Array]) -> list[Array]:
     """Check that arrays share one shape [b, d], and cast them to one floating dtype."""
     views = [jnp.asarray(v) for v in views]
     shapes = sorted({v.shape for v in views})
     if len(shapes) != 1:
         raise ValueError(f"views must be one or more arrays of one shape [b, d], got {shapes}")
     dtype = jnp.result_type(*views)
-    _check_rows(shapes[0], dtype)
-    _check_sharding(views)
-    return [v.astype(dtype) for v in views]
-
-
-def _check_rows(shape: tuple[int, ...], dtype: jnp.dtype) -> None:
-    if len(shape) != 2:
-        raise ValueError(f"embeddings must have shape [b, d] per view, got {shape}")
+    if len(shapes[0]) != 2:
+        raise ValueError(f"embeddings must have shape [b, d] per view, got {shapes[0]}")
     if not jnp.issubdtype(dtype, jnp.floating):
         raise ValueError(f"embeddings must be floating point, got {dtype}")
-
-
-def _check_sharding(views: Sequence[Array]) -> None:
     axes = {axis for view in views for axis in explicit_axes(view)}
     if axes:
         raise ValueError(
@@ -365,6 +347,7 @@ def _check_sharding(views: Sequence[Array]) -> None:
             "that makes the pairs and computes the loss in jax.sharding.auto_axes(..., "
             "out_sharding=jax.P()), under jax.set_mesh(mesh)"
         )
+    return [v.astype(dtype) for v in views]
 
 
 def explicit_axes(x: Array) -> set[str]:

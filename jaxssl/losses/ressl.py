@@ -4,7 +4,7 @@ import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     add_all,
@@ -43,7 +43,6 @@ def ressl_loss(
         Zheng et al., ReSSL: Relational Self-Supervised Learning with Weak Augmentation, 2021,
         eq. 3 to 5.
     """
-    check(RANGES, student_temperature=student_temperature, teacher_temperature=teacher_temperature)
     neg = negatives(pairs)
     candidates = unit(pairs.candidate)
     excluded = log_zero(candidates.dtype)

@@ -1,21 +1,13 @@
 """SogCLR: global contrastive loss with a moving average of the denominator for every example."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import log_average, read_examples, write_examples
-from jaxssl.losses.objective import (
-    Metrics,
-    Number,
-    Objective,
-    Scalar,
-    at_step,
-    check,
-    mean_over_anchors,
-)
+from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import Pairs, cosine, log_sum_exp, mean_where, negatives, positives
 
 PRESETS = {"sogclr": {}, "isogclr": {"individual_temperature": True}}
@@ -58,17 +50,13 @@ def sogclr_loss(
     Differs from the released code: the average of an example starts when it is first seen. In the
     released code either all examples of a batch start or none.
     """
-    return _terms(pairs, log_u, temperature, gamma).loss
+    return _terms(pairs, log_u, temperature, gamma)[0]
 
 
-class _Terms(NamedTuple):
-    loss: Array
-    log_u: Array
-    temperature_gradient: Array  # gradient without the constant rho
-
-
-def _terms(pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar) -> _Terms:
-    check(RANGES, temperature=temperature, gamma=gamma)
+def _terms(
+    pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
+) -> tuple[Array, Array, Array]:
+    """Return the loss, the new log u, and the temperature's gradient without rho, each [n]."""
     s, neg, pos = cosine(pairs), negatives(pairs), positives(pairs)
     tau = jnp.broadcast_to(jnp.asarray(temperature, s.dtype), s.shape[:1])[:, None]
     num_neg = jnp.maximum(jnp.sum(neg, axis=1, dtype=s.dtype), 1)
@@ -80,7 +68,7 @@ def _terms(pairs: Pairs, log_u: Array | None, temperature: Scalar, gamma: Scalar
     weight = weight / num_neg[:, None]
     loss = 2 * (jnp.sum(weight * s, axis=1) - mean_where(s, pos))
     gradient = log_u - jnp.sum(weight * logits, axis=1)
-    return _Terms(jnp.where(jnp.any(pos, axis=1), loss, 0), log_u, gradient)
+    return jnp.where(jnp.any(pos, axis=1), loss, 0), log_u, gradient
 
 
 def objective(
@@ -131,37 +119,21 @@ def objective(
             memory["gradient"] = jnp.zeros(num_examples, jnp.float32)
         return {}, memory
 
-    def loss(
-        pairs: Pairs, params: dict[str, Any], memory: dict[str, Array], *, step: Array, key: Array
-    ) -> tuple[Array, dict[str, Array], Metrics]:
+    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
         del params, key
-        hyper = at_step(fixed, step)
-        tau = hyper["temperature"]
-        if individual_temperature:
-            tau = read_examples(memory["temperature"], pairs)
-        terms = _terms(pairs, read_examples(memory["log_u"], pairs), tau, hyper["gamma"])
-        new = dict(memory)
-        new["log_u"] = write_examples(memory["log_u"], pairs, terms.log_u, logs=True)
-        value, share_alone = mean_over_anchors(terms.loss, pairs)
-        metrics = {"anchors_without_positive": share_alone}
-        if individual_temperature:
-            gradient, tau = _temperature_step(pairs, memory, tau, terms, hyper)
-            tau = jnp.clip(tau, temperature_min, temperature_max)
-            new["gradient"] = gradient
-            new["temperature"] = write_examples(memory["temperature"], pairs, tau)
-            metrics["temperature"] = jnp.mean(tau)
-        return value, new, metrics
+        past = {name: read_examples(buffer, pairs) for name, buffer in memory.items()}
+        tau = past["temperature"] if individual_temperature else hyper["temperature"]
+        loss, log_u, slope = _terms(pairs, past["log_u"], tau, hyper["gamma"])
+        new = {"log_u": write_examples(memory["log_u"], pairs, log_u, logs=True)}
+        if not individual_temperature:
+            return Terms(loss, new)
+        # iSogCLR trains the temperature of each example by gradient descent with momentum.
+        momentum = hyper["temperature_momentum"]
+        mixed = (1 - momentum) * past["gradient"] + momentum * (hyper["rho"] + slope)
+        new["gradient"] = write_examples(memory["gradient"], pairs, mixed)
+        tau = tau - hyper["temperature_lr"] * read_examples(new["gradient"], pairs)
+        tau = jnp.clip(tau, temperature_min, temperature_max)
+        new["temperature"] = write_examples(memory["temperature"], pairs, tau)
+        return Terms(loss, new, {"temperature": jnp.mean(tau)})
 
-    return Objective(init, loss, per_example=True)
-
-
-def _temperature_step(
-    pairs: Pairs, memory: dict[str, Array], tau: Array, terms: _Terms, hyper: dict[str, Any]
-) -> tuple[Array, Array]:
-    """Update iSogCLR's learned temperatures [n], one for the training example of each anchor."""
-    momentum = hyper["temperature_momentum"]
-    gradient = hyper["rho"] + terms.temperature_gradient
-    old = read_examples(memory["gradient"], pairs)
-    mixed = (1 - momentum) * old + momentum * gradient
-    buffer = write_examples(memory["gradient"], pairs, mixed)
-    return buffer, tau - hyper["temperature_lr"] * read_examples(buffer, pairs)
+    return make_objective(compute, fixed, init, per_example=True)

@@ -3,7 +3,7 @@
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import (
     Pairs,
     count_positives,
@@ -38,7 +38,6 @@ def spectral_loss(pairs: Pairs, *, mu: Scalar = 1.0) -> Array:
         HaoChen et al., Provable Guarantees for Self-Supervised Deep Learning with Spectral
         Contrastive Loss, 2021, eq. 6.
     """
-    check(RANGES, mu=mu)
     s = dot(_project_to_ball(pairs.anchor, mu), _project_to_ball(pairs.candidate, mu))
     positive = mean_where(s, positives(pairs))
     negative = mean_where(s * s, negatives(pairs))

@@ -4,7 +4,7 @@ from jax import Array
 
 from jaxssl.losses._row_sums import takes_queue
 from jaxssl.losses.nt_xent import nt_xent_loss
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs
 
 RANGES = {"temperature": "> 0", "base_temperature": "> 0", "block_size": "> 0"}
@@ -39,7 +39,6 @@ def sup_con_loss(
     Differs from the released code: anchors without a positive are left out of the mean. The
     released code counts them in the denominator. Its base temperature is 0.07 by default.
     """
-    check(RANGES, temperature=temperature, base_temperature=base_temperature)
     loss = nt_xent_loss(pairs, temperature=temperature, block_size=block_size, ring=ring)
     return loss if base_temperature is None else loss * (temperature / base_temperature)
 

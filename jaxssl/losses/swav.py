@@ -1,19 +1,13 @@
 """SwAV: predict the prototype assignment (code) of the other view."""
 
+from typing import Any
+
 import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import (
-    Metrics,
-    Number,
-    Objective,
-    Scalar,
-    at_step,
-    check,
-    mean_over_anchors,
-)
+from jaxssl.losses.objective import Number, Objective, Scalar, Terms, check, make_objective
 from jaxssl.losses.pairs import Pairs, add_all, by_view, dot, partners, unit
 
 RANGES = {"num_prototypes": "> 0", "temperature": "> 0", "epsilon": "> 0", "num_iters": "> 0"}
@@ -52,7 +46,6 @@ def swav_loss(
         Caron et al., Unsupervised Learning of Visual Features by Contrasting Cluster Assignments,
         2020, eq. 1, 2 and 5.
     """
-    check(RANGES, temperature=temperature, epsilon=epsilon, num_iters=num_iters)
     d = pairs.anchor.shape[1]
     if prototypes.ndim != 2 or prototypes.shape[1] != d:
         raise ValueError(
@@ -110,12 +103,8 @@ def objective(
         del num_examples
         return {"prototypes": unit(jax.random.normal(key, (num_prototypes, dim), jnp.float32))}, ()
 
-    def loss(
-        pairs: Pairs, params: dict[str, Array], memory: tuple[()], *, step: Array, key: Array
-    ) -> tuple[Array, tuple[()], Metrics]:
+    def compute(pairs: Pairs, params: Any, memory: Any, hyper: Any, key: Array) -> Terms:
         del key
-        per_anchor = swav_loss(pairs, params["prototypes"], **at_step(fixed, step))
-        value, share_alone = mean_over_anchors(per_anchor, pairs)
-        return value, memory, {"anchors_without_positive": share_alone}
+        return Terms(swav_loss(pairs, **params, **hyper), memory)
 
-    return Objective(init, loss, takes_labels=False, takes_queue=False)
+    return make_objective(compute, fixed, init, takes_labels=False, takes_queue=False)

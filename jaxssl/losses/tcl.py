@@ -5,15 +5,7 @@ from jax import numpy as jnp
 
 from jaxssl.losses._row_sums import row_sums, takes_queue
 from jaxssl.losses.objective import Metrics, Scalar, check, mean_over_anchors, stateless
-from jaxssl.losses.pairs import (
-    Pairs,
-    cosine,
-    count_positives,
-    log_sum_exp,
-    mean_where,
-    negatives,
-    positives,
-)
+from jaxssl.losses.pairs import Pairs, cosine, mean_where, negatives, positives
 
 # These are the paper's settings. The paper does not state its self-supervised temperature.
 PRESETS = {
@@ -60,28 +52,17 @@ def tcl_loss(
     Differs from the released code: anchors without a positive are left out of the mean. In the
     released code they make the loss NaN.
     """
-    check(RANGES, temperature=temperature, k1=k1, k2=k2, block_size=block_size)
-    if block_size is None and not ring:
-        cos = cosine(pairs)
-        logits, pos = cos / temperature, positives(pairs)
-        log_positives = log_sum_exp(logits, pos)
-        log_negatives = log_sum_exp(logits, negatives(pairs))
-        repulsion = jnp.sum(jnp.where(pos, jnp.exp(-cos), 0), axis=1)
-        mean_positive = mean_where(logits, pos)
-    else:
-        sums = row_sums(pairs, temperature, block_size=block_size, ring=ring, repulsion=True)
-        _, log_positives, log_negatives, mean_positive, repulsion = sums
+    sums = row_sums(pairs, temperature, block_size=block_size, ring=ring, repulsion=True)
     # The log of the denominator D is computed with its largest exponent subtracted. The logs of k1
     # and k2 are avoided, because both may be 0.
-    shift = jnp.maximum(jnp.maximum(log_positives, log_negatives), 0)
+    shift = jnp.maximum(jnp.maximum(sums.positive, sums.negative), 0)
     total = (
-        jnp.exp(log_positives - shift)
-        + k1 * repulsion * jnp.exp(-shift)
-        + k2 * jnp.exp(log_negatives - shift)
+        jnp.exp(sums.positive - shift)
+        + k1 * sums.repulsion * jnp.exp(-shift)
+        + k2 * jnp.exp(sums.negative - shift)
     )
-    has_positive = count_positives(pairs) > 0
-    log_total = shift + jnp.log(jnp.where(has_positive, total, 1))
-    return jnp.where(has_positive, log_total - mean_positive, 0)
+    log_total = shift + jnp.log(jnp.where(sums.has_positive, total, 1))
+    return jnp.where(sums.has_positive, log_total - sums.mean_positive, 0)
 
 
 def tcl_gradients(

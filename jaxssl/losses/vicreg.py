@@ -6,7 +6,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, add_all, dot, promote, stack_views
 
 PRESETS = {"released": {}, "solo_learn": {"variance_weight": 50.0}}
@@ -53,13 +53,6 @@ def vicreg_loss(
 
     Differs from the paper: the variance term of the two views is halved, as in the authors' code.
     """
-    check(
-        RANGES,
-        invariance_weight=invariance_weight,
-        variance_weight=variance_weight,
-        covariance_weight=covariance_weight,
-        epsilon=epsilon,
-    )
     z = promote(stack_views(pairs, "vicreg"))
     num_views, b, d = z.shape
     batch = b * collectives.device_count(pairs.axis_name)

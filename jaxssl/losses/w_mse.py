@@ -7,7 +7,7 @@ from jax import Array
 from jax import numpy as jnp
 
 from jaxssl import collectives
-from jaxssl.losses.objective import Scalar, check, stateless
+from jaxssl.losses.objective import Scalar, stateless
 from jaxssl.losses.pairs import Pairs, dot, promote, stack_views, unit
 
 RANGES = {"epsilon": "in [0, 1]"}
@@ -39,7 +39,6 @@ def w_mse_loss(pairs: Pairs, *, epsilon: Scalar = 1e-3) -> Array:
     Differs from the released code: the whole global batch is whitened at once, in place of random
     subsets.
     """
-    check(RANGES, epsilon=epsilon)
     z = promote(stack_views(pairs, "w_mse"))
     white = [unit(_whiten(view, epsilon, pairs.axis_name)) for view in z]
     distances = [jnp.zeros_like(z[0, :, 0]) for _ in white]

@@ -11,13 +11,7 @@ from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.losses.memory import empty_queue, enqueue
-from jaxssl.losses.objective import (
-    Metrics,
-    Number,
-    Objective,
-    at_step,
-    check,
-)
+from jaxssl.losses.objective import Metrics, Number, Objective, at_step, check
 from jaxssl.losses.pairs import pair_towers
 from jaxssl.methods.base import Batch, Carried, Method, count_views, image_groups, weighted_loss
 from jaxssl.models import encoder as networks

@@ -1,14 +1,35 @@
-"""A convolution and initialisers that several networks use."""
+"""Layers that several networks use: convolution, norms and attention; checks of their settings.
 
+Norms have float32 statistics, and a result of the dtype of the input and the parameters. Mixing
+this with float32 statistics needs standard dtype promotion, which is enabled in them even if the
+caller asks for strict promotion.
+"""
+
+from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 import flax.linen as nn
 import jax
+from jax import Array, lax
+from jax import numpy as jnp
+
+from jaxssl import collectives
 
 # PyTorch initialises Conv2d and Linear like this by default: uniform with variance 1 / (3 fan_in).
 TORCH_KERNEL_INIT = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 exact_gelu = partial(jax.nn.gelu, approximate=False)
+
+
+def require(valid: int | Iterable[Any], prefix: str = "net.", **settings: Any) -> None:
+    """Raise a ValueError for the first setting below a bound, or that is not one of the choices."""
+    options = () if isinstance(valid, int) else tuple(valid)
+    for name, value in settings.items():
+        if isinstance(valid, int) and value < valid:
+            raise ValueError(f"{prefix}{name} must be >= {valid}, got {value}")
+        if options and value not in options:
+            raise ValueError(f"{prefix}{name} must be one of {options}, got {value!r}")
 
 
 def square_conv(
@@ -32,3 +53,123 @@ def square_conv(
         kernel_init=kernel_init,
         feature_group_count=groups,
     )
+
+
+def batch_norm(x: Array, *, train: bool, axis_name: str | None, **options: Any) -> Array:
+    """Normalise an array over all axes but the last (BatchNorm, Ioffe and Szegedy, 2015).
+
+    Args:
+        x: [..., c].
+        train: whether to use the batch statistics and update the running ones, or use the latter.
+        axis_name: name of the mapped axis over which training averages the statistics, or None.
+        **options: arguments of `flax.linen.BatchNorm`, such as ``use_bias``.
+
+    Returns:
+        Array like ``x``. The momentum of the running statistics is 0.9. The running variance is the
+        biased estimate.
+    """
+    norm = nn.BatchNorm(
+        use_running_average=not train,
+        momentum=0.9,
+        axis_name=axis_name if train else None,
+        **options,
+    )
+    with jax.numpy_dtype_promotion("standard"):
+        return norm(x)
+
+
+class MaskedBatchNorm(nn.Module):
+    """BatchNorm over unmasked rows, with devices weighted by their number of unmasked rows.
+
+    Attributes:
+        momentum: weight of the old running statistics in an update.
+        epsilon: added to the variance.
+    """
+
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Array, mask: Array, *, train: bool, axis_name: str | None) -> Array:
+        """Normalise rows [n, c]. Only rows where ``mask`` [n] is True enter the statistics."""
+        c = x.shape[1]
+        running_mean = self.variable("batch_stats", "mean", lambda: jnp.zeros(c, jnp.float32))
+        running_var = self.variable("batch_stats", "var", lambda: jnp.ones(c, jnp.float32))
+        scale = self.param("scale", nn.initializers.ones, (c,))
+        bias = self.param("bias", nn.initializers.zeros, (c,))
+        x32 = x.astype(jnp.float32)
+        if train:
+            weight = mask.astype(jnp.float32)[:, None]
+            count, total = collectives.sum((jnp.sum(weight), jnp.sum(x32 * weight, 0)), axis_name)
+            mean = total / jnp.maximum(count, 1)
+            square = jnp.sum((x32 - mean[None]) ** 2 * weight, 0)
+            var = collectives.sum(square, axis_name) / jnp.maximum(count, 1)
+            if not self.is_initializing():
+                old, new = self.momentum, 1 - self.momentum
+                running_mean.value = old * running_mean.value + new * mean
+                running_var.value = old * running_var.value + new * var
+        else:
+            mean, var = running_mean.value, running_var.value
+        factor = scale.astype(jnp.float32) * lax.rsqrt(var + self.epsilon)
+        y = (x32 - mean[None]) * factor[None] + bias.astype(jnp.float32)[None]
+        return y.astype(x.dtype)
+
+
+def layer_norm(x: Array, epsilon: float = 1e-6, name: str | None = None) -> Array:
+    """Normalise an array [..., c] over the last axis (LayerNorm, Ba et al., 2016)."""
+    norm = nn.LayerNorm(epsilon=epsilon, name=name)
+    with jax.numpy_dtype_promotion("standard"):
+        return norm(x)
+
+
+def keep_sums_over_devices(primitive: Any, *_: Any, **__: Any) -> bool:
+    """Rematerialisation policy for `nn.remat` that saves only results of sums over devices.
+
+    These are the BatchNorm statistics. Recomputing them would send them a second time.
+    """
+    return primitive.name.startswith("psum")
+
+
+def attend(q: Array, k: Array, v: Array, *, causal: bool = False) -> Array:
+    """Compute scaled dot-product attention, softmax(q k^T / sqrt(d)) v.
+
+    Args:
+        q: queries [n, t, h, d] of h heads.
+        k: keys [n, s, h, d].
+        v: values [n, s, h, d].
+        causal: whether query i attends to keys 0 ... i only. Requires s = t.
+
+    Returns:
+        Array [n, t, h, d] in the dtype of ``v``. The softmax is computed in float32.
+
+    References:
+        Vaswani et al., Attention Is All You Need, 2017, eq. 1.
+    """
+    logits = jnp.einsum("nqhd,nkhd->nhqk", q * q.shape[-1] ** -0.5, k)
+    if causal:
+        visible = jnp.tri(q.shape[1], dtype=bool)[None, None]
+        logits = jnp.where(visible, logits, -jnp.inf)
+    return jnp.einsum("nhqk,nkhd->nqhd", _softmax(logits), v)
+
+
+@jax.custom_vjp
+def _softmax(logits: Array) -> Array:
+    """Compute a float32 softmax that keeps only its rounded weights for the backward pass."""
+    weights = nn.softmax(logits.astype(jnp.float32)).astype(logits.dtype)
+    # Without this barrier XLA stores the float32 exponentials for the backward pass. A ViT's
+    # training step would then need a fifth more memory.
+    return lax.optimization_barrier(weights)
+
+
+def _forward(logits: Array) -> tuple[Array, Array]:
+    weights = _softmax(logits)
+    return weights, weights
+
+
+def _backward(weights: Array, g: Array) -> tuple[Array]:
+    weights32, g = weights.astype(jnp.float32), g.astype(jnp.float32)
+    inner = jnp.sum(weights32 * g, axis=-1, keepdims=True)
+    return ((weights32 * (g - inner)).astype(weights.dtype),)
+
+
+_softmax.defvjp(_forward, _backward)

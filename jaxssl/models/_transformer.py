@@ -8,9 +8,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._attention import attend
-from jaxssl.models._layers import exact_gelu
-from jaxssl.models._norms import layer_norm
+from jaxssl.models._layers import attend, exact_gelu, layer_norm
 
 Initializer = nn.initializers.Initializer
 # Activations of an MLP by their name in a config.

@@ -66,7 +66,7 @@ class LinenNetwork(NamedTuple):
 
     def init(self, key: Array, x: Any, *, train: bool = False) -> Any:
         """Initialise the parameters and the BatchNorm statistics."""
-        variables = self.module.init(key, x, **self._arguments(train=train))
+        variables = self.module.init(key, x, **_accepted(self.module.__call__, train=train))
         name = type(self.module).__name__
         others = set(variables) - {*COLLECTIONS, "intermediates"}
         if others:
@@ -84,7 +84,7 @@ class LinenNetwork(NamedTuple):
         name = type(self.module).__name__
         if variables.get("batch_stats") and "axis_name" not in _options(self.module.__call__):
             _require_one_device(name, axis_name)
-        arguments = self._arguments(train=train, **options)
+        arguments = _accepted(self.module.__call__, train=train, **options)
         try:
             out = self.module.apply(variables, x, mutable=mutable, **arguments)
         except errors.ModifyScopeVariableError as error:
@@ -96,10 +96,6 @@ class LinenNetwork(NamedTuple):
             raise ValueError(_no_random_layers(name)) from error
         _require_features(name, out[0] if mutable else out, x)
         return out
-
-    def _arguments(self, **options: Any) -> dict[str, Any]:
-        accepted = _options(self.module.__call__)
-        return {name: value for name, value in options.items() if name in accepted}
 
 
 class FunctionNetwork(NamedTuple):
@@ -130,9 +126,8 @@ class FunctionNetwork(NamedTuple):
         self, variables: Any, x: Any, *, train: bool, mutable: Any = False, **options: Any
     ) -> Any:
         """Apply the function with the arguments that it takes."""
-        accepted = _options(self.apply_params)
-        options = {k: v for k, v in {"train": train, **options}.items() if k in accepted}
-        out = self.apply_params(variables["params"], x, **options)
+        accepted = _accepted(self.apply_params, train=train, **options)
+        out = self.apply_params(variables["params"], x, **accepted)
         _require_features(getattr(self.apply_params, "__name__", "apply"), out, x)
         return (out, {}) if mutable else out
 
@@ -180,9 +175,7 @@ class NnxNetwork:
         for _, node in nnx.iter_modules(module):
             if isinstance(node, nnx.BatchNorm):
                 node.axis_name = axis_name
-        accepted = _options(module.__call__)
-        arguments = {k: v for k, v in {"train": train, **options}.items() if k in accepted}
-        out = module(x, **arguments)
+        out = module(x, **_accepted(module.__call__, train=train, **options))
         _require_features(type(module).__name__, out, x)
         if not mutable:
             return out
@@ -194,6 +187,11 @@ def _options(function: Callable[..., Any]) -> set[str]:
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     return {name for name in OPTIONS if takes_all or name in parameters}
+
+
+def _accepted(function: Callable[..., Any], **options: Any) -> dict[str, Any]:
+    """Select the arguments that a function takes."""
+    return {name: value for name, value in options.items() if name in _options(function)}
 
 
 def _require_features(name: str, features: Any, x: Any) -> None:

@@ -12,10 +12,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._attention import attend
-from jaxssl.models._checks import require_at_least, require_choice
-from jaxssl.models._layers import TORCH_KERNEL_INIT, square_conv
-from jaxssl.models._norms import batch_norm
+from jaxssl.models._layers import TORCH_KERNEL_INIT, attend, batch_norm, require, square_conv
 from jaxssl.models._transformer import learned_positions
 
 # Maps the size to (blocks per stage, width, feature dimension).
@@ -115,7 +112,6 @@ class ClipResNet(nn.Module):
             ValueError: if the images are too small, not square, or differ in size from the images
                 that the network was initialised with.
         """
-        del keys
         if min(x.shape[1:3]) < STEMS[self.stem]:
             raise ValueError(
                 f"net.stem={self.stem!r} needs images of >= {STEMS[self.stem]} pixels a side, got "
@@ -166,14 +162,14 @@ def net(
         Radford et al., 2021. Kernels, positions and the last norm of each block are initialised as
         in the released code. Biases of the pooling start at 0, not uniform as in that code.
     """
-    require_choice(SIZES, size=size)
-    require_choice(STEMS, stem=stem)
+    require(SIZES, size=size)
+    require(STEMS, stem=stem)
     stages, default_width, default_dim = SIZES[size]
     width = default_width if width is None else width
     dim = default_dim if dim is None else dim
     if width < 2 or width % 2:
         raise ValueError(f"net.width must be even and >= 2, got {width}")
-    require_at_least(1, dim=dim)
+    require(1, dim=dim)
     heads = width // 2 if num_heads is None else num_heads
     if heads < 1 or 32 * width % heads:
         raise ValueError(f"net.num_heads must divide 32 * net.width = {32 * width}, got {heads}")

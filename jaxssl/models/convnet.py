@@ -6,7 +6,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._norms import batch_norm
+from jaxssl.models._layers import batch_norm
 
 
 class ConvNet(nn.Module):
@@ -23,7 +23,6 @@ class ConvNet(nn.Module):
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
         """Map images [n, h, w, c] to features [n, f]. ``keys`` are not used."""
-        del keys
         for width, stride in zip(self.widths, self.strides, strict=True):
             conv = nn.Conv(
                 width,

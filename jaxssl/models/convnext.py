@@ -11,8 +11,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._checks import require_at_least
-from jaxssl.models._norms import layer_norm
+from jaxssl.models._layers import layer_norm, require
 from jaxssl.models._transformer import mlp
 
 INIT = nn.initializers.truncated_normal(0.02)
@@ -71,8 +70,7 @@ class ConvNeXt(nn.Module):
     def __call__(
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
-        """Map images [n, h, w, c] to features [n, f]. ``keys`` are not used."""
-        del train, axis_name, keys
+        """Map images [n, h, w, c] to features [n, f]. Only the images are used."""
         # The call is rematerialised instead of the class, which would rename the parameters.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for stage, (depth, width) in enumerate(zip(self.depths, self.widths, strict=True)):
@@ -110,5 +108,5 @@ def net(
     """
     if len(depths) != len(widths):
         raise ValueError(f"net.depths {depths} and net.widths {widths} must have equal lengths")
-    require_at_least(1, depths=min(depths), widths=min(widths))
+    require(1, depths=min(depths), widths=min(widths))
     return ConvNeXt(tuple(depths), tuple(widths), remat, response_norm)

@@ -102,20 +102,15 @@ def embed(
         Embeddings [V, b, d] and predictions [V, b, d], float32, in the order of the groups, and the
         new statistics. Without a predictor the predictions are the embeddings.
     """
-    modules = {name: module for name, module in encoder.modules().items() if name in params}
-    dtype = PRECISIONS[encoder.precision]
-    params = _cast(params, dtype)
+    params = _cast(params, PRECISIONS[encoder.precision])
     k = len(index) // jax.tree.leaves(views[0])[0].shape[1]
     keys = None
     if key is not None:
         keys = jax.vmap(jax.random.fold_in, (None, 0))(key, index).reshape(-1, k)
 
-    def run(name: str, x: Any, stats: dict, **kwargs: Any) -> tuple[Array, dict]:
-        variables = {"params": params[name], "batch_stats": stats[name]}
-        x, updated = modules[name].apply(
-            variables, x, train=True, axis_name=axis_name, mutable=["batch_stats"], **kwargs
-        )
-        return x, {**stats, name: updated.get("batch_stats", {})}
+    def run(name: str, x: Any, stats: dict, **keys: Any) -> tuple[Array, dict]:
+        x, new = _train(encoder, name, params[name], stats[name], x, axis_name, **keys)
+        return x, {**stats, name: new}
 
     def view_keys(keys: Array | None, first: int, num_views: int) -> Array | None:
         if keys is None:
@@ -132,14 +127,14 @@ def embed(
             rows, num_views = jax.tree.leaves(group)[0].shape[:2]
             images = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), group)
             group_keys = view_keys(keys, first, num_views)
-            h, new = run("net", _cast(images, dtype), new, keys=group_keys)
+            h, new = run("net", images, new, keys=group_keys)
             h = jnp.swapaxes(h.reshape(rows, num_views, k, -1), 1, 2)
             features.append(h.reshape(rows * k, num_views, -1))
             first += num_views
         h = jnp.concatenate(features, axis=1)
         z, new = run("projector", h.reshape(-1, h.shape[2]), new)
         p = z
-        if "predictor" in modules:
+        if "predictor" in params and encoder.predictor is not None:
             p, new = run("predictor", z, new)
         z, p = (x.astype(jnp.float32).reshape(*h.shape[:2], -1) for x in (z, p))
         return z, p, new
@@ -159,10 +154,7 @@ def features(encoder: Encoder, params: Any, stats: Any, images: Any) -> Array:
 
     ``params`` and ``stats`` are the variables of the backbone.
     """
-    dtype = PRECISIONS[encoder.precision]
-    variables = {"params": _cast(params, dtype), "batch_stats": stats}
-    h: Any = encoder.net.apply(variables, _cast(images, dtype), train=False)
-    return h.astype(jnp.float32)
+    return _apply(encoder, "net", params, stats, images, train=False).astype(jnp.float32)
 
 
 def features_in_training(
@@ -175,24 +167,29 @@ def features_in_training(
     keys: Array | None,
 ) -> tuple[Array, Any]:
     """Apply the backbone in training mode: features [n, f] and new BatchNorm statistics."""
-    dtype = PRECISIONS[encoder.precision]
-    h, updated = encoder.net.apply(
-        {"params": _cast(params, dtype), "batch_stats": stats},
-        _cast(images, dtype),
-        train=True,
-        axis_name=axis_name,
-        keys=keys,
-        mutable=["batch_stats"],
-    )
-    return h.astype(jnp.float32), updated.get("batch_stats", {})
+    h, new = _train(encoder, "net", params, stats, images, axis_name, keys=keys)
+    return h.astype(jnp.float32), new
 
 
 def project(encoder: Encoder, params: Any, stats: Any, h: Array) -> Array:
     """Apply the projector in evaluation mode to features [n, f] and return embeddings [n, d]."""
+    return _apply(encoder, "projector", params, stats, h, train=False).astype(jnp.float32)
+
+
+def _apply(encoder: Encoder, name: str, params: Any, stats: Any, x: Any, **options: Any) -> Any:
+    """Apply one of the networks in the precision of the encoder."""
     dtype = PRECISIONS[encoder.precision]
     variables = {"params": _cast(params, dtype), "batch_stats": stats}
-    z: Any = encoder.projector.apply(variables, _cast(h, dtype), train=False)
-    return z.astype(jnp.float32)
+    return encoder.modules()[name].apply(variables, _cast(x, dtype), **options)
+
+
+def _train(
+    encoder: Encoder, name: str, params: Any, stats: Any, x: Any, axis_name: str | None, **keys: Any
+) -> tuple[Array, Any]:
+    """Apply one of the networks in training mode, and return its new BatchNorm statistics too."""
+    options = {"train": True, "axis_name": axis_name, "mutable": ["batch_stats"]}
+    x, updated = _apply(encoder, name, params, stats, x, **options, **keys)
+    return x, updated.get("batch_stats", {})
 
 
 def _first_view(group: Any) -> Any:

@@ -5,9 +5,7 @@ import jax
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._checks import require_at_least
-from jaxssl.models._layers import TORCH_KERNEL_INIT
-from jaxssl.models._norms import MaskedBatchNorm
+from jaxssl.models._layers import TORCH_KERNEL_INIT, MaskedBatchNorm, require
 
 EXAMPLES = "graph"
 
@@ -45,7 +43,6 @@ class GIN(nn.Module):
         Raises:
             ValueError: if ``x`` is not a dict.
         """
-        del keys
         if not isinstance(x, dict):
             raise ValueError(
                 "net.name='gin' takes graphs, got images; set augment.name=graph or another network"
@@ -88,7 +85,7 @@ def net(*, width: int = 32, layers: int = 3) -> nn.Module:
         after each MLP and sums of all layers as in GraphCL's released code. Kernels are initialised
         as in PyTorch.
     """
-    require_at_least(1, width=width, layers=layers)
+    require(1, width=width, layers=layers)
     return GIN(width, layers)
 
 

@@ -14,9 +14,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._checks import require_at_least, require_choice
-from jaxssl.models._layers import square_conv
-from jaxssl.models._norms import batch_norm, keep_sums_over_devices
+from jaxssl.models._layers import batch_norm, keep_sums_over_devices, require, square_conv
 
 # Maps the depth to (blocks per stage, True if the blocks are bottlenecks).
 DEPTHS = {
@@ -120,7 +118,6 @@ class ResNet(nn.Module):
         self, x: Array, *, train: bool, axis_name: str | None = None, keys: Array | None = None
     ) -> Array:
         """Map images [n, h, w, c] to features [n, f]. ``keys`` are not used."""
-        del keys
         for width, *conv in STEMS[self.stem]:
             x = _conv(int(self.width * width), *conv)(x)
             x = nn.relu(batch_norm(x, train=train, axis_name=axis_name))
@@ -184,9 +181,9 @@ def net(
         ValueError: if a setting is out of range, or the basic blocks of depths 18 and 34 shall have
             groups or another width.
     """
-    require_choice(DEPTHS, depth=depth)
-    require_choice(STEMS, stem=stem)
-    require_at_least(1, width=width, groups=groups, base_width=base_width)
+    require(DEPTHS, depth=depth)
+    require(STEMS, stem=stem)
+    require(1, width=width, groups=groups, base_width=base_width)
     stages, bottleneck = DEPTHS[depth]
     if not bottleneck and (groups, base_width) != (1, 64):
         raise ValueError(f"net.groups and net.base_width need bottlenecks, got net.depth={depth}")

@@ -8,8 +8,7 @@ import flax.linen as nn
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._checks import require_choice
-from jaxssl.models._norms import batch_norm, keep_sums_over_devices
+from jaxssl.models._layers import batch_norm, keep_sums_over_devices, require
 
 EXAMPLES = "video"
 # Channels of the four branches of an Inception block, as in Inception-v1: (1x1), (1x1, separable
@@ -142,7 +141,6 @@ class S3D(nn.Module):
         Raises:
             ValueError: if the videos are smaller than 5 frames of 17 x 17 pixels.
         """
-        del keys
         _, t, h, w, _ = x.shape
         if t < MIN_FRAMES or min(h, w) < MIN_SIDE:
             raise ValueError(
@@ -197,7 +195,7 @@ def net(
     """
     if not width > 0:
         raise ValueError(f"net.width must be > 0, got {width}")
-    require_choice(BLOCKS, blocks=blocks)
+    require(BLOCKS, blocks=blocks)
 
     def scale(channels: Sequence[int]) -> tuple[Any, ...]:
         return tuple(max(1, round(c * width)) for c in channels)

@@ -9,8 +9,7 @@ import flax.linen as nn
 from jax import Array
 from jax import numpy as jnp
 
-from jaxssl.models._checks import require_at_least, require_choice
-from jaxssl.models._norms import layer_norm
+from jaxssl.models._layers import layer_norm, require
 from jaxssl.models._transformer import ACTIVATIONS, Block
 
 EXAMPLES = "captions"
@@ -53,37 +52,34 @@ class TextTransformer(nn.Module):
         Raises:
             ValueError: if the texts are longer than the context.
         """
-        del train, axis_name, keys
         _, length = tokens.shape
         if length > self.context:
             raise ValueError(
                 f"texts must have at most text.context={self.context} tokens, got {length}"
             )
-        table = self.param("embedding", nn.initializers.normal(0.02), (self.vocabulary, self.dim))
-        positions = self.param("positions", nn.initializers.normal(0.01), (self.context, self.dim))
+        normal = nn.initializers.normal
+        table = self.param("embedding", normal(0.02), (self.vocabulary, self.dim))
+        positions = self.param("positions", normal(0.01), (self.context, self.dim))
         x = jnp.take(table, tokens, axis=0) + positions[None, :length]
         # The call is rematerialised instead of the class, which would rename the parameters.
         run = nn.remat(Block.__call__) if self.remat else Block.__call__
         for _ in range(self.layers):
-            x = run(self._make_block(), x)
+            block = Block(
+                self.heads,
+                qkv_init=normal(self.dim**-0.5),
+                # The released code scales by ``dim`` even where the fan-in is 4 dim. The division
+                # by the number of residual branches, 2 layers, keeps the variance of their sum the
+                # same at every depth.
+                out_init=normal((self.dim * 2 * self.layers) ** -0.5),
+                mlp_init=normal((2 * self.dim) ** -0.5),
+                activation=self.activation,
+                epsilon=EPSILON,
+                causal=True,
+            )
+            x = run(block, x)
         end = jnp.argmax(tokens, axis=1)
         x = jnp.take_along_axis(x, end[:, None, None], axis=1)[:, 0]
         return layer_norm(x, EPSILON)
-
-    def _make_block(self) -> Block:
-        normal = nn.initializers.normal
-        return Block(
-            self.heads,
-            qkv_init=normal(self.dim**-0.5),
-            # The released code scales by ``dim`` even where the fan-in is 4 dim. The division by
-            # the number of residual branches, 2 layers, keeps the variance of their sum the same at
-            # every depth.
-            out_init=normal((self.dim * 2 * self.layers) ** -0.5),
-            mlp_init=normal((2 * self.dim) ** -0.5),
-            activation=self.activation,
-            epsilon=EPSILON,
-            causal=True,
-        )
 
 
 def net(
@@ -120,9 +116,9 @@ def net(
         Radford et al., 2021, section 2.4 and table 20. Kernels, embeddings and positions are
         initialised as in the released code. The MLP biases start at 0, where that code draws them.
     """
-    require_choice(ACTIVATIONS, "text.", activation=activation)
+    require(ACTIVATIONS, "text.", activation=activation)
     sizes = {"vocabulary": vocabulary, "context": context, "dim": dim, "layers": layers}
-    require_at_least(1, "text.", **sizes, num_heads=num_heads)
+    require(1, "text.", **sizes, num_heads=num_heads)
     if dim % num_heads:
         raise ValueError(f"text.dim must be a multiple of text.num_heads={num_heads}, got {dim}")
     return TextTransformer(vocabulary, context, dim, layers, num_heads, activation, remat)

@@ -11,9 +11,7 @@ import numpy as np
 from jax import Array, lax
 from jax import numpy as jnp
 
-from jaxssl.models._attention import attend
-from jaxssl.models._checks import require_at_least, require_choice
-from jaxssl.models._norms import layer_norm
+from jaxssl.models._layers import attend, layer_norm, require
 from jaxssl.models._transformer import ACTIVATIONS, Block, learned_positions, mlp
 
 # Maps the size to (dim, layers, heads). "small" has 12 heads as in MoCo-v3, where DeiT and DINO use
@@ -144,7 +142,6 @@ class ViT(nn.Module):
             ValueError: if a side of the images is not a multiple of the patch size, or if the grid
                 of patches does not fit the learned positions.
         """
-        del axis_name
         n, h, w, _ = x.shape
         p = self.patch_size
         if h % p or w % p:
@@ -264,18 +261,18 @@ def net(
     Raises:
         ValueError: if a setting is out of range.
     """
-    require_choice(SIZES, size=size)
-    require_choice(POOLS, pool=pool)
-    require_choice(POSITIONS, positions=positions)
-    require_choice((*ACTIVATIONS, "swiglu"), activation=activation)
-    require_at_least(0, registers=registers, projection=projection)
+    require(SIZES, size=size)
+    require(POOLS, pool=pool)
+    require(POSITIONS, positions=positions)
+    require((*ACTIVATIONS, "swiglu"), activation=activation)
+    require(0, registers=registers, projection=projection)
     if not 0 <= drop_path < 1:
         raise ValueError(f"net.drop_path must be in [0, 1), got {drop_path}")
     default_dim, default_layers, default_heads = SIZES[size]
     dim = default_dim if dim is None else dim
     layers = default_layers if layers is None else layers
     num_heads = default_heads if num_heads is None else num_heads
-    require_at_least(1, patch_size=patch_size, layers=layers, num_heads=num_heads)
+    require(1, patch_size=patch_size, layers=layers, num_heads=num_heads)
     if pool == "token" and not class_token:
         raise ValueError("net.pool must be mean or attention without a class token, got 'token'")
     if distilled and not class_token:

@@ -1,6 +1,5 @@
-"""Linear algebra and row-wise iteration for the SVM solvers."""
+"""Linear algebra for the SVM solvers."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -42,54 +41,6 @@ def extrapolate(
         rate = jnp.where(uphill, 0, rate)
         following = jnp.where(uphill, 1, following)
     return new + rate * change, following
-
-
-def iterate_rows(
-    advance: Callable[[Any], Any],
-    error: Callable[[Any], Array],
-    state: Any,
-    num_steps: int,
-    tol: float | Array | None,
-    check_every: int,
-) -> tuple[Any, Array]:
-    """Iterate n independent problems together until each is solved or ``num_steps`` is reached.
-
-    Args:
-        advance: one step, state -> state.
-        error: state -> [n].
-        state: tree of arrays [n, d].
-        num_steps: number of steps, > 0, or their limit if ``tol`` is given.
-        tol: a problem stops once its error is at most this. None takes all steps.
-        check_every: number of steps between two evaluations of the error.
-
-    Returns:
-        The state, and the number of steps of each problem, [n] int32.
-    """
-    n = jax.tree.leaves(state)[0].shape[0]
-
-    def repeat(count: Any, state: Any) -> Any:
-        return lax.fori_loop(0, count, lambda _, state: advance(state), state)
-
-    state = align(state)
-    if tol is None:
-        return repeat(num_steps, state), jnp.full((n,), num_steps, jnp.int32)
-    limit = lax.stop_gradient(tol)
-
-    def check(carry: Any) -> Any:
-        state, done, steps, total = carry
-        count = jnp.minimum(check_every, num_steps - total)
-        new = repeat(count, state)
-        # Solved problems are frozen, so that one problem's result does not depend on the others.
-        state = jax.tree.map(lambda old, new: jnp.where(done[:, None], old, new), state, new)
-        steps = jnp.where(done, steps, steps + count)
-        errors = error(state)
-        return state, done | (errors <= jnp.asarray(limit, errors.dtype)), steps, total + count
-
-    start = align((state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)))
-    state, _, steps, _ = lax.while_loop(
-        lambda carry: (carry[3] < num_steps) & ~jnp.all(carry[1]), check, start
-    )
-    return state, steps
 
 
 def spectral_radius(matrix: Array) -> Array:

@@ -3,17 +3,12 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 from jax import Array, lax
 from jax import numpy as jnp
 
 from jaxssl.collectives import align
-from jaxssl.solvers._numerics import (
-    iterate_rows,
-    largest,
-    product,
-    require_positive,
-    tiny,
-)
+from jaxssl.solvers._numerics import largest, product, require_positive, tiny
 
 
 class DualSolution(NamedTuple):
@@ -113,12 +108,41 @@ def solve_rows(
     tol: float | Array | None,
     check_every: int,
 ) -> DualSolution:
-    """Iterate the SVM duals with ``advance`` and return the solution with its certificates."""
+    """Iterate all SVM duals until each is solved, and return the solution with its certificates.
 
-    def error(state: Any) -> Array:
-        return certify(problem, state[0], jnp.zeros_like(problem.positive[:, 0])).suboptimality
+    Args:
+        problem: n problems.
+        advance: one step, state -> state.
+        state: tuple of arrays [n, d], of which the first is alpha.
+        num_steps: number of steps, > 0, or their limit if ``tol`` is given.
+        tol: a problem stops once its suboptimality is at most this. None takes all steps.
+        check_every: number of steps between two evaluations of the suboptimality.
+    """
+    n = len(problem.positive)
+    state = align(state)
 
-    state, steps = iterate_rows(advance, error, state, num_steps, tol, check_every)
+    def repeat(count: Any, state: Any) -> Any:
+        return lax.fori_loop(0, count, lambda _, state: advance(state), state)
+
+    if tol is None:
+        state = repeat(num_steps, state)
+        return certify(problem, state[0], jnp.full((n,), num_steps, jnp.int32))
+    limit = lax.stop_gradient(tol)
+
+    def check(carry: Any) -> Any:
+        state, done, steps, total = carry
+        count = jnp.minimum(check_every, num_steps - total)
+        new = repeat(count, state)
+        # Solved problems are frozen, so that one problem's result does not depend on the others.
+        state = jax.tree.map(lambda old, new: jnp.where(done[:, None], old, new), state, new)
+        steps = jnp.where(done, steps, steps + count)
+        errors = certify(problem, state[0], steps).suboptimality
+        return state, done | (errors <= jnp.asarray(limit, errors.dtype)), steps, total + count
+
+    start = align((state, jnp.zeros((n,), bool), jnp.zeros((n,), jnp.int32), jnp.int32(0)))
+    state, _, steps, _ = lax.while_loop(
+        lambda carry: (carry[3] < num_steps) & ~jnp.all(carry[1]), check, start
+    )
     return certify(problem, state[0], steps)
 
 

@@ -70,24 +70,6 @@ def test_corruptions_give_images_that_depend_on_severity(name, shape, photos):
     assert corrupt_batch._cache_size() <= len(NAMES) * len(SHAPES)  # shared by all severities
 
 
-def test_corruptions_differ_from_each_other(photos):
-    actual = [apply(name, photos, 5)[0] for name in NAMES]
-    for i, one in enumerate(actual):
-        for other in actual[:i]:
-            assert np.abs(one - other).mean() > 1
-
-
-# The other corruptions have several constants, some of which decrease with severity.
-MONOTONIC = sorted(set(NAMES) - {"glass_blur", "snow", "frost", "elastic_transform"})
-
-
-@pytest.mark.parametrize("name", MONOTONIC)
-def test_squared_error_grows_with_severity(name, photos):
-    actual = [np.square(apply(name, photos, s)[0] - photos).mean() for s in ops.SEVERITIES]
-    assert (np.diff(actual) >= (-1e-9 if name == "motion_blur" else 0)).all()
-    assert actual[4] > 1.5 * actual[0]
-
-
 def test_corruption_depends_only_on_seed_index_and_image(photos):
     many = np.concatenate([photos] * 40)
     for name in ("gaussian_noise", "snow"):
@@ -179,14 +161,16 @@ def test_motion_blur_averages_along_a_line_with_half_gaussian_weights(photos):
 
 
 def test_zoom_blur_equals_the_mean_of_scipy_zooms(photos):
-    image, actual = photos[0].astype(float), apply("zoom_blur", photos, 3)[0][0]
-    factors = np.arange(1, 1.16, 0.01)
-    total = image.copy()
-    for factor in factors:
-        matrix, offset = np.diag([1 / factor, 1 / factor, 1]), 15.5 * (1 - 1 / factor)
-        options = {"offset": [offset, offset, 0], "order": 1, "mode": "nearest"}
-        total += ndimage.affine_transform(image, matrix, **options)
-    np.testing.assert_allclose(actual, total / (len(factors) + 1), atol=1e-2)
+    image = photos[0].astype(float)
+    total, done = image.copy(), 0
+    for severity, steps in zip(ops.SEVERITIES, (7, 12, 16, 21, 26), strict=True):
+        for factor in 1 + 0.01 * np.arange(done, steps):
+            matrix, offset = np.diag([1 / factor, 1 / factor, 1]), 15.5 * (1 - 1 / factor)
+            options = {"offset": [offset, offset, 0], "order": 1, "mode": "nearest"}
+            total += ndimage.affine_transform(image, matrix, **options)
+        done = steps
+        actual = apply("zoom_blur", photos, severity)[0][0]
+        np.testing.assert_allclose(actual, total / (steps + 1), atol=1e-2)
 
 
 def test_snow_corruption_whitens_the_image_and_adds_flakes(photos):

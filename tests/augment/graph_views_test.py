@@ -87,31 +87,19 @@ def test_rank_equals_scipy_ordinal_ranks_per_group():
 
 
 @each_share
-def test_drop_nodes_drops_nodes_with_the_smallest_random_numbers(row, share):
-    u = uniform(1, len(row["graph"]))
-    actual = operation("drop_nodes", (u,), row, share)
-    expected = np.array(row["graph"])
-    for first, one in zip(first_nodes(), GRAPHS, strict=True):
-        n = len(one.tag)
-        for place in smallest(u[first : first + n], floor_of(share, n)):
-            expected[first + place] = len(GRAPHS)
-    np.testing.assert_array_equal(actual["graph"], expected)
-    for name in ("x", "edge", "size"):
-        np.testing.assert_array_equal(actual[name], row[name])
-
-
-@each_share
-def test_mask_attributes_replaces_features_by_noise(row, share):
+def test_nodes_with_the_smallest_random_numbers_are_dropped_or_get_noise(row, share):
     u, noise = uniform(2, len(row["graph"])), uniform(3, *row["x"].shape)
-    actual = operation("mask_attributes", (u, noise), row, share)
-    expected = np.array(row["x"])
+    dropped = operation("drop_nodes", (u,), row, share)
+    masked = operation("mask_attributes", (u, noise), row, share)
+    expected = {name: np.array(x) for name, x in row.items()}
     for first, one in zip(first_nodes(), GRAPHS, strict=True):
         n = len(one.tag)
         for place in smallest(u[first : first + n], floor_of(share, n)):
-            expected[first + place] = noise[first + place]
-    np.testing.assert_array_equal(actual["x"], expected)
-    for name in ("graph", "edge", "size"):
-        np.testing.assert_array_equal(actual[name], row[name])
+            expected["graph"][first + place] = len(GRAPHS)
+            expected["x"][first + place] = noise[first + place]
+    for name, x in row.items():
+        np.testing.assert_array_equal(dropped[name], expected[name] if name == "graph" else x)
+        np.testing.assert_array_equal(masked[name], expected[name] if name == "x" else x)
 
 
 @each_share
@@ -208,15 +196,12 @@ def subgraph_distribution(one, count):
 
 
 DISTRIBUTIONS = {
-    "path": (graph(5, [(0, 1), (1, 2), (2, 3), (3, 4)]), 0.6, 3),
-    "star": (graph(6, [(0, i) for i in range(1, 6)]), 0.5, 3),
     "cycle with chord": (
         graph(6, [(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5), (1, 4)]),
         0.5,
         3,
     ),
     "two parts": (graph(6, [(0, 1), (1, 2), (0, 2), (3, 4)]), 0.5, 3),
-    "tadpole": (graph(5, [(0, 1), (0, 2), (1, 2), (2, 3), (3, 4)]), 0.8, 4),
 }
 COPIES = 4000
 
@@ -298,16 +283,6 @@ def test_graph_views_differ_between_views_indices_and_keys(many):
     rows = packed(graphs, 1)
     first, second = (augment(jax.random.key(seed), rows, index)["views"]["x"] for seed in (0, 1))
     assert not np.array_equal(first, second)
-
-
-def test_graph_views_have_the_shapes_and_dtypes_of_network_inputs(many):
-    graphs, index, _ = many
-    rows = packed(graphs, 3)
-    views = augment(KEY, rows, index)["views"]
-    for name, x in rows.items():
-        dtype = np.float32 if name == "x" else np.int32
-        assert (views[name].shape, views[name].dtype) == ((2, *x.shape), dtype)
-    np.testing.assert_array_equal(views["size"][0], rows["size"])
 
 
 def test_graph_recipe_without_choices_is_the_identity(many):

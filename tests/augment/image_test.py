@@ -12,7 +12,6 @@ from jaxssl.augment import image as ops
 from jaxssl.augment import recipes
 from jaxssl.augment.views import (
     Inputs,
-    make_image_text_views,
     make_views,
     normalise,
     preprocess,
@@ -33,10 +32,8 @@ crop_resize = jax.jit(ops.crop_resize, static_argnames="size")
 crop_boxes = jax.jit(
     jax.vmap(ops.random_crop_box, in_axes=(0, None, None, None)), static_argnums=(1, 2, 3)
 )
-random_flips = jax.jit(jax.vmap(ops.random_flip, in_axes=(0, None, None)))
 affine = jax.jit(ops.affine)
 pad_crop = jax.jit(ops.pad_crop, static_argnames="pad")
-random_erase = jax.jit(jax.vmap(ops.random_erase, in_axes=(0, None, None)))
 
 
 def draw(*shape, seed=0):
@@ -75,32 +72,6 @@ def test_crop_resize_equals_pillow(box, size):
     np.testing.assert_allclose(actual, pillow_resize(image, size, box), atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(32, 32), (24, 40), (40, 24)])
-@pytest.mark.parametrize("scale", [(0.08, 0.4), (0.6, 1.0), (1.0, 1.0)])
-def test_random_crop_box_lies_inside_and_has_the_given_area_and_ratio(shape, scale):
-    h, w = shape
-    boxes = crop_boxes(draw(2000, 4), (h, w, 3), scale, (3 / 4, 4 / 3))
-    left, top, right, bottom = np.asarray(boxes, np.float64).T
-    for low, high, side in ((left, right, w), (top, bottom, h)):
-        assert low.min() >= 0
-        assert (low < high).all()
-        assert high.max() <= side * (1 + 1e-6)
-    width, height = right - left, bottom - top
-    share = width * height / (h * w)
-    assert share.max() <= scale[1] + 1e-5
-    # Boxes with a shortened side have neither the drawn area nor the drawn aspect ratio.
-    whole = (width < w - 1e-3) & (height < h - 1e-3)
-    if whole.any():
-        assert share[whole].min() >= scale[0] - 1e-5
-        aspect = width[whole] / height[whole]
-        assert aspect.min() >= 3 / 4 - 1e-5
-        assert aspect.max() <= 4 / 3 + 1e-5
-    if scale[1] <= 0.4:  # small boxes are rarely shortened, so all areas occur
-        assert whole.mean() > 0.9
-        np.testing.assert_allclose([share.min(), share.max()], scale, atol=0.01)
-        np.testing.assert_allclose(share.mean(), np.mean(scale), atol=0.01)
-
-
 def numpy_box(u, shape, scale, ratio):
     """Return the box of a random resized crop in float64."""
     h, w = shape
@@ -112,11 +83,12 @@ def numpy_box(u, shape, scale, ratio):
 
 
 @pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
+@pytest.mark.parametrize("scale", [(0.1, 0.6), (0.6, 1.0)])  # large boxes are shortened
 @pytest.mark.parametrize("ratio", [(1.5, 3.0), (0.25, 0.6)])
-def test_random_crop_box_has_the_drawn_area_ratio_and_corner(shape, ratio):
+def test_random_crop_box_has_the_drawn_area_ratio_and_corner(shape, scale, ratio):
     u = draw(64, 4)
-    boxes = crop_boxes(u, (*shape, 3), (0.1, 0.6), ratio)
-    expected = [numpy_box(row, shape, (0.1, 0.6), ratio) for row in u.astype(np.float64)]
+    boxes = crop_boxes(u, (*shape, 3), scale, ratio)
+    expected = [numpy_box(row, shape, scale, ratio) for row in u.astype(np.float64)]
     np.testing.assert_allclose(boxes, expected, rtol=1e-4, atol=1e-3)
 
 
@@ -133,13 +105,9 @@ def test_flip_mirrors_horizontally_and_is_its_own_inverse():
     np.testing.assert_array_equal(ops.flip(image, True), np.fliplr(image))
     np.testing.assert_array_equal(ops.flip(ops.flip(image, True), True), image)
     np.testing.assert_array_equal(ops.flip(image, False), image)
-
-
-@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
-def test_random_flip_has_the_given_probability(probability):
-    image = jnp.array([[[0.0], [1.0]]])
-    flipped = random_flips(draw(4000), image, probability)[:, 0, 0, 0]
-    np.testing.assert_allclose(flipped.mean(), probability, atol=0.03 * (0 < probability < 1))
+    for u, flipped in ((0.2, True), (0.3, False)):
+        actual = ops.random_flip(jnp.float32(u), image, 0.3)
+        np.testing.assert_array_equal(actual, ops.flip(image, flipped))
 
 
 @pytest.mark.parametrize(("scale", "ratio"), [((0.0, 1), (1, 1)), ((0.5, 0.4), (1, 1))])
@@ -176,31 +144,18 @@ def test_erase_sets_the_pixels_inside_the_box():
     np.testing.assert_array_equal(ops.erase(image, jnp.array([2.0, 1, 7, 4])), expected)
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.4, 1.0])
-def test_random_erase_has_the_given_probability_and_area(probability):
-    image = jnp.zeros((40, 40, 1))
-    erased = np.asarray(random_erase(draw(2000, 5), image, probability))[..., 0] == 0.5
-    share = erased.mean(axis=(1, 2))
-    atol = 0.04 * (0 < probability < 1)
-    np.testing.assert_allclose((share > 0).mean(), probability, atol=atol)
-    if probability:
-        hit = erased[share > 0]
-        # The erased pixels form one box.
-        sides = hit.any(axis=2).sum(axis=1), hit.any(axis=1).sum(axis=1)
-        np.testing.assert_array_equal(hit.sum(axis=(1, 2)), sides[0] * sides[1])
-        share = share[share > 0]
-        assert 0.01 < share.min() < 0.03 and 0.3 < share.max() < 0.36
-        np.testing.assert_allclose(share.mean(), 0.175, atol=0.01)
+TORCHVISION_ERASING = {"scale": (0.02, 0.33), "ratio": (0.3, 3.3), "value": 0.5}
 
 
-def test_random_erase_erases_the_box_of_the_numbers_after_the_first():
-    image, settings = images(12, 30, 2), {"scale": (0.1, 0.2), "ratio": (2.0, 3.0), "value": 0.25}
-    erase = jax.jit(lambda u: ops.random_erase(u, image, 0.5, **settings))
+@pytest.mark.parametrize("given", [{}, {"scale": (0.1, 0.2), "ratio": (2.0, 3.0), "value": 0.25}])
+def test_random_erase_erases_the_box_of_the_numbers_after_the_first(given):
+    image, settings = images(12, 30, 2), TORCHVISION_ERASING | given
+    erase = jax.jit(lambda u: ops.random_erase(u, image, 0.5, **given))
     for u in draw(20, 5):
-        left, top, right, bottom = numpy_box(u[1:], (12, 30), (0.1, 0.2), (2.0, 3.0))
+        left, top, right, bottom = numpy_box(u[1:], (12, 30), settings["scale"], settings["ratio"])
         y, x = np.arange(12) + 0.5, np.arange(30) + 0.5
         inside = ((y >= top) & (y < bottom))[:, None] & ((x >= left) & (x < right))
-        expected = np.where((inside & (u[0] < 0.5))[:, :, None], 0.25, image)
+        expected = np.where((inside & (u[0] < 0.5))[:, :, None], settings["value"], image)
         np.testing.assert_array_equal(erase(u), expected)
 
 
@@ -229,23 +184,10 @@ def test_affine_equals_scipy(shape, seed):
     np.testing.assert_allclose(actual, scipy_affine(image, angle, shear, zoom, shift), atol=1e-4)
 
 
-def test_affine_with_neutral_parameters_is_the_identity():
-    image = images(7, 9, 2)
-    np.testing.assert_allclose(affine(image, 0.0, 0.0, 1.0, jnp.zeros(2)), image, atol=1e-6)
-
-
-@pytest.mark.parametrize("quarters", [1, 2, -1])
-def test_positive_angle_rotates_clockwise(quarters):
+def test_positive_angle_rotates_clockwise():
     image = images(8, 8, 1)
-    turned = affine(image, quarters * np.pi / 2, 0.0, 1.0, jnp.zeros(2))
-    np.testing.assert_allclose(turned, np.rot90(image, -quarters), atol=1e-5)
-
-
-def test_image_shift_moves_right_and_down_and_repeats_edges():
-    image = images(6, 8, 1)
-    moved = affine(image, 0.0, 0.0, 1.0, jnp.array([2.0, 1.0]))
-    padded = np.pad(image, ((1, 0), (2, 0), (0, 0)), mode="edge")[:6, :8]
-    np.testing.assert_allclose(moved, padded, atol=1e-6)
+    turned = affine(image, np.pi / 2, 0.0, 1.0, jnp.zeros(2))
+    np.testing.assert_allclose(turned, np.rot90(image, -1), atol=1e-5)
 
 
 def test_random_affine_parameters_cover_their_ranges(monkeypatch):
@@ -254,21 +196,16 @@ def test_random_affine_parameters_cover_their_ranges(monkeypatch):
     ranges = {"degrees": 20.0, "shear": 0.3, "zoom": 0.2, "shift": 0.1}
     image = jnp.zeros((10, 20, 1))
     parameters = jax.jit(jax.vmap(lambda u: ops.random_affine(u, image, **ranges)))
-    u = np.asarray(draw(4000, 5))
+    u = draw(100, 5)
     angle, shear, zoom, shift = map(np.asarray, parameters(u))
     actual = np.stack([np.rad2deg(angle), shear, zoom - 1, shift[:, 0] / 20, shift[:, 1] / 10])
     limits = np.array([20.0, 0.3, 0.2, 0.1, 0.1])
-    np.testing.assert_allclose(actual.min(axis=1), -limits, rtol=0.01)
-    np.testing.assert_allclose(actual.max(axis=1), limits, rtol=0.01)
     np.testing.assert_allclose(actual, limits[:, None] * (2 * u.T - 1), atol=1e-4)
 
 
-def test_random_noise_has_the_given_deviation_and_stays_in_range():
+def test_random_noise_stays_in_range():
     grey = jnp.full((64, 64, 3), 0.5)
     u = draw(64, 64, 3)
-    noise = np.asarray(ops.random_noise(u, grey, 0.05)) - 0.5
-    np.testing.assert_allclose(noise.std(), 0.05, rtol=0.03)
-    np.testing.assert_allclose(noise.mean(), 0, atol=0.002)
     loud = ops.random_noise(u, grey, 3.0)
     assert (loud.min(), loud.max()) == (0, 1)
     np.testing.assert_array_equal(ops.random_noise(u, grey, 0.0), grey)
@@ -305,19 +242,13 @@ def test_views_of_an_example_do_not_depend_on_the_batch():
     np.testing.assert_allclose(np.concatenate(halves, axis=1), whole, atol=1e-6)
 
 
-def test_views_differ_between_views_examples_and_keys():
+def test_views_differ_between_views_small_crops_examples_and_keys():
     batch, index = np.repeat(pixels(1, 8, 8, 1), 8, axis=0), np.arange(8)
-    views = np.asarray(two_views(KEY, batch, index)).reshape(16, -1)
-    others = np.asarray(two_views(jax.random.key(1), batch, index)).reshape(16, -1)
-    rows = np.concatenate([views, others])
+    augment = jax.jit(make_views([window] * 2, [window] * 2))
+    drawn = [augment(jax.random.key(seed), batch, index) for seed in (0, 1)]
+    rows = np.concatenate([x for views in drawn for x in views.values()]).reshape(64, -1)
     distance = np.abs(rows[:, None] - rows[None]).max(axis=2)
-    assert distance[~np.eye(32, dtype=bool)].min() > 0.01
-
-
-@pytest.mark.parametrize("num_views", [1, 3])
-def test_number_of_views_equals_the_number_of_recipes(num_views):
-    views = views_of(window, num_views)(KEY, pixels(2, 8, 8, 3), np.arange(2))
-    assert (views.shape, views.dtype) == ((num_views, 2, 4, 4, 3), jnp.float32)
+    assert distance[~np.eye(64, dtype=bool)].min() > 0.01
 
 
 def test_views_and_small_crops_use_their_configured_recipes():
@@ -334,14 +265,6 @@ def test_views_and_small_crops_use_their_configured_recipes():
     for view, value in zip(actual["views"], (-0.5, 0.5, -0.5), strict=True):
         np.testing.assert_allclose(view, value)
     np.testing.assert_allclose(actual["crops"], 1)
-
-
-def test_small_crops_use_random_draws_different_from_views():
-    augment = jax.jit(make_views([window] * 2, [window] * 2))
-    actual = augment(KEY, pixels(1, 8, 8, 3), np.arange(1))
-    rows = np.concatenate([actual["views"], actual["crops"]]).reshape(4, -1)
-    distance = np.abs(rows[:, None] - rows[None]).max(axis=2)
-    assert distance[~np.eye(4, dtype=bool)].min() > 0.01
 
 
 # Settings of every recipe that enable what is off by default.
@@ -447,16 +370,6 @@ def test_every_view_uses_the_host_crop_made_for_it():
     np.testing.assert_allclose(actual["views"][2], (expected[2] + 1) / 2 - 1, atol=1e-6)
     crops = normalise(to_float(batch["crops"].swapaxes(0, 1)))
     np.testing.assert_allclose(actual["crops"], crops, atol=1e-6)
-
-
-def test_captions_are_drawn_by_the_index_of_the_example_and_all_occur():
-    augment = jax.jit(make_image_text_views([window]))
-    texts = np.tile(np.arange(5, dtype=np.int32)[None, :, None], (40, 1, 3))
-    batch = {"image": pixels(40, 8, 8, 1), "text": texts}
-    drawn = np.asarray(augment(KEY, batch, np.arange(40))["texts"])
-    assert drawn.shape == (1, 40, 3) and set(drawn.ravel()) == set(range(5))
-    moved = np.asarray(augment(KEY, batch, np.roll(np.arange(40), 7))["texts"])
-    np.testing.assert_array_equal(moved, np.roll(drawn, 7, axis=1))
 
 
 def test_to_uint8_inverts_normalise_and_to_float():

@@ -62,23 +62,6 @@ def test_video_views_have_shape_and_range_and_differ_between_keys(kind):
     assert len(np.unique(np.asarray(actual)[:, 0, 0, 0, 0])) == 6
 
 
-def test_video_view_depends_only_on_its_key():
-    sample, recipe = random_video("rgb"), jax.jit(video())
-    both = views(sample)
-    for i, key in enumerate(keys(6)[:2]):
-        np.testing.assert_array_equal(recipe(key, sample), recipe(key, sample))
-        np.testing.assert_allclose(recipe(key, sample), both[i], atol=1e-6)
-
-
-@each_kind
-def test_equal_frames_stay_equal_in_a_view(kind):
-    frame = random_video(kind)[:1]
-    actual = np.asarray(views(jnp.broadcast_to(frame, SHAPES[kind]), flip=0.5, reverse=0.0))
-    np.testing.assert_array_equal(actual, np.broadcast_to(actual[:, :1], actual.shape))
-    # The views differ from each other, so the frames were changed.
-    assert len(np.unique(actual[:, 0].reshape(6, -1), axis=0)) == 6
-
-
 def frame_by_frame(u, frame):
     """Apply the operations of the default recipe to one RGB frame."""
     box = image_ops.random_crop_box(u[2:6], frame.shape, (0.2, 1.0))
@@ -113,11 +96,6 @@ def test_random_windows_are_strided_and_start_everywhere(kind, stride):
     assert set(starts) == set(range(9 - stride * (FRAMES - 1)))
 
 
-def test_window_of_full_length_keeps_the_video():
-    actual = numbers(views(numbered(FRAMES), 3, **NOTHING))
-    np.testing.assert_array_equal(actual, [range(FRAMES)] * 3)
-
-
 def test_operations_with_probability_zero_are_not_compiled():
     def lines(**changes):
         lowered = jax.jit(video(**{**NOTHING, **changes})).lower(KEY, random_video("rgb"))
@@ -127,23 +105,6 @@ def test_operations_with_probability_zero_are_not_compiled():
     parts = {"flip": 0.5, "reverse": 0.5, "jitter": 0.5, "grayscale": 0.5, "blur": 0.5}
     parts["crop_scale"] = (0.5, 1.0)
     assert all(lines(**{name: value}) > plain for name, value in parts.items())
-
-
-def test_flow_gets_no_colour_operations():
-    sample, without = random_video("flow"), {"jitter": 0.0, "grayscale": 0.0, "blur": 0.0}
-    everything = {"jitter": 1.0, "grayscale": 1.0, "blur": 1.0}
-    np.testing.assert_array_equal(views(sample, **everything), views(sample, **without))
-
-
-def test_grey_videos_change_only_in_brightness_and_contrast():
-    sample, some = random_video("grey"), {**NOTHING, "jitter": 1.0}
-    actual = views(sample, **some, saturation=0.9, hue=0.5)
-    np.testing.assert_array_equal(actual, views(sample, **some, saturation=0.0, hue=0.0))
-    gray = views(sample, **{**some, "grayscale": 1.0})
-    np.testing.assert_array_equal(gray, views(sample, **some))
-    still = views(sample, **some, brightness=0.0, contrast=0.0)
-    np.testing.assert_array_equal(still, views(sample, **NOTHING))
-    assert np.abs(actual - still).max() > 0.1
 
 
 @pytest.mark.parametrize(
@@ -198,27 +159,12 @@ def test_reverse_reverses_frames_and_negates_flow(kind):
     np.testing.assert_array_equal(reverse(sample, False), sample)
 
 
-@pytest.mark.parametrize("operation", [video_ops.random_flip, video_ops.random_reverse])
-@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
-def test_random_flips_and_reversals_have_the_given_probability(operation, probability):
-    u = np.random.default_rng(0).random(2000, np.float32)
-    sample = jnp.array([0.0, 0.1, 0.2, 0.3]).reshape(2, 1, 2, 1)
-    actual = jax.jit(jax.vmap(lambda u: operation(u, sample, probability)))(u)
-    share = np.mean(np.asarray(actual)[:, 0, 0, 0, 0] > 0)
-    np.testing.assert_allclose(share, probability, atol=0.03 * (0 < probability < 1))
-
-
-def test_flipped_flow_agrees_with_motion_in_flipped_frames():
-    # A bright column that moves right by one pixel per frame, and its flow. Flips reverse both.
-    rgb, flow = np.zeros((3, 4, 6, 3), np.float32), np.full((3, 4, 6, 2), 0.5, np.float32)
-    for t in range(3):
-        rgb[t, :, 1 + t] = 1
-        flow[t, :, 1 + t, 0] = 0.5 + 1 / 16
-    rgb, flow = (np.asarray(video_ops.flip(jnp.asarray(x), True)) for x in (rgb, flow))
-    indices = rgb[:, 0, :, 0].argmax(axis=1)
-    step = np.round((flow[range(3), 0, indices, 0] - 0.5) * 16)
-    np.testing.assert_array_equal(np.diff(indices), step[:-1])
-    np.testing.assert_array_equal(step, -1)
+@pytest.mark.parametrize("name", ["flip", "reverse"])
+def test_random_flips_and_reversals_happen_below_the_probability(name):
+    sample = random_video("flow")
+    for u, happens in ((0.2, True), (0.3, False)):
+        actual = getattr(video_ops, f"random_{name}")(jnp.float32(u), sample, 0.3)
+        np.testing.assert_array_equal(actual, getattr(video_ops, name)(sample, happens))
 
 
 @pytest.mark.parametrize(
@@ -246,26 +192,13 @@ def test_window_longer_than_the_video_is_rejected():
             call()
 
 
-@pytest.mark.parametrize("h, w", [(16, 24), (24, 16), (16, 16)])
-def test_ten_crops_at_original_scale_equal_slices(h, w):
-    # 14 is 7/8 of the short side, so nothing is resized.
-    sample = np.random.default_rng(0).random((2, h, w, 3), np.float32)
-    actual = jax.jit(video_ops.ten_crops, static_argnums=1)(sample, 14)
-    corners = [(0, 0), (0, w - 14), (h - 14, 0), (h - 14, w - 14), ((h - 14) // 2, (w - 14) // 2)]
-    expected = [sample[:, y : y + 14, x : x + 14] for y, x in corners]
-    assert actual.shape == (10, 2, 14, 14, 3)
-    np.testing.assert_allclose(actual[:5], expected, atol=1e-6)
-    np.testing.assert_array_equal(actual[5:], np.asarray(actual)[:5, :, :, ::-1])
-
-
 def test_ten_crops_equal_slices_of_the_resized_video():
     # The short side of 8 is resized to 8/7 of 14, which is 16.
     sample = random_video("flow")[:, :8, :8]
     actual = np.asarray(video_ops.ten_crops(sample, 14))
     large = np.asarray(jax.vmap(lambda frame: image_ops.resize(frame, 16))(sample))
-    np.testing.assert_allclose(actual[0], large[:, :14, :14], atol=1e-5)
-    np.testing.assert_allclose(actual[3], large[:, 2:, 2:], atol=1e-5)
-    np.testing.assert_allclose(actual[4], large[:, 1:15, 1:15], atol=1e-5)
+    for crop, (y, x) in zip(actual, [(0, 0), (0, 2), (2, 0), (2, 2), (1, 1)], strict=False):
+        np.testing.assert_allclose(crop, large[:, y : y + 14, x : x + 14], atol=1e-5)
     np.testing.assert_array_equal(actual[5:, ..., 0], 1 - actual[:5, :, :, ::-1, 0])
     np.testing.assert_array_equal(actual[5:, ..., 1], actual[:5, :, :, ::-1, 1])
 

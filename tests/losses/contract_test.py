@@ -1,7 +1,9 @@
 """The contract of every loss in the folder: oracle, gradient, devices, degenerate inputs."""
 
 import inspect
+import re
 from functools import cache, partial
+from importlib import import_module
 
 import jax
 import numpy as np
@@ -9,7 +11,6 @@ import oracles
 import pytest
 from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
-from jax.test_util import check_grads
 from loss_cases import (
     BY_PARTNER,
     CASES,
@@ -17,13 +18,13 @@ from loss_cases import (
     EXPORTED,
     LABELS,
     NAMES,
+    NEEDS,
     PROGRAMS,
     VIEWS_ON_ARRAYS,
     embeddings,
     equations,
     inputs,
     kinds,
-    labelled,
     loss_of,
     pairs_of,
     with_rows,
@@ -41,10 +42,6 @@ long = pytest.mark.long
 KINDS = sorted({kind for case in CASES for kind in kinds(case)})
 RINGS = [c for c in PROGRAMS if "ring" in c.parameters()]
 PLAIN_RINGS = [c for c in RINGS if c.name in ("clip", "tcl") and not c.hyper]  # check_vma=False
-
-
-def labelled_programs() -> list:
-    return [case for case in PROGRAMS if labelled(case)]
 
 
 def with_entry(value: float, *rows: tuple[int, int]) -> np.ndarray:
@@ -153,26 +150,8 @@ def test_gradient_equals_finite_differences_of_the_oracle(case):
         assert not actual[1 - tower].any()
 
 
-@long
-@pytest.mark.parametrize("tower", [None, 0, 1])
-def test_gradient_equals_finite_differences_in_float64(tower):
-    cases = [c for c in DIFFERENTIATED if ONE_TOWER.get(c.name) == tower]
-    with jax.enable_x64(True):
-        z = jnp.asarray(embeddings(b=4, d=3), jnp.float64)
-
-        @jax.jit
-        def values(x):
-            full = x if tower is None else z.at[tower].set(x)
-            kind = lambda case: kinds(case)[0] if tower is None else "towers"  # noqa: E731
-            return {str(c): c.loss(pairs_of(kind(c), full)).mean() for c in cases}
-
-        x = z if tower is None else z[tower]
-        assert {v.dtype for v in values(x).values()} == {jnp.dtype("float64")}
-        check_grads(values, (x,), order=1, modes=["rev"], rtol=1e-5)
-
-
 @cache
-def on_devices(devices: int, mapping: str, with_labels: bool = False):
+def on_devices(devices: int, mapping: str):
     """Compile `(z, index) -> {case: (loss, gradient)}` for a batch split over devices.
 
     Every device has all embeddings z, as it has all parameters in training. It passes the rows
@@ -181,15 +160,13 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
 
     def local(z, index, axis_name):
         def share(z, case):
-            kind = labelled(case)[0] if with_labels else kinds(case)[0]
-            pairs = pairs_of(kind, z[:, index], index, axis_name)
+            pairs = pairs_of(kinds(case)[0], z[:, index], index, axis_name)
             around = case.with_(ring=True) if mapping.startswith("ring") else case
             # Examples have different weights, so that each gradient belongs to one example.
             weight = 1 + 0.5 * jnp.sin(pairs.index.astype(jnp.float32))
             return mean_over_anchors(weight * around.loss(pairs), pairs)[0]
 
-        cases = labelled_programs() if with_labels else PROGRAMS
-        cases = {"pmap": PMAPPED, "ring": PLAIN_RINGS, "ring checked": RINGS}.get(mapping, cases)
+        cases = {"pmap": PMAPPED, "ring": PLAIN_RINGS, "ring checked": RINGS}.get(mapping, PROGRAMS)
         return {
             c: losses.global_value_and_grad(partial(share, case=c), axis_name)(z) for c in cases
         }
@@ -207,12 +184,10 @@ def on_devices(devices: int, mapping: str, with_labels: bool = False):
 
 
 @cache
-def split(devices: int, mapping: str = "shard_map", with_labels: bool = False, kind: str = ""):
+def split(devices: int, mapping: str, kind: str = ""):
     z = jnp.asarray(INVALID[kind] if kind else embeddings())
-    # With labels, three anchors have no positive, unevenly spread over the devices.
     index = jnp.arange(8, dtype=jnp.int32)
-    index = index[:, None] if mapping == "pmap" else index
-    return on_devices(devices, mapping, with_labels)(z, index)
+    return on_devices(devices, mapping)(z, index[:, None] if mapping == "pmap" else index)
 
 
 def equal_one_device(actual, expected):
@@ -232,12 +207,6 @@ def equal_one_device(actual, expected):
 @each_program
 def test_loss_and_gradient_do_not_depend_on_the_number_of_devices(case, devices, mapping):
     equal_one_device(split(devices, mapping)[case], split(1, "whole")[case])
-
-
-@long  # whole_step_test.py and pairs_test.py have labels on eight devices
-@pytest.mark.parametrize("case", labelled_programs(), ids=str)
-def test_loss_with_labels_on_several_devices_equals_one_device(case):
-    equal_one_device(split(4, "shard_map", True)[case], split(1, "whole", True)[case])
 
 
 @pytest.mark.parametrize("case", PMAPPED, ids=str)
@@ -266,17 +235,6 @@ def test_ring_with_a_queue_is_refused(case, kind):
         jax.eval_shape(run, embeddings())
 
 
-# log_u is per anchor and is not permuted with the examples; other extra inputs are shared.
-@pytest.mark.parametrize("case", [c for c in CASES if c.extra != ("log_u",)], ids=str)
-def test_loss_does_not_depend_on_the_order_of_examples(case):
-    z, order = embeddings(), np.random.default_rng(1).permutation(8)
-    kind = kinds(case)[0]
-    straight, shuffled = (values_of(kind)(jnp.asarray(x))[case] for x in (z, z[:, order]))
-    straight = straight.reshape(-1, 8)[:, order].reshape(-1)
-    scale = max(1.0, np.abs(straight).max())
-    np.testing.assert_allclose(shuffled, straight, rtol=1e-4, atol=2e-5 * scale)
-
-
 HARD = {
     "equal rows": np.ones((2, 8, 4)),
     "zero rows": np.zeros((2, 8, 4)),
@@ -292,7 +250,7 @@ HARD = {
 
 
 @cache
-def hard_values(dtype: str):
+def hard_values(dtype: str, cases: tuple = tuple(PROGRAMS)):
     """Compile `(z, temperature) -> {case: (value, gradient)}`; some losses ignore temperature."""
 
     def run(z, temperature):
@@ -303,14 +261,15 @@ def hard_values(dtype: str):
             hyper = {**dict(case.hyper), **scaled}
             return loss_of(case.name)(pairs, **inputs(pairs, case.extra), **hyper).mean()
 
-        return {case: jax.value_and_grad(value)(z, case) for case in PROGRAMS}
+        return {case: jax.value_and_grad(value)(z, case) for case in cases}
 
     return jax.jit(run)
 
 
 @cache
 def hard(kind: str, dtype: str, temperature: float):
-    return hard_values(dtype)(jnp.asarray(HARD[kind], dtype), jnp.float32(temperature))
+    cases = tuple(PROGRAMS if HARD[kind].shape == (2, 8, 4) else DEFAULTS)
+    return hard_values(dtype, cases)(jnp.asarray(HARD[kind], dtype), jnp.float32(temperature))
 
 
 @pytest.mark.parametrize(
@@ -319,8 +278,8 @@ def hard(kind: str, dtype: str, temperature: float):
         pytest.param(
             case, kind, dtype, marks=long if kind == "two examples" or dtype == "bfloat16" else ()
         )
-        for case in PROGRAMS
         for kind in HARD
+        for case in (PROGRAMS if HARD[kind].shape == (2, 8, 4) else DEFAULTS)
         for dtype in ("float32", "bfloat16")
         # These values are sums of squares of unnormalised embeddings, which overflow float32.
         if (case.name, kind) not in {("vicreg", "huge"), ("auc_dino", "huge"), ("lejepa", "huge")}
@@ -340,7 +299,7 @@ def test_loss_and_gradient_are_finite_for_degenerate_embeddings(case, kind, dtyp
 
 # Operations that move numbers, and do not compute with them.
 MOVES = {"broadcast_in_dim", "concatenate", "copy", "gather", "reshape", "slice", "squeeze"}
-MOVES |= {"convert_element_type", "stop_gradient", "transpose", "unstack"}
+MOVES |= {"convert_element_type", "stack", "stop_gradient", "transpose", "unstack"}
 
 
 @pytest.mark.fast
@@ -513,6 +472,30 @@ def test_two_array_form_equals_the_mean_over_anchors(name):
     np.testing.assert_allclose(values_on_arrays()[name], per_anchor.mean(), rtol=1e-5)
     on_arrays = getattr(losses, name)
     assert on_arrays.__name__ == name and f"{name}_loss" in on_arrays.__doc__
+
+
+BAD = {"> 0": 0.0, "> 1": 1, ">= 0": -1.0, "in [0, 1]": 1.5, "in [0, 1)": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "valid"),
+    [
+        (name, number, predicate)
+        for name in EXPORTED
+        for number, valid in getattr(import_module(f"jaxssl.losses.{name}"), "RANGES", {}).items()
+        for predicate in ((valid,) if isinstance(valid, str) else (*valid, "one of"))
+        if predicate in BAD or predicate == "one of"
+    ],
+)
+def test_setting_out_of_its_range_raises_an_error_with_its_name(name, number, valid):
+    bad = BAD.get(valid, "other")
+    message = re.escape(f"{number} must be {valid}") + f".*got {bad!r}"
+    if number in inspect.signature(loss_of(name)).parameters:
+        with pytest.raises(ValueError, match=message):
+            extra = inputs(pairs_of("views", jnp.asarray(embeddings())), NEEDS.get(name, ()))
+            getattr(losses, name)(*embeddings(), **extra, **{number: bad})
+    with pytest.raises(ValueError, match=message):
+        losses.objective(name, **{number: bad})
 
 
 @each_name

@@ -9,14 +9,11 @@ import oracles
 import pytest
 from jax import numpy as jnp
 
+from jaxssl import losses
 from jaxssl.losses.pairs import pair_towers
 
 B, DIM, KEY = 6, 4, jax.random.key(0)
 close = partial(np.testing.assert_allclose, rtol=2e-5, atol=2e-6)
-
-
-def objective_of(name, **hyper):
-    return import_module(f"jaxssl.losses.{name}").objective(**hyper)
 
 
 def embeddings(seed=0):
@@ -28,7 +25,7 @@ DECL = {"rate": "buffer", "u": "mean", "weight": 0.5, "momentum": 1.0, "learn_sc
 
 def scaled(name, scale, **hyper):
     """Value and derivative of a loss at a learned scale, with constant memory."""
-    objective, z = objective_of(name, **hyper), embeddings()
+    objective, z = losses.objective(name, **hyper), embeddings()
     index = jnp.arange(B, dtype=jnp.int32)
     params, memory = objective.init(KEY, B, DIM)
     memory = jnp.linspace(-1.0, 1.0, B) if name == "decl" else memory
@@ -54,8 +51,8 @@ def test_decl_scale_starts_at_the_given_temperature():
     params, value, slope = scaled("decl", np.log(2), **DECL, temperature=0.07)
     close(params["logit_scale"], np.log(1 / 0.07))
     preset = import_module("jaxssl.losses.decl").PRESETS["clip"]
-    close(objective_of("decl", **preset).init(KEY, B, DIM)[0]["logit_scale"], np.log(1 / 0.07))
-    fixed = objective_of("decl", **DECL | {"learn_scale": False})
+    close(losses.objective("decl", **preset).init(KEY, B, DIM)[0]["logit_scale"], np.log(1 / 0.07))
+    fixed = losses.objective("decl", **DECL | {"learn_scale": False})
     assert fixed.init(KEY, B, DIM)[0] == {}
 
     def expected(scale):  # float64
@@ -80,4 +77,4 @@ def test_decl_scale_starts_at_the_given_temperature():
 )
 def test_decl_learned_scale_needs_a_positive_number(temperature, message):
     with pytest.raises(ValueError, match=message):
-        objective_of("decl", learn_scale=True, temperature=temperature)
+        losses.objective("decl", learn_scale=True, temperature=temperature)

@@ -7,13 +7,7 @@ from jax import numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from jaxssl import distributed
-from jaxssl.losses.memory import (
-    empty_queue,
-    enqueue,
-    log_average,
-    read_examples,
-    write_examples,
-)
+from jaxssl.losses.memory import empty_queue, enqueue, log_average, read_examples, write_examples
 from jaxssl.losses.pairs import pair_views
 
 

@@ -57,90 +57,77 @@ def mmcl_inv(v, kernel, number, C, beta=0.1):
     return mmcl(v, kernel=kernel, gamma=gamma, C=C, solver="inv", regularization=beta)
 
 
-# Pattern of a case's name -> loss per anchor of two views v and the numbers in the name.
-LOSSES = {
+# How the pairs of two views v are made.
+PAIRS = {
+    "views": pair_views,
+    "labels": lambda v: pair_views(v, labels=LABELS),
+    "towers": lambda v: pair_towers(*v),
+    "key2": lambda v: towers(v[0], "key2"),
+    "queue": lambda v: from_queue(v[0]),
+    "singletons": lambda v: pair_views(
+        v[:1], labels=GOLDEN["supcon/hobbit_supcon_singletons_t0p1/labels"]
+    ),
+    "small": lambda v: pair_towers(0.3 * v[0], 0.3 * v[1]),
+    "halfnorm": lambda v: pair_towers(0.5 * v[0], 0.5 * v[1]),
+    "four features": lambda v: pair_towers(v[0][:, :4], v[1][:, :4]),
+}
+VICREG = r"negfree/%s_25_25_1"
+# Pattern of a case -> (loss, pairs, names of the numbers in the pattern, other settings).
+TABLE = {
+    r"nt_xent/(?:lightly_ntxent|leftthomas_simclr)_t(.*)": ("nt_xent", "views", "temperature"),
+    r"supcon/hobbit_simclr_t(.*)": ("nt_xent", "views", "temperature"),
+    r"supcon/(?:hobbit|tclrepo)_supcon_t([^_]*)": ("sup_con", "labels", "temperature"),
+    r"supcon/hobbit_supcon_t(.*)_base(.*)": ("sup_con", "labels", "temperature base_temperature"),
+    r"supcon/hobbit_supcon_singletons_t(.*)": ("sup_con", "singletons", "temperature"),
+    r"tcl/sup_k1_(.*)_k2_(.*)_t(.*)": ("tcl", "labels", "k1 k2 temperature"),
+    r"tcl/ssl_k1_(.*)_k2_(.*)_t(.*)": ("tcl", "views", "k1 k2 temperature"),
+    r"nt_xent/debiased_tauplus(.*)_t(.*)": ("debiased", "views", "positive_prior temperature"),
+    r"nt_xent/hcl_beta(.*)_tauplus(.*)_t(.*)": ("hcl", "views", "beta positive_prior temperature"),
+    r"nt_xent/hcl_easy_t(.*)": ("hcl", "views", "temperature", {"beta": 0, "positive_prior": 0}),
+    r"dcl/lightly_dcl_t(.*)": ("dcl", "views", "temperature"),
+    r"dcl/lightly_dclw_t(.*)_s(.*)": ("dclw", "views", "temperature sigma"),
+    r"graphcl/graphcl_loss_t(.*)": ("graphcl", "towers", "temperature"),
+    r"moco/mocov3_solo_oneway_t(.*)": ("info_nce", "key2", "temperature"),
+    r"moco/mocov2plus_t(.*)": ("info_nce", "queue", "temperature", {"scale_by_temperature": False}),
+    r"moco/nnclr_t(.*)": ("nnclr", "towers", "temperature"),
+    r"moco/ressl_q(.*)_k(.*)": ("ressl", "queue", "student_temperature teacher_temperature"),
+    r"negfree/(?:\w*)_barlow_l([^_]*)": ("barlow_twins", "towers", "off_diagonal_weight"),
+    r"negfree/solo_barlow_l(.*)_scale(.*)": ("barlow_twins", "towers", "off_diagonal_weight scale"),
+    VICREG % "(?:lightly|official)_vicreg": ("vicreg", "towers", ""),
+    VICREG % "lightly_vicreg_small": ("vicreg", "small", ""),
+    VICREG % "solo_vicreg": ("vicreg", "towers", "", {"variance_weight": 50.0}),
+    r"negfree/solo_byol": ("byol", "towers", ""),
+    r"negfree/solo_simsiam": ("simsiam", "towers", ""),
+    r"negfree/spectral_official_mu(\d*)": ("spectral", "towers", "mu"),
+    r"negfree/spectral_official_mu(.*)_halfnorm": ("spectral", "halfnorm", "mu"),
+    r"negfree/wmse_htdt_dim4": ("w_mse", "four features", "", {"epsilon": 0.0}),
+}
+
+
+def per_anchor(loss: str, pairs: str, names: str, settings=None):
+    """Return the loss [n] as a function of two views and of the numbers in a case's name."""
+    loss = getattr(losses, f"{loss}_loss")
+    return lambda v, *numbers: loss(
+        PAIRS[pairs](v), **dict(zip(names.split(), numbers, strict=True)), **(settings or {})
+    )
+
+
+# Codes that take only the first view's anchors return the first eight numbers.
+LOSSES = {name: per_anchor(*row) for name, row in TABLE.items()} | {
     r"auc_cl/auc_cifar_b(.*)_alpha(.*)": auc_cl,
-    r"nt_xent/(?:lightly_ntxent|leftthomas_simclr)_t(.*)": lambda v, t: losses.nt_xent_loss(
-        pair_views(v), temperature=t
-    ),
-    r"supcon/hobbit_simclr_t(.*)": lambda v, t: losses.nt_xent_loss(pair_views(v), temperature=t),
-    r"supcon/(?:hobbit|tclrepo)_supcon_t([^_]*)": lambda v, t: losses.sup_con_loss(
-        pair_views(v, labels=LABELS), temperature=t
-    ),
-    r"supcon/hobbit_supcon_t(.*)_base(.*)": lambda v, t, base: losses.sup_con_loss(
-        pair_views(v, labels=LABELS), temperature=t, base_temperature=base
-    ),
     r"supcon/hobbit_supcon_one_t(.*)": lambda v, t: losses.sup_con_loss(
         pair_views(v, labels=LABELS), temperature=t
     )[:8],
-    r"supcon/hobbit_supcon_singletons_t(.*)": lambda v, t: losses.sup_con_loss(
-        pair_views(v[:1], labels=GOLDEN["supcon/hobbit_supcon_singletons_t0p1/labels"]),
-        temperature=t,
-    ),
-    r"tcl/sup_k1_(.*)_k2_(.*)_t(.*)": lambda v, k1, k2, t: losses.tcl_loss(
-        pair_views(v, labels=LABELS), temperature=t, k1=k1, k2=k2
-    ),
-    r"tcl/ssl_k1_(.*)_k2_(.*)_t(.*)": lambda v, k1, k2, t: losses.tcl_loss(
-        pair_views(v), temperature=t, k1=k1, k2=k2
-    ),
-    r"nt_xent/debiased_tauplus(.*)_t(.*)": lambda v, prior, t: losses.debiased_loss(
-        pair_views(v), temperature=t, positive_prior=prior
-    ),
-    r"nt_xent/hcl_beta(.*)_tauplus(.*)_t(.*)": lambda v, beta, prior, t: losses.hcl_loss(
-        pair_views(v), temperature=t, beta=beta, positive_prior=prior
-    ),
-    r"nt_xent/hcl_easy_t(.*)": lambda v, t: losses.hcl_loss(
-        pair_views(v), temperature=t, beta=0.0, positive_prior=0.0
-    ),
-    r"dcl/lightly_dcl_t(.*)": lambda v, t: losses.dcl_loss(pair_views(v), temperature=t),
-    r"dcl/lightly_dclw_t(.*)_s(.*)": lambda v, t, sigma: losses.dclw_loss(
-        pair_views(v), temperature=t, sigma=sigma
-    ),
     r"dcl/ramin_dcl_oneway_t(.*)": lambda v, t: losses.dcl_loss(pair_views(v), temperature=t)[:8],
     r"dcl/ramin_dclw_oneway_t(.*)_s(.*)": lambda v, t, sigma: losses.dclw_loss(
         pair_views(v), temperature=t, sigma=sigma, stop_weight_gradient=False
     )[:8],
-    r"graphcl/graphcl_loss_t(.*)": lambda v, t: losses.graphcl_loss(pair_towers(*v), temperature=t),
     r"moco/mocov3_official_sym_t(.*)": lambda v, t: (
         losses.info_nce_loss(towers(v[0], "key2"), temperature=t)
         + losses.info_nce_loss(towers(v[1], "key1"), temperature=t)
     ),
-    r"moco/mocov3_solo_oneway_t(.*)": lambda v, t: losses.info_nce_loss(
-        towers(v[0], "key2"), temperature=t
-    ),
-    r"moco/mocov2plus_t(.*)": lambda v, t: losses.info_nce_loss(
-        from_queue(v[0]), temperature=t, scale_by_temperature=False
-    ),
-    r"moco/nnclr_t(.*)": lambda v, t: losses.nnclr_loss(pair_towers(*v), temperature=t),
-    r"moco/ressl_q(.*)_k(.*)": lambda v, student, teacher: losses.ressl_loss(
-        from_queue(v[0]), student_temperature=student, teacher_temperature=teacher
-    ),
-    r"negfree/(?:lightly|official)_barlow_l([^_]*)": lambda v, weight: losses.barlow_twins_loss(
-        pair_towers(*v), off_diagonal_weight=weight
-    ),
-    r"negfree/solo_barlow_l(.*)_scale(.*)": lambda v, weight, scale: losses.barlow_twins_loss(
-        pair_towers(*v), off_diagonal_weight=weight, scale=scale
-    ),
-    r"negfree/(?:lightly|official)_vicreg_25_25_1": lambda v: losses.vicreg_loss(pair_towers(*v)),
-    r"negfree/lightly_vicreg_small_25_25_1": lambda v: losses.vicreg_loss(
-        pair_towers(0.3 * v[0], 0.3 * v[1])
-    ),
-    r"negfree/solo_vicreg_25_25_1": lambda v: losses.vicreg_loss(
-        pair_towers(*v), variance_weight=50.0
-    ),
     r"lejepa/official_w(.*)": lambda v, weight: losses.lejepa_loss(
         pair_towers(*v), directions(v), weight=weight
-    ),
-    r"negfree/solo_byol": lambda v: losses.byol_loss(pair_towers(*v)),
-    r"negfree/solo_simsiam": lambda v: losses.simsiam_loss(pair_towers(*v)),
-    r"negfree/spectral_official_mu(\d*)": lambda v, mu: losses.spectral_loss(
-        pair_towers(*v), mu=mu
-    ),
-    r"negfree/spectral_official_mu(.*)_halfnorm": lambda v, mu: losses.spectral_loss(
-        pair_towers(0.5 * v[0], 0.5 * v[1]), mu=mu
-    ),
-    r"negfree/wmse_htdt_dim4": lambda v: losses.w_mse_loss(
-        pair_towers(v[0][:, :4], v[1][:, :4]), epsilon=0.0
     ),
     r"mmcl_main/inv_([a-z]*)([\dp]*)_C([^_]*)": mmcl_inv,
     r"mmcl_main/inv_(rbf)(.*)_C(.*)_reg(.*)": mmcl_inv,

@@ -8,18 +8,13 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 from loss_cases import NAMES
+from method_cases import DIM, KEY, B, Head, Net, embed, start, value_of
 
 from jaxssl import losses
 from jaxssl.errors import UserError
-from jaxssl.losses.auc_cl import objective as auc_cl
-from jaxssl.losses.byol import objective as byol
-from jaxssl.losses.decl import objective as decl
-from jaxssl.losses.info_nce import objective as info_nce
-from jaxssl.losses.nt_xent import objective as nt_xent
+from jaxssl.losses import objective
 from jaxssl.losses.objective import Objective
 from jaxssl.losses.pairs import pair_towers, pair_views
-from jaxssl.losses.simsiam import objective as simsiam
-from jaxssl.losses.sup_con import objective as sup_con
 from jaxssl.methods import momentum, siamese
 from jaxssl.methods.base import weighted_loss
 from jaxssl.models.encoder import Encoder, features
@@ -27,20 +22,7 @@ from jaxssl.training.compatibility import check_compatibility
 from jaxssl.training.config import arguments, factory, load
 from jaxssl.training.config.schedules import from_spec
 
-B, DIM, KEY = 6, 4, jax.random.key(0)
 close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
-
-
-class Net(nn.Module):
-    """Mean over pixels and a Dense layer, for any image size, with or without BatchNorm."""
-
-    width: int
-    norm: bool = False
-
-    @nn.compact
-    def __call__(self, x, *, train, axis_name=None, keys=None):
-        x = jnp.tanh(nn.Dense(self.width)(x.reshape(x.shape[0], -1, x.shape[-1]).mean(1)))
-        return nn.BatchNorm(use_running_average=not train)(x) if self.norm else x
 
 
 class RandomNet(nn.Module):
@@ -48,16 +30,8 @@ class RandomNet(nn.Module):
 
     @nn.compact
     def __call__(self, x, *, train, axis_name=None, keys=None):
-        x = Net(5)(x, train=train)
+        x = Net()(x, train=train)
         return x if keys is None else x * (1 + jax.vmap(jax.random.uniform)(keys)[:, None])
-
-
-class Head(nn.Module):
-    """One Dense layer."""
-
-    @nn.compact
-    def __call__(self, x, *, train, axis_name=None):
-        return nn.Dense(DIM)(x)
 
 
 def batch_of(num_views=2, num_crops=0, seed=0):
@@ -69,40 +43,17 @@ def batch_of(num_views=2, num_crops=0, seed=0):
     return batch | {"index": jnp.arange(B, dtype=jnp.int32) + 2, "label": label}
 
 
-def start(method, batch, num_examples=20):
-    init = jax.jit(partial(method.init, num_examples=num_examples))
-    return init(KEY, batch)
-
-
-def value_of(method, params, carried, batch, step=0):
-    """Return the loss, its gradient, the carried state and the embeddings."""
-
-    @partial(jax.jit)
-    def run(params, carried, batch, step):
-        loss = partial(method.loss, step=step, key=KEY, axis_name=None)
-        return jax.value_and_grad(loss, has_aux=True)(params, carried, batch)
-
-    (value, (carried, _, embeddings)), gradient = run(params, carried, batch, jnp.int32(step))
-    return value, gradient, carried, embeddings
-
-
-def embed(params, images, names=("net", "projector")):
-    """Apply the networks by hand to images [V, b, h, w, c]; return [V, b, d]."""
-    x = images.reshape(-1, *images.shape[2:])
-    for name, module in (("net", Net(5)), ("projector", Head()), ("predictor", Head())):
-        if name in names:
-            x = module.apply({"params": params[name]}, x, train=False)
-    return x.reshape(*images.shape[:2], -1)
-
-
-ENCODER = Encoder(Net(5), Head())
+ENCODER = Encoder(Net(), Head())
 PREDICTING = ENCODER._replace(predictor=Head())
 ALL = ("net", "projector", "predictor")
 
 
 @pytest.mark.parametrize("num_views", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_siamese_loss_equals_the_loss_of_all_views(num_views):
-    method, batch = siamese.method(ENCODER, nt_xent(temperature=0.3)), batch_of(num_views)
+    method, batch = (
+        siamese.method(ENCODER, objective("nt_xent", temperature=0.3)),
+        batch_of(num_views),
+    )
     params, carried = start(method, batch)
     value, _, _, z = value_of(method, params, carried, batch)
     close(z, embed(params, batch["views"]))
@@ -110,14 +61,17 @@ def test_siamese_loss_equals_the_loss_of_all_views(num_views):
 
 
 def test_siamese_with_labels_uses_the_class_as_positives():
-    method, batch = siamese.method(ENCODER, sup_con(temperature=0.3), labels=True), batch_of()
+    method, batch = (
+        siamese.method(ENCODER, objective("sup_con", temperature=0.3), labels=True),
+        batch_of(),
+    )
     params, carried = start(method, batch)
     value, _, _, z = value_of(method, params, carried, batch)
     close(value, losses.sup_con(*z, labels=batch["label"], temperature=0.3))
 
 
 def test_siamese_small_crops_are_queries_to_the_views():
-    method, batch = siamese.method(ENCODER, nt_xent(temperature=0.3)), batch_of(2, 3)
+    method, batch = siamese.method(ENCODER, objective("nt_xent", temperature=0.3)), batch_of(2, 3)
     params, carried = start(method, batch)
     value, gradient, _, _ = value_of(method, params, carried, batch)
 
@@ -142,7 +96,7 @@ def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views)
     hyper = {"negative_weight": 3.0, "negative_reduction": reduction, "b": 0.2}
     batch, one = batch_of(2, 3), batch_of(1)["views"][:, :, :1, :1]
     batch |= {"views": jnp.tile(one, (2, 1, 2, 2, 1)), "crops": jnp.tile(one, (3, 1, 1, 1, 1))}
-    method = siamese.method(ENCODER, auc_cl(**hyper))
+    method = siamese.method(ENCODER, objective("auc_cl", **hyper))
     params, carried = start(method, batch)
     value, _, _, z = value_of(method, params, carried, batch)
 
@@ -153,7 +107,7 @@ def test_auc_cl_weighs_negatives_of_views_and_crops_equally(reduction, of_views)
 
 
 def test_moco_v3_sums_both_directions_with_target_keys():
-    method = momentum.method(PREDICTING, info_nce(temperature=0.5), momentum=0.9)
+    method = momentum.method(PREDICTING, objective("info_nce", temperature=0.5), momentum=0.9)
     batch = batch_of()
     params, carried = start(method, batch)
     other = jax.tree.map(lambda x: x + 0.1, carried.target)  # differs from the trained network
@@ -175,7 +129,7 @@ def test_moco_v3_sums_both_directions_with_target_keys():
 def test_target_network_is_a_moving_average():
     spec = {"schedule": "linear", "start": 0.5, "end": 1.0, "until": 2}
     schedule = from_spec(spec, steps_per_epoch=1, total_steps=10)
-    method = momentum.method(PREDICTING, byol(), momentum=schedule)
+    method = momentum.method(PREDICTING, objective("byol"), momentum=schedule)
     params, carried = start(method, batch_of())
     assert set(carried.target["params"]) == {"net", "projector"}
     target = carried.target["params"]
@@ -190,7 +144,7 @@ def test_target_network_is_a_moving_average():
 def test_moco_v2_negatives_come_from_the_queue_which_stores_its_keys():
     hyper = {"momentum": 0.9, "symmetric": False, "queue_size": 2 * B - 2}
     nce = {"temperature": 0.5, "scale_by_temperature": False}
-    method = momentum.method(ENCODER, info_nce(**nce), **hyper)
+    method = momentum.method(ENCODER, objective("info_nce", **nce), **hyper)
     params, carried = start(method, batch_of())
     queue = carried.memory["queue"]["rows"]
     for step in range(2):
@@ -207,7 +161,7 @@ def test_moco_v2_negatives_come_from_the_queue_which_stores_its_keys():
 
 
 def test_queue_stores_the_keys_of_all_views():
-    method = momentum.method(ENCODER, info_nce(temperature=0.5), queue_size=2 * B + 3)
+    method = momentum.method(ENCODER, objective("info_nce", temperature=0.5), queue_size=2 * B + 3)
     batch = batch_of()
     params, carried = start(method, batch)
     _, _, carried, _ = value_of(method, params, carried, batch)
@@ -218,7 +172,7 @@ def test_queue_stores_the_keys_of_all_views():
 
 
 def test_simsiam_has_no_target_network_and_no_gradient_through_keys():
-    method = momentum.method(PREDICTING, simsiam(), momentum=0.0, average=True)
+    method = momentum.method(PREDICTING, objective("simsiam"), momentum=0.0, average=True)
     batch = batch_of()
     params, carried = start(method, batch)
     assert carried.target == ()
@@ -240,7 +194,7 @@ def test_simsiam_has_no_target_network_and_no_gradient_through_keys():
 
 
 def test_momentum_crops_query_all_keys_and_views_query_other_views():
-    method = momentum.method(PREDICTING, byol(), momentum=0.9, average=True)
+    method = momentum.method(PREDICTING, objective("byol"), momentum=0.9, average=True)
     batch = batch_of(2, 1)
     params, carried = start(method, batch)
     value, _, _, _ = value_of(method, params, carried, batch)
@@ -251,8 +205,8 @@ def test_momentum_crops_query_all_keys_and_views_query_other_views():
 
 
 def test_decl_rates_may_come_from_target_keys():
-    objective = decl(rate="momentum", u="mean", temperature=0.5)
-    method = momentum.method(ENCODER, objective, momentum=0.9)
+    decl = objective("decl", rate="momentum", u="mean", temperature=0.5)
+    method = momentum.method(ENCODER, decl, momentum=0.9)
     batch = batch_of()
     params, carried = start(method, batch)
     value, _, _, _ = value_of(method, params, carried, batch)
@@ -269,7 +223,7 @@ def test_decl_rates_may_come_from_target_keys():
 
 def test_networks_are_initialised_with_different_keys():
     encoder = Encoder(Net(DIM), Head(), Head())
-    params, _ = start(momentum.method(encoder, byol()), batch_of())
+    params, _ = start(momentum.method(encoder, objective("byol")), batch_of())
     kernels = [params[name]["Dense_0"]["kernel"] for name in ("projector", "predictor")]
     assert kernels[0].shape == kernels[1].shape and (kernels[0] != kernels[1]).all()
 
@@ -309,8 +263,8 @@ def test_presets_of_methods_are_those_of_their_papers():
 
 @pytest.mark.parametrize("which", ["online", "target"])
 def test_method_evaluate_setting_selects_online_or_target_network(which):
-    encoder = PREDICTING._replace(net=Net(5, norm=True))
-    method = momentum.method(encoder, byol(), momentum=0.9, evaluate=which)
+    encoder = PREDICTING._replace(net=Net(norm=True))
+    method = momentum.method(encoder, objective("byol"), momentum=0.9, evaluate=which)
     batch = batch_of()
     params, carried = start(method, batch)
     params = jax.tree.map(lambda x: x + 1, params)
@@ -329,24 +283,24 @@ def test_method_evaluate_setting_selects_online_or_target_network(which):
 )
 def test_accumulation_keeps_all_negatives_random_draws_and_predictions(make, encoder):
     batch, encoder = batch_of(2, 1), encoder._replace(net=RandomNet())
-    whole = make(encoder, nt_xent(temperature=0.3))
-    parts = make(encoder._replace(num_chunks=3), nt_xent(temperature=0.3))
+    whole = make(encoder, objective("nt_xent", temperature=0.3))
+    parts = make(encoder._replace(num_chunks=3), objective("nt_xent", temperature=0.3))
     params, carried = start(whole, batch)
     expected, actual = (value_of(m, params, carried, batch) for m in (whole, parts))
     jax.tree.map(close, actual, expected)
 
 
 def test_accumulation_normalises_each_chunk_separately():
-    encoder = Encoder(Net(5, norm=True), Head())
+    encoder = Encoder(Net(norm=True), Head())
     batch = batch_of()
-    params, carried = start(siamese.method(encoder, nt_xent()), batch)
-    chunked = siamese.method(encoder._replace(num_chunks=2), nt_xent())
+    params, carried = start(siamese.method(encoder, objective("nt_xent")), batch)
+    chunked = siamese.method(encoder._replace(num_chunks=2), objective("nt_xent"))
     _, _, after, z = value_of(chunked, params, carried, batch)
     halves = []
     for part in (slice(0, 3), slice(3, 6)):
         half = {**batch, "views": batch["views"][:, part]}
         half |= {name: batch[name][part] for name in ("index", "label")}
-        method = siamese.method(encoder, nt_xent())
+        method = siamese.method(encoder, objective("nt_xent"))
         halves.append(value_of(method, params, carried, half))
     close(z, np.concatenate([half[3] for half in halves], axis=1))
     mean = jax.tree.map(lambda a, b: (a + b) / 2, *(half[2].batch_stats for half in halves))
@@ -355,12 +309,12 @@ def test_accumulation_normalises_each_chunk_separately():
 
 @jax.numpy_dtype_promotion("standard")  # flax raises BatchNorm's sums to float32
 def test_bfloat16_training_stores_float32_parameters():
-    encoder = Encoder(Net(5, norm=True), Head())
+    encoder = Encoder(Net(norm=True), Head())
     batch = batch_of()
-    method = siamese.method(encoder, nt_xent(temperature=0.5))
+    method = siamese.method(encoder, objective("nt_xent", temperature=0.5))
     params, carried = start(method, batch)
     expected, slope, _, z = value_of(method, params, carried, batch)
-    half = siamese.method(encoder._replace(precision="bf16"), nt_xent(temperature=0.5))
+    half = siamese.method(encoder._replace(precision="bf16"), objective("nt_xent", temperature=0.5))
     value, gradient, after, z_half = value_of(half, params, carried, batch)
     kept = (value, gradient, after.batch_stats, z_half)
     assert {x.dtype for x in jax.tree.leaves(kept)} == {jnp.dtype("float32")}
@@ -379,22 +333,30 @@ def test_bfloat16_training_stores_float32_parameters():
 @pytest.mark.parametrize(
     ("make", "num_views", "message"),
     [
-        (lambda: siamese.method(PREDICTING, nt_xent()), 2, "not use a predictor"),
-        (lambda: momentum.method(ENCODER, byol(), momentum=1.5), 2, r"in \[0, 1\], got 1.5"),
-        (lambda: momentum.method(ENCODER, byol(), evaluate="both"), 2, 'must be "online", or'),
+        (lambda: siamese.method(PREDICTING, objective("nt_xent")), 2, "not use a predictor"),
         (
-            lambda: momentum.method(ENCODER, byol(), momentum=0.0, evaluate="target"),
+            lambda: momentum.method(ENCODER, objective("byol"), momentum=1.5),
+            2,
+            r"in \[0, 1\], got 1.5",
+        ),
+        (
+            lambda: momentum.method(ENCODER, objective("byol"), evaluate="both"),
+            2,
+            'must be "online", or',
+        ),
+        (
+            lambda: momentum.method(ENCODER, objective("byol"), momentum=0.0, evaluate="target"),
             2,
             "with momentum > 0, got 'target' with momentum=0.0",
         ),
-        (lambda: momentum.method(ENCODER, byol()), 1, "needs views=2, .* got views=1"),
+        (lambda: momentum.method(ENCODER, objective("byol")), 1, "needs views=2, .* got views=1"),
         (
-            lambda: momentum.method(ENCODER, byol(), symmetric=False),
+            lambda: momentum.method(ENCODER, objective("byol"), symmetric=False),
             3,
             "needs views=2, .* got views=3",
         ),
         (
-            lambda: siamese.method(ENCODER._replace(num_chunks=4), nt_xent()),
+            lambda: siamese.method(ENCODER._replace(num_chunks=4), objective("nt_xent")),
             2,
             "num_chunks must divide the batch size 6, got 4",
         ),

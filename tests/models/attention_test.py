@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax import numpy as jnp
 
-from jaxssl.models._attention import attend
+from jaxssl.models._layers import attend
 
 
 def normal(seed, *shape):

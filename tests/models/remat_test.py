@@ -10,30 +10,33 @@ from jax.sharding import PartitionSpec as P
 from net_cases import KEY, init_shapes, normal, random_variables
 
 from jaxssl import distributed
-from jaxssl.models import resnet, vit
+from jaxssl.models import resnet, s3d, vit
 
 NETS = {
     "vit": partial(vit.net, patch_size=2, dim=8, layers=3, num_heads=2, drop_path=0.5),
     "resnet": partial(resnet.ResNet, (2, 1), bottleneck=True, stem="cifar", width=4),
+    "s3d": partial(s3d.S3D, (2, 3), (((2, 3, 4, 2, 1, 2),),), gating=True),
 }
 IMAGES = normal(8, 4, 4, 3)
+INPUTS = {"vit": IMAGES, "resnet": IMAGES, "s3d": normal(8, 5, 17, 18, 2)}
 KEYS = jax.random.split(KEY, 8)
-
-each_net = pytest.mark.parametrize("name", NETS)
+slow = pytest.mark.long
+each_net = pytest.mark.parametrize("name", ["vit", "resnet", pytest.param("s3d", marks=slow)])
 
 
 @each_net
 def test_remat_changes_neither_names_nor_initial_values_of_parameters(name):
     plain, remat = (NETS[name](remat=remat) for remat in (False, True))
-    assert init_shapes(plain, *IMAGES.shape) == init_shapes(remat, *IMAGES.shape)
-    init = lambda net: jax.jit(partial(net.init, train=False))(KEY, IMAGES)  # noqa: E731
+    shape = INPUTS[name].shape
+    assert init_shapes(plain, *shape) == init_shapes(remat, *shape)
+    init = lambda net: jax.jit(partial(net.init, train=False))(KEY, INPUTS[name])  # noqa: E731
     jax.tree.map(np.testing.assert_array_equal, init(remat), init(plain))
 
 
 def run(name: str, remat: bool):
     """Return features in evaluation, and value, statistics and gradients in training."""
     net = NETS[name](remat=remat)
-    variables = dict(random_variables(net, IMAGES))
+    variables = dict(random_variables(net, INPUTS[name]))
     params, stats = variables.pop("params"), variables
 
     def loss(params, x):
@@ -46,10 +49,10 @@ def run(name: str, remat: bool):
         still = net.apply({"params": params, **stats}, x, train=False, keys=KEYS)
         return still, jax.value_and_grad(loss, argnums=(0, 1), has_aux=True)(params, x)
 
-    return all_of_it(params, IMAGES)
+    return all_of_it(params, INPUTS[name])
 
 
-@pytest.mark.parametrize("name", ["vit", pytest.param("resnet", marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", ["vit", *(pytest.param(n, marks=slow) for n in ("resnet", "s3d"))])
 def test_remat_changes_neither_values_statistics_nor_gradients(name):
     plain, remat = run(name, False), run(name, True)
     assert jax.tree.structure(plain) == jax.tree.structure(remat)
@@ -70,7 +73,7 @@ def step_of(net, batch: int, side: int):
     return jax.grad(out), variables, x
 
 
-@pytest.mark.long
+@slow
 @pytest.mark.parametrize(
     ("make", "share"),
     [
@@ -95,12 +98,11 @@ def test_remat_reduces_the_memory_of_a_training_step(make, share):
     assert memory(True) < share * memory(False)
 
 
-def test_remat_does_not_repeat_the_all_reduce_of_batch_norm():
-    module = NETS["resnet"]
-
+@pytest.mark.parametrize("name", ["resnet", "s3d"])
+def test_remat_does_not_repeat_the_all_reduce_of_batch_norm(name):
     def reductions(remat):
-        net = module(remat=remat)
-        variables, _ = init_shapes(net, 16, 4, 4, 3)
+        net, shape = NETS[name](remat=remat), INPUTS[name].shape
+        variables, _ = init_shapes(net, *shape)
 
         def gradient(variables, x):
             def out(params):
@@ -117,7 +119,7 @@ def test_remat_does_not_repeat_the_all_reduce_of_batch_norm():
 
         mesh = distributed.make_mesh()
         mapped = distributed.spmd(gradient, mesh, (P(), P("data")), P())
-        x = jax.ShapeDtypeStruct((16, 4, 4, 3), jnp.float32)
+        x = jax.ShapeDtypeStruct(shape, jnp.float32)
         return jax.jit(mapped).lower(variables, x).as_text().count("all_reduce")
 
     assert reductions(True) == reductions(False) > 0

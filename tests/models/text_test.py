@@ -1,14 +1,21 @@
 """The text transformer against NumPy and a published parameter count; causality, precision."""
 
 import math
-import re
 from functools import cache, partial
 
 import jax
 import numpy as np
 import pytest
 from jax import numpy as jnp
-from net_cases import KEY, count_params, normal
+from net_cases import (
+    KEY,
+    count_params,
+    dtypes_of,
+    exact_gelu,
+    layer_norm,
+    normal,
+    transformer_block,
+)
 
 from jaxssl.models import text
 from jaxssl.training.optim import optimiser
@@ -51,43 +58,23 @@ def program(activation="quick_gelu"):
     return jax.jit(partial(net.apply, train=False))
 
 
+ACTIVATIONS = {
+    "quick_gelu": lambda u: u / (1 + np.exp(-1.702 * u)),
+    "gelu": exact_gelu,
+    "gelu_tanh": lambda u: u / (1 + np.exp(-1.5957691216 * (u + 0.044715 * u**3))),
+}
+
+
 def in_numpy(params, tokens, activation):
-    """Return features [n, dim] in float64, looping over texts, heads and queries."""
+    """Return features [n, dim] in float64, looping over texts."""
     p = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
-    dense = lambda name, block, x: x @ block[name]["kernel"] + block[name]["bias"]  # noqa: E731
-    act = {
-        "quick_gelu": lambda u: u / (1 + np.exp(-1.702 * u)),
-        "gelu": np.vectorize(lambda u: u * (1 + math.erf(u / math.sqrt(2))) / 2),
-        "gelu_tanh": lambda u: u / (1 + np.exp(-1.5957691216 * (u + 0.044715 * u**3))),
-    }[activation]
-
-    def norm(name, block, x):
-        z = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-        return z * block[name]["scale"] + block[name]["bias"]
-
-    def attention(qkv):
-        out = np.zeros((len(qkv), DIM))
-        size = DIM // HEADS
-        for head in range(HEADS):
-            q, k, v = (
-                qkv[:, DIM * i + size * head : DIM * i + size * (head + 1)] for i in range(3)
-            )
-            for t in range(len(qkv)):
-                weights = np.exp(k[: t + 1] @ q[t] / math.sqrt(size))
-                mean = weights @ v[: t + 1] / weights.sum()
-                out[t, size * head : size * (head + 1)] = mean
-        return out
-
     features = []
     for row in np.asarray(tokens):
         x = p["embedding"][row] + p["positions"][: len(row)]
         for layer in range(LAYERS):
-            block = p[f"Block_{layer}"]
-            y = attention(dense("qkv", block, norm("LayerNorm_0", block, x)))
-            x = x + dense("attention_out", block, y)
-            y = act(dense("mlp_in", block, norm("LayerNorm_1", block, x)))
-            x = x + dense("mlp_out", block, y)
-        features.append(norm("LayerNorm_0", p, x)[row.tolist().index(max(row))])
+            act = ACTIVATIONS[activation]
+            x = transformer_block(p[f"Block_{layer}"], x, HEADS, act, 1e-5, causal=True)
+        features.append(layer_norm(p["LayerNorm_0"], x, 1e-5)[row.tolist().index(max(row))])
     return np.stack(features)
 
 
@@ -137,26 +124,21 @@ def test_token_outside_the_vocabulary_gives_nan():
     assert np.isnan(actual[2]).all() and np.isfinite(actual[np.array([0, 1, 3])]).all()
 
 
-@cache
-def gradient(remat):
-    net = text.net(**SMALL, remat=remat)
-    loss = lambda p: jnp.sum(jnp.cos(net.apply({"params": p}, TOKENS, train=True)))  # noqa: E731
-    return jax.jit(jax.grad(loss))(VARIABLES["params"])
+def test_gradients_reach_only_tokens_before_the_end_of_text_with_and_without_remat():
+    def gradient(remat):
+        apply = text.net(**SMALL, remat=remat).apply
+        loss = lambda p: jnp.sum(jnp.cos(apply({"params": p}, TOKENS, train=True)))  # noqa: E731
+        return jax.jit(jax.grad(loss))(VARIABLES["params"])
 
-
-def test_gradients_reach_only_tokens_before_the_end_of_text():
     actual = gradient(False)
+    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
+    jax.tree.map(close, gradient(True), actual)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(actual))
     # Tokens 5 to 8 do not occur, and 0 occurs only after the end.
     moved = np.asarray(actual["embedding"]).any(axis=1)
     assert moved.tolist() == [i in (1, 2, 3, 4, 9, END) for i in range(VOCABULARY)]
     assert np.asarray(actual["positions"]).any(axis=1).all()
     assert all(leaf.any() for leaf in jax.tree.leaves(actual["Block_0"]))
-
-
-def test_text_remat_does_not_change_gradients():
-    close = partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
-    jax.tree.map(close, gradient(True), gradient(False))
 
 
 def test_initialisation_follows_the_released_clip_code():
@@ -188,12 +170,7 @@ def test_weight_decay_skips_positions_biases_and_norms():
 
 def test_bfloat16_runs_products_in_bfloat16_and_norms_and_softmax_in_float32():
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), VARIABLES)
-    actual = jax.jit(partial(text.net(**SMALL).apply, train=True)).lower(half, TOKENS)
-    lines = actual.as_text().splitlines()
-    dtypes = {
-        name: [set(re.findall(r"x(bf16|f32)>", line)) for line in lines if f".{name} " in line]
-        for name in ("dot_general", "exponential", "rsqrt")
-    }
+    dtypes = dtypes_of(jax.jit(partial(text.net(**SMALL).apply, train=True)).lower(half, TOKENS))
     assert dtypes["dot_general"] == [{"bf16"}] * (LAYERS * 6)
     # One exponential per softmax; the others belong to the sigmoids of the MLP.
     assert dtypes["exponential"].count({"f32"}) == LAYERS
@@ -203,22 +180,3 @@ def test_bfloat16_runs_products_in_bfloat16_and_norms_and_softmax_in_float32():
     np.testing.assert_allclose(
         out.astype(jnp.float32), program()(VARIABLES, TOKENS), atol=0.1, rtol=0.1
     )
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (partial(text.net, activation="relu"), "text.activation must be one of .*'gelu'.* 'relu'"),
-        (partial(text.net, layers=0), "text.layers must be >= 1, got 0"),
-        (partial(text.net, num_heads=0), "num_heads must be >= 1, got 0"),
-        (partial(text.net, vocabulary=0), "text.vocabulary must be >= 1, got 0"),
-        (
-            partial(text.net, num_heads=5),
-            "text.dim must be a multiple of text.num_heads=5, got 512",
-        ),
-        (lambda: variable_shapes(text.net(**SMALL), 7), "at most text.context=6 tokens, got 7"),
-    ],
-)
-def test_invalid_settings_raise_an_error_that_names_them(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

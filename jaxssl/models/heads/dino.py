@@ -4,8 +4,7 @@ import flax.linen as nn
 from jax import Array
 
 from jaxssl.losses.pairs import unit
-from jaxssl.models._checks import require_at_least
-from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu
+from jaxssl.models._layers import TORCH_KERNEL_INIT, exact_gelu, require
 
 
 class DinoHead(nn.Module):
@@ -22,8 +21,7 @@ class DinoHead(nn.Module):
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, axis_name: str | None = None) -> Array:
-        """Map features [n, f] to prototype scores [n, d]."""
-        del train, axis_name
+        """Map features [n, f] to prototype scores [n, d]. The other arguments are not used."""
         # The released code truncates this normal distribution at 2, which is 100 standard
         # deviations.
         init = nn.initializers.normal(0.02)
@@ -65,7 +63,7 @@ def head(
     References:
         Caron et al., Emerging Properties in Self-Supervised Vision Transformers, 2021.
     """
-    require_at_least(
+    require(
         1,
         "head.",
         proj_hidden_dim=proj_hidden_dim,

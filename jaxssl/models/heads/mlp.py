@@ -5,9 +5,7 @@ from typing import Any
 import flax.linen as nn
 from jax import Array
 
-from jaxssl.models._checks import require_at_least, require_choice
-from jaxssl.models._layers import exact_gelu
-from jaxssl.models._norms import batch_norm
+from jaxssl.models._layers import batch_norm, exact_gelu, require
 
 NORMS = ("bn", "none")
 # Maps proj_last_norm to BatchNorm options of the last layer. None means no BatchNorm.
@@ -95,7 +93,7 @@ def head(
     References:
         Chen et al., A Simple Framework for Contrastive Learning of Visual Representations, 2020.
     """
-    require_at_least(1, "head.proj_", output_dim=proj_output_dim)
+    require(1, "head.proj_", output_dim=proj_output_dim)
     module = MLP(
         proj_hidden_dim,
         proj_output_dim,
@@ -137,9 +135,9 @@ def predictor(
 
 def _checked(module: MLP, prefix: str) -> MLP:
     """Return the MLP if its settings are valid. Errors put ``prefix`` before a setting's name."""
-    require_at_least(1, prefix, hidden_dim=module.hidden_dim)
-    require_at_least(0, prefix, layers=module.layers)
-    require_choice(NORMS, prefix, norm=module.norm)
-    require_choice(LAST_NORMS, prefix, last_norm=module.last_norm)
-    require_choice(ACTIVATIONS, prefix, activation=module.activation)
+    require(1, prefix, hidden_dim=module.hidden_dim)
+    require(0, prefix, layers=module.layers)
+    require(NORMS, prefix, norm=module.norm)
+    require(LAST_NORMS, prefix, last_norm=module.last_norm)
+    require(ACTIVATIONS, prefix, activation=module.activation)
     return module
