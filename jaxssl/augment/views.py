@@ -182,7 +182,8 @@ def resize_images(images: Array, inputs: Inputs) -> Array:
     def resize_one(image: Array) -> Array:
         if not inputs.crop:
             return resize(image, inputs.size, inputs.interpolation)
-        box = jnp.array(centre_box(*image.shape[:2], inputs.size, inputs.crop), jnp.float32)
+        h, w, _ = image.shape
+        box = jnp.array(centre_box(h, w, inputs.size, inputs.crop), jnp.float32)
         return crop_resize(image, box, inputs.size, inputs.interpolation)
 
     return jax.vmap(resize_one)(to_float(images))

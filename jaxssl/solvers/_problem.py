@@ -118,7 +118,7 @@ def solve_rows(
         tol: a problem stops once its suboptimality is at most this. None takes all steps.
         check_every: number of steps between two evaluations of the suboptimality.
     """
-    n = len(problem.positive)
+    n = problem.positive.shape[0]
     state = align(state)
 
     def repeat(count: Any, state: Any) -> Any:
