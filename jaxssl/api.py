@@ -173,6 +173,7 @@ def train(
         changed = ConfigDict(config.to_dict())
     else:
         changed = get_config(config)
+        workdir = workdir or Path("runs") / files.run_name(config)
     for group, value in (("net", net), ("loss", loss), ("method", method), ("augment", augment)):
         if value is not None:
             changed[group] = ConfigDict(_component(group, value))
@@ -183,8 +184,7 @@ def train(
         changed.data = configs.complete(changed, overrides).data  # It tells how data are split.
         splits = _use_data(changed, data)
     complete = configs.complete(changed, overrides)
-    folder = Path(workdir) if workdir is not None else Path("runs") / files.run_name(config)
-    return _train(complete, folder, splits)
+    return _train(complete, Path(workdir), splits)
 
 
 def resume(
