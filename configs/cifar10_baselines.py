@@ -24,13 +24,12 @@ SHARED = {
         "hue": 0.2,
     },
     "net": {"name": "resnet", "depth": 18, "stem": "cifar"},
-    # SimCLR's published projector has no BatchNorm.
     "head": {"name": "mlp", "proj_hidden_dim": 2048, "proj_output_dim": 256},
     "loss": {"name": "nt_xent", "temperature": 0.2},
     "optim": {"name": "larc", "lr": 0.4, "lr_scaling": "linear", "weight_decay": 1e-4}
     | {"trust_coefficient": 0.02, "lars_clip": True},  # solo-learn's LARS
     "schedule": {"warmup_epochs": 10.0},
-    "eval": {"every": 25.0, "protocols": ("knn", "linear")},  # our choice
+    "eval": {"every": 25.0, "protocols": ("linear:cifar_sgd", "linear", "knn")},  # our choice
 }
 ASYMMETRIC = {
     "augment": {"name": "simclr", "size": 32, "saturation": 0.2},
@@ -46,22 +45,51 @@ BYOL = {
         "momentum": {"schedule": "cosine", "start": 0.99, "end": 1.0},
     },
 }
+# Optimiser and augmentation are our choice. The temperature is the released code's.
+DCL = {"epochs": 200, "loss": {"name": "dcl", "temperature": 0.1}}
+HCL_CODE = {  # the released code of HCL, on which debiased contrastive learning is its beta = 0
+    "epochs": 400,
+    "augment": {"name": "simclr", "size": 32},
+    "net": {"name": "resnet", "depth": 50, "stem": "cifar"},
+    "head": {"proj_hidden_dim": 512, "proj_output_dim": 128},
+    "optim": {"name": "adam", "lr": 1e-3, "lr_scaling": "none", "weight_decay": 1e-6}
+    | {"lars_clip": False},
+    "schedule": {"name": "constant", "warmup_epochs": 0.0},
+    "eval": {"protocols": ("linear:hcl_quirks", "linear", "knn")},
+}
+MOCO_V3 = {
+    **BYOL,
+    "head": {**BYOL["head"], "proj_last_norm": "bn_fixed"},
+    "method": {**BYOL["method"], "preset": "moco_v3"},
+    "loss": {"name": "info_nce", "temperature": 0.2},
+    "optim": {"lr": 0.3, "weight_decay": 1e-6},
+}
 
 VARIANTS = {
-    "simclr": {"about": "90.74 %. Chen et al., SimCLR, 2020"},
+    "simclr": {
+        "about": "90.74 %. Chen et al., SimCLR, 2020",
+        "head": {"proj_norm": "none"},
+    },
     "byol": {
         **BYOL,
         "about": "92.58 %. Grill et al., Bootstrap Your Own Latent, 2020",
         "loss": {"name": "byol"},
         "optim": {"lr": 1.0, "weight_decay": 1e-5},
     },
-    "moco_v3": {
-        **BYOL,
-        "about": "93.10 %. Chen, Xie and He, MoCo-v3, 2021",
-        "head": {**BYOL["head"], "proj_last_norm": "bn_fixed"},
-        "method": {**BYOL["method"], "preset": "moco_v3"},
-        "loss": {"name": "info_nce", "temperature": 0.2},
-        "optim": {"lr": 0.3, "weight_decay": 1e-6},
+    "moco_v3": {**MOCO_V3, "about": "93.10 %. Chen, Xie and He, MoCo-v3, 2021"},
+    "moco_v3_auc_cl": {  # replaces the loss of MoCo-v3
+        **MOCO_V3,
+        "about": "93.6 % linear, k-NN 87.6/87.2/86.1 (AUC-CL, Table 7; MoCo-v3 91.4)",
+        "batch_size": 128,
+        "epochs": 100,
+        "loss": {"name": "auc_cl", "preset": "recommended"},
+        "eval": {
+            "protocols": (
+                "linear:paper_imagenet",
+                *("knn:moco_v3_10", "knn:moco_v3_20", "knn:moco_v3_100"),
+                "linear",
+            ),
+        },
     },
     "moco_v2": {
         "about": "92.94 %. Chen et al., MoCo-v2, 2020, solo-learn's MoCo V2+: both directions",
@@ -148,10 +176,19 @@ VARIANTS = {
         "loss": {"name": "w_mse", "epsilon": 1e-3},  # our choice
         "optim": {"name": "adam", "lr": 2e-3, "weight_decay": 1e-6, "lars_clip": False},
     },
-    "dcl": {  # Optimiser, augmentation and temperature are our choice.
-        "about": "85.3 % linear (AUC-CL, Table 10; 85.7 at batch 128). Yeh et al., DCL, 2022",
-        "epochs": 200,
-        "loss": {"name": "dcl", "temperature": 0.2},
+    "dcl": {**DCL, "about": "85.3 % linear (AUC-CL, Table 10; 85.7 at batch 128)"},
+    "dclw": {
+        **DCL,
+        "about": "No figure is known. Yeh et al., DCL, 2022, weighted positives",
+        "loss": {"name": "dclw", "temperature": 0.1},
+    },
+    "debiased": {**HCL_CODE, "about": "No figure is known. Chuang et al., 2020"}
+    | {"loss": {"name": "debiased", "temperature": 0.5}},
+    "hcl": {**HCL_CODE, "about": "No figure is known. Robinson et al., HCL, 2021"}
+    | {"loss": {"name": "hcl", "temperature": 0.5}},
+    "spectral": {  # All settings but the loss are SimCLR's here.
+        "about": "No figure is known. HaoChen et al., Spectral Contrastive Loss, 2021",
+        "loss": {"name": "spectral"},
     },
     "sogclr": {  # LibAUC's tutorial on CIFAR-100. Data set and augmentation are our choice.
         "about": "No figure is known. Yuan et al., SogCLR, 2022",

@@ -2,6 +2,11 @@
 
 Command: jaxssl train --config imagenet_baselines:VARIANT
 Published, not run here: the figures of the variants are top-1 accuracies.
+Notes: LARS has one learning rate here. The codes of Barlow Twins and VICReg lower that of biases
+and norms (Barlow Twins: 0.0048). BYOL averages its weights from step to step with a momentum that
+rises from 0.996 to 1. SimSiam's predictor keeps its rate, and here decays like the rest. W-MSE,
+CMC, MoCHi, PCL, ARB and Zero-CL have no recipe here: the settings of W-MSE on ImageNet are not
+known to us, and the others' losses are not built.
 """
 
 from jaxssl.configs import base
@@ -19,18 +24,108 @@ SHARED = {
     "loss": {"name": "nt_xent", "temperature": 0.1},
     "optim": {"name": "lars", "lr": 0.3, "lr_scaling": "linear", "weight_decay": 1e-6},
     "schedule": {"warmup_epochs": 10.0},
-    # The k-NN is our choice.
-    "eval": {"knn": "moco_v3_20", "protocols": ("knn:moco_v3_20", "linear")},
+    "eval": {  # the k-NN is our choice
+        "knn": "moco_v3_20",
+        "protocols": ("linear:paper_imagenet", "linear", "knn:moco_v3_20"),
+    },
 }
+MOCO_VIEWS = {"name": "simclr", "size": 224, "crop_scale": (0.2, 1.0), "blur": 0.5}
+BYOL_VIEWS = {
+    "augment": {"name": "simclr", "size": 224, "saturation": 0.2, "blur": 1.0},
+    "second_view": {"blur": 0.1, "solarize": 0.2},
+}
+WIDE_HEAD = {"proj_hidden_dim": 8192, "proj_output_dim": 8192, "proj_layers": 3}
 
 VARIANTS = {
     "simclr": {"about": "66.5 % linear (AUC-CL, Table 1). Chen et al., SimCLR, 2020"},
+    "dcl": {  # All settings but the loss and the length are SimCLR's here.
+        "about": "65.9 % linear, 200 epochs (AUC-CL, Table 10; 64.3 at batch 128)",
+        "batch_size": 256,
+        "epochs": 200,
+        "loss": {"name": "dcl", "temperature": 0.1},
+    },
+    "sogclr": {  # LibAUC's settings. Yuan et al., SogCLR, 2022
+        "about": "68.7 % linear, 400 epochs (AUC-CL, Table 5; 65.2 at 100, 67.1 at 200)",
+        "batch_size": 256,
+        "epochs": 400,
+        "loss": {"name": "sogclr", "temperature": 0.1, "gamma": 0.9},
+        "optim": {"lr": 0.075, "lr_scaling": "sqrt"},
+    },
+    "simsiam": {
+        "about": "68.3 % linear, 100 epochs (the authors' README). Chen and He, SimSiam, 2021",
+        "batch_size": 512,
+        "augment": MOCO_VIEWS,
+        "head": {"proj_output_dim": 2048, "proj_layers": 3, "proj_last_norm": "bn_fixed"},
+        "predictor": {"name": "mlp", "pred_hidden_dim": 512},
+        "method": {"name": "momentum", "preset": "simsiam"},
+        "loss": {"name": "simsiam"},
+        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
+        "schedule": {"warmup_epochs": 0.0},
+    },
+    "byol": {
+        **BYOL_VIEWS,
+        "about": "74.3 % linear, 1000 epochs. Grill et al., Bootstrap Your Own Latent, 2020",
+        "epochs": 1000,
+        "head": {"proj_hidden_dim": 4096, "proj_output_dim": 256},
+        "predictor": {"name": "mlp", "pred_hidden_dim": 4096},
+        "method": {
+            "name": "momentum",
+            "preset": "byol",
+            "momentum": {"schedule": "cosine", "start": 0.996, "end": 1.0},
+        },
+        "loss": {"name": "byol"},
+        "optim": {"lr": 0.2, "weight_decay": 1.5e-6},
+    },
+    "barlow_twins": {
+        **BYOL_VIEWS,
+        "about": "73.2 % linear, 1000 epochs. Zbontar et al., Barlow Twins, 2021",
+        "batch_size": 2048,
+        "epochs": 1000,
+        "head": WIDE_HEAD,
+        "loss": {"name": "barlow_twins"},
+        "optim": {"lr": 0.2},
+    },
+    "vicreg": {
+        **BYOL_VIEWS,
+        "about": "73.2 % linear, 1000 epochs. Bardes et al., VICReg, 2022",
+        "batch_size": 2048,
+        "epochs": 1000,
+        "head": WIDE_HEAD,
+        "loss": {"name": "vicreg"},
+        "optim": {"lr": 0.2},
+    },
+    "nnclr": {
+        **BYOL_VIEWS,
+        "about": "75.4 % linear, 1000 epochs. Dwibedi et al., NNCLR, 2021",
+        "epochs": 1000,
+        "head": {"proj_output_dim": 256, "proj_layers": 3, "proj_last_norm": "bn"},
+        "predictor": {"name": "mlp", "pred_hidden_dim": 4096},
+        "method": {"name": "momentum", "preset": "nnclr"},
+        "loss": {"name": "nnclr", "temperature": 0.1, "support_size": 98304},
+    },
+    "ressl": {  # strong views against weak ones
+        "about": "69.9 % linear, 200 epochs. Zheng et al., ReSSL, 2021",
+        "batch_size": 256,
+        "epochs": 200,
+        "augment": MOCO_VIEWS,
+        "second_view": {"jitter": 0.0, "grayscale": 0.0, "blur": 0.0},
+        "head": {"proj_hidden_dim": 4096, "proj_output_dim": 512, "proj_norm": "none"},
+        "method": {
+            "name": "momentum",
+            "preset": "ressl",
+            "queue_size": 131072,
+            "momentum": 0.999,
+        },
+        "loss": {"name": "ressl"},
+        "optim": {"name": "sgd", "lr": 0.05, "weight_decay": 1e-4},
+        "schedule": {"warmup_epochs": 5.0},
+    },
     # the released code, which shuffles the batch over devices; here BatchNorm sees all of it
     "moco_v2": {
         "about": "67.5 % linear, 200 epochs (71.1 at 800). Chen et al., MoCo-v2, 2020",
         "batch_size": 256,
         "epochs": 200,
-        "augment": {"name": "simclr", "size": 224, "crop_scale": (0.2, 1.0), "blur": 0.5},
+        "augment": MOCO_VIEWS,
         "head": {"proj_norm": "none"},
         "method": {"name": "momentum", "preset": "moco_v2"},
         "loss": {"name": "info_nce", "preset": "moco_v2"},

@@ -30,7 +30,10 @@ SHARED = {
     "optim": {"lr": 5e-4, "lr_scaling": "linear", "clip_norm": 3.0}
     | {"weight_decay": {"schedule": "cosine", "start": 0.04, "end": 0.4}},
     "schedule": {"warmup_epochs": 10.0},
-    "eval": {"knn": "moco_v3_20", "protocols": ("knn:moco_v3_20", "linear")},
+    "eval": {
+        "knn": "moco_v3_20",
+        "protocols": ("knn:moco_v3_20", "linear:paper_imagenet", "linear"),
+    },
 }
 
 VARIANTS = {

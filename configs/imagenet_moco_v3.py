@@ -1,7 +1,8 @@
-"""MoCo-v3 on ImageNet with the settings of its released code, and with the loss of DeCL.
+"""MoCo-v3 on ImageNet with its released settings, and with the losses of DeCL and AUC-CL.
 
 Papers: Chen, Xie and He, An Empirical Study of Training Self-Supervised Vision Transformers, 2021;
-DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 2.
+DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 2;
+Sharma et al., AUC-CL, ICLR 2024, Table 7.
 Command: jaxssl train --config imagenet_moco_v3:VARIANT
 Published, not run here: the figures of the variants are top-1 accuracies (linear: SGD 0.1, batch
 1024, 90 epochs; DeCL's k-NN: k = 10, 20, 100).
@@ -22,7 +23,10 @@ SHARED = {
     | {"proj_last_norm": "bn_fixed"},
     "predictor": {"name": "mlp"},
     "method": {"name": "momentum", "preset": "moco_v3"},
-    "eval": {"knn": "moco_v3_20", "protocols": ("knn:moco_v3_20", "linear")},  # k-NN: our choice
+    "eval": {  # the k-NN is our choice
+        "knn": "moco_v3_20",
+        "protocols": ("linear:paper_imagenet", "linear", "knn:moco_v3_20"),
+    },
 }
 R50 = {
     "epochs": 100,
@@ -42,11 +46,22 @@ VIT = {
     "optim": {"name": "adamw", "lr": 1.5e-4, "lr_scaling": "linear", "weight_decay": 0.1},
     "schedule": {"warmup_epochs": 40.0},
 }
+KNN_AND_LINEAR = (
+    "linear:paper_imagenet",
+    *("knn:moco_v3_10", "knn:moco_v3_20", "knn:moco_v3_100"),
+    "linear",
+)
 DECL = {
     "batch_size": 256,
     # The momentum network's keys give the rates of DeCL. The weight of its loss L^1 is 1.
     "loss": {"name": "decl", "preset": "moco_v3"},
-    "eval": {"protocols": ("knn:moco_v3_10", "knn:moco_v3_20", "knn:moco_v3_100", "linear")},
+    "eval": {"protocols": KNN_AND_LINEAR},
+}
+AUC_CL = {  # Table 7 of AUC-CL replaces the loss alone, with 100 epochs at batch size 128.
+    "batch_size": 128,
+    "epochs": 100,
+    "loss": {"name": "auc_cl", "preset": "recommended"},
+    "eval": {"protocols": KNN_AND_LINEAR},
 }
 
 VARIANTS = {
@@ -68,6 +83,11 @@ VARIANTS = {
         **DECL,
         "about": "69.1 % linear, k-NN 60.7/61.1/59.4 (76.8 linear at batch 2304)",
         "net": {**VIT["net"], "size": "base"},
+    },
+    "auc_cl_vit_s": {
+        **VIT,
+        **AUC_CL,
+        "about": "AUC-CL, Table 7: 67.9 % linear, k-NN 54.1/54.0/51.4 (MoCo-v3: 62.3)",
     },
 }
 

@@ -60,6 +60,39 @@ def recipe(name):
     return {key: value for key, value in values.items() if key not in base or base[key] != value}
 
 
+# The protocol of each paper's figures, by the start of the names of its recipes. The longest wins.
+PUBLISHED_WITH = {
+    "auc_cl:": "linear:paper_imagenet",
+    "auc_cl:cifar10_released": "knn:auc_cl_cifar",
+    "auc_cl:cifar10_table_9": "knn:auc_cl_cifar",
+    "auc_cl:cifar100_table_9": "knn:auc_cl_cifar",
+    "auc_cl:stl10": "knn:auc_cl_cifar",
+    "auc_cl:stl10_table_10": "linear:paper_imagenet",
+    "cifar100_baselines:": "linear:cifar_sgd",
+    "cifar100_baselines:moco_v3_auc_cl": "linear:paper_imagenet",
+    "cifar10_baselines:": "linear:cifar_sgd",
+    "cifar10_baselines:debiased": "linear:hcl_quirks",
+    "cifar10_baselines:hcl": "linear:hcl_quirks",
+    "cifar10_baselines:moco_v3_auc_cl": "linear:paper_imagenet",
+    "decl:": "knn",
+    "graphs/tu:": "svm",
+    "image_text/clip:": "captions",
+    "imagenet100_baselines:": "linear:cifar_sgd",
+    "imagenet100_baselines:simclr_r50": "linear:paper_imagenet",
+    "imagenet100_baselines:sogclr": "linear:paper_imagenet",
+    "imagenet_baselines:": "linear:paper_imagenet",
+    "imagenet_dino:": "knn:moco_v3_20",
+    "imagenet_moco_v3:": "linear:paper_imagenet",
+    "mmcl:": "linear:hcl_quirks",
+    "mmcl:cifar100_table_6": "knn",
+    "mmcl:imagenet": "linear:mmcl_imagenet",
+    "mmcl:stl10_table_6": "knn",
+    "tcl:": "linear:tcl_views",
+    "tcl_supervised:": "linear:tcl",
+    "tcl_supervised:imagenet100": "linear:tcl_imagenet",
+    "video/ucf101_mmcl": "retrieval:mmcl_video",
+}
+
 COMPONENTS = [
     (group, name)
     for group in ("net", "head", "predictor", "loss", "method", "augment")
@@ -98,6 +131,18 @@ def test_settings_of_a_recipe_are_the_recorded_ones(recorded, name):
     assert recipe(name) == recorded["recipes"][name]
 
 
+@pytest.mark.parametrize("name", [r for r in RECIPES if "cross_entropy" not in r])
+def test_first_protocol_of_a_recipe_is_the_one_of_its_published_figure(name):
+    starts = [start for start in PUBLISHED_WITH if name.startswith(start)]
+    if starts:  # Demos and studies have no published figure.
+        first = config_lib.load(name).eval.protocols[0]
+        assert first == PUBLISHED_WITH[max(starts, key=len)]
+    else:
+        assert name.startswith(
+            ("base", "digits", "graphs/neck", "image_text/digit", "studies:", "video/moving")
+        )
+
+
 def test_every_recorded_name_exists(recorded):
     names = {"components": ["{}.{}".format(*item) for item in COMPONENTS]}
     names |= {"protocols": PROTOCOLS, "recipes": RECIPES}
@@ -107,4 +152,4 @@ def test_every_recorded_name_exists(recorded):
 
 
 if __name__ == "__main__":
-    RECORD.write_text(json.dumps(current(), indent=1) + "\n")
+    RECORD.write_text(json.dumps(current(), indent=1, sort_keys=True) + "\n")

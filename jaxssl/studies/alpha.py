@@ -22,6 +22,7 @@ NOMINAL = 2.0  # accuracy difference in percentage points that counts as nominal
 ARRIVED = 0.9  # From this mean b on, a run that has not collapsed will not collapse.
 RATE = {"schedule.name": "constant", "schedule.warmup_epochs": 0.0}
 LONGER = {"optim.lr": 1e-2, "total_steps": 1000}  # settings of the longer runs on the digits
+PAPER = "simclr"
 CLAIMS = read_claims("alpha")
 PUBLISHED = Table(
     "Published: CIFAR-10, k-NN (k=200), batch 128 (AUC-CL Table 11)",

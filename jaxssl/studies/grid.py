@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
+from jaxssl.configs import studies
 from jaxssl.data import source
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
@@ -260,7 +261,11 @@ def metric_curve(
 
 def cell_config(setting: Setting, cell: Cell) -> ConfigDict:
     """Return the complete config of one cell of a grid."""
-    values = {"data.name": setting.dataset} if setting.dataset else {}
+    values: dict[str, str] = {}
+    if setting.dataset:
+        values["data.name"] = setting.dataset
+        if config.load(setting.config).data.train_split == "train":
+            values |= studies.SPLITS.get(setting.dataset, {})
     values |= dict(setting.overrides)
     values |= {key: _text(value) for key, value in cell.items()}
     # Runs are evaluated by the study, without a report page for each.

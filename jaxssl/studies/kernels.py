@@ -8,7 +8,7 @@ from jaxssl.studies.grid import KNN, LINEAR
 from jaxssl.studies.study import Findings, Setting, Table, read_claims
 from jaxssl.studies.verdicts import judge
 
-PAPER = "mmcl"
+PAPER = "mmcl_knn"
 KERNELS = ("linear", "tanh", "rbf")
 # The paper calls this factor sigma^2, but its code multiplies by it, so it is our gamma.
 CIFAR100_GAMMA = {

@@ -462,7 +462,7 @@ def test_invalid_suite_file_is_rejected(tmp_path, text, message):
 
 def test_suites_of_the_repository_name_existing_protocols():
     paths = sorted((DIGITS.parent / "suites").glob("*.py"))
-    assert len(paths) == 3
+    assert len(paths) == 4
     for path in paths:
         result = suite.read(path)
         own = [values.get("protocol", result.protocol) for values in result.datasets.values()]

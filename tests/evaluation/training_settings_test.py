@@ -49,6 +49,15 @@ LINEAR = {  # the learning rate at the preset's batch size, the weight decay, an
         *(0.1, 0.0),
         {**SGD, "batch_size": 256, "epochs": 100, "schedule": "step", "milestones": (60, 80)},
     ),
+    # TCL, appendix A.1: 50 epochs with labels; A.3: 100 epochs without
+    "tcl": (0.5, 1e-4, {**SGD, "augment": "pad", "epochs": 50, "schedule": "cosine"}),
+    "tcl_imagenet": (0.5, 1e-4, {**SGD, "epochs": 50, "schedule": "cosine"}),
+    "tcl_views": (0.5, 0.0, {**SGD, "epochs": 100, "schedule": "cosine"}),
+    # MMCL's ImageNet code: batch size 4096, rate 1.6 without scaling, zero weights at the start
+    "mmcl_imagenet": (
+        *(1.6, 0.0),
+        {**SGD, "batch_size": 4096, "epochs": 100, "schedule": "linear", "head_std": 0.0},
+    ),
     # HCL's linear.py leaves BatchNorm in training mode.
     "hcl_quirks": (1e-3, 1e-6, {**ADAM, "moving_statistics": True, "augment": "simclr"}),
 }

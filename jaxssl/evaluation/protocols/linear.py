@@ -70,6 +70,29 @@ PRESETS: dict[str, dict[str, Any]] = {
         "lr": 0.1,
         "weight_decay": 0.0,
     },
+    # TCL's appendices A.1 and A.3: the second stage with labels, and the linear layer without. The
+    # paper does not state the batch size and the crops. The weight decay is stated with labels.
+    "tcl": {
+        "training": Training(batch_size=256, epochs=50, frozen=True, augment="pad"),
+        "lr": 0.5,
+        "weight_decay": 1e-4,
+    },
+    "tcl_imagenet": {
+        "training": Training(batch_size=256, epochs=50, frozen=True),
+        "lr": 0.5,
+        "weight_decay": 1e-4,
+    },
+    "tcl_views": {
+        "training": Training(batch_size=256, epochs=100, frozen=True),
+        "lr": 0.5,
+        "weight_decay": 0.0,
+    },
+    # These are the settings of MMCL's ImageNet code, with the paper's number of epochs.
+    "mmcl_imagenet": {
+        "training": Training(batch_size=4096, epochs=100, schedule="linear", frozen=True),
+        "lr": 1.6,
+        "weight_decay": 0.0,
+    },
     # This preset follows the released code of HCL and MMCL, for comparison with its numbers: the
     # frozen backbone's BatchNorm is in training mode, and the best test accuracy of every 5th epoch
     # is reported.

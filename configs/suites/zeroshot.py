@@ -1,0 +1,22 @@
+"""Zero-shot classification of image-text networks: ImageNet, as DeCL's Table 5 has it, and CIFAR.
+
+Papers: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021;
+DeCL: Chen et al., Why do We Need Large Batchsizes in Contrastive Learning?, NeurIPS 2022, Table 5.
+Command: jaxssl eval --suite zeroshot --workdir runs/A,runs/B
+Each class has the prompt "a photo of a NAME." DeCL does not state its prompts.
+"""
+
+from typing import Any
+
+
+def get_suite() -> dict[str, Any]:
+    """Return the suite: the protocol, its preset and its data sets."""
+    return {
+        "protocol": "zeroshot:photo",
+        "metric": "zeroshot_top1",
+        "datasets": {
+            "ImageNet": {"name": "imagenet2012", "test_split": "validation"},
+            "CIFAR-10": {"name": "cifar10"},
+            "CIFAR-100": {"name": "cifar100"},
+        },
+    }
