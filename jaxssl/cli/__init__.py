@@ -31,6 +31,7 @@ COMMANDS = {
     "train": "pretrain an encoder",
     "eval": "evaluate encoders",
     "embed": "write the embeddings of images to a file",
+    "neighbours": "find the nearest pictures of each picture, and likely duplicates",
     "study": "reproduce a claim of a paper",
     "report": "write the report of a run, or compare runs",
     "export": "write an encoder as a file for other projects",

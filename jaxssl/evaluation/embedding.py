@@ -2,15 +2,16 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxssl import distributed
 from jaxssl.data import kind
 from jaxssl.data.decoders import decoding, files
+from jaxssl.data.decoders.lazy_array import LazyArray
 from jaxssl.data.formats.user_files import ON_ERROR
 from jaxssl.data.opening import in_memory, tables
 from jaxssl.data.opening.tables import PictureFile
@@ -23,6 +24,20 @@ from jaxssl.training.output import atomic_files
 SUFFIXES = (".npy", ".parquet")
 
 
+class Embedded(NamedTuple):
+    """Pictures and their embeddings.
+
+    Attributes:
+        features: [n, f] float32.
+        names: the names of the files, or None if not all pictures are files.
+        pixels: the pictures as the network takes them, [n, h, w, c], decoded when they are indexed.
+    """
+
+    features: np.ndarray
+    names: list[str] | None
+    pixels: LazyArray
+
+
 def embed(
     encoder: PretrainedEncoder,
     images: Any,
@@ -31,7 +46,32 @@ def embed(
     out: Path | None = None,
     on_error: str = "stop",
 ) -> np.ndarray:
-    """Return the embeddings of images in evaluation mode, [n, f] float32.
+    """Return the embeddings of images, [n, f] float32, and write them to a file if asked.
+
+    Args:
+        encoder: as for `embed_pictures`, like images, layer and on_error.
+        images: path or images.
+        layer: layer of the network.
+        out: file to write. ".npy" holds the array, and the file beside it that ends in ".files.csv"
+            the names of the pictures, in the column "file". ".parquet" has the columns "file" (the
+            index for images without names) and "embedding".
+        on_error: "stop" or "skip".
+
+    Raises:
+        UserError: as `embed_pictures`, or if the file cannot be written.
+    """
+    if out is not None and out.suffix not in SUFFIXES:
+        raise UserError(f"the output {out} must end with one of {', '.join(SUFFIXES)}")
+    embedded = embed_pictures(encoder, images, layer=layer, on_error=on_error)
+    if out is not None:
+        _write(out, embedded.features, embedded.names)
+    return embedded.features
+
+
+def embed_pictures(
+    encoder: PretrainedEncoder, images: Any, *, layer: str = "backbone", on_error: str = "stop"
+) -> Embedded:
+    """Embed images in evaluation mode. They are decoded block by block.
 
     Args:
         encoder: an encoder of images.
@@ -39,17 +79,12 @@ def embed(
             `jaxssl.data.opening.in_memory.load_splits`, with labels ignored, or one image.
             Pictures of different sizes are cut to their central square.
         layer: "backbone" for the features that protocols use, or "projector".
-        out: file to write. ".npy" holds the array, and the file beside it that ends in ".files.csv"
-            the names of the pictures, in the column "file". ".parquet" has the columns "file" (the
-            index for images without names) and "embedding".
         on_error: "stop", or "skip" to leave out pictures that cannot be read.
 
     Raises:
-        UserError: if the images are in another form or cannot be read, the encoder cannot take
-            them, or the file cannot be written.
+        UserError: if the images are in another form or cannot be read, or the encoder cannot take
+            them.
     """
-    if out is not None and out.suffix not in SUFFIXES:
-        raise UserError(f"the output {out} must end with one of {', '.join(SUFFIXES)}")
     if on_error not in ON_ERROR:
         raise UserError(f"on_error={on_error!r} is unknown{suggest(on_error, ON_ERROR)}")
     ours = kind.get(encoder.inputs.kind)
@@ -64,11 +99,15 @@ def embed(
     inputs = resolve_inputs(encoder.inputs, source)
     encode, mesh = make_encode(encoder, inputs, layer), distributed.local_mesh()
     variables = distributed.replicate(encoder.variables, mesh)
-    images = source.images(*encoder.inputs.resizing)
-    features = np.asarray(extract(images, encode, variables, mesh))
-    if out is not None:
-        _write(out, features, names)
-    return features
+    pixels = source.lazy_images(*encoder.inputs.resizing)
+    return Embedded(extract(pixels, encode, variables, mesh), names, pixels)
+
+
+def write_csv(path: Path, rows: Iterable[Sequence[Any]]) -> None:
+    """Write a CSV file. Quotes keep a name with a line break in one row."""
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    atomic_files.write_text(path, text.getvalue())
 
 
 def _list_pictures(path: Path) -> list[PictureFile]:
@@ -95,10 +134,7 @@ def _write(out: Path, features: np.ndarray, names: Sequence[str] | None) -> None
     if out.suffix == ".npy":
         np.save(content, features)
         if names is not None:
-            listing = io.StringIO(newline="")
-            # Quotes keep a name with a line break in one row.
-            csv.writer(listing, lineterminator="\n").writerows([["file"], *zip(names)])
-            atomic_files.write_text(out.with_suffix(".files.csv"), listing.getvalue())
+            write_csv(out.with_suffix(".files.csv"), [["file"], *zip(names)])
     else:
         import pyarrow
         from pyarrow import parquet

@@ -53,6 +53,26 @@ def neighbours(
     return similarity, index
 
 
+def nearest_others(
+    features: np.ndarray, k: int, part: slice | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nearest neighbours of rows among the other rows of the same array.
+
+    Args:
+        features: [n, f], as in `neighbours`.
+        k: number of neighbours; at most n - 1 are returned.
+        part: the rows whose neighbours are searched. Default: all.
+
+    Returns:
+        Cosine similarities and indices as `neighbours`, without the row itself.
+    """
+    first, end, _ = (part or slice(None)).indices(len(features))
+    similarity, index = neighbours(features, features[first:end], k + 1)
+    # The row itself is moved to the end and dropped. Among many equal rows it may be missing.
+    order = np.argsort(index == np.arange(first, end)[:, None], axis=1, kind="stable")[:, :-1]
+    return np.take_along_axis(similarity, order, axis=1), np.take_along_axis(index, order, axis=1)
+
+
 def neighbours_over_processes(
     bank: Array | np.ndarray, labels: np.ndarray, queries: Array | np.ndarray, k: int
 ) -> tuple[np.ndarray, np.ndarray]:

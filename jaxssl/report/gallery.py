@@ -49,14 +49,15 @@ def _views(gallery: Gallery) -> list[list[Image]]:
     ]
 
 
-def _image_cell(pixels: np.ndarray, alt: str, lines: Sequence[str], css: str = "") -> Cell:
+def image_cell(pixels: np.ndarray, alt: str, lines: Sequence[str], css: str = "") -> Cell:
     """Build a table cell of an image above lines of text."""
     lines = list(filter(None, lines))
     image = thumbnail(pixels, ", ".join([alt, *lines]), css)
     return Cell(note="\n".join(lines), image=image)
 
 
-def _image_table(title: str, first: str, rows: Sequence[Sequence[str | Cell]]) -> Table:
+def image_table(title: str, first: str, rows: Sequence[Sequence[str | Cell]]) -> Table:
+    """Build a table of images, whose columns are ``first`` and the numbers 1, 2 and so on."""
     numbers = map(str, range(1, max(map(len, rows), default=1)))
     return Table("neighbours", [first, *numbers], rows, title)
 
@@ -70,14 +71,14 @@ def _neighbours(gallery: Gallery) -> dict[str, Any]:
     rows: list[list[str | Cell]] = []
     for q, query in enumerate(gallery["query"]):
         name = class_name(names, query_labels[q, 0])
-        row: list[str | Cell] = [_image_cell(query, f"test image {q + 1}", [name], "first")]
+        row: list[str | Cell] = [image_cell(query, f"test image {q + 1}", [name], "first")]
         for k, pixels in enumerate(gallery["neighbour"][q]):
             css, mark = ("other", "✗ ") if other_class[q, k] else ("", "")
             alt = f"neighbour {k + 1} of test image {q + 1}"
-            row.append(_image_cell(pixels, alt, [mark + class_name(names, labels[q, k])], css))
+            row.append(image_cell(pixels, alt, [mark + class_name(names, labels[q, k])], css))
         rows.append(row)
     return {
-        "table": _image_table("nearest neighbours", "test", rows),
+        "table": image_table("nearest neighbours", "test", rows),
         "num_labelled": int(labelled.sum()),
         "num_other_class": int(other_class.sum()),
     }
@@ -143,14 +144,14 @@ def _pairs(counts: np.ndarray, sizes: np.ndarray, names: np.ndarray) -> Table | 
 
 def _anchor(gallery: Gallery, query: int, number: int) -> Cell:
     name = class_name(gallery["class_names"], gallery["block_label"][query])
-    return _image_cell(gallery["block"][query], f"anchor {number + 1}", [name], "first")
+    return image_cell(gallery["block"][query], f"anchor {number + 1}", [name], "first")
 
 
 def _negative(gallery: Gallery, query: int, other: int, alt: str, number: str) -> Cell:
     anchor_label, label = gallery["block_label"][query], gallery["block_label"][other]
     same = bool(anchor_label == label >= 0)
     name = SAME_CLASS * same + class_name(gallery["class_names"], label)
-    return _image_cell(gallery["block"][other], alt, [number, name], "other" if same else "")
+    return image_cell(gallery["block"][other], alt, [number, name], "other" if same else "")
 
 
 def _hardest(gallery: Gallery) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _hardest(gallery: Gallery) -> dict[str, Any]:
     ]
     of_hardest, of_all = map(float, gallery["hard_share"])
     return {
-        "table": _image_table("hardest negatives", "anchor", rows),
+        "table": image_table("hardest negatives", "anchor", rows),
         "block_size": int(gallery["block_size"]),
         "number": hardest.shape[1],
         "labelled": bool(np.isfinite(of_hardest)),
@@ -201,7 +202,7 @@ def _support(gallery: Gallery, config: Mapping[str, Any]) -> dict[str, Any]:
     names = ("support", "at_bound", "same_class", "same_class_bound", "same_class_all")
     method = config.get("method", {})
     return {
-        "table": _image_table("support vectors of MMCL", "anchor", rows),
+        "table": image_table("support vectors of MMCL", "anchor", rows),
         "block_size": int(gallery["block_size"]),
         "settings": str(gallery["svm_settings"]),
         "bound": f"{bound:g}",

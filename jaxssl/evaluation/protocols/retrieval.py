@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jaxssl.evaluation.nearest_neighbours import neighbours
+from jaxssl.evaluation.nearest_neighbours import nearest_others, neighbours
 from jaxssl.evaluation.protocol import (
     EvalContext,
     Features,
@@ -99,12 +99,8 @@ def recall(
     # A query needs as many neighbours as the largest class has images, so queries come in blocks.
     size = max(1, BLOCK // (most + 1))
     for first in range(0, len(queries), size):
-        part = np.arange(first, min(first + size, len(queries)))
-        _, index = neighbours(bank, queries[part], most + 1)
-        # The query itself is moved to the end and dropped. Among many equal images it may be
-        # missing.
-        order = np.argsort(index == part[:, None], axis=1, kind="stable")[:, :most]
-        hits = labels[np.take_along_axis(index, order, axis=1)] == labels[part][:, None]
+        part = slice(first, first + size)
+        hits = labels[nearest_others(bank, most, part)[1]] == labels[part][:, None]
         within_k = {f"retrieval_r{n}": hits[:, :n].any(axis=1) for n in k}
         results.append(within_k | {"retrieval_map_at_r": _average_precision(hits, relevant[part])})
     return {

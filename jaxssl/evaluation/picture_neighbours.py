@@ -1,0 +1,122 @@
+"""Find the nearest pictures of each picture and likely duplicates, for a page and a CSV file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxssl.errors import UserError, explain_write_errors
+from jaxssl.evaluation.embedding import Embedded, embed_pictures, write_csv
+from jaxssl.evaluation.nearest_neighbours import nearest_others
+from jaxssl.pretrained.encoder import PretrainedEncoder
+from jaxssl.report.gallery import image_cell, image_table
+from jaxssl.report.page import Cell, Table, render
+from jaxssl.training.output import atomic_files
+
+ROUNDING = 1e-5  # The cosine of equal features differs from 1 by less.
+SUFFIXES = (".html", ".htm")
+
+Neighbours = dict[int, list[tuple[int, float]]]  # picture: other pictures and their cosines
+
+
+def write(
+    encoder: PretrainedEncoder,
+    images: Any,
+    out: Path,
+    *,
+    k: int,
+    threshold: float,
+    rows: int,
+    **options: Any,
+) -> tuple[int, int]:
+    """Write the page of nearest pictures and likely duplicates, and the CSV file beside it.
+
+    Neighbours are found block by block, so that memory grows with the number of pictures only by
+    their features and k neighbours. Of a picture with more than k likely duplicates, the k nearest
+    are listed.
+
+    Args:
+        encoder: an encoder of images.
+        images: as for `embedding.embed_pictures`.
+        out: the page. The CSV file has the same name and the suffix ".csv".
+        k: neighbours of each picture, >= 1.
+        threshold: pictures are likely duplicates if their features have at least this cosine.
+        rows: largest number of pictures in each table of the page. The CSV file has all.
+        **options: layer and on_error of `embedding.embed_pictures`.
+
+    Returns:
+        The number of pictures, and the number of pairs of likely duplicates.
+
+    Raises:
+        UserError: as `embedding.embed_pictures`; for one picture, features that are not finite, or
+            a file that cannot be written.
+    """
+    if out.suffix.lower() not in SUFFIXES:
+        raise UserError(f"the page {out} must end with one of {', '.join(SUFFIXES)}")
+    embedded = embed_pictures(encoder, images, **options)
+    number = len(embedded.features)
+    if number < 2:
+        raise UserError(f"a picture has no neighbours in {images}, which holds only this one")
+    try:
+        similarity, index = nearest_others(embedded.features, k)
+    except ValueError as error:
+        raise UserError(f"the pictures have no neighbours: {error}") from error
+    names = embedded.names or [f"image {i}" for i in range(number)]
+    is_duplicate = similarity >= threshold - ROUNDING
+    lines = (
+        (names[i], rank + 1, names[index[i, rank]], f"{similarity[i, rank]:.6f}", int(duplicate))
+        for (i, rank), duplicate in np.ndenumerate(is_duplicate)
+    )
+    with explain_write_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    csv_file = out.with_suffix(".csv")
+    write_csv(csv_file, [("file", "rank", "neighbour", "cosine", "duplicate"), *lines])
+    pairs, cosines = _pairs(similarity, index, is_duplicate)
+    duplicates: Neighbours = {}
+    for (one, other), cosine in zip(pairs.tolist(), cosines.tolist(), strict=True):
+        duplicates.setdefault(one, []).append((other, cosine))
+    shown = np.unique(np.linspace(0, number - 1, min(rows, number)).round().astype(int)).tolist()
+    nearest = {i: list(zip(index[i].tolist(), similarity[i].tolist(), strict=True)) for i in shown}
+    most_similar = dict(list(duplicates.items())[:rows])
+    html = render(
+        "neighbours.html",
+        title=f"{number} pictures: likely duplicates and nearest neighbours",
+        facts=[f"{key} {encoder.metadata.get(key)}" for key in ("source", "step", "loss")],
+        csv_file=csv_file.name,
+        threshold=f"{threshold:g}",
+        num_pairs=len(pairs),
+        num_duplicates=len(duplicates),
+        duplicates=_table("likely duplicates", most_similar, embedded, names, k),
+        quantiles=[f"{x:.3f}" for x in np.quantile(similarity[:, 0], (0.5, 0.9, 0.99))],
+        num_pictures=number,
+        nearest=_table("nearest pictures", nearest, embedded, names, k),
+    )
+    atomic_files.write_text(out, html)
+    return number, len(pairs)
+
+
+def _pairs(
+    similarity: np.ndarray, index: np.ndarray, is_duplicate: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return each pair of likely duplicates once, [p, 2], and the cosines [p], largest first."""
+    picture, rank = np.nonzero(is_duplicate)
+    both = np.sort(np.stack([picture, index[picture, rank]], axis=1), axis=1)
+    pairs, first = np.unique(both, axis=0, return_index=True)
+    cosines = similarity[picture, rank][first]
+    order = np.argsort(-cosines, kind="stable")
+    return pairs[order], cosines[order]
+
+
+def _table(title: str, rows: Neighbours, embedded: Embedded, names: list[str], most: int) -> Table:
+    """Build a table of pictures, each beside at most ``most`` others and their cosines."""
+    cells: list[list[str | Cell]] = [
+        [
+            image_cell(embedded.pixels[i], "picture", [names[i]], "first"),
+            *(
+                image_cell(embedded.pixels[j], "neighbour", [f"{cosine:.3f}", names[j]])
+                for j, cosine in others[:most]
+            ),
+        ]
+        for i, others in rows.items()
+    ]
+    return image_table(title, "picture", cells)

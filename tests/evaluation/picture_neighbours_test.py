@@ -1,0 +1,136 @@
+"""The command `jaxssl neighbours`, by an encoder whose features are the pixels of an image."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import page_cases
+import pytest
+from file_cases import picture, pixels_of, refused, unpack
+from PIL import Image
+from tune_cases import SIZE, flat_encoder
+
+from jaxssl import cli
+from jaxssl.evaluation import picture_neighbours
+from jaxssl.pretrained import load
+
+pytestmark = pytest.mark.fast
+
+NAMES = [f"{i}.png" for i in range(12)]
+SETTINGS = {"k": 3, "threshold": 0.98, "rows": 100}
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """Return a folder of unlike pictures, a copy of 4.png, and 7.png with other last bits."""
+    files = {name: picture(name, (SIZE, SIZE)) for name in NAMES}
+    root = unpack(tmp_path / "pictures", {**files, "copies/4.png": files["4.png"]})
+    Image.fromarray(pixels_of("7.png", (SIZE, SIZE)) ^ 3).save(root / "copies/7.png")
+    return root
+
+
+def read(page: Path) -> list[dict[str, str]]:
+    with page.with_suffix(".csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_exact_copy_and_changed_copy_are_likely_duplicates(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(load, "load_pretrained", lambda *_, **__: flat_encoder())
+    page = tmp_path / "out" / "page.html"
+    with pytest.raises(SystemExit) as stop:
+        cli.run("neighbours", ["runs/mine", str(folder), f"--out={page}"])
+    assert stop.value.code == 0
+    assert f"{page}: 14 pictures, 2 pairs of likely duplicates" in capsys.readouterr().out
+    duplicates = [row for row in read(page) if row["duplicate"] == "1"]
+    assert {(row["file"], row["neighbour"], row["rank"]) for row in duplicates} == {
+        (a, b, "1") for n in "47" for a, b in _both_ways(f"{n}.png", f"copies/{n}.png")
+    }
+    # The exact copy stands above the changed one, and each pair is shown once.
+    text, html = "".join(page_cases.page(page).text), page.read_text()
+    assert "There are\n2 pairs" in text and "<script" not in html
+    found = html.partition("Nearest pictures")[0]
+    assert [alt.split(", ")[-1] for alt, _ in page_cases.pictures(found)] == [
+        *("4.png", "copies/4.png", "7.png", "copies/7.png")
+    ]
+
+
+def _both_ways(a: str, b: str) -> list[tuple[str, str]]:
+    return [(a, b), (b, a)]
+
+
+def test_neighbours_are_the_nearest_other_pictures_by_cosine(folder, tmp_path):
+    page = tmp_path / "page.html"
+    assert picture_neighbours.write(flat_encoder(), folder, page, **SETTINGS) == (14, 2)
+    rows = read(page)
+    names = list(dict.fromkeys(row["file"] for row in rows))
+    pixels = {name: np.asarray(Image.open(folder / name), np.float64).ravel() for name in names}
+    z = np.stack([x / np.linalg.norm(x) for x in pixels.values()])
+    cosines = z @ z.T - 2 * np.eye(14)
+    for i, name in enumerate(names):
+        order = np.argsort(-cosines[i], kind="stable")[:3]
+        mine = [row for row in rows if row["file"] == name]
+        assert [row["neighbour"] for row in mine] == [names[j] for j in order]
+        np.testing.assert_allclose([float(row["cosine"]) for row in mine], cosines[i, order], 1e-5)
+    shown = page_cases.pictures(page.read_text().partition("Nearest pictures")[2])
+    assert [alt for alt, _ in shown][:4] == [
+        "picture, 0.png",
+        *(f"neighbour, {float(row['cosine']):.3f}, {row['neighbour']}" for row in rows[:3]),
+    ]
+    np.testing.assert_array_equal(shown[0][1][..., 0], pixels["0.png"].reshape(SIZE, SIZE))
+
+
+def test_page_is_bounded_and_equal_pictures_are_not_their_own_neighbours(tmp_path):
+    images, page = np.full((40, SIZE, SIZE, 1), 9, np.uint8), tmp_path / "page.html"
+    settings = {**SETTINGS, "rows": 5}
+    number, pairs = picture_neighbours.write(flat_encoder(), images, page, **settings)
+    assert (number, pairs) == (40, 3 * 40 - 6)  # 6 pairs are found from both sides
+    assert all(row["file"] != row["neighbour"] for row in read(page))
+    assert [len(table) for table in page_cases.tables(page, "neighbours")] == [1 + 3, 1 + 5]
+    assert "shows 5 of 40 pictures" in "".join(page_cases.page(page).text)
+
+
+def test_no_pair_reaches_the_threshold_and_few_pictures_have_few_neighbours(tmp_path):
+    images = np.stack([pixels_of(name, (SIZE, SIZE, 1)) for name in NAMES[:3]])
+    page = tmp_path / "page.html"
+    assert picture_neighbours.write(flat_encoder(), images, page, **SETTINGS) == (3, 0)
+    assert {(row["file"], row["neighbour"]) for row in read(page)} == {
+        (f"image {i}", f"image {j}") for i in range(3) for j in range(3) if i != j
+    }
+    assert "No two pictures have a cosine of 0.98" in "".join(page_cases.page(page).text)
+
+
+def test_unreadable_picture_is_named_or_left_out(folder, tmp_path):
+    (folder / "0.png").write_bytes((folder / "0.png").read_bytes()[:-20])
+    page = tmp_path / "page.html"
+    with refused("1 of the pictures in", "(0.png: "):
+        picture_neighbours.write(flat_encoder(), folder, page, **SETTINGS)
+    assert not page.exists()
+    number, _ = picture_neighbours.write(flat_encoder(), folder, page, **SETTINGS, on_error="skip")
+    assert number == 13 and "0.png" not in {row["file"] for row in read(page)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run"], "name the encoder and the images: jaxssl neighbours ENCODER IMAGES"),
+        (["run", "pictures", "--threshold=2"], "flag --threshold=2"),
+        (["run", "pictures", "--k=0"], "flag --k=0"),
+        (["run", "pictures", "--step=first"], "--step must be a number, last or best, got 'first'"),
+        (["run", "pictures", "--config.seed=1"], "leave the --config flags out"),
+        (["nowhere", "pictures"], "nowhere holds no checkpoint"),
+    ],
+)
+def test_wrong_argument_is_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        cli.run("neighbours", arguments)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and error.startswith("error: ") and message in error
+    assert error.count("\n") == 1 and list(tmp_path.iterdir()) == []
+
+
+def test_page_of_another_suffix_or_one_picture_is_refused(folder, tmp_path):
+    with refused("the page", "page.pdf must end with one of .html, .htm"):
+        picture_neighbours.write(flat_encoder(), folder, tmp_path / "page.pdf", **SETTINGS)
+    with refused("a picture has no neighbours in", "4.png"):
+        picture_neighbours.write(flat_encoder(), folder / "4.png", tmp_path / "x.html", **SETTINGS)
