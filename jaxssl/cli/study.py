@@ -50,6 +50,9 @@ EQUAL_STEPS = flags.DEFINE_boolean(
 FINISHED = flags.DEFINE_boolean(
     "finished", False, "Train nothing; report the finished runs of a grid.", FLAGS
 )
+EARLIER = flags.DEFINE_string(
+    "earlier", None, "JSON document whose runs count as finished, to go on elsewhere.", FLAGS
+)
 PAGE = flags.DEFINE_string(
     "page", None, "Markdown file to write as well; default for `claims`: OUT/claims.md.", FLAGS
 )
@@ -102,8 +105,9 @@ def _run(name: str, overrides: list[tuple[str, str]]) -> None:
         workdir=Path(WORKDIR.value) if WORKDIR.value else None,
         equal_steps=EQUAL_STEPS.value,
         finished=FINISHED.value,
+        earlier=Path(EARLIER.value) if EARLIER.value else None,
     )
-    for flag in ("methods", "batch_sizes", "workdir", "equal_steps", "finished"):
+    for flag in ("methods", "batch_sizes", "workdir", "equal_steps", "finished", "earlier"):
         if getattr(setting, flag) and flag not in getattr(study, "FLAGS", ()):
             raise UserError(f"--{flag} is not used by the study {name!r}; leave it out")
     start = time.perf_counter()
@@ -130,10 +134,15 @@ def _stem(name: str, setting: Any) -> str:
 
 
 def _command(name: str, overrides: list[tuple[str, str]]) -> str:
-    """Return the command line of a study, from the flags that were given."""
+    """Return the command line of a study from its flags, with file names for absolute paths."""
     options = [FLAGS[flag].serialize() for flag in FLAGS if FLAGS[flag].present and flag != "name"]
     changes = [f"{cli.PREFIX}{key}={value}" for key, value in overrides]
-    return shlex.join(["jaxssl", "study", name, *options, *changes])
+    words = [word.partition("=") for word in (*options, *changes)]
+    portable = [
+        f"{key}={Path(value).name}" if Path(value).is_absolute() else f"{key}{equals}{value}"
+        for key, equals, value in words
+    ]
+    return shlex.join(["jaxssl", "study", name, *portable])
 
 
 def _provenance(command: str, seconds: float) -> dict[str, str]:

@@ -17,7 +17,7 @@ from jaxssl.studies.study import Findings, Setting, Table, Verdict, read_claims,
 from jaxssl.studies.verdicts import judge, judge_all, spread
 
 BATCHES = {"tiny": (16, 64, 256), "small": (16, 64, 256), "paper": (64, 128, 256, 512)}
-FLAGS = ("methods", "batch_sizes", "equal_steps", "finished")
+FLAGS = ("methods", "batch_sizes", "equal_steps", "finished", "earlier")
 CLAIMS = read_claims("batch_size")
 # Each claim says that the first method is more accurate than the second at every batch size.
 PAIRS = {

@@ -1,4 +1,9 @@
-"""Train grids of runs for studies, one workdir each. Finished runs are not repeated."""
+"""Train grids of runs for studies, one workdir each. Finished runs are not repeated.
+
+A grid can be trained in several sittings, on machines that are not kept: the JSON document of a
+study records each finished run with its config and the fingerprint of its training data, and
+``setting.earlier`` names such a document, whose runs are not trained again.
+"""
 
 import hashlib
 import json
@@ -9,17 +14,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from jaxssl.configs import studies
-from jaxssl.data import source
+from jaxssl.data import kind, source
+from jaxssl.data.fingerprint import fingerprint
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain, run
+from jaxssl.studies import documents
 from jaxssl.studies.plots import plot_lines
 from jaxssl.studies.study import Findings, Picture, Setting, Table, Verdict, scale_value
 from jaxssl.studies.verdicts import Pairs, spread
 from jaxssl.training import config, nonfinite
 from jaxssl.training.output import atomic_files, console, git, logs, metrics_writer
+from jaxssl.training.workdir import checkpoint, run_record
 
 RESULT_FILE = "cell.json"  # written when a run is finished and evaluated
 PROTOCOLS = ("knn", "linear")
@@ -38,6 +48,9 @@ class RunResult(NamedTuple):
         history: the lines of metrics.jsonl.
         seconds: time of training and evaluation in the last command.
         commit: of the code that trained the run last, "" if unknown.
+        config: as JSON, with file names in place of absolute paths.
+        fingerprint: fingerprint of the training split, "" if unknown.
+        baselines: as `baselines` returns them, for a run of an earlier document.
     """
 
     seed: int
@@ -46,6 +59,14 @@ class RunResult(NamedTuple):
     history: list[dict[str, Any]]
     seconds: float
     commit: str = ""
+    config: Mapping[str, Any] = {}
+    fingerprint: str = ""
+    baselines: dict[str, dict[str, float]] | None = None
+
+    @property
+    def is_finite(self) -> bool:
+        """False if training stopped because of a non-finite value."""
+        return all(map(math.isfinite, self.metrics.values()))
 
 
 Cell = Mapping[str, Any]  # values of the config keys that one run changes
@@ -57,7 +78,8 @@ Baselines = Mapping[str, Mapping[str, float]]
 def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunResult]]:
     """Train and evaluate every cell of a grid with every seed, after an earlier command if any.
 
-    With ``setting.finished`` nothing is trained, and runs that are not finished are left out.
+    Runs of the document ``setting.earlier`` count as finished. With ``setting.finished`` nothing is
+    trained, and runs that are not finished are left out.
 
     Args:
         setting: scale, data set, seeds and folder.
@@ -67,29 +89,40 @@ def run_grid(setting: Setting, cells: Mapping[Any, Cell]) -> dict[Any, list[RunR
         By the same names, a result for each seed, or for the seeds of finished runs.
 
     Raises:
-        UserError: for a value that a run refuses, a folder that cannot be written, or if no run is
-            finished.
+        UserError: for a value that a run refuses, a folder that cannot be written, an earlier run
+            with another config or other data, or if no run is finished.
     """
     keys = {"seed", "eval.protocols", *(key for cell in cells.values() for key in cell)}
     for key, _ in setting.overrides:
         if key in keys:
             raise UserError(f"--config.{key} is set by the study itself; leave the flag out")
     runs = [(name, seed, cell) for name, cell in cells.items() for seed in range(setting.seeds)]
+    earlier = _read_earlier(setting, setting.earlier, cells) if setting.earlier else {}
     results: dict[Any, list[RunResult]] = {name: [] for name in cells}
     for number, (name, seed, cell) in enumerate(runs, 1):
         values = {**cell, "seed": seed}
-        if setting.finished and not (_workdir(setting, values) / RESULT_FILE).exists():
+        is_new, is_here = False, (_workdir(setting, values) / RESULT_FILE).exists()
+        if not is_here and (name, seed) in earlier:
+            result = earlier[name, seed]
+        elif not is_here and setting.finished:
             continue
-        result, is_new = run_cell(setting, values)
+        else:
+            result, is_new = run_cell(setting, values)
         results[name].append(result)
+        label = run_label(name, seed)
         if is_new:
             metrics = ", ".join(f"{key} {value:.2f}" for key, value in result.metrics.items())
-            label = ", ".join(map(str, name)) if isinstance(name, tuple) else name
-            progress = f"[{number}/{len(runs)}] {label}, seed {seed}"
-            console.show(f"{progress}: {metrics} ({result.seconds:.0f} s)")
+            console.show(f"[{number}/{len(runs)}] {label}: {metrics} ({result.seconds:.0f} s)")
+        elif not result.is_finite:
+            console.show(f"{label} ended with NaN before, and is not trained again")
     if not any(results.values()):
         raise UserError(f"no run of this grid in {setting.out} is finished; leave --finished out")
     return results
+
+
+def run_label(name: Any, seed: int) -> str:
+    """Return the name of a run in messages: its cell and its seed."""
+    return f"{', '.join(map(str, name)) if isinstance(name, tuple) else name}, seed {seed}"
 
 
 def cross(arms: Mapping[str, Cell], xs: Mapping[Any, Cell]) -> dict[tuple[str, Any], Cell]:
@@ -135,6 +168,8 @@ def pair_values(
 
 def baselines(result: RunResult) -> dict[str, dict[str, float]]:
     """Return the metrics of raw pixels and of the run's untrained network, in percent."""
+    if result.baselines is not None:
+        return result.baselines
     path = result.workdir / "baselines.json"
     if not path.exists():
         kinds = ("raw", "untrained")
@@ -157,8 +192,8 @@ def accuracy_table(
     for arm in arms:
         cells = [results.get((arm, x)) for x in xs]
         rows.append((arm, *(spread(seed_values(c, metric)) if c else "–" for c in cells)))
-    for kind, metrics in base.items():
-        rows.append((f"{kind}, no training", *[f"{metrics[metric]:.2f}"] * len(xs)))
+    for name, metrics in base.items():
+        rows.append((f"{name}, no training", *[f"{metrics[metric]:.2f}"] * len(xs)))
     heads = [f"{xname} {x:g}" if isinstance(x, float) else f"{xname} {x}" for x in xs]
     note = "Top-1 in percent, mean ± standard deviation over seeds."
     return Table(METRIC_NAMES[metric], ("", *heads), rows, note)
@@ -210,6 +245,7 @@ def grid_findings(
     base = baselines((results[baseline] or _finished(results))[0]) if baseline else {}
     pictured = metrics if pictured is None else pictured
     numbers = {"results": metrics_by_cell(results), **({"baselines": base} if base else {})}
+    numbers |= describe_each_run(results)
     return Findings(
         [*(accuracy_table(results, *axis, metric, base) for metric in metrics), *tables],
         [accuracy_picture(results, *axis, metric, base, log=log) for metric in pictured],
@@ -221,15 +257,34 @@ def grid_findings(
 
 def describe_runs(results: Results) -> str:
     """Describe data set, training length and number of seeds of a grid."""
-    settings = config.read_config(_finished(results)[0].workdir)
-    data = Path(settings.data.path).name or settings.data.name
-    steps, epochs = settings.total_steps, settings.epochs
+    settings = _finished(results)[0].config
+    data = settings["data"]
+    steps, epochs = settings["total_steps"], settings["epochs"]
     length = f"{steps} steps" if steps else f"{epochs:g} epochs"
     most = max(map(len, results.values()))
     seeds = f"{most} seed{'s' if most > 1 else ''}"
     missing = sum(most - len(runs) for runs in results.values())
     note = f", {missing} of {most * len(results)} runs missing" if missing else ""
-    return f"{data} ({settings.data.train_split}), {length}, {seeds}{note}"
+    lost = [run_label(name, r.seed) for name, rs in results.items() for r in rs if not r.is_finite]
+    note += f", NaN in {'; '.join(lost)}" if lost else ""
+    return f"{data['path'] or data['name']} ({data['train_split']}), {length}, {seeds}{note}"
+
+
+def describe_each_run(results: Results) -> dict[str, Any]:
+    """Return the runs of a grid for a document: all that ``setting.earlier`` needs.
+
+    "config" has the keys with the same value in all runs, and each run has the others.
+    """
+    runs = [(name, result) for name, of_cell in results.items() for result in of_cell]
+    configs = [_flatten(result.config) for _, result in runs]
+    shared = {k: v for k, v in configs[0].items() if all(k in c and c[k] == v for c in configs)}
+    entries = []
+    for (name, result), flat in zip(runs, configs, strict=True):
+        own = {key: value for key, value in flat.items() if key not in shared}
+        entries.append({"cell": name, **result._asdict(), "config": own})
+        for key in ("workdir", "history", "baselines"):
+            del entries[-1][key]
+    return {"config": shared, "runs": entries}
 
 
 def metrics_by_cell(results: Results) -> dict[Any, dict[str, list[float]]]:
@@ -332,10 +387,97 @@ def run_cell(
             history=list(map(_null_to_nan, metrics_writer.read_metrics(workdir / "metrics.jsonl"))),
             seconds=document["seconds"],
             commit=document.get("commit", ""),
+            config=_portable(settings),
+            fingerprint=_read_fingerprint(workdir),
         )
     except (ValueError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged; move {workdir} away") from error
     return result, is_new
+
+
+def _read_earlier(
+    setting: Setting, path: Path, cells: Mapping[Any, Cell]
+) -> dict[tuple[Any, int], RunResult]:
+    """Read the runs of a study's document that a grid has too, by cell and seed.
+
+    Raises:
+        UserError: if the document cannot be read, or has another scale, or if one of the runs has
+            another config than the grid, or other training data than there are now.
+    """
+    scale, recorded = _read_runs(path)
+    refused = f"--earlier {path} cannot be continued"
+    if scale != setting.scale:
+        raise UserError(f"{refused}: its scale is {scale!r}, not {setting.scale!r}")
+    digests: dict[str, str] = {}  # fingerprints by data config
+    runs = {}
+    for name, result in recorded:
+        if name not in cells or result.seed >= setting.seeds:
+            continue
+        label = run_label(name, result.seed)
+        settings = cell_config(setting, {**cells[name], "seed": result.seed})
+        if changed := config.conflicts(ConfigDict(_portable(settings)), result.config):
+            differences = run_record.shorten(changed)
+            raise UserError(f"{refused}: {label} has another config ({differences})")
+        key = settings.data.to_json()
+        if key not in digests:
+            splits = source.load_splits(settings.data, kind.of(settings).data)
+            digests[key] = fingerprint(splits.train)
+        if result.fingerprint not in ("", digests[key]):
+            raise UserError(
+                f"{refused}: {label} was trained with other data than {settings.data.name!r} has "
+                f"now (fingerprint {result.fingerprint[:12]} -> {digests[key][:12]})"
+            )
+        runs[name, result.seed] = result
+    return runs
+
+
+def _read_runs(path: Path) -> tuple[str, list[tuple[Any, RunResult]]]:
+    """Return the scale of a study's document and its runs, with their cells."""
+    document = documents.read_document(path)
+    data, runs = document["data"], []
+    if "runs" not in data:
+        raise UserError(f"--earlier {path} does not list its runs; run the study without --earlier")
+    try:
+        for entry in data["runs"]:
+            cell = entry["cell"]
+            settings = unflatten_dict({**data["config"], **entry["config"]}, sep=".")
+            result = RunResult(
+                seed=entry["seed"],
+                workdir=path,
+                metrics=_null_to_nan(entry["metrics"]),
+                history=[],
+                seconds=entry["seconds"],
+                commit=entry["commit"],
+                config=settings,
+                fingerprint=entry["fingerprint"],
+                baselines=data.get("baselines", {}),
+            )
+            runs.append((tuple(cell) if isinstance(cell, list) else cell, result))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"--earlier {path} has a damaged run; take an intact document") from error
+    return document["scale"], runs
+
+
+def _portable(settings: ConfigDict) -> dict[str, Any]:
+    """Return a config as JSON, with file names in place of absolute paths and of data.path."""
+
+    def shorten(value: Any) -> Any:
+        return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+    document = jax.tree.map(shorten, json.loads(settings.to_json()))
+    document["data"]["path"] = Path(document["data"]["path"]).name
+    return document
+
+
+def _flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config with keys such as "loss.temperature"; values such as schedules stay whole."""
+    return flatten_dict(settings, sep=".", is_leaf=lambda path, value: len(path) == 2 or not value)
+
+
+def _read_fingerprint(workdir: Path) -> str:
+    """Return the fingerprint of a run's training data from its checkpoints, "" without any."""
+    facts = checkpoint.read_all_facts(workdir).values()
+    return next((each["fingerprint"] for each in facts if each.get("fingerprint")), "")
 
 
 def _workdir(setting: Setting, cell: Cell) -> Path:

@@ -2,8 +2,8 @@
 
 A study is a file of `jaxssl/studies/` with ``CLAIMS``, its claims from claims.toml by short names,
 and ``run(setting) -> Findings``. Optional are ``FLAGS``, the accepted flags among "methods",
-"batch_sizes", "equal_steps", "workdir" and "finished", and ``PAPER``, which selects the config of
-the scale "paper", as in "paper_tcl". `jaxssl study` finds a study by its file name.
+"batch_sizes", "equal_steps", "workdir", "finished" and "earlier", and ``PAPER``, which selects the
+config of the scale "paper", as in "paper_tcl". `jaxssl study` finds a study by its file name.
 """
 
 import functools
@@ -33,6 +33,7 @@ class Setting(NamedTuple):
         workdir: a finished run to analyse, or None.
         equal_steps: train all batch sizes for the same number of steps instead of epochs.
         finished: report the finished runs of a grid and train nothing.
+        earlier: JSON document of an earlier command whose runs count as finished, or None.
     """
 
     scale: str
@@ -46,6 +47,7 @@ class Setting(NamedTuple):
     workdir: Path | None = None
     equal_steps: bool = False
     finished: bool = False
+    earlier: Path | None = None
 
 
 class Claim(NamedTuple):

@@ -24,6 +24,7 @@ from jaxssl.cli import study
         (["alpha", "--methods", "simclr"], "--methods is not used by the study 'alpha'"),
         (["alpha", "--equal_steps"], "--equal_steps is not used by the study 'alpha'"),
         (["alpha", "--finished"], "--finished is not used by the study 'alpha'"),
+        (["alpha", "--earlier", "x.json"], "--earlier is not used by the study 'alpha'"),
     ],
 )
 def test_wrong_study_arguments_print_a_one_line_error(arguments, message, tmp_path, capsys):
@@ -50,6 +51,16 @@ def test_recorded_command_repeats_a_study_however_it_was_called(monkeypatch):
         "--out=a b",
         "--scale=small",
     ]
+
+
+def test_recorded_command_has_file_names_instead_of_absolute_paths(monkeypatch):
+    commands = []
+    monkeypatch.setattr(study, "_run", lambda *args: commands.append(study._command(*args)))
+    paths = ["--out", "/tmp/x/out", "--config.data.path=/data/a b/x.tar.xz", "--page", "docs/x.md"]
+    with pytest.raises(SystemExit):
+        cli.run("study", ["alpha", *paths])
+    [words] = map(shlex.split, commands)
+    assert sorted(words[3:]) == ["--config.data.path=x.tar.xz", "--out=out", "--page=docs/x.md"]
 
 
 def test_partial_studies_have_file_names_of_their_own(tmp_path):

@@ -1,7 +1,9 @@
 """Grids of runs: training, resuming, and sharing of runs between studies."""
 
+import functools
 import importlib
 import json
+import re
 from pathlib import Path
 
 import jax
@@ -12,7 +14,7 @@ from tiny import TINY
 from jaxssl.errors import UserError
 from jaxssl.evaluation import pretrain
 from jaxssl.losses.auc_cl import PRESETS
-from jaxssl.studies import grid
+from jaxssl.studies import documents, grid
 from jaxssl.studies.compared_methods import METHODS
 from jaxssl.studies.grid import RunResult
 from jaxssl.studies.study import Setting
@@ -246,3 +248,121 @@ def test_runs_are_paired_by_seed_and_unfinished_ones_left_out():
     results["b", 256] = []
     pairs = grid.pair_values(results, "b", "a", (16, 64, 256), grid.KNN, "B={}")
     assert pairs == {"B=16": ([10, 11, 12], [0, 1, 2]), "B=64": ([11, 13], [1, 3])}
+
+
+@pytest.fixture(scope="module")
+def document(setting, results):
+    """Return the document of the grid's study, as JSON."""
+    axis = list(CELLS), [8], "x"
+    by_arm = {(arm, 8): runs for arm, runs in results.items()}
+    findings = grid.grid_findings(by_arm, axis, [grid.KNN], {}, baseline=("auc_cl", 8))
+    about = {"command": "jaxssl study x"}
+    page = documents.write_study("x", "X", setting, {}, findings, about)
+    return json.loads(page.with_suffix(".json").read_text())
+
+
+EARLIER_CELLS = {(arm, 8): cell for arm, cell in CELLS.items()}
+
+
+@pytest.fixture
+def continue_grid(setting, document, tmp_path, monkeypatch):
+    """Return a function that goes on from a document in an empty folder, and names new runs."""
+    trained = []
+
+    def run_cell(setting, values):
+        trained.append(values)
+        return RunResult(values["seed"], tmp_path, {grid.KNN: 1.0}, [], 1.0), True
+
+    def go_on(document=document, cells=EARLIER_CELLS, **changes):
+        path = tmp_path / "earlier.json"
+        path.write_text(json.dumps(document))
+        changes = {"earlier": path, "out": tmp_path / "new", **changes}
+        return grid.run_grid(setting._replace(**changes), cells), trained
+
+    monkeypatch.setattr(grid, "run_cell", run_cell)
+    return go_on
+
+
+def test_runs_of_a_document_are_not_trained_again(results, document, continue_grid):
+    again, trained = continue_grid()
+    assert not trained
+    for arm, [result] in results.items():
+        [other] = again[arm, 8]
+        gone = {"workdir": None, "history": [], "baselines": None}
+        assert other._replace(**gone) == result._replace(**gone)
+        assert result.fingerprint and other.baselines == document["data"]["baselines"]
+        assert grid.baselines(other) == document["data"]["baselines"]
+    assert grid.describe_runs(again) == grid.describe_runs(results)
+    written = documents.to_json(grid.describe_each_run(again))
+    assert written == {key: document["data"][key] for key in ("config", "runs")}
+
+
+def test_only_cells_and_seeds_that_a_document_lacks_are_trained(continue_grid):
+    dcl = {"loss.name": "dcl"}
+    results, trained = continue_grid(cells={**EARLIER_CELLS, ("dcl", 8): dcl}, seeds=2)
+    missing = [{"seed": 1}, {**CELLS["auc_cl"], "seed": 1}, {**dcl, "seed": 0}, {**dcl, "seed": 1}]
+    assert trained == missing
+    assert [[run.seed for run in runs] for runs in results.values()] == [[0, 1]] * 3
+
+
+def test_finished_runs_of_a_document_are_reported_without_training(continue_grid):
+    results, trained = continue_grid(seeds=2, finished=True)
+    assert not trained and [len(runs) for runs in results.values()] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("scale",), "small", "its scale is 'small', not 'tiny'"),
+        (("data", "config", "epochs"), 7, "nt_xent, 8, seed 0 has another config (epochs: 7 "),
+        (
+            ("data", "runs", 1, "config", "loss.alpha"),
+            0.25,
+            "auc_cl, 8, seed 0 has another config (loss.alpha: 0.25 -> 0.5)",
+        ),
+        (
+            ("data", "runs", 1, "fingerprint"),
+            "0123456789abcdef",
+            "auc_cl, 8, seed 0 was trained with other data than 'digits' has now (fingerprint "
+            "0123456789ab -> ",
+        ),
+        (("data", "runs", 0, "seconds"), None, "has a damaged run"),
+        (("data", "runs"), None, "does not list its runs"),
+    ],
+)
+def test_document_that_differs_is_refused_by_cell_and_difference(
+    keys, value, message, document, continue_grid
+):
+    changed = json.loads(json.dumps(document))
+    *path, last = keys
+    part = functools.reduce(lambda part, key: part[key], path, changed)
+    part[last] = value
+    if value is None:
+        del part[last]
+    with pytest.raises(UserError, match=re.escape(message)) as error:
+        continue_grid(changed)
+    assert "\n" not in str(error.value) and "earlier.json" in str(error.value)
+
+
+def test_document_of_other_settings_is_refused(setting, continue_grid):
+    overrides = (*setting.overrides, ("loss.temperature", "0.3"))
+    message = r"nt_xent, 8, seed 0 has another config \(loss.temperature: 0.5 -> 0.3\)"
+    with pytest.raises(UserError, match=message):
+        continue_grid(overrides=overrides)
+
+
+def test_run_that_ended_with_nan_is_named(document, continue_grid, capsys):
+    diverged = json.loads(json.dumps(document))
+    diverged["data"]["runs"][1]["metrics"] = {grid.KNN: None, grid.LINEAR: None}
+    results, trained = continue_grid(diverged)
+    assert not trained
+    assert "auc_cl, 8, seed 0 ended with NaN before, and is not trained" in capsys.readouterr().out
+    assert grid.describe_runs(results).endswith(", NaN in auc_cl, 8, seed 0")
+
+
+def test_document_has_file_names_instead_of_absolute_paths(setting, document):
+    assert str(setting.out) not in json.dumps(document)
+    assert document["data"]["config"]["data.dir"] == Path(dict(setting.overrides)["data.dir"]).name
+    overrides = (*setting.overrides, ("data.name", "folder"), ("data.path", "some/where/x.tar.xz"))
+    moved = grid.cell_config(setting._replace(overrides=overrides), {})
+    assert grid._portable(moved)["data"]["path"] == "x.tar.xz"
